@@ -1,0 +1,114 @@
+# nbddp: every command of a developer. `make help` lists them.
+#
+#   PYTHON          the Python that makes the environment          (default: python3)
+#   VENV            where the environment is                       (default: .venv)
+#   TORCH           the build of torch that is tested              (default: pinned, below)
+#   PIP_TORCH_ARGS  more arguments for pip when it installs torch  (default: none)
+#
+# Where the plain index serves the CUDA build of torch (Linux on x86), 2 GB are saved by naming the
+# index with the CPU builds in PIP_TORCH_ARGS="--index-url <address>"; the address is on
+# pytorch.org, under "Get started". With GPUs, leave it empty.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV ?= .venv
+# Pinned, so that what the tests and the notebooks show can be reproduced; `pip install nbddp`
+# takes any torch from the lower bound in pyproject.toml upwards, and CI tests both ends.
+TORCH ?= torch==2.13.0
+PIP_TORCH_ARGS ?=
+REPEAT ?= 50
+
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+# What a person wants to see of pip: that it advances. Its warnings are about its own settings.
+PROGRESS := 2> >(grep -v '^WARNING' >&2) | awk '\
+  /^Collecting/ { if (++n % 20 == 0) print "      " n " packages found" } \
+  /Downloading .* (M|G)B/ { sub(/^ */, "      "); print } \
+  /^Installing/ { print "      installing" } \
+  /^Successfully installed/ { print "      " NF - 2 " packages installed" } \
+  { fflush() }'
+READY := $(VENV)/.nbddp-ready
+NOTEBOOKS = $(wildcard notebooks/*.ipynb)
+
+# --- environment ---------------------------------------------------------------------------------
+
+.PHONY: help
+help:  ## list the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(READY)  ## make the environment in .venv; done again when pyproject.toml changes
+
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	  || { echo "$(PYTHON) is not Python 3.11 or newer; name one: make setup PYTHON=/path/to/python"; exit 1; }
+	@echo "[1/3] environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV) \
+	  || { rm -rf $(VENV); echo "no venv module (on Debian and Ubuntu: apt install python3-venv)"; exit 1; }
+
+$(READY): pyproject.toml | $(PY)
+	@echo "[2/3] $(TORCH) (some minutes the first time)"
+	@$(PIP) install $(PIP_TORCH_ARGS) "$(TORCH)" $(PROGRESS)
+	@echo "[3/3] nbddp and its tools"
+	@$(PIP) install -e ".[demo,lab,test,bench,lint]" $(PROGRESS)
+	@touch $@
+
+# --- checks --------------------------------------------------------------------------------------
+
+.PHONY: check
+check: $(READY)  ## lint, format, types, imports, spelling
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports --no-logo
+	$(VENV)/bin/codespell
+
+.PHONY: format
+format: $(READY)  ## format the code and mend what ruff can mend
+	$(VENV)/bin/ruff check --fix
+	$(VENV)/bin/ruff format
+
+.PHONY: test
+test: $(READY)  ## run the whole test suite
+	$(PY) -m pytest -q --durations=10
+
+.PHONY: chaos
+chaos: $(READY)  ## run the tests of deaths and floods REPEAT times (50)
+	@for i in $$(seq 1 $(REPEAT)); do \
+	  echo "chaos $$i/$(REPEAT)"; $(PY) -m pytest -q -x tests/chaos; \
+	done
+
+.PHONY: bench
+bench: $(READY)  ## run the benchmarks, each beside its baseline
+	$(PY) -m tests.bench
+
+# --- notebooks -----------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: $(READY)  ## run the first notebook headless; prints it, writes out/*.ipynb and out/*.html
+	$(PY) -m notebooks.execute --out out notebooks/00_first_cell.ipynb
+
+.PHONY: notebooks
+notebooks: $(READY)  ## run all notebooks and save their outputs in them
+	$(PY) -m notebooks.execute --inplace $(NOTEBOOKS)
+
+.PHONY: lab
+lab: $(READY)  ## open JupyterLab on the notebooks
+	$(VENV)/bin/jupyter-lab --notebook-dir notebooks
+
+# --- distribution --------------------------------------------------------------------------------
+
+.PHONY: wheel
+wheel: $(READY)  ## build dist/nbddp-*.whl
+	@mkdir -p dist && rm -f dist/nbddp-*.whl
+	@$(PIP) --quiet wheel --no-deps --wheel-dir dist .
+	@ls dist/nbddp-*.whl
+
+.PHONY: clean
+clean:  ## remove what the commands made, but not .venv
+	rm -rf build dist out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find nbddp tests notebooks -name __pycache__ -type d -prune -exec rm -rf {} +

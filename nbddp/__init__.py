@@ -1,0 +1,93 @@
+"""nbddp: a notebook as the front of a living ``torch.distributed`` job.
+
+In a notebook: ``%load_ext nbddp``, ``%ddp start -n 4``, then ``%%ddp`` cells. In a script::
+
+    import nbddp
+
+    with nbddp.start(2) as pool:
+        pool.run("print(rank, dist.get_world_size())")
+
+Importing this package loads neither torch nor IPython nor ZeroMQ.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from nbddp.errors import CellError, NbddpError, RankExitedError
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from nbddp.controller.pool import Pool
+    from nbddp.notebook.session import last_report, pool, start
+
+__version__ = "0.1.0.dev0"
+__all__ = [
+    "CellError",
+    "NbddpError",
+    "Pool",
+    "RankExitedError",
+    "last_report",
+    "load_ipython_extension",
+    "pool",
+    "start",
+    "sync",
+    "unload_ipython_extension",
+]
+
+_HOMES = {
+    "Pool": "nbddp.controller.pool",
+    "last_report": "nbddp.notebook.session",
+    "pool": "nbddp.notebook.session",
+    "start": "nbddp.notebook.session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'nbddp' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def sync(*objects: Any, src: int | None = None, group: Any = None) -> None:
+    """Give all ranks the state that one has: ``nbddp.sync(model, optimizer, src=0)`` in a cell.
+
+    For use after a rank was replaced. See `nbddp.rank.collectives.syncing.sync`.
+
+    Args:
+        objects: tensors, or what has ``state_dict()``, such as modules and optimizers.
+        src: global rank that has the state; default: the one that has been there longest.
+        group: process group; default: all ranks.
+
+    Raises:
+        NbddpError: this process is no rank.
+        BadOptionError: see there.
+    """
+    import os
+
+    from nbddp.settings import RANK_MARK_ENV
+
+    if RANK_MARK_ENV not in os.environ:
+        raise NbddpError("nbddp.sync works on ranks. Next: call it in a %%ddp cell, on every rank")
+    from nbddp.rank.collectives import syncing
+
+    syncing.sync(*objects, src=src, group=group)
+
+
+def load_ipython_extension(shell: "InteractiveShell") -> None:
+    """``%load_ext nbddp``: register ``%ddp`` and ``%%ddp``."""
+    from nbddp.notebook.magics import DdpMagics
+
+    shell.register_magics(DdpMagics)
+
+
+def unload_ipython_extension(shell: "InteractiveShell") -> None:
+    """``%unload_ext nbddp``: stop the pool and forget the magics."""
+    from nbddp.notebook import session
+
+    living = session.current_pool()
+    if living is not None:
+        living.stop()
+    for magics in (shell.magics_manager.magics["line"], shell.magics_manager.magics["cell"]):
+        magics.pop("ddp", None)

@@ -1,0 +1,77 @@
+"""``python -m nbddp.agent CONNECTION_FILE``: the agent process of one node.
+
+The fork server starts before anything else is imported: it needs a second for torch, the agent a
+tenth of that for ZeroMQ.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from multiprocessing import resource_tracker
+from pathlib import Path
+
+from nbddp.agent.forkserver import ProcessMaker
+from nbddp.settings import AGENT_PID_ENV
+from nbddp.wire import lifetime
+from nbddp.wire.launch import AgentLaunch
+
+_TRACKER_S = 1.0
+
+
+def main(connection_file: Path) -> None:
+    """Serve until told to end, or until the notebook is gone."""
+    launch = AgentLaunch.read(connection_file)
+    connection_file.unlink()
+    # Whatever multiprocessing puts into temporary folders goes with the pool's folder.
+    tempfile.tempdir = launch.folder
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    lifetime.adopt_orphans()
+    os.environ[AGENT_PID_ENV] = str(os.getpid())
+    maker = ProcessMaker(launch.settings.start_method)
+    maker.warm()
+
+    from nbddp.agent.agent import Agent  # noqa: PLC0415 - after the fork server was started
+
+    agent = Agent(launch, maker)
+    signal.signal(signal.SIGTERM, lambda *_: agent.shut_down(launch.settings.stop_grace_s))
+    exit_code = 0
+    try:
+        agent.serve()
+    except BaseException:  # noqa: BLE001 - into the agent's log, which the notebook shows
+        traceback.print_exc()
+        exit_code = 1
+    finally:
+        _end_helpers()
+        if agent.is_orphan:
+            shutil.rmtree(launch.folder, ignore_errors=True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Not by sys.exit: multiprocessing would wait for processes that it believes to be its own.
+        os._exit(exit_code)
+
+
+def _end_helpers() -> None:
+    """The fork server, then the resource tracker, which first removes what cells left in /dev/shm.
+
+    The tracker ends by itself when nobody holds its pipe any more.
+    """
+    tracker_pid = getattr(resource_tracker._resource_tracker, "_pid", None)
+    tracker_fd = resource_tracker.getfd() if tracker_pid is not None else None
+    for pid in lifetime.descendants_of(os.getpid()) - {tracker_pid}:
+        lifetime.kill_quietly(pid, signal.SIGKILL)
+    if tracker_pid is None or tracker_fd is None:
+        return
+    os.close(tracker_fd)
+    patience = time.monotonic() + _TRACKER_S
+    while os.waitpid(tracker_pid, os.WNOHANG) == (0, 0):
+        if time.monotonic() > patience:
+            lifetime.kill_quietly(tracker_pid, signal.SIGKILL)
+        time.sleep(0.002)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,266 @@
+"""Describes ranks from outside, when they cannot tell themselves what they do.
+
+Runs in: the agent's thread, step by step from its loop, which never waits for a rank. A rank that
+is blocked in C++ or holds the GIL writes its Python stacks in a signal handler (`faulthandler`,
+registered by `nbddp.rank.main`); one that is stopped, or does not come out of the kernel, does not,
+and the answer says so by the state of its process.
+
+    Peek --> Peeks --SIGUSR2--> rank --FaultPipe--> Peeks --Peeked--> hub
+                   --py-spy, where it is installed-->
+
+A cell that puts a handler of its own on SIGUSR2 gets these signals; there is no stack then.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from nbddp.agent.loop import Loop
+from nbddp.agent.processes import RankProcess
+from nbddp.agent.watching import Watch
+from nbddp.wire import lifetime
+from nbddp.wire.messages import Peeked
+
+#: For a dump to arrive.
+_DUMP_S = 0.3
+#: A dump that does not look whole is, if nothing more has come for so long: `faulthandler` writes
+#: without pauses.
+_SILENCE_S = 0.03
+#: It reads the symbols of torch, which takes most of a second.
+_SPY_S = 3.0
+_SPY_BYTES = 1 << 20
+_READ_BYTES = 1 << 16
+#: States of a process in which no signal is handled: stopped, ended.
+_DEAF = ("T", "Z", "X")
+
+
+class Spy:
+    """One run of py-spy: a program that reads the stacks of another process."""
+
+    def __init__(self, command: list[str], now: float) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert self._process.stdout is not None  # noqa: S101 - as asked for
+        self.fd = self._process.stdout.fileno()
+        os.set_blocking(self.fd, False)
+        self.give_up_at = now + _SPY_S
+        self._text = b""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def read(self) -> bool:
+        """Read what is there; tells whether it still runs."""
+        try:
+            chunk = os.read(self.fd, _READ_BYTES)
+        except BlockingIOError:
+            return True
+        self._text = (self._text + chunk)[:_SPY_BYTES]
+        return bool(chunk)
+
+    def end(self) -> str:
+        """End it, and give what it has found; empty if it may not look, or took too long."""
+        self._process.kill()  # it has nothing more to say
+        self._process.wait()
+        assert self._process.stdout is not None  # noqa: S101 - as asked for
+        self._process.stdout.close()
+        text = self._text.decode("utf-8", "replace")
+        return text if "\nThread " in text else ""  # before that comes only who it looks at
+
+
+@dataclass
+class _Dump:
+    """A rank that was asked for its stacks."""
+
+    process: RankProcess
+    process_state: str
+    cpu_s: float
+    give_up_at: float
+    #: Of the requests, and whether they want native frames. Those that come meanwhile share it.
+    numbers: dict[int, bool]
+    silent_at: float = 0.0  #: then what has come is all, if nothing more comes
+    seen_bytes: int = 0
+
+    def has_ended(self, now: float) -> bool:
+        """Whether the dump has come, or is not waited for any longer."""
+        faults = self.process.pipes.faults
+        if faults.has_whole_dump or now >= self.give_up_at:
+            return True
+        if faults.dump_bytes > self.seen_bytes:
+            self.seen_bytes = faults.dump_bytes
+            self.silent_at = now + _SILENCE_S
+        return self.seen_bytes > 0 and now >= self.silent_at
+
+    @property
+    def next_at(self) -> float:
+        """When it ends if nothing comes."""
+        return min(self.give_up_at, self.silent_at) if self.seen_bytes else self.give_up_at
+
+
+@dataclass
+class _Answer:
+    """An answer that lacks native frames."""
+
+    process: RankProcess
+    peeked: Peeked
+    spy: Spy | None = None  #: it waits its turn
+
+
+class Peeks:
+    """All ranks that are being described.
+
+    Args:
+        loop: tells when a program can be read.
+        watch: has the records of the ranks.
+        known: children of the agent that are no orphans.
+        send: takes the answers.
+    """
+
+    def __init__(
+        self, loop: Loop, watch: Watch, known: set[int], send: Callable[[Peeked], None]
+    ) -> None:
+        self._loop = loop
+        self._watch = watch
+        self._known = known
+        self._send = send
+        self._dumps: dict[int, _Dump] = {}  # by rank
+        self._answers: list[_Answer] = []
+
+    def begin(self, number: int, process: RankProcess, *, native: bool, now: float) -> None:
+        """Describe a rank; the answer comes from `advance`."""
+        under_way = self._dumps.get(process.rank)
+        if under_way is not None:
+            under_way.numbers[number] = native
+            return
+        state, cpu_s = _main_thread(process.pid)
+        is_able = state not in _DEAF and _would_dump(process)
+        process.pipes.faults.forget_dumps()
+        if is_able:
+            lifetime.kill_quietly(process.pid, signal.SIGUSR2)
+        self._dumps[process.rank] = _Dump(
+            process=process,
+            process_state=state,
+            cpu_s=cpu_s,
+            give_up_at=now + _DUMP_S if is_able else now,
+            numbers={number: native},
+        )
+
+    @property
+    def next_at(self) -> float:
+        """When `advance` has something to do even if nothing comes before."""
+        times = [dump.next_at for dump in self._dumps.values()]
+        times += [answer.spy.give_up_at for answer in self._answers if answer.spy is not None]
+        return min(times, default=float("inf"))
+
+    def advance(self, now: float) -> None:
+        """Take in what has come, give up what has not, and answer. In each turn."""
+        for rank, dump in list(self._dumps.items()):
+            if dump.has_ended(now):
+                del self._dumps[rank]
+                self._take(dump)
+        for answer in list(self._answers):
+            if answer.spy is None:
+                self._begin_spy(answer, now)
+            elif now >= answer.spy.give_up_at:
+                self._end_spy(answer)
+
+    def _take(self, dump: _Dump) -> None:
+        version, operations = self._watch.records(dump.process.rank)
+        for number, native in dump.numbers.items():
+            peeked = Peeked(
+                number=number,
+                rank=dump.process.rank,
+                version=version,
+                operations=operations,
+                stack=dump.process.pipes.faults.dump(),
+                process_state=dump.process_state,
+                cpu_s=dump.cpu_s,
+            )
+            if native:
+                self._answers.append(_Answer(dump.process, peeked))
+            else:
+                self._send(peeked)
+
+    def forget(self, rank: int) -> None:
+        """The rank has ended; that is the answer."""
+        self._dumps.pop(rank, None)
+        for answer in [answer for answer in self._answers if answer.process.rank == rank]:
+            self._answers.remove(answer)
+            self._stop(answer)
+
+    def _begin_spy(self, answer: _Answer, now: float) -> None:
+        """Unless so many run that they take each other's time, or one has this rank in hand."""
+        busy = [other.process.rank for other in self._answers if other.spy is not None]
+        if len(busy) >= (os.cpu_count() or 1) or answer.process.rank in busy:
+            return
+        command = _spy_command(answer.process.pid, answer.peeked.process_state)
+        if command:
+            with suppress(OSError):  # no more processes, for example: the rest matters more
+                answer.spy = Spy(command, now)
+        if answer.spy is None:
+            self._end_spy(answer)
+            return
+        self._known.add(answer.spy.pid)
+        self._loop.listen(answer.spy.fd, lambda: self._hear_spy(answer))
+
+    def _hear_spy(self, answer: _Answer) -> None:
+        if answer.spy is not None and not answer.spy.read():
+            self._end_spy(answer)
+
+    def _end_spy(self, answer: _Answer) -> None:
+        self._answers.remove(answer)
+        self._send(msgspec.structs.replace(answer.peeked, native=self._stop(answer)))
+
+    def _stop(self, answer: _Answer) -> str:
+        if answer.spy is None:
+            return ""
+        self._loop.ignore(answer.spy.fd)
+        text = answer.spy.end()
+        self._known.discard(answer.spy.pid)
+        return text
+
+
+def _main_thread(pid: int) -> tuple[str, float]:
+    """State and processor time of a main thread; ``("", 0.0)`` where the system does not tell."""
+    try:
+        # The name of the program is in parentheses and may hold anything.
+        fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "", 0.0
+    return fields[0].upper(), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _would_dump(process: RankProcess) -> bool:
+    """Whether SIGUSR2 gives a dump and does not end the process.
+
+    A rank that has just begun has no handler yet, and a cell may take it away.
+    """
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    except OSError:
+        return process.is_ready
+    caught = status.partition("SigCgt:")[2].split(maxsplit=1)[0]
+    return bool(int(caught, 16) >> (signal.SIGUSR2 - 1) & 1)
+
+
+def _spy_command(pid: int, process_state: str) -> list[str]:
+    """py-spy of this environment, or any; empty if there is none."""
+    folders = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    program = shutil.which("py-spy", path=folders)
+    # Native frames are read while the process is paused, which fails if it is stopped already.
+    how = "--nonblocking" if process_state == "T" else "--native"
+    return [program, "dump", how, "--pid", str(pid)] if program else []

@@ -1,0 +1,140 @@
+"""The process that hosts the TCPStore, seen from the agent of node 0.
+
+Runs in: the agent's thread. The agent binds the port, so it is never guessed, and hands the
+listening socket over; the store answers through a pipe when it serves.
+"""
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+
+from nbddp.agent.failures import start_failure
+from nbddp.agent.forkserver import ProcessMaker
+from nbddp.agent.loop import Loop
+from nbddp.errors import BadOptionError
+from nbddp.wire import lifetime
+from nbddp.wire.launch import InheritedFd, StoreLaunch
+from nbddp.wire.messages import StartFailed, StartStore, StoreExited, StoreReady
+
+
+@dataclass
+class StoreProcess:
+    """A living store."""
+
+    process: BaseProcess
+    host: str
+    port: int
+    answer_fd: int  #: the store writes "ready" here, or why it failed
+
+    @classmethod
+    def start(cls, maker: ProcessMaker, host: str, port: int) -> "StoreProcess":
+        """Bind and start.
+
+        Raises:
+            BadOptionError: the address or port cannot be had.
+        """
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((host, port))
+                listener.listen(1024)
+            except OSError as error:
+                raise BadOptionError(
+                    f"the store cannot listen on MASTER_ADDR {host}, MASTER_PORT {port}: "
+                    f"{error.strerror}; legal: an address of this machine and a free port; "
+                    "without --env MASTER_PORT=... a free one is found"
+                ) from error
+            bound_port = listener.getsockname()[1]
+            answer_fd, write_fd = os.pipe()
+            launch = StoreLaunch(
+                host=host,
+                port=bound_port,
+                listener=InheritedFd(listener.fileno()),
+                answer=InheritedFd(write_fd),
+                agent_pid=os.getpid(),
+                forked=maker.forks,
+            )
+            try:
+                process = maker.start("nbddp.rank.store", launch, "nbddp-store")
+            finally:
+                os.close(write_fd)
+        return cls(process=process, host=host, port=bound_port, answer_fd=answer_fd)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self.process.pid is not None  # noqa: S101 - it was started
+        return self.process.pid
+
+    def kill(self) -> None:
+        """It holds nothing that needs an orderly end."""
+        lifetime.kill_quietly(self.pid, signal.SIGKILL)
+        self.process.join(timeout=1)
+        self.process.close()
+        os.close(self.answer_fd)
+
+
+class StoreKeeper:
+    """Starts the store, and tells what becomes of it.
+
+    Args:
+        node: that of the agent.
+        maker: makes processes.
+        loop: tells when the store has something to say.
+        send: takes what the hub must hear.
+    """
+
+    def __init__(
+        self,
+        node: int,
+        maker: ProcessMaker,
+        loop: Loop,
+        send: Callable[[StoreReady | StoreExited | StartFailed], None],
+    ) -> None:
+        self._node = node
+        self._maker = maker
+        self._loop = loop
+        self._send = send
+        self._store: StoreProcess | None = None
+        self._is_ending = False
+
+    def start(self, request: StartStore) -> None:
+        """Start it. What goes wrong is told as `StartFailed`."""
+        try:
+            store = StoreProcess.start(self._maker, request.host, request.port)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the notebook must hear of it
+            self._send(start_failure(self._node, None, error))
+            return
+        self._store = store
+        self._is_ending = False
+        self._loop.listen(store.answer_fd, lambda: self._hear(store))
+        self._loop.listen(store.process.sentinel, lambda: self._see_end(store))
+
+    def _hear(self, store: StoreProcess) -> None:
+        answer = os.read(store.answer_fd, 1 << 16).decode("utf-8", "replace")
+        self._loop.ignore(store.answer_fd)
+        if answer == "ready":
+            self._send(StoreReady(host=store.host, port=store.port, pid=store.pid))
+        elif not self._is_ending:
+            error = RuntimeError(answer or "the store process ended without a word")
+            self._send(start_failure(self._node, None, error))
+
+    def _see_end(self, store: StoreProcess) -> None:
+        self._loop.ignore(store.process.sentinel)
+        self._send(StoreExited(pid=store.pid))
+
+    def expect_end(self) -> None:
+        """The ranks are being ended: that it does not come up is no failure any more."""
+        self._is_ending = True
+
+    def kill(self) -> None:
+        """End it, if there is one; nobody is told."""
+        store, self._store = self._store, None
+        if store is not None:
+            self._loop.ignore(store.answer_fd)
+            self._loop.ignore(store.process.sentinel)
+            store.kill()

@@ -1,0 +1,80 @@
+"""One execution of a cell, as the state machine sees it.
+
+Runs in: the hub thread. Pure; `nbddp.controller.lifecycle` owns it.
+"""
+
+from dataclasses import dataclass, field
+
+from nbddp.controller.states import NO_RANKS, RankResult, RunOutcome
+from nbddp.wire.messages import RankExited, RunFinished
+from nbddp.wire.ranks import Rank, RankSet
+
+
+@dataclass
+class CellRun:
+    """Collects how a cell ends on each of its ranks."""
+
+    run_id: str
+    ranks: RankSet
+    began: float
+    results: dict[Rank, RankResult] = field(default_factory=dict)
+    give_up_at: float | None = None  #: end it then, whoever is still inside
+    times_out_at: float | None = None
+    interrupted: bool = False
+    timed_out: bool = False
+    is_plain: bool = False
+    raised_before: RankSet | None = None  #: see `RunOutcome`
+
+    def interrupt(self, *, timed_out: bool = False) -> None:
+        """The user has interrupted it, or its time is up."""
+        if self.raised_before is None:
+            self.raised_before = RankSet.of(
+                rank for rank, result in self.results.items() if result.error is not None
+            )
+        self.timed_out = self.timed_out or timed_out
+        self.interrupted = self.interrupted or not timed_out
+
+    @property
+    def unfinished(self) -> RankSet:
+        """Ranks that are still inside."""
+        return self.ranks - RankSet.of(self.results)
+
+    def next_deadline(self) -> float | None:
+        """When its time is up."""
+        deadlines = [at for at in (self.give_up_at, self.times_out_at) if at is not None]
+        return min(deadlines, default=None)
+
+    def finish(self, finished: RunFinished) -> None:
+        """It has ended on a rank."""
+        self.results[finished.rank] = RankResult(
+            rank=finished.rank,
+            status="ok" if finished.error is None else "error",
+            elapsed_s=finished.elapsed_s,
+            error=finished.error,
+            failed_at_ns=finished.failed_at_ns,
+            was_freed=finished.was_freed,
+            mismatches=finished.mismatches,
+            marks=finished.marks,
+        )
+
+    def exit(self, exited: RankExited, now: float) -> None:
+        """A rank has exited in it."""
+        self.results[exited.rank] = RankResult(
+            rank=exited.rank, status="exited", elapsed_s=now - self.began, exited=exited
+        )
+
+    def outcome(self, now: float, ended_by: str = "") -> RunOutcome:
+        """How it ends now; ranks that are still inside are unfinished."""
+        results = dict(self.results)
+        for rank in self.unfinished:
+            results[rank] = RankResult(rank, "unfinished", elapsed_s=now - self.began)
+        return RunOutcome(
+            run_id=self.run_id,
+            results=dict(sorted(results.items())),
+            elapsed_s=now - self.began,
+            interrupted=self.interrupted,
+            timed_out=self.timed_out,
+            ended_by=ended_by,
+            raised_before=self.raised_before or NO_RANKS,
+            is_plain=self.is_plain,
+        )

@@ -1,0 +1,99 @@
+"""Words for how processes and cells end: exits, crashes, errors and their lines.
+
+Runs in: the notebook's process. Pure.
+"""
+
+import re
+import signal
+
+from nbddp.wire.messages import RankExited
+from nbddp.wire.observed import Site
+from nbddp.wire.parts import ErrorInfo
+from nbddp.wire.ranks import RankSet
+
+_MAX_LINE = 300
+_MAX_FRAMES = 6
+_FAULT_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
+_CELL_FILE = re.compile(r"<ipython-input-(\d+)-\w+>")
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+#: As IPython writes it: a frame in a cell, and the line at which its arrow points.
+_CELL_FRAME = re.compile(
+    r"^Cell In\[(\d+)\], line (\d+)(?:, in (\w+))?[^\n]*"
+    r"(?:\n(?!-+>)[^\n]+)*(?:\n-+> ?\d+ ([^\n]*))?",
+    re.MULTILINE,
+)
+
+
+def describe_exit(exited: RankExited) -> tuple[str, str]:
+    """``(how the process ended, what probably happened)``; signals by name."""
+    if exited.reason:
+        return exited.reason, ""
+    name = describe_code(exited.exit_code)
+    if exited.exit_code >= 0:
+        return name, "the cell, or a library, called os._exit() or C's exit()"
+    how = f"{name} (signal {-exited.exit_code})"
+    if exited.out_of_memory:
+        return how, "the system ran out of memory and the kernel ended this process"
+    likely = {
+        "SIGKILL": "the system ran out of memory, or someone ran `kill -9`",
+        "SIGSEGV": "native code touched memory that is not its own",
+        "SIGBUS": "native code touched memory that is not there; is /dev/shm full?",
+        "SIGABRT": "native code gave up (an assertion, or an uncaught C++ exception)",
+        "SIGFPE": "native code divided an integer by zero",
+        "SIGILL": "native code is not made for this processor",
+        "SIGTERM": "someone asked the process to end",
+    }
+    return how, likely.get(name, "")
+
+
+def describe_code(exit_code: int) -> str:
+    """``exit code 3``, or ``SIGKILL``."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        return signal.Signals(-exit_code).name
+    except ValueError:
+        return f"signal {-exit_code}"
+
+
+def idle_exit_text(rank: int, how: str, kept: RankSet, failure: str) -> str:
+    """What is told of a rank that exited between cells; ``kept`` are those that did not."""
+    if failure:
+        return f"rank {rank} exited ({how}) and could not be replaced: {failure}"
+    others = f", those of {kept.describe()} are kept" if kept else ""
+    return (
+        f"rank {rank} exited ({how}) and was replaced by a fresh process: its variables are gone"
+        f"{others}"
+    )
+
+
+def one_line(error: ErrorInfo) -> str:
+    """``ValueError: bad``."""
+    first = error.evalue.strip().partition("\n")[0][:_MAX_LINE]
+    return f"{error.ename}: {first}" if first else error.ename
+
+
+def site_of(error: ErrorInfo) -> Site | None:
+    """The innermost line of a cell in a traceback, if there is one."""
+    frames = _CELL_FRAME.findall(_ANSI.sub("", "\n".join(error.traceback)))
+    if not frames:
+        return None
+    cell, line, function, source = frames[-1]
+    return Site(
+        line=int(line), function=function or "<module>", source=source.strip(), cell=int(cell)
+    )
+
+
+def crash_site_lines(fault: str) -> list[str]:
+    """Where in the user's code a fatal signal came, from what `faulthandler` wrote."""
+    frames = []
+    for file, line, function in _FAULT_FRAME.findall(fault):
+        if "/IPython/" in file:
+            break  # below are IPython and nbddp, above are the cell and what it called
+        cell = _CELL_FILE.fullmatch(file)
+        where = f"cell [{cell[1]}]" if cell else file
+        frames.append(f"{where}, line {line}, in {function}")
+    return [
+        f"  {'at' if number == 0 else 'called by':<9} {frame}"
+        for number, frame in enumerate(frames[:_MAX_FRAMES])
+    ]

@@ -1,0 +1,164 @@
+"""Pushes and pulls values between the notebook and ranks.
+
+Runs in: the thread that pulls or pushes.
+"""
+
+import itertools
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from nbddp.controller.hub import HubThread
+from nbddp.controller.transfers import Transfer
+from nbddp.errors import TransferError
+from nbddp.wire import values
+from nbddp.wire.arena import Arena, Piece, SegmentUnreachableError
+from nbddp.wire.messages import (
+    BindPushed,
+    PullValue,
+    PushValue,
+    ReleaseSegment,
+    ValuePulled,
+    ValuePushed,
+)
+from nbddp.wire.parts import ErrorInfo
+from nbddp.wire.ranks import Rank, RankSet
+
+
+class Exchange:
+    """Values between this process and the ranks of one pool."""
+
+    def __init__(self, hub: HubThread, arena: Arena | None) -> None:
+        self._hub = hub
+        self._arena = arena
+        self._numbers = itertools.count(1)
+
+    def pull(self, expression: str, ranks: RankSet) -> list[Any]:
+        """The value of ``expression`` on each rank, in the order of ranks.
+
+        Raises:
+            TransferError: it could not be evaluated, pickled or built here.
+        """
+        try:
+            return self._pull(expression, ranks, use_arena=True)
+        except SegmentUnreachableError:
+            return self._pull(expression, ranks, use_arena=False)
+
+    def push(self, by_name: Mapping[str, Any], ranks: RankSet) -> None:
+        """Bind names on ranks; if a value cannot be pickled, none is bound.
+
+        Raises:
+            TransferError: a value cannot be pickled here or built there.
+        """
+        try:
+            self._push(by_name, ranks, self._arena)
+        except SegmentUnreachableError:
+            self._push(by_name, ranks, None)
+
+    def forget_all(self) -> None:
+        """The ranks are about to be replaced; nothing that they hold will be released."""
+        if self._arena is not None:
+            for rank in self._hub.machine.ranks:
+                self._arena.release_all(rank)
+
+    def _pull(self, expression: str, ranks: RankSet, *, use_arena: bool) -> list[Any]:
+        transfer = self._open(ranks)
+        reassembler = values.Reassembler()
+        found: dict[Rank, Any] = {}
+        errors: dict[Rank, ErrorInfo] = {}
+        try:
+            self._hub.send_for(
+                transfer,
+                PullValue(
+                    request_id=transfer.request_id, expression=expression, use_arena=use_arena
+                ),
+            )
+            while missing := set(ranks) - set(found) - set(errors):
+                answer, frames = transfer.next(missing)
+                if not isinstance(answer, ValuePulled):
+                    continue
+                rank, header = answer.rank, answer.value
+                if header is None:
+                    errors[rank] = answer.error or _NO_REASON
+                    continue
+                complete: list[Piece] | None = []
+                if header.segment < 0:
+                    complete = reassembler.add(rank, header, answer.part, answer.parts, frames)
+                if complete is not None:
+                    found[rank] = values.decode_value(header, complete, partial(self._let_go, rank))
+        except KeyboardInterrupt:
+            self._hub.interrupt_transfer(transfer)
+            raise
+        finally:
+            self._hub.close_transfer(transfer)
+        _raise_if_any(errors, f"could not pull {expression!r}", "")
+        return [found[rank] for rank in ranks]
+
+    def _push(self, by_name: Mapping[str, Any], ranks: RankSet, arena: Arena | None) -> None:
+        try:
+            header, frames = values.encode_value(dict(by_name), arena, tuple(ranks))
+        except TransferError:
+            _raise_with_name(by_name)
+            raise
+        transfer = self._open(ranks)
+        errors: dict[Rank, ErrorInfo] = {}
+        missing = set(ranks)
+        try:
+            for part, parts, pieces in values.split(header, frames):
+                self._hub.send_for(
+                    transfer,
+                    PushValue(request_id=transfer.request_id, value=header, part=part, parts=parts),
+                    pieces,
+                )
+            while missing:
+                answer, _ = transfer.next(missing)
+                if isinstance(answer, ValuePushed):
+                    missing.discard(answer.rank)
+                    if answer.error is not None:
+                        errors[answer.rank] = answer.error
+        finally:
+            # Not before all have it complete: either every rank binds the names, or none does.
+            keep = not missing and not errors
+            self._hub.send_for(transfer, BindPushed(request_id=transfer.request_id, keep=keep))
+            self._hub.close_transfer(transfer)
+        _raise_if_any(errors, f"could not push {', '.join(by_name)}")
+
+    def _open(self, ranks: RankSet) -> Transfer:
+        transfer = Transfer(f"value-{next(self._numbers)}", ranks, lambda: self._hub.is_alive)
+        self._hub.open_transfer(transfer)
+        return transfer
+
+    def _let_go(self, rank: Rank, segment: int) -> None:
+        """The last object that used a rank's shared memory is gone; may run in any thread."""
+        self._hub.send_to_ranks(RankSet.of([rank]), ReleaseSegment(segment=segment))
+
+
+def _raise_with_name(by_name: Mapping[str, Any]) -> None:
+    """One of these cannot be pickled: say which."""
+    for name, value in by_name.items():
+        try:
+            values.pack(value)
+        except TransferError as error:
+            raise TransferError(
+                f"could not push {name!r}: {error}. No variable was changed"
+            ) from None
+
+
+_NO_REASON = ErrorInfo(ename="TransferError", evalue="no reason was given", traceback=[])
+
+
+def _raise_if_any(
+    errors: dict[Rank, ErrorInfo], what: str, so: str = ". No variable was changed"
+) -> None:
+    if not errors:
+        return
+    if any(error.ename == SegmentUnreachableError.__name__ for error in errors.values()):
+        raise SegmentUnreachableError(what)
+    by_text: dict[str, list[Rank]] = {}
+    for rank, error in errors.items():
+        text = error.evalue if error.ename == "TransferError" else f"{error.ename}: {error.evalue}"
+        by_text.setdefault(text, []).append(rank)
+    reasons = "; ".join(
+        f"{RankSet.of(ranks).describe()}: {text}" for text, ranks in by_text.items()
+    )
+    raise TransferError(f"{what} ({reasons}){so}")

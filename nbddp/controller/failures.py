@@ -1,0 +1,277 @@
+"""From the outcome of a cell to the one error that the notebook shows.
+
+Runs in: the notebook's process. Pure.
+
+Order of the answer: what happened, to which ranks, during which cell, the evidence, what to do.
+"""
+
+from collections.abc import Mapping
+
+from nbddp.controller import verdicts
+from nbddp.controller.ends import crash_site_lines, describe_exit, one_line
+from nbddp.controller.states import RankResult, RunOutcome
+from nbddp.errors import (
+    CellError,
+    CellInterruptedError,
+    CellTimeoutError,
+    DeadlockError,
+    MismatchError,
+    RankExitedError,
+)
+from nbddp.wire.parts import ErrorInfo
+from nbddp.wire.ranks import RankSet
+
+#: Tracebacks shown in full; the others get a line each.
+MAX_FULL = 4
+_LAST_LINES = 6
+_RED, _BOLD, _OFF = "\x1b[31m", "\x1b[1m", "\x1b[0m"
+
+
+def error_of(  # noqa: PLR0911 - one for each kind of error
+    outcome: RunOutcome, cell_name: str, log_path_by_rank: Mapping[int, str]
+) -> CellError | None:
+    """The error of a cell; None if it ended well on all ranks.
+
+    What is told is what came first: a rank that exited, operations that do not match, a rank that
+    raised, ranks that waited for each other, and at last a time-out or an interrupt.
+    """
+    failed = outcome.ranks("error", "exited", "unfinished")
+    if not failed:
+        return None
+    by_rank = {rank: _name_and_text(outcome.results[rank]) for rank in failed}
+    exited = outcome.ranks("exited")
+    body = _tracebacks(outcome)
+    if exited:
+        head = _exits(outcome, exited, cell_name, log_path_by_rank)
+        return RankExitedError(_join(head, body, _after_exits(outcome)), by_rank)
+    if outcome.ended_by:
+        late = outcome.ranks("unfinished").describe()
+        how = f"was ended by {outcome.ended_by} before {late} had finished"
+        return CellError(_join(body, [f"{_headline('CellError')}: {cell_name} {how}"]), by_rank)
+    states = [*verdicts.consequence_lines(outcome), *_states(outcome)]
+    found = _verdict(outcome)
+    if found is not None:
+        kind, tail = found
+        headline, kept = f"{_headline(kind.__name__)}: {tail[0]}", _kept(outcome)
+        brief = _join([headline], kept) if _is_told_by_card(outcome) else ""
+        return kind(_join(body, states, [headline, *tail[1:], *kept]), by_rank, brief=brief)
+    if _is_ended_by_user(outcome):
+        kind = CellTimeoutError if outcome.timed_out else CellInterruptedError
+        what = "ran longer than its --timeout" if outcome.timed_out else "was interrupted"
+        head = [f"{_headline(kind.__name__)}: {cell_name} {what}", *_broken(outcome)]
+        return kind(_join(body, states, head), by_rank)
+    first = _first_failure(outcome)
+    if first is None:
+        inside = outcome.ranks("unfinished")
+        how = f"ended before {inside.describe()} had finished" if inside else "was ended by nbddp"
+        tail = [f"{_headline('CellError')}: {cell_name} {how}", *_broken(outcome)]
+        return CellError(_join(states, tail), by_rank)
+    same = _ranks_with(outcome, first)
+    tail = [f"{_headline('CellError')}: {same.describe()} raised {one_line(first)}"]
+    return CellError(_join(body, states, [*tail, *_hints(first), *_broken(outcome)]), by_rank)
+
+
+def _verdict(outcome: RunOutcome) -> tuple[type[CellError], list[str]] | None:
+    """What was proven, if it is what made the cell fail."""
+    mismatches = verdicts.raised_mismatches(outcome)
+    if mismatches:
+        return MismatchError, verdicts.mismatch_lines(mismatches)
+    report = outcome.report
+    if report is None or not report.proven or not verdicts.is_cause(outcome):
+        return None
+    finding = report.proven[0]
+    if finding.kind == "first-error":
+        return None
+    is_mismatch = finding.kind == "mismatched-collective"
+    return (MismatchError if is_mismatch else DeadlockError), verdicts.finding_lines(finding)
+
+
+def _is_told_by_card(outcome: RunOutcome) -> bool:
+    """Whether the card of the report says all that the error says, and more."""
+    return (
+        outcome.report is not None
+        and not outcome.ranks("unfinished")
+        and all(error.ename == verdicts.MISMATCH_ERROR for _, error in _raised(outcome))
+    )
+
+
+def _is_ended_by_user(outcome: RunOutcome) -> bool:
+    """Whether no rank had raised before: what they raise then is the doing of the interrupt."""
+    return (outcome.interrupted or outcome.timed_out) and not outcome.raised_before
+
+
+def _kept(outcome: RunOutcome) -> list[str]:
+    if outcome.mend_failure or outcome.ranks("unfinished"):
+        return _broken(outcome)
+    return ["  kept      every variable is kept; the process groups are ready again"]
+
+
+def _broken(outcome: RunOutcome) -> list[str]:
+    """That the pool is not as good as before."""
+    if not outcome.mend_failure:
+        return []
+    return [
+        f"  pool      the process groups could not be formed again: {outcome.mend_failure}",
+        "  next      %ddp restart   (variables can still be pulled)",
+    ]
+
+
+def replaced(fresh: RankSet, kept: RankSet) -> str:
+    """What it means that fresh processes have taken the place of ranks."""
+    if not kept:
+        return "all ranks are fresh processes: their variables are gone"
+    what, whose = ("a fresh process", "its") if len(fresh) == 1 else ("fresh processes", "their")
+    are = "is" if len(fresh) == 1 else "are"
+    return (
+        f"{fresh.describe()} {are} {what}: {whose} variables are gone, those of {kept.describe()} "
+        f"are kept. Next: nbddp.sync(model, optimizer, src={kept.ranks[0]}) in a cell"
+    )
+
+
+def _exits(
+    outcome: RunOutcome,
+    ranks: RankSet,
+    cell_name: str,
+    log_path_by_rank: Mapping[int, str],
+) -> list[str]:
+    verb = "exited while it ran" if len(ranks) == 1 else "exited while they ran"
+    lines = [f"{_headline('RankExitedError')}: {ranks.describe()} {verb} {cell_name}"]
+    told: set[str] = set()
+    for rank in list(ranks)[:MAX_FULL]:
+        result = outcome.results[rank]
+        exited = result.exited
+        assert exited is not None  # noqa: S101 - it is in the state "exited"
+        how, likely = describe_exit(exited)
+        when = f"{result.elapsed_s:.1f} s after the cell began"
+        lines.append(f"  rank {rank:<4} {how}, pid {exited.pid}, {when}")
+        if likely:
+            lines.append(f"  likely    {likely}")
+        lines += crash_site_lines(exited.fault)
+        is_told = exited.reason != "" and exited.reason in told  # with the words of what ended it
+        told.add(exited.reason)
+        printed = [] if is_told else exited.last_output.rstrip().splitlines()[-_LAST_LINES:]
+        lines += [
+            f"  {'printed' if number == 0 else '':<9} {line}" for number, line in enumerate(printed)
+        ]
+        if rank in log_path_by_rank:
+            lines.append(f"  log       {log_path_by_rank[rank]}")
+    if len(ranks) > MAX_FULL:
+        lines.append(f"  and {RankSet.of(list(ranks)[MAX_FULL:]).describe()}")
+    others = [*_states(outcome), *verdicts.consequence_lines(outcome)]
+    return [*lines, *(f"  others    {line}" for line in others)]
+
+
+def _after_exits(outcome: RunOutcome) -> list[str]:
+    """What has become of the pool, and what to do."""
+    kept = outcome.ranks("ok", "error", "unfinished")
+    fresh = outcome.fresh
+    lines = []
+    if fresh:
+        others = RankSet.of(outcome.results) - fresh
+        was = (
+            "was replaced by a fresh process: its"
+            if len(fresh) == 1
+            else ("were replaced by fresh processes: their")
+        )
+        keep = f", those of {others.describe()} are kept" if others else ""
+        lines.append(f"  replaced  {fresh.describe()} {was} variables are gone{keep}")
+        if not outcome.mend_failure:
+            next_step = "run the cells that define them again"
+            if others:
+                source = others.ranks[0]
+                next_step = f"nbddp.sync(model, optimizer, src={source}) in a cell"
+            return [*lines, f"  next      {next_step}"]
+    if outcome.mend_failure:
+        lines.append(f"  pool      it could not be made whole: {outcome.mend_failure}")
+    elif not outcome.is_plain and kept:
+        gone = outcome.ranks("exited")
+        return [f"  next      %ddp restart -r {gone}   ({kept.describe()} keep their variables)"]
+    loses = f"   ({kept.describe()} would lose their variables too)" if kept else ""
+    return [*lines, f"  next      %ddp restart{loses}"]
+
+
+def _states(outcome: RunOutcome) -> list[str]:
+    """One line for each way in which the other ranks ended."""
+    lines = []
+    finished, inside = outcome.ranks("ok"), outcome.ranks("unfinished")
+    if finished:
+        lines.append(f"{finished.describe()} finished")
+    by_reason: dict[str, list[int]] = {}
+    for rank in inside:
+        by_reason.setdefault(outcome.results[rank].stuck, []).append(rank)
+    for reason, ranks in by_reason.items():
+        stuck = RankSet.of(ranks)
+        are, they_do = ("is", "it does") if len(stuck) == 1 else ("are", "they do")
+        why = reason or "in C code or a blocked collective"
+        command = "%ddp restart"
+        if not outcome.is_plain and len(inside) < len(outcome.results):
+            command += f" -r {stuck} (the others keep their variables)"
+        lines.append(
+            f"{stuck.describe()} {are} still inside the cell ({why}); "
+            f"if {they_do} not come back: {command}"
+        )
+    return lines
+
+
+def _tracebacks(outcome: RunOutcome) -> list[str]:
+    """Equal tracebacks once, the first failure first, four in full."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for rank, error in _raised(outcome):
+        groups.setdefault((error.ename, error.evalue, *error.traceback), []).append(rank)
+    lines: list[str] = []
+    for number, (key, ranks) in enumerate(groups.items()):
+        name = RankSet.of(ranks).describe()
+        if number < MAX_FULL:
+            lines += [f"{_BOLD}{name}{_OFF}", *key[2:], ""]
+        else:
+            lines.append(f"{name}: {key[0]}: {key[1]}")
+    return lines
+
+
+def _raised(outcome: RunOutcome) -> list[tuple[int, ErrorInfo]]:
+    """Errors that are the ranks' own, the first one first."""
+    found = [
+        (result.failed_at_ns, rank, result.error)
+        for rank, result in outcome.results.items()
+        if result.error is not None and not verdicts.is_consequence(outcome, rank)
+    ]
+    return [(rank, error) for _, rank, error in sorted(found, key=lambda each: each[:2])]
+
+
+def _first_failure(outcome: RunOutcome) -> ErrorInfo | None:
+    return next((error for _, error in _raised(outcome)), None)
+
+
+def _ranks_with(outcome: RunOutcome, error: ErrorInfo) -> RankSet:
+    return RankSet.of(
+        rank
+        for rank, result in outcome.results.items()
+        if result.error is not None
+        and (result.error.ename, result.error.evalue) == (error.ename, error.evalue)
+    )
+
+
+def _hints(error: ErrorInfo) -> list[str]:
+    """What to do about errors that nbddp itself brings about."""
+    if "initialize the default process group twice" in error.evalue:
+        return [
+            "  likely    the pool has initialised the process group already",
+            "  next      leave the call out, or: %ddp stop, then %ddp start --init none",
+        ]
+    return []
+
+
+def _name_and_text(result: RankResult) -> tuple[str, str]:
+    if result.error is not None:
+        return result.error.ename, result.error.evalue
+    if result.exited is not None:
+        return "RankExited", describe_exit(result.exited)[0]
+    return "Unfinished", "still inside the cell"
+
+
+def _headline(name: str) -> str:
+    return f"{_RED}{name}{_OFF}"
+
+
+def _join(*parts: list[str]) -> str:
+    return "\n".join(line for part in parts for line in part).strip("\n")

@@ -1,0 +1,397 @@
+"""The hub: a thread that owns the one socket to all agents.
+
+Runs in: the notebook's process, thread ``nbddp-hub``, the only thread that touches the socket and
+the state machine. Others hand in commands and take results out of queues.
+
+    any thread --post--> HubThread --> agents
+    Run, Transfer  <--   HubThread <-- agents
+"""
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+from nbddp.controller.launch.local import LocalAgent
+from nbddp.controller.recovery import RecoveryMachine
+from nbddp.controller.replies import Replies
+from nbddp.controller.report import Report
+from nbddp.controller.runs import Run
+from nbddp.controller.states import (
+    AbandonRequested,
+    Action,
+    AgentExited,
+    AnnounceExit,
+    AnnounceFailure,
+    AnnounceUp,
+    Diagnosed,
+    DiagnoseRequested,
+    EndRun,
+    Judged,
+    Noticed,
+    RanksRestarted,
+    RestartRanksRequested,
+    RunRequested,
+    Stimulus,
+    StopRequested,
+    TellAgent,
+    TellRanks,
+    TellUser,
+    Tick,
+)
+from nbddp.controller.transfers import Answer, Transfer
+from nbddp.controller.trust import Trust
+from nbddp.errors import InvalidTransitionError
+from nbddp.wire.channels import Frame, HubChannel, Poller, Waker
+from nbddp.wire.messages import (
+    ClearOutput,
+    Display,
+    Event,
+    InputRequest,
+    Interrupt,
+    Output,
+    RankExited,
+    RankRequest,
+    ReleaseSegment,
+    Result,
+    RunFinished,
+    RunStarted,
+    SegmentReleased,
+    ShutdownAgent,
+    Sync,
+    ValuePulled,
+    ValuePushed,
+)
+from nbddp.wire.ranks import RankSet
+
+#: Longest wait of the loop; agents are watched this often where there is no pidfd.
+_TICK_S = 0.5
+
+StartResult: TypeAlias = AnnounceUp | AnnounceFailure
+BackgroundEvent: TypeAlias = Output | Display | Result | ClearOutput
+
+
+class HubThread:
+    """Routes messages between agents and whoever waits for them."""
+
+    def __init__(
+        self,
+        socket_path: Path,
+        token: str,
+        recovery: RecoveryMachine,
+        on_segment_released: Callable[[int, int], None],
+    ) -> None:
+        self._channel = HubChannel(socket_path, token, recovery.pool.spec.nnodes)
+        self.recovery = recovery
+        self.machine = recovery.pool
+        self._trust = Trust(token, recovery.pool)
+        self._on_segment_released = on_segment_released
+        self._waker = Waker()
+        self._commands: deque[Callable[[], None]] = deque()
+        self._agents: dict[int, LocalAgent] = {}
+        self._run: Run | None = None
+        self._transfers: dict[str, Transfer] = {}
+        #: What has to wait until the pool is whole again.
+        self._waiting: list[Callable[[], object]] = []
+        self._replies = Replies(self.post, lambda: self.is_alive, lambda: self._end_reason)
+        self._judged: Judged | None = None
+        self._stopping = False
+        self._failure = ""
+        #: Where `start` and `restart` wait.
+        self.start_results: queue.SimpleQueue[StartResult] = queue.SimpleQueue()
+        #: Gets what ranks show while no cell runs, and None at the end. Called by the hub thread:
+        #: it must neither block nor raise.
+        self.on_background: Callable[[BackgroundEvent | None], None] | None = None
+        self.on_rank_exited: Callable[[RankExited], None] | None = None
+        #: From processes that are not our agents, or about ranks that are not the sender's.
+        self.refused_events = 0
+        self._thread = threading.Thread(target=self._serve, name="nbddp-hub", daemon=True)
+
+    # --- for other threads ---------------------------------------------------------------------
+
+    def start(self, agents: Sequence[LocalAgent]) -> None:
+        """Start the thread; ``agents`` are watched from now on."""
+        self._agents = {agent.node: agent for agent in agents}
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread serves; nobody is answered when it does not."""
+        return self._thread.is_alive()
+
+    @property
+    def bad_frames(self) -> int:
+        """Messages that were dropped because they were not valid."""
+        return self._channel.bad_frames
+
+    @property
+    def last_report(self) -> Report | None:
+        """The latest verdict."""
+        return None if self._judged is None else self._judged.report
+
+    def post(self, stimulus: Stimulus) -> None:
+        """Hand a stimulus to the state machine."""
+        self._call(lambda: self._feed(stimulus))
+
+    def begin(self, run: Run, requested: RunRequested) -> str | None:
+        """Begin a cell; gives the reason if the pool refuses. Waits for the hub thread.
+
+        While a pool is made whole between cells, the cell waits, but not for ever.
+        """
+        answer: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+        def begin() -> None:
+            refusal = self.recovery.refusal(requested.ranks)
+            if refusal is None:
+                self._run = run
+                self._feed(requested)
+            answer.put(refusal)
+
+        def give_up() -> None:
+            if begin in self._waiting:
+                self._waiting.remove(begin)
+                answer.put("fresh ranks are still taking their places")
+
+        self._call(lambda: self._when_whole(begin))
+        limit = time.monotonic() + self.recovery.settings.start_timeout_s
+        while self.is_alive:
+            with suppress(queue.Empty):
+                return answer.get(timeout=0.2)
+            if time.monotonic() > limit:
+                self._call(give_up)
+        return self._end_reason
+
+    @property
+    def _end_reason(self) -> str:
+        return f"its hub has ended{self._failure and ': '}{self._failure}"
+
+    def diagnose(self, peek: RankSet, last: int = 64) -> Diagnosed:
+        """Look at all ranks, and have some described from outside.
+
+        Args:
+            peek: these.
+            last: operations that each rank tells though they are complete.
+
+        Raises:
+            PoolBrokenError: the hub has ended.
+        """
+        return self._replies.ask(Diagnosed, lambda number: DiagnoseRequested(number, peek, last))
+
+    def restart_ranks(self, ranks: RankSet) -> RanksRestarted:
+        """Put fresh processes in the place of ranks, and wait for them. Raises as `diagnose`."""
+        return self._replies.ask(
+            RanksRestarted, lambda number: RestartRanksRequested(number, ranks)
+        )
+
+    def send_to_ranks(
+        self, ranks: RankSet, request: RankRequest, frames: Sequence[Frame] = ()
+    ) -> None:
+        """Send a request that is not a cell."""
+        self._call(lambda: self._tell_ranks(ranks, request, frames))
+
+    def open_transfer(self, transfer: Transfer) -> None:
+        """Route answers and exits to ``transfer``, or refuse it. Before its first request."""
+
+        def open_it() -> None:
+            refusal = self.recovery.transfer_refusal(transfer.ranks)
+            if refusal is None:
+                self._transfers[transfer.request_id] = transfer
+            else:
+                transfer.refuse(refusal)
+
+        self._call(lambda: self._when_whole(open_it))
+
+    def interrupt_transfer(self, transfer: Transfer) -> None:
+        """Interrupt the ranks that still evaluate a value; nobody waits for it any longer."""
+
+        def interrupt() -> None:
+            for node, on_node in self.machine.by_node(transfer.ranks).items():
+                request = Interrupt(run_id=transfer.request_id, ranks=on_node)
+                self._channel.send_to_agent(node, request)
+
+        self._call(interrupt)
+
+    def send_for(
+        self, transfer: Transfer, request: RankRequest, frames: Sequence[Frame] = ()
+    ) -> None:
+        """Send a request of a transfer to its ranks; nothing if it was refused."""
+
+        def send() -> None:
+            if transfer.request_id in self._transfers:
+                self._tell_ranks(transfer.ranks, request, frames)
+
+        self._call(lambda: self._when_whole(send))
+
+    def close_transfer(self, transfer: Transfer) -> None:
+        """No longer route answers; nobody will let go of those that were not taken out."""
+        for answer in transfer.close():
+            self._release_unwanted(answer)
+
+        pop = partial(self._transfers.pop, transfer.request_id, None)
+        self._call(lambda: self._when_whole(pop))
+
+    def shut_down(self, grace_s: float) -> None:
+        """Ask all agents to end; the thread ends when they have, or shortly after ``grace_s``."""
+
+        def shut_down() -> None:
+            self._stopping = True
+            self._feed(StopRequested())
+            for node in self._agents:
+                self._channel.send_to_agent(node, ShutdownAgent(grace_s=grace_s))
+
+        self._call(shut_down)
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread's end."""
+        self._thread.join(timeout_s)
+        return not self.is_alive
+
+    def _call(self, command: Callable[[], None]) -> None:
+        self._commands.append(command)
+        self._waker.wake()
+
+    def _when_whole(self, command: Callable[[], object]) -> None:
+        """Do it now, or when the pool is whole again; what waits keeps its order. Hub thread."""
+        if self._waiting or self.recovery.is_mending:
+            self._waiting.append(command)
+        else:
+            command()
+
+    # --- the thread ----------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        poller = Poller()
+        poller.add(self._channel)
+        poller.add(self._waker)
+        watched = {agent.exit_fd: agent for agent in self._agents.values() if agent.exit_fd >= 0}
+        for fd in watched:
+            poller.add(fd)
+        try:
+            while not (self._stopping and all(a.has_exited() for a in self._agents.values())):
+                ready = poller.wait(self._timeout_s())
+                self._waker.clear()
+                for node, event, frames in self._channel.receive():
+                    if self._trust.accepts(node, event):
+                        self._route(event, frames)
+                    else:
+                        self.refused_events += 1
+                while self._commands:
+                    self._commands.popleft()()
+                for fd in set(watched).intersection(
+                    source for source in ready if isinstance(source, int)
+                ):
+                    poller.remove(fd)
+                    watched.pop(fd)
+                self._notice_lost_agents()
+                self._feed(Tick())
+                while self._waiting and not self.recovery.is_mending:
+                    self._waiting.pop(0)()
+        except Exception as error:
+            # A bug in nbddp: whoever waits must hear of it.
+            self._failure = f"{type(error).__name__}: {error}"
+            self.start_results.put(AnnounceFailure(f"the hub failed: {self._failure}"))
+            raise
+        finally:
+            if self._run is not None:
+                self._feed(AbandonRequested(self._run.run_id))
+            self._channel.close()
+            self._waker.close()
+            if self.on_background is not None:
+                self.on_background(None)
+
+    def _timeout_s(self) -> float:
+        deadline = self.recovery.next_deadline()
+        return _TICK_S if deadline is None else min(_TICK_S, max(0.0, deadline - time.monotonic()))
+
+    def _notice_lost_agents(self) -> None:
+        for node, agent in self._agents.items():
+            if node not in self.machine.lost_agents and agent.has_exited():
+                self._feed(AgentExited(node, agent.exit_code(), agent.last_output()))
+                agent.kill_ranks([i.pid for i in self.machine.ranks.values() if i.node == node])
+
+    def _route(self, event: Event, frames: list[bytes]) -> None:
+        match event:
+            case Output() | Display() | Result() | ClearOutput():
+                if self._run is not None and event.run_id == self._run.run_id:
+                    self._run.put(event)
+                elif self.on_background is not None:
+                    self.on_background(event)
+            case InputRequest() | RunStarted():
+                if self._run is not None and event.run_id == self._run.run_id:
+                    self._run.put(event)
+            case RunFinished():
+                if self._run is not None and event.run_id == self._run.run_id:
+                    self._run.put(event)
+                self._feed(event)
+            case ValuePulled() | ValuePushed():
+                transfer = self._transfers.get(event.request_id)
+                if transfer is None or not transfer.put(event, frames):
+                    self._release_unwanted(event)
+            case SegmentReleased():
+                self._on_segment_released(event.segment, event.rank)
+            case Sync():
+                pass  # between rank and agent
+            case _:
+                self._feed(event)
+
+    def _tell_exit(self, exited: RankExited, run_id: str | None) -> None:
+        if self._run is not None and run_id == self._run.run_id:
+            self._run.put(exited)
+        for transfer in list(self._transfers.values()):
+            transfer.rank_exited(exited)
+        if self.on_rank_exited is not None:
+            self.on_rank_exited(exited)
+
+    def _release_unwanted(self, event: Answer) -> None:
+        """A pull was interrupted or has failed: nobody will let go of its shared memory."""
+        if isinstance(event, ValuePulled) and event.value is not None and event.value.segment >= 0:
+            request = ReleaseSegment(segment=event.value.segment)
+            self.send_to_ranks(RankSet.of([event.rank]), request)
+
+    def _feed(self, stimulus: Stimulus) -> None:
+        try:
+            actions = self.recovery.handle(stimulus, time.monotonic())
+        except InvalidTransitionError as error:
+            # A bug in nbddp: say so where a start waits, and keep serving the others.
+            self.start_results.put(AnnounceFailure(f"{type(error).__name__}: {error}"))
+            return
+        for action in actions:
+            self._do(action)
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case TellAgent():
+                self._channel.send_to_agent(action.node, action.request)
+            case TellRanks():
+                self._tell_ranks(action.ranks, action.request, ())
+            case AnnounceUp() | AnnounceFailure():
+                self.start_results.put(action)
+            case AnnounceExit():
+                self._tell_exit(action.exited, action.run_id)
+            case EndRun():
+                run, self._run = self._run, None
+                if run is not None:
+                    run.end(action.outcome)
+            case Noticed() | Judged():
+                if isinstance(action, Judged):
+                    self._judged = action
+                if self._run is not None and action.run_id == self._run.run_id:
+                    self._run.put(action)
+            case Diagnosed() | RanksRestarted():
+                self._replies.put(action)
+            case TellUser() if self.on_background is not None:
+                text = f"nbddp: {action.text}\n"
+                self.on_background(
+                    Output(run_id=None, rank=action.rank, stream="stderr", text=text)
+                )
+            case TellUser():
+                pass
+
+    def _tell_ranks(self, ranks: RankSet, request: RankRequest, frames: Sequence[Frame]) -> None:
+        for node, on_node in self.machine.by_node(ranks).items():
+            self._channel.send_to_ranks(node, on_node, request, frames)

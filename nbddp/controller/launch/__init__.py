@@ -1,0 +1,1 @@
+"""How agents are started: here, and later by torchrun, Slurm, ssh or Kubernetes."""

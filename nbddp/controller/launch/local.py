@@ -1,0 +1,96 @@
+"""Agents on this machine.
+
+Runs in: the notebook's process.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from nbddp.settings import AGENT_ENV, POOL_ID_ENV, USER_PYTHONPATH_ENV
+from nbddp.wire import lifetime
+from nbddp.wire.launch import AgentLaunch
+
+_PACKAGE_PARENT = str(Path(__file__).parents[3])
+
+
+class LocalAgent:
+    """One agent process that we started."""
+
+    def __init__(self, launch: AgentLaunch, env: dict[str, str]) -> None:
+        self.node = launch.node
+        self._mark = f"{launch.pool_id}/{launch.node}"
+        folder = Path(launch.folder)
+        connection_file = folder / f"agent-{launch.node}.json"
+        launch.write(connection_file)
+        self._log_path = folder / f"agent-{launch.node}.log"
+        with self._log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                # -P: a file torch.py or zmq.py in the user's folder must not be imported instead.
+                [sys.executable, "-P", "-m", "nbddp.agent", str(connection_file)],
+                env=env
+                | {
+                    POOL_ID_ENV: launch.pool_id,  # and so in all that descends from the agent
+                    AGENT_ENV: self._mark,
+                    "PYTHONPATH": _python_path(env),
+                    USER_PYTHONPATH_ENV: env.get("PYTHONPATH", ""),
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        #: Becomes readable when the process ends; -1 where the system has no such thing.
+        self.exit_fd = os.pidfd_open(self._process.pid) if lifetime.IS_LINUX else -1
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def has_exited(self) -> bool:
+        """Whether the process has ended."""
+        return self._process.poll() is not None
+
+    def exit_code(self) -> int:
+        """Exit code of the ended process; negative: ended by that signal."""
+        return self._process.returncode
+
+    def last_output(self) -> str:
+        """The end of what the agent wrote: why it could not start, if it could not."""
+        try:
+            return self._log_path.read_text(errors="replace")[-2000:]
+        except OSError:
+            return ""
+
+    def kill(self) -> None:
+        """End it now. Its fork server and ranks end with it."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def kill_ranks(self, pids: Iterable[int]) -> None:
+        """After the agent was lost: its ranks got SIGKILL by themselves, their children did not.
+
+        Those that left the rank's process group are found by the mark in their environment.
+        """
+        for pid in pids:
+            if pid:
+                lifetime.kill_quietly(pid, signal.SIGKILL, group=True)
+        for pid in lifetime.processes_with(AGENT_ENV, self._mark):
+            lifetime.kill_quietly(pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self.exit_fd >= 0:
+            os.close(self.exit_fd)
+            self.exit_fd = -1
+
+
+def _python_path(env: dict[str, str]) -> str:
+    """Lets the agent find this very nbddp, installed or not."""
+    before = env.get("PYTHONPATH", "")
+    return _PACKAGE_PARENT + (os.pathsep + before if before else "")

@@ -1,0 +1,236 @@
+"""The pool of rank processes, as Python code uses it.
+
+Runs in: the notebook's process, or any script. Blocking; one cell at a time.
+"""
+
+import itertools
+import keyword
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from nbddp.controller import failures
+from nbddp.controller.living import LivingPool
+from nbddp.controller.options import PoolOptions, check_seconds
+from nbddp.controller.runs import Run
+from nbddp.controller.states import (
+    NO_RANKS,
+    AbandonRequested,
+    InterruptRequested,
+    Phase,
+    RankState,
+    RunOutcome,
+    RunRequested,
+)
+from nbddp.controller.waiting import CellView, CellWait, EarlyInterrupts
+from nbddp.errors import BadOptionError, CellError, PoolBrokenError, PoolBusyError
+from nbddp.settings import Settings
+from nbddp.wire.messages import Execute, InputReply
+from nbddp.wire.ranks import RankSet
+
+
+@dataclass(frozen=True)
+class CellOptions:
+    """How a cell is to be run."""
+
+    ranks: RankSet
+    timeout_s: float | None = None
+    execution_count: int = 1
+    first_line: int = 1
+    cell_name: str = "the cell"
+    check: bool = False  #: ranks of several machines compare operations before each
+
+
+class Pool(LivingPool):
+    """Persistent rank processes with a shared process group.
+
+    Make one with `nbddp.start`. Usable as a context manager::
+
+        with nbddp.start(2) as pool:
+            pool.run("print(rank)")
+    """
+
+    def __init__(
+        self,
+        options: PoolOptions,
+        settings: Settings,
+        make_view: "Callable[[Pool, Run], CellView]",
+        check_source: Callable[[str], None] = lambda code: None,
+    ) -> None:
+        self._make_view = make_view
+        self._check_source = check_source  # this layer does not know what IPython adds to Python
+        self._run_numbers = itertools.count(1)
+        self._execution_counts = itertools.count(1)
+        super().__init__(options, settings)
+
+    # --- cells ---------------------------------------------------------------------------------
+
+    def run(
+        self,
+        code: str,
+        *,
+        ranks: Sequence[int] | str | None = None,
+        timeout: float | None = None,
+    ) -> RunOutcome:
+        """Run ``code`` on ranks, show their output, and wait.
+
+        Args:
+            code: what a ``%%ddp`` cell may hold.
+            ranks: which ranks, as numbers or as text such as ``"0,2-3"``; default: all.
+            timeout: seconds until the cell is interrupted.
+
+        Raises:
+            SyntaxError: ``code`` is not Python; nothing was sent.
+            BadOptionError: ``code`` is not text, or a rank or the time-out is not legal.
+            PoolBusyError: a cell is running.
+            PoolBrokenError: a rank is gone or does not come back.
+            CellError: the cell failed on a rank; see `nbddp.errors` for its kinds.
+        """
+        if not isinstance(code, str):
+            raise BadOptionError(f"the code is of type {type(code).__name__}; legal: str")
+        code = code if code.endswith("\n") else code + "\n"
+        self._check_source(code)
+        options = CellOptions(
+            ranks=self.rank_set(ranks),
+            timeout_s=timeout,
+            execution_count=next(self._execution_counts),
+        )
+        return self.run_cell(code, options)
+
+    def run_cell(self, code: str, options: CellOptions) -> RunOutcome:
+        """Run a cell of a notebook; raises as `run`."""
+        with EarlyInterrupts() as early:
+            run = self.submit(code, options)
+            with self.given_up_on_failure(run):
+                view = self._make_view(self, run)
+            outcome = self.wait(run, view, early)
+        error = self.error_of(outcome, options.cell_name)
+        if error is not None:
+            raise error
+        return outcome
+
+    def submit(self, code: str, options: CellOptions) -> Run:
+        """Begin a cell without waiting for it.
+
+        Raises:
+            BadOptionError, PoolBusyError, PoolBrokenError: see `run`.
+        """
+        self._check_alive()
+        check_seconds("timeout", options.timeout_s)
+        run_id = f"{self.pool_id}-{next(self._run_numbers)}"
+        self._cell_by_run[run_id] = options.execution_count
+        run = Run(run_id, options.ranks, self.settings.output_backlog_bytes)
+        execute = Execute(
+            run_id=run_id,
+            code=code,
+            execution_count=options.execution_count,
+            first_line=options.first_line,
+            on_mismatch=self._config.on_mismatch,
+            check=options.check,
+        )
+        refusal = self._hub.begin(run, RunRequested(execute, options.ranks, options.timeout_s))
+        if refusal is not None:
+            self._refuse(refusal, options.ranks)
+        return run
+
+    def wait(self, run: Run, view: CellView, early: EarlyInterrupts | None = None) -> RunOutcome:
+        """Show a run until it has ended."""
+        with self.given_up_on_failure(run):
+            return CellWait(
+                run,
+                view,
+                interrupt=lambda: self._hub.post(InterruptRequested(run.run_id)),
+                abandon=lambda: self._hub.post(AbandonRequested(run.run_id)),
+                reply=self._reply,
+            ).wait(early)
+
+    @contextmanager
+    def given_up_on_failure(self, run: Run) -> Iterator[None]:
+        """Whatever goes wrong in showing a run: none goes on that nobody waits for."""
+        try:
+            yield
+        except BaseException:
+            self._hub.post(InterruptRequested(run.run_id))
+            self._hub.post(AbandonRequested(run.run_id))
+            raise
+
+    def error_of(self, outcome: RunOutcome, cell_name: str = "the cell") -> CellError | None:
+        """The error that a cell's outcome amounts to."""
+        return failures.error_of(outcome, cell_name, self.log_path_by_rank)
+
+    def interrupt(self) -> None:
+        """Interrupt the running cell, as Ctrl-C does; nothing happens if there is none."""
+        self._check_alive()
+        run_id = self._hub.recovery.active_run_id
+        if run_id is not None:
+            self._hub.post(InterruptRequested(run_id))
+
+    def _reply(self, rank: int, reply: InputReply) -> None:
+        self._hub.send_to_ranks(RankSet.of([rank]), reply)
+
+    # --- variables -----------------------------------------------------------------------------
+
+    def pull(self, expression: str, *, ranks: Sequence[int] | str | int | None = None) -> Any:
+        """Get a value from ranks.
+
+        Args:
+            expression: a name, or any Python expression over the ranks' names.
+            ranks: one rank (an int) gives its value; several, or None for all, give a list.
+
+        Raises:
+            TransferError: the name is missing, or the value cannot be pickled.
+        """
+        chosen = self.rank_set(ranks)
+        self._check_idle(chosen)
+        values = self._exchange.pull(expression, chosen)
+        return values[0] if isinstance(ranks, int) else values
+
+    def push(
+        self,
+        values: Mapping[str, Any] | None = None,
+        /,
+        *,
+        ranks: Sequence[int] | str | int | None = None,
+        **more: Any,
+    ) -> None:
+        """Copy values to ranks: ``pool.push(x=1)`` or ``pool.push({"x": 1})``.
+
+        Raises:
+            BadOptionError: a name is not an identifier.
+            TransferError: a value cannot be pickled; no name was bound anywhere.
+        """
+        by_name = {**(values or {}), **more}
+        for name in by_name:
+            if not name.isidentifier() or keyword.iskeyword(name):
+                raise BadOptionError(f"{name!r} is not a name that a variable can have")
+        chosen = self.rank_set(ranks)
+        self._check_idle(chosen)
+        self._exchange.push(by_name, chosen)
+
+    # --- refusals ------------------------------------------------------------------------------
+
+    def _check_idle(self, ranks: RankSet) -> None:
+        self._check_alive()
+        if self._hub.recovery.is_mending:
+            return  # the hub lets it wait
+        refusal = self._hub.recovery.transfer_refusal(ranks)
+        if refusal is not None:
+            self._refuse(refusal, ranks)
+
+    def _refuse(self, reason: str, ranks: RankSet) -> None:
+        if reason == "a cell is running":
+            raise PoolBusyError(
+                "a cell is running on this pool, and cells run one after another. "
+                "Next: wait for it, or %ddp interrupt"
+            )
+        machine = self._hub.machine
+        is_up = self._hub.is_alive and machine.phase is Phase.UP
+        idle = machine.in_state(RankState.IDLE) if is_up else NO_RANKS
+        others = f" ({idle.describe()} can still be used with -r)" if idle and ranks - idle else ""
+        missing = ranks - idle
+        if is_up and idle and missing and not machine.spec.plain and not machine.lost_agents:
+            next_step = f"%ddp restart -r {missing} keeps the variables of the other ranks"
+        else:
+            next_step = "%ddp restart gives a fresh pool"
+        raise PoolBrokenError(f"{reason}{others}. Next: {next_step}")

@@ -1,0 +1,48 @@
+"""What is known of each rank of a pool, and the moves that are legal.
+
+Runs in: the hub thread. Pure; a part of `nbddp.controller.lifecycle`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from nbddp.controller.states import LEGAL_MOVES, RankInfo, RankState
+from nbddp.errors import InvalidTransitionError
+from nbddp.wire.parts import PoolSpec
+from nbddp.wire.ranks import Rank, RankSet
+
+_STORY_LENGTH = 20
+
+
+class RankTable:
+    """The ranks of a pool and their states."""
+
+    def __init__(self, spec: PoolSpec) -> None:
+        self.ranks = {
+            rank: RankInfo(rank=rank, node=rank // spec.nproc_per_node)
+            for rank in range(spec.world_size)
+        }
+
+    def in_state(self, *states: RankState) -> RankSet:
+        """The ranks in one of these states."""
+        return RankSet.of(rank for rank, info in self.ranks.items() if info.state in states)
+
+    def by_node(self, ranks: Iterable[Rank]) -> dict[int, tuple[Rank, ...]]:
+        """These ranks by the node on which they are."""
+        found: dict[int, list[Rank]] = {}
+        for rank in ranks:
+            found.setdefault(self.ranks[rank].node, []).append(rank)
+        return {node: tuple(on_node) for node, on_node in found.items()}
+
+    def _move(self, info: RankInfo, to: RankState, why: str) -> None:
+        info.story.append(f"{info.state.name} -> {to.name} ({why})")
+        del info.story[:-_STORY_LENGTH]
+        if (info.state, to) not in LEGAL_MOVES:
+            story = "\n  ".join(info.story)
+            raise InvalidTransitionError(f"rank {info.rank}: illegal move; its story:\n  {story}")
+        info.state = to
+
+    def summary(self) -> str:
+        """For example ``3 idle, 1 exited``."""
+        counts = Counter(info.state.name.lower() for info in self.ranks.values())
+        return ", ".join(f"{count} {state}" for state, count in counts.items())

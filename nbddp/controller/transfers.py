@@ -1,0 +1,93 @@
+"""Requests that each rank answers once: values on their way.
+
+Runs in: the hub thread puts answers in; the thread that pulls or pushes takes them out.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from nbddp.errors import NbddpError, PoolBrokenError, PoolBusyError
+from nbddp.wire.messages import RankExited, ValuePulled, ValuePushed
+from nbddp.wire.ranks import Rank, RankSet
+
+Answer = ValuePulled | ValuePushed
+
+
+class Transfer:
+    """Collects the answers of ranks to one request.
+
+    Args:
+        request_id: names the request.
+        ranks: who will answer.
+        is_served: whether anybody puts answers in.
+    """
+
+    def __init__(self, request_id: str, ranks: RankSet, is_served: Callable[[], bool]) -> None:
+        self.request_id = request_id
+        self.ranks = ranks
+        self._is_served = is_served
+        self._answers: queue.SimpleQueue[tuple[Answer, list[bytes]] | RankExited | NbddpError] = (
+            queue.SimpleQueue()
+        )
+        self._lock = threading.Lock()  # between `put` and `close`: an answer is with one of them
+        self._is_closed = False
+
+    def put(self, answer: Answer, frames: list[bytes]) -> bool:
+        """An answer has come; False: nobody waits for it. Called by the hub thread."""
+        with self._lock:
+            if not self._is_closed:
+                self._answers.put((answer, frames))
+            return not self._is_closed
+
+    def close(self) -> list[Answer]:
+        """Take no more answers; gives those that nobody has taken out."""
+        left: list[Answer] = []
+        with self._lock:
+            self._is_closed = True
+        with suppress(queue.Empty):
+            while True:
+                found = self._answers.get_nowait()
+                if isinstance(found, tuple):
+                    left.append(found[0])
+        return left
+
+    def refuse(self, reason: str) -> None:
+        """The request will not be sent. Called by the hub thread."""
+        kind = PoolBusyError if reason == "a cell is running" else PoolBrokenError
+        self._answers.put(kind(f"{reason}; no variable was changed. Next: %ddp status"))
+
+    def rank_exited(self, exited: RankExited) -> None:
+        """A rank will never answer. Called by the hub thread."""
+        if exited.rank in self.ranks:
+            self._answers.put(exited)
+
+    def next(self, missing: set[Rank]) -> tuple[Answer, list[bytes]]:
+        """Wait for the next answer, as long as it takes; a KeyboardInterrupt ends the wait.
+
+        Raises:
+            PoolBrokenError: a rank whose answer is missing has exited, or the pool has ended.
+            PoolBusyError: a cell began before the request could be sent.
+        """
+        while True:
+            is_served = self._is_served()
+            try:
+                # With a limit, so that an interrupt and the end of the hub are noticed.
+                answer = self._answers.get(timeout=0.2 if is_served else 0.0)
+            except queue.Empty:
+                if is_served:
+                    continue
+                raise PoolBrokenError(
+                    "the pool ended before the value was transferred; "
+                    "no variable was changed. Next: %ddp restart, or %ddp start"
+                ) from None
+            if isinstance(answer, NbddpError):
+                raise answer
+            if isinstance(answer, tuple):
+                return answer
+            if answer.rank in missing:
+                raise PoolBrokenError(
+                    f"rank {answer.rank} exited before its value was transferred; "
+                    "no variable was changed. Next: %ddp restart"
+                )

@@ -1,0 +1,184 @@
+"""Every exception that a user of nbddp can see.
+
+| error | when | what a caller does differently |
+|---|---|---|
+| `BadOptionError` | an option or argument is not legal | corrects it; nothing was changed |
+| `NoTorchError` | torch is not installed where the ranks would run | installs it |
+| `NoPoolError` | a pool is needed and none runs | starts one |
+| `PoolExistsError` | a pool with other options runs already | stops or restarts it |
+| `PoolStartError` | agents, store or ranks did not come up | reads the reason |
+| `PoolBusyError` | a cell is running | waits for it, or interrupts it |
+| `PoolBrokenError` | ranks are gone or stuck | restarts the pool |
+| `CellError` | the cell raised on some ranks | mends the cell |
+| `DeadlockError` | ranks of the cell waited for what could never come | mends the cell |
+| `MismatchError` | ranks issued operations that do not match | mends the cell |
+| `CellInterruptedError` | the user interrupted the cell | goes on |
+| `CellTimeoutError` | ``--timeout`` ran out | looks at the ranks that were late |
+| `RankExitedError` | a rank's process ended | restarts the pool |
+| `TransferError` | a value could not be pushed or pulled | corrects name or value |
+
+Raised on ranks, in the user's own line:
+
+| error | when |
+|---|---|
+| `CollectiveAbortedError` | nbddp ended the operation in which this rank was blocked |
+| `CollectiveFailedError` | the connection to another member of the group was lost |
+| `CollectiveMismatchError` | the operation does not match that of another rank; nothing was sent |
+
+Runs in: every process. Pure.
+"""
+
+import linecache
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+_PACKAGE = str(Path(__file__).parent)
+_CELL_FILE = re.compile(r"<ipython-input-(\d+)-\w+>")
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_MAGIC_CALLS = {"run_cell_magic", "run_line_magic"}
+
+
+class NbddpError(Exception):
+    """Base of all errors of nbddp."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the user's own lines if there are any, and the message."""
+        name = f"\x1b[31m{type(self).__name__}\x1b[39m"
+        return [*_user_lines(self.__traceback__), f"{name}: {self}"]
+
+
+def _user_lines(traceback: TracebackType | None) -> list[str]:
+    """Where the user called us, innermost last; nothing if it was a magic."""
+    frames = list(_frames(traceback))
+    if any(name in _MAGIC_CALLS for _, _, name in frames):
+        return []
+    user = [frame for frame in frames if not _is_machinery(frame[0])]
+    return [f"  at {Path(file).name}:{line} in {name}" for file, line, name in user]
+
+
+def _frames(traceback: TracebackType | None) -> Iterator[tuple[str, int, str]]:
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        yield code.co_filename, traceback.tb_lineno, code.co_name
+        traceback = traceback.tb_next
+
+
+def _is_machinery(file: str) -> bool:
+    return file.startswith(_PACKAGE) or "/IPython/" in file or "/ipykernel/" in file
+
+
+class BadOptionError(NbddpError, ValueError):
+    """An option or argument is not legal; the message says what is. Nothing was changed."""
+
+
+class BadMessageError(NbddpError):
+    """Bytes from a socket are not a message of ours. They are dropped and counted."""
+
+
+class NoTorchError(NbddpError, ImportError):
+    """torch cannot be imported in the environment of the ranks."""
+
+
+class NoPoolError(NbddpError):
+    """A pool is needed and none runs."""
+
+
+class PoolExistsError(NbddpError):
+    """A pool with other options runs already."""
+
+
+class PoolStartError(NbddpError):
+    """The pool did not come up; everything that had been started was ended again."""
+
+
+class PoolBusyError(NbddpError):
+    """A cell is running, and cells run one after another."""
+
+
+class PoolBrokenError(NbddpError):
+    """Ranks are gone or do not answer; ``%ddp restart`` gives a fresh pool."""
+
+
+class InvalidTransitionError(NbddpError):
+    """A bug in nbddp: the state machine was asked for an illegal move. Shows the rank's story."""
+
+
+class TransferError(NbddpError):
+    """A value could not be pushed or pulled; no variable was changed."""
+
+
+class CellError(NbddpError):
+    """The cell raised on one rank or more. The message groups equal tracebacks.
+
+    Args:
+        message: with ANSI colours, which IPython shows; ``str(error)`` has none.
+        by_rank: ``(exception name, message)`` of each rank that failed.
+        brief: what IPython shows instead of the message, below a card that has told the rest.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        by_rank: dict[int, tuple[str, str]] | None = None,
+        *,
+        brief: str = "",
+    ) -> None:
+        super().__init__(_ANSI.sub("", message))
+        self._shown = brief or message
+        self.by_rank = by_rank or {}
+
+    def _render_traceback_(self) -> list[str]:
+        return [self._shown]
+
+
+class CellInterruptedError(CellError):
+    """The user interrupted the cell."""
+
+
+class CellTimeoutError(CellError):
+    """The cell ran longer than its ``--timeout``."""
+
+
+class RankExitedError(CellError):
+    """The process of a rank ended, by a signal or by itself."""
+
+
+class DeadlockError(CellError):
+    """Ranks waited for what could never come. They were freed; every variable is kept."""
+
+
+class MismatchError(CellError):
+    """Ranks issued operations that do not match. They were freed; every variable is kept."""
+
+
+class _CollectiveError(NbddpError, RuntimeError):
+    """Base of what is raised in a line of the user's that called a collective."""
+
+    def _render_traceback_(self) -> list[str]:
+        """The lines of cells and of the user's files, with their source; none of torch's."""
+        lines: list[str] = []
+        for file, line, name in _frames(self.__traceback__):
+            if _is_machinery(file) or "/torch/" in file:
+                continue
+            cell = _CELL_FILE.fullmatch(file)
+            where = f"Cell In[{cell[1]}], line {line}" if cell else f"File {file}:{line}"
+            inside = "" if name == "<module>" else f", in {name}"
+            lines += [f"{where}{inside}", f"----> {line} {linecache.getline(file, line).strip()}"]
+        return [*lines, "", f"\x1b[31m{type(self).__name__}\x1b[39m: {self}"]
+
+
+class CollectiveAbortedError(_CollectiveError):
+    """nbddp ended the operation in which this rank was blocked. Raised on ranks.
+
+    A RuntimeError, as torch's own errors of collectives are.
+    """
+
+
+class CollectiveFailedError(_CollectiveError):
+    """The connection to another member was lost; the text is torch's. Raised on ranks."""
+
+
+class CollectiveMismatchError(_CollectiveError):
+    """The operation does not match that of another rank; no data has moved. Raised on ranks."""

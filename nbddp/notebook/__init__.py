@@ -1,0 +1,1 @@
+"""In the notebook kernel: what the user sees."""

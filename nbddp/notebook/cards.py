@@ -1,0 +1,378 @@
+"""A report as a card: what a student understands in a few lines, the details folded.
+
+Runs in: the notebook's process. Pure.
+
+    Report --card--> text/plain  a terminal, an error message
+                └--> text/html   a notebook, also one that is not trusted; see `tables`
+    Report --line--> the progress line of a cell that goes on
+"""
+
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nbddp.controller.history import RankView
+from nbddp.controller.report import Finding, Kind, PerRank, Report
+from nbddp.controller.trace import rows_seen
+from nbddp.notebook.stacks import stacks
+from nbddp.notebook.tables import (
+    FAINT_LINE,
+    WIDTH,
+    clean,
+    duration,
+    escape,
+    name_ranks,
+    one_line,
+    shorten,
+    without_numbers,
+)
+from nbddp.notebook.timeline import grid
+from nbddp.wire.observed import Site
+from nbddp.wire.ranks import RankSet
+
+#: In full; the others by their headline.
+_MAX_FINDINGS = 3
+_MAX_LINES = 6
+_MAX_EVERYONE = 40
+_MAX_SOURCE = 120
+_MAX_TITLE = 300
+#: Operations with a shorter time-out are left to it; see ``Settings.own_timeout_s``.
+_OWN_TIMEOUT_MS = 60_000
+#: What a rank does is told of one rank; here of several.
+_FIRST_WORD = re.compile(r"^\w+")
+_PLURAL = {
+    "waits": "wait",
+    "is": "are",
+    "has": "have",
+    "was": "were",
+    "does": "do",
+    "runs": "run",
+    "takes": "take",
+}
+_ITS, _THEIR = "; its ", "; their "
+#: How a title begins, where the finding is proven.
+_PROVEN_TITLES: Mapping[Kind, str] = {
+    "dead-rank": "Dead rank",
+    "first-error": "Error",
+    "mismatched-collective": "Mismatch",
+    "p2p-cycle": "Deadlock",
+    "group-cycle": "Deadlock",
+    "p2p-unmatched": "Deadlock",
+    "store-wait": "Deadlock",
+    "missing-rank": "Deadlock",
+    "straggler": "Notice",
+    "stuck-outside": "Notice",
+    "silent-mismatch": "Warning",
+}
+# Of the bar at the left: they show on white and on black.
+_RED, _AMBER, _BLUE = "#d1495b", "#d08a1d", "#6a8caf"
+_FAINT = "opacity:0.7"
+_FIELD = "text-align:left;vertical-align:top;border:none;padding:1px 14px 1px 0"
+
+
+def card(
+    report: Report,
+    *,
+    acted: bool = False,
+    views: Mapping[int, RankView] | None = None,
+) -> dict[str, str]:
+    """A report as a MIME bundle.
+
+    Args:
+        report: what is to be said.
+        acted: the stuck ranks are being freed; False: it is shown only.
+        views: what was seen of the ranks, for the details.
+    """
+    told = [_Told(finding) for finding in report.findings[:_MAX_FINDINGS]]
+    others = [_title(finding) for finding in report.findings[_MAX_FINDINGS:]]
+    if not told:
+        told = [_Told(_nothing(report))]
+    sections = _sections(told, others, _fate(report, acted))
+    return {
+        "text/plain": _text(sections),
+        "text/html": _html(sections, _details(report, told, views or {})),
+    }
+
+
+def line(report: Report) -> str:
+    """The most telling finding in one line, with how long it lasts and where the culprits are."""
+    if not report.findings:
+        return ""
+    finding = report.findings[0]
+    since = "" if finding.since_s is None else f" ({duration(finding.since_s * 1e9)})"
+    places = [
+        f"; {name_ranks(found.ranks)} {'' if found.is_inside else 'last '}at {found.site}"
+        for found in _lines(finding.ranks, finding.culprits)
+        if found.is_culprit and found.site is not None
+    ]
+    rest = clean(since + "".join(places[:1]))
+    return f"{shorten(_headline(finding), max(WIDTH // 2, WIDTH - len(rest)))}{rest}"
+
+
+# --- what is told --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Ranks that are at one place of the code and do the same there."""
+
+    ranks: RankSet
+    what: str
+    site: Site | None
+    since_s: float | None
+    is_culprit: bool
+    is_inside: bool  #: of the cell, still
+
+    @property
+    def doing(self) -> str:
+        """``wait in all_reduce #17 for 3.2 s``, behind the ranks."""
+        what = self.what
+        if len(self.ranks) > 1:
+            what = _FIRST_WORD.sub(lambda found: _PLURAL.get(found[0], found[0]), what)
+            what = what.replace(_ITS, _THEIR)
+        since = "" if self.since_s is None else f" for {duration(self.since_s * 1e9)}"
+        return f"{what}{since}"
+
+    @property
+    def source(self) -> str:
+        """The line of code."""
+        return "" if self.site is None else shorten(one_line(self.site.source), _MAX_SOURCE)
+
+
+@dataclass(frozen=True)
+class _Section:
+    """A finding and the sentences below it, each behind its word."""
+
+    told: "_Told"
+    sentences: list[tuple[str, str]]
+
+
+class _Told:
+    """One finding, laid out."""
+
+    def __init__(self, finding: Finding) -> None:
+        self.finding = finding
+        self.title = _title(finding)
+        self.kind = finding.kind if finding.waiting or finding.culprits else ""
+        self.colour = _BLUE
+        if finding.proven:
+            self.colour = _AMBER if finding.kind == "silent-mismatch" else _RED
+        self.lines = _lines(finding.ranks, finding.culprits)
+        verdict, colon, why = finding.explanation.partition(": ")
+        self.verdict = verdict + colon.rstrip() if colon else ""
+        self.why = why if colon else finding.explanation
+        rest = self.lines[_MAX_LINES:]
+        self.lines = self.lines[:_MAX_LINES]
+        more = RankSet.of(rank for each in rest for rank in each.ranks)
+        self.more = f"and {name_ranks(more)} elsewhere" if more else ""
+
+
+def _sections(told: Sequence[_Told], others: Sequence[str], fate: str) -> list[_Section]:
+    """What happens now is said once, in the first; what to do next not twice."""
+    sections: list[_Section] = []
+    steps: set[str] = {""}
+    for each in told:
+        finding = each.finding
+        sentences = [(each.verdict, each.why)]
+        sentences += [("Perhaps:", text) for text in finding.suspicions]
+        sentences += [("Now:", fate)] if not sections else []
+        sentences += [("Next:", finding.next_step)] if finding.next_step not in steps else []
+        steps.add(finding.next_step)
+        sections.append(_Section(each, [pair for pair in sentences if pair[1]]))
+    if others:
+        sections[-1].sentences.append(("Also:", "; ".join(others)))
+    return sections
+
+
+def _title(finding: Finding) -> str:
+    word = _PROVEN_TITLES[finding.kind] if finding.proven else "Notice"
+    headline = _headline(finding)
+    is_alone = not (finding.waiting or finding.culprits)
+    return headline if is_alone or headline.startswith(word) else f"{word}: {headline}"
+
+
+def _headline(finding: Finding) -> str:
+    """Fit to stand behind a colon."""
+    text = shorten(one_line(finding.headline).rstrip("."), _MAX_TITLE)
+    return text[0].lower() + text[1:] if text.startswith("Rank") else text
+
+
+def _nothing(report: Report) -> Finding:
+    return Finding(
+        kind="straggler",
+        proven=False,
+        culprits=RankSet(),
+        waiting=RankSet(),
+        headline="No rank waits for another",
+        explanation="",
+        next_step="",
+        ranks=report.ranks,
+    )
+
+
+def _lines(ranks: Mapping[int, PerRank], culprits: RankSet, limit: int = _MAX_LINES) -> list[_Line]:
+    """Equal ones together, culprits first; if that is too many, those that differ in numbers."""
+    for is_coarse in (False, True):
+        by_key: dict[tuple[str, Site | None, bool], list[PerRank]] = {}
+        for each in ranks.values():
+            what = without_numbers(each.what) if is_coarse else each.what
+            by_key.setdefault((what, each.site, each.rank in culprits), []).append(each)
+        if len(by_key) <= limit:
+            break
+    found = []
+    for (what, site, is_culprit), parts in by_key.items():
+        since = [each.since_s for each in parts if each.since_s is not None]
+        alone = parts[0].what if len({each.what for each in parts}) == 1 else what
+        found.append(
+            _Line(
+                ranks=RankSet.of(each.rank for each in parts),
+                what=one_line(alone),
+                site=site,
+                since_s=max(since, default=None),
+                is_culprit=is_culprit,
+                is_inside=all(each.status in ("running", "silent") for each in parts),
+            )
+        )
+    return sorted(found, key=lambda each: (not each.is_culprit, each.ranks))
+
+
+def _fate(report: Report, acted: bool) -> str:
+    """What happens to the ranks that wait."""
+    waiting = report.stuck or RankSet.of(r for each in report.findings for r in each.waiting)
+    if not waiting:
+        return ""
+    is_one = len(waiting) == 1
+    who, their_place = name_ranks(waiting), "its line" if is_one else "their lines"
+    if acted:
+        # The process of a dead rank is gone: whether the next cell runs depends on more.
+        is_whole = all(finding.kind != "dead-rank" for finding in report.findings)
+        then = ", and the next cell runs" if is_whole else ""
+        return (
+            f"{who} {'is' if is_one else 'are'} freed: an exception is raised in {their_place}. "
+            f"{'It keeps' if is_one else 'They keep'} every variable{then}."
+        )
+    stop = f"The stop button frees {who}, which {'keeps' if is_one else 'keep'} every variable."
+    if not report.verdict:
+        return f"nothing is interrupted, the cell may still go on. {stop}"
+    limit_ms, left_ms = report.earliest_timeout_ms, report.earliest_timeout_left_ms
+    if limit_ms is not None and left_ms is not None and limit_ms <= _OWN_TIMEOUT_MS:
+        return (
+            f"the operation ends by its own time-out of {duration(limit_ms * 1e6)}, in "
+            f"{duration(max(0, left_ms) * 1e6)}. {stop}"
+        )
+    return f"nothing is interrupted. {stop}"
+
+
+# --- text ----------------------------------------------------------------------------------------
+
+
+def _text(sections: Sequence[_Section]) -> str:
+    found: list[str] = []
+    for section in sections:
+        found += textwrap.wrap(section.told.title, WIDTH, subsequent_indent="    ")
+        for entry in section.told.lines:
+            mark = "> " if entry.is_culprit else "  "
+            found += _text_line(f"  {mark}{name_ranks(entry.ranks)} {entry.doing}", entry)
+        if section.told.more:
+            found.append(f"    {section.told.more}")
+        for name, text in section.sentences:
+            whole = f"{name} {one_line(text)}".strip()
+            found += textwrap.wrap(whole, WIDTH, initial_indent="  ", subsequent_indent="    ")
+    return "\n".join(found)
+
+
+def _text_line(start: str, entry: _Line) -> list[str]:
+    """In one line if it fits, else the place on a line of its own."""
+    if entry.site is None:
+        return textwrap.wrap(start, WIDTH, subsequent_indent=" " * 8)
+    place = f"{entry.site}: {entry.source}" if entry.source else str(entry.site)
+    whole = f"{start}, at {one_line(place)}"
+    if len(whole) <= WIDTH:
+        return [whole]
+    wrapped = textwrap.wrap(f"{start},", WIDTH, subsequent_indent=" " * 8)
+    return [*wrapped, shorten(f"        at {one_line(place)}", WIDTH)]
+
+
+# --- HTML ----------------------------------------------------------------------------------------
+
+
+def _html(sections: Sequence[_Section], details: str) -> str:
+    parts: list[str] = []
+    for number, section in enumerate(sections):
+        gap = f"border-top:{FAINT_LINE};margin-top:8px;padding-top:6px" if number else "margin:0"
+        told = section.told
+        kind = (
+            f' <span style="{_FAINT};font-size:85%;margin-left:6px">{told.kind}</span>'
+            if told.kind
+            else ""
+        )
+        parts.append(f'<div style="{gap}"><b>{escape(told.title)}</b>{kind}</div>')
+        parts.append(_html_lines(told.lines))
+        if told.more:
+            parts.append(f'<div style="{_FAINT}">{escape(told.more)}</div>')
+        for name, text in section.sentences:
+            word = f'<span style="{_FAINT}">{escape(name)}</span> ' if name else ""
+            parts.append(f'<div style="margin:2px 0">{word}{_with_code(text)}</div>')
+    return (
+        f'<div style="border-left:4px solid {sections[0].told.colour};padding:2px 0 2px 12px;'
+        f'margin:6px 0;max-width:900px;line-height:1.45">{"".join(parts)}{details}</div>'
+    )
+
+
+def _html_lines(lines: Sequence[_Line]) -> str:
+    """One row for each place, the culprits in bold."""
+    if not lines:
+        return ""
+    rows = []
+    for entry in lines:
+        ranks = escape(name_ranks(entry.ranks))
+        place = "" if entry.site is None else escape(str(entry.site))
+        fields = (
+            f"<b>{ranks}</b>" if entry.is_culprit else ranks,
+            escape(entry.doing),
+            f'<span style="{_FAINT}">{place}</span>' if place else "",
+            f"<code>{escape(entry.source)}</code>" if entry.source else "",
+        )
+        row = "".join(
+            f'<td style="{_FIELD};white-space:{space}">{field}</td>'
+            for field, space in zip(fields, ("nowrap", "normal", "nowrap", "normal"), strict=True)
+        )
+        rows.append(f'<tr style="background-color:transparent">{row}</tr>')
+    return (
+        '<table style="border-collapse:collapse;border:none;margin:4px 0;font-size:100%"><tbody>'
+        f"{''.join(rows)}</tbody></table>"
+    )
+
+
+def _with_code(text: str) -> str:
+    """Escaped, with what stands between backquotes as code."""
+    parts = escape(text).split("`")
+    if len(parts) % 2 == 0:
+        return "`".join(parts)
+    return "".join(f"<code>{part}</code>" if n % 2 else part for n, part in enumerate(parts))
+
+
+def _details(report: Report, told: Sequence[_Told], views: Mapping[int, RankView]) -> str:
+    """Folded: what the ranks did one after another, where each of them is."""
+    parts = []
+    pg_ids = {each.finding.group.pg_id for each in told if each.finding.group}
+    table = grid(rows_seen(views), pg_ids)
+    if table is not None:
+        parts.append(_folded("the last operations, rank by rank", table.html()))
+    everyone = _lines(report.ranks, RankSet(), limit=_MAX_EVERYONE)
+    if any(each.more for each in told) or len(everyone) > len(told[0].lines):
+        rest = len(everyone) - _MAX_EVERYONE
+        more = f"<div>and {rest} more</div>" if rest > 0 else ""
+        body = _html_lines(everyone[:_MAX_EVERYONE]) + more
+        parts.append(_folded("where every rank is", body))
+    if views:
+        parts.append(_folded("stacks", stacks(views)["text/html"]))
+    return "".join(parts)
+
+
+def _folded(summary: str, body: str) -> str:
+    return (
+        f'<details style="margin:4px 0 0 0"><summary style="{_FAINT};cursor:pointer">'
+        f"{escape(summary)}</summary>{body}</details>"
+    )

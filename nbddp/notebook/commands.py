@@ -1,0 +1,314 @@
+"""The command lines of ``%ddp`` and ``%%ddp``: words in, checked options out.
+
+Runs in: the notebook's process. Pure.
+"""
+
+import argparse
+import re
+import shlex
+from dataclasses import dataclass
+from typing import Any, NoReturn, get_args
+
+from nbddp.controller.states import OnDeadlock, OnDeath
+from nbddp.errors import BadOptionError
+from nbddp.wire.messages import OnMismatch
+
+HELP = """\
+%%ddp [-r RANKS] [options]    run the cell on all ranks, or on some
+    --timeout S               interrupt it after so long
+    --async                   gives a handle: await it, or handle.wait()
+    --trace                   a line about its collectives when it ends
+    --check                   compare operations between machines before each (slower)
+
+%ddp start [-n N] [options]   start a pool of N rank processes
+    -n, --nproc-per-node N    ranks on each node (default 2)
+    --nnodes M                nodes, simulated on this machine (default 1)
+    --backend NAME            auto, gloo, nccl, or another that torch knows
+    --device NAME             auto, cpu or cuda
+    --devices 0,1             CUDA devices by rank
+    --init HOW                env, tcp, file; none leaves init_process_group to your cell
+    --threads T               intra-op threads of a rank (default 1)
+    --env K=V ...             variables for the ranks
+    --cwd DIR                 working folder of the ranks
+    --timeout S               of collectives of the default process group
+    --plain                   stock process groups: no trace, no diagnosis, nothing is freed
+%ddp status                   the ranks: state, process, device, log
+%ddp push NAME ...            copy variables of the notebook to the ranks   [-r RANKS]
+x = %ddp pull EXPRESSION      get a value from each rank, or from one       [-r RANKS]
+%ddp interrupt                interrupt the running cell
+%ddp restart [-r RANKS]       fresh ranks with the same options; their variables are lost
+%ddp stop                     end the pool
+
+%ddp diagnose                 who waits for whom, and where each rank is
+%ddp stacks [-r RANKS]        the Python stacks of the ranks, also of one that is stuck
+%ddp trace [options]          the last collectives, the ranks side by side
+    --cell N                  of cell [N] only
+    -r RANKS                  in which these ranks take part
+    --last N                  so many (default 20)
+    --save FILE               all of them as JSON for ui.perfetto.dev, a track for each rank
+%ddp config [NAME=VALUE ...]  show what happens when ranks disagree, or change it
+    on_deadlock=abort         or report: shown, and left to you
+    on_mismatch=raise         before data moves; or warn, off
+    on_death=respawn          a fresh rank takes the place of a dead one; or keep
+%ddp help                     this text
+
+RANKS: all, a rank, or a list such as 0,2-3. In a cell: rank, world_size, local_rank,
+local_world_size, device, torch, dist and nbddp are there already."""
+
+_RANKS = r"(?:-r|--ranks)(?:\s+|=)"
+_PULL = re.compile(
+    rf"\s*pull\s+(?:{_RANKS}(?P<first>\S+)\s+)?(?P<what>(?!-r\b|--ranks\b)\S.*?)"
+    rf"(?:\s+{_RANKS}(?P<last>\S+))?\s*"
+)
+
+#: A comment behind the words, as people write it to explain a line.
+_COMMENT = re.compile(r"(?:^|\s)#\s")
+VERBS = (
+    "start",
+    "status",
+    "stop",
+    "restart",
+    "interrupt",
+    "push",
+    "pull",
+    "diagnose",
+    "stacks",
+    "trace",
+    "config",
+    "help",
+)
+#: Operations that ``%ddp trace`` shows.
+DEFAULT_LAST = 20
+#: What may be configured, the default first.
+LEGAL_CONFIG: dict[str, tuple[str, ...]] = {
+    "on_deadlock": get_args(OnDeadlock),
+    "on_mismatch": get_args(OnMismatch),
+    "on_death": get_args(OnDeath),
+}
+
+
+@dataclass(frozen=True)
+class CellCommand:
+    """Options of ``%%ddp``."""
+
+    ranks: str | None
+    timeout_s: float | None
+    is_async: bool
+    trace: bool = False
+    check: bool = False
+
+
+@dataclass(frozen=True)
+class StacksCommand:
+    """Options of ``%ddp stacks``."""
+
+    ranks: str | None = None
+
+
+@dataclass(frozen=True)
+class RestartCommand:
+    """Options of ``%ddp restart``."""
+
+    ranks: str | None = None  #: None: the whole pool
+
+
+@dataclass(frozen=True)
+class TraceCommand:
+    """Options of ``%ddp trace``."""
+
+    cell: int | None = None
+    ranks: str | None = None
+    last: int = DEFAULT_LAST
+    save: str | None = None
+
+
+@dataclass(frozen=True)
+class ConfigCommand:
+    """What ``%ddp config`` changes; None: stays."""
+
+    on_deadlock: str | None = None
+    on_mismatch: str | None = None
+    on_death: str | None = None
+
+    @property
+    def changes(self) -> dict[str, str]:
+        """New values by name; empty: only show them."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of ending the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadOptionError(f"{self.prog}: {message}. Next: %ddp help lists what is legal")
+
+
+def _parser(name: str) -> _Parser:
+    return _Parser(prog=name, add_help=False, allow_abbrev=False, exit_on_error=False)
+
+
+def parse_cell(line: str) -> CellCommand:
+    """Read the line of a ``%%ddp``. Raises `BadOptionError`."""
+    parser = _parser("%%ddp")
+    parser.add_argument("-r", "--ranks")
+    parser.add_argument("--timeout", type=_seconds)
+    parser.add_argument("--async", action="store_true", dest="is_async")
+    parser.add_argument("--trace", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    found = _parse(parser, _split(line, "%%ddp"))
+    return CellCommand(found.ranks, found.timeout, found.is_async, found.trace, found.check)
+
+
+def parse_start(words: list[str]) -> dict[str, Any]:
+    """Read the words after ``%ddp start``, as arguments of `nbddp.start`."""
+    parser = _parser("%ddp start")
+    parser.add_argument("-n", "--nproc-per-node", type=_whole, default=2)
+    parser.add_argument("--nnodes", type=_whole, default=1)
+    parser.add_argument("--backend", default="auto")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--devices", type=_devices, default=())
+    parser.add_argument("--init", default="env")
+    parser.add_argument("--threads", type=_whole, default=1)
+    parser.add_argument("--env", type=_variable, nargs="+", action="extend", default=[])
+    parser.add_argument("--cwd", default="")
+    parser.add_argument("--timeout", type=_seconds)
+    parser.add_argument("--plain", action="store_true")
+    found = vars(_parse(parser, words))
+    found["env"] = dict(found["env"])
+    return found
+
+
+def parse_names(verb: str, words: list[str]) -> tuple[list[str], str | None]:
+    """Read the words after ``push`` or ``pull``: what, and which ranks."""
+    parser = _parser(f"%ddp {verb}")
+    parser.add_argument("what", nargs="+")
+    parser.add_argument("-r", "--ranks")
+    found = _parse(parser, words)
+    return found.what, found.ranks
+
+
+def parse_pull(line: str) -> tuple[str, str | None]:
+    """Read a whole ``pull EXPRESSION [-r RANKS]``; the quotes in the expression are Python's."""
+    found = _PULL.fullmatch(line)
+    if found is None or (found["first"] and found["last"]):
+        raise BadOptionError("%ddp pull: what? Next: %ddp pull EXPRESSION [-r RANKS]")
+    return found["what"], found["first"] or found["last"]
+
+
+def parse_stacks(words: list[str]) -> StacksCommand:
+    """Read the words after ``%ddp stacks``."""
+    return StacksCommand(_parse_ranks("stacks", words))
+
+
+def parse_restart(words: list[str]) -> RestartCommand:
+    """Read the words after ``%ddp restart``."""
+    return RestartCommand(_parse_ranks("restart", words))
+
+
+def parse_trace(words: list[str]) -> TraceCommand:
+    """Read the words after ``%ddp trace``."""
+    parser = _parser("%ddp trace")
+    parser.add_argument("--cell", type=_positive)
+    parser.add_argument("-r", "--ranks")
+    parser.add_argument("--last", type=_positive, default=DEFAULT_LAST)
+    parser.add_argument("--save")
+    found = _parse(parser, words)
+    if found.save == "":
+        parser.error("argument --save: a file needs a name")
+    return TraceCommand(found.cell, found.ranks, found.last, found.save)
+
+
+def parse_config(words: list[str]) -> ConfigCommand:
+    """Read the words after ``%ddp config``, such as ``on_deadlock=report``."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name not in LEGAL_CONFIG:
+            legal = ", ".join(f"{key}={'|'.join(values)}" for key, values in LEGAL_CONFIG.items())
+            raise BadOptionError(f"%ddp config: {name!r} is unknown; legal: {legal}")
+        legal = " or ".join(f"{name}={value}" for value in LEGAL_CONFIG[name])
+        if not equals:
+            raise BadOptionError(f"%ddp config: {name} has no value; legal: {legal}")
+        if value not in LEGAL_CONFIG[name]:
+            raise BadOptionError(f"%ddp config: {name}={value} is unknown; legal: {legal}")
+        if found.get(name, value) != value:
+            raise BadOptionError(f"%ddp config: {name} has two values")
+        found[name] = value
+    return ConfigCommand(**found)
+
+
+def split_verb(line: str) -> tuple[str, list[str]]:
+    """``("start", ["-n", "4"])``. Raises `BadOptionError` for an unknown verb."""
+    words = _split(line, "%ddp")
+    verb = words[0] if words else "help"
+    if verb not in VERBS:
+        raise BadOptionError(f"%ddp {verb}: unknown; legal: {', '.join(VERBS)}")
+    return verb, words[1:]
+
+
+def expect_nothing(verb: str, words: list[str]) -> None:
+    """Raises `BadOptionError` if a verb that takes no options got some."""
+    if words:
+        raise BadOptionError(f"%ddp {verb} takes no options, and got {' '.join(words)!r}")
+
+
+def _split(line: str, name: str) -> list[str]:
+    line = _COMMENT.split(line, maxsplit=1)[0]
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise BadOptionError(f"{name}: {error}") from None
+
+
+def _parse_ranks(verb: str, words: list[str]) -> str | None:
+    parser = _parser(f"%ddp {verb}")
+    parser.add_argument("-r", "--ranks")
+    ranks: str | None = _parse(parser, words).ranks
+    return ranks
+
+
+def _parse(parser: _Parser, words: list[str]) -> argparse.Namespace:
+    try:
+        found, rest = parser.parse_known_args(words)
+    except argparse.ArgumentError as error:
+        parser.error(str(error))
+    if rest:
+        parser.error(f"unknown: {' '.join(rest)}")
+    return found
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    return seconds
+
+
+def _devices(text: str) -> tuple[int, ...]:
+    numbers = text.split(",")
+    if not all(number.isdigit() for number in numbers):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of devices such as 0,1")
+    return tuple(int(number) for number in numbers)
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name.isidentifier() and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
+    return name, value

@@ -1,0 +1,263 @@
+"""Equal output of several ranks becomes one item, and no rank's order is ever crossed.
+
+Runs in: the notebook's main thread. Pure: no clock, no I/O; ``now`` comes in.
+
+Each rank has a queue of items in the order in which it made them. The folder looks at most
+`LOOK_AHEAD` items into each. Before an item goes, it asks who else has an equal one further
+back; what stands in front of that one goes first. So ``A B C`` on three ranks and ``A odd B C``
+on a fourth come out as ``[0-3] A``, ``[3] odd``, ``[0-3] B``, ``[0-3] C``. Where two ranks made
+the same items in different orders, the match that lies further back is given up.
+"""
+
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+
+#: How many items of each rank are compared.
+LOOK_AHEAD = 64
+#: When an item has waited long enough, those that came in this part of the window after it go
+#: along, in the order of ranks: readers look for rank 0 first.
+_BATCH = 2 / 3
+#: Memory of an item besides its content, with its places in queue and index.
+_ITEM_BYTES = 300
+
+
+class Item:
+    """One thing that a rank showed: it folds with items of other ranks that have its key.
+
+    Attributes:
+        key: None: never folds, and goes as soon as it is first in its queue.
+        arrived: when it came.
+        text_bytes: about how much text it is.
+        memory_bytes: about how much memory it takes.
+        is_held: stays in the queue, whatever happens, until that changes.
+    """
+
+    __slots__ = ("arrived", "is_held", "key", "memory_bytes", "text_bytes")
+
+    def __init__(
+        self, key: Hashable, arrived: float, *, text_bytes: int = 0, memory_bytes: int = 0
+    ) -> None:
+        self.key = key
+        self.arrived = arrived
+        self.text_bytes = text_bytes
+        self.memory_bytes = memory_bytes
+        self.is_held = False
+
+
+class Folder:
+    """Merges the queues of several ranks.
+
+    Promises: every item comes out of `release` once, in the order of its rank; only items with
+    equal keys come out together; none stays longer than ``fold_s`` unless it is held, or stands
+    behind one that is; one that all awaited ranks have within the look-ahead comes at once.
+    """
+
+    def __init__(self, ranks: Iterable[int], fold_s: float) -> None:
+        self._fold_s = fold_s
+        self._queue_by_rank: dict[int, deque[Item]] = {rank: deque() for rank in ranks}
+        self._awaited = set(self._queue_by_rank)
+        self._count_by_rank_by_key: dict[Hashable, dict[int, int]] = {}  # within the look-ahead
+        self._complete: list[Hashable] = []  # keys that all awaited ranks had; checked again
+        self._ready: list[int] = []  # ranks whose first item waits for nobody; checked again
+        self._batch: tuple[int, float] | None = None  # a rank, and until when it arrived
+        self._no_head_before = float("inf")  # at most when the first item of any queue arrived
+        self._filled_queues = 0
+        self.memory_bytes = 0  #: of all items together, about
+        self.text_bytes_by_rank = dict.fromkeys(self._queue_by_rank, 0)
+
+    def append(self, rank: int, item: Item) -> None:
+        """Add the newest item of ``rank``."""
+        queue = self._queue_by_rank[rank]
+        queue.append(item)
+        self._account(rank, item, 1)
+        if len(queue) <= LOOK_AHEAD:
+            self._enter(rank, item)
+        if len(queue) == 1:
+            self.wake(rank)
+
+    def insert_before_last(self, rank: int, item: Item) -> None:
+        """Add an item in front of the last one of ``rank``, which is held."""
+        held = self._queue_by_rank[rank].pop()
+        self._account(rank, held, -1)
+        self.append(rank, item)
+        self.append(rank, held)
+
+    def prepend(self, rank: int, items: Sequence[Item]) -> None:
+        """Put items in front of all others of ``rank``."""
+        rest = self.drop(rank)
+        for item in [*items, *rest]:
+            self.append(rank, item)
+
+    def drop(self, rank: int) -> list[Item]:
+        """Remove and return all items of ``rank``."""
+        queue = self._queue_by_rank[rank]
+        items = list(queue)
+        while queue:
+            self._pop(rank)
+        return items
+
+    def items(self, rank: int) -> Iterator[Item]:
+        """What ``rank`` has in its queue, oldest first."""
+        return iter(self._queue_by_rank[rank])
+
+    def wake(self, rank: int) -> None:
+        """Look again at the first item of ``rank``: it may be ready."""
+        queue = self._queue_by_rank[rank]
+        if queue and not queue[0].is_held:
+            self._no_head_before = min(self._no_head_before, queue[0].arrived)
+            if queue[0].key is None:
+                self._ready.append(rank)
+
+    def add_rank(self, rank: int) -> None:
+        """A rank that nobody awaits shows something, too."""
+        self._queue_by_rank[rank] = deque()
+        self.text_bytes_by_rank[rank] = 0
+
+    def set_awaited(self, rank: int, is_awaited: bool) -> None:
+        """Whether items of others wait for equal ones of ``rank``; at first they do."""
+        if is_awaited:
+            self._awaited.add(rank)
+        elif rank in self._awaited:
+            self._awaited.remove(rank)
+            keys = self._count_by_rank_by_key
+            self._complete = [key for key in keys if self._is_complete(key)]
+
+    def is_waiting(self) -> bool:
+        """Whether an item waits for others."""
+        return any(queue and not queue[0].is_held for queue in self._queue_by_rank.values())
+
+    def deadline(self) -> float | None:
+        """When `release` has something to give, if nothing comes before."""
+        heads = [queue[0] for queue in self._queue_by_rank.values() if queue]
+        arrived = [item.arrived for item in heads if not item.is_held]
+        return min(arrived) + self._fold_s if arrived else None
+
+    def release(
+        self, now: float, *, everything: bool = False
+    ) -> Iterator[tuple[tuple[int, ...], Item]]:
+        """Give out what need not, or may not, wait any longer, each with its ranks.
+
+        The folder may be changed between two items.
+        """
+        self._batch = None
+        while (rank := self._due(now, everything)) is not None:
+            yield self._take(self._first(rank))
+
+    def _due(self, now: float, everything: bool) -> int | None:
+        """A rank whose first item must go: it or one behind it may not wait."""
+        while self._ready:
+            rank = self._ready[-1]
+            queue = self._queue_by_rank[rank]
+            if queue and queue[0].key is None and not queue[0].is_held:
+                return rank
+            self._ready.pop()
+        if self._batch is not None:  # goes on: nothing of a lower rank belongs to it
+            rank, until = self._batch
+            queue = self._queue_by_rank[rank]
+            if queue and not queue[0].is_held and queue[0].arrived <= until:
+                return rank
+            self._batch = None
+        while self._complete and self._awaited:
+            key = self._complete[-1]
+            if self._is_complete(key):
+                return min(self._count_by_rank_by_key[key])
+            self._complete.pop()
+        is_over = everything or not self._awaited
+        if not is_over and now < self._no_head_before + self._fold_s:
+            return None
+        heads = [
+            (queue[0].arrived, rank)
+            for rank, queue in self._queue_by_rank.items()
+            if queue and not queue[0].is_held
+        ]
+        self._no_head_before = oldest = min(heads)[0] if heads else float("inf")
+        if not heads or not (is_over or oldest + self._fold_s <= now):
+            return None
+        until = oldest + self._fold_s * (1 if is_over else _BATCH)
+        self._batch = min(rank for arrived, rank in heads if arrived <= until), until
+        return self._batch[0]
+
+    def _first(self, rank: int) -> int:
+        """The rank whose first item goes now, so that the first one of ``rank`` can go next.
+
+        Follows "this one waits until that rank has shown what is in front of its equal item";
+        a circle is broken where the equal item lies furthest back.
+        """
+        chain: list[tuple[Hashable, int, int]] = []  # key, rank that has it first, rank behind
+        while True:
+            key = self._queue_by_rank[rank][0].key
+            if any(key == seen for seen, _, _ in chain):
+                while chain[0][0] != key:
+                    del chain[0]
+                return max(chain, key=lambda link: self._depth(link[2], link[0]))[1]
+            behind = self._rank_behind(key)
+            if behind is None:
+                return rank
+            chain.append((key, rank, behind))
+            rank = behind
+
+    def _rank_behind(self, key: Hashable) -> int | None:
+        """The lowest rank that has ``key`` within the look-ahead, but not first."""
+        having = self._count_by_rank_by_key.get(key, ())
+        return min(
+            (rank for rank in having if self._queue_by_rank[rank][0].key != key), default=None
+        )
+
+    def _depth(self, rank: int, key: Hashable) -> int:
+        return next(i for i, item in enumerate(self._queue_by_rank[rank]) if item.key == key)
+
+    def _take(self, rank: int) -> tuple[tuple[int, ...], Item]:
+        item = self._queue_by_rank[rank][0]
+        ranks: tuple[int, ...] = (rank,)
+        if item.key is not None:
+            having = self._count_by_rank_by_key[item.key]
+            if len(having) > 1:
+                ranks = tuple(
+                    sorted(r for r in having if self._queue_by_rank[r][0].key == item.key)
+                )
+        for each in ranks:
+            self._pop(each)
+        return ranks, item
+
+    def _pop(self, rank: int) -> None:
+        queue = self._queue_by_rank[rank]
+        item = queue.popleft()
+        self._account(rank, item, -1)
+        key = item.key
+        if key is not None:
+            count_by_rank = self._count_by_rank_by_key[key]
+            count_by_rank[rank] -= 1
+            if not count_by_rank[rank]:
+                del count_by_rank[rank]
+                if not count_by_rank:
+                    del self._count_by_rank_by_key[key]
+        if len(queue) >= LOOK_AHEAD:
+            self._enter(rank, queue[LOOK_AHEAD - 1])
+        if queue and queue[0].key is None:
+            self.wake(rank)
+
+    def _account(self, rank: int, item: Item, sign: int) -> None:
+        if len(self._queue_by_rank[rank]) == (sign > 0):
+            self._filled_queues += sign
+        self.text_bytes_by_rank[rank] += sign * item.text_bytes
+        self.memory_bytes += sign * (_ITEM_BYTES + item.memory_bytes)
+
+    def _enter(self, rank: int, item: Item) -> None:
+        """``item`` is within the look-ahead now."""
+        if item.key is None:
+            return
+        count_by_rank = self._count_by_rank_by_key.setdefault(item.key, {})
+        count_by_rank[rank] = count_by_rank.get(rank, 0) + 1
+        if self._is_complete(item.key):
+            self._complete.append(item.key)
+
+    def _is_complete(self, key: Hashable) -> bool:
+        """Whether ``key`` waits for nobody.
+
+        What only the last awaited rank has may wait beside what the others left behind: so the
+        end of a short cell comes out in the order of ranks, not in that of their last messages.
+        """
+        having = self._count_by_rank_by_key.get(key, {})
+        if not having or len(having) < len(self._awaited) or not self._awaited <= having.keys():
+            return False
+        return len(having) > 1 or self._filled_queues == 1

@@ -1,0 +1,111 @@
+"""A cell that runs in the background: ``%%ddp --async``.
+
+Runs in: the notebook's process; the output is shown by a thread of its own, in the cell that
+started it.
+"""
+
+import asyncio
+import threading
+from collections.abc import Generator
+from typing import Any
+
+from nbddp.controller.pool import Pool
+from nbddp.controller.runs import Run
+from nbddp.controller.states import InterruptRequested, RunOutcome
+from nbddp.notebook import session
+from nbddp.notebook.sinks import Sink
+from nbddp.notebook.view import View
+
+_AWAIT_S = 0.05
+
+
+class CellHandle:
+    """Tells how a background cell is doing; ``await handle`` or ``handle.wait()`` for its end."""
+
+    def __init__(self, pool: Pool, run: Run, view: View, cell_name: str) -> None:
+        self._pool = pool
+        self._run = run
+        self._cell_name = cell_name
+        self._sink = session.background_sink()
+        self._display_id = f"nbddp-handle-{run.run_id}"
+        self._displayed = False
+        self._shown = threading.Event()
+        self._failure: BaseException | None = None  #: the output could not be shown
+        self._thread = threading.Thread(
+            target=self._show, args=(view,), name=f"nbddp-view-{run.run_id}", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def state(self) -> str:
+        """``running``, ``done`` or ``failed``."""
+        if not self._shown.is_set():
+            return "running"
+        return "done" if self._error() is None else "failed"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the cell has ended, well or not, and all of its output was shown."""
+        return self._shown.is_set()
+
+    def wait(self, timeout: float | None = None) -> RunOutcome:
+        """Wait for the end.
+
+        Raises:
+            TimeoutError: it is still running after ``timeout`` seconds.
+            CellError: it failed, as a cell in the foreground would.
+        """
+        if not self._shown.wait(timeout):
+            raise TimeoutError(f"{self._cell_name} is still running after {timeout:g} s")
+        return self._result()
+
+    def interrupt(self) -> None:
+        """Interrupt it, as the stop button does for a cell in the foreground."""
+        self._pool.hub.post(InterruptRequested(self._run.run_id))
+
+    def __await__(self) -> Generator[Any, None, RunOutcome]:
+        while not self._shown.is_set():
+            # Short waits: ipykernel notices an interrupt when its loop wakes. And no executor:
+            # the interpreter would wait for its threads at the end, before it stops the pool.
+            yield from asyncio.sleep(_AWAIT_S).__await__()
+        return self._result()
+
+    def __repr__(self) -> str:
+        outcome = self._run.outcome
+        after = "" if outcome is None else f" after {outcome.elapsed_s:.1f} s"
+        ended_by = "" if outcome is None else outcome.ended_by
+        state = f"ended by {ended_by}" if ended_by else self.state
+        return f"<{self._cell_name} on {self._run.ranks.describe()}: {state}{after}>"
+
+    def _ipython_display_(self) -> None:
+        """Shown as a line that changes when the cell ends, so that no notebook says "running"."""
+        self._displayed = True
+        self._show_state(session.background_sink(), update=False)
+        if self.is_done:  # perhaps since the line above
+            self._show_state(self._sink, update=True)
+
+    def _show_state(self, sink: Sink, *, update: bool) -> None:
+        sink.display({"text/plain": repr(self)}, {}, self._display_id, update)
+
+    def _show(self, view: View) -> None:
+        try:
+            self._pool.wait(self._run, view)
+        except BaseException as error:  # noqa: BLE001 - raised where the user waits
+            self._failure = error
+        finally:
+            self._shown.set()
+            if self._displayed:
+                self._show_state(self._sink, update=True)
+
+    def _error(self) -> BaseException | None:
+        if self._failure is not None:
+            return self._failure
+        outcome = self._run.outcome
+        return None if outcome is None else self._pool.error_of(outcome, self._cell_name)
+
+    def _result(self) -> RunOutcome:
+        error = self._error()
+        if error is not None:
+            raise error
+        assert self._run.outcome is not None  # noqa: S101 - it has ended
+        return self._run.outcome

@@ -1,0 +1,150 @@
+"""``%ddp`` and ``%%ddp``: parse, call, show; no logic of their own.
+
+Runs in: the notebook's process, thread of the running cell.
+"""
+
+import threading
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+
+from nbddp.controller.options import PoolOptions
+from nbddp.controller.pool import CellOptions, Pool
+from nbddp.errors import BadOptionError, PoolBusyError, TransferError
+from nbddp.notebook import commands, observing, session, status, syntax
+from nbddp.notebook.handle import CellHandle
+from nbddp.wire.ranks import RankSet
+
+
+@magics_class
+class DdpMagics(Magics):
+    """The two magics of nbddp."""
+
+    shell: InteractiveShell
+
+    @line_magic("ddp")  # type: ignore[arg-type]  # IPython types its decorators for classes only
+    def line(self, line: str) -> Any:  # noqa: PLR0911 - one for each kind of answer
+        """Manage the pool; ``%ddp help`` tells how."""
+        if line.split(maxsplit=1)[:1] == ["pull"]:
+            return self._pull(line)
+        verb, words = commands.split_verb(line)
+        if verb == "start":
+            return self._start(words)
+        if verb == "push":
+            return self._push(words)
+        if verb in observing.VERBS:
+            observing.run(verb, words)
+            return None
+        if verb == "restart":
+            return self._restart(words)
+        if verb == "help":
+            print(commands.HELP)  # noqa: T201 - for the reader of the notebook
+            return None
+        commands.expect_nothing(verb, words)
+        if verb == "stop":
+            self._stop()
+        elif verb == "status":
+            print(status.describe(session.pool()))  # noqa: T201 - for the reader of the notebook
+        elif verb == "interrupt":
+            pool = session.pool()
+            running = pool.is_running
+            pool.interrupt()
+            if not running:
+                print(status.nothing_running(pool))  # noqa: T201 - for the reader of the notebook
+        return None
+
+    @cell_magic("ddp")  # type: ignore[arg-type]  # likewise
+    def cell(self, line: str, cell: str) -> Any:
+        """Run the cell on the ranks of the pool; see ``%ddp help``."""
+        command = commands.parse_cell(line)
+        if threading.current_thread() is not threading.main_thread():
+            raise PoolBusyError(
+                "%%ddp runs on the notebook's main thread only, one cell after another; "
+                "for work in the background use %%ddp --async"
+            )
+        count = self._execution_count()
+        syntax.check(self.shell, cell, first_line=2, execution_count=count)
+        living = session.current_pool()
+        expected = session.last_options() or PoolOptions()
+        world_size = expected.world_size if living is None else living.world_size
+        ranks = RankSet.parse("all" if command.ranks is None else command.ranks, world_size)
+        pool = self._pool_or_default()
+        options = CellOptions(
+            ranks=ranks,
+            timeout_s=command.timeout_s,
+            execution_count=count,
+            first_line=2,
+            cell_name=f"cell [{count}]",
+            check=command.check,
+        )
+        if command.is_async:
+            run = pool.submit(cell, options)
+            with pool.given_up_on_failure(run):
+                view = session.make_view(pool, run, background=True)
+                return CellHandle(pool, run, view, options.cell_name)
+        try:
+            pool.run_cell(cell, options)
+        finally:
+            if command.trace:
+                observing.show_summary(pool, count)
+        return None
+
+    def _execution_count(self) -> int:
+        """The number of the running cell; `InteractiveShell.execution_count` may be one ahead."""
+        result = self.shell.displayhook.exec_result
+        count = getattr(result, "execution_count", None)
+        return self.shell.execution_count if count is None else int(count)
+
+    def _pool_or_default(self) -> Pool:
+        pool = session.current_pool()
+        if pool is None:
+            pool = session.start_like_last()
+            print(f"no pool was running, so one was started: {status.headline(pool)}")  # noqa: T201
+        return pool
+
+    def _restart(self, words: list[str]) -> None:
+        command = commands.parse_restart(words)
+        pool = session.pool()
+        if command.ranks is None:
+            pool.restart()
+            print(f"fresh ranks: {status.headline(pool)}")  # noqa: T201 - for the reader
+        else:
+            print(pool.restart(command.ranks))  # noqa: T201 - for the reader
+
+    def _start(self, words: list[str]) -> None:
+        arguments = commands.parse_start(words)
+        before = session.current_pool()
+        pool = session.start(**arguments)
+        there = "there already: " if pool is before else ""
+        print(there + status.headline(pool))  # noqa: T201 - for the reader of the notebook
+
+    def _stop(self) -> None:
+        pool = session.current_pool()
+        if pool is None:
+            print("no pool is running")  # noqa: T201 - for the reader of the notebook
+            return
+        pool.stop()
+        print(f"stopped: {pool.world_size} ranks")  # noqa: T201 - for the reader of the notebook
+
+    def _push(self, words: list[str]) -> None:
+        names, ranks = commands.parse_names("push", words)
+        missing = [name for name in names if name not in self.shell.user_ns]
+        if missing:
+            raise TransferError(
+                f"the notebook has no variable {', '.join(map(repr, missing))}. "
+                "No variable was changed"
+            )
+        session.pool().push({name: self.shell.user_ns[name] for name in names}, ranks=ranks)
+
+    def _pull(self, line: str) -> Any:
+        what, ranks = commands.parse_pull(line)
+        pool = session.pool()
+        if ranks is None:
+            return pool.pull(what)
+        chosen = pool.rank_set(ranks)
+        if len(chosen) == 0:
+            raise BadOptionError("%ddp pull: no ranks")
+        if len(chosen) == 1:
+            return pool.pull(what, ranks=chosen.ranks[0])
+        return pool.pull(what, ranks=chosen.ranks)

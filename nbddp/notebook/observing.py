@@ -1,0 +1,82 @@
+"""``%ddp diagnose``, ``stacks``, ``trace`` and ``config``: ask the pool, show the answer.
+
+Runs in: the notebook's process, thread of the running cell.
+"""
+
+import json
+from pathlib import Path
+
+from IPython.display import display
+
+from nbddp.controller.export import chrome_trace
+from nbddp.controller.pool import Pool
+from nbddp.controller.trace import select
+from nbddp.errors import BadOptionError
+from nbddp.notebook import cards, commands, session, stacks, timeline
+from nbddp.notebook.tables import escape
+
+VERBS = ("diagnose", "stacks", "trace", "config")
+
+
+def run(verb: str, words: list[str]) -> None:
+    """Do what one of `VERBS` says. Raises what the pool raises."""
+    match verb:
+        case "diagnose":
+            commands.expect_nothing(verb, words)
+            _refuse_plain(verb)
+            found = session.pool().observe()
+            _show(cards.card(found.report, views=found.views))
+        case "stacks":
+            ranks = commands.parse_stacks(words).ranks
+            _show(stacks.stacks(session.pool().stacks(ranks).views))
+        case "trace":
+            _refuse_plain(verb)
+            _trace(commands.parse_trace(words))
+        case _:
+            _configure(commands.parse_config(words))
+
+
+def show_summary(pool: Pool, cell: int) -> None:
+    """The line of ``%%ddp --trace``."""
+    if pool.is_stopped or pool.options.plain:
+        return
+    text = timeline.summary(select(pool.trace_rows(), cell=cell))
+    _show({"text/plain": text, "text/html": f'<div style="opacity:0.7">{escape(text)}</div>'})
+
+
+def _trace(command: commands.TraceCommand) -> None:
+    pool = session.pool()
+    ranks = None if command.ranks is None else pool.rank_set(command.ranks)
+    rows = pool.trace_rows()
+    if command.save is None:
+        _show(timeline.table(rows, cell=command.cell, ranks=ranks, last=command.last))
+        return
+    chosen = select(rows, cell=command.cell, ranks=ranks)
+    path = Path(command.save).expanduser()
+    try:
+        path.write_text(json.dumps(chrome_trace(chosen, ranks)), encoding="utf-8")
+    except OSError as error:
+        raise BadOptionError(f"%ddp trace --save: {path} cannot be written: {error}") from None
+    print(  # noqa: T201 - for the reader of the notebook
+        f"{len(chosen)} operations saved in {path}. Next: open it in https://ui.perfetto.dev"
+    )
+
+
+def _configure(command: commands.ConfigCommand) -> None:
+    pool = session.pool()
+    config = pool.configure(**command.changes) if command.changes else pool.config
+    for name, legal in commands.LEGAL_CONFIG.items():
+        value = getattr(config, name)
+        print(f"{f'{name}={value}':<20} legal: {', '.join(legal)}")  # noqa: T201 - for the reader
+
+
+def _refuse_plain(verb: str) -> None:
+    if session.pool().options.plain:
+        raise BadOptionError(
+            f"%ddp {verb}: the pool was started with --plain, so nothing is recorded. "
+            "Next: %ddp stop, then %ddp start without --plain"
+        )
+
+
+def _show(bundle: dict[str, str]) -> None:
+    display(bundle, raw=True)

@@ -1,0 +1,182 @@
+"""The pool of this process, and how its cells are shown here.
+
+Runs in: the notebook's process.
+"""
+
+import os
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+
+from IPython.core.getipython import get_ipython
+
+from nbddp.controller.options import PoolOptions
+from nbddp.controller.pool import Pool
+from nbddp.controller.report import Report
+from nbddp.controller.runs import Run
+from nbddp.errors import NoPoolError, PoolBusyError, PoolExistsError
+from nbddp.notebook import syntax
+from nbddp.notebook.background import Background
+from nbddp.notebook.sinks import CellSink, EarlierCellSink, Sink, TerminalSink
+from nbddp.notebook.view import View
+from nbddp.settings import Settings
+
+_current: Pool | None = None
+_start_lock = threading.Lock()
+
+
+def current_pool() -> Pool | None:
+    """The living pool of this process, if there is one."""
+    if _current is None or _current.is_stopped:
+        return None
+    return _current
+
+
+def pool() -> Pool:
+    """The living pool.
+
+    Raises:
+        NoPoolError: there is none.
+    """
+    found = current_pool()
+    if found is None:
+        raise NoPoolError("no pool is running. Next: %ddp start -n 2, or nbddp.start(2)")
+    return found
+
+
+def start(
+    nproc_per_node: int = 2,
+    *,
+    nnodes: int = 1,
+    backend: str = "auto",
+    device: str = "auto",
+    devices: Sequence[int] = (),
+    init: str = "env",
+    threads: int = 1,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] = "",
+    timeout: float | None = None,
+    plain: bool = False,
+) -> Pool:
+    """Start a pool of rank processes, or give the living one if its options are the same.
+
+    Args:
+        nproc_per_node: ranks on each node.
+        nnodes: nodes; on one machine they are simulated, each with an agent of its own.
+        backend: ``auto`` (NCCL if each rank has a GPU, else Gloo) or a name that torch knows.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        devices: CUDA devices by rank; default: all, in order.
+        init: how the process group is initialised: ``env``, ``tcp``, ``file``, or ``none`` to
+            leave it to a cell.
+        threads: intra-op threads of each rank.
+        env: variables for the ranks.
+        cwd: working folder of the ranks; default: the current one.
+        timeout: seconds after which a collective of the default process group fails.
+        plain: stock process groups: nothing is traced, diagnosed, freed or re-formed.
+
+    Raises:
+        BadOptionError: an option is not legal.
+        NoTorchError: torch is not installed.
+        PoolBusyError: another thread starts one.
+        PoolExistsError: a pool with other options is living.
+        PoolStartError: the pool did not come up.
+    """
+    global _current  # noqa: PLW0603 - one pool per process is what %ddp means
+    options = PoolOptions.checked(
+        nproc_per_node,
+        nnodes=nnodes,
+        backend=backend,
+        device=device,
+        devices=devices,
+        init=init,
+        threads=threads,
+        env=env,
+        cwd=cwd,
+        timeout=timeout,
+        plain=plain,
+    )
+    if not _start_lock.acquire(blocking=False):
+        raise PoolBusyError("a pool is being started by another thread. Next: wait for it")
+    try:
+        living = current_pool()
+        if living is None:
+            _current = Pool(options, Settings.from_env(), make_view, syntax.check_source)
+            _current.hub.on_background = Background(_current.world_size).put
+            return _current
+    finally:
+        _start_lock.release()
+    differences = living.options.differences(options)
+    if not differences:
+        return living
+    raise PoolExistsError(
+        f"a pool is running with other options: it has {living.options.describe()}, asked for was "
+        f"{options.describe()} (different: {', '.join(differences)}). Next: %ddp stop, then start "
+        "again; %ddp restart gives fresh ranks with the old options"
+    )
+
+
+def last_options() -> PoolOptions | None:
+    """Options of the last pool, stopped or not: a new one without options is like it."""
+    return None if _current is None else _current.options
+
+
+def start_like_last() -> Pool:
+    """Start a pool with the options of the last one, or with the defaults. Raises as `start`."""
+    options = last_options()
+    if options is None:
+        return start()
+    return start(
+        options.nproc_per_node,
+        nnodes=options.nnodes,
+        backend=options.backend,
+        device=options.device,
+        devices=options.devices,
+        init=options.init,
+        threads=options.threads,
+        env=options.env,
+        cwd=options.cwd,
+        timeout=options.timeout_s or None,
+        plain=options.plain,
+    )
+
+
+def last_report() -> Report | None:
+    """The latest verdict of the last pool, or answer of ``%ddp diagnose``; None: there is none.
+
+    ``last_report().to_dict()`` is plain data; docs/diagnosis.md describes it.
+    """
+    return None if _current is None else _current.last_report
+
+
+def make_view(pool: Pool, run: Run, *, background: bool = False) -> View:
+    """A view for a cell: in the notebook, or on the terminal."""
+    on_main_thread = threading.current_thread() is threading.main_thread()
+    return View(
+        run,
+        background_sink() if background else _foreground_sink(),
+        world_size=pool.world_size,
+        settings=pool.settings,
+        log_path_by_rank=pool.log_path_by_rank,
+        can_ask=on_main_thread and not background,
+        # Not the run: a display made in one cell may be updated in another.
+        display_scope=pool.pool_id,
+    )
+
+
+def _foreground_sink() -> Sink:
+    shell = get_ipython()
+    if shell is None or getattr(shell, "kernel", None) is None:
+        return TerminalSink()
+    return CellSink(shell, _new_live_id())
+
+
+def background_sink() -> Sink:
+    """Shows in the cell that runs now, also when later cells run."""
+    kernel = getattr(get_ipython(), "kernel", None)
+    if kernel is None:
+        return TerminalSink()
+    return EarlierCellSink(kernel, kernel.get_parent(), _new_live_id())
+
+
+def _new_live_id() -> str:
+    return f"nbddp-live-{uuid.uuid4().hex[:12]}"

@@ -1,0 +1,196 @@
+"""Numbers with units, and tables as text and as HTML.
+
+Runs in: the notebook's process. Pure.
+
+The HTML keeps to what an untrusted notebook lets through: inline styles from JupyterLab's list (no
+variables, no ``ch``, no ``currentColor``), no fixed colours of text or page, so that it is readable
+in light and dark themes, and without any style at all, as on GitHub.
+"""
+
+import html
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from nbddp.wire.ranks import RankSet
+
+#: Text is for terminals of this width.
+WIDTH = 100
+#: Lines and fills: a grey that shows on white and on black.
+FAINT_LINE = "1px solid rgba(128,128,128,0.35)"
+_BAR = "rgba(80,140,220,0.30)"
+_MAX_CELL = 120
+_NUMBERS = re.compile(r"\d+(?:[-,]\d+)*")
+
+
+@dataclass(frozen=True)
+class Column:
+    """Head of a column."""
+
+    title: str
+    align: Literal["left", "right"] = "left"
+    min_px: int = 0  #: so that bars of several columns can be compared
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One field of a table."""
+
+    text: str
+    code: str = ""  #: source, behind the text
+    mark: str = ""  #: in the text form, in front
+    is_bold: bool = False
+    bar: float = 0.0  #: part of the field that is filled, 0 to 1
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns and rows."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+
+    def text(self, width: int = WIDTH) -> str:
+        """Aligned with spaces, cut at ``width``."""
+        lines = self._fields()
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(
+            shorten(
+                "  ".join(
+                    field.rjust(size) if column.align == "right" else field.ljust(size)
+                    for field, size, column in zip(line, widths, self.columns, strict=True)
+                ).rstrip(),
+                width,
+            )
+            for line in lines
+        )
+
+    def text_width(self, cut_last: int = 0) -> int:
+        """How wide the text would be; with ``cut_last``: if the last column were that wide."""
+        widths = [max(map(len, column)) for column in zip(*self._fields(), strict=True)]
+        if cut_last:
+            widths[-1] = min(widths[-1], cut_last)
+        return sum(widths) + 2 * (len(widths) - 1)
+
+    def _fields(self) -> list[list[str]]:
+        heads = [Cell(column.title) for column in self.columns]
+        return [[_plain(cell) for cell in row] for row in [heads, *self.rows]]
+
+    def html(self) -> str:
+        """A ``<table>``; it scrolls sideways where it is too wide."""
+        head = "".join(
+            f'<th style="{_field_style(column)};border-bottom:{FAINT_LINE};font-weight:normal;'
+            f'opacity:0.7">{escape(column.title)}</th>'
+            for column in self.columns
+        )
+        body = "".join(
+            "<tr>"
+            + "".join(
+                f'<td style="{_field_style(column, cell)}">{_html(cell)}</td>'
+                for cell, column in zip(row, self.columns, strict=True)
+            )
+            + "</tr>"
+            for row in self.rows
+        )
+        return (
+            '<div style="overflow-x:auto"><table style="border-collapse:collapse;border:none;'
+            f'margin:4px 0"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        )
+
+
+def escape(text: str) -> str:
+    """For HTML; what does not print becomes a space."""
+    return html.escape(clean(text))
+
+
+def clean(text: str) -> str:
+    """Without control characters: a source line must not move a terminal's cursor."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\n" else " " for char in text)
+
+
+def one_line(text: str) -> str:
+    """Without line ends and control characters."""
+    return " ".join(clean(text).split())
+
+
+def without_numbers(text: str) -> str:
+    """Equal for texts that differ in numbers only: ``send to rank …``."""
+    return _NUMBERS.sub("…", text)
+
+
+def shorten(text: str, limit: int) -> str:
+    """Cut at ``limit`` characters, with a sign that it was."""
+    return text if len(text) <= limit else text[: max(1, limit - 1)].rstrip() + "…"
+
+
+def duration(ns: float) -> str:
+    """``0.2 ms``, ``31 ms``, ``1.3 s``, ``2:05 min``."""
+    if ns < 995_000:  # 0.99 ms
+        return f"{ns / 1e6:.2f} ms" if ns < 95_000 else f"{ns / 1e6:.1f} ms"
+    if ns < 9_950_000:
+        return f"{ns / 1e6:.1f} ms"
+    if ns < 999_500_000:
+        return f"{ns / 1e6:.0f} ms"
+    seconds = ns / 1e9
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"
+
+
+def size(nbytes: float) -> str:
+    """``512 B``, ``4.2 MB``: powers of 1000, as of network links."""
+    if nbytes < 1000:
+        return f"{nbytes:.0f} B"
+    value = nbytes / 1000
+    units = ["kB", "MB", "GB", "TB"]
+    while value >= 999.5 and len(units) > 1:
+        value /= 1000
+        del units[0]
+    return f"{value:.1f} {units[0]}" if value < 9.95 else f"{value:.0f} {units[0]}"
+
+
+def name_ranks(ranks: RankSet, limit: int = 40) -> str:
+    """``ranks 0-1,3``; of many that lie apart the first and their number."""
+    text = ranks.describe()
+    if len(text) <= limit:
+        return text
+    return f"{text[: text.rindex(',', 0, limit)]},… ({len(ranks)} ranks)"
+
+
+def words(parts: Iterable[str]) -> str:
+    """``a, b and c``."""
+    *front, last = parts
+    return f"{', '.join(front)} and {last}" if front else last
+
+
+def _plain(cell: Cell) -> str:
+    return shorten(clean(f"{cell.mark}{cell.text} {cell.code}".strip()), _MAX_CELL)
+
+
+def _html(cell: Cell) -> str:
+    text = escape(shorten(cell.text, _MAX_CELL))
+    if cell.is_bold:
+        text = f"<b>{text}</b>"
+    code = (
+        f' <code style="white-space:nowrap">{escape(shorten(cell.code, _MAX_CELL))}</code>'
+        if cell.code
+        else ""
+    )
+    return text + code
+
+
+def _field_style(column: Column, cell: Cell | None = None) -> str:
+    style = f"text-align:{column.align};padding:2px 12px 2px 4px;border:none;white-space:nowrap"
+    if column.min_px:
+        style += f";min-width:{column.min_px}px"
+    percent = 0 if cell is None else min(100, round(cell.bar * 100))
+    if percent > 0:
+        style += (
+            f";background-image:linear-gradient(to right,{_BAR} {percent}%,transparent {percent}%)"
+        )
+    return style

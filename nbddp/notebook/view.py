@@ -1,0 +1,255 @@
+"""Shows one cell while it runs: gathers, folds, prints, asks.
+
+Runs in: the thread that waits for the cell.
+"""
+
+import builtins
+import getpass
+import html
+import time
+from collections.abc import Mapping
+
+from IPython.core.error import StdinNotImplementedError
+
+from nbddp.controller.runs import CellEvent, Run
+from nbddp.controller.states import Judged, Noticed, RunOutcome
+from nbddp.notebook import cards
+from nbddp.notebook.gather import Gatherer
+from nbddp.notebook.shown import Labels, Redraw, Rich, Show, Text
+from nbddp.notebook.sinks import QUIET_STYLE, Sink
+from nbddp.settings import Settings
+from nbddp.wire.messages import (
+    ClearOutput,
+    Display,
+    InputRequest,
+    Output,
+    RankExited,
+    Result,
+    RunFinished,
+    RunStarted,
+)
+from nbddp.wire.ranks import RankSet
+
+#: The live lines change at most this often.
+_LIVE_INTERVAL_S = 0.1
+#: The elapsed time in them changes this often.
+_CLOCK_INTERVAL_S = 1.0
+#: An unfinished line is shown after this time: most get their end before.
+_OPEN_LINE_AFTER_S = 0.03
+_MAX_LIVE_LINES = 16
+_MAX_ERROR_CHARS = 80
+
+
+class View:
+    """A cell's output, as `nbddp.controller.waiting.CellView` wants it."""
+
+    def __init__(
+        self,
+        run: Run,
+        sink: Sink,
+        *,
+        world_size: int,
+        settings: Settings,
+        log_path_by_rank: Mapping[int, str],
+        can_ask: bool,
+        display_scope: str,
+    ) -> None:
+        self._run = run
+        self._ranks = run.ranks
+        self._sink = sink
+        self._settings = settings
+        self._labels = Labels(world_size)
+        self._can_ask = can_ask
+        self._gatherer = Gatherer(
+            run.ranks,
+            world_size,
+            run_id=display_scope,
+            settings=settings,
+            log_path_by_rank=log_path_by_rank,
+        )
+        self._began = time.monotonic()
+        self._done: set[int] = set()
+        self._failed: dict[int, str] = {}  # the exception in a line, by rank
+        self._card_ids: set[str] = set()
+        self._notice = ""  # who waits for whom, in a line
+        self._live: list[str] = []
+        self._live_at = self._began - _LIVE_INTERVAL_S
+        self._open_since: float | None = None
+
+    def show(self, event: CellEvent) -> None:
+        """See `CellView.show`. What cannot be folded is shown as it came: the cell goes on."""
+        try:
+            self._show(event)
+        except Exception as error:  # noqa: BLE001 - a bug in nbddp; it is told below
+            self._show_plainly(event, error)
+
+    def _show(self, event: CellEvent) -> None:
+        now = time.monotonic()
+        match event:
+            case Output() | Display() | Result() | ClearOutput():
+                self._emit(self._gatherer.add(event, now))
+            case RunFinished():
+                self._done.add(event.rank)
+                if event.error is not None:
+                    first_line = event.error.evalue.partition("\n")[0][:_MAX_ERROR_CHARS]
+                    self._failed[event.rank] = f"{event.error.ename}: {first_line}"
+                self._emit(self._gatherer.finish_rank(event.rank, now))
+            case RankExited():
+                self._done.add(event.rank)
+                self._emit(self._gatherer.finish_rank(event.rank, now))
+            case Noticed():
+                self._notice = cards.line(event.report) if event.report is not None else ""
+            case Judged():
+                self._notice = ""
+                # First what the ranks showed before.
+                self._emit(self._gatherer.tick(now + self._settings.output_fold_s))
+                # What was shown first and is acted upon later is one card.
+                card_id = f"nbddp-card-{event.run_id}-{event.report.fingerprint}"
+                card = cards.card(event.report, acted=event.acted, views=event.views)
+                self._sink.display(card, {}, card_id, card_id in self._card_ids)
+                self._card_ids.add(card_id)
+            case RunStarted() | InputRequest():
+                pass  # asked by `ask`
+
+    def tick(self) -> float | None:
+        """See `CellView.tick`."""
+        now = time.monotonic()
+        deadline = self._gatherer.next_deadline()
+        if deadline is not None and deadline <= now:
+            self._emit(self._gatherer.tick(now))
+            deadline = self._gatherer.next_deadline()
+        live_in_s = self._refresh_live(now)
+        waits = [live_in_s] if deadline is None else [live_in_s, max(0.0, deadline - now)]
+        return min(waits)
+
+    def ask(self, request: InputRequest) -> str:
+        """See `CellView.ask`."""
+        now = time.monotonic()
+        self._emit(self._gatherer.tick(now + self._settings.output_fold_s))
+        if not self._can_ask:
+            raise EOFError(
+                f"rank {request.rank} asked for input, and this front end cannot ask the user"
+            )
+        label = f"[{request.rank}] " if self._labels else ""
+        try:
+            if request.password:
+                return getpass.getpass(label + request.prompt)
+            return builtins.input(label + request.prompt)
+        except StdinNotImplementedError:
+            raise EOFError(
+                f"rank {request.rank} asked for input, and this notebook runs without a user "
+                "(nbclient, papermill, nbconvert and background cells have no stdin)"
+            ) from None
+
+    def end(self, outcome: RunOutcome) -> None:
+        """See `CellView.end`."""
+        self._emit(self._gatherer.end(time.monotonic()))
+        self._sink.live([])
+
+    def _show_plainly(self, event: CellEvent, error: Exception) -> None:
+        rank = getattr(event, "rank", None)
+        label = f"[{rank}] " if self._labels and rank is not None else ""
+        self._sink.text(
+            "stderr", f"{label}nbddp could not fold this ({type(error).__name__}: {error}):\n"
+        )
+        if isinstance(event, Output):
+            self._sink.text(event.stream, label + event.text)
+        elif isinstance(event, Display | Result):
+            self._sink.display(event.data, event.metadata, None, False)
+
+    # --- live lines ----------------------------------------------------------------------------
+
+    def _refresh_live(self, now: float) -> float:
+        """Show unfinished lines and the progress line; gives the time until the next look."""
+        since_s = now - self._live_at
+        if since_s < _LIVE_INTERVAL_S:
+            return _LIVE_INTERVAL_S - since_s
+        lines = self._open_lines(now)
+        if now - self._began >= self._settings.progress_after_s and len(self._done) < len(
+            self._ranks
+        ):
+            lines.append(self._progress(now))
+            if self._notice:
+                lines.append(self._notice)
+        if lines != self._live:
+            self._live = lines
+            self._live_at = now
+            self._sink.live(lines)
+        wait_s = _CLOCK_INTERVAL_S - (now - self._began) % _CLOCK_INTERVAL_S
+        return min(wait_s, _OPEN_LINE_AFTER_S) if self._open_since is not None else wait_s
+
+    def _open_lines(self, now: float) -> list[str]:
+        found = self._gatherer.open_lines()
+        if not found:
+            self._open_since = None
+            return []
+        if self._open_since is None:
+            self._open_since = now
+        if now - self._open_since < _OPEN_LINE_AFTER_S:
+            return []
+        lines = [
+            f"{self._labels.of(ranks.ranks)} {text}" if self._labels else text
+            for ranks, text in found
+        ]
+        if len(lines) > _MAX_LIVE_LINES:
+            hidden = len(lines) - _MAX_LIVE_LINES
+            lines = [*lines[:_MAX_LIVE_LINES], f"and {hidden} more unfinished lines"]
+        return lines
+
+    def _progress(self, now: float) -> str:
+        elapsed_s = int(now - self._began)
+        parts = [f"{len(self._done)}/{len(self._ranks)} ranks done", _duration(elapsed_s)]
+        if self._done:
+            waiting = RankSet.of(set(self._ranks) - self._done)
+            parts.append(f"waiting for {waiting.describe()}")
+        if self._failed:
+            rank, error = next(iter(self._failed.items()))
+            parts.append(f"rank {rank} raised {error.rstrip(': ')}")
+        if self._run.was_interrupted:
+            parts.append("interrupted; stop again to get the prompt back")
+        return " | ".join(parts)
+
+    # --- out -----------------------------------------------------------------------------------
+
+    def _emit(self, shows: list[Show]) -> None:
+        for show in shows:
+            match show:
+                case Text():
+                    self._sink.text(show.stream, show.text)
+                case Rich():
+                    self._emit_rich(show)
+                case Redraw():
+                    self._redraw(show)
+
+    def _redraw(self, redraw: Redraw) -> None:
+        self._sink.clear()
+        if not redraw.blocks:
+            # Without anything new the front end would wait with the clearing.
+            self._sink.text("stdout", "")
+        for block in redraw.blocks:
+            if isinstance(block, Text):
+                self._sink.text(block.stream, block.text)
+            else:
+                self._emit_rich(block)
+        self._live = []
+
+    def _emit_rich(self, rich: Rich) -> None:
+        if self._labels and not rich.update:
+            self._sink.display(_label_bundle(rich.ranks), {}, None, False)
+        self._sink.display(rich.data, rich.metadata, rich.display_id, rich.update)
+
+
+def _label_bundle(ranks: RankSet) -> dict[str, str]:
+    label = f"[{ranks}]"
+    return {
+        "text/plain": label,
+        "text/html": f'<pre style="{QUIET_STYLE}">{html.escape(label)}</pre>',
+    }
+
+
+def _duration(seconds: int) -> str:
+    if seconds < 60:
+        return f"{seconds} s"
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02} min"

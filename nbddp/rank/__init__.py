@@ -1,0 +1,1 @@
+"""The rank process: runs cells. The only folder that imports torch."""

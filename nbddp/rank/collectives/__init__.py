@@ -1,0 +1,1 @@
+"""Process groups that are traced, can be freed when they hang, and are made again in place."""

@@ -1,0 +1,95 @@
+"""Operations that their caller waits for at once: most of them, and so the way to be quick.
+
+Runs in: the rank process, any thread. ``dist.all_reduce(x)`` tells torch's group that it waits
+(``asyncOp``). Then the wait can be done here, and no work of ours is needed.
+
+Between two operations the thread sleeps, and comes back to cold caches: what is done here costs
+four times what it costs in a loop of its own. So it is all in one function, with as few steps as
+possible, and says again what `Recorder.collective`, `Sites.here` and `TracedWork.wait` say; these
+are what is to be read. ``tests/bench/bench_trace.py`` measures it.
+"""
+
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from nbddp.rank.collectives.signatures import Known
+
+if TYPE_CHECKING:
+    from nbddp.rank.collectives.group import TracedGroup
+
+_now = time.monotonic_ns
+_ident = threading.get_ident
+_frame = sys._getframe
+
+
+def run(
+    group: "TracedGroup", inner: Any, known: Known, first: Any, second: Any, *more: Any
+) -> None:
+    """Record, compare, issue, and wait. To be called by the method of the group itself.
+
+    Raises:
+        CollectiveMismatchError: another rank of this machine has issued something else.
+        RuntimeError: what torch raises, or why the group was freed.
+    """
+    recorder, book = group.recorder, group.book
+    writer, sites = recorder.writer, recorder.sites
+    oldest = writer.oldest_text
+
+    between = sites.between
+    try:
+        frame = _frame(2 + between)
+        site, found_between, _ = sites.known[id(frame.f_code), frame.f_lasti]
+    except (ValueError, KeyError):
+        site, found_between = 0, -1
+    if found_between != between or site <= oldest:
+        site = sites.search(_frame(2))
+
+    signature, group_text = known.offset, book.offset
+    if signature <= oldest or group_text <= oldest:
+        signature, group_text = recorder.texts(known, book)
+    thread = _ident()
+    slot = writer.slots.get(thread) or writer.slot(thread)
+
+    digest = book.digest
+    book.seq = seq = book.seq + 1
+    book.digest = digest ^ (known.full + seq)
+    began = _now()
+    record = writer.issue(
+        signature, site, group_text, recorder.run_offset, seq, 0, -1, 0, 0, thread,
+        book.timeout_ms, began, slot,
+    )  # fmt: skip
+    work = None
+    try:
+        if book.has_peers and recorder.board.is_on:
+            wrong = recorder.board.check(book, seq, known, record)
+            if wrong is not None:
+                recorder.disagree(book, record, wrong)
+        work = inner(first, second, *more) if more else inner(first, second)
+        if work is not None:
+            work.wait()
+    except BaseException as error:
+        writer.end_wait(slot)
+        failure = _failure(group, record, error, began, digest, was_issued=work is not None)
+        if failure is not error:
+            inner = work = None  # see `works.Ended`
+            raise failure from error.with_traceback(None)
+        raise
+    ended = _now()
+    writer.end(slot, record, ended, ended - began)
+
+
+def _failure(
+    group: "TracedGroup", record: int, error: BaseException, began: int, digest: int, *,
+    was_issued: bool,
+) -> BaseException:  # fmt: skip
+    """Record what went wrong; gives what is to be raised."""
+    recorder, book = group.recorder, group.book
+    if was_issued:
+        now = _now()
+        recorder.writer.complete(record, now, now - began, f"{type(error).__name__}: {error}")
+        return group.failure(error) if isinstance(error, RuntimeError) else error
+    if book.ended is None and group.is_refused(record, error):
+        recorder.withdraw(book, digest)
+    return error

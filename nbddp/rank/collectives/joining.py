@@ -1,0 +1,64 @@
+"""For which other thread of this process a thread waits: what that one waits for, holds it too.
+
+Runs in: the rank process, I/O thread. Only waits without a time-out count: others end by
+themselves.
+"""
+
+import sys
+import threading
+import types
+from collections.abc import Mapping
+from concurrent.futures import thread as executors
+
+_FUTURES = executors.__file__.replace("thread.py", "_base.py")
+#: As `Thread.join` and what it calls have it.
+_NO_TIMEOUT = (None, -1)
+
+
+def awaited_thread(ident: int, frames: Mapping[int, types.FrameType]) -> int | None:
+    """The thread at the end of the chain of joins; None: this one waits for no thread."""
+    seen = {ident}
+    found: int | None = None
+    while True:
+        frame = frames.get(ident if found is None else found)
+        following = _next(frame, frames) if frame is not None else None
+        if following is None:
+            return found
+        if following in seen:
+            return None
+        seen.add(following)
+        found = following
+
+
+def _next(frame: types.FrameType, frames: Mapping[int, types.FrameType]) -> int | None:
+    """In ``thread.join()``, ``future.result()``: the thread that must end, or do the work."""
+    code = frame.f_code
+    if code.co_filename != threading.__file__:
+        return None
+    if code.co_name in ("join", "_wait_for_tstate_lock"):
+        thread = frame.f_locals.get("self")
+        is_endless = frame.f_locals.get("timeout") in _NO_TIMEOUT
+        return thread.ident if is_endless and isinstance(thread, threading.Thread) else None
+    caller = frame.f_back
+    if code.co_name != "wait" or caller is None or not _is(caller, _FUTURES, "result"):
+        return None
+    if caller.f_locals.get("timeout") is not None:
+        return None
+    return _worker_of(caller.f_locals.get("self"), frames)
+
+
+def _worker_of(future: object, frames: Mapping[int, types.FrameType]) -> int | None:
+    """The thread that works on a future; None: none has begun."""
+    for ident, innermost in frames.items():
+        frame: types.FrameType | None = innermost
+        while frame is not None:
+            if _is(frame, executors.__file__, "run"):
+                item = frame.f_locals.get("self")
+                if getattr(item, "future", sys) is future:
+                    return ident
+            frame = frame.f_back
+    return None
+
+
+def _is(frame: types.FrameType, file: str, name: str) -> bool:
+    return frame.f_code.co_name == name and frame.f_code.co_filename == file

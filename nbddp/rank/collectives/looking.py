@@ -1,0 +1,158 @@
+"""What this rank is doing, told by itself.
+
+Runs in: the rank process, I/O thread, also while the main thread waits in C++ without the GIL.
+"""
+
+import os
+import sys
+import threading
+import time
+import types
+from pathlib import Path
+
+from nbddp.rank import torch_private
+from nbddp.rank.collectives import joining
+from nbddp.rank.collectives.recorder import Recorder
+from nbddp.wire.observed import Activity, RankLook, ThreadLook, Wait
+
+#: Functions in which a thread waits for another thread of its own process: file, name. Such a
+#: thread issues nothing before that other one has given it something to do.
+_DORMANT = (
+    ("multiprocessing/queues.py", "_feed"),
+    ("torch/utils/data/_utils/pin_memory.py", "_pin_memory_loop"),
+    ("tqdm/_monitor.py", "run"),
+    ("multiprocessing/resource_sharer.py", "_serve"),
+)
+#: Likewise, if this is the innermost function: else the thread does what it was given.
+_DORMANT_INSIDE = (("concurrent/futures/thread.py", "_worker"),)
+_OWN_THREADS = ("nbddp-",)
+#: A thread in C++ counts as asleep if it used less processor time than this between two looks.
+_IDLE_TICKS = 0
+
+
+class Looking:
+    """Makes `RankLook`."""
+
+    def __init__(self, recorder: Recorder, rank: int) -> None:
+        self._recorder = recorder
+        self._rank = rank
+        self.activity: Activity = "idle"
+        self.is_fresh = False
+        self._ticks: dict[int, int] = {}  # processor time of threads at the last look
+
+    def look(self, last: int = 64) -> RankLook:
+        """Now, with the last operations."""
+        recorder = self._recorder
+        recorder.sweep()
+        version = recorder.writer.version
+        waits = {thread: (record, since) for thread, record, since in recorder.waits()}
+        threads = tuple(self._threads(waits))
+        return RankLook(
+            rank=self._rank,
+            pid=os.getpid(),
+            activity=self.activity,
+            version=version,
+            time_ns=time.monotonic_ns(),
+            run_id=recorder.run_id,
+            threads=threads,
+            groups=tuple(book.snapshot() for book in list(recorder.books.values())),
+            operations=recorder.operations(last),
+            group_count=torch_private.group_count(),
+            is_fresh=self.is_fresh,
+        )
+
+    def _threads(self, waits: dict[int, tuple[int, int]]) -> list[ThreadLook]:
+        frames = sys._current_frames()
+        # Our own would hold itself, and with it those of all threads and what is in them.
+        del frames[threading.get_ident()]
+        threads = [
+            (thread.ident, thread)
+            for thread in threading.enumerate()
+            if thread.ident is not None and not thread.name.startswith(_OWN_THREADS)
+        ]
+        ticks_now: dict[int, int] = {}
+        own: dict[int, Wait | None] = {}
+        for ident, thread in threads:
+            frame = frames.get(ident)
+            own[ident] = None
+            if ident in waits:
+                record, since = waits[ident]
+                own[ident] = Wait(kind="operation", record_ids=(record,), since_ns=since)
+            elif frame is not None and _is_in(frame, torch_private.BLOCKING_FUNCTIONS):
+                # After a fork Python may not know the number of its main thread.
+                is_main = thread is threading.main_thread()
+                native = os.getpid() if is_main else thread.native_id or 0
+                own[ident] = self._pending(native, ticks_now)
+        self._ticks = ticks_now
+        return [
+            self._thread(
+                thread, frames.get(ident), own[ident] or self._inherited(ident, own, frames)
+            )
+            for ident, thread in threads
+        ]
+
+    def _inherited(
+        self, ident: int, own: dict[int, Wait | None], frames: dict[int, types.FrameType]
+    ) -> Wait | None:
+        """Who waits for a thread waits for what holds that one."""
+        awaited = joining.awaited_thread(ident, frames)
+        return None if awaited is None else own.get(awaited)
+
+    def _thread(
+        self, thread: threading.Thread, frame: types.FrameType | None, wait: Wait | None
+    ) -> ThreadLook:
+        is_main = thread is threading.main_thread()
+        return ThreadLook(
+            name=thread.name,
+            is_main=is_main,
+            wait=wait,
+            is_dormant=not is_main
+            and frame is not None
+            and (_has(frame, _DORMANT) or _is_in(frame, _DORMANT_INSIDE)),
+            stack=self._recorder.sites.stack(frame),
+            innermost=frame.f_code.co_name if frame is not None else "",
+        )
+
+    def _pending(self, native: int, ticks_now: dict[int, int]) -> Wait | None:
+        """Inside C++ of torch: it waits if it sleeps and operations of this rank are open."""
+        ticks = _sleeping_ticks(native)
+        if ticks is None:
+            return None
+        ticks_now[native] = ticks
+        pending = [
+            operation
+            for operation in self._recorder.operations(0)
+            if operation.state == "scheduled"
+        ]
+        before = self._ticks.get(native)
+        if not pending or before is None or ticks - before > _IDLE_TICKS:
+            return None
+        return Wait(
+            kind="pending",
+            record_ids=tuple(operation.record_id for operation in pending),
+            since_ns=max(operation.time_created_ns for operation in pending),
+        )
+
+
+def _is_in(frame: types.FrameType, functions: tuple[tuple[str, str], ...]) -> bool:
+    """Whether the innermost frame is one of these functions: below it is C++."""
+    code = frame.f_code
+    return any(code.co_name == name and code.co_filename.endswith(file) for file, name in functions)
+
+
+def _has(frame: types.FrameType | None, functions: tuple[tuple[str, str], ...]) -> bool:
+    while frame is not None:
+        if _is_in(frame, functions):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _sleeping_ticks(native: int) -> int | None:
+    """Processor time of a thread in clock ticks if it sleeps now; None if it runs, or not known."""
+    try:
+        text = Path(f"/proc/self/task/{native}/stat").read_text()
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12]) if fields[0] == "S" else None

@@ -1,0 +1,318 @@
+"""Records what this rank's process groups do, in shared memory.
+
+Runs in: the rank process, any thread. The I/O thread reads it while the main thread is blocked.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from nbddp.rank.collectives.board import Board
+from nbddp.rank.collectives.signatures import Known, Signatures
+from nbddp.rank.collectives.sites import Sites
+from nbddp.wire.messages import OnMismatch
+from nbddp.wire.observed import GroupInfo, GroupMark, MessageCount, Mismatch, Operation
+from nbddp.wire.records import NodeMemory, Writer
+
+_now = time.monotonic_ns
+_ident = threading.get_ident
+#: So many open operations are looked through for those that have ended unnoticed.
+_SWEEP_AT = 16
+#: So many kinds of messages a group tells; whoever gives each message a tag has more.
+_MAX_COUNTS = 256
+
+
+@dataclass(eq=False)
+class GroupBook:
+    """What is counted of one group; survives its re-forming."""
+
+    info: GroupInfo
+    offset: int = 0  #: of its description in shared memory
+    epoch: int = 0  #: number of the `Reform` that made it last
+    seq: int = 0
+    digest: int = 0  #: of all collectives so far: what each of them was, and its number
+    #: Messages so far by direction, peer and tag; all begin at `p2p_base`.
+    p2p: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    p2p_base: int = 0
+    #: Tags of receives from any source: which message such a receive takes is known too late to
+    #: compare the two ends of what follows.
+    any_source_tags: set[int] = field(default_factory=set)
+    used_before: int = 0  #: operations before the cell that runs
+    is_broken: bool = False
+    #: What its operations raise now: it was freed and is not yet re-formed.
+    ended: Callable[[], BaseException] | None = None
+
+    def __post_init__(self) -> None:
+        self.has_peers = len(self.info.ranks) > 1
+        self.timeout_ms = self.info.timeout_ms
+
+    @property
+    def used(self) -> int:
+        """How many operations there were."""
+        return self.seq + sum(list(self.p2p.values()))
+
+    def snapshot(self) -> GroupInfo:
+        """The group as others see it."""
+        return msgspec.structs.replace(
+            self.info,
+            collective_seq_id=self.seq,
+            p2p_seq_id=max(self.p2p.values(), default=self.p2p_base),
+            p2p_base=self.p2p_base,
+            messages=self._messages(),
+        )
+
+    def _messages(self) -> tuple[MessageCount, ...] | None:
+        # For the I/O thread, while others count: a copy in one step.
+        counts = list(self.p2p.items())
+        if len(counts) > _MAX_COUNTS:
+            return None
+        return tuple(
+            MessageCount(direction=direction, peer=peer, tag=tag, count=count)
+            for (direction, peer, tag), count in counts
+        )
+
+    def restart(self, epoch: int, seq: int, p2p_base: int) -> None:
+        """All members go on counting from the same numbers."""
+        self.epoch = epoch
+        self.seq = seq
+        self.digest = 0
+        self.p2p.clear()
+        self.p2p_base = p2p_base
+        self.any_source_tags.clear()
+        self.is_broken = False
+        self.ended = None
+
+
+class Recorder:
+    """One per rank."""
+
+    def __init__(
+        self, memory: NodeMemory, local_rank: int, rank: int, cell_of: Callable[[str], int],
+        machinery: tuple[str, ...], *, first_local: int = 0,
+    ) -> None:  # fmt: skip
+        self.writer = Writer(memory, local_rank)
+        self._reader = memory.reader(local_rank)
+        self.sites = Sites(cell_of, self.writer, machinery)
+        self.signatures = Signatures()
+        self.board = Board(memory, local_rank, rank, first_local)
+        self.rank = rank
+        self.books: dict[str, GroupBook] = {}  # by pg_id, in the order of creation
+        self.open: dict[int, Any] = {}  # works by record
+        self._sweep_at = _SWEEP_AT
+        self.mismatches: list[Mismatch] = []
+        self.on_mismatch: OnMismatch = "raise"
+        self.check = False  #: compare with members on other machines before each collective
+        self.is_careful = False  #: `check`, or this is a child
+        self.run_id = ""
+        self.run_offset = 0
+        os.register_at_fork(after_in_child=self._become_child)
+        self.is_child = False
+
+    def _become_child(self) -> None:
+        """A forked child of the rank must not write into its records."""
+        self.is_child = self.is_careful = True
+
+    # --- cells ---------------------------------------------------------------------------------
+
+    def begin_cell(self, run_id: str, on_mismatch: OnMismatch, *, check: bool = False) -> None:
+        """What is recorded from now on belongs to this cell."""
+        self.check = self.is_careful = check
+        self.run_id = run_id
+        self.on_mismatch = on_mismatch
+        self.board.is_on = on_mismatch != "off"
+        self.mismatches = []
+        for book in self.books.values():
+            book.used_before = book.used
+        self.sites.forget()
+        self.writer.forget_threads(thread.ident or 0 for thread in threading.enumerate())
+        self.run_offset = self.writer.text(("run", run_id), lambda: RunText(run_id))
+        self.writer.touch()
+
+    def end_cell(self) -> tuple[GroupMark, ...]:
+        """Where the groups stand that the cell has used, or that are broken."""
+        self.sweep()
+        open_by_group: dict[str, int] = {}
+        for work in self.open.values():
+            pg_id = work.pg_id
+            open_by_group[pg_id] = open_by_group.get(pg_id, 0) + 1
+        marks = tuple(
+            GroupMark(
+                pg_id=book.info.pg_id,
+                collective_seq_id=book.seq,
+                digest=book.digest,
+                open=open_by_group.get(book.info.pg_id, 0),
+                is_broken=book.is_broken,
+            )
+            for book in self.books.values()
+            if book.is_broken or (self.run_id and book.used != book.used_before)
+        )
+        self.run_id = ""
+        self.run_offset = 0
+        self.writer.touch()
+        return marks
+
+    # --- operations ----------------------------------------------------------------------------
+
+    def collective(self, book: GroupBook, known: Known, depth: int = 3, timeout_ms: int = 0) -> int:
+        """A collective is about to be issued; gives its record. See also `at_once.run`.
+
+        Raises:
+            CollectiveMismatchError: another rank of this machine has issued something else.
+        """
+        site = self.sites.here(depth)
+        book.seq = seq = book.seq + 1
+        book.digest ^= known.full + seq  # also told from the same in another order
+        record = self._issue(book, known, site, seq, 0, -1, 0, timeout_ms)
+        if self.board.is_on and book.has_peers:
+            wrong = self.board.check(book, seq, known, record)
+            if wrong is not None:
+                self.disagree(book, record, wrong)
+        return record
+
+    def message(self, book: GroupBook, known: Known, direction: str, peer: int, tag: int) -> int:
+        """A send or a receive is about to be issued; gives its record. Raises as `collective`."""
+        site = self.sites.here(3)
+        key = (direction, peer, tag)
+        book.p2p[key] = count = book.p2p.get(key, book.p2p_base) + 1
+        record = self._issue(book, known, site, 0, count, peer, tag, 0)
+        if peer < 0:
+            book.any_source_tags.add(tag)
+        elif self.board.is_on and (direction == "send" or tag not in book.any_source_tags):
+            wrong = self.board.check_message(book, direction, peer, tag, count, known, record)
+            if wrong is not None:
+                self.disagree(book, record, wrong)
+        return record
+
+    def withdraw(self, book: GroupBook, digest: int) -> None:
+        """The collective issued last has failed before anything was sent: it does not count."""
+        self.board.withdraw(book, book.seq)
+        book.seq -= 1
+        book.digest = digest
+
+    def withdraw_message(self, book: GroupBook, direction: str, peer: int, tag: int) -> None:
+        """The message issued last has failed before anything was sent: it does not count."""
+        book.p2p[direction, peer, tag] -= 1
+
+    def received_from_any(self, book: GroupBook, source: int, record: int) -> None:
+        """A receive from any source has got the next message of this member of the group."""
+        operation = self.operation(record)
+        if operation is not None and 0 <= source < len(book.info.ranks):
+            key = ("recv", book.info.ranks[source], operation.tag)
+            book.p2p[key] = book.p2p.get(key, book.p2p_base) + 1
+
+    def other(self, known: Known, book: GroupBook | None = None, timeout_ms: int = 0) -> int:
+        """The creation of a group, or a wait for the store; gives its record."""
+        return self._issue(book, known, self.sites.here(3), 0, 0, -1, 0, timeout_ms)
+
+    def _issue(  # noqa: PLR0917 - by position: keywords cost
+        self, book: GroupBook | None, known: Known, site: int, seq: int, p2p_seq: int, peer: int,
+        tag: int, timeout_ms: int,
+    ) -> int:  # fmt: skip
+        signature, group = self.texts(known, book)
+        if book is not None:
+            timeout_ms = timeout_ms or book.info.timeout_ms
+        return self.writer.issue(
+            signature, site, group, self.run_offset, seq, p2p_seq, peer, tag, 0, _ident(),
+            timeout_ms, _now(),
+        )  # fmt: skip
+
+    def texts(self, known: Known, book: GroupBook | None) -> tuple[int, int]:
+        """Offsets of what an operation is and of its group, written again where they are old."""
+        writer = self.writer
+        signature, group = known.offset, 0
+        if signature <= writer.oldest_text:
+            signature = known.offset = writer.text(known, lambda: known.signature)
+        if book is not None:
+            group = book.offset
+            if group <= writer.oldest_text:
+                info = book.info
+                group = book.offset = writer.text(info, lambda: info)
+        return signature, group
+
+    def opened(self, record: int, work: Any) -> None:
+        """An operation goes on while its caller does something else."""
+        self.open[record] = work
+        if len(self.open) > self._sweep_at:
+            self.sweep()
+            # Gloo never tells of messages that nobody waits for.
+            self._sweep_at = max(_SWEEP_AT, 2 * len(self.open))
+
+    def disagree(self, book: GroupBook, record: int, wrong: Mismatch) -> None:
+        """Note a disagreement; raise it if that is wanted. Raises as `collective`."""
+        self.mismatches.append(wrong)
+        if self.on_mismatch == "raise":
+            error = mismatch_error(wrong)
+            self.writer.complete(record, _now(), 0, f"{type(error).__name__}: {error}")
+            book.is_broken = True
+            # Whoever goes on all the same would pair the next call with another one of the peers.
+            book.ended = lambda: mismatch_error(wrong)
+            raise error
+
+    def operation(self, record: int) -> Operation | None:
+        """One of this rank's own operations."""
+        return self._reader.operation(record)
+
+    def operations(self, last: int = 64) -> tuple[Operation, ...]:
+        """This rank's own operations, see `Reader.operations`."""
+        return self._reader.operations(last)
+
+    def waits(self) -> tuple[tuple[int, int, int], ...]:
+        """``(thread, record, since)`` of each thread that waits."""
+        return self._reader.waits()
+
+    def abandon(self, pg_id: str) -> None:
+        """The group was made anew: what was open in it never ends."""
+        for work in list(self.open.values()):
+            if work.pg_id == pg_id:
+                work.abandon()
+
+    def sweep(self) -> None:
+        """Notice the end of operations that nobody has waited for."""
+        for record, work in list(self.open.items()):
+            work.notice(record)
+
+
+class RunText(msgspec.Struct, frozen=True):
+    """The id of a cell, as a text in shared memory."""
+
+    text: str
+
+
+def mismatch_error(wrong: Mismatch) -> BaseException:
+    """What the rank raises that has seen it."""
+    from nbddp.errors import CollectiveMismatchError  # noqa: PLC0415
+
+    mine, theirs = wrong.mine, wrong.theirs
+    return CollectiveMismatchError(
+        f"rank {wrong.rank} and rank {wrong.peer} disagree in {', '.join(wrong.fields)}\n"
+        f"  rank {wrong.rank:<4} {describe(mine)}\n"
+        f"  rank {wrong.peer:<4} {describe(theirs)}\n"
+        "  nothing was sent; every variable is kept"
+    )
+
+
+def describe(operation: Any) -> str:
+    """An operation in a line or two: what, with what, where."""
+    found = operation.signature
+    number = operation.collective_seq_id or operation.p2p_seq_id
+    details = [
+        " ".join(
+            f"{dtype}{list(size)}"
+            for dtype, size in zip(found.input_dtypes[:4], found.input_sizes[:4], strict=False)
+        )
+        or " ".join(
+            f"{dtype}{list(size)}"
+            for dtype, size in zip(found.output_dtypes[:4], found.output_sizes[:4], strict=False)
+        ),
+        f"op={found.reduce_op}" if found.reduce_op else "",
+        f"root={found.root}" if found.root >= 0 else "",
+        f"peer={operation.peer}" if operation.peer >= 0 else "",
+    ]
+    source = f"\n            {operation.site.source}" if operation.site.source else ""
+    text = ", ".join(part for part in details if part)
+    return f"{found.op} #{number} ({text}) at {operation.site}{source}"

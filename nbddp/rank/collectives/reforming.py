@@ -1,0 +1,139 @@
+"""Makes groups again, in place, after some of their operations were ended.
+
+Runs in: the rank process, main thread, between cells. All ranks do the same in the same order, with
+a store prefix that was never used, so that they meet.
+"""
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from nbddp.rank import torch_private
+from nbddp.rank.collectives import checking, sockets
+from nbddp.rank.collectives.creating import Creator
+from nbddp.rank.collectives.group import TracedGroup
+from nbddp.rank.collectives.recorder import GroupBook, Recorder
+from nbddp.wire.messages import Reform
+from nbddp.wire.observed import GroupInfo
+
+#: Of everything that is done here: a peer that died meanwhile must not hold the others for long.
+_TIMEOUT_S = 15.0
+#: Of the store that groups have afterwards; torch's default for process groups.
+_STORE_TIMEOUT_S = 1800.0
+
+
+class Reforming:
+    """Answers `Reform` requests of one rank."""
+
+    def __init__(self, creator: Creator, recorder: Recorder, prefix: str) -> None:
+        self._creator = creator
+        self._recorder = recorder
+        self._prefix = prefix
+        self._client: Any = None
+        #: Number of the request by which this process took the place of another; 0: it did not.
+        self.joined = 0
+
+    def reform(self, request: Reform) -> None:
+        """Make the groups of the request again, and see that they work.
+
+        Raises:
+            RuntimeError: a peer is missing, or a group does not work.
+        """
+        self._creator.ended = None
+        try:
+            self._form(request, self._store(request.number))
+        except BaseException:
+            self._client = None  # what was ended may have been its connection
+            raise
+
+    def _form(self, request: Reform, store: Any) -> None:
+        rank = self._recorder.rank
+        for info in request.groups:
+            if rank in info.ranks:
+                self._reform_one(info, store, request.number)
+        torch_private.set_group_count(request.group_count)
+        if rank in request.fresh:
+            self.joined = request.number
+        torch_private.reset_modules()
+        for info in request.groups:
+            if rank in info.ranks:
+                _check(self._creator.groups[info.pg_id])
+
+    def _store(self, number: int) -> Any:
+        if self._client is None:
+            host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            self._client = torch_private.new_store_client(host, port, _STORE_TIMEOUT_S)
+        store = PrefixStore(f"{self._prefix}/reform/{number}", self._client)
+        torch_private.mark_pool_store(store, f"{self._prefix}/reform/{number}")
+        return store
+
+    def _reform_one(self, info: GroupInfo, store: Any, number: int) -> None:
+        name = f"{info.name}~{number}"
+        members = list(info.ranks)
+        index = members.index(self._recorder.rank)
+        self._creator.meet(store, name, members, index, timedelta(seconds=_TIMEOUT_S))
+        group = self._creator.groups.get(info.pg_id)
+        if group is None:
+            group = self._join(info, store, number)
+        else:
+            sockets.shut(group.fds)  # destroying waits for operations in flight
+            old = group.inner
+            inner, group.fds = self._creator.make_inner(self._arguments(group, info), name, store)
+            group.replace(inner)
+            del old
+        self._recorder.abandon(info.pg_id)
+        group.book.restart(number, info.collective_seq_id, info.p2p_seq_id)
+        self._recorder.board.forget(info.pg_id)
+        below = PrefixStore(f"{name}/", store)
+        torch_private.mark_pool_store(below, f"{self._prefix}/reform/{number}/{name}")
+        torch_private.set_registered_store(group, below)
+
+    def _arguments(self, group: TracedGroup, info: GroupInfo) -> dict[str, Any]:
+        found = dict(group.creation)
+        if "group_rank" in found:
+            return found
+        return self._fresh_arguments(info)  # made by split_group: no call to repeat
+
+    def _fresh_arguments(self, info: GroupInfo) -> dict[str, Any]:
+        rank = self._recorder.rank
+        # Without a default group torch's helper does not ask for its rank in it.
+        is_default = info.desc == "default_pg" or torch_private.default_group() is None
+        milliseconds = info.timeout_ms or _TIMEOUT_S * 1000
+        return {
+            "group_size": len(info.ranks),
+            "group_rank": info.ranks.index(rank),
+            "global_ranks_in_group": [] if is_default else list(info.ranks),
+            "backend": dist.Backend(info.backend),
+            "store": None,
+            "group_name": info.name,
+            "timeout": timedelta(milliseconds=milliseconds),
+            "group_desc": info.desc,
+        }
+
+    def _join(self, info: GroupInfo, store: Any, number: int) -> TracedGroup:
+        """This process is new: it makes a group that the others have."""
+        arguments = self._fresh_arguments(info)
+        inner, fds = self._creator.make_inner(arguments, f"{info.name}~{number}", store)
+        group = self._creator.wrap(inner, GroupBook(info), arguments)
+        group.fds = fds
+        torch_private.register_group(group, info.backend, store, info.name, info.ranks)
+        if info.desc == "default_pg":
+            torch_private.set_default_group(group)
+        return group
+
+
+def _check(group: TracedGroup) -> None:
+    """One all_reduce, past the records: it is not the user's."""
+    ones = torch.ones(1, device=checking.device_of(group.inner))
+    options = dist.AllreduceOptions()
+    work = group.inner.allreduce([ones], options)
+    if work is not None:
+        work.wait(timedelta(seconds=_TIMEOUT_S))
+    if int(ones.item()) != group.size():
+        raise RuntimeError(
+            f"group {group.group_name} does not work: a sum of {group.size()} ones is {ones.item()}"
+        )

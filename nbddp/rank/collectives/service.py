@@ -1,0 +1,104 @@
+"""The collectives of one rank, as the rank's server uses them.
+
+Runs in: the rank process. `answer` on the I/O thread, all else on the main thread.
+
+    RankServer --begin_cell, end_cell, reform--> Collectives --> Recorder, Creator, Reforming
+    nbddp-io   --------------answer-----------> Collectives --> Looking, Freeing
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from nbddp.errors import CollectiveAbortedError
+from nbddp.rank.collectives import syncing
+from nbddp.rank.collectives.creating import Creator
+from nbddp.rank.collectives.freeing import Freeing
+from nbddp.rank.collectives.looking import Looking
+from nbddp.rank.collectives.recorder import Recorder
+from nbddp.rank.collectives.reforming import Reforming
+from nbddp.wire.launch import RankLaunch
+from nbddp.wire.messages import Execute, Free, Freed, Look, Looked, Reform
+from nbddp.wire.observed import GroupMark, Mismatch
+from nbddp.wire.records import NodeMemory
+
+_MACHINERY = ("torch", "IPython", "ipykernel", "functorch")
+
+
+class Collectives:
+    """Traces, frees and re-forms the process groups of this rank."""
+
+    def __init__(
+        self, launch: RankLaunch, memory: NodeMemory, cell_of: Callable[[str], int]
+    ) -> None:
+        packages = Path(torch.__file__).parents[1]
+        self.recorder = Recorder(
+            memory,
+            launch.local_rank,
+            launch.rank,
+            cell_of,
+            tuple(f"{packages / name}{os.sep}" for name in _MACHINERY),
+            first_local=launch.rank - launch.local_rank,
+        )
+        self.creator = Creator(self.recorder)
+        self._looking = Looking(self.recorder, launch.rank)
+        self._freeing = Freeing(
+            self.creator,
+            self.recorder,
+            launch.master_port,
+            lambda: self._looking.activity == "reforming",
+        )
+        self._looking.is_fresh = launch.joins
+        self._reforming = Reforming(self.creator, self.recorder, f"nbddp/{launch.pool.generation}")
+
+    def install(self) -> bool:
+        """Trace every group from now on; False if this version of torch cannot have it."""
+        return self.creator.install()
+
+    # --- cells ---------------------------------------------------------------------------------
+
+    def begin_cell(self, request: Execute) -> None:
+        """A cell begins."""
+        self._freeing.begin_cell()
+        self.recorder.begin_cell(request.run_id, request.on_mismatch, check=request.check)
+        self._looking.activity = "running"
+
+    def end_cell(self) -> tuple[tuple[Mismatch, ...], tuple[GroupMark, ...]]:
+        """A cell has ended: what was seen in it, and where its groups stand."""
+        self._looking.activity = "idle"
+        marks = self.recorder.end_cell()
+        return tuple(self.recorder.mismatches), marks
+
+    def was_freed(self, error: BaseException | None) -> bool:
+        """Whether an error of the cell came about because operations were ended by us."""
+        seen: set[int] = set()
+        found = error
+        while found is not None and id(found) not in seen:
+            if isinstance(found, CollectiveAbortedError):
+                return True
+            seen.add(id(found))
+            found = found.__cause__ or found.__context__
+        # What C++ raises to its caller cannot be exchanged everywhere.
+        return self._freeing.was_fired and isinstance(error, RuntimeError | KeyboardInterrupt)
+
+    def reform(self, request: Reform) -> None:
+        """Make groups again. Raises what `Reforming.reform` raises."""
+        self._looking.activity = "reforming"
+        try:
+            self._reforming.reform(request)
+            syncing.joined = self._reforming.joined
+        finally:
+            self._looking.activity = "idle"
+            self.recorder.writer.touch()
+
+    # --- the I/O thread ------------------------------------------------------------------------
+
+    def answer(self, request: Look | Free) -> Looked | Freed:
+        """At once, whatever the main thread does."""
+        if isinstance(request, Free):
+            return self._freeing.handle(request)
+        return Looked(
+            number=request.number, rank=self.recorder.rank, look=self._looking.look(request.last)
+        )

@@ -1,0 +1,155 @@
+"""``nbddp.sync``: bring ranks up to date, for example one that took the place of another.
+
+Runs in: the rank process, main thread, in a cell of the user's.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from nbddp.errors import BadOptionError
+
+#: When this process took the place of another, counting up; 0: it did not. Set by
+#: `Collectives.reform`.
+joined = 0
+
+_SHARDED = ("FullyShardedDataParallel", "ZeroRedundancyOptimizer")
+
+
+def sync(*objects: Any, src: int | None = None, group: Any = None) -> None:
+    """Give all ranks of a group the state that one of them has.
+
+    Call it on every rank, in the same order, with the same objects::
+
+        nbddp.sync(model, optimizer, src=0)
+
+    Args:
+        objects: tensors (any shape; equal shapes and dtypes on all ranks), or whatever has
+            ``state_dict()`` and ``load_state_dict()``: modules, optimizers, schedulers, scalers.
+            DistributedDataParallel modules are unwrapped.
+        src: global rank that has the state; default: the one that has been there longest, the
+            lowest of several.
+        group: process group; default: all ranks.
+
+    Raises:
+        BadOptionError: an object has no state, is sharded (a DTensor: every rank has its own
+            part of it), or there is no such rank.
+    """
+    if not objects:
+        raise BadOptionError("nbddp.sync: what? Next: nbddp.sync(model, optimizer, src=0)")
+    members = dist.get_process_group_ranks(group or dist.group.WORLD)
+    if src is not None and src not in members:
+        raise BadOptionError(f"nbddp.sync: src={src} is no member; legal: {members}")
+    for number, item in enumerate(objects):
+        _check(number, item)
+    source = _source(members, group) if src is None else src
+    for item in objects:
+        if isinstance(item, torch.Tensor):
+            _broadcast(item, source, group)
+        else:
+            _sync_state(item, source, group)
+
+
+def _source(members: list[int], group: Any) -> int:
+    """The ranks have to ask: one that is new does not know who was replaced before it."""
+    times: list[Any] = [None] * len(members)
+    dist.all_gather_object(times, joined, group=group)
+    return min(zip(times, members, strict=True))[1]
+
+
+def _check(number: int, item: Any) -> None:
+    name = f"argument {number + 1}, a {type(item).__name__}"
+    if isinstance(item, torch.Tensor):
+        tensors = [item]
+    elif hasattr(item, "state_dict") and hasattr(item, "load_state_dict"):
+        tensors = _tensors_of(item)
+    else:
+        raise BadOptionError(
+            f"nbddp.sync: {name}, has no state; legal: tensors, and what has state_dict() and "
+            "load_state_dict(), such as modules and optimizers"
+        )
+    if any(hasattr(tensor, "device_mesh") for tensor in tensors) or _is_sharded(item):
+        raise BadOptionError(
+            f"nbddp.sync: {name}, is sharded: no rank has all of it. "
+            "Next: load a checkpoint with torch.distributed.checkpoint"
+        )
+
+
+def _tensors_of(item: Any) -> list[Any]:
+    """Parameters of a module, or those that an optimizer works on."""
+    if isinstance(item, torch.optim.Optimizer):
+        return [tensor for group in item.param_groups for tensor in group["params"]]
+    parameters = getattr(item, "parameters", None)
+    return list(parameters()) if callable(parameters) else []
+
+
+def _is_sharded(item: Any) -> bool:
+    """Of a kind that keeps a part on each rank. By name: none of them must be imported for this."""
+    parts = item.modules() if isinstance(item, torch.nn.Module) else [item]
+    return any(kind.__name__ in _SHARDED for part in parts for kind in type(part).__mro__)
+
+
+def _sync_state(item: Any, source: int, group: Any) -> None:
+    """Structure and small values as an object, tensors as tensors."""
+    target = item.module if isinstance(item, torch.nn.parallel.DistributedDataParallel) else item
+    is_source = dist.get_rank() == source
+    state = target.state_dict() if is_source else None
+    tensors: list[torch.Tensor] = []
+    skeleton = [_split(state, tensors) if is_source else None]
+    dist.broadcast_object_list(skeleton, source, group=group)
+    if not is_source:
+        _make(skeleton[0], tensors)
+    for tensor in tensors:
+        _broadcast(tensor, source, group)
+    if not is_source:
+        target.load_state_dict(_join(skeleton[0], tensors))
+
+
+def _broadcast(tensor: torch.Tensor, source: int, group: Any) -> None:
+    """As bytes, one after another: Gloo knows neither all dtypes nor steps between elements."""
+    target = tensor.detach()
+    flat = target.contiguous().reshape(-1)
+    dist.broadcast(flat.view(torch.uint8), source, group=group)
+    if flat.data_ptr() != target.data_ptr():
+        target.copy_(flat.view_as(target))
+
+
+class _Place:
+    """Stands for a tensor in a state."""
+
+    def __init__(self, index: int, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
+        self.index, self.shape, self.dtype, self.device = index, shape, dtype, device
+
+
+def _split(value: Any, tensors: list[torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        tensors.append(value.detach().contiguous())
+        return _Place(len(tensors) - 1, tuple(value.shape), value.dtype, value.device.type)
+    if isinstance(value, dict):
+        return {key: _split(item, tensors) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_split(item, tensors) for item in value]
+    return value
+
+
+def _make(value: Any, tensors: list[torch.Tensor]) -> None:
+    """Room for the tensors, in the order of their numbers."""
+    if isinstance(value, _Place):
+        tensors.append(torch.empty(value.shape, dtype=value.dtype, device=value.device))
+    elif isinstance(value, dict):
+        for item in value.values():
+            _make(item, tensors)
+    elif isinstance(value, list):
+        for item in value:
+            _make(item, tensors)
+
+
+def _join(value: Any, tensors: list[torch.Tensor]) -> Any:
+    if isinstance(value, _Place):
+        return tensors[value.index]
+    if isinstance(value, dict):
+        return {key: _join(item, tensors) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_join(item, tensors) for item in value]
+    return value

@@ -1,0 +1,239 @@
+"""The handle of an operation of a traced group.
+
+Runs in: the rank process, any thread.
+"""
+
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from nbddp.rank.collectives.anysource import Senders
+
+if TYPE_CHECKING:
+    from nbddp.rank.collectives.group import TracedGroup
+
+_now = time.monotonic_ns
+_ident = threading.get_ident
+#: A message is looked for after a quarter of the time waited so far, within these limits.
+_SHORTEST_S, _LONGEST_S = 0.0002, 0.02
+_NO_LIMIT_MS = 30 * 60 * 1000  # as torch has it
+
+
+class Ended:
+    """In the place of a work that we have ended.
+
+    Python keeps the last traceback and all that is in it: the work itself would keep the sockets
+    and threads of a group that was formed again since.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error.with_traceback(None)
+
+    def is_completed(self) -> bool:
+        """It has ended."""
+        return True
+
+    def is_success(self) -> bool:
+        """Not well."""
+        return False
+
+    def exception(self) -> BaseException:
+        """What torch has raised."""
+        return self._error
+
+    def wait(self, *_: Any) -> Any:
+        """Raises what torch has raised."""
+        raise self._error
+
+    synchronize = result = get_future = source_rank = wait
+
+
+class TracedWork(dist.Work):
+    """A handle of one operation."""
+
+    def __init__(self, inner: Any, group: "TracedGroup", record: int) -> None:
+        super().__init__()
+        self._inner = inner
+        self._group = group
+        self._record = record
+
+    _is_open = True
+
+    @property
+    def pg_id(self) -> str:
+        """Of the group that it belongs to."""
+        return self._group.book.info.pg_id
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Wait for the end; says so in the records meanwhile."""
+        group, record = self._group, self._record
+        recorder = group.recorder
+        if recorder.is_child:
+            return _wait(self._inner, timeout)
+        writer = recorder.writer
+        began = _now()
+        if timeout is not None:
+            writer.set_timeout(record, int(timeout.total_seconds() * 1000), began)
+        slot = writer.begin_wait(_ident(), record, began)
+        try:
+            result = self._inner.wait() if timeout is None else self._inner.wait(timeout)
+        except BaseException as error:
+            writer.end_wait(slot)
+            self._close(began, error)
+            if isinstance(error, RuntimeError):
+                failure = group.failure(error)
+                if failure is not error:
+                    self._inner = Ended(error)
+                    raise failure from error
+            raise
+        if self._is_open:
+            self._is_open = False
+            recorder.open.pop(record, None)
+            ended = _now()
+            writer.end(slot, record, ended, ended - began)
+        else:
+            writer.end_wait(slot)
+        return True if result is None else result
+
+    def _close(self, began: int, error: BaseException | None) -> None:
+        if self._is_open:
+            self._is_open = False
+            recorder = self._group.recorder
+            recorder.open.pop(self._record, None)
+            now = _now()
+            text = "" if error is None else f"{type(error).__name__}: {error}"
+            recorder.writer.complete(self._record, now, now - began, text)
+
+    def notice(self, record: int) -> None:
+        """Look whether it has ended without anybody waiting. For any thread, quick."""
+        if self._inner.is_completed():
+            # Whether it went well is not asked: torch warns of that. A peer that failed says so.
+            self._close(_now(), None)
+
+    def abandon(self) -> None:
+        """Its group was made anew: it never ends, and nobody need keep it."""
+        error = RuntimeError("its group was formed again before it had ended")
+        self._close(_now(), error)
+        self._inner = Ended(error)
+
+    def get_future(self) -> Any:
+        """The future of the operation inside; its end is recorded when it comes."""
+        future = self._inner.get_future()
+        future.add_done_callback(self._see_future)
+        return future
+
+    def _see_future(self, future: Any) -> None:
+        if self._is_open and not self._group.recorder.is_child:
+            self.notice(self._record)
+
+    def is_completed(self) -> bool:
+        """Whether the operation has ended."""
+        done = bool(self._inner.is_completed())
+        if done and self._is_open:
+            self.notice(self._record)
+        return done
+
+    def is_success(self) -> bool:
+        """Whether it has ended well."""
+        return bool(self._inner.is_success())
+
+    def exception(self) -> Any:
+        """Its error."""
+        return self._inner.exception()
+
+    def result(self) -> Any:
+        """Its tensors."""
+        return self._inner.result()
+
+    def synchronize(self) -> None:
+        """Let the current stream wait for it."""
+        self._inner.synchronize()
+
+    def source_rank(self) -> int:
+        """Where a message from any source came from."""
+        return int(self._inner.source_rank())
+
+    _source_rank = source_rank
+
+    def _get_op_type(self) -> Any:
+        return self._inner._get_op_type()
+
+    def _get_duration(self) -> Any:
+        return self._inner._get_duration()
+
+    def get_future_result(self) -> Any:
+        """As of a stock work."""
+        return self._inner.get_future_result()
+
+    def block_current_stream(self) -> None:
+        """As of a stock work."""
+        self._inner.block_current_stream()
+
+    def __getattr__(self, name: str) -> Any:
+        # Called only for what is not above: names that other versions of torch have.
+        return getattr(self.__dict__["_inner"], name)
+
+
+def _wait(inner: Any, timeout: Any) -> bool:
+    return bool(inner.wait() if timeout is None else inner.wait(timeout))
+
+
+class AnySourceWork(TracedWork):
+    """A receive from any source: whose message it was is known at its end."""
+
+    def wait(self, timeout: Any = None) -> bool:
+        """As of any work; the message then counts as one from its source."""
+        was_open = self._is_open
+        if was_open and not self._group.recorder.is_child:
+            timeout = self._await_sender(timeout)
+        done = super().wait(timeout)
+        group = self._group
+        if was_open and not group.recorder.is_child:
+            group.recorder.received_from_any(group.book, self.source_rank(), self._record)
+        return done
+
+    def _await_sender(self, timeout: timedelta | None) -> timedelta | None:
+        """Wait until a message is on its way; gives what is left of the time-out.
+
+        Nothing is done if a member is on another machine: its records cannot be read here.
+        """
+        group, record = self._group, self._record
+        recorder, book = group.recorder, group.book
+        own = recorder.operation(record)
+        found = [(rank, recorder.board.reader_of(rank)) for rank in book.info.ranks]
+        readers = [(r, reader) for r, reader in found if reader is not None and r != recorder.rank]
+        if own is None or len(readers) < len(found) - 1:
+            return timeout
+        began = _now()
+        if timeout is not None:
+            recorder.writer.set_timeout(record, int(timeout.total_seconds() * 1000), began)
+        limit = timeout or timedelta(milliseconds=book.info.timeout_ms or _NO_LIMIT_MS)
+        slot = recorder.writer.begin_wait(_ident(), record, began)
+        try:
+            passed = self._look_for_message(Senders(readers, own, recorder.rank), own.tag, limit)
+        except BaseException as error:
+            recorder.writer.end_wait(slot)
+            self._close(began, error)
+            self._inner = Ended(error)
+            raise
+        recorder.writer.end_wait(slot)
+        if passed >= limit:
+            return timedelta(milliseconds=1)  # torch says that the time is over
+        return None if timeout is None else limit - passed
+
+    def _look_for_message(self, senders: Senders, tag: int, limit: timedelta) -> timedelta:
+        """Gives the time that it took, at least ``limit`` if none has come."""
+        book = self._group.book
+        ranks = book.info.ranks
+        began = time.monotonic()
+        while True:
+            taken = {rank: book.p2p.get(("recv", rank, tag), book.p2p_base) for rank in ranks}
+            passed_s = time.monotonic() - began
+            if senders.has_message(taken) or passed_s >= limit.total_seconds():
+                return timedelta(seconds=passed_s)
+            if book.ended is not None:
+                raise book.ended()
+            time.sleep(min(max(passed_s / 4, _SHORTEST_S), _LONGEST_S))

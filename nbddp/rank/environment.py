@@ -1,0 +1,164 @@
+"""The environment of a rank: what torchrun gives, and the process group.
+
+Runs in: the rank process, once, before the first cell.
+
+Sources: torchrun's variables, ``torch/distributed/run.py`` ("Environment Variables") and
+``torch/distributed/elastic/agent/server/local_elastic_agent.py``.
+"""
+
+import os
+import sys
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from nbddp.errors import BadOptionError
+from nbddp.rank import torch_private
+from nbddp.settings import AGENT_PID_ENV, POOL_ID_ENV, RANK_MARK_ENV, USER_PYTHONPATH_ENV
+from nbddp.wire.launch import RankLaunch
+from nbddp.wire.parts import PoolSpec
+
+_ROLE = "default"
+
+
+def prepare(launch: RankLaunch) -> None:
+    """Set variables, folder, import path and threads.
+
+    Raises:
+        OSError: the working folder cannot be entered.
+    """
+    os.environ.pop(AGENT_PID_ENV, None)
+    python_path = os.environ.pop(USER_PYTHONPATH_ENV, "")
+    if python_path:
+        os.environ["PYTHONPATH"] = python_path
+    else:
+        os.environ.pop("PYTHONPATH", None)
+    os.environ.update(variables(launch))
+    os.chdir(launch.pool.cwd)
+    sys.path[:] = launch.pool.sys_path
+    sys.argv = [""]
+    torch.set_num_threads(launch.pool.threads)
+
+
+def variables(launch: RankLaunch) -> dict[str, str]:
+    """The variables of this rank; those the user gave win."""
+    pool = launch.pool
+    found = {
+        "RANK": launch.rank,
+        "LOCAL_RANK": launch.local_rank,
+        "GROUP_RANK": launch.node,
+        "ROLE_RANK": launch.rank,
+        "ROLE_NAME": _ROLE,
+        "WORLD_SIZE": pool.world_size,
+        "LOCAL_WORLD_SIZE": pool.nproc_per_node,
+        "GROUP_WORLD_SIZE": pool.nnodes,
+        "ROLE_WORLD_SIZE": pool.world_size,
+        "MASTER_ADDR": launch.master_addr,
+        "MASTER_PORT": launch.master_port,
+        "TORCHELASTIC_RUN_ID": pool.pool_id,
+        "TORCHELASTIC_RESTART_COUNT": pool.generation,
+        "TORCHELASTIC_MAX_RESTARTS": pool.generation,
+        "TORCHELASTIC_USE_AGENT_STORE": True,
+        "OMP_NUM_THREADS": pool.threads,
+        POOL_ID_ENV: pool.pool_id,
+        RANK_MARK_ENV: launch.mark,
+    }
+    defaults = {
+        # Asking NVML instead of the CUDA runtime keeps fork possible.
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+    }
+    if launch.master_addr in ("127.0.0.1", "localhost", "::1"):
+        # All ranks are on this machine: Gloo must not listen anywhere else.
+        defaults["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+    missing = {name: value for name, value in defaults.items() if name not in os.environ}
+    return {name: str(value) for name, value in found.items()} | missing | pool.env
+
+
+def choose_device(launch: RankLaunch) -> tuple[str, str, str]:
+    """``(device, backend, note for the user)`` of this rank.
+
+    Raises:
+        BadOptionError: the device or backend asked for does not exist here.
+    """
+    pool = launch.pool
+    names = _backend_names(pool.backend)
+    if "nccl" in names and pool.device == "cpu":
+        raise BadOptionError(
+            f"--backend {pool.backend} needs GPUs; with --device cpu use --backend gloo"
+        )
+    if pool.device != "cpu" and launch.forked and torch_private.is_in_bad_fork():
+        raise BadOptionError(
+            "CUDA was touched before this rank was forked, so the rank cannot use it: a module of "
+            "NBDDP_PRELOAD, or one that Python imports at its start, does that. "
+            "Next: %env NBDDP_START_METHOD=spawn, then %ddp start; or start with --device cpu"
+        )
+    has_cuda = pool.device != "cpu" and torch.cuda.is_available()
+    asked = _asks_for_cuda(pool)
+    if asked and not has_cuda:
+        raise BadOptionError(
+            f"{asked} needs a GPU, and torch {torch.__version__} sees none on this machine; "
+            "legal here: --device cpu with --backend gloo"
+        )
+    for name in names:
+        if name != "auto" and not dist.is_backend_available(name):
+            raise BadOptionError(
+                f"backend {name!r} is not available in torch {torch.__version__}; "
+                f"legal here: auto, {', '.join(_available_backends())}"
+            )
+    if not has_cuda:
+        return "cpu", "gloo" if pool.backend == "auto" else pool.backend, ""
+    count = torch.cuda.device_count()
+    devices = pool.devices or tuple(range(count))
+    if max(devices) >= count:
+        raise BadOptionError(f"--devices: there are CUDA devices 0 to {count - 1}")
+    # By global rank: all nodes are on this machine, and must not take the same devices.
+    device = f"cuda:{devices[launch.rank % len(devices)]}"
+    if pool.backend != "auto":
+        return device, pool.backend, ""
+    if pool.world_size <= len(set(devices)) and dist.is_nccl_available():
+        return device, "nccl", ""
+    return device, "gloo", f"{pool.world_size} ranks share {len(set(devices))} GPUs: Gloo, not NCCL"
+
+
+def _backend_names(backend: str) -> list[str]:
+    """``cpu:gloo,cuda:nccl`` names two, one for each kind of device."""
+    return [part.rpartition(":")[2] for part in backend.split(",")]
+
+
+def _asks_for_cuda(pool: PoolSpec) -> str:
+    """The option that cannot be met without a GPU; empty without one."""
+    if "nccl" in _backend_names(pool.backend):
+        return f"--backend {pool.backend}"
+    if pool.devices:
+        return f"--devices {','.join(map(str, pool.devices))}"
+    return "--device cuda" if pool.device == "cuda" else ""
+
+
+def _available_backends() -> list[str]:
+    no_choice = (dist.Backend.UNDEFINED, "fake")
+    names = (name for name in dist.Backend.backend_list if name not in no_choice)
+    return [name for name in names if dist.is_backend_available(name)]
+
+
+def init_process_group(launch: RankLaunch, backend: str) -> None:
+    """Initialise the default process group as ``--init`` asks."""
+    pool = launch.pool
+    options: dict[str, Any] = {"backend": backend}
+    if pool.timeout_s:
+        options["timeout"] = timedelta(seconds=pool.timeout_s)
+    match pool.init:
+        case "none":
+            return
+        case "env":
+            options["init_method"] = "env://"
+        case "tcp":
+            options["init_method"] = f"tcp://{launch.master_addr}:{launch.master_port}"
+        case "file":
+            options["init_method"] = f"file://{pool.init_file}"
+    if pool.init != "env":
+        options |= {"rank": launch.rank, "world_size": pool.world_size}
+    dist.init_process_group(**options)

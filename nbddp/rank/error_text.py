@@ -1,0 +1,66 @@
+"""Exceptions as text for messages: whatever they are, and of a size that a notebook can hold.
+
+Runs in: the rank process. Nothing here raises: an exception may have a ``__str__`` that does.
+"""
+
+import re
+import traceback
+
+from nbddp.wire.parts import ErrorInfo
+
+#: Longest text of an exception, and longest traceback, in characters: jupyter_server drops what
+#: is larger than a megabyte.
+_MAX_TEXT = 8_000
+_MAX_TRACEBACK = 48_000
+_CELL_FILE = re.compile(r'File "<ipython-input-(\d+)-\w+>", line')
+
+
+def safe_text(error: BaseException | None) -> str:
+    """``str(error)``, or what comes nearest."""
+    for read in (str, repr):
+        try:
+            return _cut(read(error), _MAX_TEXT)
+        except BaseException:  # noqa: BLE001, S112 - the user's __str__ and __repr__ may do anything
+            continue
+    return f"<a {type(error).__name__} that cannot be printed>"
+
+
+def error_info(error: BaseException | None, lines: list[str] | None = None) -> ErrorInfo:
+    """An exception for a message; ``lines`` is its traceback if that was formatted already."""
+    name, text = type(error).__name__, safe_text(error)
+    return ErrorInfo(
+        ename=name,
+        evalue=text,
+        traceback=_cut_lines(lines or [f"{name}: {text}" if text else name]),
+    )
+
+
+def group_lines(error: BaseException, own_folders: tuple[str, ...]) -> list[str]:
+    """The traceback of an exception group, which IPython does not format.
+
+    Args:
+        error: the group.
+        own_folders: frames of files in these are left out at the top.
+    """
+    found = error.__traceback__
+    while found is not None and found.tb_frame.f_code.co_filename.startswith(own_folders):
+        found = found.tb_next
+    try:
+        lines = traceback.format_exception(type(error), error, found)
+    except BaseException:  # noqa: BLE001 - one of the group's exceptions may not be printable
+        return [f"{type(error).__name__}: {safe_text(error)}"]
+    return [_CELL_FILE.sub(r"Cell In[\1], line", line).rstrip("\n") for line in lines]
+
+
+def _cut(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    left_out = len(text) - 2 * half
+    return f"{text[:half]}\n... {left_out:,} characters left out here ...\n{text[-half:]}"
+
+
+def _cut_lines(lines: list[str]) -> list[str]:
+    if sum(map(len, lines)) <= _MAX_TRACEBACK:
+        return lines
+    return [_cut("\n".join(lines), _MAX_TRACEBACK)]

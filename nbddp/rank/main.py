@@ -1,0 +1,54 @@
+"""Entry of a rank process, called by `nbddp.agent.forkserver`.
+
+Runs in: the rank process, main thread.
+"""
+
+import faulthandler
+import multiprocessing
+import os
+import signal
+import traceback
+
+from nbddp.rank import environment, preload, stdio
+from nbddp.rank.error_text import error_info
+from nbddp.rank.server import RankServer
+from nbddp.wire import lifetime
+from nbddp.wire.launch import RankLaunch
+from nbddp.wire.messages import StartFailed
+
+
+def main(launch: RankLaunch) -> None:
+    """Be a rank until told to end; never returns."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.setsid()
+    lifetime.die_with_parent(preload.FORK_SERVER_PID if launch.forked else launch.agent_pid)
+    # Not ours, which would make DataLoader workers unable to find what is defined in a cell.
+    multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
+    stdio.take_over(launch.stdout.take(), launch.stderr.take())
+    fault_fd = launch.fault.take()
+    faulthandler.enable(fault_fd, all_threads=False)
+    # How the agent asks for stacks (`nbddp.agent.peeking`). Not SIGUSR1, which NCCL may use.
+    faulthandler.register(signal.SIGUSR2, fault_fd, all_threads=True, chain=False)
+    exit_code = 0
+    try:
+        environment.prepare(launch)
+        server = RankServer(launch)
+        try:
+            server.serve()
+        except Exception as error:  # noqa: BLE001 - whatever it was, the notebook must hear of it
+            server.link.send(
+                StartFailed(
+                    node=launch.node,
+                    rank=launch.rank,
+                    error=error_info(error, traceback.format_exception(error)),
+                )
+            )
+            server.link.close()
+            exit_code = 1
+    except BaseException:  # noqa: BLE001 - the agent passes on what is printed here
+        traceback.print_exc()
+        exit_code = 1
+    finally:
+        stdio.flush_all()
+        # Not by returning: multiprocessing would wait for threads that the user's cells left.
+        os._exit(exit_code)

@@ -1,0 +1,223 @@
+"""The rank process: takes requests, one after another.
+
+Runs in: the rank process, main thread, on an asyncio event loop that also runs what the user's
+cells leave there.
+
+    nbddp-io --call_soon_threadsafe--> RankServer --> CellExecutor, Variables --> Link
+"""
+
+import asyncio
+import atexit
+import os
+import traceback
+from typing import TypeAlias, assert_never
+
+import torch
+import torch.distributed as dist
+
+import nbddp
+from nbddp.rank import environment, torch_private
+from nbddp.rank.collectives.service import Collectives
+from nbddp.rank.error_text import error_info
+from nbddp.rank.execution import CellExecutor
+from nbddp.rank.link import Link
+from nbddp.rank.shell import RankShell
+from nbddp.rank.stdin import Stdin
+from nbddp.rank.variables import Variables
+from nbddp.wire.launch import RankLaunch
+from nbddp.wire.messages import (
+    BindPushed,
+    Execute,
+    Free,
+    InputReply,
+    Look,
+    PullValue,
+    PushValue,
+    RankReady,
+    RankRequest,
+    Reform,
+    Reformed,
+    ReleaseSegment,
+    RunFinished,
+    Shutdown,
+    Synced,
+    ValuePulled,
+    ValuePushed,
+)
+from nbddp.wire.parts import ErrorInfo
+from nbddp.wire.records import NodeMemory
+
+#: What the main thread does, one after another.
+_Work: TypeAlias = Execute | PullValue | PushValue | BindPushed | ReleaseSegment | Reform
+
+
+class RankServer:
+    """One rank."""
+
+    def __init__(self, launch: RankLaunch) -> None:
+        self._launch = launch
+        self._init_count = 0
+        self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
+        self.link = Link(launch.agent_address, launch.identity, self._receive)
+        self._shell = RankShell.instance(link=self.link, rank=launch.rank)
+        self._stdin = Stdin(self._shell, self.link)
+        self._collectives = self._make_collectives()
+        self._executor = CellExecutor(
+            self._shell, self.link, self._loop, launch.rank, self._collectives
+        )
+        self._variables = Variables(self._shell, self.link, launch, self._executor.interrupts)
+        self._busy = asyncio.Lock()
+
+    def _make_collectives(self) -> Collectives | None:
+        launch = self._launch
+        if launch.records is None:
+            return None  # --plain
+        memory = NodeMemory.attach(launch.records.take(), launch.pool.nproc_per_node)
+        found = Collectives(launch, memory, self._shell.cell_of)
+        return found if found.install() else None
+
+    def serve(self) -> None:
+        """Initialise, say so, and work until told to end."""
+        launch = self._launch
+        self.link.start()
+        torch_private.separate_rendezvous(self._next_prefix)
+        device, backend, note = environment.choose_device(launch)
+        if device.startswith("cuda"):
+            torch.cuda.set_device(device)
+        if not launch.joins:
+            environment.init_process_group(launch, backend)
+        self._stdin.install()
+        self._shell.predefine(
+            {
+                "rank": launch.rank,
+                "world_size": launch.pool.world_size,
+                "local_rank": launch.local_rank,
+                "local_world_size": launch.pool.nproc_per_node,
+                "device": torch.device(device),
+                "torch": torch,
+                "dist": dist,
+                "nbddp": nbddp,
+            }
+        )
+        self.link.send(
+            RankReady(
+                rank=launch.rank,
+                pid=os.getpid(),
+                local_rank=launch.local_rank,
+                device=device,
+                backend=backend if dist.is_initialized() else "",
+                note=note,
+            )
+        )
+        self._serve_until_told()
+
+    def _serve_until_told(self) -> None:
+        self._stopping = False
+        while not self._stopping:
+            try:
+                self._loop.run_forever()
+            except (KeyboardInterrupt, SystemExit):
+                # Raised by a task of the user; asyncio passes these on to whoever runs the loop.
+                continue
+        self.link.close()
+        atexit._run_exitfuncs()  # the handlers that cells registered; os._exit would skip them
+
+    def _next_prefix(self) -> str:
+        """Keys of the next ``init_process_group``: the same on all ranks of the same cell.
+
+        Counting per cell instead of for ever keeps ranks together after one of them failed alone.
+        """
+        if self._shell.run_id != self._last_run_id:
+            self._last_run_id = self._shell.run_id
+            self._init_count = 0
+        self._init_count += 1
+        cell = self._shell.run_id or "start"
+        return f"nbddp/{self._launch.pool.generation}/{cell}/{self._init_count}"
+
+    _last_run_id: str | None = None
+
+    def _receive(self, request: RankRequest, buffers: list[bytes]) -> None:
+        """Called by the I/O thread."""
+        match request:
+            case InputReply():
+                self._stdin.answer(request)
+            case Shutdown():
+                self._loop.call_soon_threadsafe(self._stop)
+            case Look() | Free():
+                self._answer_at_once(request)
+            case Execute() | PullValue() | PushValue() | BindPushed() | ReleaseSegment() | Reform():
+                self._loop.call_soon_threadsafe(self._begin, request, buffers)
+            case Synced():
+                pass  # for the link itself
+            case _:
+                assert_never(request)
+
+    def _answer_at_once(self, request: Look | Free) -> None:
+        if self._collectives is None:
+            return
+        try:
+            self.link.send(self._collectives.answer(request))
+        except Exception:  # noqa: BLE001 - a bug in nbddp must not end the thread all depend on
+            traceback.print_exc()
+
+    def _stop(self) -> None:
+        self._stopping = True
+        self._loop.stop()
+
+    def _begin(self, request: _Work, buffers: list[bytes]) -> None:
+        task = self._loop.create_task(self._serve_one(request, buffers))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    #: The event loop itself holds tasks only weakly.
+    _tasks: "set[asyncio.Task[None]]" = set()  # noqa: RUF012 - one server per process
+
+    async def _serve_one(self, request: _Work, buffers: list[bytes]) -> None:
+        async with self._busy:
+            try:
+                await self._dispatch(request, buffers)
+            except BaseException as error:  # noqa: BLE001 - who asked must get an answer
+                self._answer_failure(request, error_info(error))
+
+    async def _dispatch(self, request: _Work, buffers: list[bytes]) -> None:
+        match request:
+            case Execute():
+                await self._executor.execute(request)
+                torch_private.forget_failed_groups()
+            case PullValue():
+                self._variables.pull(request)
+            case PushValue():
+                self._variables.push(request, buffers)
+            case BindPushed():
+                self._variables.bind(request)
+            case ReleaseSegment():
+                self._variables.release(request)
+            case Reform():
+                if self._collectives is not None:
+                    self._collectives.reform(request)
+                self.link.send(Reformed(number=request.number, rank=self._launch.rank))
+            case _:
+                assert_never(request)
+
+    def _answer_failure(self, request: _Work, error: ErrorInfo) -> None:
+        rank = self._launch.rank
+        match request:
+            case Execute():
+                self._shell.run_id = None
+                self.link.is_busy = False
+                self.link.send(
+                    RunFinished(run_id=request.run_id, rank=rank, elapsed_s=0.0, error=error)
+                )
+            case PullValue():
+                self.link.send(
+                    ValuePulled(request_id=request.request_id, rank=rank, value=None, error=error)
+                )
+            case PushValue():
+                self.link.send(ValuePushed(request_id=request.request_id, rank=rank, error=error))
+            case Reform():
+                self.link.send(Reformed(number=request.number, rank=rank, error=error))
+            case BindPushed() | ReleaseSegment():
+                pass  # nobody waits for it
+            case _:
+                assert_never(request)

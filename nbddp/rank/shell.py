@@ -1,0 +1,270 @@
+"""The IPython shell of a rank.
+
+Runs in: the rank process, main thread. An `InteractiveShell` without a kernel around it: results,
+displays and tracebacks become messages, everything else is IPython's own.
+"""
+
+import asyncio
+import base64
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import IPython
+import torch
+from IPython.core import page
+from IPython.core.compilerop import CachingCompiler
+from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import DisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets import Type
+from traitlets.config import Config
+
+from nbddp.rank import error_text, sources, stdio
+from nbddp.rank.link import Link
+from nbddp.wire.messages import ClearOutput, Display, Result, RunId
+
+if TYPE_CHECKING:
+    from nbddp.wire.parts import ErrorInfo
+
+_OWN_FOLDER = str(Path(__file__).parents[1])
+_TORCH_FOLDER = str(Path(torch.__file__).parent)
+_IPYTHON_FOLDER = str(Path(IPython.__file__).parent)
+#: The notebook knows nothing of the widget behind it and would say "model not found".
+_WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
+
+
+class CellCompiler(CachingCompiler):
+    """Numbers lines as in the notebook, where the ``%%ddp`` line stands above the code.
+
+    IPython drops empty lines at the top of a cell, so padding the source is not enough: the
+    syntax tree is moved down, and the source that tracebacks quote is padded to match.
+    """
+
+    first_line = 1
+    _cell_name = ""
+
+    def cache(self, transformed_code: str, number: int = 0, raw_code: str | None = None) -> str:
+        """Remember the source for tracebacks."""
+        padding = "\n" * (self.first_line - 1)
+        raw_code = transformed_code if raw_code is None else raw_code
+        self._cell_name = super().cache(padding + transformed_code, number, raw_code=raw_code)
+        return self._cell_name
+
+    def ast_parse(self, source: str, filename: str = "<unknown>", symbol: str = "exec") -> Any:
+        """Compile to a syntax tree; that of the cell itself is moved to its place."""
+        if filename == self._cell_name:
+            source = "\n" * (self.first_line - 1) + source
+        return super().ast_parse(source, filename, symbol)
+
+
+class RankDisplayPublisher(DisplayPublisher):
+    """``display()``, ``update_display`` and ``clear_output``."""
+
+    shell: "RankShell"
+
+    def publish(
+        self,
+        data: dict[str, Any],
+        metadata: dict[str, Any] | None = None,
+        source: Any = None,
+        *,
+        transient: dict[str, Any] | None = None,
+        update: bool = False,
+        **_: Any,
+    ) -> None:
+        """Send a MIME bundle, after everything printed so far."""
+        self.shell.link.sync()
+        self.shell.link.send(
+            Display(
+                run_id=self.shell.run_id,
+                rank=self.shell.rank,
+                data=_jsonable(data),
+                metadata=metadata or {},
+                transient=transient or {},
+                update=update,
+            )
+        )
+
+    def clear_output(self, wait: bool = False) -> None:
+        """Clear what this rank has shown in the cell."""
+        self.shell.link.sync()
+        self.shell.link.send(ClearOutput(run_id=self.shell.run_id, rank=self.shell.rank, wait=wait))
+
+
+class RankDisplayHook(DisplayHook):
+    """The value of a cell's last expression."""
+
+    shell: "RankShell"
+
+    def write_output_prompt(self) -> None:
+        """The notebook writes it, once for all ranks with the same value."""
+
+    def write_format_data(
+        self, format_dict: dict[str, Any], md_dict: dict[str, Any] | None = None
+    ) -> None:
+        """Send the value as a MIME bundle."""
+        self.shell.link.sync()
+        self.shell.link.send(
+            Result(
+                run_id=self.shell.run_id,
+                rank=self.shell.rank,
+                data=_jsonable(format_dict),
+                metadata=md_dict or {},
+            )
+        )
+
+    def finish_displayhook(self) -> None:
+        """Nothing was written to standard output, so there is no line to end."""
+
+
+class RankShell(InteractiveShell):
+    """Runs cells; never asks a terminal, never writes a history file."""
+
+    display_pub_class = Type(RankDisplayPublisher)
+    displayhook_class = Type(RankDisplayHook)
+    compiler_class = Type(CellCompiler)
+
+    def __init__(self, link: Link, rank: int) -> None:
+        self.link = link
+        self.rank = rank
+        self.run_id: RunId | None = None
+        self.last_error: ErrorInfo | None = None
+        #: Keeps interrupts away while a traceback is written; see `Interrupts.held`.
+        self.hold_interrupts: Callable[[], AbstractContextManager[None]] = nullcontext
+        #: Names that are always there, after ``%reset`` too.
+        self.predefined: dict[str, Any] = {}
+        config = Config()
+        config.HistoryManager.enabled = False
+        config.HistoryManager.hist_file = ":memory:"
+        super().__init__(config=config, user_module=types.ModuleType("__main__"))
+        self.set_hook("show_in_pager", page.as_hook(self._show_in_pager), 99)
+        # sys.exit() ends the cell here, so IPython's advice about it would mislead.
+        warnings.filterwarnings("ignore", message="To exit: use")
+        sources.teach_inspect(lambda: list(self.compile._filename_map))
+
+    def predefine(self, names: dict[str, Any]) -> None:
+        """Put names into the user's namespace for good; ``%who`` does not list them."""
+        self.predefined = names
+        self.user_ns.update(names)
+        self.user_ns_hidden.update(names)
+
+    def init_user_ns(self) -> None:
+        """Called at the start and by ``%reset``."""
+        super().init_user_ns()
+        self.user_ns.update(self.predefined)
+
+    def begin_cell(self, run_id: RunId, execution_count: int, first_line: int) -> None:
+        """What `RankShell.run_cell` runs next is this cell of the notebook."""
+        self.run_id = run_id
+        self.execution_count = execution_count
+        self.last_error = None
+        compiler = self.compile
+        assert isinstance(compiler, CellCompiler)  # noqa: S101 - see compiler_class
+        compiler.first_line = first_line
+
+    def cell_of(self, file: str) -> int:
+        """The execution count of the cell that a file name stands for; 0: it is no cell."""
+        return int(self.compile._filename_map.get(file, 0))
+
+    def showtraceback(
+        self,
+        exc_tuple: Any = None,
+        filename: Any = None,
+        tb_offset: Any = None,
+        exception_only: bool = False,
+        running_compiled_code: bool = False,
+    ) -> None:
+        """Note the traceback for `RunFinished`; `SystemExit` has none."""
+        with self.hold_interrupts():
+            self._note_error(exc_tuple, filename, tb_offset, exception_only, running_compiled_code)
+
+    def _note_error(self, exc_tuple: Any, *options: Any) -> None:
+        error = self._get_exc_info(exc_tuple)[1]
+        if isinstance(error, SystemExit | asyncio.CancelledError):
+            return
+        _cut_own_frames(error)
+        if isinstance(error, KeyboardInterrupt):
+            # The operation that was ended for it is no news.
+            error.__context__ = error.__cause__ = None
+        if isinstance(error, BaseExceptionGroup):
+            lines = error_text.group_lines(error, (_OWN_FOLDER, _IPYTHON_FOLDER))
+            self._showtraceback(type(error), error, lines)
+            return
+        super().showtraceback(exc_tuple, *options)
+
+    def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
+        self.last_error = error_text.error_info(evalue, [str(line) for line in stb])
+
+    def show_usage_error(self, exc: BaseException) -> None:
+        """A magic was called wrongly: an error of the cell, like any other."""
+        self.last_error = error_text.error_info(exc)
+
+    def should_run_async(self, *args: Any, **kwargs: Any) -> bool:
+        """Compiles the cell to see; what the compiler warns of it says again when the cell runs."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return bool(super().should_run_async(*args, **kwargs))
+
+    def system(self, cmd: str) -> None:
+        """``!cmd``: a child with our pipes, in our process group, so that it streams and stops."""
+        stdio.flush_all()
+        self.system_raw(cmd)
+
+    @contextmanager
+    def _tee(self, channel: str) -> Iterator[None]:
+        """IPython 9 keeps all that cells print, without limit, and triples the cost of a print."""
+        yield
+
+    def ask_exit(self) -> None:
+        """``exit`` and ``quit``: the cell ends by itself; the rank stays."""
+
+    def set_next_input(self, s: str, replace: bool = False) -> None:
+        """``%load`` and friends cannot write into the notebook; show the text instead."""
+        print(s)  # noqa: T201 - this is the rank's standard output
+
+    def enable_gui(self, gui: Any = None) -> None:
+        """A rank has no window system."""
+
+    def init_virtualenv(self) -> None:
+        """The rank runs in the right environment already."""
+
+    def _show_in_pager(
+        self, data: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None
+    ) -> None:
+        bundle = data if isinstance(data, dict) else {"text/plain": data}
+        self.display_pub.publish(bundle)
+
+
+def _cut_own_frames(error: BaseException) -> None:
+    """Leave out where we raised in the user's code: the handler of an interrupt, `Stdin.ask`."""
+    # The interrupted line of the user is enough, and torch has files that take a second to read.
+    hidden = (_OWN_FOLDER, _TORCH_FOLDER) if isinstance(error, KeyboardInterrupt) else _OWN_FOLDER
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        found = waiting.pop()
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        waiting += [found.__cause__, found.__context__]
+        last: types.TracebackType | None = None
+        traceback = found.__traceback__
+        while traceback is not None:
+            if not traceback.tb_frame.f_code.co_filename.startswith(hidden):
+                last = traceback
+            traceback = traceback.tb_next
+        if last is not None:
+            last.tb_next = None
+
+
+def _jsonable(bundle: dict[str, Any]) -> dict[str, Any]:
+    """Binary MIME data as base64, as Jupyter sends it."""
+    return {
+        mime: base64.b64encode(value).decode() if isinstance(value, bytes) else value
+        for mime, value in bundle.items()
+        if mime != _WIDGET_MIME
+    }

@@ -1,0 +1,108 @@
+"""File descriptors 0, 1 and 2 of a rank.
+
+Runs in: the rank process. The agent reads the pipes behind 1 and 2, so everything that is printed
+arrives: Python, C code, subprocesses and forked children. Python's own streams are line buffered;
+the I/O thread flushes unfinished lines.
+"""
+
+import ctypes
+import fcntl
+import io
+import os
+import sys
+from contextlib import suppress
+
+_IOLBF = 1  # stdio.h, the same on Linux and macOS
+_libc = ctypes.CDLL(None)
+
+_FAR_FD = 100
+#: The pipes to the agent, by the number of the descriptor that leads there.
+_pipe_by_target: dict[int, int] = {}
+#: The streams that we have made; a cell may put others in their place.
+_own_streams: dict[int, io.TextIOWrapper] = {}
+
+
+def take_over(stdout_fd: int, stderr_fd: int) -> None:
+    """Put the pipes in place and rebuild Python's streams on them."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    for fd, target in ((stdout_fd, 1), (stderr_fd, 2)):
+        # The first one stays, far from the numbers that a cell may close or write over.
+        _pipe_by_target[target] = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FAR_FD)
+        os.close(fd)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for the whole process
+    _connect()
+    _make_stdout()
+    _make_stderr()
+    _line_buffer_c_stdout()
+
+
+def repair() -> None:
+    """Before each cell: what was printed to must lead to the agent again.
+
+    A cell may have closed a descriptor, written over it, or put something in place of
+    ``sys.stdout`` that cannot be written to. A stream that can be is the user's and stays.
+    """
+    _connect()
+    if not _is_writable(getattr(sys, "stdout", None)):
+        _make_stdout()
+    if not _is_writable(getattr(sys, "stderr", None)):
+        _make_stderr()
+
+
+def _connect() -> None:
+    for target, pipe in _pipe_by_target.items():
+        if not _is_same_file(target, pipe):
+            os.dup2(pipe, target, inheritable=True)
+
+
+def _make_stdout() -> None:
+    sys.stdout = sys.__stdout__ = _text_stream(1, line_buffering=True)  # type: ignore[misc]  # final only in the stubs
+
+
+def _make_stderr() -> None:
+    sys.stderr = sys.__stderr__ = _text_stream(2, line_buffering=True)  # type: ignore[misc]  # likewise
+
+
+def _is_same_file(target: int, pipe: int) -> bool:
+    try:
+        return os.path.sameopenfile(target, pipe)
+    except OSError:
+        return False
+
+
+def _is_writable(stream: object) -> bool:
+    return callable(getattr(stream, "write", None)) and not getattr(stream, "closed", False)
+
+
+def _text_stream(fd: int, *, line_buffering: bool) -> io.TextIOWrapper:
+    raw = open(fd, "wb", closefd=False, buffering=1 << 16)  # noqa: SIM115 - for the whole process
+    stream = io.TextIOWrapper(
+        raw, encoding="utf-8", errors="backslashreplace", line_buffering=line_buffering
+    )
+    _own_streams[fd] = stream
+    return stream
+
+
+def _line_buffer_c_stdout() -> None:
+    """On a pipe, C code would hold its output back until 4 KiB have come together."""
+    name = "__stdoutp" if sys.platform == "darwin" else "stdout"
+    stream = ctypes.c_void_p.in_dll(_libc, name)
+    _libc.setvbuf(stream, None, _IOLBF, 0)
+
+
+def flush_own() -> None:
+    """Push out unfinished lines of our streams. For any thread: no code of the user's runs."""
+    for stream in tuple(_own_streams.values()):
+        with suppress(OSError, ValueError):  # the user closed it
+            stream.flush()
+
+
+def flush_all() -> None:
+    """Push out what Python and C hold back, through what the user put in place of our streams."""
+    for name in ("stdout", "stderr"):
+        with suppress(Exception):  # the user's stream may raise anything
+            getattr(sys, name).flush()
+    flush_own()
+    _libc.fflush(None)

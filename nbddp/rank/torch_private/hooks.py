@@ -1,0 +1,201 @@
+"""Private names of torch where nbddp stands before a function of torch's.
+
+Runs in: the rank process.
+"""
+
+import functools
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed.distributed_c10d import Store
+
+from nbddp.rank.torch_private.groups import c10d, default_group
+
+#: `Store.wait` of torch, whatever stands before it now.
+original_store_wait = Store.wait
+
+
+def hook_batched_messages(group_type: type) -> None:
+    """``batch_isend_irecv`` looks at the exact type of a group before NCCL may join messages."""
+    original = c10d.batch_isend_irecv
+    manager: Any = getattr(c10d, "_coalescing_manager", None)
+
+    def batch_isend_irecv(p2p_op_list: Any) -> Any:
+        group = getattr(p2p_op_list[0], "group", None) if p2p_op_list else None
+        group = group or default_group()
+        device = getattr(getattr(p2p_op_list[0], "tensor", None), "device", None)
+        joins = manager is not None and isinstance(group, group_type) and device is not None
+        if not joins or not group._get_backend(device).supports_coalescing:
+            return original(p2p_op_list)
+        c10d._check_p2p_op_list(p2p_op_list)
+        with manager(group, device, async_ops=True) as joined:
+            for op in p2p_op_list:
+                key = "group_dst" if op.op is c10d.isend else "group_src"
+                op.op(op.tensor, group=op.group, tag=op.tag, **{key: op.group_peer})
+        return joined.works
+
+    batch_isend_irecv.__doc__ = original.__doc__
+    c10d.batch_isend_irecv = torch.distributed.batch_isend_irecv = batch_isend_irecv
+
+
+def hook_options() -> None:
+    """Let options of collectives keep what was set where Python can read it: asking C++ costs.
+
+    Reading a ReduceOp takes 2 us, and ``asyncOp`` half of one. The latter does not even reach C++:
+    only NCCL wants to know, see `set_async`.
+    """
+    for name in _OPTIONS:
+        base = getattr(c10d, name, None)
+        if base is None or not hasattr(base, "asyncOp"):
+            continue
+        fields: dict[str, Any] = {"__slots__": ("asyncOp",)}
+        if base is c10d.AllreduceOptions:
+            stock = vars(base)["reduceOp"]
+
+            def set_op(self: Any, op: Any, set_stock: Any = stock.fset) -> None:
+                set_stock(self, op)
+                self.nbddp_op = op
+
+            fields["__slots__"] = ("asyncOp", "nbddp_op")
+            fields["reduceOp"] = property(stock.fget, set_op)
+        setattr(c10d, name, type(base)(name, (base,), fields))
+
+
+_OPTIONS = (
+    "AllreduceOptions", "AllreduceCoalescedOptions", "BroadcastOptions", "ReduceOptions",
+    "AllgatherOptions", "GatherOptions", "ScatterOptions", "ReduceScatterOptions",
+    "AllToAllOptions", "BarrierOptions",
+)  # fmt: skip
+
+
+def set_async(options: Any, *, is_async: bool) -> None:
+    """Tell C++ what `hook_options` has kept from it."""
+    for kind in type(options).__mro__[1:]:
+        stock = vars(kind).get("asyncOp")
+        if stock is not None:
+            stock.__set__(options, is_async)
+            return
+
+
+def hook_store_waits(wait: Callable[[Callable[..., Any], Any, list[str], Any], Any]) -> None:
+    """Let ``wait(original, store, keys, timeout)`` stand before `Store.wait` and `Store.get`."""
+    original_wait, original_get = Store.wait, Store.get
+
+    def traced_wait(self: Any, keys: Any, timeout: Any = None) -> None:
+        wait(original_wait, self, list(keys), timeout)
+
+    def traced_get(self: Any, key: str) -> Any:
+        if not original_check(self, [key]):
+            wait(original_wait, self, [key], None)
+        return original_get(self, key)
+
+    original_check = Store.check
+    Store.wait, Store.get = traced_wait, traced_get  # type: ignore[method-assign]
+
+
+def hook_backward(run: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Let ``run`` wrap the function that starts autograd's engine."""
+    graph = sys.modules.get("torch.autograd.graph")
+    original = getattr(graph, "_engine_run_backward", None)
+    if original is None:
+        return
+    wrapped = run(original)
+    for module in (graph, torch.autograd):
+        if hasattr(module, "_engine_run_backward"):
+            module._engine_run_backward = wrapped  # type: ignore[union-attr]
+
+
+def hook_timeouts(note: Callable[[Any, timedelta], None]) -> None:
+    """Let ``note(group, timeout)`` hear of what ``_set_pg_timeout`` tells backends only."""
+    original = getattr(c10d, "_set_pg_timeout", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def set_pg_timeout(timeout: timedelta, group: Any = None) -> None:
+        original(timeout, group)
+        note(group or default_group(), timeout)
+
+    c10d._set_pg_timeout = set_pg_timeout
+
+
+def hook_join() -> None:
+    """Keep the works that ``Join`` gives to DDP: its C++ side uses them when Python has let go."""
+    join = getattr(sys.modules.get("torch.distributed.algorithms.join"), "Join", None)
+    original = getattr(join, "notify_join_context", None)
+    if join is None or original is None:
+        return
+    kept: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    def notify_join_context(joinable: Any) -> Any:
+        work = kept[joinable] = original(joinable)
+        return work
+
+    join.notify_join_context = staticmethod(notify_join_context)
+
+
+def hide_from_compiler(package: str) -> None:
+    """Let ``torch.compile`` run the functions of a package as they are, like torch's own."""
+    dynamo: Any = getattr(torch._C, "_dynamo", None)
+    frames = getattr(dynamo, "eval_frame", None)
+    set_strategy = getattr(frames, "set_code_exec_strategy", None)
+    if frames is None or set_strategy is None:
+        return
+    skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+    for name, module in list(sys.modules.items()):
+        if name.startswith(package):
+            for function in _functions(module):
+                function._torchdynamo_disable = True  # type: ignore[attr-defined]  # see dynamo
+                for code in _codes(function):
+                    set_strategy(code, skip)
+
+
+def _functions(module: types.ModuleType) -> Iterator[types.FunctionType]:
+    """All that a module defines, outside of other functions."""
+    owners = [module, *(found for found in vars(module).values() if isinstance(found, type))]
+    for owner in owners:
+        for found in list(vars(owner).values()):
+            function = getattr(found, "fget", found)
+            if isinstance(function, types.FunctionType) and function.__module__ == module.__name__:
+                yield function
+
+
+def _codes(function: types.FunctionType) -> Iterator[types.CodeType]:
+    """Of a function and of those inside of it."""
+    waiting = [function.__code__]
+    while waiting:
+        code = waiting.pop()
+        yield code
+        waiting += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+
+
+#: Functions of torch below which a thread waits for operations in C++: file, name.
+BLOCKING_FUNCTIONS = (
+    ("torch/autograd/graph.py", "_engine_run_backward"),
+    ("torch/futures/__init__.py", "wait"),
+    ("torch/nn/parallel/distributed.py", "forward"),
+)
+
+
+def is_bad_argument(error: BaseException) -> bool:
+    """Whether a call of a group failed because of its arguments, and not on the way to others."""
+    if not isinstance(error, Exception) or isinstance(error, torch.distributed.DistError):
+        return False
+    return "gloo/transport" not in str(error)
+
+
+def nccl_backends(group: Any) -> list[Any]:
+    """The NCCL backends of a stock group."""
+    found = []
+    for device in group._device_types:
+        with suppress(RuntimeError):
+            backend = group._get_backend(device)
+            if "nccl" in type(backend).__name__.lower():
+                found.append(backend)
+    return found

@@ -1,0 +1,1 @@
+"""What every process shares: messages, sockets, rank sets, value transport."""

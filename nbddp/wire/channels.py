@@ -1,0 +1,315 @@
+"""Sockets: the only file that knows ZeroMQ.
+
+Runs in: every process. Each channel is owned by one thread; other threads hand their messages to
+the owner through a queue and wake it with a `Waker`.
+
+    HubChannel (ROUTER)  <-- ipc:// -->  AgentUplink (DEALER)      one per node
+    AgentDownlink (ROUTER)  <-- ipc:// -->  RankChannel (DEALER)   one per rank
+
+Sockets of one machine are ``ipc://`` files in a folder that only their owner can enter. The
+*identity* under which a peer connects holds a secret that it was given before it had a socket:
+nobody else can speak as that peer, nor get what is sent to it. It crosses once per connection.
+"""
+
+import os
+import secrets
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+import zmq
+
+from nbddp.errors import BadMessageError
+from nbddp.wire import codec
+from nbddp.wire.messages import AgentRequest, Event, RankRequest
+
+#: A buffer that travels beside a message.
+Frame = bytes | bytearray | memoryview
+#: ``sun_path`` of Linux holds 108 bytes, of macOS 104, each with a closing zero.
+MAX_IPC_PATH_BYTES = 100
+#: Messages with text that may wait in a socket; text beyond it waits, bounded, in the agent.
+_EVENT_HIGH_WATER = 64
+_WAKE_UPS_READ = 4096
+#: Then the owner of a socket looks at its other duties: commands, signals, time.
+_MESSAGES_PER_TURN = 256
+
+
+class HasFileno(Protocol):
+    """Anything with a file descriptor."""
+
+    def fileno(self) -> int:
+        """The descriptor."""
+
+
+def ipc_address(path: Path) -> str:
+    """The ``ipc://`` address of a socket file."""
+    return f"ipc://{path}"
+
+
+class Waker:
+    """Wakes a thread that waits in `Poller.wait`. `wake` may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        # Reentrant: a garbage collection in `wake` may let go of a value, and that wakes again.
+        self._lock = threading.RLock()
+
+    def fileno(self) -> int:
+        """The end that becomes readable."""
+        return self._read
+
+    def wake(self) -> None:
+        """Make the descriptor readable; nothing happens after `close`."""
+        with self._lock, suppress(BlockingIOError):  # full: it is readable already
+            if self._write >= 0:
+                os.write(self._write, b"x")
+
+    def clear(self) -> None:
+        """Forget all wake-ups so far. Call it before looking at what they announced."""
+        with suppress(BlockingIOError):  # nothing left
+            while len(os.read(self._read, _WAKE_UPS_READ)) == _WAKE_UPS_READ:
+                pass
+
+    def close(self) -> None:
+        """Close both ends. Their numbers may be somebody else's from now on."""
+        with self._lock:
+            ends = self._read, self._write
+            self._read = self._write = -1
+        for fd in ends:
+            os.close(fd)
+
+
+class Channel:
+    """A socket with its context; the base of the four ends."""
+
+    def __init__(self, kind: int, identity: bytes = b"") -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(kind)
+        self._socket.linger = 0
+        self._socket.sndhwm = 0
+        if identity:
+            self._socket.setsockopt(zmq.IDENTITY, identity)
+        #: Frames that were not a valid message and were dropped.
+        self.bad_frames = 0
+
+    @property
+    def socket(self) -> "zmq.Socket[bytes]":
+        """For `Poller` only."""
+        return self._socket
+
+    def close(self, linger_s: float = 0.0) -> None:
+        """Close; messages under way get ``linger_s`` to leave."""
+        self._socket.close(linger=int(linger_s * 1000))
+        self._context.term()
+
+    def _receive_all(self) -> Iterator[list[bytes]]:
+        """The messages that have arrived, without waiting; in a flood not all at once."""
+        for _ in range(_MESSAGES_PER_TURN):
+            try:
+                yield self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+
+
+class Poller:
+    """Waits for channels, wakers and file descriptors."""
+
+    def __init__(self) -> None:
+        self._poller = zmq.Poller()
+
+    def add(self, source: Channel | HasFileno | int) -> None:
+        """Wait for ``source`` to become readable."""
+        self._poller.register(_pollable(source), zmq.POLLIN)
+
+    def remove(self, source: Channel | HasFileno | int) -> None:
+        """No longer wait for ``source``."""
+        self._poller.unregister(_pollable(source))
+
+    def also_writable(self, channel: Channel, wanted: bool) -> None:
+        """Wait for room in ``channel`` as well, or no longer."""
+        self._poller.modify(_pollable(channel), zmq.POLLIN | (zmq.POLLOUT if wanted else 0))
+
+    def wait(self, timeout_s: float | None) -> list[object]:
+        """The sources that are ready: channels' sockets, and descriptors as numbers."""
+        timeout_ms = None if timeout_s is None else max(0, int(timeout_s * 1000 + 0.999))
+        return [source for source, _ in self._poller.poll(timeout_ms)]
+
+
+def _pollable(source: Channel | HasFileno | int) -> "zmq.Socket[bytes] | int":
+    if isinstance(source, Channel):
+        return source.socket
+    return source if isinstance(source, int) else source.fileno()
+
+
+class HubChannel(Channel):
+    """The notebook's end: one for all agents.
+
+    Args:
+        path: of the socket.
+        token: the secret of the agents.
+        nnodes: their number.
+    """
+
+    def __init__(self, path: Path, token: str, nnodes: int) -> None:
+        super().__init__(zmq.ROUTER)
+        self._socket.rcvhwm = _EVENT_HIGH_WATER
+        self._peers = _Peers()
+        for node in range(nnodes):
+            self._peers.admit(node, agent_identity(node, token))
+        self._socket.bind(ipc_address(path))
+
+    def send_to_agent(self, node: int, request: AgentRequest) -> None:
+        """One request for the agent itself."""
+        self._socket.send_multipart(
+            [self._peers.identity(node), codec.encode_ranks(()), codec.encode(request)]
+        )
+
+    def send_to_ranks(
+        self, node: int, ranks: tuple[int, ...], request: RankRequest, frames: Sequence[Frame] = ()
+    ) -> None:
+        """One request for some ranks of a node; it crosses once, the agent copies it."""
+        self._socket.send_multipart(
+            [
+                self._peers.identity(node),
+                codec.encode_ranks(ranks),
+                codec.encode(request),
+                *frames,
+            ]
+        )
+
+    def receive(self) -> Iterator[tuple[int, Event, list[bytes]]]:
+        """``(node, event, buffers)`` of all that has arrived; bad frames are dropped, counted."""
+        for identity, *frames in self._receive_all():
+            try:
+                yield self._peers.number(identity), codec.decode_event(frames[0]), frames[1:]
+            except (BadMessageError, IndexError):
+                self.bad_frames += 1
+
+
+class AgentUplink(Channel):
+    """An agent's end towards the hub.
+
+    What does not fit into the socket waits in order; `backlog_bytes` tells how much, so that the
+    agent can leave out text instead of holding it.
+    """
+
+    def __init__(self, address: str, node: int, token: str) -> None:
+        super().__init__(zmq.DEALER, agent_identity(node, token))
+        self._socket.sndhwm = _EVENT_HIGH_WATER
+        self._socket.connect(address)
+        self._waiting: deque[list[Frame]] = deque()
+        self.backlog_bytes = 0
+
+    def send(self, event: Event) -> None:
+        """One event of the agent's own."""
+        self.forward([codec.encode(event)])
+
+    def forward(self, frames: list[Frame]) -> None:
+        """One event of a rank, as it came."""
+        self._waiting.append(frames)
+        self.backlog_bytes += sum(len(frame) for frame in frames)
+        self.flush()
+
+    def flush(self) -> bool:
+        """Send what fits; tells whether all of it did."""
+        while self._waiting:
+            try:
+                self._socket.send_multipart(self._waiting[0], zmq.NOBLOCK)
+            except zmq.Again:
+                return False
+            self.backlog_bytes -= sum(len(frame) for frame in self._waiting.popleft())
+        return True
+
+    def receive(self) -> Iterator[tuple[tuple[int, ...], list[bytes]]]:
+        """``(ranks, [payload, *buffers])`` of every request; no ranks: for the agent itself."""
+        for frames in self._receive_all():
+            try:
+                ranks = codec.decode_ranks(frames[0])
+                codec.peek_type(frames[1])
+            except (BadMessageError, IndexError):
+                self.bad_frames += 1
+            else:
+                yield ranks, frames[1:]
+
+
+class AgentDownlink(Channel):
+    """An agent's end towards the ranks of its node."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(zmq.ROUTER)
+        self._peers = _Peers()
+        self._socket.bind(ipc_address(path))
+
+    def admit(self, rank: int, identity: bytes) -> None:
+        """From now on this identity, and no other, is that rank: each process has its own."""
+        self._peers.admit(rank, identity)
+
+    def send(self, rank: int, frames: Sequence[Frame]) -> None:
+        """One request as it came from the hub, or `Synced`."""
+        self._socket.send_multipart([self._peers.identity(rank), *frames])
+
+    def receive(self) -> Iterator[tuple[int, str, list[bytes]]]:
+        """``(rank, type of message, [payload, *buffers])`` of every event."""
+        for identity, *frames in self._receive_all():
+            try:
+                yield self._peers.number(identity), codec.peek_type(frames[0]), frames
+            except (BadMessageError, IndexError):
+                self.bad_frames += 1
+
+
+class RankChannel(Channel):
+    """A rank's end towards its agent."""
+
+    def __init__(self, address: str, identity: bytes) -> None:
+        super().__init__(zmq.DEALER, identity)
+        self._socket.connect(address)
+
+    def send(self, payload: bytes, frames: Sequence[Frame] = ()) -> None:
+        """One encoded event."""
+        self._socket.send_multipart([payload, *frames])
+
+    def receive(self) -> Iterator[tuple[RankRequest, list[bytes]]]:
+        """Every request that has arrived; bad frames are dropped and counted."""
+        for payload, *frames in self._receive_all():
+            try:
+                yield codec.decode_rank_request(payload), frames
+            except BadMessageError:
+                self.bad_frames += 1
+
+
+def agent_identity(node: int, token: str) -> bytes:
+    """Under which an agent connects to the hub."""
+    return f"agent-{node}-{token}".encode()
+
+
+def rank_identity(rank: int) -> bytes:
+    """A new one, for one process of that rank."""
+    return f"rank-{rank}-{secrets.token_hex(16)}".encode()
+
+
+class _Peers:
+    """Who may speak on a socket: numbers of nodes or ranks, and their identities."""
+
+    def __init__(self) -> None:
+        self._identities: dict[int, bytes] = {}
+        self._numbers: dict[bytes, int] = {}
+        self._nobody = secrets.token_hex(16).encode()
+
+    def admit(self, number: int, identity: bytes) -> None:
+        self._numbers.pop(self.identity(number), None)
+        self._identities[number] = identity
+        self._numbers[identity] = number
+
+    def identity(self, number: int) -> bytes:
+        """ZeroMQ drops what is sent to a peer that it does not know."""
+        return self._identities.get(number, self._nobody)
+
+    def number(self, identity: bytes) -> int:
+        if identity not in self._numbers:
+            raise BadMessageError("from nobody that we know")
+        return self._numbers[identity]

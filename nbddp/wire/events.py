@@ -1,0 +1,230 @@
+"""Events: what agents and ranks tell the hub.
+
+Runs in: every process. Import them from `nbddp.wire.messages`.
+"""
+
+from typing import Any, Literal
+
+from nbddp.wire.observed import GroupMark, Mismatch, Operation, RankLook
+from nbddp.wire.parts import ErrorInfo, MessageBase, Node, Rank, RunId, Stream, ValueHeader
+
+# --- agent -> hub ------------------------------------------------------------------------------
+
+
+class AgentHello(MessageBase, frozen=True):
+    """First message of an agent."""
+
+    version: int
+    token: str  #: from the connection file: proves that this is our agent
+    node: Node
+    pid: int
+    host: str
+
+
+class StoreReady(MessageBase, frozen=True):
+    """The TCPStore listens."""
+
+    host: str
+    port: int
+    pid: int
+
+
+class StoreExited(MessageBase, frozen=True):
+    """The process of the TCPStore has ended though nobody asked it to."""
+
+    pid: int
+
+
+class StartFailed(MessageBase, frozen=True):
+    """The store (``rank`` None) or a rank could not be started."""
+
+    node: Node
+    rank: Rank | None
+    error: ErrorInfo
+
+
+class RankSpawned(MessageBase, frozen=True):
+    """The process of ``rank`` exists; it is not ready yet."""
+
+    rank: Rank
+    node: Node
+    pid: int
+    log_path: str
+
+
+class RankExited(MessageBase, frozen=True):
+    """The process of ``rank`` has ended; everything it printed came before this message."""
+
+    rank: Rank
+    pid: int
+    exit_code: int  #: negative: ended by that signal; means nothing where there is a ``reason``
+    out_of_memory: bool  #: the kernel killed a process of this control group for memory
+    last_output: str  #: the end of what it printed
+    fault: str = ""  #: the Python stack at a fatal signal, as `faulthandler` writes it
+    reason: str = ""  #: what ended it, where that is known and the exit code does not tell
+
+
+class RanksStopped(MessageBase, frozen=True):
+    """Answer to `StopRanks`: no rank, store or child of them is left on this node."""
+
+    node: Node
+
+
+class Output(MessageBase, frozen=True):
+    """Text from file descriptor 1 or 2 of one rank, cut at line ends where possible."""
+
+    run_id: RunId | None  #: None: printed while no cell ran
+    rank: Rank
+    stream: Stream
+    text: str
+    dropped_bytes: int = 0  #: left out just before ``text``: it is in the log only
+
+
+class Quiet(MessageBase, frozen=True):
+    """A cell runs, and these ranks have open operations that have not moved for a while."""
+
+    node: Node
+    ranks: tuple[Rank, ...]
+
+
+class Peeked(MessageBase, frozen=True):
+    """Answer to `Peek`: what the agent can see from outside."""
+
+    number: int
+    rank: Rank
+    version: int
+    operations: tuple[Operation, ...]
+    stack: str  #: as `faulthandler` writes it; empty: the process does not run at all
+    native: str = ""  #: with native frames, where py-spy is installed
+    process_state: str = ""  #: of the main thread: R, S, D, T (stopped), Z
+    cpu_s: float = 0.0  #: processor time of the main thread so far
+
+
+# --- rank -> hub -------------------------------------------------------------------------------
+
+
+class RankReady(MessageBase, frozen=True):
+    """The rank takes requests; its process group is initialised unless ``init="none"``."""
+
+    rank: Rank
+    pid: int
+    local_rank: int
+    device: str  #: ``cpu`` or ``cuda:0``
+    backend: str  #: of the default group; empty: not initialised
+    note: str = ""  #: something the user should know, for example a fallback
+
+
+class RunStarted(MessageBase, frozen=True):
+    """The cell, or the value of a `PullValue`, begins on ``rank``: it can be interrupted."""
+
+    run_id: RunId
+    rank: Rank
+
+
+class Display(MessageBase, frozen=True):
+    """Rich output; content exactly as in Jupyter's ``display_data`` and ``update_display_data``."""
+
+    run_id: RunId | None
+    rank: Rank
+    data: dict[str, Any]
+    metadata: dict[str, Any]
+    transient: dict[str, Any]
+    update: bool = False
+
+
+class Result(MessageBase, frozen=True):
+    """Value of the cell's last expression, as a MIME bundle."""
+
+    run_id: RunId | None
+    rank: Rank
+    data: dict[str, Any]
+    metadata: dict[str, Any]
+
+
+class ClearOutput(MessageBase, frozen=True):
+    """``clear_output`` of one rank."""
+
+    run_id: RunId | None
+    rank: Rank
+    wait: bool
+
+
+class InputRequest(MessageBase, frozen=True):
+    """``input()`` or ``getpass()`` waits. Answered by `InputReply`."""
+
+    run_id: RunId
+    rank: Rank
+    question: int  #: counts up per rank; its threads may ask at the same time
+    prompt: str
+    password: bool
+
+
+class RunFinished(MessageBase, frozen=True):
+    """The cell has ended on ``rank``; everything it showed came before this message."""
+
+    run_id: RunId
+    rank: Rank
+    elapsed_s: float
+    error: ErrorInfo | None  #: None: it ended without an exception
+    failed_at_ns: int = 0  #: CLOCK_REALTIME of the exception; orders failures of one machine
+    was_freed: bool = False  #: ``error`` came about because a `Free` ended an operation
+    mismatches: tuple[Mismatch, ...] = ()  #: seen by this rank, raised or not
+    marks: tuple[GroupMark, ...] = ()  #: of the groups that were used, or are broken
+
+
+class ValuePulled(MessageBase, frozen=True):
+    """Answer to `PullValue`, with its buffers; ``part`` of ``parts`` when it comes in chunks."""
+
+    request_id: str
+    rank: Rank
+    value: ValueHeader | None
+    error: ErrorInfo | None = None
+    part: int = 0
+    parts: int = 1
+
+
+class ValuePushed(MessageBase, frozen=True):
+    """Answer to `PushValue`."""
+
+    request_id: str
+    rank: Rank
+    error: ErrorInfo | None = None
+
+
+class SegmentReleased(MessageBase, frozen=True):
+    """The rank no longer uses shared-memory segment ``segment`` of the notebook."""
+
+    rank: Rank
+    segment: int
+
+
+class Looked(MessageBase, frozen=True):
+    """Answer to `Look`."""
+
+    number: int
+    rank: Rank
+    look: RankLook
+
+
+class Freed(MessageBase, frozen=True):
+    """Answer to `Free`."""
+
+    number: int
+    rank: Rank
+    phase: Literal["arm", "fire"]
+    pg_ids: tuple[str, ...]  #: groups that are armed, or were ended
+    stuck: str = ""  #: why an operation cannot be ended
+
+
+class Reformed(MessageBase, frozen=True):
+    """Answer to `Reform`."""
+
+    number: int
+    rank: Rank
+    error: ErrorInfo | None = None
+
+
+class Sync(MessageBase, frozen=True):
+    """Rank -> agent: forward everything printed so far. Answered by `Synced`."""
+
+    number: int

@@ -1,0 +1,98 @@
+"""Processes that end with the process that made them.
+
+Runs in: agent, fork server, ranks, store. Linux has the mechanism in the kernel
+(``PR_SET_PDEATHSIG``, ``PR_SET_CHILD_SUBREAPER``, see prctl(2)); elsewhere a parent is watched by
+its number.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+IS_LINUX = sys.platform == "linux"
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Get SIGKILL when the parent ends.
+
+    The signal follows the *thread* that made this process, so that thread must live as long as
+    its process does. If ``parent_pid`` ended before this call, this process ends here.
+    """
+    if IS_LINUX:
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of all orphaned descendants, so that they can be ended."""
+    if IS_LINUX:
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def children_of(pid: int) -> set[int]:
+    """The direct children of a process, empty where the system does not tell."""
+    found: set[int] = set()
+    with suppress(OSError):  # it has ended meanwhile, or there is no /proc
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found.update(int(child) for child in (task / "children").read_text().split())
+    return found
+
+
+def descendants_of(pid: int) -> set[int]:
+    """All living descendants of a process."""
+    found: set[int] = set()
+    border = children_of(pid)
+    while border:
+        found |= border
+        border = {child for parent in border for child in children_of(parent)} - found
+    return found
+
+
+def session_and_start(pid: int) -> tuple[int, int]:
+    """Session of a process, and when it was started: with its number, that is who it is.
+
+    ``(-1, -1)`` if it has ended, or where the system does not tell.
+    """
+    try:
+        # The name of the program is in parentheses and may hold anything.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return -1, -1
+    return int(fields[3]), int(fields[19])
+
+
+def processes() -> list[int]:
+    """All processes, empty where the system does not tell."""
+    return [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+
+
+def was_started_with(pid: int, name: str, value: str) -> bool:
+    """Whether a process lives and had this variable in its environment when it was started."""
+    try:
+        environ = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False  # it has ended meanwhile, or belongs to somebody else
+    return f"{name}={value}".encode() in environ.split(b"\0")
+
+
+def processes_with(name: str, value: str) -> set[int]:
+    """The living processes that were started with this variable in their environment."""
+    return {pid for pid in processes() if was_started_with(pid, name, value)}
+
+
+def kill_quietly(pid: int, signum: int, *, group: bool = False) -> None:
+    """Signal a process that we started, or its group; it may have ended already."""
+    # It has ended; PermissionError: its number belongs to somebody else by now.
+    with suppress(ProcessLookupError, PermissionError):
+        (os.killpg if group else os.kill)(pid, signum)
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)

@@ -1,0 +1,179 @@
+"""What is seen of a rank's collectives: the words that ranks, agents and the diagnosis share.
+
+Runs in: every process. Field names are those of PyTorch's Flight Recorder (``record_id``,
+``collective_seq_id``, ``p2p_seq_id``, ``input_sizes``, ``time_created_ns``, ...) wherever the
+meaning is the same; see ``torch/csrc/distributed/c10d/FlightRecorder.hpp``.
+
+Ranks in here are always global ranks. Times are `time.monotonic_ns`, comparable on one machine.
+"""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+#: ``scheduled``: issued; ``completed``: seen to have ended; ``failed``: ended with an error.
+OperationState: TypeAlias = Literal["scheduled", "completed", "failed"]
+
+#: What matches what.
+#: ``collective``: every member of the group takes part, in the order of ``collective_seq_id``.
+#: ``send``, ``recv``: one message between two ranks. ``creation``: the group itself is made, each
+#: member takes part. ``store``: waits for ``keys`` that any process may set.
+OperationKind: TypeAlias = Literal["collective", "send", "recv", "creation", "store"]
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base: immutable, unknown fields are errors."""
+
+
+class Site(_Part, frozen=True):
+    """A line of code."""
+
+    file: str = ""  #: as in tracebacks; empty: not known
+    line: int = 0  #: in that file; for a cell as the reader of the notebook counts
+    function: str = ""  #: ``<module>`` at the top of a cell or file
+    source: str = ""  #: the text of that line, stripped
+    cell: int = 0  #: execution count of the cell; 0: not a line of a cell
+
+    def __str__(self) -> str:
+        where = f"cell [{self.cell}]" if self.cell else self.file or "?"
+        inside = "" if self.function in ("", "<module>") else f", in {self.function}"
+        return f"{where}, line {self.line}{inside}"
+
+
+class Signature(_Part, frozen=True):
+    """What all members of a group must agree upon, and what else is worth telling."""
+
+    kind: OperationKind
+    op: str  #: as users call it: ``all_reduce``, ``broadcast``, ``send``, ``new_group``, ...
+    input_sizes: tuple[tuple[int, ...], ...] = ()  #: shapes of the input tensors; at most 16
+    input_dtypes: tuple[str, ...] = ()  #: ``float32``, ...
+    output_sizes: tuple[tuple[int, ...], ...] = ()  #: likewise
+    output_dtypes: tuple[str, ...] = ()
+    tensors: int = 0  #: number of input tensors
+    nbytes: int = 0  #: of all input tensors
+    reduce_op: str = ""  #: ``SUM``, ``MAX``, ...
+    root: int = -1  #: source or destination of a rooted collective; -1: none
+    input_splits: tuple[int, ...] = ()  #: of all_to_all_single
+    output_splits: tuple[int, ...] = ()
+    keys: tuple[str, ...] = ()  #: what a store operation waits for
+
+
+class MessageCount(_Part, frozen=True):
+    """How many messages of one kind a rank has issued in a group.
+
+    What a receive from any source has got counts for its sender, too.
+    """
+
+    direction: str  #: ``send`` or ``recv``
+    peer: int  #: -1: any source
+    tag: int
+    count: int  #: the number of the last one, see `Operation.p2p_seq_id`
+
+
+class GroupInfo(_Part, frozen=True):
+    """One process group."""
+
+    pg_id: str  #: equal on all members, never used for another group, kept when it is re-formed
+    name: str  #: as torch names it: ``0`` is the default group of a fresh pool
+    desc: str = ""  #: ``default_pg``, or what the user gave
+    ranks: tuple[int, ...] = ()  #: members
+    backend: str = ""  #: ``gloo``, ``nccl``, ``cpu:gloo,cuda:nccl``
+    timeout_ms: int = 0
+    collective_seq_id: int = 0  #: collectives issued so far by this rank; the first is 1
+    p2p_seq_id: int = 0  #: the highest number of a message so far
+    p2p_base: int = 0  #: messages count from here, since the group was re-formed
+    messages: tuple[MessageCount, ...] | None = None  #: that this rank has issued; None: not told
+
+
+class Operation(_Part, frozen=True):
+    """One operation as one rank has issued it."""
+
+    record_id: int  #: counts up per process, from 1
+    pg_id: str  #: of its group, see `GroupInfo`; empty for store operations
+    signature: Signature
+    state: OperationState
+    collective_seq_id: int = 0  #: in its group, from 1; 0: not a collective
+    p2p_seq_id: int = 0  #: of messages to or from this peer with this tag and direction, from 1
+    peer: int = -1  #: the other end of a message; -1: none, or any source
+    tag: int = 0
+    async_op: bool = False
+    time_created_ns: int = 0  #: when the rank issued it
+    time_completed_ns: int = 0  #: when the rank noticed its end; 0: not yet
+    waited_ns: int = 0  #: how long a thread of the rank was blocked for it
+    site: Site = Site()
+    error: str = ""
+    run_id: str = ""  #: of the cell; empty: issued between cells
+    timeout_ms: int = 0  #: after which it fails by itself; 0: not known
+    thread: int = 0  #: identifier of the thread that issued it, as `threading.get_ident` gives it
+
+
+#: How a thread is blocked.
+#: ``operation``: in the wait of the operations named. ``pending``: inside torch (autograd engine,
+#: a future), asleep without using the processor, while these operations are not complete.
+WaitKind: TypeAlias = Literal["operation", "pending"]
+
+
+class Wait(_Part, frozen=True):
+    """A thread waits until **all** of these operations are complete."""
+
+    kind: WaitKind
+    record_ids: tuple[int, ...]
+    since_ns: int
+
+
+class ThreadLook(_Part, frozen=True):
+    """One thread of a rank that could issue operations; nbddp's own are left out."""
+
+    name: str
+    is_main: bool
+    wait: Wait | None  #: None: it is not blocked in an operation that is known
+    #: It waits, but not for an operation, and cannot act before another thread of the same
+    #: process does (an idle worker of a thread pool). Never true of the main thread.
+    is_dormant: bool = False
+    #: Python lines, innermost first, only those outside torch, IPython and nbddp; at most 16.
+    stack: tuple[Site, ...] = ()
+    innermost: str = ""  #: function that runs now, whatever file: ``sleep`` is C and has no frame
+
+
+#: ``running``: the cell runs. ``idle``: no cell runs. ``reforming``: groups are made again.
+Activity: TypeAlias = Literal["running", "idle", "reforming"]
+
+
+class RankLook(_Part, frozen=True):
+    """One rank at one moment, as it tells itself.
+
+    If ``version`` is equal in two looks, then nothing of this has changed in between.
+    """
+
+    rank: int
+    pid: int
+    activity: Activity
+    version: int  #: counts every operation issued, completed, waited for; cells begun and ended
+    time_ns: int
+    run_id: str = ""
+    threads: tuple[ThreadLook, ...] = ()
+    groups: tuple[GroupInfo, ...] = ()
+    #: The newest last: all that are not complete, and the last ones (`Look.last`).
+    operations: tuple[Operation, ...] = ()
+    group_count: int = 0  #: torch's counter for the names of groups
+    is_fresh: bool = False  #: it took the place of a rank that died; its variables are new
+
+
+class Mismatch(_Part, frozen=True):
+    """Two ranks issued operations that do not match; seen before any data moved."""
+
+    rank: int
+    peer: int
+    mine: Operation
+    theirs: Operation
+    fields: tuple[str, ...]  #: names of the `Signature` fields that differ
+
+
+class GroupMark(_Part, frozen=True):
+    """Where a rank stands in one group at the end of a cell."""
+
+    pg_id: str
+    collective_seq_id: int
+    digest: int  #: of the signatures of all collectives so far: equal on all members
+    open: int = 0  #: operations issued and not complete
+    is_broken: bool = False  #: nbddp freed it, or an operation failed in it: it must be re-formed

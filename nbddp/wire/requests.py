@@ -1,0 +1,181 @@
+"""Requests: what the hub asks of agents, and what it and agents ask of ranks.
+
+Runs in: every process. Import them from `nbddp.wire.messages`.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from nbddp.wire.observed import GroupInfo
+from nbddp.wire.parts import (
+    FreeReason,
+    MessageBase,
+    OnMismatch,
+    PoolSpec,
+    Rank,
+    RunId,
+    ValueHeader,
+)
+
+# --- hub -> agent ------------------------------------------------------------------------------
+
+
+class StartStore(MessageBase, frozen=True):
+    """Start the process that hosts the TCPStore. Answered by `StoreReady` or `StartFailed`."""
+
+    pool: PoolSpec
+    host: str
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)]  #: 0: any free port
+
+
+class StartRanks(MessageBase, frozen=True):
+    """Start this node's ranks. Answered by `RankReady` or `StartFailed` for each."""
+
+    pool: PoolSpec
+    master_addr: str
+    master_port: int
+    ranks: tuple[Rank, ...] = ()  #: only these; empty: all of the node
+    joins: bool = False  #: they get their groups by `Reform`, and initialise none
+
+
+class KillRanks(MessageBase, frozen=True):
+    """End the processes of ``ranks`` at once. Answered by `RankExited` for each."""
+
+    ranks: tuple[Rank, ...]
+
+
+class Peek(MessageBase, frozen=True):
+    """Describe ranks without their help. Answered by `Peeked` for each that lives."""
+
+    number: int
+    ranks: tuple[Rank, ...]
+    native: bool = False  #: with native frames, which takes a second or more
+
+
+class Interrupt(MessageBase, frozen=True):
+    """SIGINT to each of ``ranks`` that still runs ``run_id``, and to its children.
+
+    ``run_id`` may also be the request of a `PullValue` that is still evaluated.
+    """
+
+    run_id: RunId
+    ranks: tuple[Rank, ...]
+
+
+class StopRanks(MessageBase, frozen=True):
+    """End ranks and store: ask, SIGTERM, SIGKILL. Answered by `RankExited` each, `RanksStopped`."""
+
+    grace_s: float
+
+
+class ShutdownAgent(MessageBase, frozen=True):
+    """End the ranks, then the agent itself."""
+
+    grace_s: float
+
+
+# --- hub -> rank -------------------------------------------------------------------------------
+
+
+class Execute(MessageBase, frozen=True):
+    """Run ``code`` on the main thread. Answered by `RunStarted`, then `RunFinished`."""
+
+    run_id: RunId
+    code: str
+    execution_count: int  #: of the notebook, so that tracebacks say the cell the user sees
+    first_line: int  #: line of the notebook's cell on which ``code`` begins, from 1
+    store_history: bool = True
+    on_mismatch: OnMismatch = "raise"
+    check: bool = False  #: ranks of several machines exchange fingerprints before each operation
+
+
+class InputReply(MessageBase, frozen=True):
+    """Answer to `InputRequest`; ``value`` is None at the end of input, ``reason`` says why."""
+
+    run_id: RunId
+    question: int  #: that of the request
+    value: str | None
+    reason: str = ""
+
+
+class PullValue(MessageBase, frozen=True):
+    """Evaluate ``expression`` in the user's namespace. Answered by `RunStarted`, `ValuePulled`."""
+
+    request_id: str
+    expression: str
+    use_arena: bool = True  #: False: the notebook cannot open this rank's shared memory
+
+
+class PushValue(MessageBase, frozen=True):
+    """Build a value and hold it until `BindPushed`. Answered by `ValuePushed`.
+
+    The value is a dict of variables by name. ``part`` of ``parts`` when it comes in chunks; only
+    the last one is answered. See `nbddp.wire.values` for the frames beside it.
+    """
+
+    request_id: str
+    value: ValueHeader
+    part: int = 0
+    parts: int = 1
+
+
+class BindPushed(MessageBase, frozen=True):
+    """Bind the names of the value that the rank holds, or forget it. No answer."""
+
+    request_id: str
+    keep: bool  #: False: a rank could not build it, or the user does not wait for it
+
+
+class ReleaseSegment(MessageBase, frozen=True):
+    """The notebook no longer uses shared-memory segment ``segment`` of this rank. No answer."""
+
+    segment: int
+
+
+class Look(MessageBase, frozen=True):
+    """Tell what you are doing. Answered by `Looked`, by the I/O thread, at once."""
+
+    number: int
+    last: Annotated[int, msgspec.Meta(ge=0)] = 64  #: operations that are told though complete
+
+
+class Free(MessageBase, frozen=True):
+    """End blocked operations, in two phases. Answered by `Freed`, by the I/O thread, at once.
+
+    ``arm``: whatever ends from now on in the groups chosen raises what ``reason`` says. ``fire``:
+    end what the ``arm`` with the same ``number`` has chosen. The second phase begins when all ranks
+    have answered the first, so that no rank sees a peer's closing as an error of its own.
+    """
+
+    number: int
+    run_id: RunId
+    phase: Literal["arm", "fire"]
+    reason: FreeReason
+    text: str = ""  #: of the exception
+    #: These groups, ``""`` for waits for the store; none: those in which a thread is blocked now.
+    pg_ids: tuple[str, ...] = ()
+    ranks: tuple[Rank, ...] = ()  #: and all groups that have one of these members
+
+
+class Reform(MessageBase, frozen=True):
+    """Make groups anew, in place, on the main thread. Answered by `Reformed`.
+
+    All ranks of the pool get the same request. Each takes part in the groups of which it is a
+    member, in the order given; a rank that joins makes those that it does not have.
+    """
+
+    number: int  #: never used before in this pool
+    groups: tuple[GroupInfo, ...]
+    group_count: int
+    fresh: tuple[Rank, ...] = ()  #: ranks that have taken the place of others
+
+
+class Synced(MessageBase, frozen=True):
+    """Agent -> rank: everything printed before `Sync` ``number`` is on its way."""
+
+    number: int
+
+
+class Shutdown(MessageBase, frozen=True):
+    """End the rank's process cleanly. Answered by `RankExited` from the agent."""

@@ -1,0 +1,107 @@
+"""Agents without ranks: they speak the real protocol and answer at once, for all of their ranks.
+
+Runs in: a process of its own, ``python -m tests.bench.simulated_agents ADDRESS TOKEN FIRST COUNT
+PER_NODE``; one thread for all of its agents. It ends when the hub has told all of them to.
+"""
+
+import os
+import sys
+
+from nbddp.wire import codec, messages
+from nbddp.wire.channels import AgentUplink, Poller
+from nbddp.wire.messages import (
+    AgentHello,
+    Execute,
+    RankReady,
+    RankSpawned,
+    RunFinished,
+    RunStarted,
+    ShutdownAgent,
+    StartRanks,
+    StartStore,
+    StoreReady,
+)
+
+
+class SimulatedAgent:
+    """One node."""
+
+    def __init__(self, address: str, token: str, node: int, per_node: int) -> None:
+        self._node = node
+        self._ranks = range(node * per_node, (node + 1) * per_node)
+        self.uplink = AgentUplink(address, node, token)
+        self.is_told_to_end = False
+        self.uplink.send(
+            AgentHello(
+                version=messages.PROTOCOL_VERSION,
+                token=token,
+                node=node,
+                pid=os.getpid(),
+                host="simulated",
+            )
+        )
+
+    def serve_arrived(self) -> None:
+        """Answer every request that has come."""
+        for ranks, frames in self.uplink.receive():
+            if ranks:
+                self._execute(ranks, frames[0])
+            else:
+                self._serve(frames[0])
+        self.uplink.flush()
+
+    def _serve(self, payload: bytes) -> None:
+        match codec.decode_agent_request(payload):
+            case StartStore():
+                self.uplink.send(StoreReady(host="simulated", port=1, pid=os.getpid()))
+            case StartRanks():
+                for rank in self._ranks:
+                    self._start(rank)
+            case ShutdownAgent():
+                self.is_told_to_end = True
+            case _:
+                pass
+
+    def _start(self, rank: int) -> None:
+        self.uplink.send(
+            RankSpawned(rank=rank, node=self._node, pid=os.getpid(), log_path=f"rank{rank}.log")
+        )
+        self.uplink.send(
+            RankReady(
+                rank=rank,
+                pid=os.getpid(),
+                local_rank=rank - self._ranks.start,
+                device="cpu",
+                backend="gloo",
+            )
+        )
+
+    def _execute(self, ranks: tuple[int, ...], payload: bytes) -> None:
+        """As a real agent: every message of every rank is encoded and sent on its own."""
+        request = codec.decode_rank_request(payload)
+        if not isinstance(request, Execute):
+            return
+        for rank in ranks:
+            self.uplink.send(RunStarted(run_id=request.run_id, rank=rank))
+        for rank in ranks:
+            self.uplink.send(
+                RunFinished(run_id=request.run_id, rank=rank, elapsed_s=0.0, error=None)
+            )
+
+
+def main(address: str, token: str, first: int, count: int, per_node: int) -> None:
+    """Serve all of them until they are told to end."""
+    poller = Poller()
+    agents = [SimulatedAgent(address, token, first + i, per_node) for i in range(count)]
+    for agent in agents:
+        poller.add(agent.uplink)
+    while not all(agent.is_told_to_end for agent in agents):
+        poller.wait(1.0)
+        for agent in agents:
+            agent.serve_arrived()
+    for agent in agents:
+        agent.uplink.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], *(int(word) for word in sys.argv[3:6]))

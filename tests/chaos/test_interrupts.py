@@ -1,0 +1,256 @@
+"""Interrupts in every state: the prompt comes back, and the pool can be used."""
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from nbddp.controller.pool import CellOptions, Pool
+from nbddp.controller.runs import Run
+from nbddp.controller.states import RankState, RunOutcome
+from nbddp.errors import CellInterruptedError, CellTimeoutError, PoolBrokenError, PoolBusyError
+from nbddp.wire.messages import InputRequest
+from tests.support.polling import poll_until
+from tests.support.views import RecordingView, begin_cell, run_cell
+
+
+class _PressingView(RecordingView):
+    """Presses Ctrl-C, as often as told, each time when the cell's ranks have said so."""
+
+    def __init__(self, presses: int, said: str = "in\n", ranks: int = 2) -> None:
+        super().__init__()
+        self._presses = presses
+        self._said = said
+        self._ranks = ranks
+
+    def tick(self) -> float | None:
+        said = [rank for rank, text in self.texts().items() if self._said in text]
+        if self._presses and len(said) >= self._ranks:
+            self._presses -= 1
+            signal.raise_signal(signal.SIGINT)
+        return 0.05
+
+
+def _interrupted(pool: Pool, code: str, presses: int = 1, ranks: int = 2) -> RunOutcome:
+    run = pool.submit(f"print('in', flush=True)\n{code}\n", CellOptions(ranks=pool.all_ranks))
+    return pool.wait(run, _PressingView(presses, ranks=ranks))
+
+
+_IN_PYTHON = {
+    "loop": "while True: pass",
+    "sleep": "import time; time.sleep(100)",
+    "await": "import asyncio; await asyncio.sleep(100)",
+    "busy await": "import asyncio\nwhile True: await asyncio.sleep(0)",
+    "blocking call in a task": "import asyncio, time\nasync def f(): time.sleep(100)\nawait f()",
+    "subprocess": "import subprocess; subprocess.run(['sleep', '100'])",
+    "shell": "!sleep 100",
+    "thread join": "import threading\nt = threading.Thread(target=threading.Event().wait, "
+    "daemon=True); t.start(); t.join()",
+    "lock": "import threading; x = threading.Lock()\nx.acquire(); x.acquire()",
+    "queue": "import queue; queue.Queue().get()",
+    "display flood": "while True: display(1)",
+}
+
+
+@pytest.mark.parametrize("where", _IN_PYTHON)
+def test_one_interrupt_ends_python_code(where: str, pool: Pool):
+    run_cell(pool, "kept = rank + 10")
+    outcome = _interrupted(pool, _IN_PYTHON[where])
+    assert outcome.interrupted
+    assert not outcome.ranks("unfinished", "exited")
+    if where != "shell":  # ends by itself when its child has ended
+        assert isinstance(pool.error_of(outcome), CellInterruptedError)
+    assert run_cell(pool, "print(kept)").texts() == {0: "10\n", 1: "11\n"}
+
+
+def test_an_interrupt_goes_to_the_ranks_of_the_cell_only(pool: Pool):
+    run = pool.submit(
+        "import time\nprint('in')\ntime.sleep(100)\n", CellOptions(pool.rank_set("1"))
+    )
+    outcome = pool.wait(run, _PressingView(1, ranks=1))
+    assert outcome.ranks("error").ranks == (1,)
+
+
+@pytest.mark.parametrize(
+    "stuck",
+    [
+        "if rank: dist.all_reduce(torch.ones(1))",
+        "if rank: dist.barrier()",
+        "if rank: dist.recv(torch.ones(1), 0)",
+        "import ctypes\nif rank: ctypes.PyDLL(None).sleep(100)",
+        "import ctypes\nif rank: ctypes.CDLL(None).sleep(100)\nwhile rank: pass",
+        "import os, signal\nif rank: os.kill(os.getpid(), signal.SIGSTOP)",
+        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile rank: pass",
+    ],
+    ids=["all_reduce", "barrier", "recv", "GIL held", "C call", "stopped", "SIGINT ignored"],
+)
+def test_a_second_interrupt_always_gives_the_prompt_back(
+    stuck: str, fresh_pool: Callable[..., Pool]
+):
+    pool = fresh_pool()
+    outcome = _interrupted(pool, stuck, presses=2)
+    error = pool.error_of(outcome)
+    assert isinstance(error, CellInterruptedError)
+    assert outcome.ranks("unfinished").ranks == (1,)
+    assert "rank 1 is still inside the cell" in str(error)
+    assert "%ddp restart" in str(error)
+    with pytest.raises(PoolBrokenError, match="rank 1 is still in an old cell"):
+        run_cell(pool, "pass")
+    assert run_cell(pool, "print('free')", ranks="0").text(0) == "free\n"
+    pool.restart()
+    assert run_cell(pool, "dist.barrier(); print('again')").texts() == {0: "again\n", 1: "again\n"}
+
+
+def test_a_rank_that_comes_back_late_can_be_used_again(fresh_pool: Callable[..., Pool]):
+    pool = fresh_pool()
+    outcome = _interrupted(
+        pool, "import ctypes, sys\nif rank: ctypes.PyDLL(None).usleep(500_000)", presses=2
+    )
+    assert outcome.ranks("unfinished").ranks == (1,)
+    poll_until(lambda: all(info.state is RankState.IDLE for info in pool.ranks()))
+    assert run_cell(pool, "print('own')").texts() == {0: "own\n", 1: "own\n"}
+
+
+def test_an_interrupt_between_sending_and_waiting_is_for_the_cell(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+):
+    submit = pool.submit
+
+    def submit_and_press(code: str, options: CellOptions) -> Run:
+        run = submit(code, options)
+        signal.raise_signal(signal.SIGINT)
+        return run
+
+    monkeypatch.setattr(pool, "submit", submit_and_press)
+    with pytest.raises(CellInterruptedError):
+        pool.run("import time; time.sleep(100)")
+
+
+def test_interrupts_at_any_point_leave_the_pool_usable(pool: Pool):
+    """Twenty of them, seeded; the next cell gets only its own output."""
+    chance = random.Random(20)
+    for number in range(20):
+        with _sigint_after(chance.uniform(0.001, 0.03)), pytest.raises(CellInterruptedError):
+            pool.run(f"print('cell {number}')\nimport time\ntime.sleep(100)")
+        after = run_cell(pool, f"print('after {number}')", timeout=20.0)
+        assert after.texts() == {0: f"after {number}\n", 1: f"after {number}\n"}
+
+
+def test_interrupts_of_awaiting_cells_at_any_point(pool: Pool):
+    chance = random.Random(21)
+    for number in range(20):
+        with _sigint_after(chance.uniform(0.001, 0.03)), pytest.raises(CellInterruptedError):
+            pool.run("import asyncio\nwhile True: await asyncio.sleep(0)")
+        assert run_cell(pool, f"print({number})", timeout=20.0).text(0) == f"{number}\n"
+
+
+@contextmanager
+def _sigint_after(delay_s: float) -> Iterator[None]:
+    """One SIGINT for the main thread, and no more when the block has been left."""
+    timer = threading.Timer(delay_s, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+
+
+def test_an_interrupt_while_the_pool_starts_leaves_nothing(fresh_pool: Callable[..., Pool]):
+    for delay_s in (0.05, 0.4, 0.8):
+        with _sigint_after(delay_s), suppress(KeyboardInterrupt):
+            fresh_pool()  # which may be quicker than the interrupt: it is stopped in the end
+
+
+def test_an_interrupt_while_the_pool_restarts_ends_it(fresh_pool: Callable[..., Pool]):
+    pool = fresh_pool()
+    with _sigint_after(0.02), suppress(KeyboardInterrupt):
+        pool.restart()
+    assert pool.is_stopped or run_cell(pool, "print('up')").text(0) == "up\n"
+
+
+def test_an_interrupt_while_a_value_is_pulled(pool: Pool):
+    run_cell(pool, "def slow():\n    import time; time.sleep(1); return 'late'\nx = rank")
+    with _sigint_after(0.2), pytest.raises(KeyboardInterrupt):
+        pool.pull("slow()")
+    assert pool.pull("x") == [0, 1]
+
+
+def test_an_interrupted_pull_stops_on_the_ranks_too(fresh_pool: Callable[..., Pool]):
+    pool = fresh_pool()
+    with _sigint_after(0.3), pytest.raises(KeyboardInterrupt):
+        pool.pull("__import__('time').sleep(100)")
+    view = run_cell(pool, "print('free')", timeout=1.0, check=False)
+    assert view.texts() == {0: "free\n", 1: "free\n"}
+
+
+#: A native lock that is taken twice: nothing ends that but the end of the process.
+_ENDLESS = """
+    import ctypes
+    lock = ctypes.create_string_buffer(64)
+    libc = ctypes.CDLL(None)
+    libc.pthread_mutex_lock(lock)
+    libc.pthread_mutex_lock(lock)
+"""
+
+
+def test_timeout_names_the_ranks_that_are_still_inside(fresh_pool: Callable[..., Pool]):
+    pool = fresh_pool()
+    view = run_cell(pool, f"if rank:\n{_ENDLESS}", timeout=0.3, check=False)
+    assert isinstance(view.error, CellTimeoutError)
+    assert "rank 1 is still inside the cell" in str(view.error)
+    assert "rank 0 finished" in str(view.error)
+    pool.restart([1])
+    assert run_cell(pool, "dist.barrier(); print(rank)").texts() == {0: "0\n", 1: "1\n"}
+
+
+def test_a_cell_while_another_runs_is_refused(pool: Pool):
+    running = begin_cell(pool, "import time\nprint('in')\ntime.sleep(100)")
+    poll_until(lambda: running.view.text(0) == "in\n")
+    for use in (lambda: pool.run("pass"), lambda: pool.pull("rank"), lambda: pool.push(x=1)):
+        with pytest.raises(PoolBusyError, match="a cell is running"):
+            use()
+    pool.interrupt()
+    assert isinstance(running.join().error, CellInterruptedError)
+
+
+def test_questions_of_all_ranks_end_with_one_interrupt(pool: Pool):
+    run = pool.submit("input('?')\n", CellOptions(ranks=pool.all_ranks))
+
+    class View(RecordingView):
+        def ask(self, request: InputRequest) -> str:
+            self.asked.append(request)
+            poll_until(lambda: run.come == 4)  # both ranks have begun, both have asked
+            raise KeyboardInterrupt
+
+    view = View()
+    assert isinstance(pool.error_of(pool.wait(run, view)), CellInterruptedError)
+    assert len(view.asked) == 1
+
+
+def test_a_rank_may_ask_after_an_interrupt(pool: Pool):
+    code = "try: input('first? ')\nexcept KeyboardInterrupt: print('got', input('really? '))"
+    view = run_cell(pool, code, ranks="0", answers=[KeyboardInterrupt(), "yes"], check=False)
+    assert view.text(0) == "got yes\n"
+
+
+def test_what_a_given_up_cell_prints_later_is_not_in_the_next_one(
+    fresh_pool: Callable[..., Pool],
+):
+    pool = fresh_pool()
+    late: list[object] = []
+    pool.hub.on_background = late.append
+    outcome = _interrupted(
+        pool,
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "time.sleep(0.5 * rank)\nprint('late')",
+        presses=2,
+    )
+    assert 1 in outcome.ranks("unfinished")
+    view = run_cell(pool, "print('own')", ranks="0")
+    poll_until(lambda: any("late" in getattr(event, "text", "") for event in late))
+    poll_until(lambda: all(info.state is RankState.IDLE for info in pool.ranks()))
+    assert view.texts() == {0: "own\n"}

@@ -1,0 +1,174 @@
+"""The notebook's process is killed: nothing of its pool is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.polling import poll_until
+
+_READY = "ready"
+_SCRIPT = """
+import nbddp, sys
+pool = nbddp.start({ranks}, nnodes={nodes})
+pool.run('''
+import os, subprocess
+subprocess.Popen(['sleep', '1000'])
+subprocess.Popen(['sleep', '1000'], start_new_session=True)
+subprocess.run(['sh', '-c', 'setsid sleep 1000 >/dev/null 2>&1 &'])
+if os.fork() == 0:
+    os.setsid()
+    import time; time.sleep(1000)
+shared = torch.ones(1 << 20).share_memory_()
+''')
+pool.push(value=bytes(1 << 22))
+kept = pool.pull("torch.ones(1 << 20)")
+print("ready", flush=True)
+{then}
+"""
+_THEN = {
+    "idle": "import time; time.sleep(1000)",
+    "in a cell": "pool.run('import time; time.sleep(1000)')",
+    "ranks hold the GIL": "pool.run('import ctypes; ctypes.PyDLL(None).sleep(1000)')",
+    "ranks are stopped": "pool.run('import os; os.kill(os.getpid(), 19)')",
+    "ranks flood": "pool.run('while True: print(\"x\" * 100)')",
+}
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A temporary folder for the script, short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="nbo-", dir="/tmp") as name:
+        yield Path(name)
+
+
+def _start(script: str, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, "TMPDIR": str(folder)},
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+    )
+
+
+def _wait_ready(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.strip() == _READY:
+            return
+    raise AssertionError("the script has ended")
+
+
+def _marked(folder: Path) -> list[psutil.Process]:
+    """Every process that works in the script's temporary folder, wherever it hangs in the tree."""
+    mark = f"TMPDIR={folder}".encode()
+    found = []
+    for process in psutil.process_iter():
+        try:
+            environ = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if mark in environ:
+            found.append(process)
+    return found
+
+
+def _command(process: psutil.Process) -> list[str] | None:
+    """What a process runs; None if it has ended, perhaps at this moment."""
+    try:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        return list(process.cmdline())
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _check_nothing_left(folder: Path, shared_memory: set[Path]) -> None:
+    def nothing_left() -> bool:
+        alive = [command for p in _marked(folder) if (command := _command(p)) is not None]
+        assert not alive, alive
+        left = [path.name for path in folder.iterdir() if path.name.startswith("nbddp-")]
+        assert not left, left
+        assert set(Path("/dev/shm").iterdir()) <= shared_memory
+        return True
+
+    poll_until(nothing_left, 10.0)
+
+
+@pytest.mark.parametrize("state", _THEN)
+def test_a_killed_notebook_leaves_nothing(state: str, folder: Path):
+    shared_memory = set(Path("/dev/shm").iterdir())
+    process = _start(_SCRIPT.format(ranks=2, nodes=1, then=_THEN[state]), folder)
+    try:
+        _wait_ready(process)
+        assert len(_marked(folder)) >= 8 + 3 * 2
+    finally:
+        process.kill()
+        process.communicate()
+    _check_nothing_left(folder, shared_memory)
+
+
+def test_a_killed_notebook_with_two_nodes_leaves_nothing(folder: Path):
+    shared_memory = set(Path("/dev/shm").iterdir())
+    process = _start(_SCRIPT.format(ranks=1, nodes=2, then=_THEN["idle"]), folder)
+    try:
+        _wait_ready(process)
+    finally:
+        process.kill()
+        process.communicate()
+    _check_nothing_left(folder, shared_memory)
+
+
+@pytest.mark.parametrize("seen", ["agent-0.json", "hub.sock", "agent-0.sock", "rank0.log"])
+def test_a_notebook_killed_while_it_starts_a_pool_leaves_nothing(seen: str, folder: Path):
+    """Killed as soon as a certain file is there: the start has come so far."""
+    shared_memory = set(Path("/dev/shm").iterdir())
+    process = _start("import nbddp; nbddp.start(2)", folder)
+    poll_until(lambda: list(folder.glob(f"nbddp-*/{seen}")) or process.poll() is not None, 20.0)
+    process.kill()
+    process.communicate()
+    _check_nothing_left(folder, shared_memory)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_script_that_is_asked_to_end_leaves_nothing(signum: int, folder: Path):
+    shared_memory = set(Path("/dev/shm").iterdir())
+    process = _start(_SCRIPT.format(ranks=2, nodes=1, then=_THEN["idle"]), folder)
+    try:
+        _wait_ready(process)
+        process.send_signal(signum)
+        process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.communicate()
+    _check_nothing_left(folder, shared_memory)
+
+
+def test_a_script_that_ends_without_stopping_its_pool_leaves_nothing(folder: Path):
+    shared_memory = set(Path("/dev/shm").iterdir())
+    process = _start(_SCRIPT.format(ranks=2, nodes=1, then=""), folder)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    _check_nothing_left(folder, shared_memory)
+
+
+def test_a_killed_script_and_agent_take_the_ranks_with_them(folder: Path):
+    """Both at once: only what ranks have sent away on purpose is out of anybody's reach."""
+    process = _start("import nbddp\npool = nbddp.start(2)\nprint('ready', flush=True)\n"
+                     "import time; time.sleep(1000)", folder)  # fmt: skip
+    try:
+        _wait_ready(process)
+        (agent,) = psutil.Process(process.pid).children()
+        process.kill()
+        agent.kill()
+    finally:
+        process.kill()
+        process.communicate()
+    poll_until(lambda: not [p for p in _marked(folder) if p.status() != psutil.STATUS_ZOMBIE])

@@ -1,0 +1,136 @@
+"""Fixtures: pools of real ranks, and the check that nothing is left behind."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nbddp.controller.options import PoolOptions
+from nbddp.controller.pool import Pool
+from nbddp.controller.states import RankState
+from nbddp.notebook import syntax
+from nbddp.settings import Settings
+from tests.support import leaks
+from tests.support.polling import poll_until
+from tests.support.views import RecordingView, run_cell
+
+_FOLDERS_WITHOUT_LEAKS = {"pool", "chaos"}
+_HEALTH_CELL = """
+_ones = torch.ones(1)
+dist.all_reduce(_ones)
+assert _ones.item() == world_size
+del _ones
+"""
+
+os.environ[leaks.RUN_ENV] = str(os.getpid())
+
+
+def make_pool(n: int = 2, settings: Settings | None = None, **options: Any) -> Pool:
+    """A pool whose cells show nothing; use `tests.support.views.run_cell`."""
+    return Pool(
+        PoolOptions.checked(n, **options),
+        settings or Settings(),
+        lambda pool, run: RecordingView(),
+        syntax.check_source,
+    )
+
+
+class SharedPool:
+    """One pool of two Gloo ranks for many tests; never used again after a test has broken it."""
+
+    def __init__(self) -> None:
+        self._pool: Pool | None = None
+
+    @property
+    def pool_id(self) -> str | None:
+        return self._pool.pool_id if self._pool is not None else None
+
+    def get(self) -> Pool:
+        if self._pool is None:
+            self._pool = make_pool(2)
+        return self._pool
+
+    def check_health(self) -> None:
+        """Fails, and drops the pool, if a test has left it in another state than it found it."""
+        pool = self.get()
+        try:
+            assert not pool.is_stopped, "the test has stopped the shared pool"
+            assert not pool.is_running, "the test has left a cell running"
+            states = {info.rank: info.state.name for info in pool.ranks()}
+            assert set(states.values()) == {RankState.IDLE.name}, f"ranks: {states}"
+            view = run_cell(pool, _HEALTH_CELL, timeout=10.0, check=False)
+            assert view.error is None, f"the process group is broken:\n{view.error}"
+        except BaseException:
+            self.drop()
+            raise
+
+    def drop(self) -> None:
+        """Stop it; the next test gets another. Nothing of it may be left."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.stop()
+            poll_until(lambda: not leaks.processes_of_pool(pool.pool_id))
+
+
+@pytest.fixture(scope="session")
+def own_temporary_folder() -> Iterator[Path]:
+    """Folders of pools that other programs on this machine start are no leaks of ours."""
+    before = tempfile.tempdir, os.environ.get("TMPDIR")
+    folder = Path(tempfile.mkdtemp(prefix="nbt-"))
+    tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
+    yield folder
+    tempfile.tempdir = before[0]
+    if before[1] is None:
+        del os.environ["TMPDIR"]
+    else:
+        os.environ["TMPDIR"] = before[1]
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def shared_pool(own_temporary_folder: Path) -> Iterator[SharedPool]:
+    shared = SharedPool()
+    yield shared
+    shared.drop()
+
+
+@pytest.fixture
+def pool(request: pytest.FixtureRequest, shared_pool: SharedPool) -> Iterator[Pool]:
+    """The shared pool of two Gloo ranks; it must be healthy afterwards (mark `breaks_pool`)."""
+    yield shared_pool.get()
+    if request.node.get_closest_marker("breaks_pool"):
+        shared_pool.drop()
+    else:
+        shared_pool.check_health()
+
+
+@pytest.fixture
+def fresh_pool() -> Iterator[Callable[..., Pool]]:
+    """Makes pools of the test's own: ``fresh_pool(4, init="none", settings=Settings(...))``."""
+    made: list[Pool] = []
+
+    def make(n: int = 2, settings: Settings | None = None, **options: Any) -> Pool:
+        made.append(make_pool(n, settings, **options))
+        return made[-1]
+
+    yield make
+    for pool in made:
+        pool.stop()
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No process, thread, descriptor, folder or shared memory of a test outlives it."""
+    if Path(request.node.path).parent.name not in _FOLDERS_WITHOUT_LEAKS:
+        yield
+        return
+    shared: SharedPool = request.getfixturevalue("shared_pool")
+    if "pool" in request.fixturenames:
+        shared.get()  # made before the snapshot: it belongs to no test
+    before = leaks.take_snapshot(shared.pool_id)
+    yield
+    leaks.assert_no_leaks(before, lambda: shared.pool_id)

@@ -1,0 +1,119 @@
+"""Errors of cells as a notebook shows them: one, in the reader's own terms."""
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+from tests.support.kernel import Kernel
+
+
+def test_a_traceback_has_the_number_and_line_of_the_notebook(kernel: Kernel):
+    cell = kernel.run("%%ddp\n\n# a comment\nvalue = 1\n\nvalue / 0\n")
+    assert f"Cell In[{cell.number}], line 6" in cell.error
+    assert "----> 6 value / 0" in cell.error
+    assert "ranks 0-1 raised ZeroDivisionError: division by zero" in cell.error
+
+
+def test_a_traceback_reaches_into_a_function_of_an_earlier_cell(kernel: Kernel):
+    first = kernel.ok("%%ddp\ndef half(x):\n    return x / 0\n")
+    second = kernel.run("%%ddp\n\nhalf(3)")
+    assert f"Cell In[{first.number}], line 3" in second.error
+    assert f"Cell In[{second.number}], line 3" in second.error
+    assert "return x / 0" in second.error
+
+
+def test_our_own_frames_are_hidden(kernel: Kernel):
+    cell = kernel.run("%%ddp\nraise KeyError('lost')")
+    assert "nbddp/" not in cell.error
+    assert "ipykernel" not in cell.error
+
+
+def test_different_errors_are_told_apart_in_one_output(kernel: Kernel):
+    cell = kernel.run("%%ddp\nraise ValueError('zero') if rank == 0 else TypeError('one')")
+    assert len(cell.of("error")) == 1
+    assert cell.status == "error"
+    assert "ValueError: zero" in cell.error
+    assert "TypeError: one" in cell.error
+
+
+def test_an_error_of_one_rank_names_it_and_the_others(kernel: Kernel):
+    cell = kernel.run("%%ddp\nif rank == 1: raise ValueError('only here')")
+    assert "rank 1 raised ValueError: only here" in cell.error
+    assert "rank 0 finished" in cell.error
+
+
+def test_what_was_printed_before_an_error_is_shown_before_it(kernel: Kernel):
+    cell = kernel.run("%%ddp\nprint('so far so good')\n1 / 0")
+    assert [m.kind for m in cell.page] == ["stream", "error"]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("%%ddp\nprint('never')\nif True print(1)", "SyntaxError"),
+        ("%%ddp\n  x = 1\n y = 2", "IndentationError"),
+        ("%%ddp\nreturn 3", "'return' outside function"),
+    ],
+)
+def test_a_syntax_error_is_found_once_and_nothing_runs(kernel: Kernel, code: str, words: str):
+    cell = kernel.run(code)
+    assert words in cell.error
+    assert f"Cell In[{cell.number}], line " in cell.error
+    assert (cell.text, len(cell.of("error"))) == ("", 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("%%ddp -r 7\npass", "legal"),
+        ("%%ddp --nonsense\npass", "unknown"),
+        ("%%ddp --timeout soon\npass", "not a positive number"),
+        ("%ddp dance", "legal: start, status"),
+        ("%ddp start -n 0", "0"),
+        ("%ddp start -n 3", "%ddp restart"),
+        ("%ddp push no_such_name", "no variable 'no_such_name'"),
+        ("%ddp pull no_such_name", "no_such_name"),
+        ("%ddp stop now", "takes no options"),
+    ],
+)
+def test_a_wrong_command_says_what_is_legal_and_changes_nothing(
+    kernel: Kernel, code: str, words: str
+):
+    cell = kernel.run(code)
+    assert words in cell.error
+    assert "Traceback" not in cell.error
+
+
+def test_a_timeout_ends_the_cell_and_says_so(kernel: Kernel):
+    cell = kernel.run("%%ddp --timeout 0.3\nimport time\nif rank: time.sleep(60)")
+    assert "CellTimeoutError" in cell.error
+    assert "--timeout" in cell.error
+
+
+def test_a_cell_from_another_thread_is_refused(kernel: Kernel):
+    cell = kernel.ok(
+        "import threading\ncaught = []\n"
+        "def go():\n"
+        "    try: get_ipython().run_cell_magic('ddp', '', 'print(1)')\n"
+        "    except Exception as error: caught.append(f'{type(error).__name__}: {error}')\n"
+        "thread = threading.Thread(target=go); thread.start(); thread.join()\nprint(caught)"
+    )
+    assert "PoolBusyError" in cell.text
+    assert "--async" in cell.text
+
+
+def test_nbclient_stops_at_the_first_error_and_saves_one_output(kernel: Kernel):
+    notebook = nbformat.v4.new_notebook(
+        cells=[
+            nbformat.v4.new_code_cell("%load_ext nbddp\n%ddp start -n 2"),
+            nbformat.v4.new_code_cell("%%ddp\nprint('said')\nassert rank == 5, 'not five'"),
+            nbformat.v4.new_code_cell("never = 1"),
+        ]
+    )
+    with pytest.raises(CellExecutionError, match="not five"):
+        NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+    outputs = notebook.cells[1].outputs
+    assert [output.output_type for output in outputs] == ["stream", "error"]
+    assert notebook.cells[2].execution_count is None
+    nbformat.validate(notebook)

@@ -1,0 +1,183 @@
+"""A pool lives and ends with its kernel."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.kernel import Kernel, running_kernel
+from tests.support.polling import poll_until
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A temporary folder for the kernel, short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="nbk-", dir="/tmp") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def own_kernel(folder: Path) -> Iterator[Kernel]:
+    with running_kernel(TMPDIR=str(folder)) as kernel:
+        kernel.ok("%load_ext nbddp")
+        kernel.ok("%ddp start -n 2")
+        kernel.ok("%%ddp\nimport subprocess\n_ = subprocess.Popen(['sleep', '99'],"
+                  " start_new_session=True)")  # fmt: skip
+        yield kernel
+
+
+def _pool_folders(folder: Path) -> list[Path]:
+    return list(folder.glob("nbddp-*"))
+
+
+def _check_gone(processes: list[psutil.Process], folder: Path) -> None:
+    def gone() -> bool:
+        alive = [process for process in processes if process.is_running()]
+        assert not alive, alive
+        assert not _pool_folders(folder)
+        return True
+
+    poll_until(gone, 10.0)
+
+
+def test_a_shutdown_leaves_nothing(own_kernel: Kernel, folder: Path):
+    below = own_kernel.process.children(recursive=True)
+    assert len(below) >= 8  # agent, fork server, tracker, store, two ranks, their children
+    assert _pool_folders(folder)
+    own_kernel.shutdown()
+    _check_gone(below, folder)
+
+
+def test_a_shutdown_in_the_middle_of_a_cell_leaves_nothing(own_kernel: Kernel, folder: Path):
+    cell_id = own_kernel.execute("%%ddp\nimport time\nprint('in')\nwhile True: time.sleep(0.02)")
+    own_kernel.wait_text(cell_id, "in")
+    below = own_kernel.process.children(recursive=True)
+    own_kernel.shutdown()
+    _check_gone(below, folder)
+
+
+def test_a_shutdown_while_a_background_cell_is_awaited_leaves_nothing(
+    own_kernel: Kernel, folder: Path
+):
+    own_kernel.ok("%%ddp --async\nimport time\nwhile True: time.sleep(0.02)")
+    cell_id = own_kernel.execute("handle = _\nprint('in')\nawait handle")
+    own_kernel.wait_text(cell_id, "in")
+    below = own_kernel.process.children(recursive=True)
+    own_kernel.shutdown()
+    _check_gone(below, folder)
+
+
+@pytest.mark.parametrize("how", ["stop", "restart"])
+def test_a_background_cell_ends_with_its_ranks(own_kernel: Kernel, how: str):
+    own_kernel.ok("%%ddp --async\nimport time\nwhile True: time.sleep(0.02)")
+    own_kernel.ok("handle = _")
+    own_kernel.ok(f"%ddp {how}")
+    assert own_kernel.run("handle.wait(10)").error
+    assert own_kernel.value("handle.state") == "'failed'"
+
+
+def test_a_restarted_kernel_has_no_pool_and_may_start_one(own_kernel: Kernel, folder: Path):
+    below = own_kernel.process.children(recursive=True)
+    own_kernel.manager.restart_kernel()
+    own_kernel.client.wait_for_ready(timeout=20)
+    _check_gone(below, folder)
+    own_kernel.ok("%load_ext nbddp")
+    assert "no pool is running" in own_kernel.run("%ddp status").error
+    cell = own_kernel.ok("%%ddp\nprint('new')")
+    assert "no pool was running, so one was started: 2 ranks" in cell.text
+    assert "[0-1] new" in cell.lines
+
+
+def test_a_killed_kernel_leaves_nothing(own_kernel: Kernel, folder: Path):
+    below = own_kernel.process.children(recursive=True)
+    own_kernel.process.kill()
+    _check_gone(below, folder)
+
+
+def test_two_kernels_have_two_pools(own_kernel: Kernel, folder: Path):
+    with running_kernel(TMPDIR=str(folder)) as other:
+        other.ok("%load_ext nbddp")
+        other.ok("%ddp start -n 1")
+        assert len(_pool_folders(folder)) == 2
+        own_kernel.ok("%%ddp\nmine = 'own'")
+        assert "NameError" in other.run("%%ddp\nmine").error
+        other.ok("%ddp stop")
+        assert own_kernel.ok("%%ddp\nprint(mine, world_size)").text == "[0-1] own 2\n"
+
+
+def test_stop_status_start_and_restart(own_kernel: Kernel, folder: Path):
+    status = own_kernel.ok("%ddp status").text
+    assert status.count("idle") == 2
+    assert "fresh ranks: 2 ranks" in own_kernel.ok("%ddp restart").text
+    assert "there already" in own_kernel.ok("%ddp start -n 2").text
+    assert "stopped: 2 ranks" in own_kernel.ok("%ddp stop").text
+    assert not _pool_folders(folder)
+    assert "no pool is running" in own_kernel.ok("%ddp stop").text
+    assert "3 ranks" in own_kernel.ok("%ddp start -n 3").text
+    assert own_kernel.ok("%%ddp\nprint(world_size)").text == "[0-2] 3\n"
+
+
+def test_a_dead_rank_ends_the_cell_and_the_kernel_goes_on(own_kernel: Kernel):
+    cell = own_kernel.run(
+        "%%ddp\nimport os\nprint('before')\nif rank == 1: os.kill(os.getpid(), 9)"
+    )
+    assert "RankExitedError: rank 1 exited while it ran cell [" in cell.error
+    for word in ("SIGKILL (signal 9)", "before", "rank 1 was replaced by a fresh process"):
+        assert word in cell.error
+    assert own_kernel.value("1 + 1") == "2"
+    assert own_kernel.ok("%%ddp\ndist.barrier(); print('well')").text == "[0-1] well\n"
+
+
+def test_a_second_interrupt_gives_the_prompt_back(own_kernel: Kernel):
+    cell_id = own_kernel.execute("%%ddp\nprint('in')\nif rank: dist.all_reduce(torch.ones(1))\n"
+                                 "else:\n    while True: pass")  # fmt: skip
+    own_kernel.wait_text(cell_id, "in")
+    own_kernel.interrupt()
+    own_kernel.wait_text(cell_id, "waiting for rank 1")
+    own_kernel.interrupt()
+    cell = own_kernel.finish(cell_id)
+    assert "rank 1 is still inside the cell" in cell.error
+    assert "rank 1 is still in an old cell" in own_kernel.run("%%ddp\npass").error
+    own_kernel.ok("%ddp restart")
+    assert own_kernel.ok("%%ddp\nprint('fresh')").text == "[0-1] fresh\n"
+
+
+def test_a_flood_is_capped_and_the_kernel_stays_small(own_kernel: Kernel):
+    before = own_kernel.process.memory_info().rss
+    cell = own_kernel.run("%%ddp\nfor n in range(200_000): print('line', n, 'x' * 40)")
+    assert cell.status == "ok"
+    assert len(cell.text) < 5_000_000
+    assert "left out here; the whole output:" in cell.text
+    assert "line 199999" in cell.text
+    assert own_kernel.process.memory_info().rss - before < 150_000_000
+
+
+def test_a_stop_ends_a_cell_in_the_background_and_says_so(own_kernel: Kernel):
+    own_kernel.ok("%%ddp --async\nimport time\nwhile True: time.sleep(0.02)")
+    own_kernel.ok("handle = _\n%ddp stop")
+    error = own_kernel.run("handle.wait(10)").error
+    assert "was ended by %ddp stop before ranks 0-1 had finished" in error
+    assert "restart" not in error
+
+
+def test_a_rank_that_the_default_pool_would_not_have(own_kernel: Kernel):
+    own_kernel.ok("%ddp stop")
+    cell = own_kernel.run("%%ddp -r 7\npass")
+    assert "rank 7 is out of range" in cell.error
+    assert cell.text == ""
+    assert "no pool is running" in own_kernel.run("%ddp status").error
+
+
+def test_a_pool_without_options_is_like_the_last_one(own_kernel: Kernel):
+    own_kernel.ok("%ddp stop")
+    own_kernel.ok("%ddp start -n 3  # three")
+    own_kernel.ok("%ddp stop")
+    cell = own_kernel.ok("%%ddp -r 2  # the last one\nprint(world_size)")
+    assert "no pool was running, so one was started: 3 ranks" in cell.stdout
+    assert cell.stdout.endswith("[2]   3\n")
+
+
+def test_an_interrupt_has_nothing_to_do_without_a_cell(own_kernel: Kernel):
+    assert own_kernel.ok("%ddp interrupt").stdout == "no cell is running\n"

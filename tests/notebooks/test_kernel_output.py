@@ -1,0 +1,187 @@
+"""What a reader sees while a cell runs, and where."""
+
+import re
+
+from tests.support.kernel import Cell, Kernel
+
+#: Text may come in any number of stream messages; progress and unfinished lines are displays.
+_LIVE = "nbddp-live"
+
+
+def _live_texts(cell: Cell) -> list[str]:
+    return [m.text for m in cell.messages if (m.display_id or "").startswith(_LIVE)]
+
+
+def test_a_line_is_seen_before_the_cell_ends(kernel: Kernel):
+    cell_id = kernel.execute("%%ddp\nprint('first')\nimport time\nwhile True: time.sleep(0.02)")
+    kernel.wait_text(cell_id, "first")
+    assert not kernel.cells[cell_id].is_idle
+    kernel.interrupt()
+    cell = kernel.finish(cell_id)
+    assert "KeyboardInterrupt" in cell.error
+
+
+def test_an_unfinished_line_is_seen_too_and_is_no_rest_in_the_end(kernel: Kernel):
+    cell_id = kernel.execute(
+        "%%ddp\nimport sys, time\nsys.stdout.write('half a line')\n"
+        "try:\n    while True: time.sleep(0.02)\nexcept KeyboardInterrupt: print(', and the rest')"
+    )
+    kernel.wait_for(lambda: any("half a line" in t for t in _live_texts(kernel.cells[cell_id])))
+    kernel.interrupt()
+    cell = kernel.finish(cell_id)
+    assert [m.text for m in cell.page] == ["[0-1] half a line, and the rest\n"]
+
+
+def test_prints_and_displays_keep_their_order_in_every_cell(kernel: Kernel):
+    for number in range(60):
+        cell = kernel.ok(
+            # On one rank: whether two fold in time is not what this is about.
+            f"%%ddp -r {number % 2}\nfrom IPython.display import display, Markdown\n"
+            f"print('before {number}'); display(Markdown('{number}')); print('after {number}')"
+        )
+        texts = "".join(m.text + "\n" for m in cell.page)
+        found = re.findall("(before|Markdown|after)", texts)
+        assert found == ["before", "Markdown", "after"], f"cell {number}: {texts}"
+
+
+def test_output_of_a_subprocess_and_of_c_code_comes_in_its_place(kernel: Kernel):
+    cell = kernel.ok(
+        "%%ddp -r 0\nimport ctypes\nprint('python')\n!echo shell\nctypes.CDLL(None).puts(b'c')\n"
+        "print('python again')"
+    )
+    assert cell.lines == ["[0]   python", "[0]   shell", "[0]   c", "[0]   python again"]
+
+
+def test_streams_stay_apart(kernel: Kernel):
+    cell = kernel.ok("%%ddp -r 1\nimport sys\nprint('out')\nprint('err', file=sys.stderr)")
+    assert (cell.stdout, cell.stderr) == ("[1]   out\n", "[1]   err\n")
+
+
+def test_a_display_is_updated_in_place(kernel: Kernel):
+    cell = kernel.ok(
+        "%%ddp -r 0\nfrom IPython.display import HTML, display\n"
+        "shown = display(HTML('<b>one</b>'), display_id=True)\nprint('between')\n"
+        "for n in range(50): shown.update(HTML(f'<b>{n}</b>'))"
+    )
+    html = [m.content["data"]["text/html"] for m in cell.page if m.kind.endswith("display_data")]
+    assert "<b>49</b>" in html
+    assert "<b>one</b>" not in html
+    assert len(cell.of("update_display_data")) < 50
+
+
+def test_a_display_is_updated_from_a_later_cell(kernel: Kernel):
+    first = kernel.ok(
+        "%%ddp -r 0\nfrom IPython.display import HTML, display\n"
+        "shown = display(HTML('early'), display_id='mine')"
+    )
+    later = kernel.ok("%%ddp -r 0\nshown.update(HTML('late'))")
+    ids = {m.display_id for m in first.messages if "early" in str(m.content)}
+    updates = [m for m in later.of("update_display_data") if "late" in str(m.content)]
+    assert [m.display_id for m in updates] == list(ids)
+
+
+def test_clear_output_leaves_what_comes_after_it(kernel: Kernel):
+    cell = kernel.ok(
+        "%%ddp\nfrom IPython.display import clear_output\n"
+        "for n in range(5):\n    clear_output(wait=True)\n    print('step', n)"
+    )
+    assert "".join(m.text for m in cell.page) == "[0-1] step 4\n"
+
+
+def test_html_that_is_equal_on_all_ranks_is_shown_once(kernel: Kernel):
+    cell = kernel.ok("%%ddp\nfrom IPython.display import HTML, display\ndisplay(HTML('<i>x</i>'))")
+    html = [str(m.content["data"].get("text/html")) for m in cell.of("display_data")]
+    assert html.count("<i>x</i>") == 1
+    assert any("[0-1]" in text for text in html)
+
+
+def test_a_picture_of_matplotlib_comes_under_its_rank(kernel: Kernel):
+    cell = kernel.ok(
+        "%%ddp -r 1\nimport matplotlib.pyplot as plt\nprint('before')\nplt.plot([1, 2]); plt.show()"
+    )
+    kinds = ["png" if "image/png" in str(m.content) else m.text.strip() for m in cell.page]
+    assert kinds[0] == "[1]   before"
+    assert kinds[-1] == "png"
+    assert "[1]" in kinds[1:]
+
+
+def test_a_figure_without_show_is_drawn_at_the_end_of_the_cell(kernel: Kernel):
+    cell = kernel.ok("%%ddp -r 1\nimport matplotlib.pyplot as plt\nfigure = plt.plot([1, 2])")
+    assert any("image/png" in m.content["data"] for m in cell.of("display_data"))
+    assert not any("image/png" in str(m.content) for m in kernel.ok("%%ddp\npass").messages)
+
+
+def test_tqdm_does_not_flood(kernel: Kernel):
+    cell = kernel.ok(
+        "%%ddp\nfrom tqdm import tqdm\nfor n in tqdm(range(20_000), mininterval=0): pass"
+    )
+    assert len(cell.messages) < 100
+    page = "".join(m.text for m in cell.page)
+    assert "20000/20000" in page
+    assert len(page.splitlines()) <= 2
+
+
+def test_the_progress_line_disappears(kernel: Kernel):
+    cell_id = kernel.execute(
+        "%%ddp\nimport time\nif rank == 1:\n"
+        "    try:\n        while True: time.sleep(0.02)\n    except KeyboardInterrupt: pass"
+    )
+    cell = kernel.cells[cell_id]
+    kernel.wait_for(lambda: any("1/2 ranks done" in text for text in _live_texts(cell)))
+    assert any("waiting for rank 1" in text for text in _live_texts(cell))
+    kernel.interrupt()
+    kernel.finish(cell_id)
+    assert _live_texts(cell)[-1] == ""
+    assert cell.page == []
+
+
+def test_capture_takes_everything(kernel: Kernel):
+    shown = kernel.ok(
+        "%%capture caught\nget_ipython().run_cell_magic('ddp', '', "
+        '\'from IPython.display import HTML\\nprint("hidden")\\ndisplay(HTML("<u>h</u>"))\')'
+    )
+    assert shown.page == []
+    assert kernel.value("caught.stdout") == "'[0-1] hidden\\n'"
+    assert "<u>h</u>" in kernel.value("[o.data for o in caught.outputs]")
+
+
+def test_output_of_a_background_cell_goes_to_the_cell_that_started_it(kernel: Kernel):
+    started = kernel.execute(
+        "%%ddp --async\nimport time\nprint('early')\n"
+        "try:\n    while True: time.sleep(0.02)\nexcept KeyboardInterrupt: print('late')"
+    )
+    kernel.finish(started)
+    kernel.ok("handle = _")
+    assert "running" in kernel.value("handle.state")
+    kernel.wait_text(started, "early")
+    other = kernel.ok("print('of the notebook')")
+    refused = kernel.run("%%ddp\nprint('never')")
+    assert "PoolBusyError" in refused.error
+    ended = kernel.ok("handle.interrupt()\n(await handle).ranks('ok')")
+    kernel.wait_text(started, "late")
+    assert "early" not in other.text + ended.text
+    assert "late" not in other.text + ended.text
+    assert "done" in kernel.value("handle.state")
+
+
+def test_an_error_of_a_background_cell_comes_with_await(kernel: Kernel):
+    kernel.ok("%%ddp --async\nraise ValueError(f'bad {world_size}')")
+    kernel.ok("handle = _")
+    failed = kernel.run("await handle")
+    assert "ValueError: bad 2" in failed.error
+    assert len(failed.of("error")) == 1
+    assert "failed" in kernel.value("handle.state")
+
+
+def test_threads_print_into_the_cell_that_was_started_last(kernel: Kernel):
+    first = kernel.execute(
+        "%%ddp -r 0\nimport threading, time\nleave = threading.Event()\n"
+        "def talk():\n    while not leave.wait(0.02): print('from the thread')\n"
+        "thread = threading.Thread(target=talk); thread.start()"
+    )
+    kernel.finish(first)
+    kernel.wait_text(first, "from the thread")
+    last = kernel.execute("print('own')")
+    kernel.finish(last)
+    kernel.wait_text(last, "[0]   from the thread")
+    kernel.ok("%%ddp -r 0\nleave.set(); thread.join()")

@@ -1,0 +1,299 @@
+"""Every notebook runs from top to bottom, and what is committed is fit to be read."""
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import get_args
+
+import nbformat
+import papermill
+import pytest
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+
+from nbddp.controller.report import Kind
+from tests.support.kernel import running_kernel
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
+DEMO = REPOSITORY / "notebooks" / "00_first_cell.ipynb"
+DISAGREE = REPOSITORY / "notebooks" / "03_when_ranks_disagree.ipynb"
+DEATH = REPOSITORY / "notebooks" / "04_a_rank_dies.ipynb"
+
+MAX_LINES_OF_A_CELL = 15
+MAX_BYTES_OF_A_NOTEBOOK = 300_000
+MIN_TEST_ACCURACY = 0.95
+
+#: The cards of `DISAGREE`, by the words in front of the explanation.
+CARDS = [
+    ("missing-rank", "Deadlock: ranks 1-3 never called all_reduce"),
+    ("mismatched-collective", "Mismatch: rank 3 called all_gather of float32[24], ranks 0-2"),
+    ("p2p-cycle", "Deadlock: ranks 0-3 wait for each other in a circle"),
+    ("first-error", "Error: rank 2 raised OSError: sample 1205 cannot be read"),
+    ("group-cycle", "Deadlock: ranks 0-3 wait for each other in a circle"),
+    ("straggler", "Notice: ranks 0-2 wait in barrier"),
+    ("missing-rank", "Deadlock: rank 3 never called barrier"),
+]
+
+LOCAL_PATHS = re.compile(
+    rf"(/home|/root|/Users|/var/folders)/\w|/tmp/(?!nbddp-pool)\w"
+    rf"|{re.escape(str(REPOSITORY))}|{re.escape(tempfile.gettempdir())}/(?!nbddp-pool)\w"
+)
+
+#: A statement, outside of functions, that a reader sees something of.
+SHOWS = re.compile(r"^(print|plt\.show|show_before_after)\(", re.MULTILINE)
+
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+@cache
+def committed(path: Path) -> NotebookNode:
+    notebook: NotebookNode = nbformat.read(path, as_version=4)
+    return notebook
+
+
+@cache
+def executed(path: Path) -> NotebookNode:
+    """A fresh run; raises `nbclient.exceptions.CellExecutionError` where a cell fails."""
+    notebook: NotebookNode = nbformat.read(path, as_version=4)
+    for cell in code_cells(notebook):
+        cell.outputs = []
+    NotebookClient(
+        notebook,
+        timeout=120,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.parent)}},
+    ).execute()
+    return notebook
+
+
+def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def texts(notebook: NotebookNode) -> Iterator[str]:
+    """All that the outputs say, pictures aside."""
+    for cell in code_cells(notebook):
+        for output in cell.outputs:
+            if output.output_type == "stream":
+                yield output.text
+            elif output.output_type == "error":
+                yield from (output.evalue, *output.traceback)
+            else:
+                yield from (
+                    str(content)
+                    for mime, content in output.data.items()
+                    if not mime.startswith("image/")
+                )
+
+
+def cards(notebook: NotebookNode) -> list[tuple[str, str]]:
+    """Kind and text of each card, in order."""
+    found = []
+    for cell in code_cells(notebook):
+        for output in cell.outputs:
+            html = output.get("data", {}).get("text/html", "")
+            kind = re.search(r">([a-z0-9]+(?:-[a-z0-9]+)*)</span></div>", html)
+            if kind is not None and kind[1] in get_args(Kind):
+                found.append((kind[1], output.data["text/plain"]))
+    return found
+
+
+def errors(notebook: NotebookNode) -> list[tuple[str, str]]:
+    """Name and message of each cell's error, in order."""
+    return [
+        (output.ename, output.evalue)
+        for cell in code_cells(notebook)
+        for output in cell.outputs
+        if output.output_type == "error"
+    ]
+
+
+def accuracy_of(notebook: NotebookNode) -> float:
+    """What the demo says about digits that it has never seen."""
+    found = re.findall(r"\[0-3\] test accuracy (\d+\.\d)%", "".join(texts(notebook)))
+    assert len(found) == 1, found
+    return float(found[0]) / 100
+
+
+@pytest.mark.timeout(300)
+@each_notebook
+def test_runs_in_a_stock_kernel(path: Path):
+    executed(path)
+
+
+@each_notebook
+def test_committed_outputs_are_of_one_clean_run(path: Path):
+    notebook = committed(path)
+    cells = code_cells(notebook)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    for cell in cells:
+        errors = [output.evalue for output in cell.outputs if output.output_type == "error"]
+        assert not errors or "raises-exception" in cell.metadata.get("tags", [])
+        assert cell.outputs or not SHOWS.search(cell.source)
+
+
+@each_notebook
+def test_committed_outputs_have_nothing_of_the_machine_that_made_them(path: Path):
+    found = [text for text in texts(committed(path)) if LOCAL_PATHS.search(text)]
+    assert found == []
+
+
+@each_notebook
+def test_committed_outputs_have_no_leftovers_of_live_lines(path: Path):
+    assert [text for text in texts(committed(path)) if "ranks done" in text] == []
+    for cell in code_cells(committed(path)):
+        for output in cell.outputs:
+            assert output.output_type in ("stream", "error") or any(output.data.values())
+
+
+@each_notebook
+def test_is_short_enough_to_be_read(path: Path):
+    assert path.stat().st_size < MAX_BYTES_OF_A_NOTEBOOK
+    lengths = {cell.id: len(cell.source.splitlines()) for cell in code_cells(committed(path))}
+    assert {k: n for k, n in lengths.items() if n > MAX_LINES_OF_A_CELL} == {}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("source", [committed, executed])
+def test_the_demo_learns_the_digits(source: Callable[[Path], NotebookNode]):
+    assert accuracy_of(source(DEMO)) >= MIN_TEST_ACCURACY
+
+
+# --- the README ----------------------------------------------------------------------------------
+
+#: A cell, and what it shows.
+EXAMPLE = re.compile(r"```python\n(%%ddp\n.*?)```\n```\n(.*?)```", re.DOTALL)
+#: What differs from run to run.
+VARIES = re.compile(r"#\d+|\[\d+\]|\d+ ms|pid \d+|\d\.\d s|/tmp/\S+|\S+(?=/ctypes/)")
+
+
+def shown(text: str) -> list[str]:
+    return [VARIES.sub("...", line) for line in text.splitlines()]
+
+
+@pytest.mark.timeout(120)
+def test_the_readme_shows_what_its_cells_show():
+    found = EXAMPLE.findall((REPOSITORY / "README.md").read_text(encoding="utf-8"))
+    assert len(found) == 4
+    with running_kernel() as kernel:
+        kernel.ok("%load_ext nbddp\n%ddp start -n 4")
+        for code, output in found:
+            page = kernel.run(code).page
+            seen = shown("\n".join(message.text for message in page))
+            # Who of the others is freed, and who sees the end of a connection first, is chance.
+            missing = [line for line in shown(output) if line not in seen and "others" not in line]
+            assert missing == [], "\n".join(seen)
+
+
+# --- deadlocks and deaths ------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("source", [committed, executed])
+def test_each_disagreement_is_explained_by_its_card(source: Callable[[Path], NotebookNode]):
+    found = cards(source(DISAGREE))
+    assert [kind for kind, _ in found] == [kind for kind, _ in CARDS]
+    for (_, text), (_, words) in zip(found, CARDS, strict=True):
+        assert " ".join(text.split()).startswith(words)
+    names = [name for name, _ in errors(source(DISAGREE))]
+    assert names == [
+        "DeadlockError",
+        "MismatchError",
+        "DeadlockError",
+        "CellError",
+        "DeadlockError",
+        "DeadlockError",
+    ]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("source", [committed, executed])
+def test_the_training_survives_every_disagreement(source: Callable[[Path], NotebookNode]):
+    text = "\n".join(texts(source(DISAGREE)))
+    steps = re.findall(r"^\[0-3\] step (\d+), mean loss (\d\.\d+)$", text, re.MULTILINE)
+    assert [int(step) for step, _ in steps] == [10, 20, 30, 40, 50, 60, 70, 70]
+    assert steps[-1] == steps[-2]
+    assert "[0-3] I am at step 45\n" in text
+    assert "[0-3] largest difference: 0.0\n" in text
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("source", [committed, executed])
+def test_both_ways_back_end_in_the_same_loss(source: Callable[[Path], NotebookNode]):
+    assert [name for name, _ in errors(source(DEATH))] == ["RankExitedError"] * 2
+    text = "\n".join(texts(source(DEATH)))
+    assert {"[0-1,3] step 47", "[2]   step is not defined"} <= set(text.splitlines())
+    assert len(losses_of_the_dying(source(DEATH))) == 1
+    assert re.findall(r"from step (\d+) on", text) == ["40", "47"]
+
+
+@pytest.mark.timeout(400)
+def test_the_script_in_the_text_ends_in_the_same_loss_under_torchrun(tmp_path: Path):
+    """The file that the notebook writes, the script and the command that it shows."""
+    notebook = committed(DEATH)
+    for cell in code_cells(notebook):
+        magic, _, body = cell.source.partition("\n")
+        if magic.startswith("%%writefile"):
+            with (tmp_path / magic.split()[-1]).open("a") as file:
+                file.write(body + "\n")
+    prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    blocks = dict(re.findall(r"```(\w+)\n(.*?)```", prose, re.DOTALL))
+    (tmp_path / "train.py").write_text(blocks["python"])
+    command = blocks["bash"].replace("torchrun", f"{sys.executable} -m torch.distributed.run")
+
+    done = subprocess.run(
+        ["bash", "-euc", command],
+        check=False,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=360,
+    )
+    assert done.returncode == 0, done.stderr
+    for rank in range(4):
+        assert f"life 0 of rank {rank} begins at step 0\n" in done.stdout
+        assert f"life 1 of rank {rank} begins at step 40\n" in done.stdout
+    losses = set(re.findall(r"^loss (\S+)$", done.stdout, re.MULTILINE))
+    assert losses == losses_of_the_dying(executed(DEATH))
+
+
+def losses_of_the_dying(notebook: NotebookNode) -> set[str]:
+    return set(re.findall(r"^\[0-3\] .*: loss (\S+)$", "\n".join(texts(notebook)), re.MULTILINE))
+
+
+@pytest.mark.timeout(300)
+def test_papermill_runs_the_demo(tmp_path: Path):
+    out = tmp_path / "out.ipynb"
+    papermill.execute_notebook(
+        str(DEMO), str(out), kernel_name="python3", cwd=str(tmp_path), progress_bar=False
+    )
+    assert accuracy_of(nbformat.read(out, as_version=4)) >= MIN_TEST_ACCURACY
+
+
+@pytest.mark.timeout(120)
+def test_papermill_stops_at_a_cell_that_fails_on_a_rank(tmp_path: Path):
+    sources = [
+        "%load_ext nbddp\n%ddp start -n 2 --init none",
+        "%%ddp\nprint('before')\nassert rank == 0, 'rank 1 has had enough'",
+        "print('never')",
+    ]
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    path, out = tmp_path / "fails.ipynb", tmp_path / "out.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+
+    with pytest.raises(papermill.PapermillExecutionError) as caught:
+        papermill.execute_notebook(
+            str(path), str(out), kernel_name="python3", cwd=str(tmp_path), progress_bar=False
+        )
+    assert "rank 1 has had enough" in str(caught.value)
+
+    *_, failed, never = code_cells(nbformat.read(out, as_version=4))
+    assert failed.outputs[0].text == "[0-1] before\n"
+    assert failed.outputs[-1].output_type == "error"
+    assert never.execution_count is None
+    assert never.outputs == []

@@ -1,0 +1,69 @@
+"""Options that only the ranks or the system can judge: a message, and nothing left."""
+
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from nbddp.controller.pool import Pool
+from nbddp.errors import BadOptionError, PoolStartError
+from nbddp.settings import Settings
+
+
+def test_an_unknown_backend(fresh_pool: Callable[..., Pool]):
+    with pytest.raises(BadOptionError) as caught:
+        fresh_pool(2, backend="gluu")
+    assert "backend 'gluu' is not available in torch" in str(caught.value)
+    assert "legal here: auto, gloo" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "options"),
+    [
+        ("--backend nccl", {"backend": "nccl"}),
+        ("--backend cpu:gloo,cuda:nccl", {"backend": "cpu:gloo,cuda:nccl"}),
+        ("--device cuda", {"device": "cuda"}),
+        ("--devices 0,1", {"devices": [0, 1]}),
+    ],
+)
+def test_gpus_where_there_are_none(
+    fresh_pool: Callable[..., Pool], asked: str, options: dict[str, object]
+):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there are GPUs")
+    with pytest.raises(BadOptionError) as caught:
+        fresh_pool(1, **options)
+    assert str(caught.value).startswith(f"{asked} needs a GPU, and torch ")
+    assert "legal here: --device cpu with --backend gloo" in str(caught.value)
+
+
+def test_a_backend_for_each_kind_of_device(fresh_pool: Callable[..., Pool]):
+    pool = fresh_pool(2, backend="cpu:gloo", device="cpu")
+    assert pool.pull("dist.get_backend_config()") == ["cpu:gloo"] * 2
+
+
+def test_a_port_that_is_taken(fresh_pool: Callable[..., Pool]):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BadOptionError) as caught:
+            fresh_pool(2, env={"MASTER_PORT": str(port)})
+    assert str(caught.value) == (
+        f"the store cannot listen on MASTER_ADDR 127.0.0.1, MASTER_PORT {port}: "
+        "Address already in use; legal: an address of this machine and a free port; "
+        "without --env MASTER_PORT=... a free one is found"
+    )
+    pool = fresh_pool(1, env={"MASTER_PORT": str(port)})  # free again
+    assert pool.pull("__import__('os').environ['MASTER_PORT']", ranks=0) == str(port)
+
+
+def test_an_address_that_is_not_ours(fresh_pool: Callable[..., Pool]):
+    with pytest.raises(BadOptionError, match=r"MASTER_ADDR 192\.0\.2\.1, .*: Cannot assign"):
+        fresh_pool(1, env={"MASTER_ADDR": "192.0.2.1"})  # reserved for documentation
+
+
+def test_a_start_that_takes_too_long(fresh_pool: Callable[..., Pool]):
+    with pytest.raises(PoolStartError) as caught:
+        fresh_pool(1, settings=Settings(start_timeout_s=0.05))
+    assert "the start took longer than 0.05 s" in str(caught.value)

@@ -1,0 +1,138 @@
+"""How ranks find each other: by the pool, or by the user's own call, again and again."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nbddp.controller.pool import Pool
+from nbddp.errors import CellError
+from tests.support.views import run_cell
+
+SUM = "t = torch.ones(1) * (rank + 1); dist.all_reduce(t); t.item()"
+
+CALLS = {
+    "env": "dist.init_process_group('gloo')",
+    "env url": "dist.init_process_group('gloo', init_method='env://')",
+    "tcp": (
+        "import os\n"
+        "url = f\"tcp://{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}\"\n"
+        "dist.init_process_group('gloo', init_method=url, rank=rank, world_size=world_size)"
+    ),
+    "file": (
+        "dist.init_process_group('gloo', init_method=f'file://{path}', "
+        "rank=rank, world_size=world_size)"
+    ),
+    "store": (
+        "import os\n"
+        "store = dist.TCPStore(os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']), "
+        "world_size, is_master=False)\n"
+        "store = dist.PrefixStore(f'own {round_}', store)\n"
+        "dist.init_process_group('gloo', store=store, rank=rank, world_size=world_size)"
+    ),
+}
+
+
+@pytest.mark.parametrize("init", ["env", "tcp", "file"])
+def test_the_pool_initialises(fresh_pool: Callable[..., Pool], init: str):
+    pool = fresh_pool(2, init=init)
+    assert run_cell(pool, SUM).result(1) == "3.0"
+    assert [info.backend for info in pool.ranks()] == ["gloo", "gloo"]
+    pool.restart()
+    assert run_cell(pool, SUM).result(1) == "3.0"
+
+
+def test_the_user_initialises(fresh_pool: Callable[..., Pool], tmp_path: Path):
+    """Each way, twice in a row, in one pool: the store outlives the groups."""
+    pool = fresh_pool(2, init="none")
+    assert run_cell(pool, "dist.is_initialized()").result(1) == "False"
+    assert [info.backend for info in pool.ranks()] == ["", ""]
+    for name, call in CALLS.items():
+        run_cell(pool, f"path = {str(tmp_path / name)!r}")
+        for round_ in range(2):
+            run_cell(pool, f"round_ = '{name} {round_}'\n{call}")
+            assert run_cell(pool, SUM).result(1) == "3.0", (name, round_)
+            run_cell(pool, "dist.destroy_process_group()")
+
+
+def test_twice_in_one_cell(fresh_pool: Callable[..., Pool]):
+    pool = fresh_pool(2, init="none")
+    once = f"{CALLS['env']}\n{SUM}\ndist.destroy_process_group()\n"
+    run_cell(pool, once + once + CALLS["tcp"])
+    assert run_cell(pool, SUM).result(0) == "3.0"
+
+
+def test_after_an_init_that_failed_on_one_rank(fresh_pool: Callable[..., Pool]):
+    pool = fresh_pool(2, init="none")
+    code = (
+        "from datetime import timedelta\n"
+        "if rank == 0: dist.init_process_group('gloo', timeout=timedelta(seconds=0.3))"
+    )
+    with pytest.raises(CellError) as caught:
+        run_cell(pool, code)
+    assert set(caught.value.by_rank) == {0}
+    run_cell(pool, CALLS["env"])
+    assert run_cell(pool, SUM).result(1) == "3.0"
+
+
+def test_a_port_of_the_users_own(fresh_pool: Callable[..., Pool]):
+    """As in tutorials: rank 0 serves the store at an address of the cell's choice."""
+    pool = fresh_pool(2, init="none")
+    free = run_cell(
+        pool, "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.getsockname()[1]"
+    )
+    call = (
+        f"s.close()\nurl = 'tcp://127.0.0.1:{free.result()}'\n"
+        "dist.init_process_group('gloo', init_method=url, rank=rank, world_size=world_size)"
+    )
+    run_cell(pool, call)
+    assert run_cell(pool, SUM).result(1) == "3.0"
+
+
+def test_a_second_init_says_what_to_do(pool: Pool):
+    with pytest.raises(CellError, match="%ddp start --init none"):
+        run_cell(pool, CALLS["env"])
+
+
+def test_two_nodes(fresh_pool: Callable[..., Pool]):
+    pool = fresh_pool(2, nnodes=2)
+    names = "RANK LOCAL_RANK GROUP_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE"
+    view = run_cell(pool, f"import os\n*(int(os.environ[n]) for n in '{names}'.split()),")
+    assert [view.result(rank) for rank in range(4)] == [
+        "(0, 0, 0, 0, 4, 2, 2)",
+        "(1, 1, 0, 1, 4, 2, 2)",
+        "(2, 0, 1, 2, 4, 2, 2)",
+        "(3, 1, 1, 3, 4, 2, 2)",
+    ]
+    view = run_cell(pool, "rank, local_rank, local_world_size, world_size, os.getppid()")
+    parents = {str(view.result(rank)).rpartition(" ")[2] for rank in range(4)}
+    assert len(parents) == 2  # a fork server on each node
+    assert run_cell(pool, SUM).result(3) == "10.0"
+    assert [info.node for info in pool.ranks()] == [0, 0, 1, 1]
+    assert run_cell(pool, "rank", ranks="1-2").result(2) == "2"
+    assert pool.pull("rank * 2") == [0, 2, 4, 6]
+
+
+def test_torchrun_variables(pool: Pool):
+    view = run_cell(
+        pool,
+        "import os\n"
+        "[os.environ[n] for n in ('RANK', 'WORLD_SIZE', 'MASTER_ADDR', 'OMP_NUM_THREADS')], "
+        "dist.is_torchelastic_launched()",
+    )
+    assert view.result(1) == "(['1', '2', '127.0.0.1', '1'], True)"
+    assert run_cell(pool, "torch.get_num_threads()").result() == "1"
+
+
+def test_options_reach_the_ranks(fresh_pool: Callable[..., Pool], tmp_path: Path):
+    pool = fresh_pool(1, env={"MY_VARIABLE": "a b=c"}, cwd=tmp_path, threads=2, timeout=77.0)
+    view = run_cell(
+        pool,
+        "import os\nprint(os.environ['MY_VARIABLE'], os.getcwd(), torch.get_num_threads(), "
+        "os.environ['OMP_NUM_THREADS'])",
+    )
+    assert view.text() == f"a b=c {tmp_path} 2 2\n"
+    timeout = "dist.distributed_c10d._get_default_timeout(dist.Backend('gloo'))"
+    assert run_cell(pool, f"{timeout} is not None").result() == "True"
+    options = "dist.group.WORLD._get_backend(device).options._timeout.total_seconds()"
+    assert run_cell(pool, options).result() == "77.0"

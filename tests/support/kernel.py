@@ -1,0 +1,243 @@
+"""A real notebook kernel, driven as a front end does it, without a front end.
+
+`Cell` holds what one cell got on the IOPub channel, in order; `Cell.page` is what a reader has in
+front of them in the end.
+"""
+
+import contextlib
+import queue
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import KernelManager
+
+#: Guards against hanging; nothing is measured with it.
+LIMIT_S = 20.0
+_POLL_S = 0.05
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def plain(text: str) -> str:
+    """Without colours."""
+    return _COLOUR.sub("", text)
+
+
+@dataclass
+class Message:
+    """One message of the IOPub channel."""
+
+    kind: str
+    content: dict[str, Any]
+
+    @property
+    def text(self) -> str:
+        """The readable part, without colours."""
+        if self.kind == "stream":
+            return plain(str(self.content["text"]))
+        if self.kind == "error":
+            return plain("\n".join(self.content["traceback"]))
+        return plain(str(self.content.get("data", {}).get("text/plain", "")))
+
+    @property
+    def display_id(self) -> str | None:
+        """Of a display that can be updated."""
+        found = self.content.get("transient", {}).get("display_id")
+        return None if found is None else str(found)
+
+
+@dataclass
+class Cell:
+    """What came back for one cell."""
+
+    number: int | None = None
+    status: str = ""
+    messages: list[Message] = field(default_factory=list)
+    questions: list[str] = field(default_factory=list)
+    is_idle: bool = False
+
+    def of(self, *kinds: str) -> list[Message]:
+        """Messages of these kinds."""
+        return [message for message in self.messages if message.kind in kinds]
+
+    @property
+    def stdout(self) -> str:
+        """All standard output."""
+        return self._stream("stdout")
+
+    @property
+    def stderr(self) -> str:
+        """All standard error."""
+        return self._stream("stderr")
+
+    @property
+    def text(self) -> str:
+        """Both."""
+        return "".join(message.text for message in self.of("stream"))
+
+    @property
+    def lines(self) -> list[str]:
+        """Both, line by line."""
+        return self.text.splitlines()
+
+    @property
+    def error(self) -> str:
+        """The traceback that is shown; empty if there is none."""
+        return "\n".join(message.text for message in self.of("error"))
+
+    @property
+    def page(self) -> list[Message]:
+        """The outputs that are left when all updates and clearings are done; blank ones not."""
+        shown: list[Message] = []
+        clear_next = False
+        for message in self.messages:
+            if message.kind == "clear_output":
+                clear_next = bool(message.content.get("wait"))
+                shown = shown if clear_next else []
+                continue
+            if message.kind == "update_display_data":
+                for index, old in enumerate(shown):
+                    if old.display_id is not None and old.display_id == message.display_id:
+                        shown[index] = message
+                continue
+            if message.kind not in ("stream", "display_data", "execute_result", "error"):
+                continue
+            shown = [] if clear_next else shown
+            clear_next = False
+            shown.append(message)
+        return [message for message in shown if message.text.strip()]
+
+    def _stream(self, name: str) -> str:
+        return "".join(m.text for m in self.of("stream") if m.content["name"] == name)
+
+
+class Kernel:
+    """One kernel process and the client that talks to it."""
+
+    def __init__(self, manager: KernelManager, client: BlockingKernelClient) -> None:
+        self.manager = manager
+        self.client = client
+        self.cells: dict[str, Cell] = {}
+        self.process = psutil.Process(manager.provisioner.pid)  # type: ignore[union-attr]  # it runs
+
+    def execute(self, code: str, *, stdin: bool = False) -> str:
+        """Send a cell; gives the id under which its messages are collected."""
+        msg_id: str = self.client.execute(code, allow_stdin=stdin)
+        self.cells[msg_id] = Cell()
+        return msg_id
+
+    def wait_for(
+        self, predicate: Callable[[], object], what: str = "it", limit_s: float = LIMIT_S
+    ) -> None:
+        """Collect messages until ``predicate`` holds; shows all of them if it never does."""
+        until = time.monotonic() + limit_s
+        while not predicate():
+            if time.monotonic() > until:
+                raise AssertionError(f"waited {limit_s:g} s for {what}\n{self._all_messages()}")
+            self.pump()
+
+    def wait_text(self, msg_id: str, text: str, limit_s: float = LIMIT_S) -> None:
+        """Until a cell has shown ``text``, in a stream or a display."""
+        cell = self.cells[msg_id]
+        self.wait_for(lambda: any(text in m.text for m in cell.messages), repr(text), limit_s)
+
+    def finish(self, msg_id: str, answers: tuple[str, ...] = (), limit_s: float = LIMIT_S) -> Cell:
+        """Until a cell has ended; ``answers`` go to its questions, in order."""
+        cell = self.cells[msg_id]
+        waiting = list(answers)
+
+        def has_ended() -> bool:
+            while (question := self.question()) is not None:
+                cell.questions.append(question)
+                assert waiting, f"an unexpected question: {question!r}"
+                self.client.input(waiting.pop(0))
+            return cell.is_idle
+
+        self.wait_for(has_ended, "the end of the cell", limit_s)
+        reply = self.client.get_shell_msg(timeout=LIMIT_S)
+        while reply["parent_header"]["msg_id"] != msg_id:
+            reply = self.client.get_shell_msg(timeout=LIMIT_S)
+        cell.status = reply["content"]["status"]
+        return cell
+
+    def run(self, code: str, *answers: str, stdin: bool = False, limit_s: float = LIMIT_S) -> Cell:
+        """Run a cell to its end."""
+        return self.finish(self.execute(code, stdin=stdin or bool(answers)), answers, limit_s)
+
+    def ok(self, code: str) -> Cell:
+        """Run a cell that must not fail."""
+        cell = self.run(code)
+        assert cell.status == "ok", cell.error
+        return cell
+
+    def value(self, expression: str) -> str:
+        """The text of an expression's value in the kernel."""
+        cell = self.ok(expression)
+        return cell.of("execute_result")[0].text
+
+    def question(self) -> str | None:
+        """The prompt of a question that waits for an answer."""
+        try:
+            return str(self.client.get_stdin_msg(timeout=0)["content"]["prompt"])
+        except queue.Empty:
+            return None
+
+    def interrupt(self) -> None:
+        """The stop button."""
+        self.manager.interrupt_kernel()
+
+    def pump(self) -> None:
+        """Collect one message, if one comes soon."""
+        try:
+            raw = self.client.get_iopub_msg(timeout=_POLL_S)
+        except queue.Empty:
+            assert self.manager.is_alive(), "the kernel has died"
+            return
+        cell = self.cells.setdefault(raw["parent_header"].get("msg_id", ""), Cell())
+        content: dict[str, Any] = raw["content"]
+        match raw["msg_type"]:
+            case "execute_input":
+                cell.number = content["execution_count"]
+            case "status":
+                cell.is_idle = cell.is_idle or content["execution_state"] == "idle"
+            case kind:
+                cell.messages.append(Message(kind, content))
+
+    def shutdown(self) -> None:
+        """As closing a notebook does: ask, wait, and only then kill."""
+        self.client.stop_channels()
+        self.manager.shutdown_kernel()
+
+    def _all_messages(self) -> str:
+        return "\n".join(
+            f"{msg_id[-4:]} {message.kind}: {message.text!r}"
+            for msg_id, cell in self.cells.items()
+            for message in cell.messages
+        )
+
+
+@contextlib.contextmanager
+def running_kernel(**env: str) -> Iterator[Kernel]:
+    """A kernel with this interpreter, ended at the end."""
+    manager = KernelManager(kernel_name="python3")
+    manager._kernel_spec = KernelSpec(
+        argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+        env={"PYTHONFAULTHANDLER": "1", **env},
+    )
+    manager.start_kernel()
+    client = manager.client()
+    try:
+        client.start_channels()
+        client.wait_for_ready(timeout=LIMIT_S)
+        kernel = Kernel(manager, client)
+        yield kernel
+    finally:
+        client.stop_channels()
+        if manager.has_kernel:
+            manager.shutdown_kernel(now=not manager.is_alive())

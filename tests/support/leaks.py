@@ -1,0 +1,155 @@
+"""What a test may leave behind: nothing.
+
+A snapshot before the test is compared with what there is after it. The shared pool of the session
+is living all the time, so its processes are compared by number: after a restart they are others.
+"""
+
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from nbddp.settings import POOL_ID_ENV
+from tests.support.polling import poll_until
+
+#: Descriptors that libraries open once and keep (random numbers, logging, a ZeroMQ context), and
+#: free segments of the shared pool's arena.
+FD_TOLERANCE = 4
+#: Ending processes, the hub thread's last step, a removed folder: none of it is instant.
+_SETTLE_S = 8.0
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process, told from a later one with the same number by the time of its start."""
+
+    pid: int
+    started: float
+
+    def describe(self) -> str:
+        try:
+            process = psutil.Process(self.pid)
+            command = " ".join(process.cmdline())
+            return f"{self.pid} (parent {process.ppid()}, {process.status()}): {command}"
+        except psutil.Error:
+            return f"{self.pid}: ended meanwhile"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    processes: frozenset[Process]
+    shared_pool_processes: int
+    hub_threads: frozenset[int]
+    fds: frozenset[tuple[int, str]]
+    folders: frozenset[str]
+    shared_memory: frozenset[str]
+
+
+def take_snapshot(shared_pool_id: str | None) -> Snapshot:
+    """What there is now."""
+    ours = _our_processes()
+    shared = {p for p, pool_id in ours.items() if pool_id and pool_id == shared_pool_id}
+    return Snapshot(
+        processes=frozenset(set(ours) - shared),
+        shared_pool_processes=len(shared),
+        hub_threads=frozenset(
+            thread.ident or 0
+            for thread in threading.enumerate()
+            if thread.name.startswith("nbddp-")
+        ),
+        fds=_fds(),
+        folders=frozenset(n for n in _names(tempfile.gettempdir()) if n.startswith("nbddp-")),
+        shared_memory=_names("/dev/shm"),
+    )
+
+
+def assert_no_leaks(before: Snapshot, shared_pool_id: Callable[[], str | None]) -> None:
+    """Wait until everything that came after ``before`` is gone; fail if it does not go."""
+
+    def nothing_is_left() -> bool:
+        found = differences(before, take_snapshot(shared_pool_id()))
+        assert not found, "left behind:\n" + "\n".join(found)
+        return True
+
+    poll_until(nothing_is_left, _SETTLE_S)
+
+
+def differences(before: Snapshot, after: Snapshot) -> list[str]:
+    """What is there after and was not before, in words."""
+    found = [f"process {p.describe()}" for p in after.processes - before.processes]
+    if after.shared_pool_processes > before.shared_pool_processes:
+        found.append(
+            f"the shared pool has {after.shared_pool_processes} processes and had "
+            f"{before.shared_pool_processes}"
+        )
+    # By number: a shared pool whose agent was lost restarts with another thread.
+    if len(after.hub_threads) > len(before.hub_threads):
+        new_threads = after.hub_threads - before.hub_threads
+        found += [f"thread {_stack(ident)}" for ident in sorted(new_threads)]
+    new_fds = sorted(after.fds - before.fds)
+    if len(after.fds) - len(before.fds) > FD_TOLERANCE:
+        found += [f"descriptor {fd} -> {target}" for fd, target in new_fds]
+    found += [f"folder {name}" for name in sorted(after.folders - before.folders)]
+    found += [f"/dev/shm/{name}" for name in sorted(after.shared_memory - before.shared_memory)]
+    return found
+
+
+def processes_of_pool(pool_id: str) -> list[str]:
+    """Every living process of a pool, in words."""
+    return [p.describe() for p, found in _our_processes().items() if found == pool_id]
+
+
+def _our_processes() -> dict[Process, str]:
+    """Our descendants, and whatever belongs to a pool of ours; with the id of the pool."""
+    me = psutil.Process()
+    found: dict[Process, str] = {}
+    descendants = {process.pid for process in me.children(recursive=True)}
+    for process in psutil.process_iter(["create_time", "status"]):
+        is_zombie = process.info["status"] == psutil.STATUS_ZOMBIE
+        if process.pid == me.pid or (is_zombie and process.pid not in descendants):
+            continue
+        pool_id, is_ours = _pool_of(process.pid, me.pid)
+        if is_ours or process.pid in descendants:
+            found[Process(process.pid, process.info["create_time"])] = pool_id
+    return found
+
+
+#: Set in the environment of everything that a test run starts.
+RUN_ENV = "NBDDP_TEST_RUN"
+
+
+def _pool_of(pid: int, run: int) -> tuple[str, bool]:
+    """``(id of its pool, whether this run of the tests has started it)``."""
+    try:
+        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return "", False
+    values = dict(entry.partition(b"=")[::2] for entry in environ)
+    pool_id = values.get(POOL_ID_ENV.encode(), b"").decode()
+    return pool_id, bool(pool_id) and values.get(RUN_ENV.encode()) == str(run).encode()
+
+
+def _fds() -> frozenset[tuple[int, str]]:
+    found = set()
+    for fd in Path("/proc/self/fd").iterdir():
+        try:
+            found.add((int(fd.name), str(fd.readlink())))
+        except OSError:
+            continue  # the descriptor of the listing itself
+    return frozenset(found)
+
+
+def _names(folder: str) -> frozenset[str]:
+    path = Path(folder)
+    return frozenset(entry.name for entry in path.iterdir()) if path.is_dir() else frozenset()
+
+
+def _stack(ident: int) -> str:
+    frame = sys._current_frames().get(ident)
+    lines = traceback.format_stack(frame) if frame is not None else ["  ended meanwhile\n"]
+    return f"{ident}:\n{''.join(lines)}"

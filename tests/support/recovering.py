@@ -1,0 +1,365 @@
+"""A pool's recovery with a clock that tests turn, and ranks that answer when they are told to."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from nbddp.controller.lifecycle import PoolMachine
+from nbddp.controller.looking import Views
+from nbddp.controller.recovery import RecoveryMachine
+from nbddp.controller.report import Finding, Kind, Report
+from nbddp.controller.states import (
+    Action,
+    AnnounceUp,
+    Config,
+    Configured,
+    EndRun,
+    Judged,
+    Noticed,
+    RunOutcome,
+    RunRequested,
+    Stimulus,
+    TellAgent,
+    TellRanks,
+    Tick,
+)
+from nbddp.settings import Settings
+from nbddp.wire.messages import (
+    PROTOCOL_VERSION,
+    AgentHello,
+    Execute,
+    Free,
+    Freed,
+    Look,
+    Looked,
+    Peek,
+    Peeked,
+    Quiet,
+    RankExited,
+    RankReady,
+    RankSpawned,
+    Reform,
+    Reformed,
+    RunFinished,
+    StartRanks,
+    StoreReady,
+)
+from nbddp.wire.observed import GroupInfo, GroupMark, Mismatch, RankLook, ThreadLook, Wait
+from nbddp.wire.parts import ErrorInfo
+from nbddp.wire.ranks import RankSet
+from tests.support.machines import make_spec
+
+WORLD = "0@world"
+
+T = TypeVar("T")
+
+
+def world(n: int, seq: int = 0) -> GroupInfo:
+    """The default group of ``n`` ranks."""
+    return GroupInfo(
+        pg_id=WORLD,
+        name="0",
+        desc="default_pg",
+        ranks=tuple(range(n)),
+        backend="gloo",
+        collective_seq_id=seq,
+    )
+
+
+def finding(kind: Kind = "missing-rank", proven: bool = True, **more: Any) -> Finding:
+    values: dict[str, Any] = {
+        "culprits": RankSet.of([1]),
+        "waiting": RankSet.of([0]),
+        "headline": "rank 0 waits for rank 1",
+        "explanation": "Proven: it is.",
+        "next_step": "mend the cell",
+    }
+    return Finding(kind=kind, proven=proven, **(values | more))
+
+
+def verdict(
+    stuck: Iterable[int] = (0,),
+    involved: Iterable[int] = (0, 1),
+    kind: Kind = "missing-rank",
+    pg_ids: tuple[str, ...] = (WORLD,),
+    **more: Any,
+) -> Report:
+    """A report that proves something."""
+    return Report(
+        run_id="run1",
+        findings=(finding(kind),),
+        stuck=RankSet.of(stuck),
+        involved=RankSet.of(involved),
+        pg_ids=pg_ids,
+        **more,
+    )
+
+
+def notice() -> Report:
+    return Report(run_id="run1", findings=(finding("straggler", proven=False),))
+
+
+NOTHING = Report(run_id="run1")
+
+
+def seen(
+    rank: int,
+    version: int = 1,
+    *,
+    is_running: bool = True,
+    waits: bool = True,
+    groups: tuple[GroupInfo, ...] = (),
+    **more: Any,
+) -> RankLook:
+    """What a rank tells of itself."""
+    wait = Wait(kind="operation", record_ids=(1,), since_ns=0) if waits else None
+    more.setdefault("group_count", 1)
+    return RankLook(
+        rank=rank,
+        pid=1000 + rank,
+        activity="running" if is_running else "idle",
+        version=version,
+        time_ns=0,
+        threads=(ThreadLook(name="MainThread", is_main=True, wait=wait),),
+        groups=groups,
+        **more,
+    )
+
+
+class Pool:
+    """Feeds a `RecoveryMachine`, keeps what it wants done, and answers for its ranks.
+
+    `report` is what the next diagnoses say. `looks` are the ranks' answers: those without one are
+    silent.
+    """
+
+    def __init__(
+        self,
+        n: int = 3,
+        nnodes: int = 1,
+        settings: Settings | None = None,
+        *,
+        plain: bool = False,
+    ) -> None:
+        self.now = 100.0
+        self.n = n * nnodes
+        self.settings = settings or Settings()
+        self.report = NOTHING
+        self.views: list[Views] = []  # as they were diagnosed
+        self.looks: dict[int, RankLook] = {rank: self.idle(rank) for rank in range(self.n)}
+        spec = make_spec(n, nnodes, plain=plain)
+        life = PoolMachine(spec, self.settings, self.now, host="127.0.0.1", port=0)
+        self.machine = RecoveryMachine(life, self.settings, self._diagnose)
+        self.done: list[Action] = []
+        self._runs = 0
+        for node in range(nnodes):
+            self.feed(
+                AgentHello(version=PROTOCOL_VERSION, token="t", node=node, pid=1, host="here")
+            )
+        self.feed(StoreReady(host="127.0.0.1", port=29500, pid=2))
+        for rank in range(self.n):
+            self.spawned(rank)
+            last = self.ready(rank)
+        assert last == [AnnounceUp()]
+        self.done.clear()
+
+    def idle(self, rank: int, **more: Any) -> RankLook:
+        return seen(
+            rank, is_running=False, waits=False, groups=(world(self.n),), group_count=1, **more
+        )
+
+    def _diagnose(self, views: Views, /, *, now_ns: int, run_id: str) -> Report:
+        assert now_ns == int(self.now * 1e9)
+        self.views.append(views)
+        return self.report
+
+    # --- time and stimuli ------------------------------------------------------------------------
+
+    def feed(self, stimulus: Stimulus, after_s: float = 0.0) -> list[Action]:
+        """Feed it as it is: nobody answers."""
+        self.now += after_s
+        actions = self.machine.handle(stimulus, self.now)
+        self.done += actions
+        return actions
+
+    def active(self) -> str | None:
+        return self.machine.active_run_id
+
+    def is_mending(self) -> bool:
+        return self.machine.is_mending
+
+    def tick(self, after_s: float = 0.0) -> list[Action]:
+        return self.feed(Tick(), after_s)
+
+    def spawned(self, rank: int, pid: int | None = None) -> list[Action]:
+        node = self.machine.pool.ranks[rank].node
+        pid = 1000 + rank if pid is None else pid
+        return self.feed(RankSpawned(rank=rank, node=node, pid=pid, log_path=f"/logs/{rank}"))
+
+    def ready(self, rank: int) -> list[Action]:
+        return self.feed(
+            RankReady(rank=rank, pid=1000 + rank, local_rank=rank, device="cpu", backend="gloo")
+        )
+
+    def exited(self, rank: int, exit_code: int = -9) -> list[Action]:
+        return self.feed(
+            RankExited(
+                rank=rank, pid=1000 + rank, exit_code=exit_code, out_of_memory=False, last_output=""
+            )
+        )
+
+    def run(self, ranks: str = "all", timeout_s: float | None = None) -> str:
+        self._runs += 1
+        run_id = f"run{self._runs}"
+        chosen = RankSet.parse(ranks, self.n)
+        execute = Execute(run_id=run_id, code="pass", execution_count=1, first_line=1)
+        self.feed(RunRequested(execute, chosen, timeout_s))
+        return run_id
+
+    def finished(
+        self,
+        rank: int,
+        run_id: str,
+        ename: str = "",
+        *,
+        was_freed: bool = False,
+        marks: tuple[GroupMark, ...] = (),
+        mismatches: tuple[Mismatch, ...] = (),
+    ) -> list[Action]:
+        error = ErrorInfo(ename=ename, evalue="", traceback=[]) if ename else None
+        return self.feed(
+            RunFinished(
+                run_id=run_id,
+                rank=rank,
+                elapsed_s=0.5,
+                error=error,
+                was_freed=was_freed,
+                marks=marks,
+                mismatches=mismatches,
+            )
+        )
+
+    def quiet(self, *ranks: int, after_s: float = 0.0, node: int = 0) -> list[Action]:
+        return self.feed(Quiet(node=node, ranks=ranks), after_s)
+
+    def configure(self, **changes: Any) -> None:
+        self.feed(Configured(Config(**changes)))
+
+    # --- answers ---------------------------------------------------------------------------------
+
+    def answer_looks(
+        self, actions: Sequence[Action], ranks: Iterable[int] | None = None
+    ) -> list[Action]:
+        """The ranks of a Look answer, or some of them."""
+        [(asked, look)] = requests(actions, Look)
+        found: list[Action] = []
+        for rank in asked if ranks is None else ranks:
+            if rank in self.looks:
+                found += self.feed(Looked(number=look.number, rank=rank, look=self.looks[rank]))
+        return found
+
+    def answer_peeks(self, actions: Sequence[Action]) -> list[Action]:
+        found: list[Action] = []
+        for _, peek in agent_requests(actions, Peek):
+            for rank in peek.ranks:
+                found += self.feed(
+                    Peeked(number=peek.number, rank=rank, version=1, operations=(), stack="stack")
+                )
+        return found
+
+    def answer_free(
+        self,
+        actions: Sequence[Action],
+        ranks: Iterable[int] | None = None,
+        pg_ids: tuple[str, ...] | None = None,
+        stuck: Mapping[int, str] | None = None,
+    ) -> list[Action]:
+        """The ranks of a Free answer, or some of them."""
+        [(asked, free)] = requests(actions, Free)
+        found: list[Action] = []
+        for rank in asked if ranks is None else ranks:
+            found += self.feed(
+                Freed(
+                    number=free.number,
+                    rank=rank,
+                    phase=free.phase,
+                    pg_ids=free.pg_ids if pg_ids is None else pg_ids,
+                    stuck=(stuck or {}).get(rank, ""),
+                )
+            )
+        return found
+
+    def answer_reform(
+        self, actions: Sequence[Action], errors: Mapping[int, str] | None = None
+    ) -> list[Action]:
+        [(asked, reform)] = requests(actions, Reform)
+        found: list[Action] = []
+        for rank in asked:
+            text = (errors or {}).get(rank)
+            error = ErrorInfo(ename="RuntimeError", evalue=text, traceback=[]) if text else None
+            found += self.feed(Reformed(number=reform.number, rank=rank, error=error))
+        return found
+
+    def start_fresh(self, actions: Sequence[Action]) -> list[Action]:
+        """The fresh ranks that are asked for come up."""
+        found: list[Action] = []
+        for _, start in agent_requests(actions, StartRanks):
+            assert start.joins
+            for rank in start.ranks:
+                self.spawned(rank)
+                found += self.ready(rank)
+        return found
+
+
+# --- what is in actions --------------------------------------------------------------------------
+
+
+def requests(actions: Sequence[Action], kind: type[T]) -> list[tuple[tuple[int, ...], T]]:
+    """Requests of one type to ranks, with whom they are for."""
+    return [
+        (action.ranks.ranks, action.request)
+        for action in actions
+        if isinstance(action, TellRanks) and isinstance(action.request, kind)
+    ]
+
+
+def agent_requests(actions: Sequence[Action], kind: type[T]) -> list[tuple[int, T]]:
+    """Requests of one type to agents, with their nodes."""
+    return [
+        (action.node, action.request)
+        for action in actions
+        if isinstance(action, TellAgent) and isinstance(action.request, kind)
+    ]
+
+
+def of_type(actions: Sequence[Action], kind: type[T]) -> list[T]:
+    return [action for action in actions if isinstance(action, kind)]
+
+
+def kinds(actions: Sequence[Action]) -> list[str]:
+    """What is to be done, in a word each: ``Look 0-2``, ``Judged``."""
+    found = []
+    for action in actions:
+        match action:
+            case TellRanks():
+                request = action.request
+                phase = f" {request.phase}" if isinstance(request, Free) else ""
+                found.append(f"{type(request).__name__}{phase} {action.ranks}")
+            case TellAgent():
+                ranks = getattr(action.request, "ranks", ())
+                found.append(f"{type(action.request).__name__} {RankSet.of(ranks)}".strip())
+            case Noticed():
+                found.append("Noticed" if action.report else "Noticed nothing")
+            case Judged():
+                found.append("Judged" if action.acted else "Judged only")
+            case _:
+                found.append(type(action).__name__)
+    return found
+
+
+def outcome_of(actions: Sequence[Action]) -> RunOutcome:
+    [end] = of_type(actions, EndRun)
+    return end.outcome
+
+
+def statuses(outcome: RunOutcome) -> dict[int, str]:
+    return {rank: result.status for rank, result in outcome.results.items()}

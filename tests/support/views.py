@@ -1,0 +1,190 @@
+"""Runs cells and records what they show."""
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from nbddp.controller.pool import CellOptions, Pool
+from nbddp.controller.runs import CellEvent, Run
+from nbddp.controller.states import RunOutcome
+from nbddp.errors import CellError
+from nbddp.wire.messages import (
+    ClearOutput,
+    Display,
+    InputRequest,
+    Output,
+    Result,
+    RunFinished,
+    RunStarted,
+    Stream,
+)
+
+
+class RecordingView:
+    """A `nbddp.controller.waiting.CellView` that shows nothing and keeps everything.
+
+    Args:
+        answers: to the questions of ranks, in the order of asking. When they are used up, the
+            asking rank gets the end of input. An answer that is an exception is raised.
+    """
+
+    def __init__(self, answers: Iterable[str | BaseException] = ()) -> None:
+        self._answers = list(answers)
+        self.events: list[CellEvent] = []
+        self.asked: list[InputRequest] = []
+        self.outcome: RunOutcome | None = None
+        #: What the notebook would raise; set by `run_cell`.
+        self.error: CellError | None = None
+
+    # --- CellView --------------------------------------------------------------------------------
+
+    def show(self, event: CellEvent) -> None:
+        self.events.append(event)
+
+    def tick(self) -> float | None:
+        return None
+
+    def ask(self, request: InputRequest) -> str:
+        self.asked.append(request)
+        if not self._answers:
+            raise EOFError("the test has no more answers")
+        answer = self._answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def end(self, outcome: RunOutcome) -> None:
+        self.outcome = outcome
+
+    # --- what was seen ---------------------------------------------------------------------------
+
+    def text(self, rank: int = 0, stream: Stream = "stdout") -> str:
+        """What one rank has printed."""
+        return "".join(
+            event.text
+            for event in self.events
+            if isinstance(event, Output) and event.rank == rank and event.stream == stream
+        )
+
+    def texts(self, stream: Stream = "stdout") -> dict[int, str]:
+        """What each rank that has printed something has printed."""
+        ranks = {event.rank for event in self.events if isinstance(event, Output)}
+        found = {rank: self.text(rank, stream) for rank in sorted(ranks)}
+        return {rank: text for rank, text in found.items() if text}
+
+    def result(self, rank: int = 0) -> str | None:
+        """The plain form of the value of the cell's last expression."""
+        found = [e for e in self.events if isinstance(e, Result) and e.rank == rank]
+        return str(found[-1].data["text/plain"]) if found else None
+
+    def displays(self, rank: int = 0) -> list[dict[str, Any]]:
+        """The MIME bundles that a rank has displayed."""
+        return [e.data for e in self.events if isinstance(e, Display) and e.rank == rank]
+
+    def dropped_bytes(self, rank: int = 0) -> int:
+        """Text that was left out."""
+        outputs = [e for e in self.events if isinstance(e, Output) and e.rank == rank]
+        return sum(event.dropped_bytes for event in outputs)
+
+    def kinds(self, rank: int = 0) -> list[str]:
+        """Types of a rank's events, in order, equal neighbours once."""
+        found: list[str] = []
+        for event in self.events:
+            name = type(event).__name__
+            if getattr(event, "rank", None) == rank and found[-1:] != [name]:
+                found.append(name)
+        return found
+
+    def has(self, kind: type[RunStarted | RunFinished | ClearOutput], rank: int = 0) -> bool:
+        """Whether an event of this type has come from a rank."""
+        return any(isinstance(event, kind) and event.rank == rank for event in self.events)
+
+
+def run_cell(
+    pool: Pool,
+    code: str,
+    *,
+    ranks: Sequence[int] | str | None = None,
+    timeout: float | None = None,
+    answers: Iterable[str | BaseException] = (),
+    check: bool = True,
+    execution_count: int = 1,
+    first_line: int = 1,
+) -> RecordingView:
+    """Run a cell to its end.
+
+    Args:
+        pool: where.
+        code: what; a missing line end is added.
+        ranks: as `Pool.run` takes them.
+        timeout: as `Pool.run` takes it.
+        answers: see `RecordingView`.
+        check: raise the cell's error; else it is `RecordingView.error`.
+        execution_count: number of the cell in tracebacks.
+        first_line: line of the notebook's cell on which ``code`` begins.
+    """
+    view = RecordingView(answers)
+    options = _options(pool, ranks, timeout, execution_count, first_line)
+    run = pool.submit(_complete(code), options)
+    outcome = pool.wait(run, view)
+    view.error = pool.error_of(outcome)
+    if check and view.error is not None:
+        raise view.error
+    return view
+
+
+class BackgroundCell:
+    """A cell that runs while the test does something else; see `begin_cell`."""
+
+    def __init__(self, pool: Pool, run: Run, view: RecordingView) -> None:
+        self.run = run
+        self.view = view
+        self._pool = pool
+        self._thread = threading.Thread(target=self._wait, name="test-cell", daemon=True)
+        self._thread.start()
+
+    def _wait(self) -> None:
+        outcome = self._pool.wait(self.run, self.view)
+        self.view.error = self._pool.error_of(outcome)
+
+    @property
+    def has_ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    def join(self, timeout_s: float = 20.0) -> RecordingView:
+        """Wait for the end; gives the view."""
+        self._thread.join(timeout_s)
+        assert self.has_ended, f"the cell has not ended after {timeout_s:g} s"
+        return self.view
+
+
+def begin_cell(
+    pool: Pool,
+    code: str,
+    *,
+    ranks: Sequence[int] | str | None = None,
+    timeout: float | None = None,
+    answers: Iterable[str | BaseException] = (),
+) -> BackgroundCell:
+    """Begin a cell and return; its events are recorded by another thread."""
+    run = pool.submit(_complete(code), _options(pool, ranks, timeout, 1, 1))
+    return BackgroundCell(pool, run, RecordingView(answers))
+
+
+def _options(
+    pool: Pool,
+    ranks: Sequence[int] | str | None,
+    timeout: float | None,
+    execution_count: int,
+    first_line: int,
+) -> CellOptions:
+    return CellOptions(
+        ranks=pool.rank_set(ranks),
+        timeout_s=timeout,
+        execution_count=execution_count,
+        first_line=first_line,
+    )
+
+
+def _complete(code: str) -> str:
+    return code if code.endswith("\n") else code + "\n"

@@ -1,0 +1,60 @@
+"""What ranks print between cells: shown by a thread of its own, which nothing can end early."""
+
+import sys
+import threading
+
+import pytest
+
+from nbddp.notebook.background import Background
+from nbddp.wire.messages import Output
+from tests.support.polling import poll_until
+
+
+def out(text: str) -> Output:
+    return Output(run_id=None, rank=0, stream="stdout", text=text)
+
+
+def threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name == "nbddp-background"]
+
+
+def test_a_stream_that_cannot_be_written_costs_only_what_it_was_to_show(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    background = Background(1)
+    written = sys.stdout
+    closed = open("/dev/null", "w")  # noqa: PTH123, SIM115 - closed in the next line
+    closed.close()
+    monkeypatch.setattr(sys, "stdout", closed)
+    background.put(out("lost\n"))
+    poll_until(lambda: isinstance(background.failure, ValueError))
+    monkeypatch.setattr(sys, "stdout", written)
+    background.put(out("shown\n"))
+    poll_until(lambda: "shown" in capsys.readouterr().out)
+    background.put(None)
+    poll_until(lambda: not threads())
+
+
+def test_a_blocked_stream_does_not_block_the_hub(monkeypatch: pytest.MonkeyPatch):
+    go_on = threading.Event()
+
+    class Blocked:
+        def write(self, text: str) -> None:
+            assert go_on.wait(20)
+
+        def flush(self) -> None:
+            pass
+
+    background = Background(1)
+    monkeypatch.setattr(sys, "stdout", Blocked())
+    for _ in range(1000):
+        background.put(out("x\n"))
+    assert background._waiting.qsize() <= 256
+    background.put(None)
+    go_on.set()
+    poll_until(lambda: not threads())
+
+
+def test_a_hub_that_ends_without_background_output_starts_no_thread():
+    Background(1).put(None)
+    assert not threads()

@@ -1,0 +1,379 @@
+"""What people read of a report."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from nbddp.controller.history import RankView
+from nbddp.controller.report import KINDS, Finding, GroupRef, Kind, PerRank, Report
+from nbddp.notebook import cards
+from nbddp.notebook.cards import card, line
+from nbddp.wire.observed import GroupInfo, RankLook, Site
+from nbddp.wire.ranks import RankSet
+from tests.support.traces import recorders
+
+IF = Site(file="c", line=3, function="<module>", source="if rank != 2:", cell=4)
+CALL = Site(file="c", line=5, function="<module>", source="dist.all_reduce(x)", cell=4)
+SEND = Site(file="c", line=4, function="<module>", source="dist.send(x, (rank + 1) % n)", cell=4)
+
+
+def finding(
+    culprits: Iterable[int],
+    waiting: Iterable[int],
+    ranks: Iterable[PerRank],
+    *,
+    kind: Kind = "missing-rank",
+    proven: bool = True,
+    **fields: Any,
+) -> Finding:
+    made: dict[str, Any] = {
+        "headline": "rank 2 never called all_reduce #17",
+        "explanation": "Proven: rank 2 has finished the cell."
+        if proven
+        else "Not proven: rank 2 runs Python code.",
+        "next_step": "call `all_reduce` on all ranks",
+        "group": GroupRef("w", "0", "default_pg", RankSet.all(4)),
+        **fields,
+    }
+    return Finding(
+        kind=kind,
+        proven=proven,
+        culprits=RankSet.of(culprits),
+        waiting=RankSet.of(waiting),
+        ranks={each.rank: each for each in ranks},
+        **made,
+    )
+
+
+def missing(count: int = 4, culprit: int = 2, **fields: Any) -> Finding:
+    others = [rank for rank in range(count) if rank != culprit]
+    waits = [PerRank(r, "running", "waits in all_reduce #17", CALL, 3.0 + r / 1000) for r in others]
+    ended = PerRank(culprit, "finished", "has finished the cell", IF)
+    return finding([culprit], others, [*waits, ended], **fields)
+
+
+def verdict(*findings: Finding, **fields: Any) -> Report:
+    stuck = RankSet.of(rank for each in findings for rank in each.waiting)
+    return Report("run", findings, stuck, **fields)
+
+
+def text(report: Report, **options: Any) -> str:
+    found = card(report, **options)["text/plain"]
+    assert max(map(len, found.splitlines())) <= 100
+    return found
+
+
+def html(report: Report, **options: Any) -> str:
+    return card(report, **options)["text/html"]
+
+
+# --- a deadlock ----------------------------------------------------------------------------------
+
+
+def test_a_deadlock_that_was_ended():
+    assert text(verdict(missing()), acted=True).splitlines() == [
+        "Deadlock: rank 2 never called all_reduce #17",
+        "  > rank 2 has finished the cell, at cell [4], line 3: if rank != 2:",
+        "    ranks 0-1,3 wait in all_reduce #17 for 3.0 s, at cell [4], line 5: dist.all_reduce(x)",
+        "  Proven: rank 2 has finished the cell.",
+        "  Now: ranks 0-1,3 are freed: an exception is raised in their lines. They keep every "
+        "variable, and",
+        "    the next cell runs.",
+        "  Next: call `all_reduce` on all ranks",
+    ]
+
+
+def test_html_tells_the_same():
+    found = html(verdict(missing()), acted=True)
+    for part in (
+        "<b>Deadlock: rank 2 never called all_reduce #17</b>",
+        "missing-rank",
+        "<b>rank 2</b>",
+        "ranks 0-1,3",
+        "wait in all_reduce #17 for 3.0 s",
+        "cell [4], line 5",
+        "<code>dist.all_reduce(x)</code>",
+        "<code>if rank != 2:</code>",
+        "Proven:",
+        "are freed",
+        "call <code>all_reduce</code> on all ranks",
+    ):
+        assert part in found
+
+
+def test_a_deadlock_that_is_shown_only():
+    found = text(verdict(missing()))
+    assert (
+        "Now: nothing is interrupted. The stop button frees ranks 0-1,3, which keep every variable."
+        in found
+    )
+
+
+def test_a_deadlock_that_its_own_time_out_will_end():
+    report = verdict(missing(), earliest_timeout_ms=5000, earliest_timeout_left_ms=3200)
+    assert "Now: the operation ends by its own time-out of 5.0 s, in 3.2 s." in text(report)
+    assert "are freed" in text(report, acted=True)
+    report = verdict(missing(), earliest_timeout_ms=1_800_000, earliest_timeout_left_ms=1_790_000)
+    assert "time-out" not in text(report)
+
+
+def test_one_rank_is_told_in_the_singular():
+    found = text(verdict(missing(2, 1)), acted=True)
+    assert "    rank 0 waits in all_reduce #17 for 3.0 s, at cell [4], line 5" in found
+    assert "rank 0 is freed: an exception is raised in its line. It keeps every variable" in found
+
+
+def test_a_notice_claims_no_bug():
+    report = Report("run", (missing(kind="straggler", proven=False),))
+    found = text(report)
+    assert found.startswith("Notice: rank 2 never")
+    assert "  Not proven: rank 2 runs Python code." in found
+    assert "Now: nothing is interrupted, the cell may still go on. The stop button frees" in found
+    assert "Deadlock" not in html(report)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_a_title(kind: Kind):
+    found = text(Report("run", (missing(kind=kind),)))
+    assert re.match(r"(Deadlock|Mismatch|Error|Dead rank|Notice|Warning): rank 2 never", found)
+    assert text(Report("run", (missing(kind=kind, proven=False),))).startswith("Notice: ")
+
+
+def test_a_title_does_not_say_its_word_twice():
+    found = text(verdict(missing(headline="Deadlock of ranks 0-1.")))
+    assert found.startswith("Deadlock of ranks 0-1\n")
+    assert text(verdict(missing(headline="Rank 2 sleeps."))).startswith("Deadlock: rank 2 sleeps\n")
+
+
+def test_what_several_ranks_do_is_told_in_the_plural():
+    what = "has finished the cell; its last operation was all_reduce #16"
+    ended = [PerRank(rank, "finished", what) for rank in (0, 1)]
+    found = text(verdict(finding([0, 1], [2], ended)))
+    assert "> ranks 0-1 have finished the cell; their last operation was all_reduce #16" in found
+    runs = [PerRank(rank, "running", "runs, now in sleep()") for rank in (0, 1)]
+    assert "> ranks 0-1 run, now in sleep()" in text(verdict(finding([0, 1], [2], runs)))
+
+
+def test_the_dead_keep_nothing():
+    found = text(verdict(missing(kind="dead-rank")), acted=True)
+    assert "ranks 0-1,3 are freed" in found
+    assert "They keep every variable." in found
+    assert "next cell" not in found
+
+
+def test_what_did_not_hang_has_no_fate():
+    silent = missing(kind="silent-mismatch")
+    quiet = finding([2], [], silent.ranks.values(), kind="silent-mismatch")
+    found = text(Report("run", (quiet,)))
+    assert found.startswith("Warning: ")
+    assert "Now:" not in found
+
+
+def test_suspicions_are_told_apart():
+    found = text(verdict(missing(suspicions=("rank 2 took another branch.",))))
+    assert "  Perhaps: rank 2 took another branch." in found
+
+
+def test_nothing_waits():
+    report = Report("run", ranks={rank: PerRank(rank, "idle", "runs no cell") for rank in range(2)})
+    assert text(report).splitlines() == [
+        "No rank waits for another",
+        "    ranks 0-1 run no cell",
+    ]
+    assert line(report) == ""
+
+
+# --- several findings ----------------------------------------------------------------------------
+
+
+def test_several_findings_share_their_fate():
+    second = missing(
+        kind="straggler", proven=False, headline="rank 3 is slow", next_step="wait for it"
+    )
+    found = text(verdict(missing(), second), acted=True)
+    assert found.count("Now:") == 1
+    assert found.index("Now:") < found.index("Notice: rank 3 is slow")
+    assert found.count("Next:") == 2
+
+
+def test_the_same_advice_is_given_once():
+    found = text(verdict(missing(), missing(headline="another one")))
+    assert found.count("Next:") == 1
+
+
+def test_the_rest_of_many_findings_is_named():
+    many = [missing(headline=f"headline {number}") for number in range(5)]
+    found = text(verdict(*many))
+    assert "Also: Deadlock: headline 3; Deadlock: headline 4" in found
+    assert html(verdict(*many)).count("headline 4") == 1
+
+
+# --- many ranks ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [64, 512])
+def test_many_ranks_stay_small(count: int):
+    bundle = card(verdict(missing(count, 17)), acted=True)
+    assert len(bundle["text/html"]) < 3000
+    assert f"ranks 0-16,18-{count - 1} wait in all_reduce #17" in bundle["text/plain"]
+
+
+def test_many_ranks_that_lie_apart_are_counted():
+    waits = [PerRank(r, "running", "waits in all_reduce #17", CALL, 3.0) for r in range(0, 512, 2)]
+    found = text(verdict(finding([], range(0, 512, 2), waits)), acted=True)
+    assert "ranks 0,2,4,6,8,10,12,14,16,18,20,22,24,… (256 ranks) wait in all_reduce" in found
+    assert len(found) < 1000
+
+
+def test_what_differs_in_numbers_only_is_folded():
+    ring = [
+        PerRank(rank, "running", f"waits in send to rank {(rank + 1) % 64}", SEND, 1.1)
+        for rank in range(64)
+    ]
+    found = text(verdict(finding(range(64), range(64), ring, kind="p2p-cycle")))
+    assert "  > ranks 0-63 wait in send to rank … for 1.1 s, at cell [4], line 4" in found
+
+
+def test_few_that_differ_in_numbers_are_told_each():
+    pair = [
+        PerRank(rank, "running", f"waits in send to rank {1 - rank}", SEND, 1.1) for rank in (0, 1)
+    ]
+    found = text(verdict(finding([0, 1], [0, 1], pair, kind="p2p-cycle")))
+    assert "  > rank 0 waits in send to rank 1 for 1.1 s," in found
+    assert "  > rank 1 waits in send to rank 0 for 1.1 s," in found
+
+
+def test_many_places_are_cut_and_in_the_details():
+    scattered = [
+        PerRank(
+            rank, "running", "waits", Site(file="c", line=rank + 1, cell=1, source=f"f({rank})")
+        )
+        for rank in range(64)
+    ]
+    report = verdict(
+        finding([], range(64), scattered), ranks={each.rank: each for each in scattered}
+    )
+    assert "    and ranks 6-63 elsewhere" in text(report)
+    found = html(report)
+    assert "where every rank is" in found
+    assert "f(39)" in found
+    assert "and 24 more" in found
+    assert len(found) < 30_000
+
+
+# --- details -------------------------------------------------------------------------------------
+
+
+def seen() -> Mapping[int, RankView]:
+    group = GroupInfo(pg_id="w", name="0", desc="default_pg", ranks=(0, 1, 2, 3))
+    ranks = recorders(4)
+    for number in range(17):
+        for recorder in ranks:
+            if number < 16 or recorder.rank != 2:
+                end = None if number == 16 else number * 10 + 5
+                recorder.collective(at=number * 10, end=end, group=group)
+    return {
+        recorder.rank: RankView(
+            recorder.rank,
+            "running",
+            look=RankLook(
+                rank=recorder.rank,
+                pid=1,
+                activity="running",
+                version=1,
+                time_ns=1,
+                groups=(group,),
+                operations=tuple(recorder.operations),
+            ),
+        )
+        for recorder in ranks
+    }
+
+
+def test_details_are_folded():
+    found = html(verdict(missing()), views=seen())
+    assert found.count("<details") == found.count("</details>") == 2
+    assert "the last operations, rank by rank" in found
+    assert "all_reduce #10" in found
+    assert "never came" in found
+    assert "all_reduce #9<" not in found
+    assert "<details" not in html(verdict(missing()))
+
+
+def test_details_of_many_ranks_are_folded_too():
+    group = GroupInfo(pg_id="w", name="0", ranks=tuple(range(64)))
+    ranks = recorders(64)
+    for recorder in ranks:
+        if recorder.rank != 17:
+            recorder.collective(at=1, group=group)
+    views = {
+        recorder.rank: RankView(
+            recorder.rank,
+            "running",
+            look=RankLook(
+                rank=recorder.rank,
+                pid=1,
+                activity="running",
+                version=1,
+                time_ns=1,
+                groups=(group,),
+                operations=tuple(recorder.operations),
+            ),
+        )
+        for recorder in ranks
+    }
+    found = html(verdict(missing(64, 17)), views=views)
+    assert "waits [4]:6: 0-16,18-63; never came: 17" in found
+    assert len(found) < 6000
+
+
+# --- the line ------------------------------------------------------------------------------------
+
+
+def test_the_line():
+    report = verdict(missing(since_s=61.0))
+    assert line(report) == (
+        "rank 2 never called all_reduce #17 (1:01 min); rank 2 last at cell [4], line 3"
+    )
+    slow = finding([2], [], [PerRank(2, "running", "runs", IF)], headline="Rank 2 is slow.")
+    assert line(verdict(slow)) == "rank 2 is slow; rank 2 at cell [4], line 3"
+    long = missing(headline="a long headline " * 20)
+    assert 90 < len(line(verdict(long))) <= 100
+    assert line(verdict(long)).endswith("…; rank 2 last at cell [4], line 3")
+
+
+# --- safe everywhere -----------------------------------------------------------------------------
+
+
+def test_everything_is_escaped():
+    evil = "</td><script>alert(1)</script>\x1b[2J"
+    site = Site(file=evil, line=1, function=evil, source=f"x = '{evil}' & `y`")
+    found = finding(
+        [0],
+        [1],
+        [PerRank(0, "running", f"waits {evil}", site, 1.0), PerRank(1, "running", evil, site, 1.0)],
+        headline=evil,
+        explanation=f"Proven: {evil} `<b>`",
+        next_step=evil,
+        suspicions=(evil,),
+        group=GroupRef(evil, evil, evil),
+    )
+    report = verdict(found, found, found, found, ranks=found.ranks)
+    bundle = card(report)
+    assert "<script" not in bundle["text/html"]
+    assert "<code>&lt;b&gt;</code>" in bundle["text/html"]
+    assert "\x1b" not in bundle["text/html"] + bundle["text/plain"] + line(report)
+
+
+def test_a_lone_backquote_stays():
+    assert "it`s" in html(verdict(missing(next_step="it`s")))
+
+
+def test_html_keeps_to_what_untrusted_notebooks_let_through():
+    found = html(verdict(missing(), missing(headline="b")), views=seen())
+    assert not re.search(r"<(?:style|script|svg|iframe)|\son\w+=|var\(|currentColor|\dch\b", found)
+    assert not re.search(r"[^-]color:(?!transparent)", found)  # text has the colour of its theme
+    colours = {cards._RED, cards._AMBER, cards._BLUE}
+    assert set(re.findall(r"#[0-9a-f]{6}", found)) <= colours

@@ -1,0 +1,240 @@
+"""Messages, circles, keys and groups in the making: what proves a hang, whom it names."""
+
+import pytest
+
+from nbddp.wire.ranks import RankSet
+from tests.support.looks import Ranks, only, told
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("op", "does"), [("recv", "sends"), ("send", "receives")])
+def test_a_message_without_its_other_end(op: str, does: str):
+    pool = Ranks(2)
+    pool[0].blocked(op, peer=1, line=4)
+    pool[1].finished()
+    finding = only(pool)
+    assert told(finding) == ("p2p-unmatched", "1", "0")
+    way = "from" if op == "recv" else "to"
+    assert finding.headline == (
+        f"Rank 0 waits in {op} {way} rank 1, and rank 1 never {does} it: "
+        "rank 1 has finished the cell without an operation."
+    )
+
+
+def test_the_second_message_is_missing():
+    pool = Ranks(2)
+    pool[1].done("send", peer=0)
+    pool[0].done("recv", peer=1)
+    pool[0].blocked("recv", peer=1)
+    pool[1].finished()
+    assert told(only(pool)) == ("p2p-unmatched", "1", "0")
+
+
+def test_tags_that_differ():
+    pool = Ranks(2)
+    pool[0].blocked("recv", peer=1, tag=2)
+    pool[1].blocked("send", peer=0, tag=3)
+    finding = only(pool)
+    assert told(finding) == ("p2p-unmatched", "0-1", "0-1")
+    assert finding.suspicions == ("rank 1 has called send to rank 0 with tag 3, rank 0 uses tag 2",)
+
+
+def test_groups_of_a_message_that_differ():
+    pool = Ranks(2)
+    pool.group("other", 0, 1)
+    pool[0].blocked("recv", peer=1)
+    pool[1].blocked("send", peer=0, group="other")
+    finding = only(pool)
+    assert finding.kind == "p2p-unmatched"
+    assert finding.suspicions == (
+        "rank 1 has called send to rank 0 on group 'other' (ranks 0-1): is the group right?",
+    )
+
+
+def test_a_message_for_somebody_else():
+    pool = Ranks(3)
+    pool[0].blocked("recv", peer=1)
+    pool[1].issue("send", peer=2)
+    pool[1].finished()
+    pool[2].finished()
+    finding = only(pool)
+    assert told(finding) == ("p2p-unmatched", "1", "0")
+    assert finding.suspicions == ("rank 1 has called send to rank 2, not to rank 0",)
+
+
+def test_a_receiver_whose_sender_is_in_a_collective():
+    pool = Ranks(3)
+    pool[0].blocked("recv", peer=1)
+    pool[1].blocked("all_reduce")
+    pool[2].blocked("all_reduce")
+    finding = only(pool)
+    assert told(finding) == ("p2p-unmatched", "0-1", "0-2")
+    assert finding.op == "recv"
+    assert finding.headline == (
+        "Rank 0 waits in recv from rank 1, and rank 1 never sends it: "
+        "rank 1 waits in all_reduce #1."
+    )
+
+
+def test_a_rank_that_waits_for_itself():
+    pool = Ranks(2)
+    pool[0].blocked("recv", peer=0)
+    pool[1].finished()
+    assert told(only(pool)) == ("p2p-unmatched", "0", "0")
+
+
+@pytest.mark.parametrize(
+    ("op", "words"),
+    [
+        ("send", "all send first, and nobody receives"),
+        ("recv", "all receive first, and nobody sends"),
+    ],
+)
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_a_ring_of_messages(op: str, words: str, count: int):
+    pool = Ranks(count)
+    for rank in range(count):
+        pool[rank].blocked(op, peer=(rank + 1) % count)
+    finding = only(pool)
+    everyone = str(RankSet.all(count))
+    assert told(finding) == ("p2p-cycle", everyone, everyone)
+    assert words in finding.headline
+
+
+def test_a_ring_that_one_rank_breaks():
+    pool = Ranks(3)
+    pool[0].blocked("recv", peer=2)
+    pool[1].blocked("send", peer=2)
+    pool[2].blocked("recv", peer=1)
+    assert not pool.diagnose().verdict
+
+
+def test_who_waits_behind_a_ring():
+    pool = Ranks(4)
+    pool.group("a", 0, 2)
+    pool[0].blocked("send", peer=1)
+    pool[1].blocked("send", peer=0)
+    pool[2].blocked(group="a")
+    pool[3].blocked("recv", peer=2)
+    finding = only(pool)
+    assert told(finding) == ("p2p-cycle", "0-1", "0-3")
+    assert "Ranks 2-3 wait for these in turn." in finding.explanation
+
+
+def test_two_rings_of_which_one_waits_for_the_other():
+    pool = Ranks(4)
+    pool[0].blocked("send", peer=1)
+    pool[1].blocked("send", peer=0)
+    pool[2].waits(pool[2].issue("recv", peer=3), pool[2].issue("recv", peer=0))
+    pool[3].blocked("recv", peer=2)
+    report = pool.diagnose()
+    assert [told(each) for each in report.findings] == [
+        ("p2p-cycle", "0-1", "0-1"),
+        ("p2p-cycle", "2-3", "2-3"),
+    ]
+
+
+def test_a_receive_from_any_rank_when_nobody_is_left():
+    pool = Ranks(3)
+    pool[0].blocked("recv", peer=-1)
+    pool[1].finished()
+    pool[2].finished()
+    finding = only(pool)
+    assert told(finding) == ("p2p-unmatched", "1-2", "0")
+    assert "recv from any rank" in finding.headline
+
+
+# --- cycles across groups, keys ------------------------------------------------------------------
+
+
+def test_groups_in_different_orders():
+    pool = Ranks(3)
+    pool.group("a", 0, 1)
+    pool.group("b", 0, 1)
+    pool[0].blocked(group="a", line=4)
+    pool[1].blocked(group="b", line=7)
+    pool[2].finished()
+    finding = only(pool)
+    assert told(finding) == ("group-cycle", "0-1", "0-1")
+    assert finding.explanation == (
+        "Proven: rank 0 waits in all_reduce #1 of group 'a' (ranks 0-1) for rank 1, "
+        "rank 1 waits in all_reduce #1 of group 'b' (ranks 0-1) for rank 0."
+    )
+    assert pool.diagnose().pg_ids == ("a", "b")
+    assert finding.suspicions == (
+        "rank 1 calls the same all_reduce on group 'b' (ranks 0-1): "
+        "is one of the two groups the wrong one?",
+    )
+
+
+def test_a_cycle_over_three_groups():
+    pool = Ranks(3)
+    for rank, name in enumerate("abc"):
+        pool.group(name, rank, (rank + 1) % 3)
+        pool[rank].blocked("barrier", group=name)
+    assert told(only(pool)) == ("group-cycle", "0-2", "0-2")
+
+
+def test_a_key_that_nobody_sets():
+    pool = Ranks(3)
+    pool[0].blocked("store.wait", keys=("ready",), line=4)
+    pool[1].blocked()
+    pool[2].blocked()
+    finding = only(pool)
+    assert told(finding) == ("store-wait", "", "0-2")
+    assert finding.headline == (
+        "Rank 0 waits in store.wait('ready'), and no rank is left that could set it."
+    )
+    assert finding.group is None
+    assert pool.diagnose().waits_for_store == RankSet.of([0])
+
+
+def test_a_key_beside_a_missing_rank():
+    pool = Ranks(4)
+    pool.group("a", 1, 2, 3)
+    pool[0].blocked("store.wait", keys=("ready",))
+    pool[1].blocked(group="a")
+    pool[2].blocked(group="a")
+    pool[3].finished()
+    assert [told(each) for each in pool.diagnose().findings] == [
+        ("store-wait", "", "0"),
+        ("missing-rank", "3", "1-2"),
+    ]
+
+
+def test_a_group_that_not_all_make():
+    pool = Ranks(3)
+    pool[0].blocked("new_group", group="1@p@x", keys=("0", "2"))
+    pool[1].finished()
+    pool[2].finished()
+    finding = only(pool)
+    assert told(finding) == ("store-wait", "2", "0")
+    assert finding.headline == (
+        "new_group for ranks 0,2 was never called by rank 2; rank 0 waits for that."
+    )
+    assert pool.diagnose().pg_ids == ("1@p@x",)
+    assert pool.diagnose().waits_for_store == RankSet.of([0])
+
+
+def test_a_group_while_another_rank_is_in_a_collective():
+    pool = Ranks(2)
+    pool[0].blocked("new_group", group="1@p@x", keys=("0", "1"))
+    pool[1].blocked("barrier")
+    finding = only(pool)
+    assert told(finding) == ("store-wait", "1", "0-1")
+    assert finding.op == "new_group"
+
+
+def test_groups_that_are_made_in_another_order():
+    pool = Ranks(3)
+    pool[0].blocked("new_group", group="1@p@x", keys=("0", "1"))
+    pool[1].blocked("new_group", group="1@p@y", keys=("1", "2"))
+    pool[2].finished()
+    finding = only(pool)
+    assert told(finding) == ("store-wait", "2", "0-1")
+    pool[2].blocked("new_group", group="2@p@z", keys=("0", "2"))
+    pool[2].state, pool[2].activity = "running", "running"
+    finding = only(pool)
+    assert finding.kind == "store-wait"
+    assert "makes another group meanwhile" in finding.suspicions[0]

@@ -1,0 +1,363 @@
+"""Members of a group that bring different things: what is compared, and who is named."""
+
+from typing import Any
+
+import pytest
+
+from nbddp.controller.diagnosis import Finding
+from nbddp.wire.ranks import RankSet
+from tests.support.looks import Ranks
+
+Fields = dict[str, Any]
+
+
+def sizes(*shapes: tuple[int, ...]) -> Fields:
+    return {"input_sizes": shapes}
+
+
+# --- findings ------------------------------------------------------------------------------------
+
+
+def mismatch(*brought: tuple[str, Fields]) -> Finding:
+    """Each rank waits in one collective."""
+    pool = Ranks(len(brought))
+    for rank, (op, fields) in enumerate(brought):
+        pool[rank].blocked(op, line=rank + 1, **fields)
+    report = pool.diagnose()
+    (finding,) = report.findings
+    assert finding.kind == "mismatched-collective"
+    assert finding.proven
+    assert report.verdict
+    assert report.stuck == RankSet.all(len(brought)) == finding.waiting
+    return finding
+
+
+def test_the_minority_is_named():
+    finding = mismatch(("all_reduce", {}), ("all_reduce", {}), ("broadcast", {"root": 0}))
+    assert finding.culprits == RankSet.of([2])
+    assert finding.fields == ("op",)
+    assert finding.headline == (
+        "Rank 2 called broadcast, ranks 0-1 called all_reduce, "
+        "as collective #1 of the default group."
+    )
+    assert "Rank 2 called broadcast at cell [3], line 3: `dist.broadcast(x)`" in finding.explanation
+    assert finding.suspicions == (
+        "rank 2 leaves out all_reduce at cell [3], line 1: `dist.all_reduce(x)`, "
+        "or calls broadcast and all_reduce in another order",
+    )
+    assert finding.next_step == (
+        "Call the same operations in the same order on all ranks of the group."
+    )
+
+
+def test_of_two_ranks_both_are_named():
+    finding = mismatch(("all_reduce", sizes((2, 3))), ("all_reduce", sizes((2, 4))))
+    assert finding.culprits == RankSet.all(2)
+    assert finding.fields == ("input_sizes",)
+    assert finding.headline == (
+        "Rank 0 called all_reduce of float32[2, 3], rank 1 called all_reduce of float32[2, 4], "
+        "as collective #1 of the default group."
+    )
+    assert finding.next_step == "Make shape fit on all ranks of the group."
+
+
+def test_without_a_majority_all_are_named():
+    brought = [("broadcast", {"root": rank % 2}) for rank in range(4)]
+    assert mismatch(*brought).culprits == RankSet.all(4)
+
+
+def test_beside_a_hard_difference_the_soft_ones_do_not_count():
+    finding = mismatch(
+        ("all_reduce", sizes((6,))),
+        ("all_reduce", sizes((2, 3))),
+        ("all_reduce", sizes((7,))),
+    )
+    assert finding.culprits == RankSet.of([2])
+
+
+@pytest.mark.parametrize(
+    ("op", "mine", "theirs", "words"),
+    [
+        ("broadcast", {"root": 0}, {"root": 1}, "with root 1"),
+        ("all_reduce", {}, {"input_dtypes": ("float64",)}, "float64[4]"),
+        ("reduce", {"root": 2}, {"root": 0}, "with root 0"),
+    ],
+)
+def test_what_differs_is_said(op: str, mine: Fields, theirs: Fields, words: str):
+    finding = mismatch((op, mine), (op, mine), (op, theirs))
+    assert finding.culprits == RankSet.of([2])
+    assert words in finding.headline
+
+
+def test_split_sizes_that_do_not_fit():
+    def fields(given: tuple[int, ...], taken: tuple[int, ...]) -> Fields:
+        return {
+            "input_splits": given,
+            "output_splits": taken,
+            "input_sizes": ((sum(given),),),
+            "output_sizes": ((sum(taken),),),
+        }
+
+    # Rank 2 gives rank 0 one more than rank 0 takes.
+    finding = mismatch(
+        ("all_to_all_single", fields((1, 1, 1), (1, 1, 1))),
+        ("all_to_all_single", fields((1, 1, 1), (1, 1, 1))),
+        ("all_to_all_single", fields((2, 1, 1), (1, 1, 1))),
+    )
+    assert finding.culprits == RankSet.of([0, 2])
+    assert "input_splits=[2, 1, 1]" in finding.headline
+
+
+def test_a_mismatch_is_proven_while_the_culprit_runs_on():
+    pool = Ranks(3)
+    pool[0].blocked()
+    pool[1].blocked()
+    pool[2].issue("broadcast", root=0)
+    pool[2].runs()
+    report = pool.diagnose()
+    assert report.stuck == RankSet.of([0, 1])
+    assert report.findings[0].kind == "mismatched-collective"
+    assert report.findings[0].culprits == RankSet.of([2])
+
+
+def test_an_asynchronous_operation_that_nobody_waits_for_is_no_verdict():
+    pool = Ranks(2)
+    pool[0].issue()
+    pool[1].issue("broadcast", root=0)
+    assert not pool.diagnose().verdict
+
+
+def test_operations_that_are_swapped():
+    pool = Ranks(2)
+    pool[0].waits(pool[0].issue("all_reduce"), pool[0].issue("broadcast", root=0))
+    pool[1].waits(pool[1].issue("broadcast", root=0), pool[1].issue("all_reduce"))
+    finding = pool.diagnose().findings[0]
+    assert finding.suspicions == (
+        "rank 0 calls all_reduce and broadcast in the other order than rank 1",
+    )
+
+
+def test_an_operation_too_many():
+    pool = Ranks(3)
+    for rank in (0, 1):
+        pool[rank].blocked("all_reduce")
+    pool[2].waits(pool[2].issue("barrier"), pool[2].issue("all_reduce"))
+    finding = pool.diagnose().findings[0]
+    assert finding.culprits == RankSet.of([2])
+    assert finding.suspicions == (
+        "rank 2 calls all_reduce right after: it has one barrier too many, "
+        "or rank 0 has one too few",
+    )
+
+
+def test_a_mismatch_that_a_rank_has_seen_itself():
+    pool = Ranks(3)
+    pool[0].blocked(line=4)
+    wrong = pool[1].issue(
+        "broadcast", root=0, line=6, state="failed", error="CollectiveMismatchError: no"
+    )
+    pool[1].raised(
+        "CollectiveMismatchError: rank 1 and rank 0 disagree in op",
+        mismatches=(pool[1].saw(wrong, pool[0], 1, "op"),),
+    )
+    pool[2].blocked(line=4)
+    report = pool.diagnose()
+    (finding,) = report.findings
+    assert finding.kind == "mismatched-collective"
+    assert report.stuck == RankSet.of([0, 2]) == finding.waiting
+    assert finding.culprits == RankSet.of([1])
+    assert finding.headline.startswith("Rank 1 called broadcast, ranks 0,2 called all_reduce")
+
+
+def test_a_mismatch_of_which_only_the_report_is_left():
+    """The record of the rank that raised is gone; the others still wait."""
+    pool = Ranks(3)
+    for rank in (0, 2):
+        pool[rank].blocked(line=4)
+    wrong = pool[1].issue("broadcast", root=0, line=6)
+    seen = pool[1].saw(wrong, pool[0], 1, "op")
+    pool[1].operations.clear()
+    pool[1].raised("CollectiveMismatchError", mismatches=(seen,))
+    (finding,) = pool.diagnose().findings
+    assert (finding.kind, finding.culprits) == ("mismatched-collective", RankSet.of([1]))
+    assert finding.waiting == RankSet.of([0, 2])
+
+
+def test_a_mismatch_that_nobody_waits_for_any_more_is_still_told():
+    pool = Ranks(2)
+    mine, theirs = pool[1].issue("broadcast", root=0, state="failed"), pool[0].issue()
+    seen = pool[1].saw(mine, pool[0], theirs, "op")
+    pool[0].raised("CollectiveAbortedError: freed", was_freed=True)
+    pool[1].raised("CollectiveMismatchError", mismatches=(seen,))
+    report = pool.diagnose()
+    assert [(each.kind, each.proven) for each in report.findings] == [
+        ("mismatched-collective", True)
+    ]
+    assert not report.verdict
+
+
+def test_a_message_of_the_wrong_size_that_a_rank_has_refused():
+    pool = Ranks(2)
+    theirs = pool[0].blocked("send", peer=1, input_sizes=((9,),))
+    mine = pool[1].issue("recv", peer=0, state="failed", error="CollectiveMismatchError: ...")
+    seen = pool[1].saw(mine, pool[0], theirs, "nbytes")
+    pool[1].raised("CollectiveMismatchError", mismatches=(seen,))
+    report = pool.diagnose()
+    (finding,) = report.findings
+    assert (finding.kind, finding.culprits) == ("mismatched-collective", RankSet.all(2))
+    assert report.stuck == RankSet.of([0])
+    assert finding.headline == (
+        "Rank 0 called send of 36 bytes, rank 1 called recv of 16 bytes, "
+        "as the two ends of message #1 of the default group."
+    )
+
+
+def test_who_waits_elsewhere_for_a_rank_that_raised_a_mismatch():
+    pool = Ranks(3)
+    pool[0].blocked()
+    mine = pool[1].issue("barrier", state="failed", error="CollectiveMismatchError")
+    seen = pool[1].saw(mine, pool[0], 1, "op")
+    pool[1].raised("CollectiveMismatchError", mismatches=(seen,))
+    pool[2].blocked("recv", peer=1)
+    (finding,) = pool.diagnose().findings
+    assert finding.kind == "mismatched-collective"
+    assert finding.waiting == RankSet.of([0, 2])
+
+
+def test_a_bad_argument_on_one_rank_shifts_its_numbers():
+    """It raised before it reached the others, was caught, and the rank goes on in step."""
+    pool = Ranks(2)
+    pool[0].blocked("all_reduce")
+    pool[1].issue("broadcast", root=5, state="failed", error="ValueError: invalid root")
+    pool[1].blocked("all_reduce")
+    assert not pool.diagnose().verdict
+    # What is compared afterwards would not be the same calls.
+    pool[0].done("barrier")
+    pool[0].blocked("broadcast", root=0)
+    pool[1].issue("broadcast", root=0)
+    pool[1].runs()
+    assert not pool.diagnose().verdict
+
+
+def test_the_same_bad_argument_on_all_ranks_shifts_nothing():
+    pool = Ranks(2)
+    for state in pool:
+        state.issue("broadcast", root=5, state="failed", error="ValueError: invalid root")
+    pool[0].blocked()
+    pool[1].finished()
+    assert pool.diagnose().findings[0].kind == "missing-rank"
+
+
+# --- silent mismatches ---------------------------------------------------------------------------
+
+
+def test_reduce_ops_that_differ_are_told_while_they_run_and_end_nothing():
+    pool = Ranks(2)
+    pool[0].blocked(reduce_op="SUM")
+    pool[1].blocked(reduce_op="MAX")
+    report = pool.diagnose()
+    assert not report.verdict
+    (finding,) = report.findings
+    assert (finding.kind, finding.proven) == ("silent-mismatch", False)
+    assert finding.fields == ("reduce_op",)
+
+
+def test_records_are_compared_after_the_cell():
+    pool = Ranks(3)
+    for rank, dtype in enumerate(("float32", "int32", "float32")):
+        pool[rank].done("barrier")
+        pool[rank].done(line=4, input_dtypes=(dtype,))
+        pool[rank].finished()
+    (finding,) = pool.compare()
+    assert (finding.kind, finding.proven) == ("silent-mismatch", True)
+    assert (finding.culprits, finding.collective_seq_id) == (RankSet.of([1]), 2)
+    assert finding.headline == (
+        "Rank 1 called all_reduce of int32[4], ranks 0,2 called all_reduce of float32[4], "
+        "as collective #2 of the default group; "
+        "that does not hang, but the results are not what was meant."
+    )
+    assert finding.next_step == (
+        "Make dtype fit on all ranks of the group. Do not trust what came out."
+    )
+
+
+def test_cells_that_agree_have_nothing_to_tell():
+    pool = Ranks(3)
+    for state in pool:
+        state.done()
+        state.done("broadcast", root=1)
+        state.issue()
+        state.finished()
+    pool[0].done("send", peer=1)
+    pool[1].done("recv", peer=0)
+    assert pool.compare() == ()
+
+
+def test_only_operations_of_the_cell_are_compared():
+    pool = Ranks(2)
+    pool[0].done(reduce_op="SUM", run_id="before")
+    pool[1].done(reduce_op="MAX", run_id="before")
+    for state in pool:
+        state.finished()
+    assert pool.compare() == ()
+
+
+def test_ends_of_a_message_that_differ():
+    pool = Ranks(2)
+    pool[0].done("send", peer=1, input_sizes=((3,),))
+    pool[1].done("recv", peer=0, input_sizes=((4,),))
+    for state in pool:
+        state.finished()
+    (finding,) = pool.compare()
+    assert finding.fields == ("nbytes",)
+    assert finding.culprits == RankSet.all(2)
+    assert "rank 0 called send of 12 bytes" in finding.headline.lower()
+
+
+def test_messages_from_any_source_are_not_compared():
+    pool = Ranks(2)
+    pool[0].done("send", peer=1, input_sizes=((3,),))
+    pool[0].done("send", peer=1, input_sizes=((4,),))
+    pool[1].done("recv", peer=-1, input_sizes=((3,),))
+    pool[1].done("recv", peer=0, input_sizes=((4,),))
+    for state in pool:
+        state.finished()
+    assert pool.compare() == ()
+
+
+def test_an_operation_that_is_left_open():
+    pool = Ranks(3)
+    for rank in (0, 2):
+        pool[rank].issue(line=7)
+    for state in pool:
+        state.finished()
+    (finding,) = pool.compare()
+    assert (finding.kind, finding.proven) == ("silent-mismatch", True)
+    assert (finding.culprits, finding.waiting) == (RankSet.of([1]), RankSet.of([0, 2]))
+    assert finding.headline == "All_reduce #1 was called by ranks 0,2, and never by rank 1."
+
+
+def test_a_message_that_is_left_open():
+    pool = Ranks(2)
+    pool[0].issue("send", peer=1)
+    for state in pool:
+        state.finished()
+    (finding,) = pool.compare()
+    assert finding.headline == "Send to rank 1 was called by rank 0, and never by rank 1."
+
+
+def test_an_operation_that_a_thread_may_still_call_is_not_left_open():
+    pool = Ranks(2)
+    pool[0].issue()
+    pool[1].runs(thread="trainer")
+    for state in pool:
+        state.finished()
+    assert pool.compare() == ()
+
+
+def test_after_an_error_what_is_open_is_explained():
+    pool = Ranks(2)
+    pool[0].issue()
+    pool[0].finished()
+    pool[1].raised()
+    assert pool.compare() == ()

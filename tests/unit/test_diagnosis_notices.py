@@ -1,0 +1,264 @@
+"""What is not proven: ranks that still run, threads that may still call, keys that may be set."""
+
+import pytest
+
+from nbddp.controller.diagnosis import diagnose
+from nbddp.controller.notices import is_waiting_outside
+from nbddp.wire.observed import ThreadLook
+from nbddp.wire.ranks import RankSet
+from tests.support.looks import Ranks, notices
+
+# --- ranks that still run ------------------------------------------------------------------------
+
+
+def test_nobody_waits():
+    assert notices(Ranks(3)) == []
+
+
+def test_a_straggler():
+    pool = Ranks(3)
+    pool[0].blocked(at_s=3.0)
+    pool[1].blocked()
+    pool[2].runs("loss = model(x)", innermost="forward")
+    assert notices(pool) == [("straggler", "2", "0-1")]
+    (finding,) = pool.diagnose().findings
+    assert finding.headline == "Ranks 0-1 wait in all_reduce #1 for rank 2, which still runs."
+    assert finding.since_s == 3.0
+    assert str(finding.ranks[2]) == (
+        "rank 2 runs, now in forward() at cell [3], line 2: `loss = model(x)`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "innermost"),
+    [
+        ("time.sleep(60)", "<module>"),
+        ("time.sleep(60)", ""),
+        ("lock.acquire()", "<module>"),
+        ("q.get()", "get"),
+        ("thread.join()", "_wait_for_tstate_lock"),
+        ("for batch in loader:", "_try_get_data"),
+        ("answer = input()", "<module>"),
+    ],
+)
+def test_stuck_outside(source: str, innermost: str):
+    pool = Ranks(2)
+    pool[0].blocked()
+    pool[1].runs(source, innermost=innermost)
+    assert notices(pool) == [("stuck-outside", "1", "0")]
+    assert "which waits for something else" in pool.diagnose().findings[0].headline
+
+
+@pytest.mark.parametrize(
+    ("source", "innermost"),
+    [
+        ("x = x @ x", "<module>"),
+        ("reader = Reader()", "<module>"),
+        ("data = read(path)", "parse"),  # not in the call that the line names
+        ("sleepy(3)", "<module>"),
+    ],
+)
+def test_running_is_not_stuck_outside(source: str, innermost: str):
+    pool = Ranks(2)
+    pool[0].blocked()
+    pool[1].runs(source, innermost=innermost)
+    assert notices(pool) == [("straggler", "1", "0")]
+
+
+def test_without_a_line_only_the_function_tells():
+    assert not is_waiting_outside(ThreadLook(name="main", is_main=True, wait=None))
+    asleep = ThreadLook(name="main", is_main=True, wait=None, innermost="select")
+    assert is_waiting_outside(asleep)
+
+
+def test_a_silent_rank_is_never_part_of_a_proof():
+    pool = Ranks(3)
+    pool[0].blocked()
+    pool[1].silent()
+    pool[2].blocked()
+    assert notices(pool) == [("stuck-outside", "1", "0,2")]
+    assert pool.diagnose().ranks[1].what == (
+        "does not answer: it is stopped, or runs C code that holds the GIL"
+    )
+
+
+def test_a_silent_rank_that_has_issued_something_else():
+    """What it has issued cannot be undone: its agent has read it."""
+    pool = Ranks(2)
+    pool[0].blocked()
+    pool[1].issue("broadcast", root=1)
+    pool[1].silent()
+    report = pool.diagnose()
+    assert report.stuck == RankSet.of([0])
+    assert report.findings[0].kind == "mismatched-collective"
+
+
+def test_a_rank_that_starts_may_come():
+    pool = Ranks(2)
+    pool[0].blocked()
+    pool[1].starting()
+    assert notices(pool) == [("straggler", "1", "0")]
+
+
+def test_a_chain_of_waits_leads_to_who_runs():
+    pool = Ranks(4)
+    pool.group("a", 0, 1)
+    pool[0].blocked(group="a", at_s=1)
+    pool[1].blocked("recv", peer=2, at_s=2)
+    pool[2].blocked("send", peer=3, at_s=3)
+    assert notices(pool) == [("straggler", "3", "0-2")]
+    (finding,) = pool.diagnose().findings
+    assert finding.op == "send"
+
+
+def test_apart_are_two_notices_together_is_one():
+    pool = Ranks(4)
+    pool[0].blocked("recv", peer=1)
+    pool[2].blocked("recv", peer=3)
+    assert notices(pool) == [("straggler", "1", "0"), ("straggler", "3", "2")]
+    pool.group("a", 1, 2, 3)
+    pool[2].blocked("barrier", group="a")
+    assert notices(pool) == [("straggler", "1,3", "0,2")]
+
+
+def test_a_verdict_for_some_and_a_notice_for_others():
+    pool = Ranks(5)
+    pool.group("a", 0, 1)
+    pool.group("b", 2, 3)
+    pool[0].blocked(group="a")
+    pool[1].finished()
+    pool[2].blocked(group="b")
+    report = pool.diagnose()
+    assert report.stuck == RankSet.of([0])
+    assert [(each.kind, each.proven) for each in report.findings] == [
+        ("missing-rank", True),
+        ("straggler", False),
+    ]
+    assert report.pg_ids == ("a",)
+
+
+# --- operations that are under way ---------------------------------------------------------------
+
+
+def test_all_have_come_and_it_is_in_progress():
+    pool = Ranks(3)
+    pool[0].blocked()
+    pool[1].issue()
+    pool[2].done()
+    pool[2].finished()
+    assert notices(pool) == []
+
+
+def test_all_have_come_and_it_takes_long():
+    pool = Ranks(2)
+    for state in pool:
+        state.blocked(at_s=6.0)
+    assert notices(pool) == [("straggler", "", "0-1")]
+    assert pool.diagnose().findings[0].headline == (
+        "All ranks have come to all_reduce #1, and it is not over yet."
+    )
+
+
+def test_asynchronous_operations_count_as_come():
+    pool = Ranks(2)
+    pool[0].blocked()
+    pool[1].issue()
+    pool[1].issue("broadcast", root=0)
+    pool[1].finished()
+    assert notices(pool) == []
+
+
+def test_a_wait_that_has_ended():
+    pool = Ranks(2)
+    pool[0].waits(pool[0].done())
+    pool[1].finished()
+    assert notices(pool) == []
+
+
+def test_a_wait_for_a_record_that_is_not_known():
+    pool = Ranks(2)
+    pool[0].waits(77)
+    pool[1].finished()
+    assert notices(pool) == []
+    pool[0].waits()
+    assert notices(pool) == []
+
+
+def test_a_message_that_was_sent_long_ago():
+    pool = Ranks(2)
+    pool[1].done("send", peer=0)
+    pool[1].finished()
+    pool[0].blocked("recv", peer=1)
+    assert notices(pool) == []
+
+
+def test_uneven_messages_that_meet():
+    pool = Ranks(3)
+    pool[0].blocked("recv", peer=1)
+    pool[1].issue("send", peer=0)
+    pool[1].blocked("recv", peer=2, tag=5)
+    pool[2].issue("send", peer=1, tag=5)
+    pool[2].finished()
+    assert notices(pool) == []
+
+
+def test_who_receives_from_any_rank_may_take_any_message():
+    pool = Ranks(3)
+    pool[0].blocked("recv", peer=-1)
+    pool[1].finished()
+    pool[2].blocked("send", peer=0)
+    assert notices(pool) == []
+
+
+def test_a_message_that_has_come_and_is_not_yet_noticed():
+    pool = Ranks(2)
+    pool[0].blocked("recv", peer=-1)
+    pool[1].done("send", peer=0)
+    pool[1].finished()
+    assert notices(pool) == []
+
+
+def test_a_receive_from_any_rank_may_have_taken_the_message():
+    pool = Ranks(2)
+    for _ in range(2):
+        pool[0].issue("send", peer=1)
+    pool[0].waits(2)
+    pool[1].done("recv", peer=-1)
+    pool[1].done("recv", peer=0)
+    pool[1].finished()
+    assert notices(pool) == []
+
+
+def test_one_sender_is_enough_for_who_receives_from_any_rank():
+    pool = Ranks(3)
+    pool[0].blocked("recv", peer=-1)
+    pool[1].finished()
+    assert notices(pool) == [("straggler", "2", "0")]
+
+
+def test_a_message_that_was_taken_from_any_rank():
+    pool = Ranks(2)
+    pool[0].done("recv", peer=-1)
+    pool[0].blocked("recv", peer=1)
+    pool[1].done("send", peer=0)
+    pool[1].blocked("send", peer=0)
+    assert notices(pool) == []
+
+
+def test_a_rank_of_which_nothing_is_known_may_come():
+    pool = Ranks(2)
+    pool[0].blocked()
+    pool[1].finished()
+    views = pool.views()
+    del views[1]
+    assert not diagnose(views, now_ns=0, run_id="run").verdict
+
+
+def test_a_group_that_nobody_tells_of():
+    pool = Ranks(2)
+    pool[0].blocked(group="unknown")
+    assert notices(pool) == []  # it is not even known who is waited for
+    pool[1].finished()
+    report = pool.diagnose()
+    assert report.stuck == RankSet.of([0])
+    assert report.findings[0].kind == "missing-rank"

@@ -1,0 +1,149 @@
+"""A rank's variables are those that torchrun gives."""
+
+import ast
+import inspect
+from typing import Any
+
+import msgspec
+import pytest
+
+from nbddp.errors import BadOptionError
+from nbddp.rank import environment
+from nbddp.settings import POOL_ID_ENV
+from nbddp.wire.launch import InheritedFd, RankLaunch
+from nbddp.wire.parts import PoolSpec
+from tests.support.machines import make_spec
+
+
+def launch(rank: int = 3, master_addr: str = "127.0.0.1", **changes: Any) -> RankLaunch:
+    pool: PoolSpec = msgspec.structs.replace(make_spec(n=2, nnodes=2), threads=5, **changes)
+    fields: dict[str, Any] = {
+        "pool": pool,
+        "rank": rank,
+        "local_rank": rank % 2,
+        "node": rank // 2,
+        "master_addr": master_addr,
+        "master_port": 29500,
+        "agent_address": "ipc:///none",
+        "agent_pid": 1,
+        "forked": True,
+    }
+    descriptors = {name: InheritedFd(-1) for name in RankLaunch.__dataclass_fields__}
+    return RankLaunch(**(descriptors | fields))
+
+
+def variables_of_torchrun() -> set[str]:
+    """Every name that the installed torchrun's agent gives to its workers."""
+    from torch.distributed.elastic.agent.server import local_elastic_agent
+
+    tree = ast.parse(inspect.getsource(local_elastic_agent))
+    keys: list[ast.expr | None] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            keys += node.keys
+        elif isinstance(node, ast.Subscript) and ast.unparse(node.value) == "worker_env":
+            keys.append(node.slice)
+    found = {key.value for key in keys if isinstance(key, ast.Constant)}
+    names = {name for name in found if isinstance(name, str) and name.isupper()}
+    # If not so, the source of torchrun's agent is not what it was: look there.
+    assert {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"} <= names
+    return names
+
+
+#: What torchrun has and ranks here have not, and why.
+EXCEPTIONS = {
+    "CUDA_VISIBLE_DEVICES",  # passed on as it is; another only with --virtual-local-rank
+}
+
+
+def test_no_variable_of_torchrun_is_missing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", raising=False)
+    ours = set(environment.variables(launch()))
+    assert variables_of_torchrun() - ours - EXCEPTIONS == set()
+
+
+def test_values():
+    found = environment.variables(launch(rank=3, pool_id="abc", generation=2))
+    expected = {
+        "RANK": "3",
+        "LOCAL_RANK": "1",
+        "GROUP_RANK": "1",
+        "ROLE_RANK": "3",
+        "ROLE_NAME": "default",
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_WORLD_SIZE": "2",
+        "ROLE_WORLD_SIZE": "4",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RUN_ID": "abc",
+        "TORCHELASTIC_RESTART_COUNT": "2",
+        "TORCHELASTIC_MAX_RESTARTS": "2",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "OMP_NUM_THREADS": "5",
+        POOL_ID_ENV: "abc",
+    }
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_what_the_user_gave_wins(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RES_OPTIONS", "timeout:9")
+    found = environment.variables(launch(env={"OMP_NUM_THREADS": "9", "MY_OWN": "x"}))
+    assert found["OMP_NUM_THREADS"] == "9"
+    assert found["MY_OWN"] == "x"
+    assert "RES_OPTIONS" not in found  # it is in the environment already
+
+
+@pytest.mark.parametrize(("address", "is_local"), [("127.0.0.1", True), ("10.0.0.1", False)])
+def test_gloo_listens_on_the_loopback_only_where_all_ranks_are_here(
+    monkeypatch: pytest.MonkeyPatch, address: str, is_local: bool
+):
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    found = environment.variables(launch(master_addr=address))
+    assert ("GLOO_SOCKET_IFNAME" in found) == is_local
+
+
+# --- devices -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine with four."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    monkeypatch.setattr("torch.distributed.is_backend_available", lambda _: True)
+    monkeypatch.setattr("torch.distributed.is_nccl_available", lambda: True)
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize(
+    ("rank", "options", "found"),
+    [
+        (3, {}, ("cuda:3", "nccl")),  # local rank 1 of node 1: global ranks do not share
+        (3, {"devices": (2, 1)}, ("cuda:1", "gloo")),
+        (0, {"backend": "cpu:gloo,cuda:nccl"}, ("cuda:0", "cpu:gloo,cuda:nccl")),
+        (0, {"device": "cpu"}, ("cpu", "gloo")),
+    ],
+)
+def test_devices(rank: int, options: dict[str, Any], found: tuple[str, str]):
+    assert environment.choose_device(launch(rank, **options))[:2] == found
+
+
+@pytest.mark.usefixtures("gpus")
+def test_cuda_that_was_touched_before_the_fork(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torch.cuda._is_in_bad_fork", lambda: True)
+    with pytest.raises(BadOptionError, match="NBDDP_START_METHOD=spawn"):
+        environment.choose_device(launch())
+    assert environment.choose_device(launch(device="cpu"))[0] == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"backend": "cpu:gloo,cuda:nccl", "device": "cpu"}, "--backend cpu:gloo,cuda:nccl needs"),
+        ({"backend": "cpu:gloo,cuda:gluu"}, "backend 'gluu' is not available"),
+    ],
+)
+def test_each_part_of_a_backend_is_checked(options: dict[str, Any], words: str):
+    with pytest.raises(BadOptionError, match=words):
+        environment.choose_device(launch(**options))

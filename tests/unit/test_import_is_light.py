@@ -1,0 +1,43 @@
+"""`import nbddp` is free: what is heavy is imported when it is used."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "numpy", "IPython", "ipykernel", "ipywidgets", "zmq")
+
+
+def _modules_after(code: str) -> set[str]:
+    """Top-level modules in a fresh process that ran ``code``."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport json, sys\nprint(json.dumps(list(sys.modules)))"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    return {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
+
+
+@pytest.mark.parametrize("heavy", HEAVY)
+def test_import_nbddp_does_not_load(heavy: str, modules_of_nbddp: set[str]) -> None:
+    assert heavy not in modules_of_nbddp
+
+
+@pytest.fixture(scope="module")
+def modules_of_nbddp() -> set[str]:
+    modules = _modules_after("import nbddp")
+    assert "nbddp" in modules
+    return modules
+
+
+def test_errors_that_callers_catch_are_at_hand():
+    import nbddp
+    from nbddp import errors
+
+    assert nbddp.NbddpError is errors.NbddpError
+    assert nbddp.CellError is errors.CellError
+    assert nbddp.RankExitedError is errors.RankExitedError
+    assert set(nbddp.__all__) <= {name for name in nbddp.__all__ if hasattr(nbddp, name)}

@@ -1,0 +1,234 @@
+"""A cell begins, ends, is interrupted, given up; ranks die in it."""
+
+import pytest
+
+from nbddp.controller.states import (
+    AbandonRequested,
+    InterruptRequested,
+    RunRequested,
+    TellRanks,
+    Tick,
+)
+from nbddp.settings import Settings
+from nbddp.wire.messages import Execute, RunStarted
+from nbddp.wire.ranks import RankSet
+from tests.support.machines import Pool, announced_exits, interrupted_ranks, outcome_in, statuses
+
+SETTINGS = Settings(death_grace_s=0.5, interrupt_grace_s=2.0)
+
+
+def make(n: int = 3, nnodes: int = 1, *, plain: bool = False) -> Pool:
+    return Pool(n, nnodes, SETTINGS, plain=plain).start()
+
+
+# --- the ordinary way ----------------------------------------------------------------------------
+
+
+def test_a_cell_goes_to_its_ranks_and_ends_with_the_last_of_them():
+    pool = make()
+    execute = Execute(run_id="r", code="pass", execution_count=1, first_line=1)
+    ranks = RankSet.of([0, 2])
+    assert pool.feed(RunRequested(execute, ranks)) == [TellRanks(ranks, execute)]
+    assert pool.states() == "BUSY IDLE BUSY"
+    assert pool.active_run_id() == "r"
+    assert pool.feed(RunStarted(run_id="r", rank=0)) == []
+    assert pool.finished(2, "r") == []
+    assert pool.states() == "BUSY IDLE IDLE"
+    pool.now += 1.5
+    outcome = outcome_in(pool.finished(0, "r"))
+    assert statuses(outcome) == {0: "ok", 2: "ok"}
+    assert list(outcome.results) == [0, 2]
+    assert outcome.elapsed_s == 1.5
+    assert (outcome.interrupted, outcome.timed_out) == (False, False)
+    assert pool.active_run_id() is None
+    assert pool.machine.refusal(RankSet.all(3)) is None
+
+
+def test_an_error_is_kept_with_its_time():
+    pool = make(2)
+    run_id = pool.run()
+    pool.finished(0, run_id, ename="ValueError", at_ns=7)
+    outcome = outcome_in(pool.finished(1, run_id))
+    assert statuses(outcome) == {0: "error", 1: "ok"}
+    failed = outcome.results[0]
+    assert failed.error is not None
+    assert (failed.error.ename, failed.failed_at_ns, failed.elapsed_s) == ("ValueError", 7, 0.5)
+    assert outcome.ranks("error") == RankSet.of([0])
+    assert outcome.ranks("ok", "error") == RankSet.all(2)
+
+
+def test_the_end_of_another_cell_is_ignored():
+    pool = make(1)
+    run_id = pool.run()
+    assert pool.finished(0, "old") == []
+    assert pool.states() == "BUSY"
+    assert statuses(outcome_in(pool.finished(0, run_id))) == {0: "ok"}
+    assert pool.finished(0, run_id) == []  # twice
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+def test_refusals():
+    pool = make()
+    assert pool.machine.refusal(RankSet.all(3)) is None
+    run_id = pool.run("1")
+    assert pool.machine.refusal(RankSet.of([0])) == "a cell is running"
+    pool.feed(AbandonRequested(run_id))
+    assert pool.machine.refusal(RankSet.of([0, 2])) is None
+    assert pool.machine.refusal(RankSet.all(3)) == "rank 1 is still in an old cell"
+    pool.exited(2)
+    assert pool.machine.refusal(RankSet.all(3)) == "rank 2 has exited"
+    pool.exited(0)
+    assert pool.machine.refusal(RankSet.all(3)) == "ranks 0,2 have exited"
+
+
+# --- interrupts ----------------------------------------------------------------------------------
+
+
+def test_an_interrupt_goes_to_the_unfinished_ranks_by_node():
+    pool = make(2, nnodes=2)
+    run_id = pool.run()
+    pool.finished(1, run_id)
+    assert interrupted_ranks(pool.feed(InterruptRequested(run_id))) == {0: (0,), 1: (2, 3)}
+    for rank in (0, 2):
+        pool.finished(rank, run_id, ename="KeyboardInterrupt")
+    outcome = outcome_in(pool.finished(3, run_id, ename="KeyboardInterrupt"))
+    assert outcome.interrupted
+    assert statuses(outcome) == {0: "error", 1: "ok", 2: "error", 3: "error"}
+
+
+def test_each_interrupt_is_passed_on_again():
+    pool = make(2)
+    run_id = pool.run()
+    pool.feed(InterruptRequested(run_id))
+    assert interrupted_ranks(pool.feed(InterruptRequested(run_id))) == {0: (0, 1)}
+
+
+def test_an_interrupt_of_no_cell_or_an_old_one_does_nothing():
+    pool = make(2)
+    assert pool.feed(InterruptRequested("old")) == []
+    run_id = pool.run()
+    assert pool.feed(InterruptRequested("old")) == []
+    assert pool.feed(AbandonRequested("old")) == []
+    pool.finished(0, run_id)
+    assert not outcome_in(pool.finished(1, run_id)).interrupted
+
+
+# --- giving up -----------------------------------------------------------------------------------
+
+
+def test_a_cell_that_is_given_up_ends_at_once_and_its_ranks_come_back_later():
+    pool = make(2)
+    run_id = pool.run()
+    pool.finished(0, run_id)
+    outcome = outcome_in(pool.feed(AbandonRequested(run_id)))
+    assert statuses(outcome) == {0: "ok", 1: "unfinished"}
+    assert pool.states() == "IDLE BUSY"
+    # The late end of the old cell does not end the new one.
+    new_id = pool.run("0")
+    assert pool.finished(1, run_id) == []
+    assert pool.states() == "BUSY IDLE"
+    assert pool.machine.refusal(RankSet.of([1])) == "a cell is running"
+    assert statuses(outcome_in(pool.finished(0, new_id))) == {0: "ok"}
+    assert pool.machine.refusal(RankSet.all(2)) is None
+
+
+def test_a_rank_that_dies_in_a_cell_that_was_given_up_ends_no_other_cell():
+    pool = make(2)
+    run_id = pool.run()
+    pool.finished(0, run_id)
+    pool.feed(AbandonRequested(run_id))
+    new_id = pool.run("0")
+    assert announced_exits(pool.exited(1)) == [1]
+    assert pool.machine.next_deadline() is None
+    assert statuses(outcome_in(pool.finished(0, new_id))) == {0: "ok"}
+
+
+# --- time ----------------------------------------------------------------------------------------
+
+
+def test_a_timeout_interrupts_and_then_gives_up():
+    pool = make(2)
+    run_id = pool.run(timeout_s=10.0)
+    assert pool.machine.next_deadline() == pool.now + 10.0
+    pool.finished(0, run_id)
+    assert pool.feed(Tick(), after_s=9.9) == []
+    assert interrupted_ranks(pool.feed(Tick(), after_s=0.1)) == {0: (1,)}
+    assert pool.machine.next_deadline() == pool.now + SETTINGS.interrupt_grace_s
+    assert pool.feed(Tick(), after_s=1.9) == []
+    outcome = outcome_in(pool.feed(Tick(), after_s=0.1))
+    assert outcome.timed_out
+    assert not outcome.interrupted
+    assert statuses(outcome) == {0: "ok", 1: "unfinished"}
+
+
+def test_a_timeout_that_the_ranks_obey():
+    pool = make(2)
+    run_id = pool.run(timeout_s=10.0)
+    pool.feed(Tick(), after_s=10.0)
+    pool.finished(0, run_id, ename="KeyboardInterrupt")
+    outcome = outcome_in(pool.finished(1, run_id, ename="KeyboardInterrupt"))
+    assert outcome.timed_out
+    assert statuses(outcome) == {0: "error", 1: "error"}
+
+
+def test_a_cell_without_a_timeout_has_no_deadline():
+    pool = make(1)
+    pool.run()
+    assert pool.machine.next_deadline() is None
+    assert pool.feed(Tick(), after_s=1e6) == []
+
+
+# --- death ---------------------------------------------------------------------------------------
+
+
+def test_the_death_of_a_rank_interrupts_the_others_and_waits_a_little():
+    """In a pool with plain groups; in others the recovery frees them."""
+    pool = make(3, plain=True)
+    run_id = pool.run()
+    pool.finished(0, run_id)
+    pool.now += 2.0
+    assert interrupted_ranks(pool.exited(1, exit_code=-11)) == {0: (2,)}
+    assert pool.machine.next_deadline() == pool.now + SETTINGS.death_grace_s
+    assert pool.feed(Tick(), after_s=0.4) == []
+    outcome = outcome_in(pool.feed(Tick(), after_s=0.1))
+    assert statuses(outcome) == {0: "ok", 1: "exited", 2: "unfinished"}
+    dead = outcome.results[1]
+    assert dead.exited is not None
+    assert (dead.exited.exit_code, dead.elapsed_s) == (-11, 2.0)
+    assert pool.states() == "IDLE EXITED BUSY"
+
+
+def test_a_second_death_does_not_prolong_the_wait():
+    pool = make(3, plain=True)
+    pool.run()
+    pool.exited(0)
+    deadline = pool.machine.next_deadline()
+    pool.now += 0.3
+    assert interrupted_ranks(pool.exited(1)) == {0: (2,)}
+    assert pool.machine.next_deadline() == deadline
+
+
+def test_the_death_of_the_last_unfinished_rank_ends_the_cell():
+    pool = make(2)
+    run_id = pool.run()
+    pool.finished(0, run_id)
+    assert statuses(outcome_in(pool.exited(1, exit_code=0))) == {0: "ok", 1: "exited"}
+
+
+def test_without_the_recovery_a_death_waits_for_the_others():
+    pool = make(2)
+    pool.run()
+    assert announced_exits(pool.exited(1)) == [1]
+    assert pool.machine.next_deadline() is None
+
+
+@pytest.mark.parametrize("exit_code", [0, 1, -9])
+def test_a_rank_that_dies_between_cells_is_missed_by_the_next(exit_code: int):
+    pool = make(2)
+    assert announced_exits(pool.exited(0, exit_code)) == [0]
+    assert pool.machine.refusal(RankSet.all(2)) == "rank 0 has exited"
+    run_id = pool.run("1")
+    assert statuses(outcome_in(pool.finished(1, run_id))) == {1: "ok"}
+    assert pool.machine.summary() == "1 exited, 1 idle"

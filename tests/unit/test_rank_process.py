@@ -1,0 +1,71 @@
+"""When a rank is interrupted."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from nbddp.agent.processes import RankProcess
+
+
+class Rank(RankProcess):
+    """Counts its interrupts."""
+
+    count = 0
+
+    def interrupt(self) -> None:
+        self.count += 1
+
+
+@pytest.fixture
+def rank() -> Rank:
+    made = Rank(
+        rank=0,
+        pid=1,
+        process=cast("Any", None),
+        pipes=cast("Any", None),
+        log_path=Path(),
+        mark="",
+        identity=b"",
+    )
+    made.await_begin()
+    return made
+
+
+def test_a_cell_that_has_begun_is_interrupted_at_once(rank: Rank):
+    rank.see_begin()
+    assert rank.count == 0
+    rank.interrupt_in_cell(1.0)
+    assert rank.count == 1
+    rank.interrupt_if_due(100.0)
+    assert rank.count == 1
+
+
+def test_a_cell_that_has_not_begun_is_interrupted_when_it_has(rank: Rank):
+    rank.interrupt_in_cell(1.0)
+    rank.interrupt_if_due(1.2)
+    assert rank.count == 0
+    rank.see_begin()
+    assert rank.count == 1
+    rank.interrupt_if_due(100.0)
+    assert rank.count == 1
+
+
+def test_a_rank_that_does_not_come_to_say_that_it_has_begun_is_interrupted(rank: Rank):
+    """It may hold the GIL; if it has not begun, the signal means nothing, and comes again."""
+    rank.interrupt_in_cell(1.0)
+    rank.interrupt_in_cell(1.2)
+    rank.interrupt_if_due(1.31)
+    assert rank.count == 1
+    rank.interrupt_if_due(100.0)
+    assert rank.count == 1
+    rank.see_begin()
+    assert rank.count == 2
+
+
+def test_an_interrupt_is_of_one_cell(rank: Rank):
+    rank.interrupt_in_cell(1.0)
+    rank.await_begin()
+    rank.interrupt_if_due(100.0)
+    rank.see_begin()
+    assert rank.count == 0

@@ -1,0 +1,89 @@
+"""Sets of ranks as users write them."""
+
+import doctest
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbddp.errors import BadOptionError
+from nbddp.wire import ranks
+from nbddp.wire.ranks import RankSet
+
+rank_sets = st.sets(st.integers(min_value=0, max_value=99), min_size=1).map(RankSet.of)
+
+
+def test_doctest():
+    assert doctest.testmod(ranks).attempted > 0
+    assert doctest.testmod(ranks).failed == 0
+
+
+@given(rank_sets)
+def test_text_and_back(chosen: RankSet):
+    assert RankSet.parse(str(chosen), world_size=100) == chosen
+
+
+@given(rank_sets, rank_sets)
+def test_difference_is_that_of_sets(left: RankSet, right: RankSet):
+    assert set(left - right) == set(left) - set(right)
+    assert list(left - right) == sorted(set(left - right))
+
+
+@given(st.lists(st.integers(min_value=0, max_value=9)))
+def test_order_and_repetition_do_not_matter(numbers: list[int]):
+    chosen = RankSet.of(numbers)
+    assert chosen == RankSet.of(reversed(numbers))
+    assert len(chosen) == len(set(numbers))
+    assert all(number in chosen for number in numbers)
+    assert hash(chosen) == hash(RankSet.of(set(numbers)))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("all", (0, 1, 2, 3)),
+        (" all ", (0, 1, 2, 3)),
+        ("0", (0,)),
+        ("3,1", (1, 3)),
+        ("0, 2 - 3", (0, 2, 3)),
+        ("1-", (1, 2, 3)),
+        ("0-1,1-2", (0, 1, 2)),
+        ("003", (3,)),
+    ],
+)
+def test_legal(text: str, found: tuple[int, ...]):
+    assert RankSet.parse(text, world_size=4).ranks == found
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("", "'' is not a list of ranks"),
+        (",", "',' is not a list of ranks"),
+        ("0,", "'0,' is not a list of ranks"),
+        ("a", "'a' is not a list of ranks"),
+        ("-1", "'-1' is not a list of ranks"),
+        ("0--1", "'0--1' is not a list of ranks"),
+        ("1.5", "'1.5' is not a list of ranks"),
+        ("0 1", "'0 1' is not a list of ranks"),
+        ("\u0663", "'\u0663' is not a list of ranks"),  # a digit, but not of ours
+        ("4", "rank 4 is out of range in a pool of 4 ranks"),
+        ("0,7", "rank 7 is out of range in a pool of 4 ranks"),
+        ("2-4", "rank 2-4 is out of range in a pool of 4 ranks"),
+        ("3-1", "rank 3-1 is out of range in a pool of 4 ranks"),
+        ("9-", "rank 9-3 is out of range in a pool of 4 ranks"),
+    ],
+)
+def test_illegal(text: str, wrong: str):
+    with pytest.raises(BadOptionError) as caught:
+        RankSet.parse(text, world_size=4)
+    assert str(caught.value) == (
+        f"{wrong}; legal: 'all', a rank, or a list such as '0,2-3', with ranks 0 to 3"
+    )
+
+
+def test_words():
+    assert RankSet.of([2]).describe() == "rank 2"
+    assert RankSet.of([0, 2, 3]).describe() == "ranks 0,2-3"
+    assert repr(RankSet.all(3)) == "RankSet(0-2)"
+    assert not RankSet()

@@ -1,0 +1,107 @@
+"""The queue between the hub and a cell's view stays bounded."""
+
+import threading
+
+import pytest
+
+from nbddp.controller.runs import CellEvent, Run
+from nbddp.controller.states import RunOutcome
+from nbddp.wire.messages import Output, RunFinished, Stream
+from nbddp.wire.ranks import RankSet
+
+OUTCOME = RunOutcome(run_id="r", results={}, elapsed_s=1.0)
+
+
+def make(backlog_bytes: int = 10) -> Run:
+    return Run("r", RankSet.all(2), backlog_bytes)
+
+
+def out(text: str, rank: int = 0, stream: Stream = "stdout", dropped: int = 0) -> Output:
+    return Output(run_id="r", rank=rank, stream=stream, text=text, dropped_bytes=dropped)
+
+
+def test_events_come_out_as_they_went_in_and_then_the_end():
+    run = make(100)
+    events: list[CellEvent] = [
+        out("a"),
+        RunFinished(run_id="r", rank=0, elapsed_s=1.0, error=None),
+        out("b", rank=1),
+    ]
+    for event in events:
+        run.put(event)
+    run.end(OUTCOME)
+    assert [run.get(0) for _ in events] == events
+    assert run.get(0) is None
+    assert run.outcome is OUTCOME
+
+
+def test_an_empty_queue_times_out():
+    with pytest.raises(TimeoutError):
+        make().get(0)
+
+
+def test_text_beyond_the_limit_is_dropped_and_announced_with_the_next_of_its_stream():
+    run = make(10)
+    run.put(out("x" * 11))
+    run.put(out("lost1"))
+    run.put(out("lost22", dropped=3))
+    run.put(out("lost", stream="stderr"))
+    assert run.get(0) == out("x" * 11)
+    run.put(out("kept"))
+    run.put(out("kept too"))
+    run.put(out("error", stream="stderr"))
+    assert run.get(0) == out("kept", dropped=5 + 6 + 3)
+    assert run.get(0) == out("kept too")
+    with pytest.raises(TimeoutError):
+        run.get(0)  # 12 bytes waited, so the error text was dropped as well
+    run.put(out("last", stream="stderr"))
+    assert run.get(0) == out("last", stream="stderr", dropped=4 + 5)
+
+
+def test_other_events_are_never_dropped():
+    run = make(0)
+    run.put(out("x"))
+    run.put(out("lost"))
+    end = RunFinished(run_id="r", rank=0, elapsed_s=1.0, error=None)
+    run.put(end)
+    assert [run.get(0), run.get(0)] == [out("x"), end]
+
+
+def test_the_end_of_a_flooded_run_says_what_was_dropped():
+    run = make(10)
+    run.put(out("x" * 11))
+    run.put(out("lost"))
+    run.put(out("lost too", rank=1, stream="stderr"))
+    run.end(OUTCOME)
+    assert run.get(0) == out("x" * 11)
+    assert run.get(0) == out("", dropped=4)
+    assert run.get(0) == out("", rank=1, stream="stderr", dropped=8)
+    assert run.get(0) is None
+
+
+def test_callbacks_come_once_each_and_at_once_after_the_end():
+    run = make()
+    called: list[str] = []
+    run.call_when_ended(lambda: called.append("before"))
+    assert called == []
+    run.end(OUTCOME)
+    run.call_when_ended(lambda: called.append("after"))
+    assert called == ["before", "after"]
+
+
+def test_the_count_is_exact_with_a_reader_in_another_thread():
+    run = make(50)
+    seen: list[Output] = []
+
+    def read() -> None:
+        while (event := run.get(5)) is not None:
+            assert isinstance(event, Output)
+            seen.append(event)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for number in range(2000):
+        run.put(out(f"{number:04}\n"))
+    run.end(OUTCOME)
+    reader.join(10)
+    assert sum(len(event.text) + event.dropped_bytes for event in seen) == 2000 * 5

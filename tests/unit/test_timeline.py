@@ -1,0 +1,206 @@
+"""The trace as people see it."""
+
+import re
+
+import pytest
+
+from nbddp.controller.trace import TraceRow, rows
+from nbddp.notebook import tables, timeline
+from nbddp.wire.observed import GroupInfo, Site
+from nbddp.wire.ranks import RankSet
+from tests.support.traces import GROUPS, LINE, MS, WORLD, by_rank, recorders
+
+
+def training(count: int = 4, steps: int = 12) -> list[TraceRow]:
+    """All reduce gradients; the last rank is 31 ms late in step 7."""
+    group = GroupInfo(pg_id="w", name="0", desc="default_pg", ranks=tuple(range(count)))
+    ranks = recorders(count)
+    for step in range(steps):
+        late = 31 if step == 6 else 0.2
+        for recorder in ranks:
+            at = step * 100 + (late if recorder.rank == count - 1 else 0)
+            recorder.collective(at=at, end=step * 100 + late + 0.5, nbytes=350_000, group=group)
+    return rows(by_rank(ranks), {"w": group})
+
+
+# --- units ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (0, "0.00 ms"),
+        (40_000, "0.04 ms"),
+        (200_000, "0.2 ms"),
+        (994_000, "1.0 ms"),
+        (9_900_000, "9.9 ms"),
+        (9_960_000, "10 ms"),
+        (31 * MS, "31 ms"),
+        (999 * MS, "999 ms"),
+        (999_600_000, "1.0 s"),
+        (59.9e9, "59.9 s"),
+        (59.96e9, "1:00 min"),
+        (125e9, "2:05 min"),
+        (3725e9, "1:02:05 h"),
+    ],
+)
+def test_duration(ns: float, text: str):
+    assert tables.duration(ns) == text
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (4_200_000, "4.2 MB"),
+        (9_960_000, "10 MB"),
+        (999_600, "1.0 MB"),
+        (3e15, "3000 TB"),
+    ],
+)
+def test_size(nbytes: float, text: str):
+    assert tables.size(nbytes) == text
+
+
+# --- the line under a cell -----------------------------------------------------------------------
+
+
+def test_summary():
+    assert timeline.summary(training()) == (
+        "trace: 12 all_reduce on group 0; 4.2 MB; slowest wait 32 ms on ranks 0-2 in all_reduce #7 "
+        "(cell [4], line 6), rank 3 came last"
+    )
+
+
+def test_summary_of_nothing():
+    assert timeline.summary([]) == "trace: no operations"
+
+
+def test_summary_names_groups_and_what_did_not_end():
+    ranks = recorders(2)
+    group = GroupInfo(pg_id="d", name="5", desc="dp", ranks=(0, 1))
+    for recorder in ranks:
+        recorder.collective("barrier", at=1, end=2, nbytes=0)
+        recorder.collective("broadcast", at=3, end=4, group=group, nbytes=100)
+        recorder.collective(at=5, end=6, group=group, nbytes=100, state="failed", error="closed")
+    ranks[0].collective(at=7, group=group, nbytes=100)
+    found = rows(by_rank(ranks), {**GROUPS, "d": group})
+    assert timeline.summary(found) == (
+        "trace: 1 barrier on group 0; 1 broadcast, 2 all_reduce on group 5 (dp); 300 B; 1 failed; "
+        "1 not complete; slowest wait 1.0 ms on ranks 0-1 in barrier #1 (cell [4], line 6)"
+    )
+
+
+def test_summary_of_many_groups_stays_short():
+    ranks = recorders(2)
+    groups = {f"g{n}": GroupInfo(pg_id=f"g{n}", name=str(n), ranks=(0, 1)) for n in range(6)}
+    for group in groups.values():
+        for recorder in ranks:
+            recorder.collective(at=1, end=2, waited=0, nbytes=0, group=group)
+    assert timeline.summary(rows(by_rank(ranks), groups)) == (
+        "trace: 1 all_reduce on group 0; 1 all_reduce on group 1; 1 all_reduce on group 2; "
+        "3 on 3 more groups"
+    )
+
+
+def test_summary_blames_nobody_for_a_slow_network():
+    ranks = recorders(2)
+    for recorder in ranks:
+        recorder.collective(at=recorder.rank, end=101)
+    text = timeline.summary(rows(by_rank(ranks), GROUPS))
+    assert text.endswith("all_reduce #1 (cell [4], line 6), though all came within 1.0 ms")
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+def test_table_as_text():
+    text = timeline.table(training(), last=3)["text/plain"]
+    assert text.splitlines() == [
+        "trace: 3 of 12 operations",
+        "operation       line    bytes      rate  spread  rank 0  rank 1  rank 2   rank 3  source",
+        "all_reduce #10  [4]:6  350 kB  700 MB/s  0.2 ms  0.7 ms  0.7 ms  0.7 ms  *0.5 ms  "
+        "dist.all_reduce(x)",
+        "all_reduce #11  [4]:6  350 kB  700 MB/s  0.2 ms  0.7 ms  0.7 ms  0.7 ms  *0.5 ms  "
+        "dist.all_reduce(x)",
+        "all_reduce #12  [4]:6  350 kB  700 MB/s  0.2 ms  0.7 ms  0.7 ms  0.7 ms  *0.5 ms  "
+        "dist.all_reduce(x)",
+        "Under each rank: how long it was blocked; *: came last. Spread: from the first arrival to "
+        "the last.",
+    ]
+
+
+def test_table_says_who_never_came():
+    ranks = recorders(4)
+    for recorder in ranks[:3]:
+        recorder.collective(at=1)
+    text = timeline.table(rows(by_rank(ranks), GROUPS))["text/plain"]
+    assert re.search(r"all_reduce #1 .* open +open +open +never", text)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 6, 8, 16, 64, 512])
+def test_table_fits_any_number_of_ranks(count: int):
+    bundle = timeline.table(training(count))
+    assert max(map(len, bundle["text/plain"].splitlines())) <= 100
+    assert len(bundle["text/html"]) < 40_000
+    assert bundle["text/plain"].count("all_reduce #") == 12
+    assert count == 1 or "32 ms" in bundle["text/plain"]
+
+
+def test_many_ranks_are_folded():
+    text = timeline.table(training(64))["text/plain"]
+    assert re.search(r"all_reduce #7 .* 0\.5 ms to 32 ms +rank 63", text)
+    assert "Waits: how long the ranks were blocked" in text
+
+
+def test_columns_of_some_ranks():
+    bundle = timeline.table(training(8), ranks=RankSet.of([1, 7]), last=2)
+    assert bundle["text/plain"].startswith("trace: 2 of 12 operations with ranks 1,7\n")
+    assert "rank 1  " in bundle["text/plain"]
+    assert "rank 0" not in bundle["text/plain"]
+    assert "rank 0" not in bundle["text/html"]
+
+
+def test_a_cell_without_operations():
+    bundle = timeline.table(training(), cell=9)
+    assert bundle["text/plain"] == "trace: no operations of cell [9] are known"
+    assert "of cell [9]" in bundle["text/html"]
+
+
+def test_groups_are_told_apart_only_where_there_are_several():
+    ranks = recorders(2)
+    group = GroupInfo(pg_id="d", name="5", desc="dp", ranks=(0, 1))
+    for recorder in ranks:
+        recorder.collective(at=1, end=2)
+    assert "group" not in timeline.table(rows(by_rank(ranks), GROUPS))["text/plain"]
+    for recorder in ranks:
+        recorder.collective(at=3, end=4, group=group)
+    found = timeline.table(rows(by_rank(ranks), {**GROUPS, "d": group}))["text/plain"]
+    assert "5 (dp)" in found
+
+
+def test_what_users_wrote_is_escaped():
+    ranks = recorders(1)
+    evil = Site(file="x", line=1, cell=4, source="a<b and '&' \x1b[31m</td><script>")
+    ranks[0].collective("all<b>", at=1, end=2, site=evil)
+    bundle = timeline.table(rows(by_rank(ranks), GROUPS))
+    assert "<script" not in bundle["text/html"]
+    assert "&lt;/td&gt;" in bundle["text/html"]
+    assert "all&lt;b&gt;" in bundle["text/html"]
+    assert "\x1b" not in bundle["text/html"] + bundle["text/plain"]
+
+
+def test_html_keeps_to_what_untrusted_notebooks_let_through():
+    found = timeline.table(training())["text/html"]
+    assert not re.search(r"<(?:style|script|svg|iframe)|on\w+=|var\(|currentColor|\dch\b", found)
+
+
+def test_files_are_named_without_their_folder():
+    ranks = recorders(2)
+    for recorder in ranks:
+        site = Site(file="/home/me/train.py", line=30 + recorder.rank, source="step()")
+        recorder.collective(at=recorder.rank, end=9, site=site)
+    assert "train.py:30 +1" in timeline.table(rows(by_rank(ranks), GROUPS))["text/plain"]
+    assert LINE not in rows(by_rank(ranks), {WORLD.pg_id: WORLD})[0].sites

@@ -1,0 +1,341 @@
+"""Operations of all ranks, side by side."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from nbddp.controller.history import RankView
+from nbddp.controller.trace import TraceRow, rows, rows_seen, select
+from nbddp.wire.observed import GroupInfo, Operation, RankLook, Site
+from nbddp.wire.ranks import RankSet
+from tests.support.traces import GROUPS, MS, WORLD, by_rank, recorders
+
+PAIR = GroupInfo(pg_id="3/0-1", name="3", desc="dp", ranks=(0, 1))
+
+
+def one(found: list[TraceRow]) -> TraceRow:
+    assert len(found) == 1
+    return found[0]
+
+
+# --- collectives ---------------------------------------------------------------------------------
+
+
+def test_a_collective_is_one_row():
+    ranks = recorders(4)
+    for recorder, at in zip(ranks, (10, 12, 11, 41), strict=True):
+        recorder.collective(at=at, end=42, nbytes=4_000_000)
+    row = one(rows(by_rank(ranks), GROUPS))
+    assert (row.kind, row.label, row.pg_name, row.pg_desc) == (
+        "collective",
+        "all_reduce #1",
+        "0",
+        "default_pg",
+    )
+    assert row.members == RankSet.all(4)
+    assert list(row.parts) == [0, 1, 2, 3]
+    assert row.spread_ns == 31 * MS
+    assert row.last_rank == 3
+    assert row.waited_ns == 32 * MS
+    assert row.missing == RankSet()
+    assert row.bandwidth_bytes_per_s == pytest.approx(4_000_000 / 1e-3)  # from rank 3 to the end
+
+
+def test_rows_come_in_the_order_in_which_they_began():
+    ranks = recorders(2)
+    for number in range(3):
+        for recorder in reversed(ranks):
+            recorder.collective("barrier", at=number * 10 + recorder.rank, end=number * 10 + 5)
+    assert [row.label for row in rows(by_rank(ranks), GROUPS)] == [
+        "barrier #1",
+        "barrier #2",
+        "barrier #3",
+    ]
+
+
+def test_groups_have_numbers_of_their_own():
+    ranks = recorders(2)
+    for recorder in ranks:
+        recorder.collective(at=1, end=2)
+        recorder.collective(at=3, end=4, group=PAIR)
+    found = rows(by_rank(ranks), {**GROUPS, PAIR.pg_id: PAIR})
+    assert [(row.pg_name, row.collective_seq_id) for row in found] == [("0", 1), ("3", 1)]
+    assert found[1].members == RankSet.all(2)
+
+
+def test_a_group_that_is_not_known_has_the_ranks_that_were_seen():
+    ranks = recorders(2)
+    for recorder in ranks:
+        recorder.collective(at=1, end=2)
+    row = one(rows(by_rank(ranks), {}))
+    assert row.pg_name == WORLD.pg_id
+    assert row.members == RankSet.all(2)
+
+
+def test_other_operations_at_one_number_are_one_row_with_both_names():
+    ranks = recorders(2)
+    ranks[0].collective("all_reduce", at=1)
+    ranks[1].collective("broadcast", at=2)
+    row = one(rows(by_rank(ranks), GROUPS))
+    assert row.label == "all_reduce | broadcast #1"
+
+
+def test_the_sites_of_a_row_are_those_of_its_ranks():
+    ranks = recorders(3)
+    first, second = Site(file="c", line=3, cell=2), Site(file="c", line=5, cell=2)
+    for recorder, site in zip(ranks, (first, second, first), strict=True):
+        recorder.collective(at=recorder.rank, end=9, site=site)
+    row = one(rows(by_rank(ranks), GROUPS))
+    assert row.sites == {first: RankSet.of([0, 2]), second: RankSet.of([1])}
+    assert row.site == first
+
+
+# --- who is missing ------------------------------------------------------------------------------
+
+
+def test_a_rank_that_never_came_is_missing():
+    ranks = recorders(4)
+    for recorder in ranks:
+        recorder.collective(at=1, end=2)
+    for recorder in ranks[:3]:
+        recorder.collective(at=recorder.rank + 3)
+    row = rows(by_rank(ranks), GROUPS)[-1]
+    assert row.missing == RankSet.of([3])
+    assert row.last_rank is None
+    assert row.completed_ns is None
+    assert row.bandwidth_bytes_per_s is None
+
+
+def test_a_rank_without_records_is_missing_while_others_wait():
+    ranks = recorders(4)
+    ranks[0].collective(at=1)
+    assert one(rows(by_rank(ranks), GROUPS)).missing == RankSet.of([1, 2, 3])
+
+
+def test_a_rank_that_is_not_known_is_not_called_missing():
+    ranks = recorders(4)
+    for recorder in ranks[:3]:
+        recorder.collective(at=1)
+    assert one(rows(by_rank(ranks[:3]), GROUPS)).missing == RankSet()
+
+
+def test_a_record_that_was_overwritten_is_not_missing():
+    ranks = recorders(4)
+    for number in range(5):
+        for recorder in ranks:
+            recorder.collective(at=number * 10, end=number * 10 + 1)
+    lost = {**by_rank(ranks), 1: ranks[1].operations[3:]}
+    found = rows(lost, GROUPS)
+    assert [list(row.parts) for row in found] == [[0, 2, 3]] * 3 + [[0, 1, 2, 3]] * 2
+    assert all(row.missing == RankSet() for row in found)
+    assert found[0].bandwidth_bytes_per_s is None  # a rank is not known
+
+
+def test_an_old_record_that_is_still_open_does_not_make_the_overwritten_ones_missing():
+    ranks = recorders(4)
+    for recorder in ranks:
+        recorder.collective(at=0, async_op=True, end=None if recorder.rank == 1 else 1)
+    for number in range(1, 5):
+        for recorder in ranks:
+            recorder.collective(at=number * 10, end=number * 10 + 1)
+    lost = {**by_rank(ranks), 1: [ranks[1].operations[0], *ranks[1].operations[3:]]}
+    assert all(row.missing == RankSet() for row in rows(lost, GROUPS))
+
+
+def test_a_fresh_rank_did_not_miss_what_was_over_before():
+    ranks = recorders(4)
+    for recorder in ranks[:3]:
+        recorder.collective(at=1, end=2)
+    assert one(rows(by_rank(ranks), GROUPS)).missing == RankSet()
+
+
+def test_a_number_that_a_rank_left_out_is_missing_also_when_it_went_on():
+    ranks = recorders(2)
+    group = GroupInfo(pg_id="g", name="g", ranks=(0, 1))
+    for recorder in ranks:
+        recorder.collective(at=1, end=2, group=group)
+    ranks[0].collective(at=3, end=4, group=group, state="failed")
+    third = [recorder.collective(at=9, end=10, group=group) for recorder in ranks]
+    assert third[1].collective_seq_id == 2  # as if the group was made again at 3:
+    moved = {
+        0: ranks[0].operations,
+        1: [ranks[1].operations[0], _renumbered(ranks[1].operations[1], 3)],
+    }
+    found = rows(moved, {"g": group})
+    assert [(row.collective_seq_id, list(row.parts), row.missing.ranks) for row in found] == [
+        (1, [0, 1], ()),
+        (2, [0], (1,)),
+        (3, [0, 1], ()),
+    ]
+
+
+def _renumbered(operation: Operation, number: int) -> Operation:
+    return msgspec.structs.replace(operation, collective_seq_id=number)
+
+
+def test_numbers_that_begin_again_are_other_rows():
+    ranks = recorders(2)
+    for run in ("a", "b"):
+        for recorder in ranks:
+            recorder._numbers.clear()
+            recorder.collective(at=1 if run == "a" else 11, end=12, run_id=run)
+    found = rows(by_rank(ranks), GROUPS)
+    assert [list(row.parts) for row in found] == [[0, 1], [0, 1]]
+    assert [row.first_ns for row in found] == [1 * MS, 11 * MS]
+
+
+def test_a_failed_operation_does_not_meet_one_of_a_later_cell():
+    ranks = recorders(2)
+    ranks[0].collective(at=1, end=2, state="failed", error="freed", run_id="a")
+    ranks[1].collective(at=11, run_id="b")
+    assert [list(row.parts) for row in rows(by_rank(ranks), GROUPS)] == [[0], [1]]
+
+
+# --- messages, creations, the store --------------------------------------------------------------
+
+
+def test_a_send_is_with_its_recv():
+    ranks = recorders(2)
+    ranks[0].message("send", 1, at=1, end=9)
+    ranks[0].message("send", 1, at=2, end=9, tag=5)
+    ranks[1].message("recv", 0, at=8, end=9, tag=5)
+    ranks[1].message("recv", 0, at=7, end=9)
+    found = rows(by_rank(ranks), GROUPS)
+    assert [(row.label, row.tag, row.spread_ns, row.last_rank) for row in found] == [
+        ("send 0→1 #1", 0, 6 * MS, 1),
+        ("send 0→1 #1", 5, 6 * MS, 1),
+    ]
+    assert found[0].members == RankSet.all(2)
+
+
+def test_both_ways_are_two_messages():
+    ranks = recorders(2)
+    ranks[0].message("send", 1, at=1)
+    ranks[1].message("send", 0, at=2)
+    found = rows(by_rank(ranks), GROUPS)
+    assert [(row.label, row.missing.ranks) for row in found] == [
+        ("send 0→1 #1", (1,)),
+        ("send 1→0 #1", (0,)),
+    ]
+
+
+def test_a_recv_alone_is_called_so():
+    ranks = recorders(2)
+    ranks[1].message("recv", 0, at=1)
+    assert one(rows(by_rank(ranks), GROUPS)).label == "recv 0→1 #1"
+
+
+def test_a_recv_from_anybody_stands_alone():
+    ranks = recorders(3)
+    ranks[0].message("recv", -1, at=1)
+    ranks[1].message("recv", -1, at=2)
+    found = rows(by_rank(ranks), GROUPS)
+    assert [(row.label, row.members.ranks) for row in found] == [
+        ("recv any→0 #1", (0,)),
+        ("recv any→1 #1", (1,)),
+    ]
+
+
+def test_creations_and_waits_for_the_store():
+    ranks = recorders(2)
+    for recorder in ranks:
+        recorder.other(
+            "creation", "new_group", at=1 + recorder.rank, end=4 + recorder.rank, pg_id=PAIR.pg_id
+        )
+        recorder.other("store", "wait", at=6, end=7, keys=("go",))
+    found = rows(by_rank(ranks), {PAIR.pg_id: PAIR})
+    assert [(row.kind, row.label, list(row.parts), row.pg_desc) for row in found] == [
+        ("creation", "new_group", [0, 1], "dp"),
+        ("store", "wait", [0, 1], ""),
+    ]
+    assert found[0].last_rank == 1
+
+
+# --- bandwidth -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fields", [{"nbytes": 0}, {"state": "failed", "error": "peer closed"}, {"end": None}]
+)
+def test_no_bandwidth_where_it_means_nothing(fields: dict[str, Any]):
+    ranks = recorders(4)
+    for recorder in ranks:
+        recorder.collective(**{"at": 1, "end": 2, **fields})
+    assert one(rows(by_rank(ranks), GROUPS)).bandwidth_bytes_per_s is None
+
+
+def test_one_who_came_alone_has_no_spread_and_is_not_last():
+    ranks = recorders(1)
+    ranks[0].collective(at=1, end=2, group=GroupInfo(pg_id="s", name="s", ranks=(0,)))
+    row = one(rows(by_rank(ranks), {}))
+    assert row.spread_ns is None
+    assert row.last_rank is None
+
+
+# --- select -----------------------------------------------------------------------------
+
+
+def three_cells() -> list[TraceRow]:
+    ranks = recorders(4)
+    for number in range(3):
+        for recorder in ranks:
+            recorder.collective(
+                at=number * 10 + recorder.rank, end=number * 10 + 5, run_id=f"run-{number}"
+            )
+    ranks[0].message("send", 1, at=40, run_id="run-2")
+    return rows(by_rank(ranks), GROUPS, {"run-0": 7, "run-1": 8, "run-2": 9})
+
+
+def test_select():
+    found = three_cells()
+    assert [row.label for row in select(found, cell=8)] == ["all_reduce #2"]
+    assert len(select(found, cell=9)) == 2
+    assert [row.label for row in select(found, run_id="run-0")] == ["all_reduce #1"]
+    assert [row.label for row in select(found, last=2)] == ["all_reduce #3", "send 0→1 #1"]
+    assert len(select(found, ranks=RankSet.of([3]))) == 3
+    assert select(found, ranks=RankSet.of([3]), last=1)[0].spread_ns == 3 * MS  # still of all
+    assert select(found, last=100) == found
+
+
+def test_without_runs_the_cell_is_that_of_the_line():
+    ranks = recorders(1)
+    ranks[0].collective(at=1, end=2)
+    assert one(rows(by_rank(ranks), GROUPS)).parts[0].cell == 4
+
+
+def test_nothing_recorded():
+    assert rows({}, {}) == []
+    assert rows({0: [], 1: []}, GROUPS) == []
+
+
+# --- from looks ----------------------------------------------------------------------------------
+
+
+def test_rows_of_what_was_seen_of_the_ranks():
+    ranks = recorders(4)
+    for recorder in ranks[:3]:
+        recorder.collective(at=1)
+
+    def look(rank: int) -> RankLook:
+        operations = tuple(ranks[rank].operations)
+        return RankLook(
+            rank=rank,
+            pid=1,
+            activity="running",
+            version=1,
+            time_ns=9,
+            groups=(WORLD,),
+            operations=operations,
+        )
+
+    views = {
+        0: RankView(0, "running", look=look(0)),
+        1: RankView(1, "silent", operations=tuple(ranks[1].operations)),  # as its agent read them
+        2: RankView(2, "silent"),
+        3: RankView(3, "finished", look=look(3)),
+    }
+    row = one(rows_seen(views))
+    assert list(row.parts) == [0, 1]
+    assert row.missing == RankSet.of([3])  # of rank 2 nothing is known
+    assert row.pg_desc == "default_pg"

@@ -1,0 +1,117 @@
+"""A view survives what it cannot show as it should."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from nbddp.controller.runs import Run
+from nbddp.notebook import gather
+from nbddp.notebook.items import Bundle
+from nbddp.notebook.shown import Rich
+from nbddp.notebook.view import View
+from nbddp.settings import Settings
+from nbddp.wire.messages import Display, Output, RunFinished, Stream
+from nbddp.wire.parts import ErrorInfo
+from nbddp.wire.ranks import RankSet
+
+MIXED = {"application/json": {1: [2], "a": {None: 3}}}
+
+
+class ListSink:
+    """Keeps what it shows."""
+
+    def __init__(self) -> None:
+        self.shown: list[object] = []
+
+    def text(self, stream: Stream, text: str) -> None:
+        self.shown.append(f"{stream} {text}")
+
+    def display(
+        self, data: Mapping[str, Any], metadata: object, display_id: object, update: bool
+    ) -> None:
+        self.shown.append(data)
+
+    def clear(self) -> None:
+        pass
+
+    def live(self, lines: list[str]) -> None:
+        pass
+
+
+def make_view(sink: ListSink) -> View:
+    return View(
+        Run("r", RankSet.all(2), 1000),
+        sink,
+        world_size=2,
+        settings=Settings(),
+        log_path_by_rank={},
+        can_ask=False,
+        display_scope="p",
+    )
+
+
+def show_of(rank: int) -> Display:
+    return Display(run_id="r", rank=rank, data=MIXED, metadata={}, transient={})
+
+
+def key_of(data: dict[str, Any]) -> object:
+    return Bundle(Rich(RankSet.of([0]), "display", data, {}), 0.0).key
+
+
+def test_keys_of_several_types_fold():
+    assert key_of({"x": {1: 2, "a": 3}}) == key_of({"x": {"a": 3, 1: 2}})
+    different = [{1: 2, "a": 3}, {"1": 2, "a": 3}, {True: 2, "a": 3}, {1: "2", "a": 3}]
+    assert len({key_of({"x": value}) for value in different}) == len(different)
+    hash(key_of(MIXED))
+
+
+def test_a_display_with_keys_of_several_types_is_shown():
+    sink = ListSink()
+    view = make_view(sink)
+    view.show(show_of(0))
+    view.show(show_of(1))
+    assert MIXED in sink.shown
+
+
+def test_what_cannot_be_folded_is_shown_as_it_came(monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: object) -> None:
+        raise TypeError("a bug")
+
+    sink = ListSink()
+    view = make_view(sink)
+    monkeypatch.setattr(gather.Gatherer, "add", fail)
+    view.show(Output(run_id="r", rank=1, stream="stdout", text="hi\n"))
+    view.show(show_of(0))
+    assert sink.shown == [
+        "stderr [1] nbddp could not fold this (TypeError: a bug):\n",
+        "stdout [1] hi\n",
+        "stderr [0] nbddp could not fold this (TypeError: a bug):\n",
+        MIXED,
+    ]
+
+
+def test_the_progress_line_tells_the_first_error_and_what_the_stop_button_does(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    live: list[list[str]] = []
+    sink = ListSink()
+    monkeypatch.setattr(sink, "live", live.append)
+    run = Run("r", RankSet.all(2), 1000)
+    view = View(
+        run,
+        sink,
+        world_size=2,
+        settings=Settings(progress_after_s=0.0),
+        log_path_by_rank={},
+        can_ask=False,
+        display_scope="p",
+    )
+    error = ErrorInfo(ename="ValueError", evalue="bad batch\nmore", traceback=[])
+    view.show(RunFinished(run_id="r", rank=1, elapsed_s=0.1, error=error))
+    run.was_interrupted = True
+    view.tick()
+    assert live[-1] == [
+        "1/2 ranks done | 0 s | waiting for rank 0 | rank 1 raised ValueError: bad batch"
+        " | interrupted; stop again to get the prompt back"
+    ]

@@ -1,0 +1,114 @@
+"""The wait for a cell always ends: whatever the hub, the ranks and the user do."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nbddp.controller import waiting
+from nbddp.controller.runs import Run
+from nbddp.controller.states import RankResult, RunOutcome
+from nbddp.controller.waiting import CellWait
+from nbddp.errors import CellInterruptedError
+from nbddp.wire.messages import InputRequest
+from nbddp.wire.ranks import RankSet
+from tests.support.views import RecordingView
+
+BOTH = RankSet.all(2)
+
+
+@pytest.fixture
+def pressed() -> Iterator[list[int]]:
+    """The interrupts that reach the code around the wait."""
+    found: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda signum, frame: found.append(signum))
+    yield found
+    signal.signal(signal.SIGINT, before)
+
+
+def wait(run: Run, view: RecordingView) -> tuple[RunOutcome, list[str]]:
+    told: list[str] = []
+    outcome = CellWait(
+        run,
+        view,
+        interrupt=lambda: told.append("interrupt"),
+        abandon=lambda: told.append("abandon"),
+        reply=lambda rank, reply: told.append(f"reply {rank}"),
+    ).wait()
+    return outcome, told
+
+
+def end(run: Run) -> RunOutcome:
+    results = {rank: RankResult(rank, "ok") for rank in run.ranks}
+    outcome = RunOutcome(run.run_id, results, 1.0)
+    run.end(outcome)
+    return outcome
+
+
+def test_after_two_interrupts_a_hub_that_does_not_answer_is_not_waited_for(
+    pressed: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    class Pressing(RecordingView):
+        presses = 2
+
+        def tick(self) -> float | None:
+            if self.presses:
+                self.presses -= 1
+                signal.raise_signal(signal.SIGINT)
+            return 0.0
+
+    monkeypatch.setattr(waiting, "_GIVE_UP_S", 0.05)
+    view = Pressing()
+    with pytest.raises(CellInterruptedError) as caught:
+        wait(Run("r", BOTH, 1000), view)
+    assert "(nbddp-hub) does not answer" in str(caught.value)
+    assert "next      %ddp stop, or restart the kernel" in str(caught.value)
+    assert set(caught.value.by_rank) == {0, 1}
+    assert view.outcome is not None
+    assert pressed == []
+
+
+class Asking(RecordingView):
+    """Asks until it is interrupted."""
+
+    def __init__(self, then: Callable[[], object]) -> None:
+        super().__init__()
+        self._then = then
+
+    def ask(self, request: InputRequest) -> str:
+        self.asked.append(request)
+        threading.Timer(0.05, self._then).start()
+        assert not threading.Event().wait(20), "the question was not broken"
+        return "too late"
+
+
+@pytest.mark.parametrize("round_number", range(5))
+def test_a_question_ends_with_its_cell(pressed: list[int], round_number: int):
+    run = Run("r", BOTH, 1000)
+    run.put(InputRequest(run_id="r", rank=0, question=3, prompt="?", password=False))
+    view = Asking(lambda: end(run))
+    outcome, told = wait(run, view)
+    assert outcome is run.outcome
+    assert (len(view.asked), told, pressed) == (1, [], [])
+
+
+def test_a_question_of_a_cell_that_has_ended_is_not_asked(pressed: list[int]):
+    run = Run("r", BOTH, 1000)
+    run.put(InputRequest(run_id="r", rank=0, question=3, prompt="?", password=False))
+    end(run)
+    view = RecordingView(["an answer"])
+    assert wait(run, view) == (run.outcome, [])
+    assert view.asked == []
+    assert pressed == []
+
+
+def test_an_interrupt_of_a_question_is_for_the_cell(pressed: list[int]):
+    run = Run("r", BOTH, 1000)
+    run.put(InputRequest(run_id="r", rank=0, question=3, prompt="?", password=False))
+    main = threading.main_thread().ident
+    assert main is not None
+    threading.Timer(1.0, lambda: end(run)).start()
+    view = Asking(lambda: signal.pthread_kill(main, signal.SIGINT))
+    assert wait(run, view) == (run.outcome, ["interrupt"])
+    assert pressed == []

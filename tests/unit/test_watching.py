@@ -1,0 +1,271 @@
+"""Who is quiet, and when it is told; what comes through the pipe of `faulthandler`."""
+
+import itertools
+import os
+import random
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from nbddp.agent.faults import FaultPipe
+from nbddp.agent.watching import Stillness, Watch
+from nbddp.wire.messages import Quiet
+from nbddp.wire.observed import Signature
+from nbddp.wire.records import NodeMemory, Writer
+from tests.support.machines import make_spec
+
+Look = tuple[int, int, bool]  # version, open operations, in a cell
+OPEN: Look = (1, 1, True)
+NONE_OPEN: Look = (1, 0, True)
+OUTSIDE: Look = (1, 1, False)
+TICK_S = 0.125  # a sum of them is exact
+
+
+def told(*moments: dict[int, Look]) -> list[tuple[int, ...]]:
+    """What is told at each tick, by what is seen there of each rank."""
+    stillness = Stillness(quiet_s=2 * TICK_S)
+    found = []
+    for number, looks in enumerate(moments):
+        now = 100.0 + number * TICK_S
+        for rank, (version, open_count, in_cell) in looks.items():
+            stillness.see(rank, version, open_count, in_cell, now)
+        found.append(stillness.news(now))
+    return found
+
+
+# --- who is quiet, and when --------------------------------------------------------------------
+
+
+def test_a_rank_is_quiet_after_a_while_and_told_again():
+    assert told(*[{0: OPEN}] * 10) == [(), (), (0,), (), (), (), (0,), (), (), ()]
+
+
+@pytest.mark.parametrize("look", [NONE_OPEN, OUTSIDE])
+def test_nothing_to_wait_for_is_not_quiet(look: Look):
+    assert told(*[{0: look}] * 5) == [()] * 5
+
+
+def test_whatever_moves_is_not_quiet():
+    assert told(*[{0: (number // 2, 1, True)} for number in range(12)]) == [()] * 12
+
+
+def test_who_moves_and_stops_again_waits_anew():
+    moments = [{0: (int(number >= 3), 1, True)} for number in range(7)]
+    assert told(*moments) == [(), (), (0,), (), (), (0,), ()]
+
+
+def test_each_rank_that_joins_is_told_at_once():
+    moments: list[dict[int, Look]] = [
+        {0: OPEN, 1: OPEN, 2: (min(number, 3), 1, True)} for number in range(7)
+    ]
+    assert told(*moments) == [(), (), (0, 1), (), (), (0, 1, 2), ()]
+
+
+def test_the_end_of_a_cell_elsewhere_is_news():
+    """What the quiet ranks wait for may be the rank that has just left its cell."""
+    moments: list[dict[int, Look]] = [{0: OPEN, 1: (number, 0, number < 4)} for number in range(6)]
+    assert told(*moments) == [(), (), (0,), (), (0,), ()]
+
+
+def test_a_new_cell_begins_anew():
+    moments: list[dict[int, Look]] = [{0: (1, 1, number != 3)} for number in range(8)]
+    assert told(*moments) == [(), (), (0,), (), (), (), (0,), ()]
+
+
+def test_a_rank_that_is_gone_is_not_told():
+    stillness = Stillness(quiet_s=0.2)
+    stillness.see(0, *OPEN, 100.0)
+    stillness.see(1, *OPEN, 100.0)
+    stillness.forget(1)
+    assert stillness.news(101.0) == (0,)
+    stillness.clear()
+    assert stillness.news(102.0) == ()
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_quiet_ranks_have_not_moved_and_are_never_forgotten(seed: int):
+    """However looks come: who is told was open and unchanged; who is so for long is told."""
+    rng = random.Random(seed)
+    stillness = Stillness(quiet_s=2 * TICK_S)
+    now = 100.0
+    version = dict.fromkeys(range(3), 0)
+    changed = dict.fromkeys(range(3), now)
+    told_at = dict.fromkeys(range(3), 0.0)
+    for number in range(200):
+        now += rng.choice([TICK_S / 8, TICK_S, TICK_S, TICK_S, 7 * TICK_S]) if number else 0
+        for rank in range(3):
+            if rng.random() < 0.1 * rank:
+                version[rank] += 1
+                changed[rank] = now
+            stillness.see(rank, version[rank], 1, True, now)
+        quiet = stillness.news(now)
+        for rank in range(3):
+            if rank in quiet:
+                assert now - changed[rank] >= 2 * TICK_S
+                told_at[rank] = now
+            elif now - changed[rank] >= 2 * TICK_S:
+                assert now - told_at[rank] < 0.5
+
+
+# --- the memory of a node ----------------------------------------------------------------------
+
+
+class Scene:
+    """Two ranks whose records the test writes; a clock that it turns."""
+
+    def __init__(self) -> None:
+        self.watch = Watch(node=1, quiet_s=0.2)
+        self.now = 50.0
+        self.ranks: dict[int, Any] = {}
+        self.memories: list[NodeMemory] = []
+
+    def start(self, local_rank: int) -> Writer:
+        """A process of that rank."""
+        fd = self.watch.prepare(make_spec(2, 2), local_rank)
+        assert fd is not None
+        self.memories.append(NodeMemory.attach(os.dup(fd), 2))
+        self.ranks[2 + local_rank] = SimpleNamespace(pipes=SimpleNamespace(run_id=None))
+        return Writer(self.memories[-1], local_rank)
+
+    def begin(self, rank: int, run_id: str | None = "run") -> None:
+        self.ranks[rank].pipes.run_id = run_id
+
+    def look(self, after_s: float = TICK_S) -> Quiet | None:
+        self.now += after_s
+        return self.watch.look(cast("Any", self.ranks), self.now)
+
+
+def issue(writer: Writer, op: str = "all_reduce") -> int:
+    signature = writer.text(op, lambda: Signature(kind="collective", op=op))
+    return writer.issue(signature, 0, 0, 0, 1, 0, -1, 0, 0, 7, 0, 1)
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    made = Scene()
+    yield made
+    made.watch.close()
+
+
+def test_ranks_are_watched_only_while_a_cell_runs(scene: Scene):
+    writer = scene.start(0)
+    scene.start(1)
+    issue(writer)
+    assert [scene.look() for _ in range(5)] == [None] * 5
+    assert scene.watch.next_at == float("inf")
+    quiet = Quiet(node=1, ranks=(2,))
+    for _ in range(2):  # what is still open in the second cell waits anew
+        scene.begin(2)
+        assert [scene.look(), scene.look(0.05), scene.look()] == [None] * 3
+        assert scene.now < scene.watch.next_at < scene.now + 0.2
+        assert [scene.look(), scene.look(0.01), scene.look(0.01)] == [quiet, None, None]
+        scene.begin(2, None)
+        assert [scene.look() for _ in range(9)] == [None] * 9
+        assert scene.watch.next_at == float("inf")
+
+
+def test_a_fresh_process_finds_fresh_memory(scene: Scene):
+    writer = scene.start(0)
+    neighbour = scene.start(1)
+    issue(neighbour)
+    issue(writer)
+    scene.begin(2)
+    assert [found.signature.op for found in scene.watch.records(2)[1]] == ["all_reduce"]
+    del scene.ranks[2]
+    scene.watch.forget(2)
+    assert scene.watch.records(2) == (0, ())
+    scene.start(0)
+    scene.begin(2)
+    assert scene.watch.records(2) == (0, ())
+    assert len(scene.watch.records(3)[1]) == 1
+    assert [scene.look() for _ in range(5)] == [None] * 5
+
+
+def test_plain_pools_have_no_memory(scene: Scene):
+    import msgspec
+
+    spec = msgspec.structs.replace(make_spec(2), plain=True)
+    assert scene.watch.prepare(spec, 0) is None
+    assert scene.watch.records(0) == (0, ())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_memory_that_a_rank_has_written_over_is_no_error(scene: Scene, seed: int):
+    writer = scene.start(0)
+    for number in range(100):
+        issue(writer, f"op{number}")
+    rng = random.Random(seed)
+    region = scene.memories[0].region(0)
+    for _ in range(3000):
+        at = rng.choice([rng.randrange(len(region)), rng.randrange(5000)])
+        region[at] = rng.choice([rng.getrandbits(63), -1, rng.randrange(1 << 20)])
+    scene.begin(2)
+    for _ in range(5):
+        scene.look()
+    scene.watch.records(2)
+
+
+# --- the pipe of faulthandler ------------------------------------------------------------------
+
+DUMP = (
+    b"Thread 0x00007f (most recent call first):\n"
+    b'  File "/lib/threading.py", line 1002 in _bootstrap\n'
+    b"\n"
+    b"Current thread 0x00007e (most recent call first):\n"
+    b'  File "<ipython-input-1>", line 1 in <module>\n'
+    b'  File "<string>", line 1 in <module>\n'
+)
+CRASH = b'Fatal Python error: Aborted\n\nStack (most recent call first):\n  File "x", line 1 in f\n'
+
+
+@pytest.fixture
+def make_pipe() -> Iterator[Callable[[], FaultPipe]]:
+    made: list[FaultPipe] = []
+
+    def make() -> FaultPipe:
+        made.append(FaultPipe())
+        return made[-1]
+
+    yield make
+    for pipe in made:
+        os.close(pipe.write_fd)
+        pipe.close()
+
+
+def test_a_dump_is_whole_when_the_main_thread_is_in_it(make_pipe: Callable[[], FaultPipe]):
+    pipe = make_pipe()
+    for byte in DUMP:
+        assert not pipe.has_whole_dump
+        os.write(pipe.write_fd, bytes([byte]))
+        assert pipe.read()
+    assert pipe.has_whole_dump
+    assert pipe.dump() == DUMP.decode()
+    pipe.forget_dumps()
+    assert (pipe.dump(), pipe.has_whole_dump, pipe.dump_bytes) == ("", False, 0)
+    assert pipe.crash() == ""
+
+
+@pytest.mark.parametrize("parts", list(itertools.permutations([DUMP, DUMP[:70], CRASH])))
+def test_a_crash_is_told_from_dumps(make_pipe: Callable[[], FaultPipe], parts: list[bytes]):
+    """A dying rank writes no dump after its last words; before them there may be half of one."""
+    pipe = make_pipe()
+    before = b"".join(itertools.takewhile(lambda part: part is not CRASH, parts))
+    os.write(pipe.write_fd, before)
+    pipe.read()
+    assert pipe.dump() == before.decode()
+    os.write(pipe.write_fd, CRASH)
+    assert pipe.crash() == CRASH.decode()
+    assert pipe.dump() == before.decode()
+    pipe.forget_dumps()
+    assert (pipe.dump(), pipe.crash()) == ("", CRASH.decode())
+
+
+def test_what_a_rank_writes_over_and_over_is_not_kept(make_pipe: Callable[[], FaultPipe]):
+    pipe = make_pipe()
+    for _ in range(100):
+        os.write(pipe.write_fd, DUMP * 100)
+        pipe.read()
+    assert pipe.dump_bytes <= 1 << 20
+    assert pipe.has_whole_dump

@@ -1,0 +1,362 @@
+"""The hub and agents over real sockets; the agents are played by the test."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from nbddp.controller.diagnosis import diagnose
+from nbddp.controller.hub import HubThread
+from nbddp.controller.launch.local import LocalAgent
+from nbddp.controller.lifecycle import PoolMachine
+from nbddp.controller.recovery import RecoveryMachine
+from nbddp.controller.runs import Run
+from nbddp.controller.states import (
+    AnnounceUp,
+    Config,
+    Configured,
+    Diagnosed,
+    Noticed,
+    Phase,
+    RanksRestarted,
+    RankState,
+    RunRequested,
+)
+from nbddp.errors import PoolBrokenError
+from nbddp.settings import Settings
+from nbddp.wire import channels, codec
+from nbddp.wire.channels import AgentUplink
+from nbddp.wire.messages import (
+    PROTOCOL_VERSION,
+    AgentHello,
+    Event,
+    Execute,
+    KillRanks,
+    Look,
+    Looked,
+    Output,
+    Quiet,
+    RankExited,
+    RankReady,
+    RankSpawned,
+    Reform,
+    Reformed,
+    RunFinished,
+    ShutdownAgent,
+    StartRanks,
+    StartStore,
+    StoreReady,
+)
+from nbddp.wire.observed import (
+    Activity,
+    GroupInfo,
+    Operation,
+    RankLook,
+    Signature,
+    ThreadLook,
+    Wait,
+)
+from nbddp.wire.ranks import RankSet
+from tests.support.machines import make_spec
+from tests.support.polling import poll_until
+
+TOKEN = "the right token"
+
+
+class FakeAgent(LocalAgent):
+    """Speaks the protocol of an agent; there is no process and there are no ranks."""
+
+    def __init__(self, address: str, node: int = 0, token: str = TOKEN) -> None:
+        self.node = node
+        self.exit_fd = -1
+        self.uplink = AgentUplink(address, node, token)
+        self.requests: list[Any] = []
+        self.has_ended = False
+
+    def has_exited(self) -> bool:
+        return self.has_ended
+
+    def exit_code(self) -> int:
+        return 0
+
+    def last_output(self) -> str:
+        return ""
+
+    def kill_ranks(self, pids: Iterable[int]) -> None:
+        pass
+
+    def hello(self, token: str = TOKEN, version: int = PROTOCOL_VERSION, node: int = 0) -> None:
+        self.uplink.send(AgentHello(version=version, token=token, node=node, pid=1, host="here"))
+
+    def send(self, *events: Event) -> None:
+        for event in events:
+            self.uplink.send(event)
+
+    def next_request(self, kind: type[Any]) -> Any:
+        """Wait for a request of this type."""
+
+        def found() -> list[Any]:
+            for ranks, frames in self.uplink.receive():
+                decode: Callable[[bytes], Any] = (
+                    codec.decode_rank_request if ranks else codec.decode_agent_request
+                )
+                self.requests.append(decode(frames[0]))
+            return [request for request in self.requests if isinstance(request, kind)]
+
+        return poll_until(found)[-1]
+
+
+class Stage:
+    """A hub with one agent that has two ranks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.address = channels.ipc_address(folder / "hub.sock")
+        machine = PoolMachine(make_spec(2), Settings(), 0.0, host="127.0.0.1", port=0)
+        # The hub's own clock is monotonic; this start never times out.
+        machine._starts_until = None
+        recovery = RecoveryMachine(machine, Settings(), diagnose)
+        self.hub = HubThread(folder / "hub.sock", TOKEN, recovery, lambda segment, rank: None)
+        self.agent = FakeAgent(self.address)
+        self.others: list[FakeAgent] = []
+        self.hub.start([self.agent])
+
+    def stranger(self, node: int, token: str) -> FakeAgent:
+        self.others.append(FakeAgent(self.address, node, token))
+        return self.others[-1]
+
+    def start(self) -> None:
+        self.agent.hello()
+        self.agent.next_request(StartStore)
+        self.agent.send(StoreReady(host="127.0.0.1", port=1, pid=1))
+        self.agent.next_request(StartRanks)
+        self.agent.send(*(ready(rank) for rank in range(2)))
+        assert isinstance(self.hub.start_results.get(timeout=10), AnnounceUp)
+
+    def phase(self) -> Phase:
+        return self.hub.machine.phase
+
+    def close(self) -> None:
+        self.hub.shut_down(0.1)
+        if self.hub.is_alive and not self.agent.has_ended:
+            self.agent.next_request(ShutdownAgent)
+        self.agent.has_ended = True
+        assert self.hub.join(10)
+        for agent in (self.agent, *self.others):
+            agent.uplink.close()
+
+
+def ready(rank: int) -> RankReady:
+    return RankReady(rank=rank, pid=10 + rank, local_rank=rank, device="cpu", backend="gloo")
+
+
+def finished(rank: int) -> RunFinished:
+    return RunFinished(run_id="r", rank=rank, elapsed_s=1.0, error=None)
+
+
+@pytest.mark.parametrize(
+    ("said", "node"),
+    [
+        ({"token": "wrong"}, 0),
+        ({"token": ""}, 0),
+        ({"version": PROTOCOL_VERSION + 1}, 0),
+        ({"version": 0}, 0),
+        ({"node": 1}, 0),  # and it is node 0
+    ],
+)
+def test_an_agent_that_is_not_ours_is_refused(stage: Stage, said: dict[str, Any], node: int):
+    stage.agent.hello(**said)
+    stage.agent.send(StoreReady(host="evil", port=1, pid=1), ready(0))
+    poll_until(lambda: stage.hub.refused_events == 3)
+    assert stage.phase() is Phase.AGENTS
+    assert stage.hub.machine.master == ("", 0)
+    assert not stage.hub.machine.in_state(RankState.IDLE)
+    stage.start()
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_events_of_a_stranger_are_dropped_while_the_pool_works(stage: Stage, node: int):
+    stage.start()
+    stranger = stage.stranger(node=node, token="guess")
+    exited = RankExited(rank=0, pid=1, exit_code=-9, out_of_memory=False, last_output="")
+    stranger.send(exited)
+    stranger.hello(token="guess", node=node)
+    stranger.hello(node=node)
+    stranger.send(exited)
+    poll_until(lambda: stage.hub.bad_frames == 4)
+    assert len(stage.hub.machine.in_state(RankState.IDLE)) == 2
+    stage.hub.shut_down(0.1)
+    assert stage.agent.next_request(ShutdownAgent)
+    assert [*stranger.uplink.receive()] == []
+
+
+def test_events_about_ranks_that_do_not_exist_are_refused(stage: Stage):
+    stage.start()
+    exited = RankExited(rank=7, pid=1, exit_code=-9, out_of_memory=False, last_output="")
+    stage.agent.send(exited, ready(2), finished(99))
+    poll_until(lambda: stage.hub.refused_events == 3)
+    assert stage.phase() is Phase.UP
+    assert stage.hub.start_results.empty()
+
+
+def test_a_cell_goes_on_between_bad_frames(stage: Stage):
+    stage.start()
+    run = Run("r", RankSet.all(2), 1000)
+    execute = Execute(run_id="r", code="1", execution_count=1, first_line=1)
+    assert stage.hub.begin(run, RunRequested(execute, run.ranks)) is None
+    assert stage.agent.next_request(Execute) == execute
+    text = Output(run_id="r", rank=1, stream="stdout", text="hi\n")
+    stage.agent.uplink.forward([b"\x80\x04garbage"])
+    stage.agent.send(text)
+    stage.agent.uplink.forward([codec.encode(text)[:-3]])
+    stage.agent.send(finished(0), finished(1))
+    assert run.get(10) == text
+    assert [run.get(10), run.get(10), run.get(10)] == [finished(0), finished(1), None]
+    assert run.outcome is not None
+    assert run.outcome.ranks("ok") == RankSet.all(2)
+    assert stage.hub.bad_frames == 2
+
+
+def test_a_second_cell_is_refused_by_the_hub(stage: Stage):
+    stage.start()
+    run = Run("r", RankSet.of([0]), 1000)
+    execute = Execute(run_id="r", code="1", execution_count=1, first_line=1)
+    assert stage.hub.begin(run, RunRequested(execute, run.ranks)) is None
+    other = Run("s", RankSet.of([1]), 1000)
+    assert stage.hub.begin(other, RunRequested(execute, other.ranks)) == "a cell is running"
+    stage.agent.send(finished(0))
+    assert [run.get(10), run.get(10)] == [finished(0), None]
+
+
+def test_output_between_cells_goes_to_the_background(stage: Stage):
+    seen: list[Event | None] = []
+    stage.hub.on_background = seen.append
+    stage.start()
+    text = Output(run_id=None, rank=1, stream="stdout", text="later\n")
+    stage.agent.send(text)
+    poll_until(lambda: seen == [text])
+
+
+# --- recovery ------------------------------------------------------------------------------------
+
+
+def seen(rank: int, *, is_running: bool = False) -> RankLook:
+    activity: Activity = "running" if is_running else "idle"
+    return RankLook(rank=rank, pid=10 + rank, activity=activity, version=1, time_ns=0)
+
+
+def in_thread(work: Callable[[], Any]) -> "queue.SimpleQueue[Any]":
+    """What ``work`` gives, from a thread of its own."""
+    found: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=lambda: found.put(work()), daemon=True).start()
+    return found
+
+
+def test_a_diagnosis_is_asked_from_any_thread(stage: Stage):
+    stage.start()
+    answer = in_thread(lambda: stage.hub.diagnose(RankSet()))
+    look = stage.agent.next_request(Look)
+    stage.agent.send(*(Looked(number=look.number, rank=rank, look=seen(rank)) for rank in (0, 1)))
+    found = answer.get(timeout=10)
+    assert isinstance(found, Diagnosed)
+    assert sorted(found.looks) == [0, 1]
+
+
+def test_whoever_asks_a_hub_that_has_ended_hears_so(stage: Stage):
+    stage.start()
+    stage.agent.has_ended = True
+    stage.hub.shut_down(0.1)
+    assert stage.hub.join(10)
+    with pytest.raises(PoolBrokenError, match=r"its hub has ended\. Next: %ddp stop"):
+        stage.hub.diagnose(RankSet())
+
+
+def test_notices_go_to_the_cell(stage: Stage):
+    stage.start()
+    run = Run("r", RankSet.all(2), 1000)
+    execute = Execute(run_id="r", code="1", execution_count=1, first_line=1)
+    assert stage.hub.begin(run, RunRequested(execute, run.ranks)) is None
+    stage.agent.send(Quiet(node=0, ranks=(0,)))
+    look = stage.agent.next_request(Look)
+    waiting = ThreadLook(
+        name="MainThread", is_main=True, wait=Wait(kind="operation", record_ids=(1,), since_ns=0)
+    )
+    operation = Operation(
+        record_id=1,
+        pg_id="0@x",
+        signature=Signature(kind="collective", op="all_reduce"),
+        state="scheduled",
+        collective_seq_id=1,
+        run_id="r",
+    )
+    group = GroupInfo(pg_id="0@x", name="0", ranks=(0, 1))
+    stuck = msgspec.structs.replace(
+        seen(0, is_running=True), threads=(waiting,), operations=(operation,), groups=(group,)
+    )
+    busy = msgspec.structs.replace(
+        seen(1, is_running=True),
+        threads=(ThreadLook(name="MainThread", is_main=True, wait=None),),
+        groups=(group,),
+    )
+    stage.agent.send(
+        Looked(number=look.number, rank=0, look=stuck),
+        Looked(number=look.number, rank=1, look=busy),
+    )
+    event = run.get(10)
+    assert isinstance(event, Noticed)
+    assert event.report is not None
+    assert not event.report.verdict
+    assert stage.hub.last_report is None
+    stage.agent.send(finished(0), finished(1))
+
+
+def test_a_cell_waits_for_the_pool_to_be_whole(stage: Stage):
+    stage.start()
+    seen_by_user: list[Event | None] = []
+    stage.hub.on_background = seen_by_user.append
+    stage.agent.send(RankExited(rank=1, pid=11, exit_code=-9, out_of_memory=False, last_output=""))
+    poll_until(lambda: stage.hub.recovery.is_mending)
+    run = Run("r", RankSet.all(2), 1000)
+    execute = Execute(run_id="r", code="1", execution_count=1, first_line=1)
+    refusal = in_thread(lambda: stage.hub.begin(run, RunRequested(execute, run.ranks)))
+    poll_until(lambda: stage.hub._waiting)
+    start = poll_until(
+        lambda: (found := stage.agent.next_request(StartRanks)) and found.joins and found
+    )
+    assert start.ranks == (1,)
+    stage.agent.send(
+        RankSpawned(rank=1, node=0, pid=12, log_path=""),
+        RankReady(rank=1, pid=12, local_rank=1, device="cpu", backend=""),
+    )
+    look = stage.agent.next_request(Look)
+    stage.agent.send(Looked(number=look.number, rank=0, look=seen(0)))
+    reform = stage.agent.next_request(Reform)
+    assert reform.fresh == (1,)
+    assert refusal.empty()
+    stage.agent.send(*(Reformed(number=reform.number, rank=rank) for rank in (0, 1)))
+    assert refusal.get(timeout=10) is None
+    assert stage.agent.next_request(Execute) == execute
+    stage.agent.send(finished(0), finished(1))
+    assert [run.get(10), run.get(10), run.get(10)] == [finished(0), finished(1), None]
+    [news] = seen_by_user
+    assert isinstance(news, Output)
+    assert (news.rank, news.stream) == (1, "stderr")
+    assert "replaced by a fresh process" in news.text
+
+
+def test_ranks_are_restarted_from_any_thread(stage: Stage):
+    stage.start()
+    stage.hub.post(Configured(Config(on_death="keep")))
+    answer = in_thread(lambda: stage.hub.restart_ranks(RankSet.of([1])))
+    assert stage.agent.next_request(KillRanks).ranks == (1,)
+    stage.agent.send(RankExited(rank=1, pid=11, exit_code=-9, out_of_memory=False, last_output=""))
+    poll_until(lambda: stage.agent.next_request(StartRanks).joins)
+    stage.agent.send(RankReady(rank=1, pid=12, local_rank=1, device="cpu", backend=""))
+    look = stage.agent.next_request(Look)
+    stage.agent.send(Looked(number=look.number, rank=0, look=seen(0)))
+    reform = stage.agent.next_request(Reform)
+    stage.agent.send(*(Reformed(number=reform.number, rank=rank) for rank in (0, 1)))
+    assert answer.get(timeout=10) == RanksRestarted(1, RankSet.of([1]))

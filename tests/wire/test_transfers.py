@@ -1,0 +1,226 @@
+"""Values on their way when something goes wrong; the agents are played by the test."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from nbddp.controller.exchange import Exchange
+from nbddp.controller.runs import Run
+from nbddp.controller.states import Config, Configured, RunRequested
+from nbddp.errors import NbddpError, PoolBrokenError, PoolBusyError, TransferError
+from nbddp.wire import codec, values
+from nbddp.wire.arena import Arena
+from nbddp.wire.messages import (
+    BindPushed,
+    Execute,
+    Output,
+    PullValue,
+    PushValue,
+    RankExited,
+    ReleaseSegment,
+    ValuePulled,
+    ValuePushed,
+)
+from nbddp.wire.parts import ErrorInfo
+from nbddp.wire.ranks import RankSet
+from tests.support.polling import poll_until
+from tests.wire.test_hub import Stage, finished
+
+BOTH = RankSet.all(2)
+
+
+@pytest.fixture
+def exchange(stage: Stage) -> Exchange:
+    stage.start()
+    return Exchange(stage.hub, None)
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    made = Arena()
+    yield made
+    made.close()
+
+
+class Waiting:
+    """A pull or push in a thread of its own."""
+
+    def __init__(self, transfer: Callable[[], object]) -> None:
+        self._outcome: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._transfer = transfer
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        try:
+            self._outcome.put(self._transfer())
+        except NbddpError as error:
+            self._outcome.put(error)
+
+    def outcome(self) -> object:
+        return self._outcome.get(timeout=10)
+
+
+def pulled(request: PullValue, rank: int, value: object, arena: Arena | None = None) -> ValuePulled:
+    header, _ = values.encode_value(value, arena)
+    return ValuePulled(request_id=request.request_id, rank=rank, value=header)
+
+
+def is_bound(stage: Stage) -> bool:
+    return bool(stage.agent.next_request(BindPushed).keep)
+
+
+# --- ends ----------------------------------------------------------------------------------------
+
+
+def test_a_pull_ends_when_the_agent_ends(stage: Stage, exchange: Exchange):
+    told: list[RankExited] = []
+    stage.hub.on_rank_exited = told.append
+    pull = Waiting(lambda: exchange.pull("x", BOTH))
+    stage.agent.next_request(PullValue)
+    stage.agent.has_ended = True
+    error = pull.outcome()
+    assert isinstance(error, PoolBrokenError)
+    assert "rank 0 exited before its value was transferred" in str(error)
+    poll_until(lambda: [exited.rank for exited in told] == [0, 1])
+
+
+def test_a_cell_is_told_of_the_ranks_that_ended_with_their_agent(stage: Stage):
+    stage.start()
+    run = Run("r", BOTH, 1000)
+    execute = Execute(run_id="r", code="1", execution_count=1, first_line=1)
+    assert stage.hub.begin(run, RunRequested(execute, BOTH)) is None
+    stage.agent.has_ended = True
+    events: list[Any] = [run.get(10), run.get(10), run.get(10)]
+    assert [type(event) for event in events[:2]] == [RankExited, RankExited]
+    assert events[2] is None
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("verb", ["pull", "push"])
+def test_a_transfer_ends_when_the_hub_ends(stage: Stage, exchange: Exchange, verb: str):
+    transfer = Waiting(
+        lambda: exchange.pull("x", BOTH) if verb == "pull" else exchange.push({"x": 1}, BOTH)
+    )
+    stage.agent.next_request(PullValue if verb == "pull" else PushValue)
+
+    def break_it() -> None:
+        raise RuntimeError("a bug")
+
+    stage.hub._call(break_it)
+    error = transfer.outcome()
+    assert isinstance(error, PoolBrokenError)
+    assert "the pool ended before the value was transferred" in str(error)
+
+
+def test_a_transfer_that_comes_after_a_rank_has_exited_is_refused(stage: Stage, exchange: Exchange):
+    gone = RankExited(rank=1, pid=1, exit_code=-9, out_of_memory=False, last_output="")
+    stage.hub.post(Configured(Config(on_death="keep")))
+    stage.agent.send(gone)
+    poll_until(lambda: stage.hub.machine.ranks[1].exited is not None)
+    with pytest.raises(PoolBrokenError, match="rank 1 has exited; no variable was changed"):
+        exchange.pull("x", BOTH)
+
+
+def test_a_transfer_while_a_cell_runs_is_refused(stage: Stage, exchange: Exchange):
+    run = Run("r", BOTH, 1000)
+    execute = Execute(run_id="r", code="1", execution_count=1, first_line=1)
+    assert stage.hub.begin(run, RunRequested(execute, BOTH)) is None
+    with pytest.raises(PoolBusyError, match="a cell is running"):
+        exchange.push({"x": 1}, BOTH)
+    stage.agent.send(finished(0), finished(1))
+    assert [run.get(10), run.get(10), run.get(10)] == [finished(0), finished(1), None]
+    assert not [r for r in stage.agent.requests if isinstance(r, PushValue)]
+
+
+# --- push: all or none ---------------------------------------------------------------------------
+
+
+def test_names_are_bound_when_every_rank_has_built_the_value(stage: Stage, exchange: Exchange):
+    push = Waiting(lambda: exchange.push({"x": 1}, BOTH))
+    request = stage.agent.next_request(PushValue)
+    stage.agent.send(*(ValuePushed(request_id=request.request_id, rank=rank) for rank in BOTH))
+    assert push.outcome() is None
+    assert is_bound(stage)
+
+
+def test_no_name_is_bound_when_one_rank_cannot_build_the_value(stage: Stage, exchange: Exchange):
+    push = Waiting(lambda: exchange.push({"x": 1}, BOTH))
+    request = stage.agent.next_request(PushValue)
+    error = ErrorInfo(ename="TransferError", evalue="no such class", traceback=[])
+    stage.agent.send(
+        ValuePushed(request_id=request.request_id, rank=0),
+        ValuePushed(request_id=request.request_id, rank=1, error=error),
+    )
+    found = push.outcome()
+    assert isinstance(found, TransferError)
+    assert str(found) == ("could not push x (rank 1: no such class). No variable was changed")
+    assert not is_bound(stage)
+
+
+# --- shared memory of answers that nobody wants --------------------------------------------------
+
+
+def test_answers_that_are_queued_when_a_pull_fails_are_released(
+    stage: Stage, exchange: Exchange, arena: Arena
+):
+    transfer = exchange._open(BOTH)
+    request = PullValue(request_id=transfer.request_id, expression="x")
+    answer = pulled(request, 0, b"x" * 100_000, arena)
+    assert answer.value is not None
+    stage.agent.send(answer)
+    poll_until(lambda: transfer._answers.qsize() == 1)
+    stage.hub.close_transfer(transfer)
+    released = stage.agent.next_request(ReleaseSegment)
+    assert released.segment == answer.value.segment
+
+
+def test_answers_that_come_after_the_end_of_a_pull_are_released(
+    stage: Stage, exchange: Exchange, arena: Arena
+):
+    transfer = exchange._open(BOTH)
+    stage.hub.close_transfer(transfer)
+    request = PullValue(request_id=transfer.request_id, expression="x")
+    answer = pulled(request, 1, b"x" * 100_000, arena)
+    assert answer.value is not None
+    stage.agent.send(answer)
+    assert stage.agent.next_request(ReleaseSegment).segment == answer.value.segment
+
+
+# --- floods --------------------------------------------------------------------------------------
+
+
+def test_a_flood_does_not_keep_the_hub_from_its_commands(stage: Stage):
+    stage.start()
+    run = Run("r", BOTH, 1000)
+    execute = Execute(run_id="r", code="1", execution_count=1, first_line=1)
+    socket = stage.hub._channel._socket
+    flooded = Flooded(socket)
+    stage.hub._channel._socket = flooded  # type: ignore[assignment]  # a fake
+    began = Waiting(lambda: stage.hub.begin(run, RunRequested(execute, BOTH)))
+    try:
+        assert began.outcome() is None
+        poll_until(lambda: flooded.count > 0)
+    finally:
+        stage.hub._channel._socket = socket
+
+
+class Flooded:
+    """A socket that never runs dry."""
+
+    def __init__(self, socket: Any) -> None:
+        self._socket = socket
+        self._frames = [
+            b"agent-0",
+            codec.encode(Output(run_id="other", rank=0, stream="stdout", text="x")),
+        ]
+        self.count = 0
+
+    def recv_multipart(self, flags: int) -> list[bytes]:
+        self.count += 1
+        return list(self._frames)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
