@@ -74,7 +74,7 @@ format: $(READY)  ## format the code and mend what ruff can mend
 
 .PHONY: test
 test: $(READY)  ## run the whole test suite
-	$(PY) -m pytest -q --durations=10
+	$(PY) -m pytest -q -n 2 --dist worksteal --durations=10
 
 .PHONY: chaos
 chaos: $(READY)  ## run the tests of deaths and floods REPEAT times (50)

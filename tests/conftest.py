@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,8 @@ del _ones
 """
 
 os.environ[leaks.RUN_ENV] = str(os.getpid())
+# A shell has its background jobs ignore interrupts, and whatever they start would too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def make_pool(n: int = 2, settings: Settings | None = None, **options: Any) -> Pool:

@@ -130,9 +130,21 @@ def test_a_dead_rank_ends_the_cell_and_the_kernel_goes_on(own_kernel: Kernel):
     assert own_kernel.ok("%%ddp\ndist.barrier(); print('well')").text == "[0-1] well\n"
 
 
+#: Rank 1 locks a lock of C twice, which no signal ends, and holds the GIL.
+_STUCK_IN_C = """%%ddp
+import ctypes, time
+lock = ctypes.create_string_buffer(128)
+print("in")
+if rank == 1:
+    for _ in range(2):
+        ctypes.PyDLL(None).pthread_mutex_lock(lock)
+while True:
+    time.sleep(0.02)
+"""
+
+
 def test_a_second_interrupt_gives_the_prompt_back(own_kernel: Kernel):
-    cell_id = own_kernel.execute("%%ddp\nprint('in')\nif rank: dist.all_reduce(torch.ones(1))\n"
-                                 "else:\n    while True: pass")  # fmt: skip
+    cell_id = own_kernel.execute(_STUCK_IN_C)
     own_kernel.wait_text(cell_id, "in")
     own_kernel.interrupt()
     own_kernel.wait_text(cell_id, "waiting for rank 1")

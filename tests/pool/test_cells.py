@@ -30,6 +30,7 @@ def test_the_last_expression_is_the_result(pool: Pool):
 
 
 def test_results_are_remembered_as_in_ipython(pool: Pool):
+    run_cell(pool, "_ = None\ndel _  # IPython leaves alone what a cell has bound")
     run_cell(pool, "rank + 40", execution_count=31)
     view = run_cell(pool, "_, _31, Out[31]", execution_count=32)
     assert view.result(1) == "(41, 41, 41)"
