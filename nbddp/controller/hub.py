@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from nbddp.controller.launch.local import LocalAgent
+from nbddp.controller.listeners import Listeners
 from nbddp.controller.recovery import RecoveryMachine
 from nbddp.controller.replies import Replies
 from nbddp.controller.report import Report
@@ -30,12 +31,10 @@ from nbddp.controller.states import (
     AnnounceFailure,
     AnnounceUp,
     Diagnosed,
-    DiagnoseRequested,
     EndRun,
     Judged,
     Noticed,
     RanksRestarted,
-    RestartRanksRequested,
     RunRequested,
     Stimulus,
     StopRequested,
@@ -50,9 +49,14 @@ from nbddp.errors import InvalidTransitionError
 from nbddp.wire.channels import Frame, HubChannel, Poller, Waker
 from nbddp.wire.messages import (
     ClearOutput,
+    CommFromRank,
+    Completed,
+    Debugged,
+    DebugEvent,
     Display,
     Event,
     InputRequest,
+    Inspected,
     Interrupt,
     Output,
     RankExited,
@@ -73,8 +77,6 @@ from nbddp.wire.ranks import RankSet
 _TICK_S = 0.5
 
 StartResult: TypeAlias = AnnounceUp | AnnounceFailure
-BackgroundEvent: TypeAlias = Output | Display | Result | ClearOutput
-
 
 class HubThread:
     """Routes messages between agents and whoever waits for them."""
@@ -98,16 +100,13 @@ class HubThread:
         self._transfers: dict[str, Transfer] = {}
         #: What has to wait until the pool is whole again.
         self._waiting: list[Callable[[], object]] = []
-        self._replies = Replies(self.post, lambda: self.is_alive, lambda: self._end_reason)
+        self.replies = Replies(lambda: self.is_alive, lambda: self._end_reason)
         self._judged: Judged | None = None
         self._stopping = False
         self._failure = ""
         #: Where `start` and `restart` wait.
         self.start_results: queue.SimpleQueue[StartResult] = queue.SimpleQueue()
-        #: Gets what ranks show while no cell runs, and None at the end. Called by the hub thread:
-        #: it must neither block nor raise.
-        self.on_background: Callable[[BackgroundEvent | None], None] | None = None
-        self.on_rank_exited: Callable[[RankExited], None] | None = None
+        self.listeners = Listeners()
         #: From processes that are not our agents, or about ranks that are not the sender's.
         self.refused_events = 0
         self._thread = threading.Thread(target=self._serve, name="nbddp-hub", daemon=True)
@@ -169,24 +168,6 @@ class HubThread:
     @property
     def _end_reason(self) -> str:
         return f"its hub has ended{self._failure and ': '}{self._failure}"
-
-    def diagnose(self, peek: RankSet, last: int = 64) -> Diagnosed:
-        """Look at all ranks, and have some described from outside.
-
-        Args:
-            peek: these.
-            last: operations that each rank tells though they are complete.
-
-        Raises:
-            PoolBrokenError: the hub has ended.
-        """
-        return self._replies.ask(Diagnosed, lambda number: DiagnoseRequested(number, peek, last))
-
-    def restart_ranks(self, ranks: RankSet) -> RanksRestarted:
-        """Put fresh processes in the place of ranks, and wait for them. Raises as `diagnose`."""
-        return self._replies.ask(
-            RanksRestarted, lambda number: RestartRanksRequested(number, ranks)
-        )
 
     def send_to_ranks(
         self, ranks: RankSet, request: RankRequest, frames: Sequence[Frame] = ()
@@ -301,8 +282,7 @@ class HubThread:
                 self._feed(AbandonRequested(self._run.run_id))
             self._channel.close()
             self._waker.close()
-            if self.on_background is not None:
-                self.on_background(None)
+            self.listeners.background(None)
 
     def _timeout_s(self) -> float:
         deadline = self.recovery.next_deadline()
@@ -319,8 +299,8 @@ class HubThread:
             case Output() | Display() | Result() | ClearOutput():
                 if self._run is not None and event.run_id == self._run.run_id:
                     self._run.put(event)
-                elif self.on_background is not None:
-                    self.on_background(event)
+                else:
+                    self.listeners.background(event)
             case InputRequest() | RunStarted():
                 if self._run is not None and event.run_id == self._run.run_id:
                     self._run.put(event)
@@ -334,6 +314,12 @@ class HubThread:
                     self._release_unwanted(event)
             case SegmentReleased():
                 self._on_segment_released(event.segment, event.rank)
+            case Completed() | Inspected() | Debugged():
+                self.replies.put(event)
+            case CommFromRank():
+                self.listeners.comm(event, frames)
+            case DebugEvent():
+                self.listeners.debug(event)
             case Sync():
                 pass  # between rank and agent
             case _:
@@ -344,8 +330,7 @@ class HubThread:
             self._run.put(exited)
         for transfer in list(self._transfers.values()):
             transfer.rank_exited(exited)
-        if self.on_rank_exited is not None:
-            self.on_rank_exited(exited)
+        self.listeners.rank_exited(exited)
 
     def _release_unwanted(self, event: Answer) -> None:
         """A pull was interrupted or has failed: nobody will let go of its shared memory."""
@@ -383,14 +368,12 @@ class HubThread:
                 if self._run is not None and action.run_id == self._run.run_id:
                     self._run.put(action)
             case Diagnosed() | RanksRestarted():
-                self._replies.put(action)
-            case TellUser() if self.on_background is not None:
+                self.replies.put(action)
+            case TellUser():
                 text = f"nbddp: {action.text}\n"
-                self.on_background(
+                self.listeners.background(
                     Output(run_id=None, rank=action.rank, stream="stderr", text=text)
                 )
-            case TellUser():
-                pass
 
     def _tell_ranks(self, ranks: RankSet, request: RankRequest, frames: Sequence[Frame]) -> None:
         for node, on_node in self.machine.by_node(ranks).items():

@@ -16,9 +16,11 @@ from nbddp.controller import export, failures
 from nbddp.controller.assembly import Assembly
 from nbddp.controller.exchange import Exchange
 from nbddp.controller.hub import HubThread
+from nbddp.controller.listeners import Listeners
 from nbddp.controller.options import PoolOptions, changed
 from nbddp.controller.report import Report
 from nbddp.controller.states import NO_RANKS, Config, Configured, Diagnosed, RankInfo
+from nbddp.controller.talking import Talk
 from nbddp.controller.trace import TraceRow, rows_seen
 from nbddp.controller.waiting import EarlyInterrupts
 from nbddp.errors import PoolBrokenError, PoolBusyError
@@ -44,6 +46,9 @@ class LivingPool:
         self._seen_report: Report | None = None  # the latest verdict that was told
         self._last_report: Report | None = None
         self.pool_id = secrets.token_hex(4)
+        #: For the notebook layer.
+        self.listeners = Listeners(rank_exited=lambda exited: self._release_all(exited.rank))
+        self.talk = Talk(lambda: self._hub)
         self._arena = arena.Arena() if settings.arena and arena.is_supported() else None
         self._assembly = Assembly(
             options,
@@ -61,7 +66,7 @@ class LivingPool:
     def _use(self, hub: HubThread) -> None:
         self._hub = hub
         self._exchange = Exchange(hub, self._arena)
-        hub.on_rank_exited = lambda exited: self._release_all(exited.rank)
+        hub.listeners = self.listeners
         hub.post(Configured(self._config))
 
     def restart(self, ranks: Sequence[int] | str | int | None = None) -> str:
@@ -86,14 +91,12 @@ class LivingPool:
             if len(chosen) < self.world_size:
                 return self._restart_ranks(chosen)
             self._exchange.forget_all()
-            on_background = self._hub.on_background
             with self._stopped_on_failure():
                 self._use(self._assembly.restart())
-            self._hub.on_background = on_background
         return "all ranks are fresh processes: their variables are gone"
 
     def _restart_ranks(self, ranks: RankSet) -> str:
-        done = self._hub.restart_ranks(ranks)
+        done = self.talk.restart_ranks(ranks)
         if done.failure:
             raise PoolBrokenError(
                 f"{ranks.describe()} could not be replaced: {done.failure}. "
@@ -220,7 +223,7 @@ class LivingPool:
     def observe(self) -> Diagnosed:
         """The same, with what it was found by. Raises as `diagnose`."""
         self._check_alive()
-        found = self._hub.diagnose(NO_RANKS)
+        found = self.talk.diagnose(NO_RANKS)
         self._seen_report, self._last_report = self._hub.last_report, found.report
         return found
 
@@ -228,7 +231,7 @@ class LivingPool:
         """What ranks tell of their threads, and what their agents see. Raises as `diagnose`."""
         self._check_alive()
         chosen = self.rank_set(ranks)
-        return self._hub.diagnose(chosen).only(chosen)
+        return self.talk.diagnose(chosen).only(chosen)
 
     def trace(self) -> list[dict[str, Any]]:
         """The last operations, a dict for each rank's part: ``pandas.DataFrame(pool.trace())``.
@@ -241,7 +244,7 @@ class LivingPool:
     def trace_rows(self) -> list[TraceRow]:
         """The last operations, the ranks side by side. Raises as `diagnose`."""
         self._check_alive()
-        views = self._hub.diagnose(NO_RANKS, last=RING_LENGTH).views
+        views = self.talk.diagnose(NO_RANKS, last=RING_LENGTH).views
         return rows_seen(views, self._cell_by_run)
 
     @property

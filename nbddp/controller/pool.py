@@ -40,6 +40,7 @@ class CellOptions:
     first_line: int = 1
     cell_name: str = "the cell"
     check: bool = False  #: ranks of several machines compare operations before each
+    parent_id: str = ""  #: id of the front end's request
 
 
 class Pool(LivingPool):
@@ -128,6 +129,7 @@ class Pool(LivingPool):
             first_line=options.first_line,
             on_mismatch=self._config.on_mismatch,
             check=options.check,
+            parent_id=options.parent_id,
         )
         refusal = self._hub.begin(run, RunRequested(execute, options.ranks, options.timeout_s))
         if refusal is not None:

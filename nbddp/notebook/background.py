@@ -13,7 +13,7 @@ import time
 
 from IPython.core.getipython import get_ipython
 
-from nbddp.controller.hub import BackgroundEvent
+from nbddp.controller.listeners import BackgroundEvent
 from nbddp.notebook.shown import Labels, labelled
 from nbddp.notebook.sinks import EarlierCellSink, Sink, TerminalSink
 from nbddp.wire.messages import ClearOutput, Output

@@ -101,7 +101,7 @@ def start(
         living = current_pool()
         if living is None:
             _current = Pool(options, Settings.from_env(), make_view, syntax.check_source)
-            _current.hub.on_background = Background(_current.world_size).put
+            _current.listeners.background = Background(_current.world_size).put
             return _current
     finally:
         _start_lock.release()

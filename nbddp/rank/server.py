@@ -18,18 +18,25 @@ import torch.distributed as dist
 import nbddp
 from nbddp.rank import environment, torch_private
 from nbddp.rank.collectives.service import Collectives
+from nbddp.rank.comms import Comms
+from nbddp.rank.debugging import Debugging
 from nbddp.rank.error_text import error_info
 from nbddp.rank.execution import CellExecutor
 from nbddp.rank.link import Link
 from nbddp.rank.shell import RankShell
+from nbddp.rank.side import Side
 from nbddp.rank.stdin import Stdin
 from nbddp.rank.variables import Variables
 from nbddp.wire.launch import RankLaunch
 from nbddp.wire.messages import (
     BindPushed,
+    CommToRank,
+    Complete,
+    Debug,
     Execute,
     Free,
     InputReply,
+    Inspect,
     Look,
     PullValue,
     PushValue,
@@ -62,6 +69,9 @@ class RankServer:
         self.link = Link(launch.agent_address, launch.identity, self._receive)
         self._shell = RankShell.instance(link=self.link, rank=launch.rank)
         self._stdin = Stdin(self._shell, self.link)
+        self._side = Side(self._shell, self.link)
+        self._comms = Comms(self._shell, self.link)
+        self._debugging = Debugging(self._shell, self.link)
         self._collectives = self._make_collectives()
         self._executor = CellExecutor(
             self._shell, self.link, self._loop, launch.rank, self._collectives
@@ -148,6 +158,12 @@ class RankServer:
                 self._answer_at_once(request)
             case Execute() | PullValue() | PushValue() | BindPushed() | ReleaseSegment() | Reform():
                 self._loop.call_soon_threadsafe(self._begin, request, buffers)
+            case Complete() | Inspect():
+                self._side.put(request)
+            case CommToRank():
+                self._comms.receive(request, buffers)
+            case Debug():
+                self._debugging.handle(request)
             case Synced():
                 pass  # for the link itself
             case _:

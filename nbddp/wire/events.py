@@ -6,7 +6,7 @@ Runs in: every process. Import them from `nbddp.wire.messages`.
 from typing import Any, Literal
 
 from nbddp.wire.observed import GroupMark, Mismatch, Operation, RankLook
-from nbddp.wire.parts import ErrorInfo, MessageBase, Node, Rank, RunId, Stream, ValueHeader
+from nbddp.wire.parts import CommType, ErrorInfo, MessageBase, Node, Rank, RunId, Stream, ValueHeader
 
 # --- agent -> hub ------------------------------------------------------------------------------
 
@@ -222,6 +222,52 @@ class Reformed(MessageBase, frozen=True):
     number: int
     rank: Rank
     error: ErrorInfo | None = None
+
+
+class Completed(MessageBase, frozen=True):
+    """Answer to `Complete`, as in Jupyter's ``complete_reply``."""
+
+    number: int
+    rank: Rank
+    matches: tuple[str, ...]
+    start: int  #: what the matches replace, in code points
+    end: int
+    metadata: dict[str, Any]
+
+
+class Inspected(MessageBase, frozen=True):
+    """Answer to `Inspect`, as in Jupyter's ``inspect_reply``."""
+
+    number: int
+    rank: Rank
+    found: bool
+    data: dict[str, Any]
+    metadata: dict[str, Any]
+
+
+class CommFromRank(MessageBase, frozen=True):
+    """A comm message of a widget in this rank for the front end, its buffers beside."""
+
+    run_id: RunId | None
+    rank: Rank
+    msg_type: CommType
+    content: dict[str, Any]  #: as in Jupyter's message
+    metadata: dict[str, Any]
+
+
+class Debugged(MessageBase, frozen=True):
+    """Answer to `Debug`: a response of the Debug Adapter Protocol."""
+
+    number: int
+    rank: Rank
+    content: dict[str, Any]
+
+
+class DebugEvent(MessageBase, frozen=True):
+    """An event of the Debug Adapter Protocol, which nobody has asked for."""
+
+    rank: Rank
+    content: dict[str, Any]
 
 
 class Sync(MessageBase, frozen=True):

@@ -16,9 +16,14 @@ from typing import TypeAlias
 from nbddp.wire.events import (
     AgentHello,
     ClearOutput,
+    CommFromRank,
+    Completed,
+    Debugged,
+    DebugEvent,
     Display,
     Freed,
     InputRequest,
+    Inspected,
     Looked,
     Output,
     Peeked,
@@ -39,12 +44,16 @@ from nbddp.wire.events import (
     ValuePulled,
     ValuePushed,
 )
-from nbddp.wire.parts import FreeReason, Node, OnMismatch, Rank, RunId, Stream
+from nbddp.wire.parts import CommType, FreeReason, Node, OnMismatch, Rank, RunId, Stream
 from nbddp.wire.requests import (
     BindPushed,
+    CommToRank,
+    Complete,
+    Debug,
     Execute,
     Free,
     InputReply,
+    Inspect,
     Interrupt,
     KillRanks,
     Look,
@@ -68,6 +77,14 @@ __all__ = [
     "AgentRequest",
     "BindPushed",
     "ClearOutput",
+    "CommFromRank",
+    "CommToRank",
+    "CommType",
+    "Complete",
+    "Completed",
+    "Debug",
+    "DebugEvent",
+    "Debugged",
     "Display",
     "Event",
     "Execute",
@@ -76,6 +93,8 @@ __all__ = [
     "Freed",
     "InputReply",
     "InputRequest",
+    "Inspect",
+    "Inspected",
     "Interrupt",
     "KillRanks",
     "Look",
@@ -135,6 +154,10 @@ RankRequest: TypeAlias = (
     | Look
     | Free
     | Reform
+    | Complete
+    | Inspect
+    | CommToRank
+    | Debug
     | Synced
     | Shutdown
 )
@@ -165,6 +188,11 @@ RankEvent: TypeAlias = (
     | Looked
     | Freed
     | Reformed
+    | Completed
+    | Inspected
+    | CommFromRank
+    | Debugged
+    | DebugEvent
     | Sync
 )
 Event: TypeAlias = AgentEvent | RankEvent

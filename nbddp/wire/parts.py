@@ -13,6 +13,8 @@ Node: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Stream: TypeAlias = Literal["stdout", "stderr"]
 InitMethod: TypeAlias = Literal["env", "tcp", "file", "none"]
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
+#: Jupyter's messages between the two ends of a comm.
+CommType: TypeAlias = Literal["comm_open", "comm_msg", "comm_close"]
 #: What a rank does that sees a mismatch before its data moves.
 OnMismatch: TypeAlias = Literal["raise", "warn", "off"]
 #: Why blocked operations are ended: decides what is raised in the user's code.

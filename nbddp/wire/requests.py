@@ -3,12 +3,13 @@
 Runs in: every process. Import them from `nbddp.wire.messages`.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from nbddp.wire.observed import GroupInfo
 from nbddp.wire.parts import (
+    CommType,
     FreeReason,
     MessageBase,
     OnMismatch,
@@ -88,6 +89,7 @@ class Execute(MessageBase, frozen=True):
     store_history: bool = True
     on_mismatch: OnMismatch = "raise"
     check: bool = False  #: ranks of several machines exchange fingerprints before each operation
+    parent_id: str = ""  #: id of the front end's request; an Output widget names it
 
 
 class InputReply(MessageBase, frozen=True):
@@ -169,6 +171,38 @@ class Reform(MessageBase, frozen=True):
     groups: tuple[GroupInfo, ...]
     group_count: int
     fresh: tuple[Rank, ...] = ()  #: ranks that have taken the place of others
+
+
+class Complete(MessageBase, frozen=True):
+    """Complete a name. Answered by `Completed`, by the side thread, also while a cell runs."""
+
+    number: int
+    code: str
+    cursor: Annotated[int, msgspec.Meta(ge=0)]  #: in code points
+
+
+class Inspect(MessageBase, frozen=True):
+    """Describe a name. Answered by `Inspected`, by the side thread, also while a cell runs."""
+
+    number: int
+    code: str
+    cursor: Annotated[int, msgspec.Meta(ge=0)]  #: in code points
+    detail_level: Literal[0, 1] = 0  #: 1: with its source
+
+
+class CommToRank(MessageBase, frozen=True):
+    """A comm message of the front end for a widget of this rank, its buffers beside. No answer."""
+
+    msg_type: CommType
+    content: dict[str, Any]  #: as in Jupyter's message
+    metadata: dict[str, Any]
+
+
+class Debug(MessageBase, frozen=True):
+    """A request of the Debug Adapter Protocol. Answered by `Debugged`."""
+
+    number: int
+    content: dict[str, Any]
 
 
 class Synced(MessageBase, frozen=True):

@@ -248,7 +248,7 @@ def test_what_a_given_up_cell_prints_later_is_not_in_the_next_one(
 ):
     pool = fresh_pool()
     late: list[object] = []
-    pool.hub.on_background = late.append
+    pool.listeners.background = late.append
     outcome = _interrupted(
         pool,
         "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nbddp.controller.hub import BackgroundEvent
+from nbddp.controller.listeners import BackgroundEvent
 from nbddp.controller.pool import Pool
 from nbddp.errors import CellError
 from tests.support.polling import poll_until
@@ -205,7 +205,7 @@ else:
 
 def test_a_thread_that_prints_between_cells(pool: Pool):
     seen: list[BackgroundEvent] = []
-    pool.hub.on_background = lambda event: seen.append(event) if event else None
+    pool.listeners.background = lambda event: seen.append(event) if event else None
     try:
         run_cell(
             pool,
@@ -221,7 +221,7 @@ thread.start()
         assert found == {(0, None), (1, None)}
         run_cell(pool, "thread.join(); _timer.join()")
     finally:
-        pool.hub.on_background = None
+        pool.listeners.background = lambda event: None
 
 
 def test_display_of_something_that_no_message_can_hold_is_an_error_of_the_cell(pool: Pool):

@@ -26,6 +26,7 @@ from nbddp.controller.states import (
     RankState,
     RunRequested,
 )
+from nbddp.controller.talking import Talk
 from nbddp.errors import PoolBrokenError
 from nbddp.settings import Settings
 from nbddp.wire import channels, codec
@@ -233,7 +234,7 @@ def test_a_second_cell_is_refused_by_the_hub(stage: Stage):
 
 def test_output_between_cells_goes_to_the_background(stage: Stage):
     seen: list[Event | None] = []
-    stage.hub.on_background = seen.append
+    stage.hub.listeners.background = seen.append
     stage.start()
     text = Output(run_id=None, rank=1, stream="stdout", text="later\n")
     stage.agent.send(text)
@@ -257,7 +258,7 @@ def in_thread(work: Callable[[], Any]) -> "queue.SimpleQueue[Any]":
 
 def test_a_diagnosis_is_asked_from_any_thread(stage: Stage):
     stage.start()
-    answer = in_thread(lambda: stage.hub.diagnose(RankSet()))
+    answer = in_thread(lambda: Talk(lambda: stage.hub).diagnose(RankSet()))
     look = stage.agent.next_request(Look)
     stage.agent.send(*(Looked(number=look.number, rank=rank, look=seen(rank)) for rank in (0, 1)))
     found = answer.get(timeout=10)
@@ -271,7 +272,7 @@ def test_whoever_asks_a_hub_that_has_ended_hears_so(stage: Stage):
     stage.hub.shut_down(0.1)
     assert stage.hub.join(10)
     with pytest.raises(PoolBrokenError, match=r"its hub has ended\. Next: %ddp stop"):
-        stage.hub.diagnose(RankSet())
+        Talk(lambda: stage.hub).diagnose(RankSet())
 
 
 def test_notices_go_to_the_cell(stage: Stage):
@@ -316,7 +317,7 @@ def test_notices_go_to_the_cell(stage: Stage):
 def test_a_cell_waits_for_the_pool_to_be_whole(stage: Stage):
     stage.start()
     seen_by_user: list[Event | None] = []
-    stage.hub.on_background = seen_by_user.append
+    stage.hub.listeners.background = seen_by_user.append
     stage.agent.send(RankExited(rank=1, pid=11, exit_code=-9, out_of_memory=False, last_output=""))
     poll_until(lambda: stage.hub.recovery.is_mending)
     run = Run("r", RankSet.all(2), 1000)
@@ -350,7 +351,7 @@ def test_a_cell_waits_for_the_pool_to_be_whole(stage: Stage):
 def test_ranks_are_restarted_from_any_thread(stage: Stage):
     stage.start()
     stage.hub.post(Configured(Config(on_death="keep")))
-    answer = in_thread(lambda: stage.hub.restart_ranks(RankSet.of([1])))
+    answer = in_thread(lambda: Talk(lambda: stage.hub).restart_ranks(RankSet.of([1])))
     assert stage.agent.next_request(KillRanks).ranks == (1,)
     stage.agent.send(RankExited(rank=1, pid=11, exit_code=-9, out_of_memory=False, last_output=""))
     poll_until(lambda: stage.agent.next_request(StartRanks).joins)

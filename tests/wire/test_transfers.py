@@ -77,7 +77,7 @@ def is_bound(stage: Stage) -> bool:
 
 def test_a_pull_ends_when_the_agent_ends(stage: Stage, exchange: Exchange):
     told: list[RankExited] = []
-    stage.hub.on_rank_exited = told.append
+    stage.hub.listeners.rank_exited = told.append
     pull = Waiting(lambda: exchange.pull("x", BOTH))
     stage.agent.next_request(PullValue)
     stage.agent.has_ended = True

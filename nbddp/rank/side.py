@@ -1,0 +1,40 @@
+"""What a rank answers while its main thread runs a cell: completion, inspection.
+
+Runs in: the rank process, thread ``nbddp-side``, which starts with the first question. It needs the
+GIL: a rank that is in a C call which holds it answers later, or too late. The I/O thread does not do
+this itself, since looking up names runs code of the user's objects, which may take its time.
+"""
+
+import queue
+import threading
+import traceback
+
+from nbddp.rank import inspection
+from nbddp.rank.link import Link
+from nbddp.rank.shell import RankShell
+from nbddp.wire.messages import Complete, Inspect
+
+
+class Side:
+    """Takes questions from the I/O thread."""
+
+    def __init__(self, shell: RankShell, link: Link) -> None:
+        self._shell = shell
+        self._link = link
+        self._questions: queue.SimpleQueue[Complete | Inspect] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def put(self, question: Complete | Inspect) -> None:
+        """Answer it soon. Called by the I/O thread."""
+        self._questions.put(question)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="nbddp-side", daemon=True)
+            self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            question = self._questions.get()
+            try:
+                self._link.send(inspection.answer(self._shell, question))
+            except Exception:  # noqa: BLE001 - of the user's objects, or of IPython: no answer
+                traceback.print_exc()
