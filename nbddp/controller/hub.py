@@ -51,8 +51,8 @@ from nbddp.wire.messages import (
     ClearOutput,
     CommFromRank,
     Completed,
-    Debugged,
     DebugEvent,
+    Debugged,
     Display,
     Event,
     InputRequest,
@@ -77,6 +77,7 @@ from nbddp.wire.ranks import RankSet
 _TICK_S = 0.5
 
 StartResult: TypeAlias = AnnounceUp | AnnounceFailure
+
 
 class HubThread:
     """Routes messages between agents and whoever waits for them."""
@@ -294,20 +295,18 @@ class HubThread:
                 self._feed(AgentExited(node, agent.exit_code(), agent.last_output()))
                 agent.kill_ranks([i.pid for i in self.machine.ranks.values() if i.node == node])
 
-    def _route(self, event: Event, frames: list[bytes]) -> None:
+    def _route(self, event: Event, frames: list[bytes]) -> None:  # noqa: PLR0912 - a case a kind
         match event:
             case Output() | Display() | Result() | ClearOutput():
                 if self._run is not None and event.run_id == self._run.run_id:
                     self._run.put(event)
                 else:
                     self.listeners.background(event)
-            case InputRequest() | RunStarted():
+            case InputRequest() | RunStarted() | RunFinished():
                 if self._run is not None and event.run_id == self._run.run_id:
                     self._run.put(event)
-            case RunFinished():
-                if self._run is not None and event.run_id == self._run.run_id:
-                    self._run.put(event)
-                self._feed(event)
+                if isinstance(event, RunFinished):
+                    self._feed(event)
             case ValuePulled() | ValuePushed():
                 transfer = self._transfers.get(event.request_id)
                 if transfer is None or not transfer.put(event, frames):

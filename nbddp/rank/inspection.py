@@ -20,9 +20,7 @@ def answer(shell: RankShell, question: Complete | Inspect) -> Completed | Inspec
 def _complete(shell: RankShell, question: Complete) -> Completed:
     with provisionalcompleter():
         code = question.code
-        found = list(
-            rectify_completions(code, shell.Completer.completions(code, question.cursor))
-        )
+        found = list(rectify_completions(code, shell.Completer.completions(code, question.cursor)))
     return Completed(
         number=question.number,
         rank=shell.rank,

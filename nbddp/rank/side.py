@@ -1,7 +1,7 @@
 """What a rank answers while its main thread runs a cell: completion, inspection.
 
-Runs in: the rank process, thread ``nbddp-side``, which starts with the first question. It needs the
-GIL: a rank that is in a C call which holds it answers later, or too late. The I/O thread does not do
+Runs in: the rank process, thread ``nbddp-side``, which starts with the first question. It needs
+the GIL: a rank in a C call that holds it answers later, or too late. The I/O thread does not do
 this itself, since looking up names runs code of the user's objects, which may take its time.
 """
 

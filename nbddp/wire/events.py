@@ -6,7 +6,16 @@ Runs in: every process. Import them from `nbddp.wire.messages`.
 from typing import Any, Literal
 
 from nbddp.wire.observed import GroupMark, Mismatch, Operation, RankLook
-from nbddp.wire.parts import CommType, ErrorInfo, MessageBase, Node, Rank, RunId, Stream, ValueHeader
+from nbddp.wire.parts import (
+    CommType,
+    ErrorInfo,
+    MessageBase,
+    Node,
+    Rank,
+    RunId,
+    Stream,
+    ValueHeader,
+)
 
 # --- agent -> hub ------------------------------------------------------------------------------
 

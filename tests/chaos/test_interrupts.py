@@ -114,7 +114,9 @@ def test_a_second_interrupt_always_gives_the_prompt_back(
 def test_a_rank_that_comes_back_late_can_be_used_again(fresh_pool: Callable[..., Pool]):
     pool = fresh_pool()
     outcome = _interrupted(
-        pool, "if rank: sum(range(50_000_000))  # about a second of C, which no signal ends", presses=2
+        pool,
+        "if rank: sum(range(50_000_000))  # about a second of C, which no signal ends",
+        presses=2,
     )
     assert outcome.ranks("unfinished").ranks == (1,)
     poll_until(lambda: all(info.state is RankState.IDLE for info in pool.ranks()))

@@ -351,6 +351,7 @@ def test_a_cell_waits_for_the_pool_to_be_whole(stage: Stage):
 def test_ranks_are_restarted_from_any_thread(stage: Stage):
     stage.start()
     stage.hub.post(Configured(Config(on_death="keep")))
+    poll_until(lambda: stage.hub.recovery.config.on_death == "keep")
     answer = in_thread(lambda: Talk(lambda: stage.hub).restart_ranks(RankSet.of([1])))
     assert stage.agent.next_request(KillRanks).ranks == (1,)
     stage.agent.send(RankExited(rank=1, pid=11, exit_code=-9, out_of_memory=False, last_output=""))

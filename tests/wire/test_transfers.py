@@ -118,6 +118,7 @@ def test_a_transfer_ends_when_the_hub_ends(stage: Stage, exchange: Exchange, ver
 def test_a_transfer_that_comes_after_a_rank_has_exited_is_refused(stage: Stage, exchange: Exchange):
     gone = RankExited(rank=1, pid=1, exit_code=-9, out_of_memory=False, last_output="")
     stage.hub.post(Configured(Config(on_death="keep")))
+    poll_until(lambda: stage.hub.recovery.config.on_death == "keep")
     stage.agent.send(gone)
     poll_until(lambda: stage.hub.machine.ranks[1].exited is not None)
     with pytest.raises(PoolBrokenError, match="rank 1 has exited; no variable was changed"):
