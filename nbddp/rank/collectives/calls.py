@@ -26,10 +26,14 @@ def _all_reduce(
     tensor = tensors[0] if type(tensors) is list or not _is_tensor(tensors) else tensors
     # Reading and comparing a ReduceOp takes 2 us; see `torch_private.hook_options`.
     op = getattr(options, "nbddp_op", None)
-    if op is None:
+    if op is not None:
+        number = id(op)
+    else:
         op = getattr(options, "reduceOp", options)
         op = getattr(op, "op", op)
-    key = (id(op), tensor.dtype, tensor.shape)
+        # Not its id: what C++ hands out, to DDP for example, is another object each time.
+        number = -1 if op is None else int(op)
+    key = (number, tensor.dtype, tensor.shape)
     known = recorder.signatures.known.get(key)
     if known is not None:
         return known
