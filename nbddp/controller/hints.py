@@ -90,6 +90,8 @@ def _wrong_group(cause: Cause, operation: Operation, words: Words) -> Iterator[s
                         f"rank {rank} calls the same {other.signature.op} on {there.label}: is one "
                         f"of the two groups the wrong one?"
                     )
+                    if cause.kind == "group-cycle":
+                        return  # it is the same with each of the others
 
 
 def _fewer_turns(cause: Cause, operation: Operation, graph: WaitFor) -> Iterator[str]:

@@ -9,7 +9,7 @@ from nbddp.controller.causes import Cause
 from nbddp.controller.hints import suspicions
 from nbddp.controller.report import Finding
 from nbddp.controller.waitfor import Disagreement
-from nbddp.controller.wording import Words, brought, quote, start, verb
+from nbddp.controller.wording import Words, brought, exit_phrase, quote, start, verb
 from nbddp.wire.observed import Operation
 from nbddp.wire.ranks import RankSet
 
@@ -96,11 +96,11 @@ class _Teller:
             for rank in self.culprits
             if (text := self.words.graph.views[rank].exit_text)
         ]
-        if len(self.culprits) == 1 and exits:
-            exits = [exits[0].partition(": ")[2]]
         how = f" ({'; '.join(exits)})" if exits else ""
+        if len(self.culprits) == 1:
+            how = exit_phrase(self.words.graph.views[self.culprits.ranks[0]])[len("exited") :]
         they_wait = self._they_wait()
-        headline = f"{start(self.culprits)} {verb(self.culprits, 'is', 'are')} dead{how}"
+        headline = f"{start(self.culprits)} exited{how}"
         if they_wait:
             headline += f"; {they_wait}"
         return (
@@ -362,4 +362,6 @@ def _agree(disagreement: Disagreement) -> str:
     if "op" in fields:
         return "Call the same operations in the same order on all ranks of the group."
     names = list(dict.fromkeys(_HUMAN_FIELDS.get(name, name) for name in fields))
-    return f"Make {' and '.join(names)} fit on all ranks of the group."
+    if "split sizes" in names:
+        return "What one rank sends to another is what that one must expect: compare the splits."
+    return f"Use the same {' and '.join(names)} on all ranks of the group."

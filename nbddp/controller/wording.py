@@ -3,6 +3,7 @@
 Runs in: the notebook's process. Pure.
 """
 
+import re
 from collections.abc import Iterable
 
 from nbddp.controller.history import RankView, is_stumble
@@ -12,6 +13,16 @@ from nbddp.wire.observed import Operation, Signature, Site
 from nbddp.wire.ranks import Rank, RankSet
 
 _SECOND = 1_000_000_000
+_FIRST_WORD = re.compile(r"^\w+")
+_PLURAL = {
+    "waits": "wait",
+    "is": "are",
+    "has": "have",
+    "was": "were",
+    "does": "do",
+    "runs": "run",
+    "takes": "take",
+}
 
 
 class Words:
@@ -109,10 +120,13 @@ class Words:
         if view.state == "raised":
             before = f"after {self.name(newest)}" if newest else "before any operation"
             site = view.error_site or (newest.site if newest else None)
-            return f"raised {view.error or 'an error'}, {before}", site
+            error = view.error or "an error"
+            if error.startswith("Collective"):
+                error = error.partition(":")[0]  # what it says stands above
+            return f"raised {error}, {before}", site
         text = "has finished the cell"
         if view.state == "dead":
-            text = f"is dead ({view.exit_text})" if view.exit_text else "is dead"
+            text = exit_phrase(view)
         if newest is None:
             return f"{text} without an operation", None
         if newest.state == "failed" and not is_stumble(newest):
@@ -130,6 +144,14 @@ class Words:
         """Several of them, in order."""
         known = sorted(set(ranks) & set(self.graph.views))
         return {rank: self.rank(rank, pg_id) for rank in known}
+
+
+def exit_phrase(view: RankView) -> str:
+    """``exited with SIGKILL (signal 9)``, ``exited with code 3``."""
+    if not view.exit_text:
+        return "exited"
+    how = view.exit_text.removeprefix("exit ")
+    return f"exited, {how}" if how.startswith("ended") else f"exited with {how}"
 
 
 def operation_name(operation: Operation, *, with_tag: bool = True) -> str:
@@ -178,6 +200,12 @@ def brought(signature: Signature, fields: Iterable[str]) -> str:
 def verb(ranks: RankSet, singular: str, plural: str) -> str:
     """The form that fits."""
     return singular if len(ranks) == 1 else plural
+
+
+def in_plural(what: str) -> str:
+    """What one rank does, as said of several: ``waits in ...`` becomes ``wait in ...``."""
+    what = _FIRST_WORD.sub(lambda found: _PLURAL.get(found[0], found[0]), what)
+    return what.replace("; its ", "; their ")
 
 
 def start(ranks: RankSet) -> str:

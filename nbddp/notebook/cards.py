@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from nbddp.controller.history import RankView
 from nbddp.controller.report import Finding, Kind, PerRank, Report
 from nbddp.controller.trace import rows_seen
+from nbddp.controller.wording import in_plural
 from nbddp.notebook.stacks import stacks
 from nbddp.notebook.tables import (
     FAINT_LINE,
@@ -40,17 +41,7 @@ _MAX_TITLE = 300
 #: Operations with a shorter time-out are left to it; see ``Settings.own_timeout_s``.
 _OWN_TIMEOUT_MS = 60_000
 #: What a rank does is told of one rank; here of several.
-_FIRST_WORD = re.compile(r"^\w+")
-_PLURAL = {
-    "waits": "wait",
-    "is": "are",
-    "has": "have",
-    "was": "were",
-    "does": "do",
-    "runs": "run",
-    "takes": "take",
-}
-_ITS, _THEIR = "; its ", "; their "
+_RANKS = re.compile(r"\branks? \d[\d,]*-[\d,-]*\d")
 #: How a title begins, where the finding is proven.
 _PROVEN_TITLES: Mapping[Kind, str] = {
     "dead-rank": "Dead rank",
@@ -129,8 +120,7 @@ class _Line:
         """``wait in all_reduce #17 for 3.2 s``, behind the ranks."""
         what = self.what
         if len(self.ranks) > 1:
-            what = _FIRST_WORD.sub(lambda found: _PLURAL.get(found[0], found[0]), what)
-            what = what.replace(_ITS, _THEIR)
+            what = in_plural(what)
         since = "" if self.since_s is None else f" for {duration(self.since_s * 1e9)}"
         return f"{what}{since}"
 
@@ -307,7 +297,7 @@ def _html(sections: Sequence[_Section], details: str) -> str:
             if told.kind
             else ""
         )
-        parts.append(f'<div style="{gap}"><b>{escape(told.title)}</b>{kind}</div>')
+        parts.append(f'<div style="{gap}"><b>{_unbroken(told.title)}</b>{kind}</div>')
         parts.append(_html_lines(told.lines))
         if told.more:
             parts.append(f'<div style="{_FAINT}">{escape(told.more)}</div>')
@@ -347,10 +337,17 @@ def _html_lines(lines: Sequence[_Line]) -> str:
 
 def _with_code(text: str) -> str:
     """Escaped, with what stands between backquotes as code."""
-    parts = escape(text).split("`")
+    parts = text.split("`")
     if len(parts) % 2 == 0:
-        return "`".join(parts)
-    return "".join(f"<code>{part}</code>" if n % 2 else part for n, part in enumerate(parts))
+        return _unbroken(text)
+    return "".join(
+        f"<code>{escape(part)}</code>" if n % 2 else _unbroken(part) for n, part in enumerate(parts)
+    )
+
+
+def _unbroken(text: str) -> str:
+    """Escaped; the hyphen in "ranks 0-1" is no place to break a line."""
+    return _RANKS.sub(r'<span style="white-space:nowrap">\g<0></span>', escape(text))
 
 
 def _details(report: Report, told: Sequence[_Told], views: Mapping[int, RankView]) -> str:

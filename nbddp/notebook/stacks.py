@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nbddp.controller.history import RankView
+from nbddp.controller.wording import in_plural
 from nbddp.notebook.tables import (
     WIDTH,
     clean,
@@ -53,7 +54,8 @@ def stacks(views: Mapping[int, RankView], ranks: RankSet | None = None) -> dict[
     told = [
         (
             name_ranks(RankSet.of(found)),
-            block.doing + (f" for {duration(since_ns[block])}" if since_ns[block] else ""),
+            (block.doing if len(found) == 1 else in_plural(block.doing))
+            + (f" for {duration(since_ns[block])}" if since_ns[block] else ""),
             block.lines,
         )
         for block, found in sorted(ranks_by_block.items(), key=lambda pair: pair[1])

@@ -173,11 +173,11 @@ def test_a_dead_rank():
     finding = only(pool)
     assert told(finding) == ("dead-rank", "2", "0-1")
     assert finding.headline == (
-        "Rank 2 is dead (SIGKILL (signal 9)); rank 0 waits for it in all_reduce #2."
+        "Rank 2 exited with SIGKILL (signal 9); rank 0 waits for it in all_reduce #2."
     )
     assert "Rank 1 waits for rank 0 in turn." in finding.explanation
     assert finding.ranks[2].what == (
-        "is dead (SIGKILL (signal 9)); its last operation was barrier #1"
+        "exited with SIGKILL (signal 9); its last operation was barrier #1"
     )
 
 

@@ -58,7 +58,7 @@ def test_of_two_ranks_both_are_named():
         "Rank 0 called all_reduce of float32[2, 3], rank 1 called all_reduce of float32[2, 4], "
         "as collective #1 of the default group."
     )
-    assert finding.next_step == "Make shape fit on all ranks of the group."
+    assert finding.next_step == "Use the same shape on all ranks of the group."
 
 
 def test_without_a_majority_all_are_named():
@@ -277,7 +277,7 @@ def test_records_are_compared_after_the_cell():
         "that does not hang, but the results are not what was meant."
     )
     assert finding.next_step == (
-        "Make dtype fit on all ranks of the group. Do not trust what came out."
+        "Use the same dtype on all ranks of the group. Do not trust what came out."
     )
 
 

@@ -61,7 +61,7 @@ def test_equal_stacks_are_shown_once():
     }
     bundle = stacks(found)
     assert bundle["text/plain"].splitlines() == [
-        "ranks 0-1,3: waits in all_reduce #1 for 950 ms",
+        "ranks 0-1,3: wait in all_reduce #1 for 950 ms",
         "    cell [2], line 8, in step  dist.all_reduce(x)",
         "    cell [4], line 5           step(x)",
         "rank 2: runs sleep()",
@@ -144,7 +144,7 @@ def test_a_rank_that_tells_nothing_is_seen_from_outside():
 
 def test_many_ranks_in_the_same_place_stay_small():
     bundle = stacks({rank: waiting(rank, since=1) for rank in range(512)})
-    assert bundle["text/plain"].startswith("ranks 0-511: waits in all_reduce #1")
+    assert bundle["text/plain"].startswith("ranks 0-511: wait in all_reduce #1")
     assert len(bundle["text/html"]) < 1000
 
 
@@ -157,7 +157,7 @@ def test_what_differs_in_numbers_only_is_folded():
         main = ThreadLook(name="MainThread", is_main=True, wait=wait, stack=(LINE,))
         views[rank] = RankView(rank, "running", look=look(rank, [main], recorder.operations))
     assert stacks(views)["text/plain"].splitlines() == [
-        "ranks 0-63: waits in send to rank … for 1.0 s",
+        "ranks 0-63: wait in send to rank … for 1.0 s",
         "    cell [4], line 5  step(x)",
     ]
 
