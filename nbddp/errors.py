@@ -177,7 +177,7 @@ class CollectiveAbortedError(_CollectiveError):
 
 
 class CollectiveFailedError(_CollectiveError):
-    """The connection to another member was lost; the text is torch's. Raised on ranks."""
+    """The connection to another member was lost; torch's text is below. Raised on ranks."""
 
 
 class CollectiveMismatchError(_CollectiveError):

@@ -196,7 +196,9 @@ class TracedGroup(dist.ProcessGroup):
 def lost(error: BaseException) -> CollectiveFailedError | None:
     """What to raise for an error of torch's that says that another member is gone."""
     text = str(error)
-    return CollectiveFailedError(text) if any(words in text for words in _LOST) else None
+    if not any(words in text for words in _LOST):
+        return None
+    return CollectiveFailedError(f"the connection to another member of the group was lost\n{text}")
 
 
 class Waiting:
