@@ -151,7 +151,10 @@ class Agent:
             case Peek():
                 for process in self._living(request.ranks):
                     now = time.monotonic()
-                    self._peeks.begin(request.number, process, native=request.native, now=now)
+                    if request.stack:
+                        self._peeks.begin(request.number, process, native=request.native, now=now)
+                    else:
+                        self._peeks.glance(request.number, process)
             case Interrupt():
                 for process in self._living(request.ranks):
                     if request.run_id in (process.pipes.run_id, process.pulling):

@@ -227,6 +227,11 @@ class LivingPool:
         self._seen_report, self._last_report = self._hub.last_report, found.report
         return found
 
+    def survey(self) -> Diagnosed:
+        """What each rank does and takes; the report is empty. Raises as `diagnose`."""
+        self._check_alive()
+        return self.talk.survey()
+
     def stacks(self, ranks: Sequence[int] | str | int | None = None) -> Diagnosed:
         """What ranks tell of their threads, and what their agents see. Raises as `diagnose`."""
         self._check_alive()

@@ -66,6 +66,7 @@ class Eyes:
         ranks: Iterable[Rank] | None = None,
         *,
         last: int = 64,
+        memory: bool = False,
     ) -> tuple[int, list[Action]]:
         """Ask ranks, all that live by default, what they do; gives the question's number."""
         alive = self._pool.in_state(RankState.IDLE, RankState.BUSY)
@@ -77,7 +78,8 @@ class Eyes:
 
         until = now + self._settings.look_timeout_s
         self._questions.ask("look", number, asked, until=until, then=looked)
-        return number, [TellRanks(asked, Look(number=number, last=last))] if asked else []
+        request = Look(number=number, last=last, memory=memory)
+        return number, [TellRanks(asked, request)] if asked else []
 
     def peek(
         self,
@@ -88,18 +90,24 @@ class Eyes:
         *,
         limit_s: float | None = None,
         native: bool = False,
+        glance: RankSet = NO_RANKS,
     ) -> tuple[int, list[Action]]:
-        """Have ranks described by their agents, which adds to ``views``."""
+        """Have ranks described by their agents, which adds to ``views``.
+
+        Those in ``glance`` are not disturbed: only their processes are looked at.
+        """
         number = self._questions.new_number()
 
         def peeked(answers: Answers, now: float) -> list[Action]:
             return then(with_peeks(views, answers), answers, now)
 
         until = now + (self._settings.look_timeout_s if limit_s is None else limit_s)
-        self._questions.ask("peek", number, ranks, until=until, then=peeked)
+        asked_all = RankSet.of((*ranks, *glance))
+        self._questions.ask("peek", number, asked_all, until=until, then=peeked)
         return number, [
-            TellAgent(node, Peek(number=number, ranks=on_node, native=native))
-            for node, on_node in self._pool.by_node(ranks).items()
+            TellAgent(node, Peek(number=number, ranks=on_node, native=native, stack=stack))
+            for asked, stack in ((ranks, True), (glance, False))
+            for node, on_node in self._pool.by_node(asked).items()
         ]
 
     def views(self, answers: Answers) -> Views:
@@ -143,6 +151,10 @@ class Eyes:
 
         def looked(views: Views, now: float) -> list[Action]:
             alive = self._pool.in_state(RankState.IDLE, RankState.BUSY)
+            if requested.survey:
+                silent = self.silent(views)
+                surveyed = partial(self._surveyed, requested.number)
+                return self.peek(silent, views, now, surveyed, glance=alive - silent)[1]
             asked = set(self.silent(views)) | (set(requested.peek) & set(alive))
             then = partial(self._diagnosed, requested.number)
             if not asked:
@@ -151,14 +163,22 @@ class Eyes:
             return self.peek(RankSet.of(asked), views, now, then, limit_s=_PEEK_S, native=native)[1]
 
         ranks = NO_RANKS if self._pool.spec.plain else None  # plain ranks do not tell
-        return self.look(now, looked, ranks, last=requested.last)[1]
+        return self.look(now, looked, ranks, last=requested.last, memory=requested.survey)[1]
+
+    def _surveyed(self, number: int, views: Views, answers: Answers, now: float) -> list[Action]:
+        return self._answered(number, Report(self.run_id), views, answers)
 
     def _diagnosed(self, number: int, views: Views, answers: Answers, now: float) -> list[Action]:
+        return self._answered(number, self.diagnose(views, now), views, answers)
+
+    def _answered(
+        self, number: int, report: Report, views: Views, answers: Answers
+    ) -> list[Action]:
         peeks = {rank: found for rank, found in answers.items() if isinstance(found, Peeked)}
         return [
             Diagnosed(
                 number=number,
-                report=self.diagnose(views, now),
+                report=report,
                 looks={rank: view.look for rank, view in views.items() if view.look is not None},
                 peeks=peeks,
                 silent=self.silent(views) - RankSet.of(peeks),

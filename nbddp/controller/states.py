@@ -212,6 +212,8 @@ class DiagnoseRequested:
     number: int
     peek: RankSet = NO_RANKS  #: these are described by their agents too
     last: int = 64  #: operations that each rank tells though they are complete
+    #: For ``%ddp status``: the memory of all, and no report.
+    survey: bool = False
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,14 @@ class Talk:
             Diagnosed, lambda number: hub.post(DiagnoseRequested(number, peek, last))
         )
 
+    def survey(self) -> Diagnosed:
+        """Look at all ranks, and at their memory; its report is empty. Raises as `diagnose`."""
+        hub = self._hub()
+        return hub.replies.ask(
+            Diagnosed,
+            lambda number: hub.post(DiagnoseRequested(number, last=1, survey=True)),
+        )
+
     def restart_ranks(self, ranks: RankSet) -> RanksRestarted:
         """Put fresh processes in the place of ranks, and wait for them. Raises as `diagnose`."""
         hub = self._hub()

@@ -107,6 +107,7 @@ class Peeked(MessageBase, frozen=True):
     native: str = ""  #: with native frames, where py-spy is installed
     process_state: str = ""  #: of the main thread: R, S, D, T (stopped), Z
     cpu_s: float = 0.0  #: processor time of the main thread so far
+    memory_bytes: int = 0  #: resident, of the process and its children; 0: not known
 
 
 # --- rank -> hub -------------------------------------------------------------------------------

@@ -157,6 +157,7 @@ class RankLook(_Part, frozen=True):
     operations: tuple[Operation, ...] = ()
     group_count: int = 0  #: torch's counter for the names of groups
     is_fresh: bool = False  #: it took the place of a rank that died; its variables are new
+    gpu_bytes: int = 0  #: that torch holds on the device, if the look asked for it
 
 
 class Mismatch(_Part, frozen=True):

@@ -52,6 +52,7 @@ class Peek(MessageBase, frozen=True):
     number: int
     ranks: tuple[Rank, ...]
     native: bool = False  #: with native frames, which takes a second or more
+    stack: bool = True  #: False: no signal is sent, and no records are read
 
 
 class Interrupt(MessageBase, frozen=True):
@@ -140,6 +141,7 @@ class Look(MessageBase, frozen=True):
 
     number: int
     last: Annotated[int, msgspec.Meta(ge=0)] = 64  #: operations that are told though complete
+    memory: bool = False  #: with ``gpu_bytes``
 
 
 class Free(MessageBase, frozen=True):

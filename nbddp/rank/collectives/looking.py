@@ -10,6 +10,8 @@ import time
 import types
 from pathlib import Path
 
+import torch
+
 from nbddp.rank import torch_private
 from nbddp.rank.collectives import joining
 from nbddp.rank.collectives.recorder import Recorder
@@ -40,8 +42,8 @@ class Looking:
         self.is_fresh = False
         self._ticks: dict[int, int] = {}  # processor time of threads at the last look
 
-    def look(self, last: int = 64) -> RankLook:
-        """Now, with the last operations."""
+    def look(self, last: int = 64, *, memory: bool = False) -> RankLook:
+        """Now, with the last operations; and what torch holds on the GPU, if asked for."""
         recorder = self._recorder
         recorder.sweep()
         version = recorder.writer.version
@@ -59,6 +61,7 @@ class Looking:
             operations=recorder.operations(last),
             group_count=torch_private.group_count(),
             is_fresh=self.is_fresh,
+            gpu_bytes=_gpu_bytes() if memory else 0,
         )
 
     def _threads(self, waits: dict[int, tuple[int, int]]) -> list[ThreadLook]:
@@ -146,6 +149,13 @@ def _has(frame: types.FrameType | None, functions: tuple[tuple[str, str], ...]) 
             return True
         frame = frame.f_back
     return False
+
+
+def _gpu_bytes() -> int:
+    """What torch has taken from its current device; it does not touch the device."""
+    if not torch.cuda.is_initialized():
+        return 0
+    return sum(torch.cuda.memory_reserved(index) for index in range(torch.cuda.device_count()))
 
 
 def _sleeping_ticks(native: int) -> int | None:

@@ -100,5 +100,7 @@ class Collectives:
         if isinstance(request, Free):
             return self._freeing.handle(request)
         return Looked(
-            number=request.number, rank=self.recorder.rank, look=self._looking.look(request.last)
+            number=request.number,
+            rank=self.recorder.rank,
+            look=self._looking.look(request.last, memory=request.memory),
         )
