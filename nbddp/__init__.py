@@ -76,16 +76,21 @@ def sync(*objects: Any, src: int | None = None, group: Any = None) -> None:
 
 
 def load_ipython_extension(shell: "InteractiveShell") -> None:
-    """``%load_ext nbddp``: register ``%ddp`` and ``%%ddp``."""
+    """``%load_ext nbddp``: register ``%ddp``, ``%%ddp`` and ``%%local``."""
+    from nbddp.notebook import auto, completion
     from nbddp.notebook.magics import DdpMagics
 
     shell.register_magics(DdpMagics)
+    auto.install(shell)
+    completion.install(shell)
 
 
 def unload_ipython_extension(shell: "InteractiveShell") -> None:
     """``%unload_ext nbddp``: stop the pool and forget the magics."""
-    from nbddp.notebook import session
+    from nbddp.notebook import auto, completion, session
 
+    auto.uninstall(shell)
+    completion.uninstall(shell)
     living = session.current_pool()
     if living is not None:
         living.stop()

@@ -7,12 +7,15 @@ this itself, since looking up names runs code of the user's objects, which may t
 
 import queue
 import threading
-import traceback
+import time
 
 from nbddp.rank import inspection
 from nbddp.rank.link import Link
 from nbddp.rank.shell import RankShell
 from nbddp.wire.messages import Complete, Inspect
+
+#: Nobody waits longer than that for an answer.
+_STALE_S = 1.0
 
 
 class Side:
@@ -21,20 +24,24 @@ class Side:
     def __init__(self, shell: RankShell, link: Link) -> None:
         self._shell = shell
         self._link = link
-        self._questions: queue.SimpleQueue[Complete | Inspect] = queue.SimpleQueue()
+        self._questions: queue.SimpleQueue[tuple[float, Complete | Inspect]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def put(self, question: Complete | Inspect) -> None:
         """Answer it soon. Called by the I/O thread."""
-        self._questions.put(question)
+        self._questions.put((time.monotonic(), question))
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="nbddp-side", daemon=True)
             self._thread.start()
 
     def _serve(self) -> None:
+        inspection.prepare(self._shell)
         while True:
-            question = self._questions.get()
+            asked_at, question = self._questions.get()
+            if time.monotonic() - asked_at > _STALE_S:
+                continue
             try:
                 self._link.send(inspection.answer(self._shell, question))
-            except Exception:  # noqa: BLE001 - of the user's objects, or of IPython: no answer
-                traceback.print_exc()
+            except Exception:  # noqa: BLE001 - of the user's objects, or of IPython
+                # Silently: who pressed Tab has asked for names, not for a traceback in a cell.
+                self._link.send(inspection.nothing(self._shell.rank, question))

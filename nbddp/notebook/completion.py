@@ -1,0 +1,266 @@
+"""Completion and inspection in ``%%ddp`` cells, by the names that live in a rank.
+
+Runs in: the notebook's process, thread of whoever asks: the kernel's main thread or a subshell's.
+
+    Tab --> kernel.do_complete --> complete --> Pool.talk --> nbddp-side of the rank
+                                      |
+                                      +--> None: the notebook's own completer, as ever
+
+Whatever goes wrong here, nobody is told: who pressed Tab gets what the notebook itself knows.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from IPython.core.completer import (
+    CompletionContext,
+    SimpleCompletion,
+    SimpleMatcherResult,
+    context_matcher,
+)
+from IPython.core.interactiveshell import InteractiveShell
+from msgspec.structs import replace
+
+from nbddp.controller.states import RankState
+from nbddp.errors import BadOptionError
+from nbddp.notebook import commands, session
+from nbddp.wire.messages import Completed, Inspected
+from nbddp.wire.ranks import RankSet
+
+#: A rank that has not answered by then is not waited for.
+LIMIT_S = 0.25
+
+#: The line of the magic, and what IPython lets stand in front of it.
+_CELL_LINE = re.compile(r"\s*%%ddp(?=\s|\Z)(?P<words>[^\n]*)(?P<end>\n|\Z)")
+_LINE = re.compile(r"\s*(?:[\w, ]+=\s*)?%ddp(?:[ \t]+(?P<words>.*))?\Z")
+_VERB_IN_HELP = re.compile(r"(?:\w+ = )?(?P<name>%%?ddp(?: \w+)?)(?P<rest>.*)")
+_OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
+#: ``--out merged|ranks`` and ``name=VALUE``: what may stand behind an option.
+_CHOICE = re.compile(r"(?P<option>--[a-z][\w-]*) (?P<values>\w+(?:\|\w+)+)")
+_TYPES_KEY = "_jupyter_types_experimental"
+
+
+@dataclass(frozen=True)
+class Body:
+    """The part of a cell that runs on ranks."""
+
+    start: int  #: in code points from the beginning of the cell
+    words: str = ""  #: behind ``%%ddp``
+
+
+def _is_never(code: str) -> bool:
+    """Only ``%%ddp`` cells run on ranks."""
+    return False
+
+
+#: Whether a cell without ``%%ddp`` runs on the ranks too. Auto mode puts its own in place.
+is_taken_by_auto_mode: Callable[[str], bool] = _is_never
+
+
+def is_distributed(code: str) -> Body | None:
+    """What of a cell runs on ranks; None: nothing."""
+    found = _CELL_LINE.match(code)
+    if found is not None:
+        # Without a line end behind it, the cursor is still on the line of the magic.
+        return Body(found.end() + (not found["end"]), found["words"])
+    return Body(0) if is_taken_by_auto_mode(code) else None
+
+
+def complete(code: str, cursor: int) -> Completed | None:
+    """What may stand at ``cursor`` (in code points), as ``complete_reply`` tells it.
+
+    Returns:
+        None: that is the notebook's own business, or the rank did not answer in time.
+    """
+    try:
+        return _complete(code, cursor)
+    except Exception:  # noqa: BLE001 - see the module's docstring
+        return None
+
+
+def inspect(code: str, cursor: int, detail_level: int = 0) -> Inspected | None:
+    """What stands at ``cursor``, as ``inspect_reply`` tells it; None as in `complete`."""
+    try:
+        body = is_distributed(code)
+        if body is None or cursor < body.start:
+            return None
+        rank = _rank_of(body)
+        if rank is None:
+            return None
+        shifted = code[body.start :], cursor - body.start
+        return session.pool().talk.inspect(rank, *shifted, detail_level, LIMIT_S)
+    except Exception:  # noqa: BLE001 - likewise
+        return None
+
+
+def _complete(code: str, cursor: int) -> Completed | None:
+    line = code[code.rfind("\n", 0, cursor) + 1 : cursor]
+    body = is_distributed(code)
+    if body is not None and cursor < body.start:
+        return _complete_line(line, "%%ddp", cursor)
+    if (found := _LINE.match(line)) is not None and found["words"] is not None:
+        return _complete_line(line, "%ddp", cursor)
+    if body is None:
+        return None
+    rank = _rank_of(body)
+    if rank is None:
+        return None
+    answer = session.pool().talk.complete(rank, code[body.start :], cursor - body.start, LIMIT_S)
+    return None if answer is None else _shifted(answer, body.start)
+
+
+def _rank_of(body: Body) -> int | None:
+    """The first rank on which the cell would run, if it can answer."""
+    pool = session.current_pool()
+    if pool is None:
+        return None
+    ranks = pool.all_ranks
+    try:
+        text = commands.parse_cell(body.words).ranks
+        ranks = ranks if text is None else RankSet.parse(text, pool.world_size)
+    except BadOptionError:
+        pass  # the line is still being written
+    living = {i.rank for i in pool.ranks() if i.state in (RankState.IDLE, RankState.BUSY)}
+    return ranks.ranks[0] if ranks and ranks.ranks[0] in living else None
+
+
+def _shifted(answer: Completed, by: int) -> Completed:
+    """From places in what the rank got to places in the cell."""
+    types = answer.metadata.get(_TYPES_KEY, [])
+    moved = [each | {"start": each["start"] + by, "end": each["end"] + by} for each in types]
+    return replace(
+        answer, start=answer.start + by, end=answer.end + by, metadata={_TYPES_KEY: moved}
+    )
+
+
+# --- the words of the magics -------------------------------------------------------------------
+
+
+def _complete_line(line: str, magic: str, cursor: int) -> Completed | None:
+    """Verbs, options and their values: what ``%ddp help`` lists."""
+    words = line.partition(magic)[2].split(" ")
+    word, before = words[-1], [each for each in words[:-1] if each]
+    if len(words) == 1:
+        return None  # the cursor is at the magic's own name
+    if magic == "%ddp" and not before:
+        legal = [*commands.VERBS]
+    else:
+        name = magic if magic == "%%ddp" else f"{magic} {before[0]}"
+        if name in ("%ddp push", "%ddp pull") and not word.startswith("-"):
+            return None  # names of variables
+        legal = _legal_words(name, before)
+    matches = tuple(each for each in legal if each.startswith(word))
+    start = cursor - len(word)
+    types = [
+        {"start": start, "end": cursor, "text": each, "type": "magic", "signature": ""}
+        for each in matches
+    ]
+    return Completed(
+        number=0, rank=0, matches=matches, start=start, end=cursor, metadata={_TYPES_KEY: types}
+    )
+
+
+def _legal_words(name: str, before: list[str]) -> list[str]:
+    """What may come next on the line of ``name``, behind the words ``before``."""
+    if name == "%ddp config":
+        return [f"{key}={each}" for key, values in commands.LEGAL_CONFIG.items() for each in values]
+    lines = list(_help_of(name))
+    last = before[-1] if before else ""
+    for line in lines:
+        choice = _CHOICE.search(line)
+        if choice is not None and choice["option"] == last:
+            return choice["values"].split("|")
+    found = [option for line in lines for option in _OPTION.findall(line.partition("  ")[0])]
+    if "-r" in found:
+        found.append("--ranks")
+    return [each for each in dict.fromkeys(found) if each not in before]
+
+
+def _help_of(name: str) -> Iterator[str]:
+    """The lines of `commands.HELP` about a magic or a verb, without their indentation."""
+    is_about = False
+    for line in commands.HELP.splitlines():
+        headline = _VERB_IN_HELP.match(line)
+        if headline is not None:
+            is_about = headline["name"] == name
+            if is_about:
+                # Options of a headline are in brackets; what follows them is prose.
+                yield " ".join(re.findall(r"\[(.*?)\]", headline["rest"]))
+        elif is_about and line.startswith(" "):
+            yield line.strip()
+        else:
+            is_about = False
+
+
+# --- into IPython and its kernel ---------------------------------------------------------------
+
+
+def install(shell: InteractiveShell) -> None:
+    """From now on Tab and Shift-Tab ask here first.
+
+    A kernel is asked where its front end asks it: the notebook's own names stay out of a cell in
+    which they do not exist. Elsewhere (``ipython`` in a terminal) IPython's completer has a hook.
+    """
+    kernel = getattr(shell, "kernel", None)
+    if kernel is None:
+        if _match not in shell.Completer.custom_matchers:
+            shell.Completer.custom_matchers.append(_match)
+        return
+    uninstall(shell)
+    kernel.do_complete = partial(_do_complete, kernel.do_complete)
+    kernel.do_inspect = partial(_do_inspect, kernel.do_inspect)
+
+
+def uninstall(shell: InteractiveShell) -> None:
+    """Everything as it was before `install`."""
+    if _match in shell.Completer.custom_matchers:
+        shell.Completer.custom_matchers.remove(_match)
+    kernel = getattr(shell, "kernel", None)
+    for name, ours in (("do_complete", _do_complete), ("do_inspect", _do_inspect)):
+        placed = vars(kernel).get(name) if kernel is not None else None
+        if isinstance(placed, partial) and placed.func is ours:
+            delattr(kernel, name)
+
+
+def _do_complete(own: Callable[..., Any], code: str, cursor_pos: int | None = None) -> Any:
+    """`Kernel.do_complete`; ``own`` is what the kernel does by itself."""
+    found = complete(code, len(code) if cursor_pos is None else cursor_pos)
+    if found is None:
+        return own(code, cursor_pos)
+    return {
+        "status": "ok",
+        "matches": list(found.matches),
+        "cursor_start": found.start,
+        "cursor_end": found.end,
+        "metadata": found.metadata,
+    }
+
+
+def _do_inspect(
+    own: Callable[..., Any], code: str, cursor_pos: int, detail_level: int = 0, *rest: Any,
+    **options: Any,
+) -> Any:  # fmt: skip
+    """`Kernel.do_inspect`; likewise."""
+    found = inspect(code, cursor_pos, detail_level)
+    if found is None:
+        return own(code, cursor_pos, detail_level, *rest, **options)
+    return {"status": "ok", "found": found.found, "data": found.data, "metadata": found.metadata}
+
+
+@context_matcher(identifier="nbddp", priority=1000)  # type: ignore[untyped-decorator]  # IPython's
+def _match(context: CompletionContext) -> SimpleMatcherResult:
+    """For IPython's completer: nothing of its own stands beside what a rank says."""
+    lines = context.full_text.split("\n")[: context.cursor_line]
+    cursor = sum(len(line) + 1 for line in lines) + context.cursor_position
+    found = complete(context.full_text, cursor)
+    if found is None or not found.matches:
+        return SimpleMatcherResult(completions=[], suppress=False)
+    return SimpleMatcherResult(
+        completions=[SimpleCompletion(text=each) for each in found.matches],
+        suppress=True,
+        matched_fragment=context.full_text[found.start : cursor],
+        ordered=True,
+    )
