@@ -32,6 +32,11 @@ HELP = """\
     --cwd DIR                 working folder of the ranks
     --timeout S               of collectives of the default process group
     --plain                   stock process groups: no trace, no diagnosis, nothing is freed
+%ddp auto on [options]        from now on every cell runs on the ranks, as below %%ddp [options]
+%ddp auto off                 no longer; %ddp auto tells which it is
+%%local                       as the first line: this cell runs in the notebook's process, where
+                              auto mode leaves %ddp, %pip, %history and %%magics, too, but for
+                              %%time, %%timeit, %%prun and %%capture
 %ddp status                   the ranks: state, process, device, log
 %ddp push NAME ...            copy variables of the notebook to the ranks   [-r RANKS]
 x = %ddp pull EXPRESSION      get a value from each rank, or from one       [-r RANKS]
@@ -75,6 +80,7 @@ VERBS = (
     "stacks",
     "trace",
     "config",
+    "auto",
     "help",
 )
 #: Operations that ``%ddp trace`` shows.
@@ -120,6 +126,13 @@ class TraceCommand:
     ranks: str | None = None
     last: int = DEFAULT_LAST
     save: str | None = None
+
+
+@dataclass(frozen=True)
+class AutoCommand:
+    """What ``%ddp auto`` changes."""
+
+    options: str | None  #: of ``%%ddp``, for every cell; None: off
 
 
 @dataclass(frozen=True)
@@ -216,6 +229,20 @@ def parse_trace(words: list[str]) -> TraceCommand:
     if found.save == "":
         parser.error("argument --save: a file needs a name")
     return TraceCommand(found.cell, found.ranks, found.last, found.save)
+
+
+def parse_auto(words: list[str]) -> AutoCommand | None:
+    """Read the words after ``%ddp auto``; None: only show the mode."""
+    if not words:
+        return None
+    if words[0] == "on":
+        options = shlex.join(words[1:])
+        parse_cell(options)
+        return AutoCommand(options)
+    if words[0] != "off":
+        raise BadOptionError(f"%ddp auto {words[0]}: unknown; legal: on, off")
+    expect_nothing("auto off", words[1:])
+    return AutoCommand(None)
 
 
 def parse_config(words: list[str]) -> ConfigCommand:

@@ -12,7 +12,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import CellOptions, Pool
 from nbddp.errors import BadOptionError, PoolBusyError, TransferError
-from nbddp.notebook import commands, observing, session, status, syntax
+from nbddp.notebook import auto, commands, observing, session, status, syntax
 from nbddp.notebook.handle import CellHandle
 from nbddp.wire.ranks import RankSet
 
@@ -38,6 +38,9 @@ class DdpMagics(Magics):
             return None
         if verb == "restart":
             return self._restart(words)
+        if verb == "auto":
+            print(auto.switch(self.shell, words))  # noqa: T201 - for the reader of the notebook
+            return None
         if verb == "help":
             print(commands.HELP)  # noqa: T201 - for the reader of the notebook
             return None
@@ -55,7 +58,7 @@ class DdpMagics(Magics):
         return None
 
     @cell_magic("ddp")  # type: ignore[arg-type]  # likewise
-    def cell(self, line: str, cell: str) -> Any:
+    def cell(self, line: str, cell: str, *, first_line: int = 2) -> Any:
         """Run the cell on the ranks of the pool; see ``%ddp help``."""
         command = commands.parse_cell(line)
         if threading.current_thread() is not threading.main_thread():
@@ -64,7 +67,7 @@ class DdpMagics(Magics):
                 "for work in the background use %%ddp --async"
             )
         count = self._execution_count()
-        syntax.check(self.shell, cell, first_line=2, execution_count=count)
+        syntax.check(self.shell, cell, first_line=first_line, execution_count=count)
         living = session.current_pool()
         expected = session.last_options() or PoolOptions()
         world_size = expected.world_size if living is None else living.world_size
@@ -74,7 +77,7 @@ class DdpMagics(Magics):
             ranks=ranks,
             timeout_s=command.timeout_s,
             execution_count=count,
-            first_line=2,
+            first_line=first_line,
             cell_name=f"cell [{count}]",
             check=command.check,
         )

@@ -1,0 +1,84 @@
+"""Auto mode in a real kernel: every cell runs on the ranks."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.kernel import Kernel
+
+
+@pytest.fixture
+def auto_kernel(kernel: Kernel) -> Iterator[Kernel]:
+    kernel.ok("%ddp auto on")
+    yield kernel
+    kernel.ok("%ddp auto off")
+
+
+def test_cells_run_on_the_ranks_and_local_ones_do_not(auto_kernel: Kernel):
+    kernel = auto_kernel
+    kernel.ok("shared = rank * 10")
+    assert kernel.ok("shared").lines == ["[0]   Out: 0", "[1]   Out: 10"]
+    assert "NameError" in kernel.run("%%local\nshared").error
+    assert kernel.ok("import asyncio\nawait asyncio.sleep(0)\nprint('in')").lines == ["[0-1] in"]
+    assert kernel.value("%%local\nimport asyncio\nawait asyncio.sleep(0)\n'here'") == "'here'"
+    kernel.ok("pulled = %ddp pull shared")
+    assert kernel.value("%%local\npulled") == "[0, 10]"
+    assert kernel.ok("%%ddp -r 1\nshared").lines == ["[1]   Out: 10"]
+
+
+def test_magics_and_commands(auto_kernel: Kernel):
+    kernel = auto_kernel
+    assert "[0-1] hi" in kernel.ok("!echo hi").lines
+    assert kernel.ok("%%time\nprint(rank)").stdout.count("Wall time") == 2
+    assert kernel.ok("%%capture caught\nprint(rank)").text == ""
+    assert kernel.ok("print(caught.stdout)").lines[:1] == ["[0]   0"]
+    assert kernel.ok("%%html\n<b>one</b>").of("display_data")[0].content["data"]["text/html"]
+    assert "[0-1] int([x]) -> integer" in kernel.ok("n = 3\nn?").text
+    assert kernel.ok("# nothing to do").messages == []
+    assert "give %ddp a cell of its own" in kernel.run("import torch\n%ddp status").error
+
+
+def test_errors_name_the_line_of_the_cell(auto_kernel: Kernel):
+    cell = auto_kernel.run("\nfirst = 1\n1 / 0")
+    assert f"Cell In[{cell.number}], line 3" in cell.error
+    assert "----> 3 1 / 0" in cell.error
+    cell = auto_kernel.run("first = 1\nif first:\n  (")
+    assert f"Cell In[{cell.number}], line 3" in cell.error
+    cell = auto_kernel.run("%%local\n\n1 / 0")
+    assert f"Cell In[{cell.number}], line 3" in cell.error
+
+
+def test_what_the_front_end_asks_in_silence_stays_in_the_notebook(auto_kernel: Kernel):
+    kernel = auto_kernel
+    kernel.ok("%%local\nmine = 5")
+    reply = kernel.client.execute("mine", store_history=False, user_expressions={"it": "mine + 1"},
+                                  reply=True, timeout=20)  # fmt: skip
+    assert reply["content"]["user_expressions"]["it"]["data"] == {"text/plain": "6"}
+    kernel.client.execute("mine = 7", silent=True, reply=True, timeout=20)
+    assert kernel.value("%%local\nmine") == "7"
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("x = 1", "complete"), ("for i in range(3):", "incomplete"), ("x = = 1", "invalid")],
+)
+def test_is_complete(auto_kernel: Kernel, code: str, status: str):
+    msg_id = auto_kernel.client.is_complete(code)
+    reply = auto_kernel.client.get_shell_msg(timeout=20)
+    while reply["parent_header"]["msg_id"] != msg_id:
+        reply = auto_kernel.client.get_shell_msg(timeout=20)
+    assert reply["content"]["status"] == status
+
+
+def test_options_hold_for_every_cell(auto_kernel: Kernel):
+    auto_kernel.ok("%ddp auto on -r 1")
+    assert auto_kernel.ok("print(rank)").lines == ["[1]   1"]
+    assert "as below %%ddp -r 1" in auto_kernel.ok("%ddp auto").text
+
+
+def test_an_interrupt_reaches_the_ranks(auto_kernel: Kernel):
+    cell_id = auto_kernel.execute("import time\nprint('in')\nwhile True: time.sleep(0.02)")
+    auto_kernel.wait_text(cell_id, "in")
+    auto_kernel.interrupt()
+    assert "CellInterruptedError" in auto_kernel.finish(cell_id).error
+    assert auto_kernel.ok("print('well')").lines == ["[0-1] well"]

@@ -1,0 +1,214 @@
+"""Auto mode: which cells go to the ranks, and what IPython gets instead of them."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+from nbddp.errors import BadOptionError
+from nbddp.notebook import auto, commands
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "x",
+        "x = 1\nx?",
+        "!ls",
+        "files = !ls",
+        "name?",
+        "%load_ext autoreload",
+        "%config InlineBackend.figure_format = 'retina'",
+        "%%time\nx",
+        "%%timeit -n 1\nx",
+        "%%capture out\nx",
+        "await later()",
+        ">>> x = 1",
+        "  x = 1",
+        "\n\nx",
+        "x = 'no %ddp here'",
+        "if True:\n    %ddp status",
+        "import torch\n%ddp status",
+        "quit_early = 3",
+        "this is not Python",
+        "'''\n%ddp stop\n'''",
+    ],
+)
+def test_goes_to_the_ranks(code: str):
+    assert auto.goes_to_ranks(code)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "",
+        "\n  \n",
+        "# only a comment\n",
+        "%ddp status",
+        "  %ddp status",
+        "# why\n%ddp stop\n%ddp start -n 4 \\\n  --threads 2\n",
+        "x = %ddp pull loss -r 0",
+        "%ddp?",
+        "%%local?",
+        "%load_ext nbddp\n%ddp auto on",
+        "%pip install einops",
+        "%history -n",
+        "%%ddp -r 0\nx",
+        "%%local\nx",
+        "%%html\n<b>x</b>",
+        "%%writefile model.py\nx = 1",
+        "%%bash\nls",
+        "exit",
+        "quit()",
+    ],
+)
+def test_stays_in_the_notebook(code: str):
+    assert not auto.goes_to_ranks(code)
+
+
+def test_magics_of_the_notebook_are_found_wherever_they_stand():
+    code = "import torch\nif torch:\n    %ddp status\nx = %pip list\n'%ddp stop'\n%time x"
+    assert sorted(auto.notebook_magics(code)) == ["%ddp", "%pip"]
+
+
+# --- the transformer -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shell() -> InteractiveShell:
+    """As in a terminal."""
+    config = Config()
+    config.HistoryManager.enabled = False
+    config.HistoryManager.hist_file = ":memory:"
+    shell = InteractiveShell(config=config)
+    auto.install(shell)
+    return shell
+
+
+def with_kernel(shell: InteractiveShell, code: str, **content: Any) -> None:
+    header = {"msg_type": content.pop("msg_type", "execute_request")}
+    request = {"header": header, "content": {"code": code, **content}}
+    shell.__dict__["kernel"] = SimpleNamespace(get_parent=lambda: request)
+
+
+def is_sent(shell: InteractiveShell, code: str) -> bool:
+    return "'ddp_auto'" in shell.transform_cell(code)
+
+
+def test_off_on_off(shell: InteractiveShell):
+    assert auto.switch(shell, []).startswith("auto mode is off: only %%ddp cells")
+    assert not is_sent(shell, "x")
+    assert auto.switch(shell, ["on"]).startswith("auto mode is on: every cell runs on the ranks;")
+    assert is_sent(shell, "x")
+    assert "as below %%ddp -r 0,2 --trace;" in auto.switch(shell, ["on", "-r", "0,2", "--trace"])
+    assert "as below" in auto.switch(shell, [])
+    auto.switch(shell, ["off"])
+    assert not is_sent(shell, "x")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["of"], "%ddp auto of: unknown; legal: on, off"),
+        (["off", "now"], "%ddp auto off takes no options, and got 'now'"),
+        (["on", "--nonsense"], "%%ddp: unknown: --nonsense"),
+    ],
+)
+def test_bad_words_change_nothing(shell: InteractiveShell, words: list[str], said: str):
+    auto.switch(shell, ["on"])
+    with pytest.raises(BadOptionError) as caught:
+        auto.switch(shell, words)
+    assert said in str(caught.value)
+    assert is_sent(shell, "x")
+
+
+def test_the_source_is_sent_byte_by_byte(shell: InteractiveShell):
+    auto.switch(shell, ["on"])
+    code = "\n\n  x = '\\n'  # \"ä\"\n  y = 1"
+    assert repr(code)[1:-1] in shell.transform_cell(code)
+
+
+def test_whether_a_cell_is_complete_is_asked_of_the_cell_itself(shell: InteractiveShell):
+    auto.switch(shell, ["on"])
+    assert shell.check_complete("x = 1") == ("complete", "")
+    assert shell.check_complete("for i in range(3):") == ("incomplete", "    ")
+
+
+def test_what_runs_within_a_cell_stays_there(shell: InteractiveShell):
+    auto.switch(shell, ["on"])
+    shell.user_ns["shell"] = shell
+    shell.run_cell("%%local\nshell.run_cell('y = 7')\n%time z = 8")
+    assert (shell.user_ns["y"], shell.user_ns["z"]) == (7, 8)
+
+
+@pytest.mark.parametrize(
+    ("content", "sent"),
+    [
+        ({}, True),
+        ({"store_history": True, "silent": False}, True),
+        ({"silent": True}, False),
+        ({"store_history": False}, False),
+        ({"msg_type": "complete_request"}, False),
+    ],
+)
+def test_only_what_the_user_runs_is_sent(
+    shell: InteractiveShell, content: dict[str, Any], sent: bool
+):
+    auto.switch(shell, ["on"])
+    with_kernel(shell, "x", **content)
+    assert is_sent(shell, "x") is sent
+    assert not is_sent(shell, "y")  # something else than was asked for
+
+
+# --- %%local -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["on", "off"])
+def test_local_runs_here_and_keeps_the_numbers_of_lines(shell: InteractiveShell, mode: str):
+    auto.switch(shell, [mode])
+    assert shell.transform_cell("%%local\nx\n") == "# %%local\nx\n"
+    assert shell.transform_cell("%%local  # why\n\nx\n") == "# %%local\n\nx\n"
+
+
+def test_local_leaves_the_first_line_to_another_magic(shell: InteractiveShell):
+    auto.switch(shell, ["on"])
+    assert shell.transform_cell("%%local\n%%time\nx\n").startswith(
+        "get_ipython().run_cell_magic('time'"
+    )
+
+
+def test_local_takes_no_options(shell: InteractiveShell):
+    result = shell.run_cell("%%local -r 0\nx = 1")
+    assert "%%local takes no options, and got '-r 0'" in str(result.error_before_exec)
+
+
+# --- in and out ----------------------------------------------------------------------------------
+
+
+def test_installing_twice_is_installing_once(shell: InteractiveShell):
+    auto.install(shell)
+    found = [each for each in shell.input_transformers_cleanup if isinstance(each, auto.AutoMode)]
+    assert len(found) == 1
+
+
+def test_uninstalling_leaves_nothing(shell: InteractiveShell):
+    auto.switch(shell, ["on"])
+    auto.uninstall(shell)
+    assert not is_sent(shell, "x")
+    assert not {"local", "ddp_auto"} & set(shell.magics_manager.magics["cell"])
+
+
+def test_a_cell_with_a_magic_of_the_notebook_in_it_is_refused(shell: InteractiveShell):
+    auto.switch(shell, ["on"])
+    result = shell.run_cell("x = 1\n%pip list")
+    assert str(result.error_in_exec) == (
+        "auto mode: %pip works in the notebook's process, the rest of the cell on the ranks. "
+        "Nothing was run. Next: give %pip a cell of its own"
+    )
+
+
+def test_the_help_tells_of_it():
+    assert "%ddp auto on [options]" in commands.HELP
+    assert "%%local" in commands.HELP
