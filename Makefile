@@ -54,7 +54,7 @@ $(READY): pyproject.toml | $(PY)
 	@echo "[2/3] $(TORCH) (some minutes the first time)"
 	@$(PIP) install $(PIP_TORCH_ARGS) "$(TORCH)" $(PROGRESS)
 	@echo "[3/3] nbddp and its tools"
-	@$(PIP) install -e ".[demo,lab,test,bench,lint]" $(PROGRESS)
+	@$(PIP) install -e ".[demo,lab,test,browser,bench,lint]" $(PROGRESS)
 	@touch $@
 
 # --- checks --------------------------------------------------------------------------------------
