@@ -22,7 +22,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, magics_class
 
 from nbddp.errors import BadOptionError
-from nbddp.notebook import commands
+from nbddp.notebook import commands, completion
 
 #: Cell magics whose body is Python: it belongs where the variables are.
 _MAGICS_OF_RANKS = frozenset(("capture", "prun", "time", "timeit"))
@@ -110,9 +110,13 @@ class AutoMode:
         if lines and lines[0].split(maxsplit=1)[:1] == [_LOCAL]:
             return _local(lines)
         code = "".join(lines)
-        if self.options is None or not self._is_cell(code) or not goes_to_ranks(code):
+        if not self.takes(code) or not self._is_cell(code):
             return lines
         return [f"get_ipython().run_cell_magic('ddp_auto', '', {code!r})\n"]
+
+    def takes(self, code: str) -> bool:
+        """Whether a cell with this text runs on the ranks."""
+        return self.options is not None and goes_to_ranks(code)
 
     def describe(self) -> str:
         """For the reader."""
@@ -166,14 +170,18 @@ class AutoMagics(Magics):
 def install(shell: InteractiveShell) -> None:
     """Make ``%%local`` and ``%ddp auto`` known; the mode is off."""
     uninstall(shell)
-    shell.input_transformers_cleanup.insert(0, AutoMode(shell))
+    mode = AutoMode(shell)
+    shell.input_transformers_cleanup.insert(0, mode)
     shell.register_magics(AutoMagics)
+    completion.is_taken_by_auto_mode = mode.takes
 
 
 def uninstall(shell: InteractiveShell) -> None:
     """Forget them."""
     transformers = shell.input_transformers_cleanup
-    transformers[:] = [found for found in transformers if not isinstance(found, AutoMode)]
+    for mode in [found for found in transformers if isinstance(found, AutoMode)]:
+        transformers.remove(mode)
+        mode.options = None
     for name in ("ddp_auto", "local"):
         shell.magics_manager.magics["cell"].pop(name, None)
 

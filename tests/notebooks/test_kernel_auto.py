@@ -82,3 +82,12 @@ def test_an_interrupt_reaches_the_ranks(auto_kernel: Kernel):
     auto_kernel.interrupt()
     assert "CellInterruptedError" in auto_kernel.finish(cell_id).error
     assert auto_kernel.ok("print('well')").lines == ["[0-1] well"]
+
+
+def test_names_are_completed_by_those_of_the_ranks(auto_kernel: Kernel):
+    auto_kernel.ok("only_on_ranks = 1")
+    msg_id = auto_kernel.client.complete("only_on_r")
+    reply = auto_kernel.client.get_shell_msg(timeout=20)
+    while reply["parent_header"]["msg_id"] != msg_id:
+        reply = auto_kernel.client.get_shell_msg(timeout=20)
+    assert reply["content"]["matches"] == ["only_on_ranks"]
