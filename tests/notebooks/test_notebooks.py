@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
 DEMO = REPOSITORY / "notebooks" / "00_first_cell.ipynb"
 DISAGREE = REPOSITORY / "notebooks" / "03_when_ranks_disagree.ipynb"
-DEATH = REPOSITORY / "notebooks" / "04_a_rank_dies.ipynb"
+DEATH = REPOSITORY / "notebooks" / "05_a_rank_dies.ipynb"
 
 MAX_LINES_OF_A_CELL = 15
 MAX_BYTES_OF_A_NOTEBOOK = 300_000
