@@ -7,7 +7,7 @@ import argparse
 import re
 import shlex
 from dataclasses import dataclass
-from typing import Any, NoReturn, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 from nbddp.controller.states import OnDeadlock, OnDeath
 from nbddp.errors import BadOptionError
@@ -37,7 +37,8 @@ HELP = """\
 %%local                       as the first line: this cell runs in the notebook's process, where
                               auto mode leaves %ddp, %pip, %history and %%magics, too, but for
                               %%time, %%timeit, %%prun and %%capture
-%ddp status                   the ranks: state, process, device, log
+%ddp status                   the ranks: state, line, last collective, memory, process, logs
+    --live [off]              a table that changes with them, until the pool stops
 %ddp push NAME ...            copy variables of the notebook to the ranks   [-r RANKS]
 x = %ddp pull EXPRESSION      get a value from each rank, or from one       [-r RANKS]
 %ddp interrupt                interrupt the running cell
@@ -102,6 +103,13 @@ class CellCommand:
     is_async: bool
     trace: bool = False
     check: bool = False
+
+
+@dataclass(frozen=True)
+class StatusCommand:
+    """Options of ``%ddp status``."""
+
+    live: Literal["", "on", "off"] = ""  #: empty: a table of this moment
 
 
 @dataclass(frozen=True)
@@ -206,6 +214,13 @@ def parse_pull(line: str) -> tuple[str, str | None]:
     if found is None or (found["first"] and found["last"]):
         raise BadOptionError("%ddp pull: what? Next: %ddp pull EXPRESSION [-r RANKS]")
     return found["what"], found["first"] or found["last"]
+
+
+def parse_status(words: list[str]) -> StatusCommand:
+    """Read the words after ``%ddp status``."""
+    parser = _parser("%ddp status")
+    parser.add_argument("--live", nargs="?", const="on", default="", choices=("on", "off"))
+    return StatusCommand(_parse(parser, words).live)
 
 
 def parse_stacks(words: list[str]) -> StacksCommand:

@@ -47,8 +47,6 @@ class DdpMagics(Magics):
         commands.expect_nothing(verb, words)
         if verb == "stop":
             self._stop()
-        elif verb == "status":
-            print(status.describe(session.pool()))  # noqa: T201 - for the reader of the notebook
         elif verb == "interrupt":
             pool = session.pool()
             running = pool.is_running

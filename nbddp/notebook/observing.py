@@ -1,4 +1,4 @@
-"""``%ddp diagnose``, ``stacks``, ``trace`` and ``config``: ask the pool, show the answer.
+"""``%ddp status``, ``diagnose``, ``stacks``, ``trace``, ``config``: ask the pool, show the answer.
 
 Runs in: the notebook's process, thread of the running cell.
 """
@@ -12,15 +12,17 @@ from nbddp.controller.export import chrome_trace
 from nbddp.controller.pool import Pool
 from nbddp.controller.trace import select
 from nbddp.errors import BadOptionError
-from nbddp.notebook import cards, commands, session, stacks, timeline
+from nbddp.notebook import cards, commands, session, stacks, status, timeline
 from nbddp.notebook.tables import escape
 
-VERBS = ("diagnose", "stacks", "trace", "config")
+VERBS = ("status", "diagnose", "stacks", "trace", "config")
 
 
 def run(verb: str, words: list[str]) -> None:
     """Do what one of `VERBS` says. Raises what the pool raises."""
     match verb:
+        case "status":
+            _status(commands.parse_status(words))
         case "diagnose":
             commands.expect_nothing(verb, words)
             _refuse_plain(verb)
@@ -42,6 +44,11 @@ def show_summary(pool: Pool, cell: int) -> None:
         return
     text = timeline.summary(select(pool.trace_rows(), cell=cell))
     _show({"text/plain": text, "text/html": f'<div style="opacity:0.7">{escape(text)}</div>'})
+
+
+def _status(command: commands.StatusCommand) -> None:
+    pool = session.pool()
+    _show(status.survey(pool).bundle())
 
 
 def _trace(command: commands.TraceCommand) -> None:

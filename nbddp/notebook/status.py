@@ -1,11 +1,133 @@
-"""The pool in words.
+"""The pool in words, and each of its ranks in a row: ``%ddp status``.
 
-Runs in: the notebook's process.
+Runs in: the notebook's process; `survey` asks the ranks, in any thread, also while a cell runs.
 """
 
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from nbddp.controller.history import RankView
 from nbddp.controller.pool import Pool
-from nbddp.controller.states import RankState
+from nbddp.controller.states import Diagnosed, RankInfo, RankState
+from nbddp.notebook.colours import colour_of
+from nbddp.notebook.tables import (
+    WIDTH,
+    Cell,
+    Column,
+    Table,
+    duration,
+    escape,
+    name_ranks,
+    one_line,
+    shorten,
+    size,
+)
+from nbddp.wire.messages import Peeked
+from nbddp.wire.observed import Operation, RankLook, ThreadLook
 from nbddp.wire.ranks import RankSet
+
+#: A row for each rank up to this many; beyond, one for those that do the same.
+MAX_ROWS = 16
+_MAX_STATE = 60
+_MAX_SOURCE = 60
+#: A line of a stack as `faulthandler` writes it, and the name of a cell in it.
+_FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>\S+)')
+_CELL_FILE = re.compile(r"<ipython-input-(\d+)-")
+_LIBRARY = re.compile(r"/(?:site-packages|lib/python3[^/]*)/|^<frozen|/nbddp/")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is told of one rank."""
+
+    rank: int
+    state: str
+    place: str = ""  #: ``cell [4], line 5``
+    source: str = ""  #: of that line
+    collective: str = ""  #: the last one: ``all_reduce #7``
+    collective_state: str = ""  #: ``waits 3.2 s``, ``done``
+    memory_bytes: int = 0  #: of the process; 0: not known
+    gpu_bytes: int = 0  #: that torch holds on the GPU
+    pid: int = 0
+    node: int = 0
+    device: str = ""
+    is_odd: bool = False  #: something is wrong with it
+
+    @property
+    def doing(self) -> tuple[str, str, str, str, str, int]:
+        """Equal for ranks that do the same."""
+        return (self.state, self.place, self.source, self.collective, self.device, self.node)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All that ``%ddp status`` tells."""
+
+    headline: str
+    rows: Sequence[Row]
+    log_paths: Sequence[str]
+    notes: Sequence[str]  #: what is wrong, and what to do about it
+
+    def bundle(self, note: str = "") -> dict[str, str]:
+        """As MIME bundle; ``note`` stands below."""
+        notes = [*self.notes, *([note] if note else [])]
+        logs = f"logs: {_logs(self.log_paths)}" if self.log_paths else ""
+        table = _table(self.rows)
+        below = "".join(f"<div>{escape(text)}</div>" for text in notes)
+        if len(self.rows) > MAX_ROWS:
+            every = _table(self.rows, is_folded=False).html()
+            below += (
+                '<details style="margin:4px 0"><summary style="opacity:0.7;cursor:pointer">'
+                f"every rank</summary>{every}</details>"
+            )
+        if logs:
+            below += f'<div style="opacity:0.7;font-size:90%">{escape(logs)}</div>'
+        return {
+            "text/plain": "\n".join(
+                [self.headline, table.text(), *notes, *([logs] if logs else [])]
+            ),
+            "text/html": (
+                f"<div><div><b>{escape(self.headline)}</b></div>{table.html()}{below}</div>"
+            ),
+        }
+
+
+def survey(pool: Pool) -> Survey:
+    """Ask the ranks, which go on with what they do. Raises `PoolBrokenError`."""
+    found = pool.survey()
+    infos = pool.ranks()
+    is_running = pool.is_running
+    return Survey(
+        headline=headline(pool),
+        rows=[row(info, found, is_running=is_running) for info in infos],
+        log_paths=[info.log_path for info in infos],
+        notes=_notes(pool, found),
+    )
+
+
+def row(info: RankInfo, found: Diagnosed, *, is_running: bool) -> Row:
+    """What was found of one rank."""
+    view = found.views.get(info.rank) or RankView(rank=info.rank, state="starting")
+    peeked = found.peeks.get(info.rank)
+    state, is_odd = _state(view, peeked, is_running=is_running, is_plain=info.rank in found.silent)
+    place, source = _place(view)
+    collective, collective_state = _collective(view)
+    return Row(
+        rank=info.rank,
+        state=state,
+        place=place,
+        source=source,
+        collective=collective,
+        collective_state=collective_state,
+        memory_bytes=peeked.memory_bytes if peeked else 0,
+        gpu_bytes=view.look.gpu_bytes if view.look else 0,
+        pid=info.pid,
+        node=info.node,
+        device=info.device,
+        is_odd=is_odd,
+    )
 
 
 def headline(pool: Pool) -> str:
@@ -22,44 +144,206 @@ def headline(pool: Pool) -> str:
     return "; ".join([f"{ranks}{nodes} on {', '.join(devices)}, {group}", *notes])
 
 
-def describe(pool: Pool) -> str:
-    """The headline and a table, one row per rank."""
-    rows = [("rank", "state", "pid", "node", "device", "log")]
-    for info in pool.ranks():
-        state = info.state.name.lower()
-        if info.state is RankState.EXITED and info.exited is not None:
-            state += f" ({info.exited.exit_code})"
-        rows.append(
-            (str(info.rank), state, str(info.pid), str(info.node), info.device, info.log_path)
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-    gone = RankSet.of(i.rank for i in pool.ranks() if i.state is RankState.EXITED)
-    if gone:
-        lines.append(f"{gone.describe()} exited. Next: %ddp restart")
-    stuck = _stuck(pool)
-    if stuck and not pool.is_running:
-        lines.append(
-            f"{stuck.describe()} still inside a cell that was given up. Next: %ddp restart, if "
-            "they do not come back"
-        )
-    if pool.hub.machine.store_is_lost:
-        lines.append(
-            "the store process exited: groups that exist work on, new ones cannot be made. "
-            "Next: %ddp restart"
-        )
-    return "\n".join([headline(pool), *lines])
-
-
 def nothing_running(pool: Pool) -> str:
     """Why ``%ddp interrupt`` had nothing to do."""
     stuck = _stuck(pool)
     if stuck:
         return f"{stuck.describe()} did not stop when interrupted. Next: %ddp restart"
     return "no cell is running"
+
+
+# --- one rank ------------------------------------------------------------------------------------
+
+
+def _state(
+    view: RankView, peeked: Peeked | None, *, is_running: bool, is_plain: bool
+) -> tuple[str, bool]:
+    """In a word or two, and whether that is unusual."""
+    look = view.look
+    state, is_odd = "idle", False
+    match view.state:
+        case "dead":
+            return shorten(f"exited: {view.exit_text}" if view.exit_text else "exited", 60), True
+        case "starting":
+            return "starting", False
+        case "silent":
+            if peeked is not None and peeked.process_state == "T":
+                return "stopped (SIGSTOP)", True
+            return "does not answer", not is_plain
+        case "running":
+            main = _main(look)
+            state = "waits" if main is not None and main.wait is not None else "runs"
+        case "finished" if is_running:
+            state = "finished"
+        case "raised" if is_running:
+            state, is_odd = shorten(f"raised {one_line(view.error)}", _MAX_STATE), True
+    if look is not None and look.activity == "reforming":
+        state = "makes its groups again"
+    if look is not None and look.is_fresh:
+        state += ", fresh"
+    return state, is_odd
+
+
+def _main(look: RankLook | None) -> ThreadLook | None:
+    threads = look.threads if look is not None else ()
+    return next((thread for thread in threads if thread.is_main), None)
+
+
+def _place(view: RankView) -> tuple[str, str]:
+    """The innermost line of the user's code, and its source."""
+    if view.look is None:
+        return _place_outside(view.stack_text), ""
+    if view.state == "raised" and view.error_site is not None:
+        return str(view.error_site), view.error_site.source
+    main = _main(view.look)
+    if view.state != "running" or main is None or not main.stack:
+        return "", ""
+    return str(main.stack[0]), main.stack[0].source
+
+
+def _place_outside(stack_text: str) -> str:
+    """Likewise, of a stack that was taken from outside."""
+    frames = list(_FRAME.finditer(stack_text))
+    for frame in frames:
+        cell = _CELL_FILE.search(frame["file"])
+        if cell is not None:
+            return f"cell [{cell[1]}], line {frame['line']}"
+        if not _LIBRARY.search(frame["file"]):
+            return f"{PurePath(frame['file']).name}, line {frame['line']}, in {frame['function']}"
+    return ""
+
+
+def _collective(view: RankView) -> tuple[str, str]:
+    """The last one, and how it stands."""
+    known = (*view.operations, *(view.look.operations if view.look else ()))
+    told = [each for each in known if each.site.line or each.state == "scheduled"]
+    if not told:
+        return "", ""
+    last = max(told, key=lambda each: each.record_id)
+    main = _main(view.look)
+    wait = main.wait if main is not None else None
+    if last.state == "failed":
+        return _name(last), "failed"
+    if last.state == "completed":
+        return _name(last), "done"
+    if wait is None or view.look is None:
+        return _name(last), "open"
+    return _name(last), f"for {duration(max(0, view.look.time_ns - wait.since_ns))}"
+
+
+def _name(operation: Operation) -> str:
+    signature = operation.signature
+    match signature.kind:
+        case "send":
+            return f"{signature.op} to {operation.peer}"
+        case "recv":
+            return f"{signature.op} from {'any' if operation.peer < 0 else operation.peer}"
+        case "store":
+            return f"store {signature.op}"
+        case _:
+            number = operation.collective_seq_id
+            return f"{signature.op} #{number}" if number else signature.op
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+def _table(rows: Sequence[Row], *, is_folded: bool = True) -> Table:
+    """What is the same everywhere, and says nothing, has no column."""
+    groups = [[each] for each in rows]
+    if is_folded and len(rows) > MAX_ROWS:
+        by_doing: dict[object, list[Row]] = {}
+        for each in rows:
+            by_doing.setdefault(each.doing, []).append(each)
+        groups = sorted(by_doing.values(), key=lambda group: (not group[0].is_odd, group[0].rank))
+    has_places = any(each.place for each in rows)
+    has_collectives = any(each.collective for each in rows)
+    has_memory = any(each.memory_bytes for each in rows)
+    has_gpu = any(each.gpu_bytes or each.device.startswith("cuda") for each in rows)
+    has_pids = all(len(group) == 1 for group in groups)
+    has_nodes = len({each.node for each in rows}) > 1
+    has_devices = len({each.device for each in rows}) > 1
+    columns = [Column("rank"), Column("state")]
+    columns += [Column("at")] if has_places else []
+    columns += [Column("last collective")] if has_collectives else []
+    columns += [Column("memory", "right")] if has_memory else []
+    columns += [Column("GPU memory", "right")] if has_gpu else []
+    columns += [Column("pid", "right")] if has_pids else []
+    columns += [Column("node", "right")] if has_nodes else []
+    columns += [Column("device")] if has_devices else []
+    lines = []
+    for group in groups:
+        first = group[0]
+        ranks = RankSet.of(each.rank for each in group)
+        line = [
+            Cell(str(ranks), is_bold=True, colour=colour_of(ranks)),
+            Cell(first.state, is_bold=first.is_odd),
+        ]
+        line += [Cell(first.place, code=shorten(first.source, _MAX_SOURCE))] if has_places else []
+        line += [Cell(_told_collective(group))] if has_collectives else []
+        line += [Cell(_range([each.memory_bytes for each in group]))] if has_memory else []
+        line += [Cell(_range([each.gpu_bytes for each in group], zero="0"))] if has_gpu else []
+        line += [Cell(str(first.pid) if first.pid else "")] if has_pids else []
+        line += [Cell(str(first.node))] if has_nodes else []
+        line += [Cell(first.device)] if has_devices else []
+        lines.append(line)
+    return Table(columns, lines)
+
+
+def _told_collective(group: Sequence[Row]) -> str:
+    states = {each.collective_state for each in group}
+    state = states.pop() if len(states) == 1 else ""
+    return " ".join(part for part in (group[0].collective, state) if part)
+
+
+def _range(values: Sequence[int], zero: str = "") -> str:
+    """``182 MB``, or ``182 MB to 1.2 GB`` of a group."""
+    low, high = (size(value) if value else zero for value in (min(values), max(values)))
+    return low if low == high else f"{low or '?'} to {high}"
+
+
+def _logs(paths: Sequence[str]) -> str:
+    """In one line: ``/tmp/x/rank0.log to rank3.log``."""
+    known = [PurePath(path) for path in paths if path]
+    if not known:
+        return "none"
+    folders = {path.parent for path in known}
+    if len(folders) > 1:
+        return ", ".join(sorted(f"{folder}/rank*.log" for folder in folders))
+    more = f" to {known[-1].name}" if len(known) > 1 else ""
+    return f"{known[0]}{more}"
+
+
+# --- the pool ------------------------------------------------------------------------------------
+
+
+def _notes(pool: Pool, found: Diagnosed) -> list[str]:
+    infos = pool.ranks()
+    notes = []
+    gone = RankSet.of(info.rank for info in infos if info.state is RankState.EXITED)
+    if gone:
+        only = f" -r {gone}" if len(gone) < len(infos) and not pool.options.plain else ""
+        notes.append(f"{name_ranks(gone)} exited. Next: %ddp restart{only}")
+    fresh = RankSet.of(_fresh(found.looks))
+    if fresh:
+        it = "it took the place of one" if len(fresh) == 1 else "they took the places of others"
+        notes.append(f"{name_ranks(fresh)} fresh: {it} that exited, without the variables")
+    stuck = _stuck(pool)
+    if stuck and not pool.is_running:
+        notes.append(
+            f"{name_ranks(stuck)} still inside a cell that was given up. Next: %ddp restart, if "
+            "they do not come back"
+        )
+    if pool.hub.machine.store_is_lost:
+        notes.append(
+            "the store process exited: groups that exist work on, new ones cannot be made. "
+            "Next: %ddp restart"
+        )
+    return [shorten(note, 2 * WIDTH) for note in notes]
+
+
+def _fresh(looks: Mapping[int, RankLook]) -> list[int]:
+    return [rank for rank, look in looks.items() if look.is_fresh]
 
 
 def _stuck(pool: Pool) -> RankSet:

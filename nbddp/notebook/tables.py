@@ -42,6 +42,7 @@ class Cell:
     mark: str = ""  #: in the text form, in front
     is_bold: bool = False
     bar: float = 0.0  #: part of the field that is filled, 0 to 1
+    colour: str = ""  #: of the text; never all that tells a thing
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,8 @@ def _plain(cell: Cell) -> str:
 
 def _html(cell: Cell) -> str:
     text = escape(shorten(cell.text, _MAX_CELL))
+    if cell.colour:
+        text = f'<span style="color:{cell.colour}">{text}</span>'
     if cell.is_bold:
         text = f"<b>{text}</b>"
     code = (

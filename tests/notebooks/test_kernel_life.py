@@ -108,7 +108,7 @@ def test_two_kernels_have_two_pools(own_kernel: Kernel, folder: Path):
 
 
 def test_stop_status_start_and_restart(own_kernel: Kernel, folder: Path):
-    status = own_kernel.ok("%ddp status").text
+    status = own_kernel.ok("%ddp status").page[0].text
     assert status.count("idle") == 2
     assert "fresh ranks: 2 ranks" in own_kernel.ok("%ddp restart").text
     assert "there already" in own_kernel.ok("%ddp start -n 2").text

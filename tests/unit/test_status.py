@@ -1,0 +1,149 @@
+"""The rows of ``%ddp status``."""
+
+from typing import Any
+
+import pytest
+
+from nbddp.controller.history import RankView
+from nbddp.controller.report import Report
+from nbddp.controller.states import Diagnosed, RankInfo
+from nbddp.notebook.colours import RANK_COLOURS
+from nbddp.notebook.status import MAX_ROWS, Row, Survey, row
+from nbddp.wire.messages import Peeked
+from nbddp.wire.observed import Operation, RankLook, ThreadLook, Wait
+from nbddp.wire.ranks import RankSet
+from tests.support.traces import LINE, MS, Recorder
+
+FAULT = """Current thread 0x00007f01 (most recent call first):
+  File "/usr/lib/python3.12/re/__init__.py", line 3 in match
+  File "<ipython-input-13-ab12>", line 3 in <module>
+"""
+
+
+def operation(*, end: float | None) -> Operation:
+    return Recorder(0).collective(at=100, end=end, site=LINE)
+
+
+def look(*, wait: Wait | None = None, operations: Any = (), **fields: Any) -> RankLook:
+    main = ThreadLook(name="MainThread", is_main=True, wait=wait, stack=(LINE,))
+    return RankLook(
+        rank=0,
+        pid=7,
+        activity="running",
+        version=1,
+        time_ns=2000 * MS,
+        threads=(main,),
+        operations=operations,
+        **fields,
+    )
+
+
+def peeked(**fields: Any) -> Peeked:
+    return Peeked(number=1, rank=0, version=0, operations=(), stack="", **fields)
+
+
+def row_of(view: RankView, peek: Peeked | None = None, *, is_running: bool = True) -> Row:
+    found = Diagnosed(
+        number=1,
+        report=Report(run_id=""),
+        looks={},
+        peeks={} if peek is None else {0: peek},
+        silent=RankSet(),
+        views={0: view},
+    )
+    return row(RankInfo(rank=0, node=0, pid=7, device="cpu"), found, is_running=is_running)
+
+
+def test_a_rank_that_waits_in_a_collective():
+    found = operation(end=None)
+    wait = Wait(kind="operation", record_ids=(found.record_id,), since_ns=800 * MS)
+    told = row_of(RankView(0, "running", look(wait=wait, operations=(found,))))
+    assert (told.state, told.place, told.source) == ("waits", "cell [4], line 6", LINE.source)
+    assert (told.collective, told.collective_state) == ("all_reduce #1", "for 1.2 s")
+    assert not told.is_odd
+
+
+def test_a_rank_that_runs():
+    told = row_of(RankView(0, "running", look(operations=(operation(end=110),), gpu_bytes=5)))
+    assert (told.state, told.place) == ("runs", "cell [4], line 6")
+    assert (told.collective, told.collective_state) == ("all_reduce #1", "done")
+    assert told.gpu_bytes == 5
+
+
+@pytest.mark.parametrize(
+    ("view", "peek", "state", "place", "is_odd"),
+    [
+        (RankView(0, "dead", exit_text="SIGKILL (signal 9)"), None,
+         "exited: SIGKILL (signal 9)", "", True),
+        (RankView(0, "starting"), None, "starting", "", False),
+        (RankView(0, "silent", stack_text=FAULT), peeked(process_state="R"),
+         "does not answer", "cell [13], line 3", True),
+        (RankView(0, "silent"), peeked(process_state="T"), "stopped (SIGSTOP)", "", True),
+        (RankView(0, "finished", look()), None, "finished", "", False),
+        (RankView(0, "idle", look(is_fresh=True)), None, "idle, fresh", "", False),
+        (RankView(0, "raised", look(), error="ValueError: a\nb", error_site=LINE), None,
+         "raised ValueError: a b", "cell [4], line 6", True),
+    ],
+)  # fmt: skip
+def test_states(view: RankView, peek: Peeked | None, state: str, place: str, is_odd: bool):
+    told = row_of(view, peek)
+    assert (told.state, told.place, told.is_odd) == (state, place, is_odd)
+
+
+def test_between_cells_all_are_idle():
+    assert row_of(RankView(0, "finished", look()), is_running=False).state == "idle"
+    assert row_of(RankView(0, "raised", look(), error="E: x"), is_running=False).state == "idle"
+
+
+def text_of(rows: list[Row]) -> list[str]:
+    paths = [f"/tmp/p/rank{each.rank}.log" for each in rows]
+    return Survey("pool", rows, paths, []).bundle()["text/plain"].splitlines()
+
+
+def test_columns_that_say_nothing_are_left_out():
+    rows = [
+        Row(rank, "idle", pid=10 + rank, device="cpu", memory_bytes=182_000_000)
+        for rank in range(2)
+    ]
+    assert text_of(rows) == [
+        "pool",
+        "rank  state  memory  pid",
+        "0     idle   182 MB   10",
+        "1     idle   182 MB   11",
+        "logs: /tmp/p/rank0.log to rank1.log",
+    ]
+    nodes = [Row(rank, "idle", node=rank, device=f"cuda:{rank}") for rank in range(2)]
+    assert text_of(nodes)[1].split() == ["rank", "state", "GPU", "memory", "pid", "node", "device"]
+
+
+def test_many_ranks_are_one_row_and_the_odd_one_comes_first():
+    rows = [Row(rank, "waits", memory_bytes=10_000_000 + rank * 100_000) for rank in range(64)]
+    rows[17] = Row(17, "does not answer", is_odd=True)
+    assert len(rows) > MAX_ROWS
+    assert [line.split() for line in text_of(rows)[1:4]] == [
+        ["rank", "state", "memory"],
+        ["17", "does", "not", "answer"],
+        ["0-16,18-63", "waits", "10", "MB", "to", "16", "MB"],
+    ]
+    html = Survey("pool", rows, [], []).bundle()["text/html"]
+    assert "<details" in html
+    assert html.count(">63<") == 1  # each rank is one click away
+
+
+# --- colours -------------------------------------------------------------------------------------
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [
+        part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("colour", RANK_COLOURS)
+def test_colours_can_be_read_on_white_and_on_black(colour: str):
+    """WCAG 2 asks for 3:1 of large or bold text; all have 4:1."""
+    light = _luminance(colour) + 0.05
+    assert 1.05 / light >= 4
+    assert light / (_luminance("#111111") + 0.05) >= 4
