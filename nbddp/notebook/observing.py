@@ -47,8 +47,12 @@ def show_summary(pool: Pool, cell: int) -> None:
 
 
 def _status(command: commands.StatusCommand) -> None:
-    pool = session.pool()
-    _show(status.survey(pool).bundle())
+    if command.live == "off":
+        print(session.end_panel())  # noqa: T201 - for the reader of the notebook
+    elif command.live == "on":
+        session.begin_panel()
+    else:
+        _show(status.survey(session.pool()).bundle())
 
 
 def _trace(command: commands.TraceCommand) -> None:

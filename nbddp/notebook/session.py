@@ -15,14 +15,16 @@ from nbddp.controller.pool import Pool
 from nbddp.controller.report import Report
 from nbddp.controller.runs import Run
 from nbddp.errors import NoPoolError, PoolBusyError, PoolExistsError
-from nbddp.notebook import syntax
+from nbddp.notebook import status, syntax
 from nbddp.notebook.background import Background
+from nbddp.notebook.panel import Panel
 from nbddp.notebook.sinks import CellSink, EarlierCellSink, Sink, TerminalSink
 from nbddp.notebook.view import View
 from nbddp.settings import Settings
 
 _current: Pool | None = None
 _start_lock = threading.Lock()
+_panel: Panel | None = None
 
 
 def current_pool() -> Pool | None:
@@ -161,6 +163,29 @@ def make_view(pool: Pool, run: Run, *, background: bool = False) -> View:
         # Not the run: a display made in one cell may be updated in another.
         display_scope=pool.pool_id,
     )
+
+
+def begin_panel() -> None:
+    """Show a table of the ranks that changes with them. Raises `NoPoolError`, `PoolBrokenError`."""
+    global _panel  # noqa: PLW0603 - one panel per process is enough
+    living = pool()
+    sink = background_sink()
+    if isinstance(sink, TerminalSink):
+        bundle = status.survey(living).bundle("a table that changes needs a notebook")
+        sink.display(bundle, {}, None, False)
+        return
+    if _panel is not None:
+        _panel.end("it goes on in a later cell")
+    _panel = Panel(living, sink, f"nbddp-panel-{uuid.uuid4().hex[:12]}")
+    _panel.begin()
+
+
+def end_panel() -> str:
+    """Leave the live table as it is; says whether there was one."""
+    if _panel is None or not _panel.is_live:
+        return "no live table is shown"
+    _panel.end("switched off")
+    return "the live table stays as it is now"
 
 
 def _foreground_sink() -> Sink:

@@ -70,11 +70,16 @@ class Survey:
     log_paths: Sequence[str]
     notes: Sequence[str]  #: what is wrong, and what to do about it
 
-    def bundle(self, note: str = "") -> dict[str, str]:
-        """As MIME bundle; ``note`` stands below."""
+    def bundle(self, note: str = "", *, is_live: bool = False) -> dict[str, str]:
+        """As MIME bundle.
+
+        Args:
+            note: stands below.
+            is_live: it is shown again and again, and its columns stay where they are.
+        """
         notes = [*self.notes, *([note] if note else [])]
         logs = f"logs: {_logs(self.log_paths)}" if self.log_paths else ""
-        table = _table(self.rows)
+        table = _table(self.rows, is_live=is_live)
         below = "".join(f"<div>{escape(text)}</div>" for text in notes)
         if len(self.rows) > MAX_ROWS:
             every = _table(self.rows, is_folded=False).html()
@@ -248,7 +253,7 @@ def _name(operation: Operation) -> str:
 # --- the table -----------------------------------------------------------------------------------
 
 
-def _table(rows: Sequence[Row], *, is_folded: bool = True) -> Table:
+def _table(rows: Sequence[Row], *, is_folded: bool = True, is_live: bool = False) -> Table:
     """What is the same everywhere, and says nothing, has no column."""
     groups = [[each] for each in rows]
     if is_folded and len(rows) > MAX_ROWS:
@@ -256,16 +261,16 @@ def _table(rows: Sequence[Row], *, is_folded: bool = True) -> Table:
         for each in rows:
             by_doing.setdefault(each.doing, []).append(each)
         groups = sorted(by_doing.values(), key=lambda group: (not group[0].is_odd, group[0].rank))
-    has_places = any(each.place for each in rows)
-    has_collectives = any(each.collective for each in rows)
+    has_places = is_live or any(each.place for each in rows)
+    has_collectives = is_live or any(each.collective for each in rows)
     has_memory = any(each.memory_bytes for each in rows)
     has_gpu = any(each.gpu_bytes or each.device.startswith("cuda") for each in rows)
     has_pids = all(len(group) == 1 for group in groups)
     has_nodes = len({each.node for each in rows}) > 1
     has_devices = len({each.device for each in rows}) > 1
-    columns = [Column("rank"), Column("state")]
-    columns += [Column("at")] if has_places else []
-    columns += [Column("last collective")] if has_collectives else []
+    columns = [Column("rank"), Column("state", min_px=100 * is_live)]
+    columns += [Column("at", min_px=340 * is_live)] if has_places else []
+    columns += [Column("last collective", min_px=170 * is_live)] if has_collectives else []
     columns += [Column("memory", "right")] if has_memory else []
     columns += [Column("GPU memory", "right")] if has_gpu else []
     columns += [Column("pid", "right")] if has_pids else []
