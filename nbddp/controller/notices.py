@@ -9,7 +9,7 @@ from typing import Final
 from nbddp.controller.causes import Cause
 from nbddp.controller.history import RankView
 from nbddp.controller.waitfor import WaitFor
-from nbddp.wire.observed import Operation, ThreadLook
+from nbddp.wire.observed import AT_PROMPT, Operation, ThreadLook
 from nbddp.wire.ranks import Rank, RankSet
 
 #: An operation for which all have come is told after this time: it should have been over.
@@ -23,6 +23,7 @@ _WAITING_FUNCTIONS: Final = frozenset(
         "_try_get_data",  # of a DataLoader
         "_try_wait",  # of a subprocess
         "_wait_for_tstate_lock",  # Thread.join
+        AT_PROMPT,
         "accept",
         "acquire",
         "communicate",
@@ -67,6 +68,12 @@ def is_outside(view: RankView) -> bool:
     threads = view.look.threads if view.look else ()
     main = next((thread for thread in threads if thread.is_main), None)
     return main is not None and main.wait is None and is_waiting_outside(main)
+
+
+def is_at_prompt(view: RankView) -> bool:
+    """The rank has asked the user, who has not answered."""
+    threads = view.look.threads if view.look else ()
+    return any(thread.is_main and thread.innermost == AT_PROMPT for thread in threads)
 
 
 def is_waiting_outside(thread: ThreadLook) -> bool:

@@ -32,6 +32,7 @@ HELP = """\
     --cwd DIR                 working folder of the ranks
     --timeout S               of collectives of the default process group
     --plain                   stock process groups: no trace, no diagnosis, nothing is freed
+%ddp debug [-r RANK]          the debugger of a rank, where it raised its last exception; q leaves
 %ddp auto on [options]        from now on every cell runs on the ranks, as below %%ddp [options]
 %ddp auto off                 no longer; %ddp auto tells which it is
 %%local                       as the first line: this cell runs in the notebook's process, where
@@ -81,6 +82,7 @@ VERBS = (
     "stacks",
     "trace",
     "config",
+    "debug",
     "auto",
     "help",
 )
@@ -226,6 +228,11 @@ def parse_status(words: list[str]) -> StatusCommand:
 def parse_stacks(words: list[str]) -> StacksCommand:
     """Read the words after ``%ddp stacks``."""
     return StacksCommand(_parse_ranks("stacks", words))
+
+
+def parse_debug(words: list[str]) -> str | None:
+    """Read the words after ``%ddp debug``: the rank, if one is named."""
+    return _parse_ranks("debug", words)
 
 
 def parse_restart(words: list[str]) -> RestartCommand:

@@ -12,7 +12,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import CellOptions, Pool
 from nbddp.errors import BadOptionError, PoolBusyError, TransferError
-from nbddp.notebook import auto, commands, observing, session, status, syntax
+from nbddp.notebook import auto, commands, debugging, observing, session, status, syntax
 from nbddp.notebook.handle import CellHandle
 from nbddp.wire.ranks import RankSet
 
@@ -38,6 +38,9 @@ class DdpMagics(Magics):
             return None
         if verb == "restart":
             return self._restart(words)
+        if verb == "debug":
+            debugging.post_mortem(self.shell, words, self._execution_count())
+            return None
         if verb == "auto":
             print(auto.switch(self.shell, words))  # noqa: T201 - for the reader of the notebook
             return None

@@ -6,6 +6,7 @@ displays and tracebacks become messages, everything else is IPython's own.
 
 import asyncio
 import base64
+import sys
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from IPython.core import page
 from IPython.core.compilerop import CachingCompiler
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
+from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
@@ -221,6 +223,12 @@ class RankShell(InteractiveShell):
 
     def ask_exit(self) -> None:
         """``exit`` and ``quit``: the cell ends by itself; the rank stays."""
+
+    def debugger(self, force: bool = False) -> None:
+        """``%debug``: IPython would say nothing of the rank."""
+        if force and getattr(sys, "last_traceback", None) is None:
+            raise UsageError(f"rank {self.rank} has raised no exception: there is nothing to debug")
+        super().debugger(force)
 
     def set_next_input(self, s: str, replace: bool = False) -> None:
         """``%load`` and friends cannot write into the notebook; show the text instead."""

@@ -7,7 +7,7 @@ meaning is the same; see ``torch/csrc/distributed/c10d/FlightRecorder.hpp``.
 Ranks in here are always global ranks. Times are `time.monotonic_ns`, comparable on one machine.
 """
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -119,6 +119,10 @@ class Wait(_Part, frozen=True):
     kind: WaitKind
     record_ids: tuple[int, ...]
     since_ns: int
+
+
+#: `ThreadLook.innermost` of a thread that waits for an answer of the user; see `nbddp.rank.stdin`.
+AT_PROMPT: Final = "_wait_for_answer"
 
 
 class ThreadLook(_Part, frozen=True):

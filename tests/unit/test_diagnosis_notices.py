@@ -4,7 +4,7 @@ import pytest
 
 from nbddp.controller.diagnosis import diagnose
 from nbddp.controller.notices import is_waiting_outside
-from nbddp.wire.observed import ThreadLook
+from nbddp.wire.observed import AT_PROMPT, ThreadLook
 from nbddp.wire.ranks import RankSet
 from tests.support.looks import Ranks, notices
 
@@ -47,6 +47,19 @@ def test_stuck_outside(source: str, innermost: str):
     pool[1].runs(source, innermost=innermost)
     assert notices(pool) == [("stuck-outside", "1", "0")]
     assert "which waits for something else" in pool.diagnose().findings[0].headline
+
+
+@pytest.mark.parametrize(("count", "who"), [(2, "rank 1"), (3, "ranks 1-2")])
+def test_at_a_prompt(count: int, who: str):
+    pool = Ranks(count)
+    pool[0].blocked()
+    for rank in range(1, count):
+        pool[rank].runs("check(x)", innermost=AT_PROMPT)
+    (finding,) = pool.diagnose().findings
+    assert (finding.kind, finding.proven) == ("stuck-outside", False)
+    assert finding.headline == f"Rank 0 waits in all_reduce #1 for {who}, at a prompt."
+    assert finding.next_step.startswith("Answer;")
+    assert "is at a prompt" in str(finding.ranks[1])
 
 
 @pytest.mark.parametrize(

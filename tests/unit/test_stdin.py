@@ -8,6 +8,7 @@ import pytest
 
 from nbddp.rank.stdin import Stdin
 from nbddp.wire.messages import InputReply, InputRequest
+from nbddp.wire.observed import AT_PROMPT
 from tests.support.polling import poll_until
 
 
@@ -74,3 +75,7 @@ def test_the_end_of_input_and_of_the_cell(rank: Rank):
         "first": "EOFError: end of input",
         "second": "EOFError: the cell that asked has ended",
     }
+
+
+def test_the_diagnosis_knows_a_prompt_by_its_function():
+    assert Stdin._wait_for_answer.__name__ == AT_PROMPT

@@ -1,0 +1,98 @@
+"""The debugger of a rank: after an error, and in the middle of a cell while others wait."""
+
+from tests.support.kernel import Kernel
+
+_FAILS = """%%ddp
+def divide(number):
+    doubled = 2 * number
+    return doubled / (rank - 1)
+dist.barrier()
+if rank == 1:
+    divide(21)
+dist.barrier()
+"""
+
+
+def test_post_mortem_on_the_rank_that_failed(kernel: Kernel):
+    failed = kernel.run(_FAILS)
+    assert "rank 1 raised ZeroDivisionError" in failed.error
+    cell = kernel.run("%ddp debug", "p doubled", "up", "p rank", "q")
+    assert cell.questions == ["[1] ipdb> "] * 4
+    assert "[1]   ----> 4     return doubled / (rank - 1)" in cell.lines
+    assert {"[1]   42", "[1]   1"} <= set(cell.lines)
+    assert cell.status == "ok"
+
+
+def test_post_mortem_on_a_chosen_rank(kernel: Kernel):
+    kernel.run("%%ddp\nmine = [rank]\nmine[5]")
+    for rank in (0, 1):
+        cell = kernel.run(f"%ddp debug -r {rank}", "p mine", "c")
+        assert f"[{rank}]   [{rank}]" in cell.lines
+    # Still there after cells that went well.
+    kernel.ok("%%ddp\nprint('well')")
+    assert "[1]   [1]" in kernel.run("%ddp debug -r 1", "p mine", "q").lines
+
+
+def test_the_rank_has_to_be_known(kernel: Kernel):
+    kernel.run("1 / 0")
+    assert "Next: %ddp debug -r RANK" in kernel.run("%ddp debug").error
+    assert "a debugger is for one rank" in kernel.run("%ddp debug -r 0-1").error
+    assert "out of range" in kernel.run("%ddp debug -r 2").error
+
+
+def test_a_rank_without_an_error_says_so(kernel: Kernel):
+    kernel.ok("%ddp restart")
+    cell = kernel.run("%ddp debug -r 1", stdin=True)
+    assert "rank 1 has raised no exception: there is nothing to debug" in cell.error
+
+
+def test_without_stdin_the_debugger_ends_at_once(kernel: Kernel):
+    kernel.run("%%ddp -r 0\n1 / 0")
+    cell = kernel.run("%ddp debug -r 0")
+    assert "----> " in cell.text
+    assert cell.questions == []
+
+
+_WAITS = """%%ddp
+x = torch.ones(1)
+def look():
+    if rank == 1:
+        breakpoint()
+    return x
+look()
+dist.all_reduce(x)
+print("sum", x.item())
+"""
+
+
+def test_those_who_wait_for_a_rank_at_its_prompt_give_a_quiet_notice(kernel: Kernel):
+    cell_id = kernel.execute(_WAITS, stdin=True)
+    said = "rank 0 waits in all_reduce #"
+    # A question is asked by the thread that shows the notice: it comes between two of them.
+    kernel.wait_for(lambda: _answered(kernel, "p x", said in _live(kernel, cell_id)), "a notice")
+    assert "for rank 1, at a prompt" in _live(kernel, cell_id)
+    cell = kernel.finish(cell_id, ("c",))
+    assert cell.lines[-1] == "[0-1] sum 2.0"
+    assert not [m for m in cell.of("display_data") if "Deadlock" in m.text]
+    assert [message.text for message in cell.page if "prompt" in message.text] == []
+
+
+def test_leaving_the_debugger_frees_those_who_wait(kernel: Kernel):
+    cell_id = kernel.execute(_WAITS, stdin=True)
+    cell = kernel.finish(cell_id, ("p 6 * 7", "q"))
+    assert "[1]   42" in cell.lines
+    assert "BdbQuit" in cell.error
+    assert kernel.ok("%%ddp\ndist.all_reduce(x); print(x.item())").lines == ["[0-1] 2.0"]
+
+
+def _live(kernel: Kernel, cell_id: str) -> str:
+    return "\n".join(
+        message.text for message in kernel.cells[cell_id].of("display_data", "update_display_data")
+    )
+
+
+def _answered(kernel: Kernel, answer: str, is_enough: bool) -> bool:
+    """Answers what is asked, until it is enough; then leaves the question to the caller."""
+    if not is_enough and kernel.question() is not None:
+        kernel.client.input(answer)
+    return is_enough
