@@ -38,7 +38,7 @@ NOTEBOOKS = $(wildcard notebooks/*.ipynb)
 
 .PHONY: help
 help:  ## list the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(READY)  ## make the environment in .venv; done again when pyproject.toml changes
@@ -95,6 +95,10 @@ demo: $(READY)  ## run the first notebook headless; prints it, writes out/*.ipyn
 .PHONY: notebooks
 notebooks: $(READY)  ## run all notebooks and save their outputs in them
 	$(PY) -m notebooks.execute --inplace $(NOTEBOOKS)
+
+.PHONY: screenshots
+screenshots: $(READY)  ## take pictures of the main views in JupyterLab, into docs/images
+	$(PY) -m docs.screenshots
 
 .PHONY: lab
 lab: $(READY)  ## open JupyterLab on the notebooks

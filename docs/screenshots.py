@@ -1,0 +1,135 @@
+"""Pictures of the main views, for the documents, and to be looked at before a change is merged.
+
+    make screenshots                             # -> docs/images/*.png
+    python -m docs.screenshots --only card -n 8  # some of them
+
+Each view is a cell that is run in a real JupyterLab in a headless Chromium (tests/support/browser.py),
+at 2, 8 and 64 ranks, and taken in the light and in the dark theme.
+
+Runs in: its own process, one thread.
+"""
+
+import argparse
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Browser
+
+from tests.support.browser import Book, Server, browsing, missing, serving, write_notebook
+
+IMAGES = Path(__file__).resolve().parent / "images"
+THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
+RANKS = (2, 8, 64)
+#: Screenshots have few colours: this many keep the letters smooth and the files small.
+COLOURS = 128
+#: What is longer is cut.
+MAX_HEIGHT = 1000
+#: The first cell of 64 ranks on two cores takes its time.
+LIMIT_S = 60.0
+#: The theme is on, and what hides the page meanwhile is gone.
+_IS_DRESSED = """name => document.body.dataset.jpThemeName === name
+  && !document.getElementById('jupyterlab-splash')"""
+
+
+@dataclass(frozen=True)
+class View:
+    """One thing that a reader may have in front of them."""
+
+    name: str
+    source: str
+    before: str = ""  #: a cell that is run first and not taken
+
+
+VIEWS = (
+    View(
+        "folded",
+        "%%ddp\nx = torch.arange(3.0)\nprint('the same on all ranks', x)\n"
+        "print('my half', 'lower' if rank < world_size // 2 else 'upper')\ndist.get_backend()",
+    ),
+    View("many", "%%ddp\nfor step in range(3):\n    print(f'step {step}, loss {rank + step}')"),
+    View(
+        "odd",
+        "%%ddp\nloss = torch.tensor(0.25)\nif rank == 1:\n    loss /= 0\n"
+        "for step in range(3):\n    print(f'step {step}, loss {loss.item():.3f}')",
+    ),
+    View(
+        "error",
+        "%%ddp\ndef read(sample):\n    return {0: 'a', 1: 'b'}[sample]\n\n"
+        "read(rank if rank != 1 else 7) if rank < 2 else None",
+    ),
+    View(
+        "card",
+        "%%ddp\nloss = torch.tensor(float(rank))\nif rank == 0:\n    dist.all_reduce(loss)\n"
+        "    print('mean loss', loss.item() / world_size)",
+    ),
+    View("status", "%ddp status"),
+    View(
+        "trace",
+        "%ddp trace --last 4",
+        before="%%ddp\nfor size in (10, 1000, 100_000):\n    dist.all_reduce(torch.ones(size))\n"
+        "if rank == 1:\n    torch.randn(1000, 1000).svd()\ndist.barrier()",
+    ),
+)
+
+
+def take(server: Server, browser: Browser, ranks: int, views: list[View]) -> list[Path]:
+    """Run the views with so many ranks; gives the files."""
+    page = browser.new_page(viewport={"width": 1000, "height": 2400})
+    book = Book(server, page, f"views-{ranks}.ipynb", "lab")
+    write_notebook(book.path)
+    book.open()
+    book.command("application:toggle-left-area")
+    # Without names for its addresses, a machine makes torch warn once for each connection.
+    quiet = "--env TORCH_CPP_LOG_LEVEL=ERROR"
+    start = f"%load_ext nbddp\n%ddp start -n {ranks} --device cpu --threads 1 {quiet}"
+    book.run(start, LIMIT_S).wait_text(f"{ranks} ranks on cpu")
+    cells = {}
+    for view in views:
+        if view.before:
+            book.run(view.before, LIMIT_S)
+        cells[view.name] = book.run(view.source, LIMIT_S)
+    book.add("")  # the last cell is the active one, with a tool bar in it
+    written = []
+    for theme, name in THEMES.items():
+        book.command("apputils:change-theme", theme=name)
+        book.wait(_IS_DRESSED, name, name)
+        for view, cell in cells.items():
+            path = IMAGES / f"{view}-{ranks}-{theme}.png"
+            cell.screenshot(path)
+            picture = Image.open(path).convert("RGB")
+            cut = picture.crop((0, 0, picture.width, min(picture.height, MAX_HEIGHT)))
+            cut.quantize(COLOURS).save(path, optimize=True)
+            written.append(path)
+    book.close()
+    return written
+
+
+def main() -> int:
+    """Take what the command line names."""
+    parser = argparse.ArgumentParser(description="Take pictures of the main views.")
+    names = [view.name for view in VIEWS]
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="VIEW")
+    parser.add_argument("-n", nargs="+", type=int, default=RANKS, metavar="RANKS")
+    options = parser.parse_args()
+    if reason := missing():
+        sys.stderr.write(f"no pictures: {reason}\n")
+        return 1
+    views = [view for view in VIEWS if view.name in options.only]
+    with (
+        tempfile.TemporaryDirectory(prefix="views-") as folder,
+        serving(Path(folder)) as server,
+        browsing() as browser,
+    ):
+        for ranks in options.n:
+            for path in take(server, browser, ranks, views):
+                print(f"{path.stat().st_size / 1000:6.1f} kB  {path.relative_to(Path.cwd())}")
+    total = sum(path.stat().st_size for path in IMAGES.glob("*.png"))
+    print(f"{total / 1000:6.1f} kB  in all")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
