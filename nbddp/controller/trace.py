@@ -132,6 +132,11 @@ class TraceRow:
         return self.nbytes / (end - self.last_ns) * 1e9
 
     @cached_property
+    def run_ids(self) -> list[str]:
+        """Of the cells that issued it; mostly one, empty if it was issued between cells."""
+        return sorted({part.run_id for part in self.parts.values() if part.run_id})
+
+    @cached_property
     def site(self) -> Site:
         """The line of the first rank that came; `sites` has them all."""
         return min(self.parts.values(), key=lambda part: (part.created_ns, part.rank)).site

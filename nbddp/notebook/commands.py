@@ -53,6 +53,9 @@ x = %ddp pull EXPRESSION      get a value from each rank, or from one       [-r 
     -r RANKS                  in which these ranks take part
     --last N                  so many (default 20)
     --save FILE               all of them as JSON for ui.perfetto.dev, a track for each rank
+%ddp timeline [options]       the operations of the last cell along time, a row for each rank
+    --cell N                  of cell [N]
+    -r RANKS                  rows of these ranks
 %ddp config [NAME=VALUE ...]  show what happens when ranks disagree, or change it
     on_deadlock=abort         or report: shown, and left to you
     on_mismatch=raise         before data moves; or warn, off
@@ -81,6 +84,7 @@ VERBS = (
     "diagnose",
     "stacks",
     "trace",
+    "timeline",
     "config",
     "debug",
     "auto",
@@ -143,6 +147,14 @@ class AutoCommand:
     """What ``%ddp auto`` changes."""
 
     options: str | None  #: of ``%%ddp``, for every cell; None: off
+
+
+@dataclass(frozen=True)
+class TimelineCommand:
+    """Options of ``%ddp timeline``."""
+
+    cell: int | None = None  #: None: the last one that issued operations
+    ranks: str | None = None
 
 
 @dataclass(frozen=True)
@@ -265,6 +277,15 @@ def parse_auto(words: list[str]) -> AutoCommand | None:
         raise BadOptionError(f"%ddp auto {words[0]}: unknown; legal: on, off")
     expect_nothing("auto off", words[1:])
     return AutoCommand(None)
+
+
+def parse_timeline(words: list[str]) -> TimelineCommand:
+    """Read the words after ``%ddp timeline``."""
+    parser = _parser("%ddp timeline")
+    parser.add_argument("--cell", type=_positive)
+    parser.add_argument("-r", "--ranks")
+    found = _parse(parser, words)
+    return TimelineCommand(found.cell, found.ranks)
 
 
 def parse_config(words: list[str]) -> ConfigCommand:

@@ -1,4 +1,4 @@
-"""``%ddp status``, ``diagnose``, ``stacks``, ``trace``, ``config``: ask the pool, show the answer.
+"""``%ddp status``, ``diagnose``, ``stacks``, ``trace``, ``timeline``, ``config``: ask, and show.
 
 Runs in: the notebook's process, thread of the running cell.
 """
@@ -12,10 +12,10 @@ from nbddp.controller.export import chrome_trace
 from nbddp.controller.pool import Pool
 from nbddp.controller.trace import select
 from nbddp.errors import BadOptionError
-from nbddp.notebook import cards, commands, session, stacks, status, timeline
+from nbddp.notebook import cards, chart, commands, session, stacks, status, timeline
 from nbddp.notebook.tables import escape
 
-VERBS = ("status", "diagnose", "stacks", "trace", "config")
+VERBS = ("status", "diagnose", "stacks", "trace", "timeline", "config")
 
 
 def run(verb: str, words: list[str]) -> None:
@@ -34,6 +34,9 @@ def run(verb: str, words: list[str]) -> None:
         case "trace":
             _refuse_plain(verb)
             _trace(commands.parse_trace(words))
+        case "timeline":
+            _refuse_plain(verb)
+            _timeline(commands.parse_timeline(words))
         case _:
             _configure(commands.parse_config(words))
 
@@ -71,6 +74,26 @@ def _trace(command: commands.TraceCommand) -> None:
     print(  # noqa: T201 - for the reader of the notebook
         f"{len(chosen)} operations saved in {path}. Next: open it in https://ui.perfetto.dev"
     )
+
+
+def _timeline(command: commands.TimelineCommand) -> None:
+    pool = session.pool()
+    ranks = None if command.ranks is None else pool.rank_set(command.ranks)
+    rows = pool.trace_rows()
+    cell, run_id = command.cell, None
+    if cell is None:
+        newest = select([row for row in rows if row.run_ids], ranks=ranks, last=1)
+        run_id = newest[0].run_ids[-1] if newest else "none"
+        cell = max((part.cell for row in newest for part in row.parts.values()), default=None)
+    chosen = select(rows, cell=command.cell, run_id=run_id, ranks=ranks)
+    if not chosen:
+        where = f"of cell [{cell}]" if command.cell else "of a cell"
+        who = "" if ranks is None else f" with {ranks.describe()}"
+        text = f"timeline: no operations {where}{who} are known"
+        _show({"text/plain": text, "text/html": f"<div>{escape(text)}</div>"})
+        return
+    headline = chart.headline_of(chosen, cell, timeline.counts(chosen))
+    _show(chart.timeline(chosen, headline, ranks))
 
 
 def _configure(command: commands.ConfigCommand) -> None:

@@ -63,7 +63,7 @@ def summary(found: Sequence[TraceRow]) -> str:
     """One line: operations, bytes (of each operation once), the slowest wait and who came last."""
     if not found:
         return "trace: no operations"
-    parts = [_counts(found)]
+    parts = [counts(found)]
     total = sum(row.nbytes for row in found)
     if total:
         parts.append(size(total))
@@ -97,7 +97,7 @@ def grid(found: Sequence[TraceRow], pg_ids: Collection[str] = (), last: int = 8)
     )
 
 
-def _counts(found: Sequence[TraceRow]) -> str:
+def counts(found: Sequence[TraceRow]) -> str:
     """``12 all_reduce, 2 broadcast on group 0``."""
     by_group: dict[str, Counter[str]] = {}
     for row in found:

@@ -1,0 +1,350 @@
+"""The operations of a cell along time, a row for each rank: ``%ddp timeline``.
+
+Runs in: the notebook's process. Pure.
+
+    TraceRow --layout--> Chart --+--> text/plain   letters, waits as slashes
+                                 +--> text/html    a picture, what each bar is on hover, sentences
+
+A bar begins when the rank issued the operation. It is hatched until the last rank has come, which
+is when the data can begin to move, and filled from then on.
+"""
+
+import base64
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from nbddp.controller.trace import RankPart, TraceRow
+from nbddp.notebook.colours import RANK_COLOURS
+from nbddp.notebook.picture import INK, SMALL, WHITE, Colour, Picture, text_width
+from nbddp.notebook.tables import WIDTH, duration, escape, name_ranks, shorten, size
+from nbddp.wire.ranks import RankSet
+
+#: Of the picture, as shown.
+_WIDTH_PX = 760
+_ROW_PX, _SMALL_ROW_PX = 20, 11  # with the gap below
+_AXIS_PX = 14
+#: Ranks that are drawn, and lines of text.
+_MAX_RANKS = 64
+_MAX_TEXT_ROWS = 16
+#: From so many ranks on the rows are low.
+_MANY_RANKS = 16
+#: Operations of one rank that overlap are drawn below each other, up to so many.
+_MAX_LANES = 3
+#: Bars that tell what they are on hover; the longest of them.
+_MAX_AREAS = 96
+_MIN_AREA_PX = 3
+#: Kinds of operations that have a letter and a colour; the others share one.
+_MAX_OPS = 7
+_OTHER = "…"
+_WAIT_CHAR, _IDLE_CHAR, _FAILED_CHAR = "/", "·", "!"
+#: Ranks that came within this time came together.
+_TOGETHER_NS = 1_000_000
+#: A rank is named if it was last in so many operations, and made so much of the others' waits.
+_MIN_LATE = 3
+_MOSTLY = 0.6
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One operation on one rank; times from the beginning of the chart."""
+
+    row: TraceRow
+    part: RankPart
+    begin_ns: int
+    moves_ns: int  #: when the last rank had come
+    end_ns: int
+    state: Literal["done", "open", "failed"]
+    lane: int = 0  #: below how many others it is drawn
+    lanes: int = 1  #: of those with which it overlaps
+
+    @property
+    def tip(self) -> str:
+        """``all_reduce #7 on rank 0: 350 kB, waited 31 ms for others, then 0.5 ms``."""
+        told = [size(self.part.nbytes)] if self.part.nbytes else []
+        if self.row.missing:
+            told.append(f"{name_ranks(self.row.missing)} never came")
+        elif self.state != "failed" and self.moves_ns > self.begin_ns:
+            told.append(f"waited {duration(self.moves_ns - self.begin_ns)} for others")
+        if self.state == "done" and self.end_ns > self.moves_ns:
+            then = "then " if self.moves_ns > self.begin_ns else ""
+            told.append(then + duration(self.end_ns - self.moves_ns))
+        if self.state != "done":
+            told.append("failed" if self.state == "failed" else "not complete")
+        if self.part.async_op:
+            told.append("async")
+        place = f"; {self.part.site}" if self.part.site.line else ""
+        label = self.row.label.replace(self.row.op, self.part.op)  # ranks may differ in it
+        return f"{label} on rank {self.part.rank}: {', '.join(told)}{place}"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Where the bars are."""
+
+    ranks: RankSet
+    bars: Mapping[int, Sequence[Bar]]  #: by rank, in the order of time
+    span_ns: int
+    letters: Mapping[str, str]  #: by the name of the operation
+
+    def letter(self, bar: Bar) -> str:
+        """Of the kind of its operation."""
+        return self.letters.get(bar.row.op, _OTHER)
+
+    def colour(self, bar: Bar) -> Colour:
+        """Likewise."""
+        letter = self.letters.get(bar.row.op)
+        return INK if letter is None else _rgb(_op_colour(letter))
+
+
+def layout(rows: Sequence[TraceRow], ranks: RankSet | None = None) -> Chart:
+    """Lay rows out along time, those of ``ranks`` if they are given. There must be rows."""
+    shown = ranks or RankSet.of(rank for row in rows for rank in (*row.parts, *row.missing))
+    start_ns = min(row.first_ns for row in rows)
+    known = [part.completed_ns or part.created_ns for row in rows for part in row.parts.values()]
+    last_ns = max([*known, *(row.last_ns for row in rows)])
+    is_open = any(part.completed_ns is None for row in rows for part in row.parts.values())
+    span_ns = max(1, last_ns - start_ns)
+    span_ns += span_ns // 20 if is_open else 0  # so that what is open can be seen
+    bars: dict[int, list[Bar]] = {rank: [] for rank in shown}
+    for row in sorted(rows, key=lambda row: row.first_ns):
+        for part in sorted(row.parts.values(), key=lambda part: part.created_ns):
+            if part.rank in bars:
+                begin_ns = part.created_ns - start_ns
+                is_done = part.completed_ns is not None
+                end_ns = part.completed_ns - start_ns if part.completed_ns else span_ns
+                has_moved = not row.missing and part.state != "failed"
+                moves_ns = min(row.last_ns - start_ns, end_ns) if has_moved else end_ns
+                bars[part.rank].append(
+                    Bar(
+                        row=row,
+                        part=part,
+                        begin_ns=begin_ns,
+                        moves_ns=max(begin_ns, moves_ns),
+                        end_ns=end_ns,
+                        state="failed" if part.state == "failed" else "done" if is_done else "open",
+                    )
+                )
+    counts = Counter(row.op for row in rows)
+    ops = [op for op, _ in counts.most_common(_MAX_OPS)]
+    letters = {op: chr(ord("A") + index) for index, op in enumerate(ops)}
+    in_lanes = {rank: _in_lanes(found) for rank, found in bars.items()}
+    return Chart(ranks=shown, bars=in_lanes, span_ns=span_ns, letters=letters)
+
+
+def _in_lanes(bars: Sequence[Bar]) -> list[Bar]:
+    """Bars that overlap, directly or through others, share the height of the row."""
+    found: list[Bar] = []
+    together: list[tuple[Bar, int]] = []
+    ends: list[int] = []  # by lane
+    for bar in sorted(bars, key=lambda bar: (bar.begin_ns, bar.end_ns)):
+        if bar.begin_ns >= max(ends, default=0):
+            found += [replace(each, lane=lane, lanes=len(ends)) for each, lane in together]
+            together, ends = [], []
+        together.append((bar, _lane(ends, bar.begin_ns, bar.end_ns)))
+    return found + [replace(each, lane=lane, lanes=len(ends)) for each, lane in together]
+
+
+def _lane(ends: list[int], begin_ns: int, end_ns: int) -> int:
+    """The first lane that is free; the last one may hold bars on top of each other."""
+    for lane, end in enumerate(ends):
+        if end <= begin_ns:
+            ends[lane] = end_ns
+            return lane
+    if len(ends) < _MAX_LANES:
+        ends.append(end_ns)
+    else:
+        ends[-1] = max(ends[-1], end_ns)
+    return len(ends) - 1
+
+
+# --- what it amounts to --------------------------------------------------------------------------
+
+
+def timeline(
+    rows: Sequence[TraceRow], headline: str, ranks: RankSet | None = None
+) -> dict[str, str]:
+    """The chart of some rows as a MIME bundle."""
+    chart = layout(rows, ranks)
+    told = lateness(rows)
+    more = len(chart.ranks) - _MAX_RANKS
+    note = f"{more} more ranks are not drawn; -r RANKS chooses" if more > 0 else ""
+    below = [text for text in (told, note) if text]
+    html_legend = _legend(chart, is_html=True)
+    sentences = "".join(f"<div>{escape(text)}</div>" for text in below)
+    return {
+        "text/plain": "\n".join(
+            [headline, *_text_rows(chart), _legend(chart, is_html=False), *below]
+        ),
+        "text/html": (
+            f"<div><div><b>{escape(headline)}</b></div>{_image(chart, told)}"
+            f'<div style="font-size:90%">{html_legend}</div>{sentences}</div>'
+        ),
+    }
+
+
+def lateness(rows: Sequence[TraceRow]) -> str:
+    """Which rank the others waited for, if it is mostly the same one."""
+    compared = [row for row in rows if row.spread_ns is not None and not row.missing]
+    late_ns: dict[int, list[int]] = {}
+    for row in compared:
+        if row.last_rank is not None and row.spread_ns and row.spread_ns > _TOGETHER_NS:
+            late_ns.setdefault(row.last_rank, []).append(row.spread_ns)
+    if not late_ns:
+        return ""
+    rank = max(late_ns, key=lambda rank: sum(late_ns[rank]))
+    times, waited_ns = len(late_ns[rank]), sum(late_ns[rank])
+    share = waited_ns / sum(map(sum, late_ns.values()))
+    if times < _MIN_LATE or share < _MOSTLY:
+        return ""
+    if times == len(compared):
+        told = f"rank {rank} always came last, in all {times} operations"
+    else:
+        told = f"rank {rank} came last in {times} of {len(compared)} operations"
+    waits = f"the others waited {duration(waited_ns)} for it"
+    if len(late_ns) > 1:
+        waits += f", {share:.0%} of all such waits"
+    elif times < len(compared):
+        told += ", and in the rest all came together"
+    return f"{told}; {waits}"
+
+
+# --- text ----------------------------------------------------------------------------------------
+
+
+def _text_rows(chart: Chart) -> list[str]:
+    """Equal rows once."""
+    by_line: dict[str, list[int]] = {}
+    head = max(len(f"rank {rank}") for rank in chart.ranks) + 4
+    width = WIDTH - head
+    for rank in chart.ranks:
+        by_line.setdefault(_text_row(chart, chart.bars[rank], width), []).append(rank)
+    labels = {line: name_ranks(RankSet.of(ranks), 16) for line, ranks in by_line.items()}
+    head = max(map(len, labels.values())) + 2
+    lines = [
+        f"{label:<{head}}{line[: WIDTH - head].rstrip()}"
+        for line, label in list(labels.items())[:_MAX_TEXT_ROWS]
+    ]
+    rest = len(by_line) - _MAX_TEXT_ROWS
+    if rest > 0:
+        lines.append(f"and {rest} more rows; -r RANKS chooses")
+    end = duration(chart.span_ns)
+    return [*lines, f"{'':<{head}}0{end:>{min(width, WIDTH - head) - 1}}"]
+
+
+def _text_row(chart: Chart, bars: Sequence[Bar], width: int) -> str:
+    """A letter where data moves, a slash where the rank waits for others."""
+    row = [_IDLE_CHAR] * width
+    for is_move in (False, True):  # moves are short, and drawn over waits
+        for bar in bars:
+            begin, end = (bar.moves_ns, bar.end_ns) if is_move else (bar.begin_ns, bar.moves_ns)
+            if end <= begin and not (is_move and bar.begin_ns == bar.end_ns):
+                continue
+            first = min(width - 1, begin * width // chart.span_ns)
+            last = min(width - 1, max(begin, end - 1) * width // chart.span_ns)
+            for column in range(first, last + 1):
+                row[column] = chart.letter(bar) if is_move else _WAIT_CHAR
+            if bar.state == "failed":
+                row[last] = _FAILED_CHAR
+    return "".join(row)
+
+
+def _legend(chart: Chart, *, is_html: bool) -> str:
+    parts = []
+    for op, letter in chart.letters.items():
+        mark = f'<b style="color:{_op_colour(letter)}">{letter}</b>' if is_html else letter
+        parts.append(f"{mark} {escape(op) if is_html else op}")
+    bars = [bar for bars in chart.bars.values() for bar in bars]
+    if any(chart.letter(bar) == _OTHER for bar in bars):
+        parts.append(f"{_OTHER} other")
+    hatched = "hatched" if is_html else _WAIT_CHAR
+    parts.append(f"{hatched}: waits for the others")
+    if is_html and any(bar.state != "done" for bar in bars):
+        parts.append("framed: failed or not complete")
+    elif any(bar.state == "failed" for bar in bars):
+        parts.append(f"{_FAILED_CHAR}: failed")
+    return ("&ensp; " if is_html else "   ").join(parts)
+
+
+# --- picture -------------------------------------------------------------------------------------
+
+
+def _image(chart: Chart, told: str) -> str:
+    ranks = chart.ranks.ranks[:_MAX_RANKS]
+    row_px = _ROW_PX if len(ranks) <= _MANY_RANKS else _SMALL_ROW_PX
+    labels = [f"rank {rank}" for rank in ranks]
+    left = max(text_width(label, SMALL) for label in labels) + 10
+    scale = (_WIDTH_PX - left - 2) / chart.span_ns
+    height = row_px * len(ranks) + _AXIS_PX
+    picture = Picture(_WIDTH_PX, height)
+    areas: list[tuple[float, str]] = []
+    for index, rank in enumerate(ranks):
+        top = index * row_px
+        high = row_px - 3
+        picture.text(0, top + (high - 7) / 2, labels[index], size=SMALL)
+        picture.fill(left, top + high / 2, _WIDTH_PX - left, 0.5, (*INK, 70))
+        for bar in chart.bars[rank]:
+            lane_px = high / bar.lanes
+            x = left + bar.begin_ns * scale
+            y = top + bar.lane * lane_px
+            wide = max(1.0, (bar.end_ns - bar.begin_ns) * scale)
+            waits = (bar.moves_ns - bar.begin_ns) * scale
+            _draw(picture, chart, bar, (x, y, wide, max(2.0, lane_px - 1)), waits)
+            if wide >= _MIN_AREA_PX:
+                box = ",".join(str(round(v)) for v in (x, y, x + wide, y + lane_px))
+                tip = escape(bar.tip)
+                areas.append((wide, f'<area shape="rect" coords="{box}" title="{tip}">'))
+    axis_y = row_px * len(ranks) + 3
+    end = duration(chart.span_ns)
+    picture.text(left, axis_y, "0", size=SMALL)
+    picture.text(_WIDTH_PX - text_width(end, SMALL) - 1, axis_y, end, size=SMALL)
+    data = base64.b64encode(picture.png()).decode()
+    name = f"nbddp-{hashlib.sha256(data.encode()).hexdigest()[:10]}"
+    longest = sorted(areas, key=lambda area: -area[0])[:_MAX_AREAS]
+    alt = escape(f"a row of operations for each rank. {told}".strip())
+    return (
+        f'<img src="data:image/png;base64,{data}" width="{_WIDTH_PX}" height="{height}" '
+        f'style="max-width:none" alt="{alt}" usemap="#{name}">'
+        f'<map name="{name}">{"".join(area for _, area in longest)}</map>'
+    )
+
+
+def _draw(
+    picture: Picture, chart: Chart, bar: Bar, box: tuple[float, float, float, float], waits: float
+) -> None:
+    x, y, wide, high = box
+    colour = chart.colour(bar)
+    if waits >= 1:
+        picture.fill(x, y, waits, high, (*colour[:3], 36))
+        picture.hatch(x, y, waits, high, (*colour[:3], 190), gap=4.0)
+    moves = wide - waits
+    if moves > 0:
+        picture.fill(x + waits, y, moves, high, colour)
+        letter = chart.letter(bar)
+        if moves >= 9 and high >= 9 and letter != _OTHER:
+            picture.text(x + waits + moves / 2 - 2.5, y + (high - 7) / 2, letter, WHITE, size=SMALL)
+    if bar.state != "done":
+        picture.frame(x, y, wide, high, _rgb(RANK_COLOURS[6]), thickness=1.5)
+
+
+def _op_colour(letter: str) -> str:
+    return RANK_COLOURS[(ord(letter) - ord("A")) % len(RANK_COLOURS)]
+
+
+def _rgb(colour: str) -> Colour:
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return red, green, blue
+
+
+def headline_of(rows: Sequence[TraceRow], cell: int | None, counts: str) -> str:
+    """``timeline of cell [4]: 12 all_reduce on group 0; 4.2 MB in 1.3 s``."""
+    where = f" of cell [{cell}]" if cell else ""
+    nbytes = sum(row.nbytes for row in rows)
+    span = max(row.last_ns for row in rows) - min(row.first_ns for row in rows)
+    ends = [row.completed_ns for row in rows if row.completed_ns is not None]
+    if ends:
+        span = max(span, max(ends) - min(row.first_ns for row in rows))
+    amount = f"; {size(nbytes)}" if nbytes else ""
+    return shorten(f"timeline{where}: {counts}{amount} in {duration(span)}", 2 * WIDTH)

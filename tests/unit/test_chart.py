@@ -1,0 +1,129 @@
+"""The timeline: layout, text, what is said of late ranks."""
+
+import base64
+import re
+
+from nbddp.controller.trace import TraceRow, rows
+from nbddp.notebook import chart
+from nbddp.wire.observed import GroupInfo
+from nbddp.wire.ranks import RankSet
+from tests.support.traces import GROUPS, LINE, MS, by_rank, recorders
+
+
+def training(count: int = 4, steps: int = 10, late: float = 40.0) -> list[TraceRow]:
+    """An all_reduce every 100 ms; the last rank comes late, then it takes 10 ms."""
+    group = GroupInfo(pg_id="w", name="0", desc="default_pg", ranks=tuple(range(count)))
+    ranks = recorders(count)
+    for step in range(steps):
+        for recorder in ranks:
+            at = step * 100 + (late if recorder.rank == count - 1 else 0)
+            recorder.collective(at=at, end=step * 100 + late + 10, group=group, site=LINE)
+    return rows(by_rank(ranks), {"w": group})
+
+
+def overlapping() -> list[TraceRow]:
+    """Two asynchronous operations at once, one more afterwards."""
+    ranks = recorders(2)
+    group = GroupInfo(pg_id="w", name="0", ranks=(0, 1))
+    for recorder in ranks:
+        recorder.collective(at=0, end=60, group=group, async_op=True)
+        recorder.collective(at=20, end=80, group=group, async_op=True)
+        recorder.collective("broadcast", at=90, end=100, group=group)
+    return rows(by_rank(ranks), {"w": group})
+
+
+# --- layout --------------------------------------------------------------------------------------
+
+
+def test_a_bar_waits_until_the_last_rank_has_come():
+    found = chart.layout(training(count=2, steps=2))
+    assert found.span_ns == 150 * MS
+    first, second = found.bars[0]
+    assert (first.begin_ns, first.moves_ns, first.end_ns) == (0, 40 * MS, 50 * MS)
+    assert (second.begin_ns, second.moves_ns, second.end_ns) == (100 * MS, 140 * MS, 150 * MS)
+    late = found.bars[1][0]
+    assert (late.begin_ns, late.moves_ns, late.end_ns) == (40 * MS, 40 * MS, 50 * MS)
+
+
+def test_bars_that_overlap_share_the_height():
+    found = chart.layout(overlapping()).bars[0]
+    assert [(bar.lane, bar.lanes) for bar in found] == [(0, 2), (1, 2), (0, 1)]
+
+
+def test_what_is_open_goes_to_the_end_and_never_moves_without_all():
+    ranks = recorders(2)
+    group = GroupInfo(pg_id="w", name="0", ranks=(0, 1))
+    for recorder in ranks:
+        recorder.collective(at=0, end=100, group=group)
+    ranks[0].collective(at=100, group=group)
+    found = chart.layout(rows(by_rank(ranks), {"w": group}))
+    assert [bar.state for bar in found.bars[0]] == ["done", "open"]
+    bar = found.bars[0][1]
+    assert bar.moves_ns == bar.end_ns == found.span_ns > 100 * MS
+    assert bar.tip == (
+        "all_reduce #2 on rank 0: 4.0 kB, rank 1 never came, not complete; cell [4], line 6"
+    )
+
+
+def test_a_bar_tells_what_it_is():
+    tip = chart.layout(training()).bars[0][6].tip
+    assert tip == (
+        "all_reduce #7 on rank 0: 4.0 kB, waited 40 ms for others, then 10 ms; cell [4], line 6"
+    )
+
+
+# --- late ranks ----------------------------------------------------------------------------------
+
+
+def test_a_rank_that_is_always_last_is_named():
+    assert chart.lateness(training()) == (
+        "rank 3 always came last, in all 10 operations; the others waited 400 ms for it"
+    )
+
+
+def test_ranks_that_come_together_are_not_named():
+    assert chart.lateness(training(late=0.2)) == ""
+
+
+def test_few_operations_prove_nothing():
+    assert chart.lateness(training(steps=2)) == ""
+
+
+def test_a_rank_that_is_last_in_turn_is_not_named():
+    ranks = recorders(4)
+    for step in range(12):
+        for recorder in ranks:
+            at = step * 100 + (40 if recorder.rank == step % 4 else 0)
+            recorder.collective(at=at, end=step * 100 + 50)
+    assert chart.lateness(rows(by_rank(ranks), GROUPS)) == ""
+
+
+# --- what is shown -------------------------------------------------------------------------------
+
+
+def test_text():
+    lines = chart.timeline(training(steps=2), "timeline")["text/plain"].splitlines()
+    assert lines[0] == "timeline"
+    assert re.fullmatch(r"ranks 0-2  /{20,}A{5,}·+/{20,}A{5,}", lines[1])
+    assert re.fullmatch(r"rank 3     ·{20,}A{5,}·{50,}A{5,}", lines[2])
+    assert lines[3].split() == ["0", "150", "ms"]
+    assert lines[4] == "A all_reduce   /: waits for the others"
+    assert all(len(line) <= 100 for line in lines)
+
+
+def test_only_some_ranks():
+    bundle = chart.timeline(training(), "timeline", RankSet.of([1]))
+    assert "rank 1 " in bundle["text/plain"]
+    assert "rank 3 always came last" in bundle["text/plain"]  # it is judged by all
+    assert "on rank 3" not in bundle["text/html"]
+
+
+def test_html_is_an_image_that_tells_on_hover_and_stays_small():
+    html = chart.timeline(training(count=64, steps=30), "timeline")["text/html"]
+    png, height = re.findall(r'base64,([^"]*)" width="760" height="(\d+)"', html)[0]
+    assert base64.b64decode(png).startswith(b"\x89PNG")
+    assert int(height) < 800
+    name = re.findall(r'usemap="#([^"]*)"', html)
+    assert re.findall(r'<map name="([^"]*)"', html) == name
+    assert html.count("<area") <= 96
+    assert len(html) - len(png) < 24_000
