@@ -29,6 +29,7 @@ __all__ = [
     "last_report",
     "load_ipython_extension",
     "pool",
+    "show",
     "start",
     "sync",
     "unload_ipython_extension",
@@ -48,6 +49,33 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def show(*tensors: Any, title: str | None = None) -> Any:
+    """Draw a tensor of every rank side by side: ``nbddp.show(grad)`` in a cell.
+
+    ``with nbddp.show(grad): dist.all_reduce(grad)`` draws it before and after the block. Sharded
+    tensors are drawn in their place in the whole. A few numbers leave the rank, never the tensor.
+
+    Args:
+        tensors: of any shape, dtype and device; each is drawn below the one before.
+        title: above them.
+
+    Raises:
+        BadOptionError: a value is no tensor.
+    """
+    import sys
+
+    if "torch" not in sys.modules:  # then it cannot be one, and this may be a notebook's kernel
+        from nbddp.errors import BadOptionError
+
+        raise BadOptionError(
+            "nbddp.show shows tensors, in a %%ddp cell. "
+            "Next: %ddp pull NAME -r 0 gets a value into the notebook"
+        )
+    from nbddp.rank import showing
+
+    return showing.show(*tensors, title=title, frame=sys._getframe(1))
 
 
 def sync(*objects: Any, src: int | None = None, group: Any = None) -> None:

@@ -34,6 +34,7 @@ LARGE = 1.5
 
 _ADVANCE = COLUMNS + 1  # a letter and the gap behind it
 _STROKE = 0.42  # half the width of a stroke, in pitches
+_SHADES = 8  # of the edge of a stroke: more would not be seen, and make larger files
 _MAX_SIDE = 16_384  # of the picture, in its own pixels
 
 
@@ -84,6 +85,12 @@ class Picture:
                 self._pixels[start : start + len(run)] = run
             return
         for row in range(top, bottom):
+            start, end = (row * self._columns + left) * 4, (row * self._columns + right) * 4
+            below = self._pixels[start : start + 4]
+            if self._pixels[start:end] == below * (right - left):  # as nearly always
+                self._blend(left, row, rgba, 1.0)
+                self._pixels[start:end] = self._pixels[start : start + 4] * (right - left)
+                continue
             for column in range(left, right):
                 self._blend(column, row, rgba, 1.0)
 
@@ -138,12 +145,17 @@ class Picture:
         rgba = _with_alpha(colour)
         period = gap * math.sqrt(2) * self.scale
         half = thickness * self.scale / math.sqrt(2)
+        reach = math.ceil(half + 0.5)
         for row in range(top, bottom):
-            for column in range(left, right):
-                distance = (column + row + 1) % period
-                coverage = half + 0.5 - min(distance, period - distance)
-                if coverage > 0:
-                    self._blend(column, row, rgba, min(1.0, coverage))
+            first = math.floor((left + row + 1) / period) - 1
+            last = math.ceil((right + row + 1) / period) + 1
+            for number in range(first, last + 1):
+                middle = number * period - row - 1  # of a line, in this row
+                around = range(math.floor(middle) - reach, math.ceil(middle) + reach + 1)
+                for column in around:
+                    coverage = half + 0.5 - abs(column - middle)
+                    if coverage > 0 and left <= column < right:
+                        self._blend(column, row, rgba, min(1.0, coverage))
 
     def text(
         self, x: float, y: float, text: str, colour: Colour = INK, *, size: float = NORMAL
@@ -198,6 +210,9 @@ class Picture:
         at = (row * self._columns + column) * 4
         pixels = self._pixels
         share = coverage * rgba[3] / 255
+        if share == 1.0:
+            pixels[at : at + 4] = bytes(rgba)
+            return
         below = pixels[at + 3] / 255 * (1 - share)
         alpha = share + below
         if alpha <= 0:
@@ -265,7 +280,10 @@ def _mask(letter: str, pitch: float) -> tuple[tuple[int, int, float], ...]:
                 share = radius + 0.5 - _distance(column + 0.5, row + 0.5, (x0, y0, x1, y1))
                 if share > covered.get((column, row), 0.0):
                     covered[column, row] = min(1.0, share)
-    return tuple((column, row, share) for (column, row), share in sorted(covered.items()))
+    return tuple(
+        (column, row, math.ceil(share * _SHADES) / _SHADES)
+        for (column, row), share in sorted(covered.items())
+    )
 
 
 def _distance(x: float, y: float, segment: _Segment) -> float:

@@ -9,14 +9,18 @@ import html
 import time
 from collections.abc import Mapping
 
+import msgspec
 from IPython.core.error import StdinNotImplementedError
 
 from nbddp.controller.runs import CellEvent, Run
 from nbddp.controller.states import Judged, Noticed, RunOutcome
 from nbddp.notebook import cards
+from nbddp.notebook.blocks import Blocks
 from nbddp.notebook.gather import Gatherer
+from nbddp.notebook.showing import Showing
 from nbddp.notebook.shown import Labels, Redraw, Rich, Show, Text
 from nbddp.notebook.sinks import QUIET_STYLE, Sink
+from nbddp.notebook.statics import WIDGET_MIME, without_widget
 from nbddp.settings import Settings
 from nbddp.wire.messages import (
     ClearOutput,
@@ -29,6 +33,7 @@ from nbddp.wire.messages import (
     RunStarted,
 )
 from nbddp.wire.ranks import RankSet
+from nbddp.wire.shown import MIME as SHOWN_MIME
 
 #: The live lines change at most this often.
 _LIVE_INTERVAL_S = 0.1
@@ -53,6 +58,7 @@ class View:
         log_path_by_rank: Mapping[int, str],
         can_ask: bool,
         display_scope: str,
+        widgets: Blocks | None = None,
     ) -> None:
         self._run = run
         self._ranks = run.ranks
@@ -60,6 +66,7 @@ class View:
         self._settings = settings
         self._labels = Labels(world_size)
         self._can_ask = can_ask
+        self._widgets = widgets  # None: there is no front end that shows them
         self._gatherer = Gatherer(
             run.ranks,
             world_size,
@@ -67,6 +74,7 @@ class View:
             settings=settings,
             log_path_by_rank=log_path_by_rank,
         )
+        self._showing = Showing(run.ranks, sink, f"{display_scope}-{run.run_id}")
         self._began = time.monotonic()
         self._done: set[int] = set()
         self._failed: dict[int, str] = {}  # the exception in a line, by rank
@@ -86,6 +94,13 @@ class View:
     def _show(self, event: CellEvent) -> None:
         now = time.monotonic()
         match event:
+            case Display() if SHOWN_MIME in event.data:
+                marker = self._showing.take(event, now)
+                if marker is not None:
+                    self._emit(self._gatherer.add(marker, now))
+            case Display() | Result() if self._widgets is None and WIDGET_MIME in event.data:
+                plain = msgspec.structs.replace(event, data=without_widget(event.data))
+                self._emit(self._gatherer.add(plain, now))
             case Output() | Display() | Result() | ClearOutput():
                 self._emit(self._gatherer.add(event, now))
             case RunFinished():
@@ -118,9 +133,9 @@ class View:
         if deadline is not None and deadline <= now:
             self._emit(self._gatherer.tick(now))
             deadline = self._gatherer.next_deadline()
-        live_in_s = self._refresh_live(now)
-        waits = [live_in_s] if deadline is None else [live_in_s, max(0.0, deadline - now)]
-        return min(waits)
+        deadlines = (deadline, self._showing.tick(now))
+        waits = [max(0.0, each - now) for each in deadlines if each is not None]
+        return min([self._refresh_live(now), *waits])
 
     def ask(self, request: InputRequest) -> str:
         """See `CellView.ask`."""
@@ -144,7 +159,10 @@ class View:
     def end(self, outcome: RunOutcome) -> None:
         """See `CellView.end`."""
         self._emit(self._gatherer.end(time.monotonic()))
+        self._showing.end()
         self._sink.live([])
+        if self._widgets is not None:
+            self._widgets.end()
 
     def _show_plainly(self, event: CellEvent, error: Exception) -> None:
         rank = getattr(event, "rank", None)
@@ -223,6 +241,9 @@ class View:
 
     def _redraw(self, redraw: Redraw) -> None:
         self._sink.clear()
+        if self._widgets is not None:
+            self._widgets.start_over()
+        self._showing.cleared(time.monotonic())
         if not redraw.blocks:
             # Without anything new the front end would wait with the clearing.
             self._sink.text("stdout", "")
@@ -234,9 +255,15 @@ class View:
         self._live = []
 
     def _emit_rich(self, rich: Rich) -> None:
+        if SHOWN_MIME in rich.data:
+            self._showing.place(rich.data)
+            return
+        if self._widgets is not None and self._widgets.show(rich):
+            return
         if self._labels and not rich.update:
             self._sink.display(_label_bundle(rich.ranks), {}, None, False)
-        self._sink.display(rich.data, rich.metadata, rich.display_id, rich.update)
+        data = without_widget(rich.data)
+        self._sink.display(data, rich.metadata, rich.display_id, rich.update)
 
 
 def _label_bundle(ranks: RankSet) -> dict[str, str]:

@@ -40,9 +40,11 @@ from nbddp.rank.torch_private.rendezvous import (
     pool_prefix,
     separate_rendezvous,
 )
+from nbddp.rank.torch_private.sharding import Sharding, sharding_of
 
 __all__ = [
     "BLOCKING_FUNCTIONS",
+    "Sharding",
     "c10d",
     "default_group",
     "exchange_registered",
@@ -73,4 +75,5 @@ __all__ = [
     "set_default_group",
     "set_group_count",
     "set_registered_store",
+    "sharding_of",
 ]
