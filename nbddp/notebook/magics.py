@@ -26,6 +26,7 @@ class DdpMagics(Magics):
     @line_magic("ddp")  # type: ignore[arg-type]  # IPython types its decorators for classes only
     def line(self, line: str) -> Any:  # noqa: PLR0911 - one for each kind of answer
         """Manage the pool; ``%ddp help`` tells how."""
+        session.await_start()
         if line.split(maxsplit=1)[:1] == ["pull"]:
             return self._pull(line)
         verb, words = commands.split_verb(line)
@@ -67,6 +68,7 @@ class DdpMagics(Magics):
                 "%%ddp runs on the notebook's main thread only, one cell after another; "
                 "for work in the background use %%ddp --async"
             )
+        session.await_start()
         count = self._execution_count()
         syntax.check(self.shell, cell, first_line=first_line, execution_count=count)
         living = session.current_pool()

@@ -7,6 +7,8 @@ import os
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 from IPython.core.getipython import get_ipython
 
@@ -14,7 +16,7 @@ from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import Pool
 from nbddp.controller.report import Report
 from nbddp.controller.runs import Run
-from nbddp.errors import NoPoolError, PoolBusyError, PoolExistsError
+from nbddp.errors import NbddpError, NoPoolError, PoolBusyError, PoolExistsError
 from nbddp.notebook import status, syntax
 from nbddp.notebook.background import Background
 from nbddp.notebook.panel import Panel
@@ -24,6 +26,8 @@ from nbddp.settings import Settings
 
 _current: Pool | None = None
 _start_lock = threading.Lock()
+_default: PoolOptions | None = None  #: of the first pool, if `start_soon` was told
+_starter: threading.Thread | None = None
 _panel: Panel | None = None
 
 
@@ -40,6 +44,7 @@ def pool() -> Pool:
     Raises:
         NoPoolError: there is none.
     """
+    await_start()
     found = current_pool()
     if found is None:
         raise NoPoolError("no pool is running. Next: %ddp start -n 2, or nbddp.start(2)")
@@ -97,6 +102,7 @@ def start(
         timeout=timeout,
         plain=plain,
     )
+    await_start()
     if not _start_lock.acquire(blocking=False):
         raise PoolBusyError("a pool is being started by another thread. Next: wait for it")
     try:
@@ -117,9 +123,41 @@ def start(
     )
 
 
+def start_soon(arguments: dict[str, Any]) -> PoolOptions:
+    """Start a pool in the background; who needs it waits for it.
+
+    If that fails, the next cell starts it again and tells why it does not come up.
+
+    Args:
+        arguments: of `start`.
+
+    Returns:
+        What was made of them.
+
+    Raises:
+        BadOptionError, NoTorchError: as `start`.
+    """
+    global _default, _starter  # noqa: PLW0603 - likewise
+
+    def run() -> None:
+        with suppress(NbddpError):
+            start(**arguments)
+
+    _default = PoolOptions.checked(**arguments)
+    _starter = threading.Thread(target=run, name="nbddp-start")
+    _starter.start()
+    return _default
+
+
+def await_start() -> None:
+    """Wait for what `start_soon` has begun."""
+    if _starter is not None and _starter is not threading.current_thread():
+        _starter.join()
+
+
 def last_options() -> PoolOptions | None:
     """Options of the last pool, stopped or not: a new one without options is like it."""
-    return None if _current is None else _current.options
+    return _default if _current is None else _current.options
 
 
 def start_like_last() -> Pool:

@@ -223,11 +223,21 @@ class Kernel:
 
 
 @contextlib.contextmanager
-def running_kernel(**env: str) -> Iterator[Kernel]:
-    """A kernel with this interpreter, ended at the end."""
+def running_kernel(*launch: str, **env: str) -> Iterator[Kernel]:
+    """A kernel with this interpreter, ended at the end.
+
+    Args:
+        launch: arguments of the interpreter; default: a stock ipykernel.
+        env: more variables.
+    """
     manager = KernelManager(kernel_name="python3")
     manager._kernel_spec = KernelSpec(
-        argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+        argv=[
+            sys.executable,
+            *(launch or ("-m", "ipykernel_launcher")),
+            "-f",
+            "{connection_file}",
+        ],
         env={"PYTHONFAULTHANDLER": "1", **env},
     )
     manager.start_kernel()

@@ -1,0 +1,202 @@
+"""``nbddp ...`` on a command line.
+
+    nbddp kernel install -n 4     add "Python (nbddp, 4 ranks)" to Jupyter
+    nbddp kernel list             what was added
+    nbddp kernel remove NAME      take it away again
+
+Runs in: a process of its own, which ends at once.
+"""
+
+import argparse
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nbddp.controller.options import PoolOptions
+from nbddp.errors import BadOptionError, NbddpError
+
+#: Marks our kernels in ``kernel.json``.
+_MARK = "nbddp"
+
+
+@dataclass(frozen=True)
+class Installed:
+    """One of our kernels, as Jupyter finds it."""
+
+    name: str
+    display_name: str
+    pool: str  #: options of ``%ddp start``
+    folder: str
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Do what the command line says; gives the exit status."""
+    found = _parser().parse_args(words)
+    try:
+        lines: list[str] = found.run(found)
+    except (NbddpError, OSError) as error:
+        sys.stderr.write(f"nbddp: {error}\n")
+        return 1
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nbddp", description="A notebook as the front of a living torch.distributed job."
+    )
+    parser.set_defaults(run=lambda _: parser.format_help().splitlines())
+    commands = parser.add_subparsers(title="commands", metavar="")
+    kernel = commands.add_parser(
+        "kernel", help="a Jupyter kernel all of whose cells are distributed"
+    )
+    kernel.set_defaults(run=lambda _: kernel.format_help().splitlines())
+    actions = kernel.add_subparsers(title="commands", metavar="")
+    _add_install(actions.add_parser("install", help="add one to Jupyter"))
+    listing = actions.add_parser("list", help="show those that were added")
+    listing.set_defaults(run=_list)
+    remove = actions.add_parser("remove", help="take one away")
+    remove.add_argument("name", nargs="?", help="as `nbddp kernel list` shows it")
+    remove.set_defaults(run=_remove)
+    return parser
+
+
+def _add_install(parser: argparse.ArgumentParser) -> None:
+    pool = parser.add_argument_group("the pool, as in %ddp start")
+    pool.add_argument("-n", "--nproc-per-node", type=int, default=2, metavar="N", help="ranks (2)")
+    pool.add_argument("--nnodes", type=int, default=1, metavar="M", help="simulated nodes (1)")
+    pool.add_argument("--backend", default="auto", metavar="NAME", help="auto, gloo, nccl, ...")
+    pool.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu or cuda")
+    pool.add_argument("--threads", type=int, default=1, metavar="T", help="of each rank (1)")
+    pool.add_argument("--plain", action="store_true", help="stock process groups")
+    parser.add_argument("--name", help="of the kernel in Jupyter (nbddp-N)")
+    parser.add_argument("--display-name", help='in the launcher ("Python (nbddp, N ranks)")')
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--user", action="store_true", help="for you, in every environment")
+    where.add_argument("--sys-prefix", action="store_true", help="in this environment (default)")
+    where.add_argument("--prefix", help="in that environment")
+    parser.set_defaults(run=_install)
+
+
+def _install(found: argparse.Namespace) -> list[str]:
+    options = PoolOptions.checked(
+        found.nproc_per_node,
+        nnodes=found.nnodes,
+        backend=found.backend,
+        device=found.device,
+        threads=found.threads,
+        plain=found.plain,
+    )
+    size = options.world_size
+    name = (found.name or f"nbddp-{size}").lower()
+    display_name = found.display_name or f"Python (nbddp, {_count(size, 'rank')})"
+    in_the_way = _specs().get(name)
+    if in_the_way is not None and _MARK not in in_the_way["spec"].get("metadata", {}):
+        raise BadOptionError(
+            f"--name {name}: there is a kernel of this name, and it is not of nbddp "
+            f"({in_the_way['resource_dir']}). Next: another name"
+        )
+    pool = shlex.join(_pool_words(found))
+    folder = _write(name, _kernel_json(display_name, pool), found)
+    return [
+        f'installed "{display_name}" in {folder}',
+        f"  start it   choose it in JupyterLab, or: jupyter console --kernel {name}",
+        f"  remove it  nbddp kernel remove {name}",
+    ]
+
+
+def _pool_words(found: argparse.Namespace) -> list[str]:
+    """What differs from the defaults of ``%ddp start``; the number of ranks always."""
+    words = ["-n", str(found.nproc_per_node)]
+    usual = {"nnodes": 1, "backend": "auto", "device": "auto", "threads": 1}
+    for option, default in usual.items():
+        value = getattr(found, option)
+        if value != default:
+            words += [f"--{option}", str(value)]
+    return words + ["--plain"] * found.plain
+
+
+def _kernel_json(display_name: str, pool: str) -> dict[str, Any]:
+    return {
+        # Frozen modules have no source, which a debugger would warn of at each start.
+        "argv": [
+            sys.executable, "-Xfrozen_modules=off", "-m", "nbddp.notebook.kernel",
+            "-f", "{connection_file}", f"--NbddpKernel.pool={pool}",
+        ],
+        "display_name": display_name,
+        "metadata": {_MARK: {"pool": pool}, "debugger": True},
+    }  # fmt: skip
+
+
+def _write(name: str, kernel_json: dict[str, Any], found: argparse.Namespace) -> str:
+    """Put it where Jupyter looks; gives the folder."""
+    from ipykernel.kernelspec import write_kernel_spec  # noqa: PLC0415 - `nbddp --help` is quick
+    from jupyter_client.kernelspec import KernelSpecManager  # noqa: PLC0415 - likewise
+
+    prefix = found.prefix
+    if not (found.user or found.prefix):
+        is_ours = found.sys_prefix or os.access(sys.prefix, os.W_OK)
+        prefix = sys.prefix if is_ours else None
+    staging = Path(tempfile.mkdtemp(prefix="nbddp-kernel-"))
+    try:
+        source = write_kernel_spec(staging / name, overrides=kernel_json)  # with ipykernel's logos
+        folder = KernelSpecManager().install_kernel_spec(
+            source, kernel_name=name, user=prefix is None, prefix=prefix
+        )
+    except ValueError as error:
+        raise BadOptionError(f"--name {name}: {error}") from None
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return str(folder)
+
+
+def _list(_: argparse.Namespace) -> list[str]:
+    kernels = _installed()
+    if not kernels:
+        return ["no kernel of nbddp is installed. Next: nbddp kernel install -n 4"]
+    width = max(len(kernel.name) for kernel in kernels)
+    return [f"{kernel.name:<{width}}  {kernel.display_name}  {kernel.folder}" for kernel in kernels]
+
+
+def _remove(found: argparse.Namespace) -> list[str]:
+    kernels = {kernel.name: kernel for kernel in _installed()}
+    name = found.name
+    if name is None and len(kernels) == 1:
+        (name,) = kernels
+    if name not in kernels:
+        legal = ", ".join(kernels) or "none is installed"
+        what = "which one?" if name is None else f"{name!r} is not a kernel of nbddp"
+        raise BadOptionError(f"kernel remove: {what} Legal: {legal}")
+    shutil.rmtree(kernels[name].folder)
+    return [f'removed "{kernels[name].display_name}" from {kernels[name].folder}']
+
+
+def _specs() -> dict[str, Any]:
+    from jupyter_client.kernelspec import KernelSpecManager  # noqa: PLC0415 - `nbddp --help`
+
+    specs: dict[str, Any] = KernelSpecManager().get_all_specs()
+    return specs
+
+
+def _installed() -> list[Installed]:
+    found = []
+    for name, entry in sorted(_specs().items()):
+        ours = entry["spec"].get("metadata", {}).get(_MARK)
+        if isinstance(ours, dict):
+            display_name = entry["spec"]["display_name"]
+            found.append(Installed(name, display_name, ours.get("pool", ""), entry["resource_dir"]))
+    return found
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""The kernel "Python (nbddp, N ranks)": every cell runs on the ranks.
+
+Runs in: the notebook's process, which is this kernel: ``python -m nbddp.notebook.kernel``. It is
+ipykernel with nbddp loaded, auto mode on and a pool that starts at once; what is not about ranks
+(``%%local``, restart, shutdown, comms, history) is ipykernel's own.
+"""
+
+import shlex
+from typing import Any
+
+from ipykernel.ipkernel import IPythonKernel
+from ipykernel.kernelapp import IPKernelApp
+from traitlets import Unicode
+
+import nbddp
+from nbddp.notebook import auto, commands, session
+
+
+class NbddpKernel(IPythonKernel):
+    """An IPython kernel whose cells are distributed."""
+
+    implementation = "nbddp"
+    implementation_version = nbddp.__version__
+
+    pool = Unicode("", help="What stands behind `%ddp start`, such as `-n 4`.").tag(config=True)
+
+    @property
+    def banner(self) -> str:  # type: ignore[override]  # a property of ipykernel, too
+        """What a console says first."""
+        size = self._world_size
+        return (
+            f"nbddp {nbddp.__version__}: cells run on {size} {'rank' if size == 1 else 'ranks'}, "
+            "those that begin with %%local here. %ddp help tells the rest.\n"
+        )
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        assert self.shell is not None  # noqa: S101 - ipykernel has made it just now
+        arguments = commands.parse_start(shlex.split(self.pool))
+        self._world_size = session.start_soon(arguments).world_size
+        nbddp.load_ipython_extension(self.shell)
+        auto.current(self.shell).options = ""
+
+
+if __name__ == "__main__":
+    IPKernelApp.launch_instance(kernel_class=NbddpKernel)

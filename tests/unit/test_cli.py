@@ -1,0 +1,89 @@
+"""``nbddp kernel``: what it writes, where Jupyter looks."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nbddp import cli
+from nbddp.notebook import commands
+
+
+@pytest.fixture
+def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only place in which Jupyter finds kernels that are not there anyway."""
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "share" / "jupyter"))
+    return tmp_path
+
+
+def install(prefix: Path, *words: str) -> int:
+    return cli.main(["kernel", "install", "--prefix", str(prefix), *words])
+
+
+def read(prefix: Path, name: str) -> dict[str, object]:
+    path = prefix / "share" / "jupyter" / "kernels" / name / "kernel.json"
+    found: dict[str, object] = json.loads(path.read_text())
+    return found
+
+
+def test_install_list_remove(prefix: Path, capsys: pytest.CaptureFixture[str]):
+    assert install(prefix, "-n", "4") == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f'installed "Python (nbddp, 4 ranks)" in {prefix}')
+    assert "jupyter console --kernel nbddp-4" in said
+    assert cli.main(["kernel", "list"]) == 0
+    assert "nbddp-4  Python (nbddp, 4 ranks)" in capsys.readouterr().out
+    assert cli.main(["kernel", "remove", "nbddp-4"]) == 0
+    assert 'removed "Python (nbddp, 4 ranks)"' in capsys.readouterr().out
+    assert not list(prefix.glob("share/jupyter/kernels/*"))
+
+
+def test_the_options_are_those_of_start(prefix: Path):
+    install(prefix, "-n", "1", "--nnodes", "2", "--backend", "gloo", "--plain", "--name", "Mine")
+    found = read(prefix, "mine")
+    assert found["display_name"] == "Python (nbddp, 2 ranks)"
+    assert found["language"] == "python"
+    argv = found["argv"]
+    assert isinstance(argv, list)
+    pool = argv[-1].removeprefix("--NbddpKernel.pool=")
+    arguments = commands.parse_start(pool.split())
+    assert arguments == commands.parse_start(["-n", "1"]) | {
+        "nnodes": 2,
+        "backend": "gloo",
+        "plain": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-n", "0"], "nproc_per_node (-n)"),
+        (["--device", "tpu"], "device"),
+        (["--name", "two words"], "Invalid kernel name"),
+        (["--name", "python3"], "there is a kernel of this name, and it is not of nbddp"),
+    ],
+)
+def test_what_is_not_legal_installs_nothing(
+    prefix: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+):
+    assert install(prefix, *words) == 1
+    assert said in capsys.readouterr().err
+    assert not list(prefix.glob("share/jupyter/kernels/*"))
+
+
+def test_remove_asks_which_one(prefix: Path, capsys: pytest.CaptureFixture[str]):
+    install(prefix, "-n", "2", "--name", "first")
+    install(prefix, "-n", "3", "--name", "second")
+    assert cli.main(["kernel", "remove"]) == 1
+    assert "which one? Legal: first, second" in capsys.readouterr().err
+    assert cli.main(["kernel", "remove", "python3"]) == 1
+    assert "'python3' is not a kernel of nbddp" in capsys.readouterr().err
+    cli.main(["kernel", "remove", "first"])
+    assert cli.main(["kernel", "remove"]) == 0  # the one that is left
+
+
+def test_without_a_command_it_tells_what_there_is(capsys: pytest.CaptureFixture[str]):
+    assert cli.main([]) == 0
+    assert "kernel" in capsys.readouterr().out
+    assert cli.main(["kernel"]) == 0
+    assert "install" in capsys.readouterr().out
