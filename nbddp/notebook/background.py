@@ -10,12 +10,15 @@ own output.
 import queue
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 from IPython.core.getipython import get_ipython
 
 from nbddp.controller.listeners import BackgroundEvent
 from nbddp.notebook.shown import Labels, labelled
 from nbddp.notebook.sinks import EarlierCellSink, Sink, TerminalSink
+from nbddp.notebook.statics import without_widget
 from nbddp.wire.messages import ClearOutput, Output
 
 #: Text per second that is shown; the rest is in the logs.
@@ -25,9 +28,15 @@ _MAX_WAITING = 256
 
 
 class Background:
-    """Shows events as they come, without folding, up to a rate."""
+    """Shows events as they come, without folding, up to a rate.
 
-    def __init__(self, world_size: int) -> None:
+    Args:
+        world_size: number of ranks.
+        last_parent: the front end's request of the last ``%%ddp`` cell, if there was one.
+    """
+
+    def __init__(self, world_size: int, last_parent: Callable[[], Any] = lambda: None) -> None:
+        self._last_parent = last_parent
         self._waiting: queue.SimpleQueue[BackgroundEvent | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         #: Why the last event could not be shown; a closed stdout, for example.
@@ -61,7 +70,7 @@ class Background:
     def _show(self, event: BackgroundEvent) -> None:
         if isinstance(event, ClearOutput):
             return  # what it would clear is not ours
-        sink = _sink()
+        sink = self._sink()
         label = self._labels.of((event.rank,))
         if isinstance(event, Output):
             if self._has_room(len(event.text)):
@@ -70,8 +79,13 @@ class Background:
                 self._left_out = True
                 sink.text("stderr", labelled(label, "... more is in the log: %ddp status"))
             return
-        plain = event.data.get("text/plain")
-        if isinstance(plain, str) and self._has_room(len(plain)):
+        data = without_widget(event.data)
+        plain = data.get("text/plain")
+        if set(data) - {"text/plain"} and self._has_room(len(repr(data))):
+            if label:
+                sink.text("stdout", label.rstrip() + "\n")
+            sink.display(data, event.metadata, None, False)
+        elif isinstance(plain, str) and self._has_room(len(plain)):
             sink.text("stdout", labelled(label, plain))
 
     def _has_room(self, size: int) -> bool:
@@ -84,9 +98,12 @@ class Background:
         self._left_out = False
         return True
 
-
-def _sink() -> Sink:
-    kernel = getattr(get_ipython(), "kernel", None)
-    if kernel is None:
-        return TerminalSink()
-    return EarlierCellSink(kernel, kernel.get_parent(), live_id="")
+    def _sink(self) -> Sink:
+        kernel = getattr(get_ipython(), "kernel", None)
+        if kernel is None:
+            return TerminalSink()
+        parent = kernel.get_parent()
+        if parent.get("header", {}).get("msg_type") != "execute_request":
+            # The last word of the front end was to a widget: that is no place to show anything.
+            parent = self._last_parent() or parent
+        return EarlierCellSink(kernel, parent, live_id="")

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from nbddp.notebook import statics
 from nbddp.notebook.budget import Budget, Gap, left_out_notice
 from nbddp.notebook.folding import Folder, Item
-from nbddp.notebook.items import Bundle, Line, Notice
+from nbddp.notebook.items import Bundle, Line, Notice, RankText
 from nbddp.notebook.lines import LineAssembler
 from nbddp.notebook.shown import Labels, Redraw, Rich, Screen, Show, Text
 from nbddp.settings import Settings
@@ -49,6 +50,7 @@ class _Lane:
         self.rank = rank
         self.counts = Counts()
         self.recent: deque[str] = deque(maxlen=_RECENT_LINES)
+        self.text = RankText()
         self.gap: Gap | None = None  # open: the last item of the rank's queue
         self.is_finished = False
         self.clears_with_next = False
@@ -58,6 +60,7 @@ class _Lane:
 
     def remember(self, lines: Sequence[str]) -> None:
         self.recent.extend([line[-_RECENT_CHARS:] for line in lines[-_RECENT_LINES:]])
+        self.text.add(lines)
 
     def reset(self) -> None:
         self.assembler_by_stream = {"stdout": LineAssembler(), "stderr": LineAssembler()}
@@ -112,7 +115,13 @@ class Gatherer:
                 self._clear_if_asked(lane, now)
                 self._add_bundle(
                     lane,
-                    Rich(RankSet((lane.rank,)), "result", event.data, event.metadata),
+                    Rich(
+                        RankSet((lane.rank,)),
+                        "result",
+                        event.data,
+                        event.metadata,
+                        statics.display_id_of(event.data, f"nbddp-{self._run_id}-{lane.rank}"),
+                    ),
                     now,
                 )
             case ClearOutput():
@@ -171,6 +180,10 @@ class Gatherer:
         lane = self._lane(rank)
         rows = [row for each in lane.assembler_by_stream.values() for row in each.open_rows()]
         return [*lane.recent, *rows][-n:] if n > 0 else []
+
+    def text_by_rank(self) -> dict[int, RankText]:
+        """What each rank printed, in short; displays are a word in it."""
+        return {rank: lane.text for rank, lane in sorted(self._lane_by_rank.items())}
 
     @property
     def counts(self) -> dict[int, Counts]:
@@ -238,7 +251,10 @@ class Gatherer:
 
     def _add_display(self, lane: _Lane, event: Display, now: float) -> None:
         given = event.transient.get("display_id")
-        display_id = f"nbddp-{self._run_id}-{lane.rank}-{given}" if given is not None else None
+        scope = f"nbddp-{self._run_id}-{lane.rank}"
+        display_id = (
+            statics.display_id_of(event.data, scope) if given is None else f"{scope}-{given}"
+        )
         rich = Rich(RankSet((lane.rank,)), "display", event.data, event.metadata, display_id)
         if event.update and display_id is not None:
             self._update(lane, replace(rich, update=True))
@@ -252,6 +268,7 @@ class Gatherer:
         if rich.display_id is None and isinstance(text, str) and len(rich.data) == 1:
             self._add_plain(lane, text, rich.kind == "result", now)
             return
+        lane.text.add([f"({rich.kind}: {next(reversed(rich.data), 'empty')})"])
         bundle = Bundle(rich, now)
         if lane.gap and self._budget.is_spent:  # its notice comes once, at the end
             self._folder.insert_before_last(lane.rank, bundle)
@@ -337,6 +354,7 @@ class Gatherer:
 
     def _clear(self, lane: _Lane, now: float, *, redraw_by: float) -> None:
         lane.clears_with_next = False
+        lane.text = RankText()
         self._folder.drop(lane.rank)
         lane.gap = None
         lane.reset()

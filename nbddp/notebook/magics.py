@@ -83,6 +83,7 @@ class DdpMagics(Magics):
             first_line=first_line,
             cell_name=f"cell [{count}]",
             check=command.check,
+            parent_id=session.parent_id(),
         )
         if command.is_async:
             run = pool.submit(cell, options)

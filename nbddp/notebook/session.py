@@ -12,6 +12,7 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
+from nbddp.controller.listeners import BackgroundEvent
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import Pool
 from nbddp.controller.report import Report
@@ -19,16 +20,21 @@ from nbddp.controller.runs import Run
 from nbddp.errors import NbddpError, NoPoolError, PoolBusyError, PoolExistsError
 from nbddp.notebook import status, syntax
 from nbddp.notebook.background import Background
+from nbddp.notebook.blocks import Blocks
+from nbddp.notebook.comms import Relay
 from nbddp.notebook.panel import Panel
+from nbddp.notebook.shown import Labels
 from nbddp.notebook.sinks import CellSink, EarlierCellSink, Sink, TerminalSink
 from nbddp.notebook.view import View
 from nbddp.settings import Settings
+from nbddp.wire.messages import RankExited
 
 _current: Pool | None = None
 _start_lock = threading.Lock()
 _default: PoolOptions | None = None  #: of the first pool, if `start_soon` was told
 _starter: threading.Thread | None = None
 _panel: Panel | None = None
+_relay: Relay | None = None  #: of the current pool, in a notebook
 
 
 def current_pool() -> Pool | None:
@@ -109,7 +115,7 @@ def start(
         living = current_pool()
         if living is None:
             _current = Pool(options, Settings.from_env(), make_view, syntax.check_source)
-            _current.listeners.background = Background(_current.world_size).put
+            _listen(_current)
             return _current
     finally:
         _start_lock.release()
@@ -155,6 +161,32 @@ def await_start() -> None:
         _starter.join()
 
 
+def _listen(pool: Pool) -> None:
+    """What ranks tell between cells, and what their widgets say, is shown here."""
+    global _relay  # noqa: PLW0603 - one pool per process
+    kernel = getattr(get_ipython(), "kernel", None)
+    if kernel is None:
+        _relay = None
+        pool.listeners.background = Background(pool.world_size).put
+        return
+    relay = _relay = Relay(pool, kernel)
+    background = Background(pool.world_size, lambda: relay.last_parent)
+    release = pool.listeners.rank_exited
+
+    def rank_exited(exited: RankExited) -> None:
+        release(exited)
+        relay.rank_exited(exited)
+
+    def heard(event: BackgroundEvent | None) -> None:
+        background.put(event)
+        if event is None:
+            relay.end()
+
+    pool.listeners.background = heard
+    pool.listeners.rank_exited = rank_exited
+    pool.listeners.comm = relay.hear
+
+
 def last_options() -> PoolOptions | None:
     """Options of the last pool, stopped or not: a new one without options is like it."""
     return _default if _current is None else _current.options
@@ -191,16 +223,34 @@ def last_report() -> Report | None:
 def make_view(pool: Pool, run: Run, *, background: bool = False) -> View:
     """A view for a cell: in the notebook, or on the terminal."""
     on_main_thread = threading.current_thread() is threading.main_thread()
+    sink = background_sink() if background else _foreground_sink()
     return View(
         run,
-        background_sink() if background else _foreground_sink(),
+        sink,
         world_size=pool.world_size,
         settings=pool.settings,
         log_path_by_rank=pool.log_path_by_rank,
         can_ask=on_main_thread and not background,
         # Not the run: a display made in one cell may be updated in another.
         display_scope=pool.pool_id,
+        widgets=_blocks(pool, run, sink),
     )
+
+
+def _blocks(pool: Pool, run: Run, sink: Sink) -> Blocks | None:
+    kernel = getattr(get_ipython(), "kernel", None)
+    if _relay is None or kernel is None or pool is not _current:
+        return None
+    parent = kernel.get_parent()
+    _relay.note_run(run.run_id, parent)
+    return Blocks(_relay, sink, Labels(pool.world_size), parent, f"nbddp-{run.run_id}")
+
+
+def parent_id() -> str:
+    """Id of the front end's request that is served; empty where there is no front end."""
+    kernel = getattr(get_ipython(), "kernel", None)
+    header = {} if kernel is None else kernel.get_parent().get("header", {})
+    return str(header.get("msg_id", ""))
 
 
 def begin_panel() -> None:

@@ -77,6 +77,18 @@ class Interrupts:
         self._task = None
 
     @contextmanager
+    def in_callback(self) -> Iterator[None]:
+        """Within this block the code of the user's is no cell, and SIGINT ends it all the same."""
+        if self._mode is not _Mode.IDLE:
+            yield  # beside a cell that waits: the interrupt is for that
+            return
+        self._mode = _Mode.PYTHON
+        try:
+            yield
+        finally:
+            self._mode = _Mode.IDLE
+
+    @contextmanager
     def held(self) -> Iterator[None]:
         """Within this block an interrupt means nothing.
 
@@ -167,6 +179,7 @@ class CellExecutor:
         # IPython drops empty lines at the top of a cell; the reader counts them.
         blank_lines = request.code[: -len(request.code.lstrip()) or None].count("\n")
         shell.begin_cell(request.run_id, request.execution_count, request.first_line + blank_lines)
+        shell.parent_id = request.parent_id
         self._link.is_busy = True
         self._exception = None
         if self._collectives is not None:

@@ -70,13 +70,13 @@ class RankServer:
         self._shell = RankShell.instance(link=self.link, rank=launch.rank)
         self._stdin = Stdin(self._shell, self.link)
         self._side = Side(self._shell, self.link)
-        self._comms = Comms(self._shell, self.link)
         self._debugging = Debugging(self._shell, self.link)
         self._collectives = self._make_collectives()
         self._executor = CellExecutor(
             self._shell, self.link, self._loop, launch.rank, self._collectives
         )
         self._variables = Variables(self._shell, self.link, launch, self._executor.interrupts)
+        self._comms = Comms(self._shell, self.link, self._loop, self._executor.interrupts)
         self._busy = asyncio.Lock()
 
     def _make_collectives(self) -> Collectives | None:
@@ -98,6 +98,7 @@ class RankServer:
         if not launch.joins:
             environment.init_process_group(launch, backend)
         self._stdin.install()
+        self._comms.install()
         self._shell.predefine(
             {
                 "rank": launch.rank,

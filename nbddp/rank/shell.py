@@ -7,10 +7,12 @@ displays and tracebacks become messages, everything else is IPython's own.
 import asyncio
 import base64
 import sys
+import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
 
-from nbddp.rank import error_text, sources, stdio
+from nbddp.rank import capture, error_text, sources, stdio
 from nbddp.rank.link import Link
 from nbddp.wire.messages import ClearOutput, Display, Result, RunId
 
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
 _OWN_FOLDER = str(Path(__file__).parents[1])
 _TORCH_FOLDER = str(Path(torch.__file__).parent)
 _IPYTHON_FOLDER = str(Path(IPython.__file__).parent)
-#: The notebook knows nothing of the widget behind it and would say "model not found".
-_WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 
 
 class CellCompiler(CachingCompiler):
@@ -79,6 +79,11 @@ class RankDisplayPublisher(DisplayPublisher):
         **_: Any,
     ) -> None:
         """Send a MIME bundle, after everything printed so far."""
+        captured = capture.current()
+        if captured is not None:
+            display_id = (transient or {}).get("display_id")
+            captured.display(_jsonable(data), metadata or {}, display_id, update)
+            return
         self.shell.link.sync()
         self.shell.link.send(
             Display(
@@ -93,6 +98,10 @@ class RankDisplayPublisher(DisplayPublisher):
 
     def clear_output(self, wait: bool = False) -> None:
         """Clear what this rank has shown in the cell."""
+        captured = capture.current()
+        if captured is not None:
+            captured.clear(wait)
+            return
         self.shell.link.sync()
         self.shell.link.send(ClearOutput(run_id=self.shell.run_id, rank=self.shell.rank, wait=wait))
 
@@ -135,6 +144,10 @@ class RankShell(InteractiveShell):
         self.rank = rank
         self.run_id: RunId | None = None
         self.last_error: ErrorInfo | None = None
+        #: Of the front end's request; empty: no front end, or none that shows widgets.
+        self.parent_id = ""
+        #: Whether what runs in this thread or task was called by a widget, and is no cell.
+        self.is_in_callback: ContextVar[bool] = ContextVar("nbddp_is_in_callback", default=False)
         #: Keeps interrupts away while a traceback is written; see `Interrupts.held`.
         self.hold_interrupts: Callable[[], AbstractContextManager[None]] = nullcontext
         #: Names that are always there, after ``%reset`` too.
@@ -181,7 +194,8 @@ class RankShell(InteractiveShell):
         running_compiled_code: bool = False,
     ) -> None:
         """Note the traceback for `RunFinished`; `SystemExit` has none."""
-        with self.hold_interrupts():
+        is_on_main_thread = threading.current_thread() is threading.main_thread()
+        with self.hold_interrupts() if is_on_main_thread else nullcontext():
             self._note_error(exc_tuple, filename, tb_offset, exception_only, running_compiled_code)
 
     def _note_error(self, exc_tuple: Any, *options: Any) -> None:
@@ -199,7 +213,14 @@ class RankShell(InteractiveShell):
         super().showtraceback(exc_tuple, *options)
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
-        self.last_error = error_text.error_info(evalue, [str(line) for line in stb])
+        error = error_text.error_info(evalue, [str(line) for line in stb])
+        captured = capture.current()
+        if captured is not None:
+            captured.error(error)
+        elif self.is_in_callback.get():
+            print("\n".join(error.traceback), file=sys.stderr)  # noqa: T201 - no cell ends with it
+        else:
+            self.last_error = error
 
     def show_usage_error(self, exc: BaseException) -> None:
         """A magic was called wrongly: an error of the cell, like any other."""
@@ -274,5 +295,4 @@ def _jsonable(bundle: dict[str, Any]) -> dict[str, Any]:
     return {
         mime: base64.b64encode(value).decode() if isinstance(value, bytes) else value
         for mime, value in bundle.items()
-        if mime != _WIDGET_MIME
     }

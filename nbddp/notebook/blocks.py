@@ -1,0 +1,219 @@
+"""Widgets of ranks, side by side in one output, and what is left of them.
+
+Runs in: the notebook's process; blocks are made by the thread that shows a cell, and changed by the
+hub thread too, under the lock of the relay.
+
+The first widget of its kind that each rank shows in a cell is a row of one block, the second of
+another. A block is a widget itself, put together in the front end from those of the ranks. When all
+that it shows has finished, or the ranks are gone, static text takes its place.
+"""
+
+import html
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nbddp.notebook import statics
+from nbddp.notebook.shown import Labels, Rich
+from nbddp.notebook.sinks import QUIET_STYLE, Sink
+from nbddp.notebook.statics import WIDGET_ID_SUFFIX, WIDGET_MIME
+
+if TYPE_CHECKING:
+    from nbddp.notebook.comms import Relay
+
+_REFERENCE = "IPY_MODEL_"
+
+
+@dataclass
+class _Row:
+    """One rank's widget."""
+
+    rank: int
+    model_id: str
+    plain: str  #: as the rank wrote it
+    own_ids: tuple[str, ...] = ()  #: models of ours around it
+    left: str | None = None  #: what is left of it: its rank is gone
+
+    @property
+    def top_id(self) -> str:
+        """What the block shows of it."""
+        return self.own_ids[0] if self.own_ids else self.model_id
+
+
+class Block:
+    """The widgets of one output."""
+
+    def __init__(self, relay: "Relay", display_id: str, labels: Labels | None, parent: Any) -> None:
+        self._relay = relay
+        self.display_id = display_id
+        self._labels = labels  # None: a single widget, shown as it is
+        self._parent = parent
+        self._rows: list[_Row] = []
+        self._root_id = ""
+        self._shown: dict[str, str] = {}  # the static form that goes with the widget
+
+    def add(self, rank: int, model_id: str, plain: str) -> None:
+        """Another row; the front end is told if it shows the block already."""
+        row = _Row(rank, model_id, plain)
+        self._rows.append(row)
+        self._rows.sort(key=lambda each: each.rank)
+        if self._labels is None:
+            self._root_id = model_id
+            return
+        label = html.escape(self._labels.of((rank,)))
+        open_model = self._relay.open_model
+        text = {"value": f'<pre style="{QUIET_STYLE}">{label}</pre>'}
+        text_id = open_model("controls", "HTML", text, self._parent)
+        children = [f"{_REFERENCE}{text_id}", f"{_REFERENCE}{model_id}"]
+        row.own_ids = (
+            open_model("controls", "HBox", {"children": children}, self._parent),
+            text_id,
+        )
+        rows = {"children": [_REFERENCE + each.top_id for each in self._rows]}
+        if self._root_id:
+            self._relay.update_model(self._root_id, rows)
+        else:
+            self._root_id = open_model("controls", "VBox", rows, self._parent)
+
+    def bundle(self) -> dict[str, Any]:
+        """The widget, and what readers get who cannot show it."""
+        self._shown = self._static()
+        view = {"version_major": 2, "version_minor": 0, "model_id": self._root_id}
+        return {WIDGET_MIME: view, **self._shown}
+
+    def settle(self) -> None:
+        """A cell has ended: become text if everything has finished; else be up to date."""
+        models = self._relay.models
+        rows = [row for row in self._rows if row.left is None]
+        if all(r.model_id not in models or statics.is_finished(models, r.model_id) for r in rows):
+            self.freeze()
+        elif self._static() != self._shown:
+            self._relay.redisplay(self.bundle(), self.display_id, self._parent)
+
+    def end_rank(self, rank: int) -> None:
+        """The widgets of ``rank`` go: their text takes their place."""
+        for row in self._rows:
+            if row.rank != rank or row.left is not None:
+                continue
+            row.left = self._text(row)
+            if row.own_ids:
+                left = html.escape(row.left)
+                text = {"value": f'<pre style="{QUIET_STYLE}">{left}</pre>'}
+                left_id = self._relay.open_model("controls", "HTML", text, self._parent)
+                children = [_REFERENCE + row.own_ids[1], _REFERENCE + left_id]
+                self._relay.update_model(row.own_ids[0], {"children": children})
+                row.own_ids += (left_id,)
+        if all(row.left is not None for row in self._rows):
+            self.freeze()
+
+    def freeze(self) -> None:
+        """Be text from now on."""
+        self._relay.redisplay(self._static(), self.display_id, self._parent)
+        self.forget()
+
+    def forget(self) -> None:
+        """It is shown no longer."""
+        if self in self._relay.blocks:
+            self._relay.blocks.remove(self)
+        own = [each for row in self._rows for each in row.own_ids]
+        if self._labels is not None and self._root_id:
+            own.append(self._root_id)
+        for model_id in own:
+            self._relay.close_model(model_id)
+
+    def _static(self) -> dict[str, str]:
+        rows = [
+            (self._labels.of((row.rank,)) if self._labels else "", self._text(row))
+            for row in self._rows
+            if row.left is not None or row.model_id in self._relay.models  # else: it was closed
+        ]
+        return statics.bundle_of(rows)
+
+    def _text(self, row: _Row) -> str:
+        if row.left is not None:
+            return row.left
+        return self._relay.text_of(row.model_id, row.plain)
+
+
+class Blocks:
+    """The widgets that one cell shows."""
+
+    def __init__(self, relay: "Relay", sink: Sink, labels: Labels, parent: Any, scope: str) -> None:
+        self._relay = relay
+        self._sink = sink
+        self._labels = labels
+        self._parent = parent
+        self._scope = scope
+        self._round = 0  # so often everything was cleared
+        self._blocks: dict[tuple[str, int], Block] = {}  # by kind, and how many came before
+        self._singles: dict[str, Block] = {}  # by the display id that the user gave
+        self._count: dict[tuple[int, str], int] = {}  # by rank and kind
+
+    def show(self, rich: Rich) -> bool:
+        """Show a widget; False: it is none, or none that lives."""
+        model_id = str(rich.data.get(WIDGET_MIME, {}).get("model_id", ""))
+        with self._relay.lock:
+            model = self._relay.models.get(model_id)
+            if model is None:
+                before = self._singles.pop(rich.display_id or "", None) if rich.update else None
+                if before is not None:
+                    before.forget()  # something else takes its place
+                return False
+            rank = rich.ranks.ranks[0]
+            plain = str(rich.data.get("text/plain", ""))
+            own_id = rich.display_id if is_named(rich) else None
+            if own_id is not None or not self._labels:
+                self._show_single(rich, own_id, rank, model_id, plain)
+                return True
+            number = self._count.get((rank, model.kind), 0)
+            self._count[rank, model.kind] = number + 1
+            block = self._blocks.get((model.kind, number))
+            if block is not None:
+                block.add(rank, model_id, plain)
+                return True
+            display_id = f"{self._scope}-{self._round}-{model.kind}-{number}"
+            block = self._make(display_id, self._labels)
+            self._blocks[model.kind, number] = block
+            block.add(rank, model_id, plain)
+            self._sink.display(block.bundle(), {}, display_id, False)
+        return True
+
+    def _show_single(
+        self, rich: Rich, own_id: str | None, rank: int, model_id: str, plain: str
+    ) -> None:
+        display_id = own_id or f"{self._scope}-{self._round}-{model_id}"
+        if not rich.update and self._labels:
+            self._sink.display(_label(self._labels, rank), {}, None, False)
+        before = self._singles.pop(display_id, None)
+        if before is not None:
+            before.forget()
+        block = self._singles[display_id] = self._make(display_id, None)
+        block.add(rank, model_id, plain)
+        self._sink.display(block.bundle(), {}, display_id, rich.update)
+
+    def _make(self, display_id: str, labels: Labels | None) -> Block:
+        block = Block(self._relay, display_id, labels, self._parent)
+        self._relay.blocks.append(block)
+        return block
+
+    def start_over(self) -> None:
+        """Everything that the cell has shown was cleared."""
+        with self._relay.lock:
+            for block in (*self._blocks.values(), *self._singles.values()):
+                block.forget()
+        self._blocks, self._singles, self._count = {}, {}, {}
+        self._round += 1
+
+    def end(self) -> None:
+        """The cell is over."""
+        self._relay.settle()
+
+
+def is_named(rich: Rich) -> bool:
+    """Whether the user gave the display an id, and may change it by that."""
+    return rich.display_id is not None and not rich.display_id.endswith(WIDGET_ID_SUFFIX)
+
+
+def _label(labels: Labels, rank: int) -> dict[str, str]:
+    label = labels.of((rank,)).rstrip()
+    page = f'<pre style="{QUIET_STYLE}">{html.escape(label)}</pre>'
+    return {"text/plain": label, "text/html": page}

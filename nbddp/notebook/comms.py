@@ -1,0 +1,299 @@
+"""The comms of widgets that live in ranks: between them and the front end.
+
+Runs in: the notebook's process. The hub thread hears what ranks send; the thread of the kernel that
+takes a front end's message sends it on; ``nbddp-widgets`` sends what was held back.
+
+    rank --CommFromRank--> Relay --session.send--> front end
+    rank <--CommToRank---- Proxy <--comm_manager-- front end
+
+A bar that moves in each of 64 ranks is more than a notebook server lets through, so new values of
+one model are merged: a front end gets its latest state ten times a second, or less often.
+"""
+
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from comm.base_comm import BaseComm
+
+from nbddp.controller.pool import Pool
+from nbddp.notebook import statics
+from nbddp.notebook.statics import Model
+from nbddp.wire.messages import CommFromRank, CommType, RankExited
+
+if TYPE_CHECKING:
+    from nbddp.notebook.blocks import Block
+
+_TARGET = "jupyter.widget"
+_PROTOCOL_VERSION = "2.1.0"  # of ipywidgets 8, as its widgets say when they open
+#: A model's state is sent this often ...
+_UPDATE_INTERVAL_S = 0.1
+#: ... and the states of all models together so many times a second.
+_UPDATES_PER_S = 300
+_REMEMBERED_CELLS = 200
+
+
+class Proxy(BaseComm):
+    """Stands in the kernel for a comm of a rank; the other way is `Relay.hear`."""
+
+    def __init__(self, relay: "Relay", rank: int | None, comm_id: str, target: str) -> None:
+        self._relay = relay
+        self._rank = rank  # None: it is our own
+        super().__init__(target_name=target, comm_id=comm_id, primary=False)
+
+    def publish_msg(self, *arguments: Any, **options: Any) -> None:
+        """The rank speaks for itself."""
+
+    def handle_msg(self, msg: dict[str, Any]) -> None:
+        """A message of the front end."""
+        if msg["content"].get("data", {}).get("method") == "request_state":
+            # Of a page that was loaded again: it waits for an answer to this very message.
+            self._relay.answer_state(self.comm_id, msg)
+        elif self._rank is not None:
+            self._relay.send_to_rank(self._rank, "comm_msg", msg)
+
+    def handle_close(self, msg: dict[str, Any]) -> None:
+        """The front end has closed it."""
+        if self._rank is not None:
+            self._relay.send_to_rank(self._rank, "comm_close", msg)
+
+
+class Relay:
+    """The widgets of one pool."""
+
+    def __init__(self, pool: Pool, kernel: Any) -> None:
+        self._pool = pool
+        self._kernel = kernel
+        self._lock = threading.RLock()
+        self.models: dict[str, Model] = {}  #: that are open, by the id of their comm
+        self.blocks: list[Block] = []  #: that are shown alive
+        self._parent_by_run: dict[str, Any] = {}
+        self.last_parent: Any = None  #: of the last cell that was shown
+        self._held: dict[str, dict[str, Any]] = {}  # new state by model, not yet sent
+        self._sent_at: dict[str, float] = {}
+        self._sender: threading.Thread | None = None
+        self._has_held = threading.Event()
+        self._has_ended = False
+        #: What went wrong in the hub thread, which must not be disturbed.
+        self.failure: Exception | None = None
+
+    # --- from ranks ------------------------------------------------------------------------------
+
+    def note_run(self, run_id: str, parent: Any) -> None:
+        """Messages of this cell's widgets carry ``parent``, the request of the front end."""
+        with self._lock:
+            self._parent_by_run[run_id] = self.last_parent = parent
+            if len(self._parent_by_run) > _REMEMBERED_CELLS:
+                del self._parent_by_run[next(iter(self._parent_by_run))]
+
+    def hear(self, event: CommFromRank, buffers: list[bytes]) -> None:
+        """A widget says something. Called by the hub."""
+        try:
+            self._hear(event, buffers)
+        except Exception as error:  # noqa: BLE001 - a listener of the hub must not raise
+            self.failure = error
+
+    def _hear(self, event: CommFromRank, buffers: list[bytes]) -> None:
+        content, comm_id = event.content, str(event.content["comm_id"])
+        data = content.get("data") or {}
+        with self._lock:
+            parent = self._parent_by_run.get(event.run_id or "")
+            if event.msg_type == "comm_open":
+                self.models[comm_id] = Model(event.rank, dict(data.get("state") or {}))
+                target = str(content.get("target_name", ""))
+                self._kernel.comm_manager.register_comm(Proxy(self, event.rank, comm_id, target))
+            elif event.msg_type == "comm_close":
+                self._forget(comm_id)
+            elif data.get("method") == "update" and comm_id in self.models:
+                state = data.get("state") or {}
+                self.models[comm_id].state.update(state)
+                if not buffers:
+                    self._update_soon(comm_id, state)
+                    return
+            self._send_held(comm_id)
+        self._publish(event.msg_type, content, event.metadata, buffers, parent)
+
+    def _update_soon(self, comm_id: str, state: dict[str, Any]) -> None:
+        now = time.monotonic()
+        interval_s = max(_UPDATE_INTERVAL_S, len(self._sent_at) / _UPDATES_PER_S)
+        self._held.setdefault(comm_id, {}).update(state)
+        if self._sent_at.get(comm_id, float("-inf")) + interval_s <= now:
+            self._send_held(comm_id)
+            return
+        if self._sender is None:
+            self._sender = threading.Thread(
+                target=self._send_later, name="nbddp-widgets", daemon=True
+            )
+            self._sender.start()
+        self._has_held.set()
+
+    def _send_later(self) -> None:
+        pause = threading.Event()
+        while self._has_held.wait() and not self._has_ended:
+            self._has_held.clear()
+            pause.wait(max(_UPDATE_INTERVAL_S, len(self._sent_at) / _UPDATES_PER_S))
+            with self._lock:
+                for comm_id in list(self._held):
+                    self._send_held(comm_id)
+                # What has not moved since is not counted any longer.
+                old = time.monotonic() - 1.0
+                self._sent_at = {i: at for i, at in self._sent_at.items() if at > old}
+
+    def _send_held(self, comm_id: str) -> None:
+        state = self._held.pop(comm_id, None)
+        if state is not None:
+            self._sent_at[comm_id] = time.monotonic()
+            self.update_model(comm_id, state)
+
+    def rank_exited(self, exited: RankExited) -> None:
+        """Its widgets end with it. Called by the hub."""
+        try:
+            self._end_rank(exited.rank)
+        except Exception as error:  # noqa: BLE001 - likewise
+            self.failure = error
+
+    def _end_rank(self, rank: int) -> None:
+        with self._lock:
+            for block in list(self.blocks):
+                block.end_rank(rank)
+            gone = [i for i, model in self.models.items() if model.rank == rank]
+            for comm_id in gone:
+                self._forget(comm_id)
+        for comm_id in gone:
+            self._publish("comm_close", {"comm_id": comm_id, "data": {}}, {}, (), None)
+
+    def end(self) -> None:
+        """The pool's ranks are gone, all of them. Called by the hub."""
+        try:
+            with self._lock:
+                for rank in {model.rank for model in self.models.values()}:
+                    self._end_rank(rank)
+                for block in list(self.blocks):
+                    block.freeze()
+        except Exception as error:  # noqa: BLE001 - likewise
+            self.failure = error
+        if self._pool.is_stopped:
+            self._has_ended = True
+            self._has_held.set()
+
+    # --- from the front end ----------------------------------------------------------------------
+
+    def send_to_rank(self, rank: int, msg_type: CommType, msg: dict[str, Any]) -> None:
+        """Hand a message of the front end to the widget."""
+        if msg_type == "comm_close":
+            with self._lock:
+                self._forget(msg["content"].get("comm_id", ""))
+        buffers = [bytes(each) for each in msg.get("buffers") or ()]
+        metadata = msg.get("metadata") or {}
+        self._pool.talk.send_comm(rank, msg_type, msg["content"], metadata, buffers)
+
+    def answer_state(self, comm_id: str, request: dict[str, Any]) -> None:
+        """Tell the front end the state of a model."""
+        with self._lock:
+            model = self.models.get(comm_id)
+            state = dict(model.state) if model is not None else {}
+        data = {"method": "update", "state": state, "buffer_paths": []}
+        self._publish("comm_msg", {"comm_id": comm_id, "data": data}, {}, (), request)
+
+    # --- models of our own, around those of ranks ------------------------------------------------
+
+    def open_model(self, module: str, name: str, state: Mapping[str, Any], parent: Any) -> str:
+        """Make a widget in the front end that no process holds; gives its id.
+
+        Args:
+            module: ``controls`` or ``base``.
+            name: of its kind: ``VBox``.
+            state: what differs from the front end's defaults.
+            parent: request of the front end, of the cell that shows it.
+        """
+        comm_id = uuid.uuid4().hex
+        whole = {
+            "_model_module": f"@jupyter-widgets/{module}",
+            "_model_module_version": "2.0.0",
+            "_model_name": f"{name}Model",
+            "_view_module": f"@jupyter-widgets/{module}",
+            "_view_module_version": "2.0.0",
+            "_view_name": f"{name}View",
+            **state,
+        }
+        with self._lock:
+            self.models[comm_id] = Model(-1, whole)
+            self._kernel.comm_manager.register_comm(Proxy(self, None, comm_id, _TARGET))
+        content = {
+            "comm_id": comm_id,
+            "target_name": _TARGET,
+            "target_module": None,
+            "data": {"state": whole, "buffer_paths": []},
+        }
+        self._publish("comm_open", content, {"version": _PROTOCOL_VERSION}, (), parent)
+        return comm_id
+
+    def update_model(self, comm_id: str, state: Mapping[str, Any]) -> None:
+        """Change a model in the front end."""
+        with self._lock:
+            model = self.models.get(comm_id)
+            if model is not None:
+                model.state.update(state)
+        data = {"method": "update", "state": dict(state), "buffer_paths": []}
+        self._publish("comm_msg", {"comm_id": comm_id, "data": data}, {}, (), None)
+
+    def close_model(self, comm_id: str) -> None:
+        """Remove it from the front end."""
+        with self._lock:
+            self._forget(comm_id)
+        self._publish("comm_close", {"comm_id": comm_id, "data": {}}, {}, (), None)
+
+    # --- for blocks ------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """A cell has ended: what has finished in any cell becomes text."""
+        with self._lock:
+            for comm_id in list(self._held):
+                self._send_held(comm_id)
+            for block in list(self.blocks):
+                block.settle()
+
+    def text_of(self, model_id: str, fallback: str = "") -> str:
+        """See `statics.text_of`."""
+        with self._lock:
+            return statics.text_of(self.models, model_id, fallback)
+
+    def redisplay(self, data: Mapping[str, Any], display_id: str, parent: Any) -> None:
+        """Show something else in the place of a display, in whatever cell it is."""
+        content = {"data": dict(data), "metadata": {}, "transient": {"display_id": display_id}}
+        self._publish("update_display_data", content, {}, (), parent)
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held while models and blocks are looked at or changed."""
+        return self._lock
+
+    def _forget(self, comm_id: str) -> None:
+        self.models.pop(comm_id, None)
+        self._held.pop(comm_id, None)
+        self._kernel.comm_manager.comms.pop(comm_id, None)
+
+    def _publish(
+        self,
+        kind: str,
+        content: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+        buffers: Sequence[bytes],
+        parent: Any,
+    ) -> None:
+        if parent is None:
+            parent = self._kernel.get_parent()
+        comm_id = content.get("comm_id")
+        topic = f"comm-{comm_id}" if comm_id else kind
+        # The socket of the kernel's IOPub thread takes messages from any thread.
+        self._kernel.session.send(
+            self._kernel.iopub_socket,
+            kind,
+            dict(content),
+            metadata=dict(metadata),
+            parent=parent,
+            ident=topic.encode(),
+            buffers=list(buffers),
+        )

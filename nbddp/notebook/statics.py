@@ -1,0 +1,191 @@
+"""Widgets as text: what is left of them in a saved notebook.
+
+Runs in: the notebook's process. Pure: no clock, no I/O. It reads the states of models as ranks send
+them to the front end, so nothing here needs ipywidgets.
+"""
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+#: How a rank shows a widget: the id of its model.
+WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
+
+#: Ends the id of a display that would have none if it were no widget.
+WIDGET_ID_SUFFIX = "-widget"
+
+_REFERENCE = "IPY_MODEL_"
+_TAG = re.compile(r"<[^<>]*>")
+_BAR_CHARS = 20
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_MAX_DEPTH = 20
+_MAX_CHARS = 20_000
+_BOXES = frozenset({"VBoxModel", "AccordionModel", "TabModel", "StackModel", "GridBoxModel"})
+_ROWS = frozenset({"HBoxModel", "BoxModel"})
+_TEXTS = frozenset({"HTMLModel", "HTMLMathModel", "LabelModel"})
+_BARS = frozenset({"FloatProgressModel", "IntProgressModel"})
+_ENDED_STYLES = frozenset({"success", "danger"})
+
+_PRE_STYLE = (
+    "margin:0;white-space:pre-wrap;line-height:1.4;"
+    "font-family:var(--jp-code-font-family,monospace);font-size:var(--jp-code-font-size,13px)"
+)
+
+
+@dataclass
+class Model:
+    """One model of a widget: where it lives, and its latest state, binary parts left out."""
+
+    rank: int
+    state: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """``FloatProgressModel``, for example."""
+        return str(self.state.get("_model_name", ""))
+
+
+Models = Mapping[str, Model]
+
+
+def display_id_of(data: Mapping[str, Any], scope: str) -> str | None:
+    """An id for the display of a widget, so that it never waits for others; None: it is none."""
+    view = data.get(WIDGET_MIME)
+    return f"{scope}-{view.get('model_id')}{WIDGET_ID_SUFFIX}" if isinstance(view, dict) else None
+
+
+def without_widget(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What is left of a bundle where its widget cannot be shown."""
+    return {mime: value for mime, value in data.items() if mime != WIDGET_MIME}
+
+
+def children_of(models: Models, model_id: str) -> list[str]:
+    """Ids of the models that a box shows; those that are closed left out."""
+    found = models[model_id].state.get("children") or ()
+    ids = [str(each).removeprefix(_REFERENCE) for each in found]
+    return [each for each in ids if each in models]
+
+
+def is_finished(models: Models, model_id: str) -> bool:
+    """Whether it is a progress bar, or holds some and texts, and each of them has ended."""
+    kinds = set(_passive_kinds(models, model_id, 0))
+    return "ended" in kinds and kinds <= {"ended", "text"}
+
+
+def _passive_kinds(models: Models, model_id: str, depth: int) -> list[str]:
+    model = models.get(model_id)
+    if model is None:
+        return []
+    state = model.state
+    if model.kind in _BARS:
+        has_ended = state.get("bar_style") in _ENDED_STYLES or _share(state) >= 1
+        return ["ended" if has_ended else "running"]
+    if model.kind in _TEXTS:
+        return ["text"]
+    if model.kind in _BOXES | _ROWS and depth < _MAX_DEPTH:
+        children = children_of(models, model_id)
+        return [kind for each in children for kind in _passive_kinds(models, each, depth + 1)]
+    return ["control"]
+
+
+def text_of(models: Models, model_id: str, fallback: str = "") -> str:
+    """What a widget shows, as plain text; ``fallback`` if nothing is known about its kind."""
+    text = _text(models, model_id, 0, beside_text=False)
+    return (fallback if text is None else text)[:_MAX_CHARS]
+
+
+def bundle_of(rows: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Rows of a label and a text each, as a MIME bundle that every reader shows."""
+    lines: list[str] = []
+    for label, text in rows:
+        first, *rest = text.split("\n")
+        lines.append(f"{label} {first}" if label else first)
+        lines += [" " * (len(label) + 1) + line if label else line for line in rest]
+    plain = "\n".join(lines)
+    if not plain:
+        return {"text/plain": ""}
+    page = f'<pre style="{_PRE_STYLE}">{html.escape(plain, quote=False)}</pre>'
+    return {"text/plain": plain, "text/html": page}
+
+
+def _text(  # noqa: PLR0911 - one for each kind of widget
+    models: Models, model_id: str, depth: int, *, beside_text: bool
+) -> str | None:
+    model = models.get(model_id)
+    if model is None or depth > _MAX_DEPTH:
+        return ""
+    state, kind = model.state, model.kind
+    if kind in _TEXTS:
+        return _described(state, _plain(str(state.get("value", "")), is_html=kind != "LabelModel"))
+    if kind in _BARS:
+        bar = _bar(state)
+        if beside_text:
+            return bar
+        return _described(state, f"{bar} {state.get('value', 0):g}/{state.get('max', 100):g}")
+    if kind in _BOXES | _ROWS:
+        children = children_of(models, model_id)
+        has_texts = any(models[each].kind in _TEXTS for each in children)
+        parts = [
+            _text(models, each, depth + 1, beside_text=kind in _ROWS and has_texts) or ""
+            for each in children
+        ]
+        shown = [part for part in parts if part.strip()]
+        return _beside(shown) if kind in _ROWS else "\n".join(shown)
+    if kind == "OutputModel":
+        return "".join(_output_text(each) for each in state.get("outputs") or ()).rstrip("\n")
+    if kind in ("ButtonModel", "ToggleButtonModel"):
+        return f"[{state.get('description', '')}]"
+    if kind == "ImageModel":
+        return "(image)"
+    if kind == "CheckboxModel":
+        return _described(state, "yes" if state.get("value") else "no")
+    labels, index = state.get("_options_labels"), state.get("index")
+    if labels is not None:
+        chosen = index if isinstance(index, list | tuple) else [index]
+        return _described(state, ", ".join(str(labels[i]) for i in chosen if i is not None))
+    if "value" in state:
+        return _described(state, str(state["value"]))
+    return None
+
+
+def _share(state: Mapping[str, Any]) -> float:
+    low, high = state.get("min", 0) or 0, state.get("max", 100) or 0
+    value = state.get("value", 0) or 0
+    return 1.0 if high <= low else min(1.0, max(0.0, (value - low) / (high - low)))
+
+
+def _bar(state: Mapping[str, Any]) -> str:
+    eighths = int(_share(state) * _BAR_CHARS * 8)
+    bar = "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
+    return f"|{bar.ljust(_BAR_CHARS)}|"
+
+
+def _described(state: Mapping[str, Any], text: str) -> str:
+    description = _plain(str(state.get("description") or ""), is_html=False).strip()
+    return f"{description.rstrip(':')}: {text}" if description else text
+
+
+def _plain(text: str, *, is_html: bool) -> str:
+    # tqdm pads with spaces that HTML keeps.
+    text = text.replace("\u2007", " ")
+    return html.unescape(_TAG.sub("", text)) if is_html else text
+
+
+def _beside(parts: Sequence[str]) -> str:
+    """In a row; a bar stands close to the number in front of it."""
+    line = ""
+    for part in parts:
+        gap = "" if not line or part.startswith(("|", " ")) else " "
+        line += gap + part
+    return line
+
+
+def _output_text(output: Mapping[str, Any]) -> str:
+    if output.get("output_type") == "stream":
+        return str(output.get("text", ""))
+    if output.get("output_type") == "error":
+        return f"{output.get('ename')}: {output.get('evalue')}\n"
+    plain = output.get("data", {}).get("text/plain", "")
+    return f"{plain}\n"

@@ -1,0 +1,264 @@
+"""Widgets that live in ranks, with a client that plays the front end."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.kernel import LIMIT_S, Cell, Kernel, Message, running_kernel
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+class FrontEnd:
+    """The models that a front end would have, and its way of talking to them."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+
+    def _messages(self) -> list[Message]:
+        return [message for cell in self.kernel.cells.values() for message in cell.messages]
+
+    @property
+    def models(self) -> dict[str, dict[str, Any]]:
+        """States of what is open, by id."""
+        found: dict[str, dict[str, Any]] = {}
+        for message in self._messages():
+            comm_id = message.content.get("comm_id", "")
+            data = message.content.get("data", {})
+            if message.kind == "comm_open":
+                found[comm_id] = dict(data["state"])
+            elif message.kind == "comm_close":
+                found.pop(comm_id, None)
+            elif message.kind == "comm_msg" and data["method"] == "update":
+                found[comm_id].update(data["state"])
+        return found
+
+    def tree(self, model_id: str) -> Any:
+        """What a view shows: kinds of models, with the values of texts and sliders."""
+        state = self.models[model_id.removeprefix("IPY_MODEL_")]
+        kind = state["_model_name"].removesuffix("Model")
+        if "children" in state:
+            return [kind, *(self.tree(child) for child in state["children"])]
+        return (kind, state.get("value"))
+
+    def ids(self, kind: str) -> list[str]:
+        return [i for i, state in self.models.items() if state["_model_name"] == f"{kind}Model"]
+
+    def of_rank(self, block_id: str, rank: int) -> str:
+        """The model that stands behind the label of ``rank``."""
+        for row_id in self.models[block_id]["children"]:
+            label, child = self.models[row_id.removeprefix("IPY_MODEL_")]["children"]
+            if f"[{rank}]" in self.models[label.removeprefix("IPY_MODEL_")]["value"]:
+                return str(child).removeprefix("IPY_MODEL_")
+        raise AssertionError(f"rank {rank} is not in {self.tree(block_id)}")
+
+    def send(self, comm_id: str, data: dict[str, Any], subshell: str | None = None) -> str:
+        session = self.kernel.client.session
+        message = session.msg("comm_msg", {"comm_id": comm_id, "data": data})
+        if subshell is not None:
+            message["header"]["subshell_id"] = subshell
+        self.kernel.client.shell_channel.send(message)
+        return str(message["header"]["msg_id"])
+
+    def move(self, comm_id: str, value: Any) -> None:
+        state = {"method": "update", "state": {"value": value}, "buffer_paths": []}
+        self.send(comm_id, state)
+
+
+@pytest.fixture
+def front(shared_kernel: Kernel) -> Iterator[FrontEnd]:
+    yield FrontEnd(shared_kernel)
+    shared_kernel.ok(
+        "from nbddp.notebook import session\n"
+        "assert session._relay.failure is None, repr(session._relay.failure)"
+    )
+
+
+def views(cell: Cell) -> list[dict[str, Any]]:
+    """The bundles that are left and show a living widget."""
+    return [m.content["data"] for m in cell.page if WIDGET in m.content.get("data", {})]
+
+
+def only_view(cell: Cell) -> dict[str, Any]:
+    found = views(cell)
+    assert len(found) == 1, cell
+    return found[0]
+
+
+SLIDER = (
+    "%%ddp\nimport ipywidgets as widgets\nfrom IPython.display import display\n"
+    "slider = widgets.IntSlider(description='scale', value=rank)\n"
+    "slider.observe(lambda change: print('moved to', change.new), 'value')\nslider"
+)
+
+
+def test_a_slider_of_each_rank_is_a_row_of_one_block(front: FrontEnd):
+    data = only_view(front.kernel.ok(SLIDER))
+    tree = front.tree(data[WIDGET]["model_id"])
+    assert [tree[0], [row[2] for row in tree[1:]]] == [
+        "VBox",
+        [("IntSlider", 0), ("IntSlider", 1)],
+    ]
+    assert data["text/plain"] == "[0]   scale: 0\n[1]   scale: 1"
+    assert "scale: 1</pre>" in data["text/html"]
+
+
+def test_a_slider_moved_in_the_front_end_moves_on_its_rank_only(front: FrontEnd):
+    kernel = front.kernel
+    shown = kernel.execute(SLIDER)
+    cell = kernel.finish(shown)
+    block = only_view(cell)[WIDGET]["model_id"]
+    front.move(front.of_rank(block, 1), 7)
+    # What the observer prints is seen, in the cell with the slider.
+    kernel.wait_text(shown, "[1]   moved to 7")
+    assert kernel.ok("%%ddp\nprint(slider.value)").text == "[0]   0\n[1]   7\n"
+
+
+def test_a_rank_moves_its_slider_in_the_front_end(front: FrontEnd):
+    kernel = front.kernel
+    block = only_view(kernel.ok(SLIDER))[WIDGET]["model_id"]
+    kernel.ok("%%ddp -r 1\nslider.value = 5")
+    slider = front.of_rank(block, 1)
+    kernel.wait_for(lambda: front.models[slider]["value"] == 5)
+
+
+def test_bars_of_tqdm_are_one_block_and_text_in_the_end(front: FrontEnd):
+    before = set(front.ids("VBox"))
+    cell = front.kernel.ok(
+        "%%ddp\nfrom tqdm.notebook import tqdm\nfor n in tqdm(range(3), desc='load'): pass"
+    )
+    assert len([m for m in cell.of("display_data") if WIDGET in m.content["data"]]) == 1
+    assert len(cell.page) == 1
+    data = cell.page[0].content["data"]
+    assert set(data) == {"text/plain", "text/html"}
+    first, second = data["text/plain"].splitlines()
+    assert first.startswith("[0]   load: 100%|████")
+    assert second.startswith("[1]   load: 100%|████")
+    assert "3/3 [" in first
+    assert "load: 100%" in data["text/html"]
+    # No model of the block is left behind in the front end.
+    assert set(front.ids("VBox")) == before
+
+
+def test_a_bar_that_was_not_to_stay_does_not(front: FrontEnd):
+    cell = front.kernel.ok(
+        "%%ddp\nfrom tqdm.notebook import tqdm\n"
+        "for n in tqdm(range(3), leave=False): pass\nprint('done')"
+    )
+    assert [m.text for m in cell.page] == ["[0-1] done\n"]
+
+
+def test_a_bar_that_an_error_stopped_stays_where_it_was(front: FrontEnd):
+    cell = front.kernel.run(
+        "%%ddp -r 1\nfrom tqdm.notebook import tqdm\nfor n in tqdm(range(4)): 1 / (n - 2)"
+    )
+    texts = [m.text for m in cell.page]
+    assert any("| 2/4 [" in text and text.startswith("[1]") for text in texts), texts
+    assert "ZeroDivisionError" in cell.error
+    assert views(cell) == []
+
+
+def test_with_output_takes_what_its_rank_shows(front: FrontEnd):
+    cell = front.kernel.ok(
+        "%%ddp\nimport ipywidgets as widgets\nfrom IPython.display import HTML, display\n"
+        "out = widgets.Output()\ndisplay(out)\n"
+        "with out:\n    print('inside', rank)\n    display(HTML('<b>bold</b>'))\n"
+        "print('outside')"
+    )
+    assert cell.text == "[0-1] outside\n"
+    data = only_view(cell)
+    assert "inside 1" in data["text/plain"]
+    outputs = front.models[front.of_rank(data[WIDGET]["model_id"], 0)]["outputs"]
+    assert [output["output_type"] for output in outputs] == ["stream", "display_data"]
+    assert outputs[0]["text"] == "inside 0\n"
+    assert outputs[1]["data"]["text/html"] == "<b>bold</b>"
+    shown = front.kernel.ok("%%ddp -r 0\nwith out:\n    1 / 0\nout.clear_output()\nprint('next')")
+    assert shown.text == "[0]   next\n"
+
+
+def test_interact_calls_its_function_on_the_rank(front: FrontEnd):
+    kernel = front.kernel
+    cell = kernel.ok(
+        "%%ddp -r 1\nimport ipywidgets as widgets\nseen = []\n"
+        "@widgets.interact(n=3)\ndef show(n):\n    seen.append(n)\n    print('n is', n)"
+    )
+    assert "n is 3" in only_view(cell)["text/plain"]
+    front.move(front.ids("IntSlider")[-1], 4)
+    outputs = front.ids("Output")[-1]
+    kernel.wait_for(lambda: "n is 4" in str(front.models[outputs]["outputs"]))
+    assert kernel.ok("%%ddp -r 1\nprint(seen)").text == "[1]   [3, 4]\n"
+
+
+def test_a_button_ends_the_cell_that_waits_for_it(front: FrontEnd):
+    kernel = front.kernel
+    features = kernel.client.kernel_info(reply=True, timeout=LIMIT_S)["content"]
+    if "kernel subshells" not in features.get("supported_features", []):
+        pytest.skip("this ipykernel hears nothing while a cell runs")
+    session, control = kernel.client.session, kernel.client.control_channel
+    control.send(session.msg("create_subshell_request", {}))
+    subshell = kernel.client.get_control_msg(timeout=LIMIT_S)["content"]["subshell_id"]
+    before = set(front.ids("Button"))
+    running = kernel.execute(
+        "%%ddp\nimport ipywidgets as widgets, time\nfrom IPython.display import display\n"
+        "stop = []\nbutton = widgets.Button(description='stop')\n"
+        "button.on_click(lambda _: stop.append(1))\ndisplay(button)\n"
+        "while not stop: time.sleep(0.01)\nprint('stopped')"
+    )
+    kernel.wait_for(lambda: len(set(front.ids("Button")) - before) == 2)
+    for button in set(front.ids("Button")) - before:
+        front.send(button, {"method": "custom", "content": {"event": "click"}}, subshell)
+    cell = kernel.finish(running)
+    assert (cell.status, cell.text) == ("ok", "[0-1] stopped\n")
+    control.send(session.msg("delete_subshell_request", {"subshell_id": subshell}))
+    kernel.client.get_control_msg(timeout=LIMIT_S)
+
+
+def test_an_observer_that_fails_says_so_and_the_rank_goes_on(front: FrontEnd):
+    kernel = front.kernel
+    shown = kernel.execute(
+        "%%ddp\nimport ipywidgets as widgets\nslider = widgets.IntSlider()\n"
+        "slider.observe(lambda change: 1 / 0, 'value')\nslider"
+    )
+    block = only_view(kernel.finish(shown))[WIDGET]["model_id"]
+    front.move(front.of_rank(block, 0), 3)
+    kernel.wait_text(shown, "ZeroDivisionError")
+    assert kernel.ok("%%ddp\nprint('healthy')").text == "[0-1] healthy\n"
+
+
+def test_a_page_that_is_loaded_again_gets_the_state_of_a_model(front: FrontEnd):
+    kernel = front.kernel
+    block = only_view(kernel.ok(SLIDER))[WIDGET]["model_id"]
+    slider = front.of_rank(block, 1)
+    asked = front.send(slider, {"method": "request_state"})
+    kernel.wait_for(lambda: asked in kernel.cells and kernel.cells[asked].of("comm_msg"))
+    reply = kernel.cells[asked].of("comm_msg")[0].content
+    assert (reply["comm_id"], reply["data"]["state"]["value"]) == (slider, 1)
+    known = kernel.client.comm_info("jupyter.widget", reply=True, timeout=LIMIT_S)
+    assert {slider, block} <= set(known["content"]["comms"])
+
+
+def test_clear_output_takes_the_widgets_of_the_cell_along(front: FrontEnd):
+    cell = front.kernel.ok(
+        "%%ddp\nimport ipywidgets as widgets\nfrom IPython.display import clear_output, display\n"
+        "display(widgets.IntSlider(description='first'))\nclear_output()\n"
+        "display(widgets.IntSlider(description='second'))"
+    )
+    assert [data["text/plain"] for data in views(cell)] == ["[0]   second: 0\n[1]   second: 0"]
+
+
+def test_widgets_end_with_their_rank_and_with_the_pool():
+    with running_kernel() as kernel:
+        front = FrontEnd(kernel)
+        kernel.ok("%load_ext nbddp\n%ddp start -n 2")
+        shown = kernel.execute(SLIDER)
+        cell = kernel.finish(shown)
+        assert views(cell)
+        kernel.ok("%ddp restart -r 1")
+        # Rank 0 has its slider still; of the other there is text.
+        kernel.wait_for(lambda: len(front.ids("IntSlider")) == 1)
+        kernel.wait_for(lambda: "scale: 1" in str([front.tree(i) for i in front.ids("VBox")]))
+        kernel.ok("%ddp stop")
+        kernel.wait_for(lambda: not views(cell))
+        assert [m.text for m in cell.page] == ["[0]   scale: 0\n[1]   scale: 1"]
+        kernel.wait_for(lambda: front.models == {})
