@@ -1,14 +1,21 @@
-"""The things that ranks show, as they wait in the folder.
+"""The things that ranks show, as they wait in the folder, and what is kept of their text.
 
 Runs in: the notebook's main thread. Pure: no clock, no I/O.
 """
 
+import zlib
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from nbddp.notebook.budget import Gap
 from nbddp.notebook.folding import Item
 from nbddp.notebook.shown import Rich, rich_bytes
 from nbddp.wire.messages import Stream
+
+_HEAD_CHARS = 24_000
+_TAIL_LINES = 20
+_TAIL_LINE_CHARS = 2000
 
 
 class Line(Item):
@@ -34,7 +41,7 @@ class Bundle(Item):
     __slots__ = ("rich",)
 
     def __init__(self, rich: Rich, arrived: float) -> None:
-        key = None if rich.display_id else (rich.kind, _freeze(rich.data), _freeze(rich.metadata))
+        key = None if rich.display_id else (rich.kind, freeze(rich.data), freeze(rich.metadata))
         super().__init__(key, arrived, memory_bytes=2 * rich_bytes(rich))
         self.rich = rich
 
@@ -49,12 +56,46 @@ class Notice(Item):
         self.gap = gap
 
 
-def _freeze(value: Any) -> object:
+class RankText:
+    """The text of one rank in bounded memory: its first lines, its last ones, their number."""
+
+    __slots__ = ("_crc", "_head_chars", "head", "tail", "total")
+
+    def __init__(self) -> None:
+        self.head: list[str] = []
+        self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self.total = 0
+        self._head_chars = _HEAD_CHARS
+        self._crc = 0
+
+    def add(self, lines: Sequence[str]) -> None:
+        """Lines that came after the others."""
+        self.total += len(lines)
+        for line in lines:
+            self._crc = zlib.crc32(line.encode(errors="replace"), self._crc + 1)
+            if self._head_chars > 0:
+                self.head.append(line[: self._head_chars])
+                self._head_chars -= len(line) + 1
+            else:
+                self.tail.append(line[-_TAIL_LINE_CHARS:])
+
+    @property
+    def key(self) -> object:
+        """Equal for ranks that printed the same."""
+        return self.total, self._crc
+
+    @property
+    def left_out(self) -> int:
+        """Lines between the first and the last ones."""
+        return self.total - len(self.head) - len(self.tail)
+
+
+def freeze(value: Any) -> object:
     """A hashable stand-in, equal only for equal values of equal types."""
     if isinstance(value, dict):
         # By their text: keys of several types have no order.
         items = sorted(value.items(), key=lambda item: repr(item[0]))
-        return tuple((type(key).__name__, key, _freeze(item)) for key, item in items)
+        return tuple((type(key).__name__, key, freeze(item)) for key, item in items)
     if isinstance(value, list | tuple):
-        return tuple(_freeze(item) for item in value)
+        return tuple(freeze(item) for item in value)
     return (type(value).__name__, value)
