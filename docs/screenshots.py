@@ -3,8 +3,8 @@
     make screenshots                             # -> docs/images/*.png
     python -m docs.screenshots --only card -n 8  # some of them
 
-Each view is a cell that is run in a real JupyterLab in a headless Chromium (tests/support/browser.py),
-at 2, 8 and 64 ranks, and taken in the light and in the dark theme.
+Each view is a cell that is run in a real JupyterLab in a headless Chromium, through
+tests/support/browser.py, at 2, 8 and 64 ranks, and taken in the light and in the dark theme.
 
 Runs in: its own process, one thread.
 """
@@ -96,8 +96,8 @@ def take(server: Server, browser: Browser, ranks: int, views: list[View]) -> lis
     for theme, name in THEMES.items():
         book.command("apputils:change-theme", theme=name)
         book.wait(_IS_DRESSED, name, name)
-        for view, cell in cells.items():
-            path = IMAGES / f"{view}-{ranks}-{theme}.png"
+        for taken, cell in cells.items():
+            path = IMAGES / f"{taken}-{ranks}-{theme}.png"
             cell.screenshot(path)
             picture = Image.open(path).convert("RGB")
             cut = picture.crop((0, 0, picture.width, min(picture.height, MAX_HEIGHT)))

@@ -81,7 +81,7 @@ def any_book(request: pytest.FixtureRequest, open_book: Callable[..., Book]) -> 
     """A notebook with a pool of two ranks, in each of the two applications."""
     app: App = request.param
     book = open_book(f"in-{app}.ipynb", app)
-    book.run("%load_ext nbddp\n%ddp start -n 2")
+    book.run("%load_ext nbddp\n%ddp start -n 2").wait_text("2 ranks on cpu")
     yield book
     book.close()
 
@@ -90,6 +90,6 @@ def any_book(request: pytest.FixtureRequest, open_book: Callable[..., Book]) -> 
 def lab_book(open_book: Callable[..., Book]) -> Iterator[Book]:
     """A notebook with a pool of two ranks in JupyterLab."""
     book = open_book("in-the-lab.ipynb")
-    book.run("%load_ext nbddp\n%ddp start -n 2")
+    book.run("%load_ext nbddp\n%ddp start -n 2").wait_text("2 ranks on cpu")
     yield book
     book.close()

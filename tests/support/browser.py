@@ -238,8 +238,8 @@ class BookCell:
         poll_until(is_shown, limit_s)
         return self
 
-    def type(self, *keys: str) -> None:
-        """Press keys at the end of its source."""
+    def press(self, *keys: str) -> None:
+        """Press keys at the end of its source, such as ``Tab``."""
         self.node.locator(".cm-content").click()
         self.book.page.keyboard.press("Control+End")
         for key in keys:
@@ -320,9 +320,11 @@ class Book:
 
     def answer(self, text: str) -> str:
         """Fill in the field of a question; gives its prompt."""
-        field = self.page.locator(".jp-Stdin-input")
+        field = self.page.locator(
+            ".jp-Stdin-input"
+        ).last  # one that was answered may still be there
         field.wait_for()
-        prompt = self.page.locator(".jp-Stdin-prompt").inner_text()
+        prompt = self.page.locator(".jp-Stdin-prompt").last.inner_text()
         field.fill(text)
         field.press("Enter")
         return prompt
