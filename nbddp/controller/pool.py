@@ -99,12 +99,17 @@ class Pool(LivingPool):
         )
         return self.run_cell(code, options)
 
-    def run_cell(self, code: str, options: CellOptions) -> RunOutcome:
-        """Run a cell of a notebook; raises as `run`."""
+    def run_cell(
+        self,
+        code: str,
+        options: CellOptions,
+        make_view: "Callable[[Pool, Run], CellView] | None" = None,
+    ) -> RunOutcome:
+        """Run a cell of a notebook, perhaps in another view; raises as `run`."""
         with EarlyInterrupts() as early:
             run = self.submit(code, options)
             with self.given_up_on_failure(run):
-                view = self._make_view(self, run)
+                view = (make_view or self._make_view)(self, run)
             outcome = self.wait(run, view, early)
         error = self.error_of(outcome, options.cell_name)
         if error is not None:

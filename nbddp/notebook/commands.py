@@ -7,7 +7,7 @@ import argparse
 import re
 import shlex
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, NoReturn, TypeAlias, get_args
 
 from nbddp.controller.states import OnDeadlock, OnDeath
 from nbddp.errors import BadOptionError
@@ -18,6 +18,8 @@ HELP = """\
     --timeout S               interrupt it after so long
     --async                   gives a handle: await it, or handle.wait()
     --trace                   a line about its collectives when it ends
+    --out HOW                 merged: as it comes, equal lines together (default); ranks: a block
+                              for each rank, at the end; quiet: last expressions and errors only
     --check                   compare operations between machines before each (slower)
 
 %ddp start [-n N] [options]   start a pool of N rank processes
@@ -100,6 +102,10 @@ LEGAL_CONFIG: dict[str, tuple[str, ...]] = {
 }
 
 
+#: How the output of a cell is shown.
+Out: TypeAlias = Literal["merged", "ranks", "quiet"]
+
+
 @dataclass(frozen=True)
 class CellCommand:
     """Options of ``%%ddp``."""
@@ -109,6 +115,7 @@ class CellCommand:
     is_async: bool
     trace: bool = False
     check: bool = False
+    out: Out = "merged"
 
 
 @dataclass(frozen=True)
@@ -190,8 +197,11 @@ def parse_cell(line: str) -> CellCommand:
     parser.add_argument("--async", action="store_true", dest="is_async")
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--out", choices=get_args(Out), default="merged")
     found = _parse(parser, _split(line, "%%ddp"))
-    return CellCommand(found.ranks, found.timeout, found.is_async, found.trace, found.check)
+    return CellCommand(
+        found.ranks, found.timeout, found.is_async, found.trace, found.check, found.out
+    )
 
 
 def parse_start(words: list[str]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Runs in: the notebook's process, thread of the running cell.
 """
 
 import threading
+from functools import partial
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -88,10 +89,10 @@ class DdpMagics(Magics):
         if command.is_async:
             run = pool.submit(cell, options)
             with pool.given_up_on_failure(run):
-                view = session.make_view(pool, run, background=True)
+                view = session.make_view(pool, run, background=True, out=command.out)
                 return CellHandle(pool, run, view, options.cell_name)
         try:
-            pool.run_cell(cell, options)
+            pool.run_cell(cell, options, partial(session.make_view, out=command.out))
         finally:
             if command.trace:
                 observing.show_summary(pool, count)

@@ -4,6 +4,7 @@ Runs in: the notebook's process.
 """
 
 import os
+import sys
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,9 @@ from nbddp.errors import NbddpError, NoPoolError, PoolBusyError, PoolExistsError
 from nbddp.notebook import status, syntax
 from nbddp.notebook.background import Background
 from nbddp.notebook.blocks import Blocks
+from nbddp.notebook.commands import Out
 from nbddp.notebook.comms import Relay
+from nbddp.notebook.folded import FoldedSink
 from nbddp.notebook.panel import Panel
 from nbddp.notebook.shown import Labels
 from nbddp.notebook.sinks import CellSink, EarlierCellSink, Sink, TerminalSink
@@ -220,10 +223,14 @@ def last_report() -> Report | None:
     return None if _current is None else _current.last_report
 
 
-def make_view(pool: Pool, run: Run, *, background: bool = False) -> View:
+def make_view(
+    pool: Pool, run: Run, *, background: bool = False, out: Out = "merged"
+) -> View:
     """A view for a cell: in the notebook, or on the terminal."""
     on_main_thread = threading.current_thread() is threading.main_thread()
     sink = background_sink() if background else _foreground_sink()
+    if _goes_to_front_end(sink):
+        sink = FoldedSink(sink, f"nbddp-fold-{run.run_id}")
     return View(
         run,
         sink,
@@ -234,7 +241,15 @@ def make_view(pool: Pool, run: Run, *, background: bool = False) -> View:
         # Not the run: a display made in one cell may be updated in another.
         display_scope=pool.pool_id,
         widgets=_blocks(pool, run, sink),
+        out=out,
     )
+
+
+def _goes_to_front_end(sink: Sink) -> bool:
+    """Not to a terminal, nor to ``%%capture`` or a file, whose readers want plain text."""
+    if isinstance(sink, CellSink):
+        return hasattr(sys.stdout, "pub_thread")  # as ipykernel's streams have
+    return isinstance(sink, EarlierCellSink)
 
 
 def _blocks(pool: Pool, run: Run, sink: Sink) -> Blocks | None:

@@ -14,9 +14,13 @@ from IPython.core.error import StdinNotImplementedError
 
 from nbddp.controller.runs import CellEvent, Run
 from nbddp.controller.states import Judged, Noticed, RunOutcome
-from nbddp.notebook import cards
+from nbddp.notebook import by_rank, cards
 from nbddp.notebook.blocks import Blocks
+from nbddp.notebook.colours import colour_of
+from nbddp.notebook.commands import Out
+from nbddp.notebook.folded import FoldedSink
 from nbddp.notebook.gather import Gatherer
+from nbddp.notebook.quiet import Quiet
 from nbddp.notebook.showing import Showing
 from nbddp.notebook.shown import Labels, Redraw, Rich, Show, Text
 from nbddp.notebook.sinks import QUIET_STYLE, Sink
@@ -43,6 +47,11 @@ _CLOCK_INTERVAL_S = 1.0
 _OPEN_LINE_AFTER_S = 0.03
 _MAX_LIVE_LINES = 16
 _MAX_ERROR_CHARS = 80
+_GATHERERS: Mapping[Out, type[Gatherer]] = {
+    "merged": Gatherer,
+    "ranks": by_rank.RankBlocks,
+    "quiet": Quiet,
+}
 
 
 class View:
@@ -59,15 +68,19 @@ class View:
         can_ask: bool,
         display_scope: str,
         widgets: Blocks | None = None,
+        out: Out = "merged",
     ) -> None:
         self._run = run
         self._ranks = run.ranks
         self._sink = sink
+        self._out = out
+        #: Long output is folded; None: not where this is shown.
+        self._folded = sink if isinstance(sink, FoldedSink) else None
         self._settings = settings
         self._labels = Labels(world_size)
         self._can_ask = can_ask
         self._widgets = widgets  # None: there is no front end that shows them
-        self._gatherer = Gatherer(
+        self._gatherer = _GATHERERS[out](
             run.ranks,
             world_size,
             run_id=display_scope,
@@ -129,6 +142,8 @@ class View:
     def tick(self) -> float | None:
         """See `CellView.tick`."""
         now = time.monotonic()
+        if self._folded is not None:
+            self._folded.refresh(now)
         deadline = self._gatherer.next_deadline()
         if deadline is not None and deadline <= now:
             self._emit(self._gatherer.tick(now))
@@ -160,9 +175,20 @@ class View:
         """See `CellView.end`."""
         self._emit(self._gatherer.end(time.monotonic()))
         self._showing.end()
+        if self._folded is not None:
+            self._folded.close()
         self._sink.live([])
         if self._widgets is not None:
             self._widgets.end()
+        self._offer_by_rank()
+
+    def _offer_by_rank(self) -> None:
+        """Below a long cell, one click away."""
+        if self._folded is None or self._out != "merged" or not self._labels:
+            return
+        bundle = by_rank.details(self._gatherer.text_by_rank())
+        if bundle is not None:
+            self._sink.display(bundle, {}, None, False)
 
     def _show_plainly(self, event: CellEvent, error: Exception) -> None:
         rank = getattr(event, "rank", None)
@@ -260,7 +286,8 @@ class View:
             return
         if self._widgets is not None and self._widgets.show(rich):
             return
-        if self._labels and not rich.update:
+        # Blocks of ranks have headings.
+        if self._labels and rich.ranks and not rich.update and self._out != "ranks":
             self._sink.display(_label_bundle(rich.ranks), {}, None, False)
         data = without_widget(rich.data)
         self._sink.display(data, rich.metadata, rich.display_id, rich.update)
@@ -268,10 +295,9 @@ class View:
 
 def _label_bundle(ranks: RankSet) -> dict[str, str]:
     label = f"[{ranks}]"
-    return {
-        "text/plain": label,
-        "text/html": f'<pre style="{QUIET_STYLE}">{html.escape(label)}</pre>',
-    }
+    colour = colour_of(ranks)
+    text = f'<b style="color:{colour}">{label}</b>' if colour else html.escape(label)
+    return {"text/plain": label, "text/html": f'<pre style="{QUIET_STYLE}">{text}</pre>'}
 
 
 def _duration(seconds: int) -> str:

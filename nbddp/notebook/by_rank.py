@@ -1,0 +1,270 @@
+"""The output of a cell rank by rank, ranks with equal output together.
+
+Runs in: the notebook's main thread. Pure: no clock, no I/O.
+
+    ``%%ddp --out ranks``: RankBlocks    in place of `Gatherer`: all of it, when the cell ends
+    ``%%ddp``:             details       below a long cell whose ranks differ, one click away
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from nbddp.notebook.colours import colour_of
+from nbddp.notebook.folded import details as folded_details
+from nbddp.notebook.folded import folded, pre, without_codes
+from nbddp.notebook.gather import Gatherer, Redraw, Rich, Show, Text
+from nbddp.notebook.items import RankText, freeze
+from nbddp.notebook.tables import FAINT_LINE, escape, name_ranks, one_line, shorten
+from nbddp.settings import Settings
+from nbddp.wire.messages import ClearOutput, Display, Output, Result
+from nbddp.wire.ranks import RankSet
+
+#: More blocks than this are folded, each behind its last line.
+_MAX_OPEN = 8
+_HEAD_LINES, _TAIL_LINES = 20, 10
+_MAX_LAST = 80
+#: Below a cell that printed at least so many lines its output is there rank by rank, up to so
+#: many characters of each in all.
+_MIN_LINES = 25
+_MAX_CHARS = 24_000
+
+
+def details(text_by_rank: Mapping[int, RankText]) -> dict[str, str] | None:
+    """The output rank by rank, folded; None where all ranks are alike, or little was printed."""
+    ranks_by_key: dict[object, list[int]] = {}
+    for rank, text in text_by_rank.items():
+        ranks_by_key.setdefault(text.key, []).append(rank)
+    groups = [(RankSet.of(ranks), text_by_rank[ranks[0]]) for ranks in ranks_by_key.values()]
+    if len(groups) < 2 or sum(text.total for _, text in groups) < _MIN_LINES:
+        return None
+    room = _MAX_CHARS // len(groups)
+    parts = [
+        _block(ranks, _cut(text, room), len(groups) <= _MAX_OPEN)
+        for ranks, text in groups
+        if text.total
+    ]
+    names = "; ".join(name_ranks(ranks) for ranks, _ in groups[:_MAX_OPEN])
+    names = names if len(groups) <= _MAX_OPEN else f"{len(groups)} kinds of output"
+    return {
+        "text/plain": "",
+        "text/html": folded_details(f"by rank: {names}", "".join(parts)),
+    }
+
+
+def _cut(text: RankText, room: int) -> list[str]:
+    """The first and the last lines, in so many characters."""
+    head = list(text.head)
+    tail = list(text.tail)
+    if sum(map(len, head)) + sum(map(len, tail)) <= room and not text.left_out:
+        return head + tail
+    last = tail or head[-_TAIL_LINES:]
+    kept: list[str] = []
+    used = sum(map(len, last))
+    for line in head[: len(head) - (0 if tail else len(last))]:
+        used += len(line) + 1
+        if used > room:
+            break
+        kept.append(line)
+    hidden = text.total - len(kept) - len(last)
+    return [*kept, *([f"... {hidden:,} lines left out here"] if hidden else []), *last]
+
+
+@dataclass
+class _Block:
+    """What one rank, or several alike, have shown."""
+
+    ranks: RankSet
+    shows: list[Text | Rich] = field(default_factory=list)
+
+    def key(self) -> object:
+        """Equal for ranks that showed the same."""
+        return tuple(
+            (each.stream, each.text)
+            if isinstance(each, Text)
+            else (each.kind, freeze(each.data), freeze(each.metadata))
+            for each in self.shows
+        )
+
+    def lines(self) -> list[str]:
+        """All text."""
+        text = "".join(each.text for each in self.shows if isinstance(each, Text))
+        return text.removesuffix("\n").split("\n") if text else []
+
+
+class RankBlocks(Gatherer):
+    """Shows nothing before `end`.
+
+    Each rank has a gatherer of its own, which knows carriage returns, clearing and limits. The
+    text that a cell may show is shared out evenly; nothing is lost for coming fast.
+    """
+
+    def __init__(
+        self,
+        ranks: RankSet,
+        world_size: int,
+        *,
+        run_id: str,
+        settings: Settings,
+        log_path_by_rank: Mapping[int, str],
+    ) -> None:
+        super().__init__(
+            ranks,
+            world_size,
+            run_id=run_id,
+            settings=settings,
+            log_path_by_rank=log_path_by_rank,
+        )
+        share = max(1024, settings.notebook_total_bytes // max(1, len(ranks)))
+        own = replace(
+            settings,
+            notebook_burst_bytes=share,
+            notebook_total_bytes=share,
+            output_fold_s=0.0,
+        )
+        self._gatherer_by_rank = {
+            rank: Gatherer(
+                RankSet((rank,)), 1, run_id=run_id, settings=own, log_path_by_rank=log_path_by_rank
+            )
+            for rank in ranks
+        }
+        self._block_by_rank = {rank: _Block(RankSet((rank,))) for rank in ranks}
+
+    def add(self, event: Output | Display | Result | ClearOutput, now: float) -> list[Show]:
+        """See `Gatherer.add`."""
+        gatherer = self._gatherer_by_rank.get(event.rank)
+        if gatherer is not None:
+            self._keep(event.rank, gatherer.add(event, now))
+        return []
+
+    def finish_rank(self, rank: int, now: float) -> list[Show]:
+        """See `Gatherer.finish_rank`."""
+        if rank in self._gatherer_by_rank:
+            self._keep(rank, self._gatherer_by_rank[rank].finish_rank(rank, now))
+        return []
+
+    def tick(self, now: float) -> list[Show]:
+        """See `Gatherer.tick`."""
+        for rank, gatherer in self._gatherer_by_rank.items():
+            self._keep(rank, gatherer.tick(now))
+        return []
+
+    def next_deadline(self) -> float | None:
+        """See `Gatherer.next_deadline`."""
+        times = [gatherer.next_deadline() for gatherer in self._gatherer_by_rank.values()]
+        return min((time for time in times if time is not None), default=None)
+
+    def open_lines(self) -> list[tuple[RankSet, str]]:
+        """The last line of each rank, while nothing else is shown."""
+        ranks_by_line: dict[str, list[int]] = {}
+        for rank, gatherer in self._gatherer_by_rank.items():
+            for line in gatherer.last_lines(rank):
+                ranks_by_line.setdefault(line, []).append(rank)
+        return [(RankSet.of(ranks), line) for line, ranks in ranks_by_line.items()]
+
+    def end(self, now: float) -> list[Show]:
+        """All blocks, in the order of the ranks."""
+        for rank, gatherer in self._gatherer_by_rank.items():
+            self._keep(rank, gatherer.end(now))
+        blocks: dict[object, _Block] = {}
+        for rank, block in self._block_by_rank.items():
+            same = blocks.setdefault(block.key(), block)
+            same.ranks = RankSet.of((*same.ranks, rank))
+        found = sorted(blocks.values(), key=lambda block: block.ranks.ranks)
+        silent = [block for block in found if not block.shows]
+        told = [block for block in found if block.shows]
+        shows: list[Show] = []
+        for block in told:
+            shows += _shows(block, is_open=len(told) <= _MAX_OPEN)
+        if silent and told:
+            shows.append(_rich(_head(silent[0].ranks, "nothing")))
+        return shows
+
+    def _keep(self, rank: int, shows: Sequence[Show]) -> None:
+        block = self._block_by_rank[rank]
+        for show in shows:
+            match show:
+                case Redraw():
+                    block.shows = list(show.blocks)
+                case Rich() if show.update:
+                    block.shows = [
+                        replace(each, data=show.data, metadata=show.metadata)
+                        if isinstance(each, Rich) and each.display_id == show.display_id
+                        else each
+                        for each in block.shows
+                    ]
+                case _:
+                    last = block.shows[-1] if block.shows else None
+                    if (
+                        isinstance(show, Text)
+                        and isinstance(last, Text)
+                        and last.stream == show.stream
+                    ):
+                        block.shows[-1] = Text(show.stream, last.text + show.text)
+                    else:
+                        block.shows.append(show)
+
+
+def _shows(block: _Block, *, is_open: bool) -> list[Show]:
+    """A heading, and what the ranks showed, in order."""
+    if all(isinstance(each, Text) for each in block.shows):
+        lines = block.lines()
+        plain = "\n".join([_plain_head(block.ranks), *_shortened(lines)])
+        return [_rich({"text/plain": plain, "text/html": _block(block.ranks, lines, is_open)})]
+    found: list[Show] = [_rich(_head(block.ranks))]
+    for show in block.shows:
+        if isinstance(show, Text):
+            lines = show.text.removesuffix("\n").split("\n")
+            plain = "\n".join(_shortened(lines))
+            found.append(_rich({"text/plain": plain, "text/html": _body(lines)}))
+        else:
+            found.append(replace(show, ranks=block.ranks))
+    return found
+
+
+def _block(ranks: RankSet, lines: Sequence[str], is_open: bool) -> str:
+    if is_open:
+        return f"{_head(ranks)['text/html']}{_body(lines)}"
+    last = shorten(one_line(without_codes(lines[-1])), _MAX_LAST) if lines else ""
+    return (
+        f'<details><summary style="cursor:pointer">{_name(ranks)} &ensp;<code>{escape(last)}</code>'
+        f"</summary>{_body(lines)}</details>"
+    )
+
+
+def _rich(bundle: dict[str, str]) -> Rich:
+    """Of no rank: it has no label."""
+    return Rich(RankSet(), "display", dict(bundle), {})
+
+
+def _head(ranks: RankSet, note: str = "") -> dict[str, str]:
+    after = f' &ensp;<span style="opacity:0.7">{note}</span>' if note else ""
+    return {
+        "text/plain": f"{_plain_head(ranks)}{f' {note}' if note else ''}",
+        "text/html": (
+            f'<div style="border-top:{FAINT_LINE};margin-top:4px">{_name(ranks)}{after}</div>'
+        ),
+    }
+
+
+def _plain_head(ranks: RankSet) -> str:
+    return f"--- {name_ranks(ranks)}"
+
+
+def _name(ranks: RankSet) -> str:
+    colour = colour_of(ranks)
+    style = f' style="color:{colour}"' if colour else ""
+    return f"<b{style}>{escape(name_ranks(ranks))}</b>"
+
+
+def _shortened(lines: Sequence[str]) -> list[str]:
+    """Head and tail."""
+    hidden = len(lines) - _HEAD_LINES - _TAIL_LINES
+    if hidden < _TAIL_LINES:
+        return list(lines)
+    return [*lines[:_HEAD_LINES], f"... {hidden:,} more lines", *lines[-_TAIL_LINES:]]
+
+
+def _body(lines: Sequence[str]) -> str:
+    if len(lines) - _HEAD_LINES - _TAIL_LINES < _TAIL_LINES:
+        return pre(lines)
+    return pre(lines[:_HEAD_LINES]) + folded(lines[_HEAD_LINES:], _TAIL_LINES)["text/html"]

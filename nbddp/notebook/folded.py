@@ -1,0 +1,171 @@
+"""Long output of a cell: its head as it came, then a window on its end, and all of it folded.
+
+Runs in: the thread that waits for the cell. A sink in front of another one.
+
+    text --> the first lines --> stream
+         └-> what follows    --> one display: its last lines, updated in place; in the end
+                                 <details> with the rest above them
+
+Nothing above that display moves while text streams in, and its own height stays.
+"""
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nbddp.notebook.colours import colour_of
+from nbddp.notebook.sinks import Sink
+from nbddp.notebook.tables import escape, size
+from nbddp.wire.messages import Stream
+from nbddp.wire.ranks import RankSet
+
+#: Shown as it comes, at the beginning of a cell.
+HEAD_LINES = 80
+_HEAD_CHARS = 24_000
+#: Shown of what follows.
+TAIL_LINES = 20
+#: Fewer lines than this are not worth a click.
+_MIN_HIDDEN = 10
+#: The window on the end changes at most this often.
+_INTERVAL_S = 0.15
+#: Like printed text. JupyterLab lets all of it through in untrusted notebooks.
+PRE_STYLE = (
+    "margin:0;padding:0 0 0 8px;border:none;background:none;white-space:pre-wrap;line-height:1.3;"
+    "font-family:monospace;font-size:13px"
+)
+SUMMARY_STYLE = "cursor:pointer;opacity:0.7;padding-left:8px"
+_CODES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)?")
+_SINGLE = re.compile(r"\[(\d+)\]")
+
+
+class FoldedSink:
+    """Passes all on to another sink but text beyond the first lines.
+
+    Args:
+        sink: where it goes.
+        block_id: begins the ids of displays; no other view has it.
+    """
+
+    def __init__(self, sink: Sink, block_id: str) -> None:
+        self._sink = sink
+        self._block_id = block_id
+        self._blocks = 0
+        self._head_lines = HEAD_LINES
+        self._head_chars = _HEAD_CHARS
+        self._lines: list[str] = []  # of the open block
+        self._shown_lines = 0  # of it, so far
+        self._shown_at = 0.0
+
+    # --- Sink ------------------------------------------------------------------------------------
+
+    def text(self, stream: Stream, text: str) -> None:
+        """See `Sink.text`."""
+        if not self._lines:
+            head, text = self._split(text)
+            if head:
+                self._sink.text(stream, head)
+        if text:
+            self._lines += text.removesuffix("\n").split("\n")
+            self.refresh(time.monotonic())
+
+    def display(
+        self, data: Mapping[str, Any], metadata: Mapping[str, Any], display_id: str | None,
+        update: bool,
+    ) -> None:  # fmt: skip
+        """See `Sink.display`."""
+        if not update:
+            self.close()
+        self._sink.display(data, metadata, display_id, update)
+
+    def clear(self) -> None:
+        """See `Sink.clear`."""
+        self._lines, self._shown_lines = [], 0
+        self._head_lines, self._head_chars = HEAD_LINES, _HEAD_CHARS
+        self._sink.clear()
+
+    def live(self, lines: list[str]) -> None:
+        """See `Sink.live`."""
+        self._sink.live(lines)
+
+    # --- the open block --------------------------------------------------------------------------
+
+    def refresh(self, now: float) -> None:
+        """Show the last lines, if they are new and it is time."""
+        if len(self._lines) > self._shown_lines and now - self._shown_at >= _INTERVAL_S:
+            self._show(window(self._lines))
+            self._shown_at = now
+
+    def close(self) -> None:
+        """Nothing more comes into the open block."""
+        if self._lines:
+            self._show(folded(self._lines))
+            self._lines, self._shown_lines = [], 0
+
+    def _show(self, bundle: dict[str, str]) -> None:
+        is_new = self._shown_lines == 0
+        self._blocks += is_new
+        display_id = f"{self._block_id}-{self._blocks}"
+        self._sink.display(bundle, {}, display_id, not is_new)
+        self._shown_lines = len(self._lines)
+
+    def _split(self, text: str) -> tuple[str, str]:
+        """What still belongs to the head, and the rest."""
+        end = 0
+        while end < len(text) and self._head_lines > 0 and self._head_chars > 0:
+            until = text.find("\n", end) + 1 or len(text)
+            self._head_lines -= 1
+            self._head_chars -= until - end
+            end = until
+        return text[:end], text[end:]
+
+
+def window(lines: Sequence[str]) -> dict[str, str]:
+    """The end of lines that still come, as a MIME bundle."""
+    tail = lines[-TAIL_LINES:]
+    hidden = len(lines) - len(tail)
+    note = f"... {hidden:,} more lines" if hidden else ""
+    return {
+        "text/plain": "\n".join([*([note] if note else []), *tail]),
+        "text/html": (
+            f'<div style="{SUMMARY_STYLE}">{note or "&nbsp;"}</div>{pre(tail, is_coloured=True)}'
+        ),
+    }
+
+
+def folded(lines: Sequence[str], tail_lines: int = TAIL_LINES) -> dict[str, str]:
+    """All of them, the last ones open; the text form has only these."""
+    hidden = max(0, len(lines) - tail_lines)
+    if hidden < _MIN_HIDDEN:
+        return {"text/plain": "\n".join(lines), "text/html": pre(lines, is_coloured=True)}
+    amount = f"{hidden:,} more lines, {size(sum(len(line) + 1 for line in lines[:hidden]))}"
+    return {
+        "text/plain": "\n".join([f"... {amount}", *lines[hidden:]]),
+        "text/html": (details(amount, pre(lines[:hidden])) + pre(lines[hidden:], is_coloured=True)),
+    }
+
+
+def details(summary: str, body: str) -> str:
+    """Folded HTML; ``summary`` is text."""
+    return f'<details><summary style="{SUMMARY_STYLE}">{escape(summary)}</summary>{body}</details>'
+
+
+def pre(lines: Sequence[str], *, is_coloured: bool = False) -> str:
+    """Printed lines as HTML; a label of one rank has its colour."""
+    told = [escape(without_codes(line)) for line in lines]
+    if is_coloured:
+        told = [_coloured(line) for line in told]
+    return f'<pre style="{PRE_STYLE}">{chr(10).join(told)}</pre>'
+
+
+def without_codes(text: str) -> str:
+    """Without colours and other codes of terminals."""
+    return _CODES.sub("", text) if "\x1b" in text else text
+
+
+def _coloured(line: str) -> str:
+    label = _SINGLE.match(line)
+    if label is None:
+        return line
+    colour = colour_of(RankSet((int(label[1]),)))
+    return f'<b style="color:{colour}">{label[0]}</b>{line[label.end() :]}'
