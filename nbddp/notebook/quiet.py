@@ -4,6 +4,7 @@ Runs in: the notebook's main thread. Pure: no clock, no I/O.
 """
 
 from collections.abc import Mapping
+from pathlib import PurePath
 
 from nbddp.notebook.budget import format_bytes
 from nbddp.notebook.gather import Gatherer, Rich, Show
@@ -56,7 +57,7 @@ class Quiet(Gatherer):
         parts = []
         if self._text_bytes:
             where = f", which is in {self._paths[0]}" if self._paths else ""
-            where += " and beside it" if len(self._paths) > 1 else ""
+            where += f" to {PurePath(self._paths[-1]).name}" if len(self._paths) > 1 else ""
             parts.append(f"{format_bytes(self._text_bytes)} of text{where}")
         if self._displays:
             parts.append(f"{self._displays} display{'' if self._displays == 1 else 's'}")

@@ -44,3 +44,32 @@ def test_status_between_cells_and_while_one_runs(kernel: Kernel):
     assert "running" in handle.page[0].text
     kernel.ok("handle.interrupt()")
     assert "KeyboardInterrupt" in kernel.run("handle.wait()").error
+
+
+def test_long_output_is_folded_and_rank_by_rank_is_one_click_away(kernel: Kernel):
+    cell = kernel.ok("%%ddp\nfor n in range(300): print(n, rank)")
+    stream, folded = cell.page
+    by_rank = cell.of("display_data")[-1].content["data"]
+    assert len(stream.text.splitlines()) == 80
+    assert folded.text.startswith("... 500 more lines, ")
+    assert folded.text.count("\n") == 20
+    assert folded.content["data"]["text/html"].startswith("<details>")
+    assert "by rank: rank 0; rank 1</summary>" in by_rank["text/html"]
+    captured = kernel.value(
+        "from IPython.utils.capture import capture_output\n"
+        "with capture_output() as captured:\n"
+        "    get_ipython().run_cell_magic('ddp', '', 'for n in range(300): print(n)')\n"
+        "len(captured.stdout.splitlines()), len(captured.outputs)"
+    )
+    assert captured == "(300, 0)"  # who captures it wants text
+
+
+def test_out(kernel: Kernel):
+    ranks = kernel.ok("%%ddp --out ranks\nprint('x', rank)\nrank + 1").page
+    assert [each.text for each in ranks] == ["--- rank 0\nx 0\nOut: 1", "--- rank 1\nx 1\nOut: 2"]
+    quiet = kernel.ok("%%ddp --out quiet\nprint('x', rank)\nrank + 1").page
+    assert quiet[0].text == "[0]   Out: 1\n[1]   Out: 2\n"
+    assert quiet[1].text.startswith("not shown (--out quiet): 8 B of text, which is in /")
+    failed = kernel.run("%%ddp --out quiet\nprint('x')\n1/0")
+    assert "ZeroDivisionError" in failed.error
+    assert "invalid choice: 'loud'" in kernel.run("%%ddp --out loud\npass").error

@@ -1,0 +1,208 @@
+"""Long output: head, tail, and the rest one click away; rank by rank; quiet."""
+
+import re
+from collections.abc import Sequence
+
+from nbddp.notebook import by_rank
+from nbddp.notebook.by_rank import RankBlocks
+from nbddp.notebook.folded import HEAD_LINES, TAIL_LINES, FoldedSink
+from nbddp.notebook.gather import Gatherer, Rich, Show
+from nbddp.notebook.items import RankText
+from nbddp.notebook.quiet import Quiet
+from nbddp.settings import Settings
+from nbddp.wire.messages import ClearOutput, Display, Output, Result
+from nbddp.wire.ranks import RankSet
+from tests.support.sinks import PageSink
+
+
+def numbered(count: int, first: int = 0) -> str:
+    return "".join(f"line {number}\n" for number in range(first, first + count))
+
+
+def folding() -> tuple[PageSink, FoldedSink]:
+    page = PageSink()
+    return page, FoldedSink(page, "id")
+
+
+# --- long output ---------------------------------------------------------------------------------
+
+
+def test_short_output_is_a_stream():
+    page, sink = folding()
+    sink.text("stdout", numbered(HEAD_LINES))
+    sink.close()
+    assert page.outputs == [{"stream": "stdout", "text": numbered(HEAD_LINES)}]
+
+
+def test_a_little_more_is_shown_in_full():
+    page, sink = folding()
+    sink.text("stdout", numbered(HEAD_LINES + TAIL_LINES + 5))
+    sink.close()
+    assert page.plain.split("\n") == numbered(HEAD_LINES + TAIL_LINES + 5).splitlines()
+    assert "<details>" not in page.html
+
+
+def test_long_output_has_a_head_a_tail_and_all_between_them_folded():
+    page, sink = folding()
+    for start in range(0, 1000, 10):
+        sink.text("stdout", numbered(10, start))
+    sink.close()
+    head, rest = page.outputs
+    assert head["text"] == numbered(HEAD_LINES)
+    assert rest["text/plain"].split("\n") == [
+        "... 900 more lines, 8.1 kB",
+        *numbered(TAIL_LINES, 980).splitlines(),
+    ]
+    hidden, shown = re.findall(r"<pre[^>]*>(.*?)</pre>", rest["text/html"], re.DOTALL)
+    assert hidden.split("\n") == numbered(900, HEAD_LINES).splitlines()
+    assert shown.split("\n") == numbered(TAIL_LINES, 980).splitlines()
+
+
+def test_while_it_streams_one_display_changes_and_its_height_does_not():
+    page, sink = folding()
+    sink.text("stdout", numbered(HEAD_LINES + TAIL_LINES))
+    before = page.outputs[1]["text/html"]
+    for start in range(0, 5000, 100):
+        sink.text("stdout", numbered(100, start))
+        sink.refresh(float("inf"))
+        assert len(page.outputs) == 2
+        assert page.outputs[1]["text/html"].count("\n") == before.count("\n")
+    assert page.sent_bytes < 100_000  # each time the end only
+
+
+def test_what_is_displayed_stays_in_its_place():
+    page, sink = folding()
+    sink.text("stdout", numbered(HEAD_LINES + 100))
+    sink.display({"text/plain": "picture"}, {}, None, False)
+    sink.text("stdout", "after\n")
+    sink.close()
+    assert [each.get("text/plain", "")[-7:] for each in page.outputs] == [
+        "", "ine 179", "picture", "after",
+    ]  # fmt: skip
+
+
+def test_clearing_begins_anew():
+    page, sink = folding()
+    sink.text("stdout", numbered(500))
+    sink.clear()
+    sink.text("stdout", numbered(3))
+    sink.close()
+    assert page.outputs == [{"stream": "stdout", "text": numbered(3)}]
+
+
+def test_colours_of_terminals_do_not_get_into_html_and_tags_are_text():
+    page, sink = folding()
+    sink.text("stdout", numbered(HEAD_LINES) + "[2]   \x1b[31mred\x1b[0m <b>\n[0-3] all\n")
+    sink.close()
+    assert re.search(r'<b style="color:#[0-9a-f]{6}">\[2\]</b>   red &lt;b&gt;\n\[0-3\] all</pre>',
+                     page.html)  # fmt: skip
+
+
+# --- rank by rank --------------------------------------------------------------------------------
+
+
+def output(rank: int, text: str) -> Output:
+    return Output(run_id="r", rank=rank, stream="stdout", text=text)
+
+
+def blocks(events: Sequence[Output | Display | Result | ClearOutput], world: int = 4) -> list[Show]:
+    gatherer = RankBlocks(
+        RankSet.all(world), world, run_id="p", settings=Settings(), log_path_by_rank={}
+    )
+    for event in events:
+        assert gatherer.add(event, 0.0) == []
+    return gatherer.end(1.0)
+
+
+def plain(shows: Sequence[Show]) -> list[str]:
+    return [show.data["text/plain"] for show in shows if isinstance(show, Rich)]
+
+
+def test_a_block_for_each_rank_in_order_equal_ranks_together():
+    events = [output(rank, f"{rank % 2}\n") for rank in (3, 1, 2, 0)]
+    assert plain(blocks(events)) == ["--- ranks 0,2\n0", "--- ranks 1,3\n1"]
+
+
+def test_ranks_that_showed_nothing_are_named_last():
+    assert plain(blocks([output(1, "x\n")])) == ["--- rank 1\nx", "--- ranks 0,2-3 nothing"]
+    assert blocks([]) == []
+
+
+def test_what_one_rank_showed_keeps_its_order():
+    picture = Display(run_id="r", rank=0, data={"image/png": "x"}, metadata={}, transient={})
+    found = blocks([output(0, "a\n"), picture, output(0, "b\n")], world=1)
+    assert [show.data.get("text/plain", "picture") for show in found if isinstance(show, Rich)] == [
+        "--- rank 0", "a", "picture", "b",
+    ]  # fmt: skip
+
+
+def test_clearing_takes_away_what_came_before():
+    clear = ClearOutput(run_id="r", rank=0, wait=False)
+    assert plain(blocks([output(0, "a\n"), clear, output(0, "b\n")], world=1)) == ["--- rank 0\nb"]
+
+
+def test_many_blocks_are_closed_and_show_their_last_line():
+    found = blocks([output(rank, f"first\nlast {rank}\n") for rank in range(64)], world=64)
+    assert len(found) == 64
+    html = [show.data["text/html"] for show in found if isinstance(show, Rich)]
+    assert all(each.startswith("<details>") for each in html)
+    assert "last 17</code></summary>" in html[17]
+
+
+def test_a_long_block_has_head_and_tail():
+    [text] = plain(blocks([output(0, numbered(500))], world=1))
+    assert text.split("\n")[20:23] == ["line 19", "... 470 more lines", "line 490"]
+
+
+def texts(*printed: str) -> dict[int, RankText]:
+    found = {}
+    for rank, text in enumerate(printed):
+        found[rank] = RankText()
+        found[rank].add(text.splitlines())
+    return found
+
+
+def test_below_a_long_cell_the_ranks_are_one_click_away():
+    long, other = numbered(30), numbered(30, 1)
+    bundle = by_rank.details(texts(long, long, other))
+    assert bundle is not None
+    assert "<summary" in bundle["text/html"]
+    assert "by rank: ranks 0-1; rank 2</summary>" in bundle["text/html"]
+    assert by_rank.details(texts(long, long)) is None
+    assert by_rank.details(texts("a\n", "b\n")) is None
+
+
+def test_what_is_one_click_away_is_small():
+    bundle = by_rank.details(texts(*(numbered(5000, rank) for rank in range(64))))
+    assert bundle is not None
+    assert len(bundle["text/html"]) < 80_000
+    assert "line 5062" in bundle["text/html"]  # the last one of the last rank
+
+
+# --- quiet ---------------------------------------------------------------------------------------
+
+
+def test_quiet_shows_values_and_says_what_it_does_not():
+    gatherer = Quiet(
+        RankSet.all(2), 2, run_id="p", settings=Settings(), log_path_by_rank={0: "/l/rank0.log"}
+    )
+    picture = Display(run_id="r", rank=0, data={"image/png": "x"}, metadata={}, transient={})
+    value = Result(run_id="r", rank=1, data={"text/plain": "3"}, metadata={})
+    shows = [
+        show
+        for event in (output(0, "12345\n"), picture, value)
+        for show in gatherer.add(event, 0.0)
+    ]
+    shows += gatherer.end(1.0)
+    assert [getattr(show, "text", "") for show in shows] == ["[1]   Out: 3\n", ""]
+    [note] = [show for show in shows if isinstance(show, Rich)]
+    assert note.data["text/plain"] == (
+        "not shown (--out quiet): 6 B of text, which is in /l/rank0.log; 1 display"
+    )
+
+
+def test_quiet_says_nothing_where_nothing_was_shown():
+    gatherer: Gatherer = Quiet(
+        RankSet.all(2), 2, run_id="p", settings=Settings(), log_path_by_rank={}
+    )
+    assert gatherer.end(0.0) == []
