@@ -32,6 +32,7 @@ class _Row:
     plain: str  #: as the rank wrote it
     own_ids: tuple[str, ...] = ()  #: models of ours around it
     left: str | None = None  #: what is left of it: its rank is gone
+    images: tuple[str, ...] = ()  #: likewise
 
     @property
     def top_id(self) -> str:
@@ -49,6 +50,7 @@ class Block:
         self._parent = parent
         self._rows: list[_Row] = []
         self._root_id = ""
+        self._layout_id = ""
         self._shown: dict[str, str] = {}  # the static form that goes with the widget
 
     def add(self, rank: int, model_id: str, plain: str) -> None:
@@ -64,13 +66,14 @@ class Block:
         text = {"value": f'<pre style="{QUIET_STYLE}">{label}</pre>'}
         text_id = open_model("controls", "HTML", text, self._parent)
         children = [f"{_REFERENCE}{text_id}", f"{_REFERENCE}{model_id}"]
-        row.own_ids = (
-            open_model("controls", "HBox", {"children": children}, self._parent),
-            text_id,
-        )
+        if not self._layout_id:
+            layout = {"_view_name": "LayoutView", "align_items": "baseline"}
+            self._layout_id = open_model("base", "Layout", layout, self._parent)
+        state = {"children": children, "layout": _REFERENCE + self._layout_id}
+        row.own_ids = (open_model("controls", "HBox", state, self._parent), text_id)
         rows = {"children": [_REFERENCE + each.top_id for each in self._rows]}
         if self._root_id:
-            self._relay.update_model(self._root_id, rows)
+            self._relay.update_soon(self._root_id, rows)
         else:
             self._root_id = open_model("controls", "VBox", rows, self._parent)
 
@@ -80,13 +83,20 @@ class Block:
         view = {"version_major": 2, "version_minor": 0, "model_id": self._root_id}
         return {WIDGET_MIME: view, **self._shown}
 
-    def settle(self) -> None:
+    @property
+    def model_ids(self) -> list[str]:
+        """The widgets of ranks in it."""
+        return [row.model_id for row in self._rows]
+
+    def settle(self, *, refresh: bool) -> None:
         """A cell has ended: become text if everything has finished; else be up to date."""
         models = self._relay.models
         rows = [row for row in self._rows if row.left is None]
         if all(r.model_id not in models or statics.is_finished(models, r.model_id) for r in rows):
             self.freeze()
-        elif self._static() != self._shown:
+            for row in rows:
+                self._relay.retire(row.model_id)
+        elif refresh and self._static() != self._shown:
             self._relay.redisplay(self.bundle(), self.display_id, self._parent)
 
     def end_rank(self, rank: int) -> None:
@@ -94,7 +104,7 @@ class Block:
         for row in self._rows:
             if row.rank != rank or row.left is not None:
                 continue
-            row.left = self._text(row)
+            row.left, row.images = self._text(row), self._images(row)
             if row.own_ids:
                 left = html.escape(row.left)
                 text = {"value": f'<pre style="{QUIET_STYLE}">{left}</pre>'}
@@ -116,13 +126,17 @@ class Block:
             self._relay.blocks.remove(self)
         own = [each for row in self._rows for each in row.own_ids]
         if self._labels is not None and self._root_id:
-            own.append(self._root_id)
+            own += [self._root_id, self._layout_id]
         for model_id in own:
             self._relay.close_model(model_id)
 
     def _static(self) -> dict[str, str]:
         rows = [
-            (self._labels.of((row.rank,)) if self._labels else "", self._text(row))
+            statics.Row(
+                self._labels.of((row.rank,)) if self._labels else "",
+                self._text(row),
+                self._images(row),
+            )
             for row in self._rows
             if row.left is not None or row.model_id in self._relay.models  # else: it was closed
         ]
@@ -131,7 +145,12 @@ class Block:
     def _text(self, row: _Row) -> str:
         if row.left is not None:
             return row.left
-        return self._relay.text_of(row.model_id, row.plain)
+        return statics.text_of(self._relay.models, row.model_id, row.plain)
+
+    def _images(self, row: _Row) -> tuple[str, ...]:
+        if row.left is not None:
+            return row.images
+        return tuple(statics.images_of(self._relay.models, row.model_id))
 
 
 class Blocks:
@@ -149,9 +168,12 @@ class Blocks:
         self._count: dict[tuple[int, str], int] = {}  # by rank and kind
 
     def show(self, rich: Rich) -> bool:
-        """Show a widget; False: it is none, or none that lives."""
+        """Show a widget; False: it is none, or none that the front end knows."""
         model_id = str(rich.data.get(WIDGET_MIME, {}).get("model_id", ""))
         with self._relay.lock:
+            if model_id in self._relay.closed:
+                return True  # it was closed since: nothing is to be seen of it
+            self._relay.revive(model_id, self._parent)
             model = self._relay.models.get(model_id)
             if model is None:
                 before = self._singles.pop(rich.display_id or "", None) if rich.update else None
@@ -205,7 +227,7 @@ class Blocks:
 
     def end(self) -> None:
         """The cell is over."""
-        self._relay.settle()
+        self._relay.settle([*self._blocks.values(), *self._singles.values()])
 
 
 def is_named(rich: Rich) -> bool:

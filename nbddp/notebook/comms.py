@@ -33,6 +33,7 @@ _UPDATE_INTERVAL_S = 0.1
 #: ... and the states of all models together so many times a second.
 _UPDATES_PER_S = 300
 _REMEMBERED_CELLS = 200
+_REMEMBERED_MODELS = 2000
 
 
 class Proxy(BaseComm):
@@ -48,10 +49,14 @@ class Proxy(BaseComm):
 
     def handle_msg(self, msg: dict[str, Any]) -> None:
         """A message of the front end."""
-        if msg["content"].get("data", {}).get("method") == "request_state":
+        data = msg["content"].get("data", {})
+        if data.get("method") == "request_state":
             # Of a page that was loaded again: it waits for an answer to this very message.
             self._relay.answer_state(self.comm_id, msg)
-        elif self._rank is not None:
+            return
+        if data.get("method") == "update":
+            self._relay.note_state(self.comm_id, data.get("state") or {})
+        if self._rank is not None:
             self._relay.send_to_rank(self._rank, "comm_msg", msg)
 
     def handle_close(self, msg: dict[str, Any]) -> None:
@@ -69,6 +74,9 @@ class Relay:
         self._lock = threading.RLock()
         self.models: dict[str, Model] = {}  #: that are open, by the id of their comm
         self.blocks: list[Block] = []  #: that are shown alive
+        #: Models that live in ranks, and no longer in the front end: nothing shows them.
+        self._retired: dict[str, Model] = {}
+        self.closed: dict[str, None] = {}  #: the last ones that their ranks closed
         self._parent_by_run: dict[str, Any] = {}
         self.last_parent: Any = None  #: of the last cell that was shown
         self._held: dict[str, dict[str, Any]] = {}  # new state by model, not yet sent
@@ -106,16 +114,24 @@ class Relay:
                 self._kernel.comm_manager.register_comm(Proxy(self, event.rank, comm_id, target))
             elif event.msg_type == "comm_close":
                 self._forget(comm_id)
-            elif data.get("method") == "update" and comm_id in self.models:
+                self.closed[comm_id] = None
+                if len(self.closed) > _REMEMBERED_MODELS:
+                    del self.closed[next(iter(self.closed))]
+            elif comm_id not in self.models:
+                if comm_id in self._retired and data.get("method") == "update":
+                    self._retired[comm_id].state.update(data.get("state") or {})
+                return
+            elif data.get("method") == "update":
                 state = data.get("state") or {}
                 self.models[comm_id].state.update(state)
                 if not buffers:
-                    self._update_soon(comm_id, state)
+                    self.update_soon(comm_id, state)
                     return
             self._send_held(comm_id)
         self._publish(event.msg_type, content, event.metadata, buffers, parent)
 
-    def _update_soon(self, comm_id: str, state: dict[str, Any]) -> None:
+    def update_soon(self, comm_id: str, state: Mapping[str, Any]) -> None:
+        """Change a model in the front end, together with what changes next. Under the lock."""
         now = time.monotonic()
         interval_s = max(_UPDATE_INTERVAL_S, len(self._sent_at) / _UPDATES_PER_S)
         self._held.setdefault(comm_id, {}).update(state)
@@ -158,6 +174,8 @@ class Relay:
         with self._lock:
             for block in list(self.blocks):
                 block.end_rank(rank)
+            retired = self._retired.items()
+            self._retired = {i: model for i, model in retired if model.rank != rank}
             gone = [i for i, model in self.models.items() if model.rank == rank]
             for comm_id in gone:
                 self._forget(comm_id)
@@ -189,6 +207,13 @@ class Relay:
         metadata = msg.get("metadata") or {}
         self._pool.talk.send_comm(rank, msg_type, msg["content"], metadata, buffers)
 
+    def note_state(self, comm_id: str, state: Mapping[str, Any]) -> None:
+        """The front end has changed a model."""
+        with self._lock:
+            model = self.models.get(comm_id)
+            if model is not None:
+                model.state.update(state)
+
     def answer_state(self, comm_id: str, request: dict[str, Any]) -> None:
         """Tell the front end the state of a model."""
         with self._lock:
@@ -219,16 +244,20 @@ class Relay:
             **state,
         }
         with self._lock:
-            self.models[comm_id] = Model(-1, whole)
-            self._kernel.comm_manager.register_comm(Proxy(self, None, comm_id, _TARGET))
+            self._open(comm_id, Model(-1, whole), parent)
+        return comm_id
+
+    def _open(self, comm_id: str, model: Model, parent: Any) -> None:
+        self.models[comm_id] = model
+        rank = None if model.rank < 0 else model.rank
+        self._kernel.comm_manager.register_comm(Proxy(self, rank, comm_id, _TARGET))
         content = {
             "comm_id": comm_id,
             "target_name": _TARGET,
             "target_module": None,
-            "data": {"state": whole, "buffer_paths": []},
+            "data": {"state": model.state, "buffer_paths": []},
         }
         self._publish("comm_open", content, {"version": _PROTOCOL_VERSION}, (), parent)
-        return comm_id
 
     def update_model(self, comm_id: str, state: Mapping[str, Any]) -> None:
         """Change a model in the front end."""
@@ -247,18 +276,46 @@ class Relay:
 
     # --- for blocks ------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """A cell has ended: what has finished in any cell becomes text."""
+    def settle(self, own: Sequence["Block"]) -> None:
+        """A cell has ended: what has finished in any cell becomes text.
+
+        Args:
+            own: blocks of this cell; what is saved of them is brought up to date.
+        """
         with self._lock:
             for comm_id in list(self._held):
                 self._send_held(comm_id)
             for block in list(self.blocks):
-                block.settle()
+                block.settle(refresh=block in own)
 
-    def text_of(self, model_id: str, fallback: str = "") -> str:
-        """See `statics.text_of`."""
+    def retire(self, model_id: str) -> None:
+        """Nothing shows this widget any more: the front end need not keep what it is made of.
+
+        It would keep the models of every bar that ever was. What is shown again is opened again.
+        """
         with self._lock:
-            return statics.text_of(self.models, model_id, fallback)
+            shown = [each for block in self.blocks for each in block.model_ids]
+            kept = {each for top in shown for each in statics.parts_of(self.models, top)}
+            for comm_id in statics.parts_of(self.models, model_id) - kept:
+                model = self.models[comm_id]
+                self.close_model(comm_id)
+                self._retired[comm_id] = model
+                if len(self._retired) > _REMEMBERED_MODELS:
+                    del self._retired[next(iter(self._retired))]
+
+    def revive(self, model_id: str, parent: Any) -> None:
+        """Open a widget again that was retired."""
+        with self._lock:
+            retired = self._retired
+            # A box comes after what is in it.
+            size_by_id = {
+                comm_id: len(statics.parts_of(retired, comm_id))
+                for comm_id in statics.parts_of(retired, model_id)
+            }
+            for comm_id in sorted(size_by_id, key=lambda each: size_by_id[each]):
+                self._open(comm_id, retired[comm_id], parent)
+            for comm_id in size_by_id:
+                del retired[comm_id]
 
     def redisplay(self, data: Mapping[str, Any], display_id: str, parent: Any) -> None:
         """Show something else in the place of a display, in whatever cell it is."""
@@ -272,6 +329,7 @@ class Relay:
 
     def _forget(self, comm_id: str) -> None:
         self.models.pop(comm_id, None)
+        self._retired.pop(comm_id, None)
         self._held.pop(comm_id, None)
         self._kernel.comm_manager.comms.pop(comm_id, None)
 

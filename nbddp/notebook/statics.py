@@ -26,6 +26,11 @@ _BOXES = frozenset({"VBoxModel", "AccordionModel", "TabModel", "StackModel", "Gr
 _ROWS = frozenset({"HBoxModel", "BoxModel"})
 _TEXTS = frozenset({"HTMLModel", "HTMLMathModel", "LabelModel"})
 _BARS = frozenset({"FloatProgressModel", "IntProgressModel"})
+_IMAGES = ("image/png", "image/jpeg")
+_MAX_IMAGE_CHARS = 2_000_000
+#: A bar of full blocks is the darkest thing on the page.
+_BLOCKS = re.compile(f"[█{_EIGHTHS.strip()}]+")
+_BLOCKS_STYLE = "opacity:.45"
 _ENDED_STYLES = frozenset({"success", "danger"})
 
 _PRE_STYLE = (
@@ -68,6 +73,34 @@ def children_of(models: Models, model_id: str) -> list[str]:
     return [each for each in ids if each in models]
 
 
+def parts_of(models: Models, model_id: str) -> set[str]:
+    """All models that one is made of, itself too: children, layout, style."""
+    found: set[str] = set()
+    waiting: list[Any] = [f"{_REFERENCE}{model_id}"]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list | tuple):
+            waiting += value
+        elif isinstance(value, str) and value.startswith(_REFERENCE):
+            part = value.removeprefix(_REFERENCE)
+            if part in models and part not in found:
+                found.add(part)
+                waiting += models[part].state.values()
+    return found
+
+
+def images_of(models: Models, model_id: str) -> list[str]:
+    """Pictures in Output widgets, as addresses that hold them."""
+    found: list[str] = []
+    for part in sorted(parts_of(models, model_id)):
+        for output in models[part].state.get("outputs") or ():
+            data = output.get("data") or {}
+            kinds = [mime for mime in _IMAGES if isinstance(data.get(mime), str)]
+            if kinds:
+                found.append(f"data:{kinds[0]};base64,{''.join(data[kinds[0]].split())}")
+    return found if sum(map(len, found)) <= _MAX_IMAGE_CHARS else []
+
+
 def is_finished(models: Models, model_id: str) -> bool:
     """Whether it is a progress bar, or holds some and texts, and each of them has ended."""
     kinds = set(_passive_kinds(models, model_id, 0))
@@ -96,18 +129,45 @@ def text_of(models: Models, model_id: str, fallback: str = "") -> str:
     return (fallback if text is None else text)[:_MAX_CHARS]
 
 
-def bundle_of(rows: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Rows of a label and a text each, as a MIME bundle that every reader shows."""
-    lines: list[str] = []
-    for label, text in rows:
-        first, *rest = text.split("\n")
-        lines.append(f"{label} {first}" if label else first)
-        lines += [" " * (len(label) + 1) + line if label else line for line in rest]
-    plain = "\n".join(lines)
+@dataclass(frozen=True)
+class Row:
+    """What is left of one rank's widget."""
+
+    label: str
+    text: str
+    images: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        """The text behind the label."""
+        first, *rest = self.text.split("\n")
+        if not self.label:
+            return [first, *rest]
+        return [f"{self.label} {first}", *(" " * (len(self.label) + 1) + line for line in rest)]
+
+
+def bundle_of(rows: Sequence[Row]) -> dict[str, str]:
+    """Rows as a MIME bundle that every reader shows."""
+    plain = "\n".join(line for row in rows for line in row.lines)
     if not plain:
         return {"text/plain": ""}
-    page = f'<pre style="{_PRE_STYLE}">{html.escape(plain, quote=False)}</pre>'
-    return {"text/plain": plain, "text/html": page}
+    parts: list[str] = []
+    lines: list[str] = []
+    for row in rows:
+        lines += row.lines
+        if row.images:
+            parts.append(_page(lines))
+            parts += [f'<img src="{source}" alt="picture" />' for source in row.images]
+            lines = []
+    if lines:
+        parts.append(_page(lines))
+    return {"text/plain": plain, "text/html": "".join(parts)}
+
+
+def _page(lines: Sequence[str]) -> str:
+    text = html.escape("\n".join(lines), quote=False)
+    text = _BLOCKS.sub(rf'<span style="{_BLOCKS_STYLE}">\g<0></span>', text)
+    return f'<pre style="{_PRE_STYLE}">{text}</pre>'
 
 
 def _text(  # noqa: PLR0911 - one for each kind of widget

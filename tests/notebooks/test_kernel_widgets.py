@@ -141,6 +141,25 @@ def test_bars_of_tqdm_are_one_block_and_text_in_the_end(front: FrontEnd):
     assert set(front.ids("VBox")) == before
 
 
+def test_a_bar_that_has_ended_is_forgotten_by_the_front_end_until_it_is_shown_again(
+    front: FrontEnd,
+):
+    kernel = front.kernel
+    before = set(front.models)
+    kernel.ok(
+        "%%ddp\nimport ipywidgets as widgets\nfrom IPython.display import display\n"
+        "bar = widgets.IntProgress(max=2)\ndisplay(bar)\nbar.value = 2"
+    )
+    assert set(front.models) == before
+    kernel.ok("%%ddp\nbar.value = 1")
+    again = kernel.ok("%%ddp\ndisplay(bar)")
+    data = only_view(again)
+    assert [row[2] for row in front.tree(data[WIDGET]["model_id"])[1:]] == [("IntProgress", 1)] * 2
+    assert data["text/plain"].startswith("[0]   |██████████          | 1/2\n[1]   |")
+    kernel.ok("%%ddp\nbar.value = 2")
+    assert set(front.models) == before
+
+
 def test_a_bar_that_was_not_to_stay_does_not(front: FrontEnd):
     cell = front.kernel.ok(
         "%%ddp\nfrom tqdm.notebook import tqdm\n"
@@ -253,12 +272,14 @@ def test_widgets_end_with_their_rank_and_with_the_pool():
         kernel.ok("%load_ext nbddp\n%ddp start -n 2")
         shown = kernel.execute(SLIDER)
         cell = kernel.finish(shown)
-        assert views(cell)
+        block = only_view(cell)[WIDGET]["model_id"]
+        front.move(front.of_rank(block, 1), 7)
+        kernel.wait_text(shown, "moved to 7")
         kernel.ok("%ddp restart -r 1")
         # Rank 0 has its slider still; of the other there is text.
         kernel.wait_for(lambda: len(front.ids("IntSlider")) == 1)
-        kernel.wait_for(lambda: "scale: 1" in str([front.tree(i) for i in front.ids("VBox")]))
+        kernel.wait_for(lambda: "scale: 7" in str([front.tree(i) for i in front.ids("VBox")]))
         kernel.ok("%ddp stop")
         kernel.wait_for(lambda: not views(cell))
-        assert [m.text for m in cell.page] == ["[0]   scale: 0\n[1]   scale: 1"]
+        assert cell.page[0].text == "[0]   scale: 0\n[1]   scale: 7"
         kernel.wait_for(lambda: front.models == {})
