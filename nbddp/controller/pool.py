@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from nbddp.controller import failures
+from nbddp.controller import differences, failures, variables
 from nbddp.controller.living import LivingPool
 from nbddp.controller.options import PoolOptions, check_seconds
 from nbddp.controller.runs import Run
@@ -28,6 +28,7 @@ from nbddp.errors import BadOptionError, CellError, PoolBrokenError, PoolBusyErr
 from nbddp.settings import Settings
 from nbddp.wire.messages import Execute, InputReply
 from nbddp.wire.ranks import RankSet
+from nbddp.wire.told import Variables
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,43 @@ class Pool(LivingPool):
         self._check_idle(chosen)
         values = self._exchange.pull(expression, chosen)
         return values[0] if isinstance(ranks, int) else values
+
+    def diff(
+        self, expression: str, *, ranks: Sequence[int] | str | None = None
+    ) -> differences.Difference:
+        """Whether a value is equal on ranks; it stays where it is: ``pool.diff("model").is_equal``.
+
+        Args:
+            expression: a name, or any expression over the ranks' names; ``rng`` is the state of
+                the generators of random numbers.
+            ranks: which; default: all.
+
+        Raises:
+            BadOptionError: the expression has a value on none of them.
+            PoolBusyError: a cell is running.
+        """
+        chosen = self.rank_set(ranks)
+        return differences.find(
+            lambda text: self.pull(text, ranks=chosen.ranks), expression, chosen
+        )
+
+    def vars(
+        self, *names: str, ranks: Sequence[int] | str | None = None
+    ) -> dict[str, dict[int, dict[str, Any] | None]]:
+        """What ranks have of these names, or of all, in a few words: by name and rank.
+
+        Raises:
+            BadOptionError: what is no name, or a name that none of them has.
+            PoolBusyError: a cell is running.
+        """
+        return variables.to_dict(self.told_variables(names, ranks=ranks))
+
+    def told_variables(
+        self, names: Sequence[str] = (), *, ranks: Sequence[int] | str | None = None
+    ) -> dict[int, Variables]:
+        """The same by rank, for the notebook layer. Raises as `vars`."""
+        chosen = self.rank_set(ranks)
+        return variables.tell(lambda text: self.pull(text, ranks=chosen.ranks), names, chosen)
 
     def push(
         self,

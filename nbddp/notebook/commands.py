@@ -35,6 +35,7 @@ HELP = """\
     --timeout S               of collectives of the default process group
     --plain                   stock process groups: no trace, no diagnosis, nothing is freed
 %ddp debug [-r RANK]          the debugger of a rank, where it raised its last exception; q leaves
+%ddp debugger [-r RANK]       the rank of JupyterLab's debugger, in a kernel of nbddp's own
 %ddp auto on [options]        from now on every cell runs on the ranks, as below %%ddp [options]
 %ddp auto off                 no longer; %ddp auto tells which it is
 %%local                       as the first line: this cell runs in the notebook's process, where
@@ -44,6 +45,8 @@ HELP = """\
     --live [off]              a table that changes with them, until the pool stops
 %ddp push NAME ...            copy variables of the notebook to the ranks   [-r RANKS]
 x = %ddp pull EXPRESSION      get a value from each rank, or from one       [-r RANKS]
+%ddp vars [NAME ...]          what each rank has of its variables; one row if equal [-r RANKS]
+%ddp diff EXPRESSION ...      model, state, tensor, rng: equal, or where it first differs [-r RANKS]
 %ddp interrupt                interrupt the running cell
 %ddp restart [-r RANKS]       fresh ranks with the same options; their variables are lost
 %ddp stop                     end the pool
@@ -83,12 +86,15 @@ VERBS = (
     "interrupt",
     "push",
     "pull",
+    "vars",
+    "diff",
     "diagnose",
     "stacks",
     "trace",
     "timeline",
     "config",
     "debug",
+    "debugger",
     "auto",
     "help",
 )
@@ -252,9 +258,9 @@ def parse_stacks(words: list[str]) -> StacksCommand:
     return StacksCommand(_parse_ranks("stacks", words))
 
 
-def parse_debug(words: list[str]) -> str | None:
-    """Read the words after ``%ddp debug``: the rank, if one is named."""
-    return _parse_ranks("debug", words)
+def parse_debug(verb: str, words: list[str]) -> str | None:
+    """Read the words after ``debug`` or ``debugger``: the rank, if one is named."""
+    return _parse_ranks(verb, words)
 
 
 def parse_restart(words: list[str]) -> RestartCommand:

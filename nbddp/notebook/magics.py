@@ -13,9 +13,12 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import CellOptions, Pool
 from nbddp.errors import BadOptionError, PoolBusyError, TransferError
-from nbddp.notebook import auto, commands, debugging, observing, session, status, syntax
+from nbddp.notebook import auto, commands, debugging, looking, observing, session, status, syntax
 from nbddp.notebook.handle import CellHandle
 from nbddp.wire.ranks import RankSet
+
+#: Verbs that change something of the notebook, and tell it.
+_TELLERS = {"auto": auto.switch, "debugger": debugging.choose}
 
 
 @magics_class
@@ -30,6 +33,9 @@ class DdpMagics(Magics):
         session.await_start()
         if line.split(maxsplit=1)[:1] == ["pull"]:
             return self._pull(line)
+        if looking.is_for(line):
+            looking.run(line)
+            return None
         verb, words = commands.split_verb(line)
         if verb == "start":
             return self._start(words)
@@ -43,8 +49,8 @@ class DdpMagics(Magics):
         if verb == "debug":
             debugging.post_mortem(self.shell, words, self._execution_count())
             return None
-        if verb == "auto":
-            print(auto.switch(self.shell, words))  # noqa: T201 - for the reader of the notebook
+        if verb in _TELLERS:
+            print(_TELLERS[verb](self.shell, words))  # noqa: T201 - for the reader of the notebook
             return None
         if verb == "help":
             print(commands.HELP)  # noqa: T201 - for the reader of the notebook

@@ -24,7 +24,7 @@ _SEED = 0x6E6264  # any: it must be the same on all ranks
 
 
 def blocks(tensor: torch.Tensor) -> list[bytes]:
-    """The fingerprint of each block of a dense tensor, 16 bytes each.
+    """The fingerprint of each block of a dense tensor, about 16 bytes each.
 
     Raises:
         RuntimeError, NotImplementedError: it has no memory that can be read as bytes.
@@ -35,7 +35,11 @@ def blocks(tensor: torch.Tensor) -> list[bytes]:
     sums = [_sums(part) for part in words.split(_WORDS)] if n_words else []
     found = [bytes(pair) for pair in _fetched(sums)]
     if rest:
-        found.append(bytes(flat[n_words * 8 :].cpu().tolist()))
+        tail = bytes(flat[n_words * 8 :].cpu().tolist())
+        if n_words % _WORDS:
+            found[-1] += tail
+        else:
+            found.append(tail)
     return found
 
 

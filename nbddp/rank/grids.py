@@ -123,21 +123,38 @@ def number_text(value: Any) -> str:
 
 
 def _texts(values: Sequence[Sequence[Any]]) -> list[list[str]]:
-    """Short, and alike in one grid: whole floats without a fraction if all are whole."""
+    """Short, and alike in one grid: the same number of decimals, enough for the largest."""
     floats = [value for row in values for value in row if isinstance(value, float)]
-    finite = [value for value in floats if math.isfinite(value)]
-    are_whole = all(value == int(value) and abs(value) < 1e6 for value in finite)
-    return [[_text(value, are_whole=are_whole) for value in row] for row in values]
+    finite = [abs(value) for value in floats if math.isfinite(value)]
+    decimals: int | None = None
+    if all(value == int(value) and value < 1e6 for value in finite):
+        decimals = 0
+    elif len(finite) > 1 and 1e-3 <= max(finite) < 1e5:
+        decimals = max(0, 2 - math.floor(math.log10(max(finite))))
+    return [[_text(value, decimals) for value in row] for row in values]
 
 
-def _text(value: Any, *, are_whole: bool) -> str:
+def _text(value: Any, decimals: int | None) -> str:
     if isinstance(value, bool):
         return "T" if value else "F"
     if isinstance(value, complex):
         return f"{value.real:.2g}{value.imag:+.2g}j"
     if isinstance(value, float):
-        if not math.isfinite(value):
-            return str(value)
-        return f"{value:.0f}" if are_whole else f"{value:.3g}".replace("e-0", "e-")
+        return _float_text(value, decimals)
     text = str(value)
-    return text if len(text) <= 7 else f"{value:.2e}".replace("e+0", "e").replace("e+", "e")
+    return text if len(text) <= 7 else _short_exponent(f"{value:.2e}")
+
+
+def _float_text(value: float, decimals: int | None) -> str:
+    if not math.isfinite(value):
+        return str(value)
+    if decimals is None:
+        return _short_exponent(f"{value:.3g}")
+    text = f"{value:.{decimals}f}"
+    if value and float(text) == 0.0:
+        return _short_exponent(f"{value:.0e}")  # it is not zero
+    return text
+
+
+def _short_exponent(text: str) -> str:
+    return text.replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")

@@ -1,0 +1,140 @@
+"""Compares blocks of bytes of two tensors, without torch.
+
+Runs in: the notebook's process. Pure.
+"""
+
+import cmath
+import math
+import struct
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import starmap
+
+#: Codes of `struct` by dtype; complex numbers are two of them.
+_CODES = {
+    "float64": "d",
+    "float32": "f",
+    "float16": "e",
+    "int64": "q",
+    "int32": "i",
+    "int16": "h",
+    "int8": "b",
+    "uint64": "Q",
+    "uint32": "I",
+    "uint16": "H",
+    "uint8": "B",
+    "bool": "?",
+}
+_SIZES = {"bfloat16": 2, "complex64": 8, "complex128": 16, "complex32": 4}
+
+
+@dataclass(frozen=True)
+class BlockDifference:
+    """How two tensors differ, as far as their blocks were looked at."""
+
+    element: int | None  #: the first that differs, counted from the start; None: not found
+    values: tuple[str, str] = ("", "")  #: of both, there
+    max_abs: float | None = None  #: largest difference; None: not numbers that we can read
+
+
+def compare(
+    dtype: str, block_bytes: int, first: Mapping[int, bytes], second: Mapping[int, bytes]
+) -> BlockDifference:
+    """Compare the blocks that both have, by their number."""
+    size = _item_size(dtype)
+    found = BlockDifference(None)
+    largest: list[float] = []
+    for number in sorted(first.keys() & second.keys()):
+        one, other = first[number], second[number]
+        if size is None:
+            return BlockDifference(None)
+        index = _first_difference(one, other, size)
+        if index is None:
+            continue
+        if found.element is None:
+            at = slice(index * size, (index + 1) * size)
+            pair = (_text(dtype, one[at]), _text(dtype, other[at]))
+            found = BlockDifference(number * block_bytes // size + index, pair)
+        largest.append(_max_abs(numbers(dtype, one), numbers(dtype, other)))
+    if not largest or _item_code(dtype) is None:
+        return found
+    max_abs = math.nan if any(map(math.isnan, largest)) else max(largest)
+    return BlockDifference(found.element, found.values, max_abs)
+
+
+def numbers(dtype: str, content: bytes) -> Sequence[complex]:
+    """The elements of a block as numbers of Python's; none, if we cannot read them."""
+    if dtype == "bfloat16":  # the upper half of a float32
+        halves = struct.unpack(f"={len(content) // 2}H", content)
+        return array("f", array("I", [half << 16 for half in halves]).tobytes())
+    code = _item_code(dtype)
+    if code is None:
+        return []
+    size = struct.calcsize("=" + code)
+    flat = struct.unpack(f"={len(content) // size}{code}", content)
+    if dtype.startswith("complex"):
+        return list(starmap(complex, zip(flat[::2], flat[1::2], strict=True)))
+    return flat
+
+
+def index_of(element: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """The place in a tensor of its n-th element."""
+    found: list[int] = []
+    for size in reversed(shape):
+        element, at = divmod(element, size)
+        found.append(at)
+    return tuple(reversed(found))
+
+
+def _item_code(dtype: str) -> str | None:
+    if dtype == "bfloat16":
+        return "H"
+    return {"complex64": "f", "complex128": "d", "complex32": "e"}.get(dtype) or _CODES.get(dtype)
+
+
+def _item_size(dtype: str) -> int | None:
+    if dtype in _SIZES:
+        return _SIZES[dtype]
+    if dtype.startswith("float8"):
+        return 1
+    code = _CODES.get(dtype)
+    return None if code is None else struct.calcsize("=" + code)
+
+
+def _first_difference(one: bytes, other: bytes, size: int) -> int | None:
+    """The first element that differs; halves, since comparing bytes is fast."""
+    low, high = 0, min(len(one), len(other)) // size
+    if one[: high * size] == other[: high * size]:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if one[low * size : middle * size] != other[low * size : middle * size]:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def _max_abs(one: Sequence[complex], other: Sequence[complex]) -> float:
+    """The largest difference; NaN if there is a NaN on one side only."""
+    found = 0.0
+    for first, second in zip(one, other, strict=False):
+        if first == second:
+            continue  # infinities too
+        distance = abs(first - second)
+        if distance > found:
+            found = distance
+        elif cmath.isnan(distance) and not (cmath.isnan(first) and cmath.isnan(second)):
+            return math.nan
+    return found
+
+
+def _text(dtype: str, item: bytes) -> str:
+    found = numbers(dtype, item)
+    if not found:
+        return f"0x{item.hex()}"
+    value = found[0]
+    if isinstance(value, float) and dtype in ("float32", "bfloat16", "float16"):
+        return f"{value:.9g}"
+    return str(value)

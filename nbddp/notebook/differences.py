@@ -1,0 +1,175 @@
+"""``%ddp diff``: who agrees with whom, and where the others first differ.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nbddp.controller.differences import Detail, Difference, LeafDifference
+from nbddp.notebook.tables import Cell, Column, Table, escape, name_ranks, shorten, size, words
+from nbddp.wire.ranks import RankSet
+
+#: Places that are shown; the others are counted.
+_MAX_ROWS = 12
+_MAX_GROUPS = 4
+_MAX_HAVE = 40
+
+
+def bundle(found: Difference) -> dict[str, str]:
+    """The answer as text and as HTML."""
+    head = f"{found.expression}: {verdict(found)}"
+    notes = _notes(found)
+    table = _table(found)
+    text = [head, *([table.text()] if table else []), *notes]
+    faint = "".join(f'<div style="opacity:0.7">{escape(note)}</div>' for note in notes)
+    return {
+        "text/plain": "\n".join(text),
+        "text/html": (
+            f"<div><code>{escape(found.expression)}</code>: <b>{escape(verdict(found))}</b></div>"
+            f"{table.html() if table else ''}{faint}"
+        ),
+    }
+
+
+def verdict(found: Difference) -> str:
+    """``ranks 0,2-3 agree; rank 1 differs``."""
+    if found.is_equal:
+        if len(found.ranks) == 1:
+            return f"nothing to compare with: it was looked at on {found.ranks.describe()} only"
+        return f"equal on {found.ranks.describe()}"
+    without = RankSet.of(rank for ranks in found.errors.values() for rank in ranks)
+    if without:
+        with_value = found.ranks - without
+        groups = tuple(group for group in found.groups if not set(group) & set(without))
+        inner = replace(found, ranks=with_value, groups=groups, errors={})
+        where = f"only on {with_value.describe()}"
+        return where if len(with_value) == 1 else f"{where}: {verdict(inner)}"
+    first, *others = found.groups
+    if len(first) == 1:
+        if len(found.ranks) == 2:
+            return f"ranks {first} and {others[0]} differ"
+        return f"different on each of {name_ranks(found.ranks)}"
+    said = [f"{name_ranks(first)} agree"]
+    apart = [group.ranks[0] for group in others if len(group) == 1]
+    together = [group for group in others if len(group) > 1]
+    said += [f"{name_ranks(group)} agree on something else" for group in together[:_MAX_GROUPS]]
+    if len(together) > _MAX_GROUPS:
+        said.append(f"{len(together) - _MAX_GROUPS} more groups")
+    if len(apart) == 1:
+        said.append(f"rank {apart[0]} differs")
+    elif apart:
+        said.append(f"{len(apart)} ranks differ, each in another way: {_list(apart)}")
+    return "; ".join(said)
+
+
+def _list(ranks: Sequence[int]) -> str:
+    return ",".join(map(str, ranks[:8])) + (",…" if len(ranks) > 8 else "")
+
+
+def _table(found: Difference) -> Table | None:
+    shown = found.differences[:_MAX_ROWS]
+    if not shown:
+        return None
+    columns = [
+        Column("where"),
+        Column("ranks"),
+        Column("have"),
+        Column("first at"),
+        Column("value there"),
+        Column("max abs difference", "right"),
+    ]
+    rows = [row for difference in shown for row in _rows(found.expression, difference)]
+    used = [any(row[at].text for row in rows) for at in range(len(columns))]
+    return Table(
+        [column for column, is_used in zip(columns, used, strict=True) if is_used],
+        [[cell for cell, is_used in zip(row, used, strict=True) if is_used] for row in rows],
+    )
+
+
+def _rows(expression: str, difference: LeafDifference) -> list[list[Cell]]:
+    where = place(expression, difference.path)
+    if difference.part:
+        where += f" ({difference.part})"
+    rows = []
+    detail_by_group = {detail.other: detail for detail in difference.details}
+    first = difference.details[0] if difference.details else None
+    for number, (ranks, text) in enumerate(difference.groups[:_MAX_GROUPS]):
+        has = shorten(text, _MAX_HAVE)
+        name = where if number == 0 else ""
+        who = str(ranks) if len(str(ranks)) <= 24 else name_ranks(ranks, 24)
+        detail = detail_by_group.get(ranks)
+        if number == 0 and first is not None:
+            rows.append(_row(name, who, has, "", first.values[0], ""))
+        elif detail is not None:
+            rows.append(_row(name, who, has, _index(detail), detail.values[1], _max_abs(detail)))
+        else:
+            rows.append(_row(name, who, has, "", "", ""))
+    more = sum(len(ranks) for ranks, _ in difference.groups[_MAX_GROUPS:])
+    if more:
+        rows.append(_row("", f"and {more} more", "", "", "", ""))
+    if difference.missing:
+        name = "" if rows else where
+        rows.append(_row(name, str(difference.missing), "nothing", "", "", ""))
+    return rows
+
+
+def place(expression: str, path: str) -> str:
+    """``model.0.weight``."""
+    simple = expression.isidentifier() or expression.endswith((")", "]")) or not path
+    return f"{expression}{path}" if simple else f"({expression}){path}"
+
+
+def _row(*texts: str) -> list[Cell]:
+    return [Cell(text) for text in texts]
+
+
+def _index(detail: Detail) -> str:
+    if not detail.index:
+        return ""  # not found, or a tensor of one number
+    return f"[{', '.join(map(str, detail.index))}]"
+
+
+def _max_abs(detail: Detail) -> str:
+    if detail.max_abs is None:
+        return ""
+    text = f"{detail.max_abs:.3g}"
+    if detail.is_exact:
+        return text
+    one, other = detail.norms
+    norms = "" if one is None or other is None else f", norms {one:.6g} and {other:.6g}"
+    return f"at least {text}{norms}"
+
+
+def _notes(found: Difference) -> list[str]:
+    notes = []
+    total = [
+        f"{count} {word}{'' if count == 1 else 's'}"
+        for count, word in (
+            (found.n_tensors, "tensor"),
+            (found.n_values, "other value" if found.n_tensors else "value"),
+        )
+        if count
+    ]
+    if total:
+        seen = f"{words(total)} on each rank" + (f", {size(found.nbytes)}" * bool(found.nbytes))
+        places = len({each.path for each in found.differences})
+        if places > _MAX_ROWS:
+            seen += f"; they differ in {places} places, of which the first {_MAX_ROWS} are shown"
+        elif places and found.n_tensors + found.n_values > 1:
+            seen += f"; they differ in {places} {'place' if places == 1 else 'places'}"
+        notes.append(seen)
+    for text, count in found.sharding.items():
+        which = "tensor is" if count == 1 else "tensors are"
+        notes.append(f"{count} {which} sharded, {text}: only equal shards are compared")
+    for text, ranks in found.errors.items():
+        notes.append(f"no value on {ranks.describe()}: {text}")
+    if found.unknown:
+        first = place(found.expression, found.unknown[0])
+        more = f" and {len(found.unknown) - 1} more" if len(found.unknown) > 1 else ""
+        notes.append(f"cannot be compared, it holds no memory of its own: {first}{more}")
+    if found.left_out:
+        notes.append(f"{found.left_out} more values were not looked at")
+    if any(detail.max_abs == 0 for each in found.differences for detail in each.details):
+        notes.append("equal means the same bits: 0.0 is not -0.0, and there are many NaNs")
+    return notes

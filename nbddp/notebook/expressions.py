@@ -1,0 +1,58 @@
+"""The lines of ``%ddp vars`` and ``%ddp diff``: names and expressions in, checked ones out.
+
+Runs in: the notebook's process. Pure.
+"""
+
+import re
+
+from nbddp.errors import BadOptionError
+
+_RANKS = r"(?:-r|--ranks)(?:\s+|=)"
+#: Ranks in front of the rest, or behind it.
+_LINE = re.compile(
+    rf"(?:{_RANKS}(?P<first>\S+)(?:\s+|$))?(?P<what>.*?)(?:(?:\s+|^){_RANKS}(?P<last>\S+))?"
+)
+#: As people write it to explain a line.
+_COMMENT = re.compile(r"(?:^|\s)#\s")
+
+
+def parse_vars(line: str) -> tuple[list[str], str | None]:
+    """Read what is behind ``vars``: names, and which ranks. Raises `BadOptionError`."""
+    text, ranks = _split("vars", line)
+    return text.split(), ranks
+
+
+def parse_diff(line: str) -> tuple[list[str], str | None]:
+    """Read what is behind ``diff``: expressions, whose quotes are Python's, and which ranks.
+
+    The line is one expression if it can be, else each word is one.
+
+    Raises:
+        BadOptionError: it is neither.
+    """
+    text, ranks = _split("diff", line)
+    if not text:
+        raise BadOptionError("%ddp diff: what? Next: %ddp diff EXPRESSION [-r RANKS]")
+    pieces = [text] if _is_expression(text) else text.split()
+    for piece in pieces:
+        if not _is_expression(piece):
+            raise BadOptionError(
+                f"%ddp diff: {piece!r} is not an expression. "
+                "Next: %ddp diff model, or %ddp diff model.state_dict() [-r RANKS]"
+            )
+    return pieces, ranks
+
+
+def _split(verb: str, line: str) -> tuple[str, str | None]:
+    found = _LINE.fullmatch(_COMMENT.split(line, maxsplit=1)[0].strip())
+    if found is None or (found["first"] and found["last"]) or found["what"] in ("-r", "--ranks"):
+        raise BadOptionError(f"%ddp {verb}: ranks twice, or none. Next: %ddp help")
+    return found["what"], found["first"] or found["last"]
+
+
+def _is_expression(text: str) -> bool:
+    try:
+        compile(text, "<diff>", "eval")
+    except (SyntaxError, ValueError):
+        return False
+    return True

@@ -1,0 +1,156 @@
+"""Tells the notebook of this rank's values: fingerprints, shapes, a few words.
+
+Each function is called by an expression that the notebook pulls (`nbddp.controller.differences`),
+so that it runs as any pull does: between cells, without a collective, and can be interrupted.
+
+Runs in: the rank process, main thread, between cells.
+"""
+
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from nbddp.rank import digests, torch_private
+from nbddp.rank.grids import dtype_text
+from nbddp.rank.leaves import Hollow, text_of, walk
+from nbddp.rank.shell import RankShell
+from nbddp.wire.showntext import shape_text
+from nbddp.wire.told import Blocks, Leaf, Tree
+
+_MAX_LEAVES = 20_000
+_MAX_VALUE = 60
+#: The state of every generator of random numbers, unless a variable has this name.
+RNG = "rng"
+
+#: Tensors by path, and fingerprints of their blocks, from `tree` to `forget`.
+_tensors: dict[str, torch.Tensor] = {}
+_blocks: dict[str, list[bytes]] = {}
+
+
+def tree(names: dict[str, Any], expression: str) -> Tree:
+    """The leaves of a value; keeps its tensors until `forget`."""
+    forget()
+    try:
+        value = _evaluate(names, expression)
+        return _tree(value)
+    except Exception as error:  # noqa: BLE001 - the user's expression may raise anything
+        return Tree(error=f"{type(error).__name__}: {error}".rstrip(": "))
+
+
+def blocks(wanted: Mapping[str, list[int]]) -> dict[str, Blocks]:
+    """Fingerprints of the blocks of some tensors, on the ranks that are named for each."""
+    rank = RankShell.instance().rank
+    return {
+        path: Blocks(tuple(_blocks[path]), _norm(_tensors[path]))
+        for path, ranks in wanted.items()
+        if rank in ranks and path in _blocks
+    }
+
+
+def contents(wanted: Mapping[str, tuple[list[int], list[int]]]) -> dict[str, dict[int, bytes]]:
+    """The bytes of some blocks: by path the ranks, and the numbers of the blocks."""
+    rank = RankShell.instance().rank
+    found: dict[str, dict[int, bytes]] = {}
+    for path, (ranks, numbers) in wanted.items():
+        if rank not in ranks or path not in _tensors:
+            continue
+        flat = digests.as_bytes(_tensors[path])
+        found[path] = {}
+        for number in numbers:
+            piece = flat[number * digests.BLOCK_BYTES :][: digests.BLOCK_BYTES].cpu().clone()
+            found[path][number] = bytes(piece.untyped_storage())
+    return found
+
+
+def forget() -> None:
+    """Let go of the tensors."""
+    _tensors.clear()
+    _blocks.clear()
+
+
+def leaf_of(path: str, value: Any) -> Leaf:
+    """Describe one leaf; a tensor is kept, and its fingerprints too."""
+    if isinstance(value, torch.Tensor):
+        return _tensor_leaf(path, value)
+    text = text_of(value)
+    digest = digests.joined([text.encode(errors="replace")]).hex()
+    short = text if len(text) <= _MAX_VALUE else text[: _MAX_VALUE - 1] + "…"
+    kind = value.type_name if isinstance(value, Hollow) else type(value).__name__
+    return Leaf(path=path, what=kind, digest=digest, value=short)
+
+
+def local_of(tensor: torch.Tensor) -> tuple[torch.Tensor, str, str]:
+    """What lies on this rank; which part it is, and how the whole is sharded: empty for a whole."""
+    sharding = torch_private.sharding_of(tensor)
+    if sharding is not None:
+        text = f"{sharding.placements} on mesh {sharding.mesh}"
+        return sharding.local.detach(), sharding.part, text
+    if any(kind.__name__ == "FlatParameter" for kind in type(tensor).__mro__):
+        rank = RankShell.instance().rank
+        return tensor.detach(), f"rank {rank}", "flat shard of FSDP"
+    return tensor.detach(), "", ""
+
+
+def rng_states() -> dict[str, Any]:
+    """The state of every generator that is there already."""
+    found: dict[str, Any] = {"torch": torch.get_rng_state()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        found["cuda"] = torch.cuda.get_rng_state()
+    if (random := sys.modules.get("random")) is not None:
+        found["python"] = random.getstate()
+    if (numpy := sys.modules.get("numpy.random")) is not None:
+        found["numpy"] = numpy.get_state()
+    return found
+
+
+def _evaluate(names: dict[str, Any], expression: str) -> Any:
+    if expression == RNG and RNG not in names:
+        return rng_states()
+    return eval(expression, names)  # noqa: S307 - the user's own
+
+
+def _tree(value: Any) -> Tree:
+    found: list[Leaf] = []
+    left_out = 0
+    for path, leaf in walk(value):
+        if len(found) >= _MAX_LEAVES:
+            left_out += 1
+        else:
+            found.append(leaf_of(path, leaf))
+    return Tree(leaves=tuple(found), left_out=left_out)
+
+
+def _tensor_leaf(path: str, tensor: torch.Tensor) -> Leaf:
+    local, part, sharding = local_of(tensor)
+    if local.layout is not torch.strided:
+        local = local.to_dense()
+    try:
+        found = digests.blocks(local)
+    except (RuntimeError, NotImplementedError):
+        found = []  # a meta tensor, or of a kind of its own
+        digest = ""
+    else:
+        _tensors[path], _blocks[path] = local, found
+        digest = digests.joined(found).hex()
+    return Leaf(
+        path=path,
+        what=f"{dtype_text(tensor.dtype)} {shape_text(tensor.shape)}",
+        digest=digest,
+        is_tensor=True,
+        nbytes=local.nbytes,
+        shape=tuple(local.shape),
+        dtype=dtype_text(local.dtype),
+        part=part,
+        sharding=sharding,
+    )
+
+
+def _norm(tensor: torch.Tensor) -> float | None:
+    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.itemsize < 2:
+        return None
+    wide = torch.complex128 if tensor.is_complex() else torch.float64
+    found = float(torch.linalg.vector_norm(tensor, dtype=wide))
+    return found if math.isfinite(found) else None
