@@ -126,8 +126,16 @@ class TracedWork(dist.Work):
         return future
 
     def _see_future(self, future: Any) -> None:
-        if self._is_open and not self._group.recorder.is_child:
-            self.notice(self._record)
+        if not self._is_open or self._group.recorder.is_child:
+            return
+        ended = _now()
+        try:
+            future.value()
+        except RuntimeError:
+            self.notice(self._record)  # who waits for it records why
+        else:
+            # Gloo completes the future before the work, so the work itself may not know yet.
+            self._close(ended, None)
 
     def is_completed(self) -> bool:
         """Whether the operation has ended."""
