@@ -6,13 +6,18 @@ may wait for a button.
 
     widget --RankComm--> Link --> notebook --> front end
     nbddp-io --receive--> queue --> main thread, or nbddp-comms --> widget
+
+A loop may set the value of a bar thousands of times a second: what changes in a model within a
+moment is sent together.
 """
 
 import asyncio
 import json
 import numbers
+import os
 import sys
 import threading
+import time
 import traceback
 from collections import deque
 from typing import Any
@@ -28,6 +33,8 @@ from nbddp.wire.messages import CommFromRank, CommToRank, CommType
 
 #: When the main thread has not come round by then, a cell keeps it.
 _GRACE_S = 0.03
+#: A model's state is sent at once, and then this often.
+_INTERVAL_S = 0.05
 _WIDGETS = "ipywidgets"
 
 
@@ -71,11 +78,18 @@ class Comms:
         self._has_come = threading.Event()
         self._thread: threading.Thread | None = None
         self._has_output = False  # `ipywidgets.Output` is known to us
+        # Reentrant: the garbage collector may close a comm at any point.
+        self._lock = threading.RLock()
+        self._held: dict[str, dict[str, Any]] = {}  # new state by comm, not yet sent
+        self._sent_at: dict[str, float] = {}
+        self._pid = os.getpid()
 
     def install(self) -> None:
         """From now on, comms that anything in this process creates are ours."""
         comm.create_comm = self._create
         comm.get_comm_manager = lambda: self._manager
+        # Before the word that the cell has ended.
+        self._shell.events.register("post_run_cell", lambda _: self._send_held())
 
     def _create(self, *arguments: Any, **options: Any) -> RankComm:
         widgets = sys.modules.get(_WIDGETS)
@@ -93,7 +107,42 @@ class Comms:
         metadata: dict[str, Any],
         buffers: list[bytes],
     ) -> None:
-        """Send a message to the front end."""
+        """Send a message to the front end, or with those that come next."""
+        if os.getpid() != self._pid:
+            return  # a forked child: nobody hears it
+        comm_id, data = content["comm_id"], content["data"]
+        if msg_type != "comm_msg" or data.get("method") != "update" or buffers:
+            self._send_held()
+            if msg_type == "comm_close":
+                self._sent_at.pop(comm_id, None)
+            self._send(msg_type, content, metadata, buffers)
+            return
+        with self._lock:
+            now = time.monotonic()
+            held = self._held.get(comm_id)
+            if held is None and now - self._sent_at.get(comm_id, float("-inf")) >= _INTERVAL_S:
+                self._sent_at[comm_id] = now
+                self._send(msg_type, content, metadata, buffers)
+                return
+            self._held[comm_id] = {**(held or {}), **data["state"]}
+        if held is None:
+            self._wake_thread()
+
+    def _send_held(self) -> None:
+        with self._lock:
+            held, self._held = self._held, {}
+            for comm_id, state in held.items():
+                self._sent_at[comm_id] = time.monotonic()
+                data = {"method": "update", "state": state, "buffer_paths": []}
+                self._send("comm_msg", {"data": data, "comm_id": comm_id}, {}, [])
+
+    def _send(
+        self,
+        msg_type: CommType,
+        content: dict[str, Any],
+        metadata: dict[str, Any],
+        buffers: list[bytes],
+    ) -> None:
         try:
             event = self._message(msg_type, content, metadata)
             self._link.send(event, [bytes(each) for each in buffers])
@@ -120,6 +169,9 @@ class Comms:
         """The front end has sent something. Called by the I/O thread."""
         self._waiting.append((message, buffers))
         self._loop.call_soon_threadsafe(self._handle_on_main_thread)
+        self._wake_thread()
+
+    def _wake_thread(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="nbddp-comms", daemon=True)
             self._thread.start()
@@ -131,7 +183,9 @@ class Comms:
             self._has_come.wait()
             self._has_come.clear()
             comes_round.wait(_GRACE_S)
+            self._send_held()
             self._handle_all()
+            self._send_held()
 
     def _handle_on_main_thread(self) -> None:
         with self._interrupts.in_callback():

@@ -141,6 +141,43 @@ def test_bars_of_tqdm_are_one_block_and_text_in_the_end(front: FrontEnd):
     assert set(front.ids("VBox")) == before
 
 
+def test_a_bar_that_moves_all_the_time_does_not_flood(front: FrontEnd):
+    cell = front.kernel.ok(
+        "%%ddp\nfrom tqdm.notebook import tqdm\nfor n in tqdm(range(10_000), mininterval=0): pass"
+    )
+    assert cell.page[-1].text.count("10000/10000 [") == 2
+    assert len(cell.messages) < 1000
+
+
+def test_the_event_loop_of_a_rank_hears_a_widget_while_a_cell_awaits_it(front: FrontEnd):
+    kernel = front.kernel
+    block = only_view(
+        kernel.ok(
+            "%%ddp -r 1\nimport asyncio, ipywidgets as widgets\n"
+            "moved = asyncio.get_event_loop().create_future()\nslider = widgets.IntSlider()\n"
+            "slider.observe(lambda change: moved.set_result(change.new), 'value')\nslider"
+        )
+    )[WIDGET]["model_id"]
+    front.move(front.of_rank(block, 1), 6)
+    assert kernel.ok("%%ddp -r 1\nprint(await moved)").text == "[1]   6\n"
+
+
+def test_an_observer_that_hangs_is_ended_by_the_stop_button(front: FrontEnd):
+    kernel = front.kernel
+    shown = kernel.execute(
+        "%%ddp -r 0\nimport ipywidgets as widgets, time\n"
+        "def hang(change):\n    print('begins')\n    while True: time.sleep(0.01)\n"
+        "slider = widgets.IntSlider()\nslider.observe(hang, 'value')\nslider"
+    )
+    block = only_view(kernel.finish(shown))[WIDGET]["model_id"]
+    front.move(front.of_rank(block, 0), 3)
+    kernel.wait_text(shown, "begins")
+    following = kernel.execute("%%ddp\nprint('next')")
+    kernel.wait_text(following, "[1]   next")
+    kernel.interrupt()
+    assert "[0]   next" in kernel.finish(following).text
+
+
 def test_a_bar_that_has_ended_is_forgotten_by_the_front_end_until_it_is_shown_again(
     front: FrontEnd,
 ):
