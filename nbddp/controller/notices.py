@@ -9,7 +9,7 @@ from typing import Final
 from nbddp.controller.causes import Cause
 from nbddp.controller.history import RankView
 from nbddp.controller.waitfor import WaitFor
-from nbddp.wire.observed import AT_PROMPT, Operation, ThreadLook
+from nbddp.wire.observed import WAITS_FOR_USER, Operation, ThreadLook
 from nbddp.wire.ranks import Rank, RankSet
 
 #: An operation for which all have come is told after this time: it should have been over.
@@ -23,7 +23,7 @@ _WAITING_FUNCTIONS: Final = frozenset(
         "_try_get_data",  # of a DataLoader
         "_try_wait",  # of a subprocess
         "_wait_for_tstate_lock",  # Thread.join
-        AT_PROMPT,
+        *WAITS_FOR_USER,
         "accept",
         "acquire",
         "communicate",
@@ -70,10 +70,11 @@ def is_outside(view: RankView) -> bool:
     return main is not None and main.wait is None and is_waiting_outside(main)
 
 
-def is_at_prompt(view: RankView) -> bool:
-    """The rank has asked the user, who has not answered."""
+def waits_for_user(view: RankView) -> str:
+    """``at a prompt`` or ``at a breakpoint``: it goes on when the user says so; else empty."""
     threads = view.look.threads if view.look else ()
-    return any(thread.is_main and thread.innermost == AT_PROMPT for thread in threads)
+    main = next((thread for thread in threads if thread.is_main), None)
+    return "" if main is None else WAITS_FOR_USER.get(main.innermost, "")
 
 
 def is_waiting_outside(thread: ThreadLook) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from nbddp.controller.causes import Cause
 from nbddp.controller.hints import suspicions
-from nbddp.controller.notices import is_at_prompt
+from nbddp.controller.notices import waits_for_user
 from nbddp.controller.report import Finding
 from nbddp.controller.waitfor import Disagreement
 from nbddp.controller.wording import Words, brought, exit_phrase, quote, start, verb
@@ -330,11 +330,13 @@ class _Teller:
                 "Wait, or interrupt the cell.",
             )
         they = f"{start(self.waiting)} {verb(self.waiting, 'waits', 'wait')} in {self._name()} for"
-        if all(is_at_prompt(self.words.graph.views[rank]) for rank in self.culprits):
+        places = {waits_for_user(self.words.graph.views[rank]) for rank in self.culprits}
+        if "" not in places:
             return (
-                f"{they} {self.culprits.describe()}, at a prompt.",
-                f"{verb(self.culprits, 'it goes', 'they go')} on when you have answered.",
-                "Answer; an interrupt ends the cell and keeps the variables.",
+                f"{they} {self.culprits.describe()}, {' or '.join(sorted(places))}.",
+                f"{verb(self.culprits, 'it goes', 'they go')} on when you say so.",
+                "Answer, or continue in the debugger; an interrupt ends the cell and keeps the "
+                "variables.",
             )
         is_outside = self.cause.kind == "stuck-outside"
         state = "which waits for something else" if is_outside else "which still runs"

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from nbddp.controller.history import RankView, is_stumble
 from nbddp.controller.report import GroupRef, PerRank, place
 from nbddp.controller.waitfor import WaitFor, Waiting
-from nbddp.wire.observed import AT_PROMPT, Operation, Signature, Site
+from nbddp.wire.observed import WAITS_FOR_USER, Operation, Signature, Site
 from nbddp.wire.ranks import Rank, RankSet
 
 _SECOND = 1_000_000_000
@@ -96,8 +96,8 @@ class Words:
         if main is None:
             return "runs", None
         site = main.stack[0] if main.stack else None
-        if main.innermost == AT_PROMPT:
-            return "is at a prompt", site
+        if main.innermost in WAITS_FOR_USER:
+            return f"is {WAITS_FOR_USER[main.innermost]}", site
         is_inside = main.innermost and (site is None or main.innermost != site.function)
         return (f"runs, now in {main.innermost}()" if is_inside else "runs"), site
 

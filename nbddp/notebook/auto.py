@@ -109,8 +109,8 @@ class AutoMode:
         """The first of IPython's transformers; the others get what it gives."""
         if lines and lines[0].split(maxsplit=1)[:1] == [_LOCAL]:
             return _local(lines)
-        code = "".join(lines)
-        if not self.takes(code) or not self._is_cell(code):
+        code = self._source("".join(lines))
+        if code is None or not self.takes(code):
             return lines
         return [f"get_ipython().run_cell_magic('ddp_auto', '', {code!r})\n"]
 
@@ -125,21 +125,27 @@ class AutoMode:
         below = f" as below %%ddp {self.options}" if self.options else ""
         return f"auto mode is on: every cell runs on the ranks{below}; {_LOCAL} keeps one here"
 
-    def _is_cell(self, code: str) -> bool:
-        """Whether this is what the user has just run, and not something within it."""
-        if _runs_in_cell(sys._getframe(1)):
-            return False
+    def _source(self, text: str) -> str | None:
+        """What the user has just run, as written; None: ``text`` is something within it.
+
+        Args:
+            text: with a line end that IPython may have added.
+        """
+        if self.options is None or _runs_in_cell(sys._getframe(1)):
+            return None
         kernel = getattr(self._shell, "kernel", None)
         if kernel is None:
-            return True  # a terminal
+            return text  # a terminal
         request = kernel.get_parent()
         content = request.get("content", {})
-        return (
-            request.get("header", {}).get("msg_type") == "execute_request"
-            and not content.get("silent")
-            and bool(content.get("store_history", True))
-            and content.get("code") in (code, code.removesuffix("\n"))
-        )
+        if (
+            request.get("header", {}).get("msg_type") != "execute_request"
+            or content.get("silent")
+            or not content.get("store_history", True)
+        ):
+            return None
+        source = content.get("code")
+        return source if source in (text, text.removesuffix("\n")) else None
 
 
 @magics_class

@@ -97,8 +97,10 @@ def line(report: Report) -> str:
         for found in _lines(finding.ranks, finding.culprits)
         if found.is_culprit and found.site is not None
     ]
-    rest = clean(since + "".join(places[:1]))
-    return f"{shorten(_headline(finding), max(WIDTH // 2, WIDTH - len(rest)))}{rest}"
+    headline, rest = _headline(finding), clean(since + "".join(places[:1]))
+    if len(headline) + len(rest) > WIDTH:
+        rest = rest.partition(", in ")[0]  # the function: its line tells enough
+    return f"{shorten(headline, max(WIDTH // 2, WIDTH - len(rest)))}{rest}"
 
 
 # --- what is told --------------------------------------------------------------------------------

@@ -1,16 +1,22 @@
-"""``%ddp debug``: the debugger of a rank, at the line where it raised its last exception.
+"""Debuggers of ranks: ``%ddp debug`` in a cell, and that of the front end in a kernel of our own.
 
-Runs in: the notebook's process, thread of the running cell.
+Runs in: the notebook's process. `post_mortem` and `choose`: thread of the running cell;
+`Forwarding`: threads of the kernel's control channel, and the hub thread.
 """
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.controller.pool import CellOptions, Pool
-from nbddp.errors import BadOptionError, CellError
+from nbddp.errors import BadOptionError, CellError, NbddpError
 from nbddp.notebook import commands, session
+from nbddp.wire.messages import DebugEvent
 
+#: A rank that computes in C answers later: then the front end is told so.
+_ANSWER_S = 25.0
 #: What ranks raise because another one did, or the user stopped them.
 _CONSEQUENCES = ("Collective", "KeyboardInterrupt", "Unfinished")
 
@@ -23,7 +29,7 @@ def post_mortem(shell: InteractiveShell, words: list[str], execution_count: int)
         CellError: the rank has raised nothing.
     """
     pool = session.pool()
-    text = commands.parse_debug(words)
+    text = commands.parse_debug("debug", words)
     rank = _last_failed(pool) if text is None else _one_rank(pool, text)
     options = CellOptions(
         ranks=pool.rank_set(rank), execution_count=execution_count, cell_name="%ddp debug"
@@ -31,10 +37,73 @@ def post_mortem(shell: InteractiveShell, words: list[str], execution_count: int)
     pool.run_cell("%debug", options)
 
 
+def choose(shell: InteractiveShell, words: list[str]) -> str:
+    """``%ddp debugger [-r RANK]``: on which rank the front end's debugger works.
+
+    Raises:
+        BadOptionError: not one rank, or the kernel is not of nbddp.
+    """
+    forwarding = getattr(getattr(shell, "kernel", None), "forwarding", None)
+    if not isinstance(forwarding, Forwarding):
+        raise BadOptionError(
+            "%ddp debugger: this kernel's debugger knows the notebook's own process only. "
+            "Next: `nbddp kernel install` adds one that debugs ranks; %ddp debug works everywhere"
+        )
+    text = commands.parse_debug("debugger", words)
+    if text is None:
+        return f"the front end's debugger works on rank {forwarding.rank}"
+    forwarding.move_to(_one_rank(session.pool(), text))
+    return f"the front end's debugger works on rank {forwarding.rank}: switch it off and on again"
+
+
+class Forwarding:
+    """Hands requests of the Debug Adapter Protocol to one rank, and its events back.
+
+    Args:
+        publish: gives an event to the front end; called by the hub thread.
+    """
+
+    def __init__(self, publish: Callable[[dict[str, Any]], None]) -> None:
+        self._publish = publish
+        self.rank = 0
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The response of the rank, or one that says why there is none. Blocks."""
+        try:
+            session.await_start()
+            pool = session.pool()
+            pool.listeners.debug = self._tell
+            answer = pool.talk.debug(self.rank, request, _ANSWER_S)
+        except NbddpError as error:
+            return _failure(request, str(error))
+        if answer is None:
+            return _failure(request, f"rank {self.rank} does not answer")
+        return answer.content or _failure(request, f"the debugger of rank {self.rank} is off")
+
+    def move_to(self, rank: int) -> None:
+        """From now on it is this rank."""
+        self.ask({"type": "request", "seq": 0, "command": "disconnect", "arguments": {}})
+        self.rank = rank
+
+    def _tell(self, event: DebugEvent) -> None:
+        if event.rank == self.rank:
+            self._publish(event.content)
+
+
+def _failure(request: dict[str, Any], message: str) -> dict[str, Any]:
+    return {
+        "type": "response",
+        "request_seq": request.get("seq", 0),
+        "success": False,
+        "command": request.get("command", ""),
+        "message": message,
+    }
+
+
 def _one_rank(pool: Pool, text: str) -> int:
     ranks = pool.rank_set(text).ranks
     if len(ranks) != 1:
-        raise BadOptionError(f"%ddp debug -r {text}: a debugger is for one rank")
+        raise BadOptionError(f"-r {text}: a debugger works on one rank")
     return ranks[0]
 
 

@@ -5,6 +5,7 @@ ipykernel with nbddp loaded, auto mode on and a pool that starts at once; what i
 (``%%local``, restart, shutdown, comms, history) is ipykernel's own.
 """
 
+import asyncio
 import shlex
 from typing import Any
 
@@ -13,7 +14,7 @@ from ipykernel.kernelapp import IPKernelApp
 from traitlets import Unicode
 
 import nbddp
-from nbddp.notebook import auto, commands, session
+from nbddp.notebook import auto, commands, debugging, session
 
 
 class NbddpKernel(IPythonKernel):
@@ -38,8 +39,14 @@ class NbddpKernel(IPythonKernel):
         assert self.shell is not None  # noqa: S101 - ipykernel has made it just now
         arguments = commands.parse_start(shlex.split(self.pool))
         self._world_size = session.start_soon(arguments).world_size
+        #: Where the requests of the front end's debugger go.
+        self.forwarding = debugging.Forwarding(self._publish_debug_event)
         nbddp.load_ipython_extension(self.shell)
         auto.current(self.shell).options = ""
+
+    async def do_debug_request(self, msg: dict[str, Any]) -> dict[str, Any]:
+        """The front end's debugger works on a rank; see ``%ddp debugger``."""
+        return await asyncio.to_thread(self.forwarding.ask, msg)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from nbddp.notebook.tables import (
     without_numbers,
     words,
 )
-from nbddp.wire.observed import AT_PROMPT, Operation, Site, ThreadLook
+from nbddp.wire.observed import WAITS_FOR_USER, Operation, Site, ThreadLook
 from nbddp.wire.ranks import RankSet
 
 #: Inline, for a ``<pre>``: what JupyterLab lets through in untrusted notebooks.
@@ -132,8 +132,8 @@ def _outside(view: RankView) -> _Block:
 
 
 def _doing(thread: ThreadLook, operations: Mapping[int, Operation]) -> str:
-    if thread.wait is None and thread.innermost == AT_PROMPT:
-        return "is at a prompt"
+    if thread.wait is None and thread.innermost in WAITS_FOR_USER:
+        return f"is {WAITS_FOR_USER[thread.innermost]}"
     if thread.wait is None:
         is_named = thread.innermost and not thread.innermost.startswith("<")
         return f"runs {thread.innermost}()" if is_named else "runs Python code"

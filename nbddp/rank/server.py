@@ -70,7 +70,7 @@ class RankServer:
         self._shell = RankShell.instance(link=self.link, rank=launch.rank)
         self._stdin = Stdin(self._shell, self.link)
         self._side = Side(self._shell, self.link)
-        self._debugging = Debugging(self._shell, self.link)
+        self._debugging = Debugging(self._shell, self.link, self._loop)
         self._collectives = self._make_collectives()
         self._executor = CellExecutor(
             self._shell, self.link, self._loop, launch.rank, self._collectives

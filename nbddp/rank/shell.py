@@ -47,7 +47,15 @@ class CellCompiler(CachingCompiler):
     """
 
     first_line = 1
+    #: Gives the file name of a cell with this text; None: IPython's own.
+    name_of: Callable[[str], str] | None = None
     _cell_name = ""
+
+    def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
+        """The file name under which tracebacks and debuggers know a cell."""
+        if self.name_of is not None:
+            return self.name_of(raw_code)
+        return str(super().get_code_name(raw_code, transformed_code, number))
 
     def cache(self, transformed_code: str, number: int = 0, raw_code: str | None = None) -> str:
         """Remember the source for tracebacks."""
@@ -180,6 +188,12 @@ class RankShell(InteractiveShell):
         compiler = self.compile
         assert isinstance(compiler, CellCompiler)  # noqa: S101 - see compiler_class
         compiler.first_line = first_line
+
+    def name_cells(self, name_of: Callable[[str], str] | None) -> None:
+        """From now on cells have these file names; None: those of IPython."""
+        compiler = self.compile
+        assert isinstance(compiler, CellCompiler)  # noqa: S101 - see compiler_class
+        compiler.name_of = name_of
 
     def cell_of(self, file: str) -> int:
         """The execution count of the cell that a file name stands for; 0: it is no cell."""

@@ -123,6 +123,9 @@ class Wait(_Part, frozen=True):
 
 #: `ThreadLook.innermost` of a thread that waits for an answer of the user; see `nbddp.rank.stdin`.
 AT_PROMPT: Final = "_wait_for_answer"
+#: Likewise, if debugpy has stopped it; a function of pydevd's.
+AT_BREAKPOINT: Final = "_do_wait_suspend"
+WAITS_FOR_USER: Final = {AT_PROMPT: "at a prompt", AT_BREAKPOINT: "at a breakpoint"}
 
 
 class ThreadLook(_Part, frozen=True):

@@ -36,7 +36,7 @@ def test_post_mortem_on_a_chosen_rank(kernel: Kernel):
 def test_the_rank_has_to_be_known(kernel: Kernel):
     kernel.run("1 / 0")
     assert "Next: %ddp debug -r RANK" in kernel.run("%ddp debug").error
-    assert "a debugger is for one rank" in kernel.run("%ddp debug -r 0-1").error
+    assert "a debugger works on one rank" in kernel.run("%ddp debug -r 0-1").error
     assert "out of range" in kernel.run("%ddp debug -r 2").error
 
 

@@ -127,7 +127,8 @@ def test_bad_words_change_nothing(shell: InteractiveShell, words: list[str], sai
 def test_the_source_is_sent_byte_by_byte(shell: InteractiveShell):
     auto.switch(shell, ["on"])
     code = "\n\n  x = '\\n'  # \"ä\"\n  y = 1"
-    assert repr(code)[1:-1] in shell.transform_cell(code)
+    with_kernel(shell, code)
+    assert f", '', {code!r})" in shell.transform_cell(code)
 
 
 def test_whether_a_cell_is_complete_is_asked_of_the_cell_itself(shell: InteractiveShell):

@@ -4,7 +4,7 @@ import pytest
 
 from nbddp.controller.diagnosis import diagnose
 from nbddp.controller.notices import is_waiting_outside
-from nbddp.wire.observed import AT_PROMPT, ThreadLook
+from nbddp.wire.observed import AT_BREAKPOINT, AT_PROMPT, ThreadLook
 from nbddp.wire.ranks import RankSet
 from tests.support.looks import Ranks, notices
 
@@ -58,8 +58,17 @@ def test_at_a_prompt(count: int, who: str):
     (finding,) = pool.diagnose().findings
     assert (finding.kind, finding.proven) == ("stuck-outside", False)
     assert finding.headline == f"Rank 0 waits in all_reduce #1 for {who}, at a prompt."
-    assert finding.next_step.startswith("Answer;")
+    assert finding.next_step.startswith("Answer, ")
     assert "is at a prompt" in str(finding.ranks[1])
+
+
+def test_at_a_breakpoint():
+    pool = Ranks(2)
+    pool[0].blocked()
+    pool[1].runs("y = f(x)", innermost=AT_BREAKPOINT)
+    (finding,) = pool.diagnose().findings
+    assert finding.headline == "Rank 0 waits in all_reduce #1 for rank 1, at a breakpoint."
+    assert "is at a breakpoint" in str(finding.ranks[1])
 
 
 @pytest.mark.parametrize(

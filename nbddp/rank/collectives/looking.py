@@ -15,7 +15,7 @@ import torch
 from nbddp.rank import torch_private
 from nbddp.rank.collectives import joining
 from nbddp.rank.collectives.recorder import Recorder
-from nbddp.wire.observed import Activity, RankLook, ThreadLook, Wait
+from nbddp.wire.observed import AT_BREAKPOINT, Activity, RankLook, ThreadLook, Wait
 
 #: Functions in which a thread waits for another thread of its own process: file, name. Such a
 #: thread issues nothing before that other one has given it something to do.
@@ -113,7 +113,7 @@ class Looking:
             and frame is not None
             and (_has(frame, _DORMANT) or _is_in(frame, _DORMANT_INSIDE)),
             stack=self._recorder.sites.stack(frame),
-            innermost=frame.f_code.co_name if frame is not None else "",
+            innermost=_innermost(frame),
         )
 
     def _pending(self, native: int, ticks_now: dict[int, int]) -> Wait | None:
@@ -141,6 +141,12 @@ def _is_in(frame: types.FrameType, functions: tuple[tuple[str, str], ...]) -> bo
     """Whether the innermost frame is one of these functions: below it is C++."""
     code = frame.f_code
     return any(code.co_name == name and code.co_filename.endswith(file) for file, name in functions)
+
+
+def _innermost(frame: types.FrameType | None) -> str:
+    if _has(frame, (("pydevd.py", AT_BREAKPOINT),)):
+        return AT_BREAKPOINT  # below it debugpy waits for the front end
+    return frame.f_code.co_name if frame is not None else ""
 
 
 def _has(frame: types.FrameType | None, functions: tuple[tuple[str, str], ...]) -> bool:

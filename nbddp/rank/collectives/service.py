@@ -24,7 +24,7 @@ from nbddp.wire.messages import Execute, Free, Freed, Look, Looked, Reform
 from nbddp.wire.observed import GroupMark, Mismatch
 from nbddp.wire.records import NodeMemory
 
-_MACHINERY = ("torch", "IPython", "ipykernel", "functorch")
+_MACHINERY = ("torch", "IPython", "ipykernel", "functorch", "debugpy")
 
 
 class Collectives:

@@ -1,0 +1,196 @@
+"""A rank under debugpy: what a front end asks, answered by ipykernel's `Debugger`.
+
+Runs in: the rank process, thread ``nbddp-debug``. Importing this loads debugpy.
+
+    Debugging --request--> RankDebugger --Adapter, TCP--> debugpy's adapter --> debugpy, main thread
+
+ipykernel reaches the adapter by a ZeroMQ socket and asks its shell thread to start debugpy; here
+it is a stream of asyncio, and the event loop of the main thread.
+"""
+
+import asyncio
+import atexit
+import inspect
+import itertools
+import json
+import logging
+import multiprocessing
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import debugpy
+import IPython
+from ipykernel.compiler import get_tmp_directory
+from ipykernel.debugger import Debugger
+
+import nbddp
+
+_HEADER_END = b"\r\n\r\n"
+#: debugpy answers at once, unless Python is stopped in C.
+_ANSWER_S = 20.0
+#: A step does not lead into what runs the cell, nor into what records its collectives.
+_MACHINERY = tuple(
+    str(Path(str(module.__file__)).parent) for module in (nbddp, IPython, asyncio, multiprocessing)
+)
+
+
+class AdapterLostError(Exception):
+    """The connection to debugpy's adapter has ended."""
+
+
+class Adapter:
+    """A client of debugpy's adapter, as `Debugger` wants it."""
+
+    def __init__(self, on_event: Callable[[dict[str, Any]], None]) -> None:
+        self._on_event = on_event
+        self._address: tuple[str, int] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._initialized = asyncio.Event()
+        self._reading: asyncio.Task[None] | None = None
+
+    def get_host_port(self) -> tuple[str, int]:
+        """Where debugpy listens."""
+        if self._address is None:
+            raise AdapterLostError("debugpy does not listen")
+        return self._address
+
+    async def connect(self, address: tuple[str, int]) -> None:
+        """Connect to debugpy, which listens there."""
+        self.disconnect_tcp_socket()
+        self._address = address
+        reader, self._writer = await asyncio.open_connection(*address)
+        self._initialized.clear()
+        self._reading = asyncio.get_running_loop().create_task(self._read(reader))
+
+    def disconnect_tcp_socket(self) -> None:
+        """End the connection; debugpy goes on listening."""
+        if self._reading is not None:
+            self._reading.cancel()
+        if self._writer is not None:
+            self._writer.close()
+        self._reading = self._writer = None
+        self._fail_all()
+
+    async def send_dap_request(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Ask, and wait for the response. Raises `AdapterLostError`, `TimeoutError`."""
+        if request["command"] != "attach":
+            return await self._ask(request)
+        # The response to it comes when the client has said that it is configured.
+        attaching = asyncio.ensure_future(self._ask(request))
+        initialized = asyncio.ensure_future(self._initialized.wait())
+        await asyncio.wait({attaching, initialized}, return_when=asyncio.FIRST_COMPLETED)
+        initialized.cancel()
+        if not attaching.done():
+            await self._ask({"type": "request", "command": "configurationDone"})
+        return await attaching
+
+    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self._writer is None:
+            raise AdapterLostError("no connection to debugpy")
+        # Numbers of our own: a front end may use one twice, and `Debugger` asks, too.
+        number = next(self._numbers)
+        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        body = json.dumps({**request, "seq": number}).encode()
+        try:
+            self._writer.write(b"Content-Length: %d" % len(body) + _HEADER_END + body)
+            response = await asyncio.wait_for(answer, _ANSWER_S)
+        finally:
+            del self._waiting[number]
+        return {**response, "request_seq": request.get("seq", number)}
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while True:
+                header = await reader.readuntil(_HEADER_END)
+                length = int(header.partition(b":")[2].split()[0])
+                self._take(json.loads(await reader.readexactly(length)))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self._fail_all()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if message["type"] == "event":
+            if message["event"] == "initialized":
+                self._initialized.set()
+            self._on_event(message)
+            return
+        waiting = self._waiting.get(message.get("request_seq", 0))
+        if waiting is not None and not waiting.done():
+            waiting.set_result(message)
+
+    def _fail_all(self) -> None:
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(AdapterLostError("the connection to debugpy has ended"))
+
+
+class RankDebugger(Debugger):
+    """Debugs this process.
+
+    Args:
+        on_event: gets the events of debugpy.
+        listen: makes debugpy listen, in the main thread; gives the address.
+    """
+
+    def __init__(
+        self,
+        on_event: Callable[[dict[str, Any]], None],
+        listen: Callable[[], "asyncio.Future[Any]"],
+    ) -> None:
+        arguments = {
+            "log": logging.getLogger(__name__),
+            "debugpy_stream": None,
+            "event_callback": on_event,
+            "shell_socket": None,
+            "session": None,
+            "kernel_modules": [f"{folder}{os.sep}**" for folder in _MACHINERY] + ["<string>"],
+            "just_my_code": False,
+            "filter_internal_frames": True,
+        }
+        known = inspect.signature(Debugger.__init__).parameters  # not all versions have them all
+        super().__init__(**{name: value for name, value in arguments.items() if name in known})
+        self._adapter = Adapter(self._handle_event)
+        self.debugpy_client = self._adapter  # type: ignore[assignment]  # as far as it is used
+        self._listen = listen
+        self._address: tuple[str, int] | None = None
+
+    async def process_request(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Answer a request. Raises `AdapterLostError`, `TimeoutError`."""
+        if message["command"] == "initialize" and not self.is_started:
+            if self._address is None:
+                self._address = await self._listen()
+            await self._adapter.connect(self._address)
+        response: dict[str, Any] = await super().process_request(message)
+        if message["command"] == "continue":
+            self.stopped_threads.clear()  # debugpy sends no event when it was asked to
+        return response
+
+    async def serve_stops(self) -> None:
+        """Tell of threads that stop, for ever: `Debugger` leaves that to whoever runs the loop."""
+        while True:
+            await self.handle_stopped_event()
+
+    def start(self) -> bool:
+        """Called by `Debugger`: the adapter is connected. IPython's own transformers stay."""
+        folder = Path(get_tmp_directory())  # of the files of cells
+        if not folder.exists():
+            folder.mkdir(mode=0o700)
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        self.debugpy_initialized = True
+        return True
+
+    def stop(self) -> None:
+        """Called by `Debugger` after ``disconnect``."""
+        self._adapter.disconnect_tcp_socket()
+
+
+def listen() -> tuple[str, int]:
+    """Make debugpy listen. In the main thread, of which it makes a note."""
+    debugpy.configure(subProcess=False, python=sys.executable)
+    host, port = debugpy.listen(("127.0.0.1", 0))
+    return host, int(port)
