@@ -26,7 +26,7 @@ _MAX_LAST = 80
 #: Below a cell that printed at least so many lines its output is there rank by rank, up to so
 #: many characters of each in all.
 _MIN_LINES = 25
-_MAX_CHARS = 24_000
+_MAX_CHARS = 12_000
 
 
 def details(text_by_rank: Mapping[int, RankText]) -> dict[str, str] | None:
@@ -35,7 +35,8 @@ def details(text_by_rank: Mapping[int, RankText]) -> dict[str, str] | None:
     for rank, text in text_by_rank.items():
         ranks_by_key.setdefault(text.key, []).append(rank)
     groups = [(RankSet.of(ranks), text_by_rank[ranks[0]]) for ranks in ranks_by_key.values()]
-    if len(groups) < 2 or sum(text.total for _, text in groups) < _MIN_LINES:
+    totals = [text.total for _, text in groups if text.total]
+    if len(totals) < 2 or sum(totals) < _MIN_LINES:
         return None
     room = _MAX_CHARS // len(groups)
     parts = [
@@ -43,11 +44,11 @@ def details(text_by_rank: Mapping[int, RankText]) -> dict[str, str] | None:
         for ranks, text in groups
         if text.total
     ]
-    names = "; ".join(name_ranks(ranks) for ranks, _ in groups[:_MAX_OPEN])
+    names = "; ".join(str(ranks) for ranks, _ in groups)
     names = names if len(groups) <= _MAX_OPEN else f"{len(groups)} kinds of output"
     return {
         "text/plain": "",
-        "text/html": folded_details(f"by rank: {names}", "".join(parts)),
+        "text/html": folded_details(f"rank by rank: {names}", "".join(parts)),
     }
 
 

@@ -34,7 +34,7 @@ PRE_STYLE = (
     "margin:0;padding:0 0 0 8px;border:none;background:none;white-space:pre-wrap;line-height:1.3;"
     "font-family:monospace;font-size:13px"
 )
-SUMMARY_STYLE = "cursor:pointer;opacity:0.7;padding-left:8px"
+SUMMARY_STYLE = "cursor:pointer;opacity:0.7;padding-left:8px;font-size:13px"
 _CODES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)?")
 _SINGLE = re.compile(r"\[(\d+)\]")
 

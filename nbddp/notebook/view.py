@@ -18,7 +18,7 @@ from nbddp.notebook import by_rank, cards
 from nbddp.notebook.blocks import Blocks
 from nbddp.notebook.colours import colour_of
 from nbddp.notebook.commands import Out
-from nbddp.notebook.folded import FoldedSink
+from nbddp.notebook.folded import PRE_STYLE, FoldedSink
 from nbddp.notebook.gather import Gatherer
 from nbddp.notebook.quiet import Quiet
 from nbddp.notebook.showing import Showing
@@ -296,8 +296,10 @@ class View:
 def _label_bundle(ranks: RankSet) -> dict[str, str]:
     label = f"[{ranks}]"
     colour = colour_of(ranks)
-    text = f'<b style="color:{colour}">{label}</b>' if colour else html.escape(label)
-    return {"text/plain": label, "text/html": f'<pre style="{QUIET_STYLE}">{text}</pre>'}
+    style, text = QUIET_STYLE, html.escape(label)
+    if colour:  # which would be hard to see if it were fainter
+        style, text = PRE_STYLE, f'<b style="color:{colour}">{text}</b>'
+    return {"text/plain": label, "text/html": f'<pre style="{style}">{text}</pre>'}
 
 
 def _duration(seconds: int) -> str:

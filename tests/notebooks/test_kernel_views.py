@@ -54,7 +54,7 @@ def test_long_output_is_folded_and_rank_by_rank_is_one_click_away(kernel: Kernel
     assert folded.text.startswith("... 500 more lines, ")
     assert folded.text.count("\n") == 20
     assert folded.content["data"]["text/html"].startswith("<details>")
-    assert "by rank: rank 0; rank 1</summary>" in by_rank["text/html"]
+    assert "rank by rank: 0; 1</summary>" in by_rank["text/html"]
     captured = kernel.value(
         "from IPython.utils.capture import capture_output\n"
         "with capture_output() as captured:\n"

@@ -167,7 +167,7 @@ def test_below_a_long_cell_the_ranks_are_one_click_away():
     bundle = by_rank.details(texts(long, long, other))
     assert bundle is not None
     assert "<summary" in bundle["text/html"]
-    assert "by rank: ranks 0-1; rank 2</summary>" in bundle["text/html"]
+    assert "rank by rank: 0-1; 2</summary>" in bundle["text/html"]
     assert by_rank.details(texts(long, long)) is None
     assert by_rank.details(texts("a\n", "b\n")) is None
 
