@@ -16,9 +16,9 @@ from typing import Any
 from IPython.core.getipython import get_ipython
 
 from nbddp.controller.listeners import BackgroundEvent
+from nbddp.notebook.remains import without_widget
 from nbddp.notebook.shown import Labels, labelled
 from nbddp.notebook.sinks import EarlierCellSink, Sink, TerminalSink
-from nbddp.notebook.statics import without_widget
 from nbddp.wire.messages import ClearOutput, Output
 
 #: Text per second that is shown; the rest is in the logs.

@@ -12,10 +12,10 @@ import html
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nbddp.notebook import statics
+from nbddp.notebook import remains
+from nbddp.notebook.remains import WIDGET_ID_SUFFIX, WIDGET_MIME
 from nbddp.notebook.shown import Labels, Rich
 from nbddp.notebook.sinks import QUIET_STYLE, Sink
-from nbddp.notebook.statics import WIDGET_ID_SUFFIX, WIDGET_MIME
 
 if TYPE_CHECKING:
     from nbddp.notebook.comms import Relay
@@ -92,7 +92,7 @@ class Block:
         """A cell has ended: become text if everything has finished; else be up to date."""
         models = self._relay.models
         rows = [row for row in self._rows if row.left is None]
-        if all(r.model_id not in models or statics.is_finished(models, r.model_id) for r in rows):
+        if all(r.model_id not in models or remains.is_finished(models, r.model_id) for r in rows):
             self.freeze()
             for row in rows:
                 self._relay.retire(row.model_id)
@@ -132,7 +132,7 @@ class Block:
 
     def _static(self) -> dict[str, str]:
         rows = [
-            statics.Row(
+            remains.Row(
                 self._labels.of((row.rank,)) if self._labels else "",
                 self._text(row),
                 self._images(row),
@@ -140,17 +140,17 @@ class Block:
             for row in self._rows
             if row.left is not None or row.model_id in self._relay.models  # else: it was closed
         ]
-        return statics.bundle_of(rows)
+        return remains.bundle_of(rows)
 
     def _text(self, row: _Row) -> str:
         if row.left is not None:
             return row.left
-        return statics.text_of(self._relay.models, row.model_id, row.plain)
+        return remains.text_of(self._relay.models, row.model_id, row.plain)
 
     def _images(self, row: _Row) -> tuple[str, ...]:
         if row.left is not None:
             return row.images
-        return tuple(statics.images_of(self._relay.models, row.model_id))
+        return tuple(remains.images_of(self._relay.models, row.model_id))
 
 
 class Blocks:

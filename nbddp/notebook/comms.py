@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from comm.base_comm import BaseComm
 
 from nbddp.controller.pool import Pool
-from nbddp.notebook import statics
-from nbddp.notebook.statics import Model
+from nbddp.notebook import remains
+from nbddp.notebook.remains import Model
 from nbddp.wire.messages import CommFromRank, CommType, RankExited
 
 if TYPE_CHECKING:
@@ -295,8 +295,8 @@ class Relay:
         """
         with self._lock:
             shown = [each for block in self.blocks for each in block.model_ids]
-            kept = {each for top in shown for each in statics.parts_of(self.models, top)}
-            for comm_id in statics.parts_of(self.models, model_id) - kept:
+            kept = {each for top in shown for each in remains.parts_of(self.models, top)}
+            for comm_id in remains.parts_of(self.models, model_id) - kept:
                 model = self.models[comm_id]
                 self.close_model(comm_id)
                 self._retired[comm_id] = model
@@ -309,8 +309,8 @@ class Relay:
             retired = self._retired
             # A box comes after what is in it.
             size_by_id = {
-                comm_id: len(statics.parts_of(retired, comm_id))
-                for comm_id in statics.parts_of(retired, model_id)
+                comm_id: len(remains.parts_of(retired, comm_id))
+                for comm_id in remains.parts_of(retired, model_id)
             }
             for comm_id in sorted(size_by_id, key=lambda each: size_by_id[each]):
                 self._open(comm_id, retired[comm_id], parent)

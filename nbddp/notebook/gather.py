@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from nbddp.notebook import statics
+from nbddp.notebook import remains
 from nbddp.notebook.budget import Budget, Gap, left_out_notice
 from nbddp.notebook.folding import Folder, Item
 from nbddp.notebook.items import Bundle, Line, Notice, RankText
@@ -120,7 +120,7 @@ class Gatherer:
                         "result",
                         event.data,
                         event.metadata,
-                        statics.display_id_of(event.data, f"nbddp-{self._run_id}-{lane.rank}"),
+                        remains.display_id_of(event.data, f"nbddp-{self._run_id}-{lane.rank}"),
                     ),
                     now,
                 )
@@ -253,7 +253,7 @@ class Gatherer:
         given = event.transient.get("display_id")
         scope = f"nbddp-{self._run_id}-{lane.rank}"
         display_id = (
-            statics.display_id_of(event.data, scope) if given is None else f"{scope}-{given}"
+            remains.display_id_of(event.data, scope) if given is None else f"{scope}-{given}"
         )
         rich = Rich(RankSet((lane.rank,)), "display", event.data, event.metadata, display_id)
         if event.update and display_id is not None:

@@ -21,10 +21,10 @@ from nbddp.notebook.commands import Out
 from nbddp.notebook.folded import PRE_STYLE, FoldedSink
 from nbddp.notebook.gather import Gatherer
 from nbddp.notebook.quiet import Quiet
+from nbddp.notebook.remains import WIDGET_MIME, without_widget
 from nbddp.notebook.showing import Showing
 from nbddp.notebook.shown import Labels, Redraw, Rich, Show, Text
 from nbddp.notebook.sinks import QUIET_STYLE, Sink
-from nbddp.notebook.statics import WIDGET_MIME, without_widget
 from nbddp.settings import Settings
 from nbddp.wire.messages import (
     ClearOutput,

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from nbddp.notebook import statics
-from nbddp.notebook.statics import Model, Row
+from nbddp.notebook import remains
+from nbddp.notebook.remains import Model, Row
 
 
 def models(**states: dict[str, Any]) -> dict[str, Model]:
@@ -48,24 +48,24 @@ TQDM = models(
     ],
 )  # fmt: skip
 def test_the_text_of_a_widget(state: dict[str, Any], text: str):
-    assert statics.text_of(models(one=state), "one", "<Canvas at 0x7f>") == text
+    assert remains.text_of(models(one=state), "one", "<Canvas at 0x7f>") == text
 
 
 def test_a_bar_of_tqdm_reads_as_in_a_terminal():
-    assert statics.text_of(TQDM, "top") == "load:  75%|███████████████     | 3/4 [00:01<00:00]"
+    assert remains.text_of(TQDM, "top") == "load:  75%|███████████████     | 3/4 [00:01<00:00]"
 
 
 def test_what_is_closed_is_left_out():
     rest = {key: model for key, model in TQDM.items() if key != "bar"}
-    assert statics.text_of(rest, "top") == "load:  75% 3/4 [00:01<00:00]"
-    assert statics.text_of({}, "top") == ""
+    assert remains.text_of(rest, "top") == "load:  75% 3/4 [00:01<00:00]"
+    assert remains.text_of({}, "top") == ""
 
 
 def test_a_box_that_holds_itself_is_no_trap():
     found = models(a=box("VBox", "b"), b=box("HBox", "a"))
-    assert statics.text_of(found, "a") == ""
-    assert statics.parts_of(found, "a") == {"a", "b"}
-    assert not statics.is_finished(found, "a")
+    assert remains.text_of(found, "a") == ""
+    assert remains.parts_of(found, "a") == {"a", "b"}
+    assert not remains.is_finished(found, "a")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_box_that_holds_itself_is_no_trap():
 )
 def test_when_a_bar_has_finished(change: dict[str, Any], is_finished: bool):
     found = {**TQDM, **models(bar={**BAR, **change})}
-    assert statics.is_finished(found, "top") is is_finished
+    assert remains.is_finished(found, "top") is is_finished
 
 
 def test_a_control_never_finishes():
@@ -88,16 +88,16 @@ def test_a_control_never_finishes():
         bar={**BAR, "value": 4},
         slider={"kind": "IntSlider", "value": 1},
     )
-    assert not statics.is_finished(done, "top")
-    assert not statics.is_finished(models(text={"kind": "HTML", "value": ""}), "text")
+    assert not remains.is_finished(done, "top")
+    assert not remains.is_finished(models(text={"kind": "HTML", "value": ""}), "text")
 
 
 def test_rows_stand_behind_their_labels():
-    bundle = statics.bundle_of([Row("[0]  ", "a < b\nc"), Row("[1]  ", "d")])
+    bundle = remains.bundle_of([Row("[0]  ", "a < b\nc"), Row("[1]  ", "d")])
     assert bundle["text/plain"] == "[0]   a < b\n      c\n[1]   d"
     assert "a &lt; b\n      c\n[1]   d</pre>" in bundle["text/html"]
-    assert statics.bundle_of([]) == {"text/plain": ""}
-    assert statics.bundle_of([Row("", "alone")])["text/plain"] == "alone"
+    assert remains.bundle_of([]) == {"text/plain": ""}
+    assert remains.bundle_of([Row("", "alone")])["text/plain"] == "alone"
 
 
 def test_pictures_of_an_output_stay():
@@ -110,13 +110,13 @@ def test_pictures_of_an_output_stay():
         },
     ]
     found = models(top=box("VBox", "out"), out={"kind": "Output", "outputs": outputs})
-    assert statics.text_of(found, "top") == "n is 2\n<Figure>"
-    images = statics.images_of(found, "top")
+    assert remains.text_of(found, "top") == "n is 2\n<Figure>"
+    images = remains.images_of(found, "top")
     assert images == ["data:image/png;base64,iVBORw0K"]
-    page = statics.bundle_of([Row("[0]", "n is 2", tuple(images)), Row("[1]", "x")])["text/html"]
+    page = remains.bundle_of([Row("[0]", "n is 2", tuple(images)), Row("[1]", "x")])["text/html"]
     assert page.index("n is 2") < page.index("<img src=") < page.index("[1] x")
 
 
 def test_a_bar_is_not_the_darkest_thing_on_the_page():
-    page = statics.bundle_of([Row("[0]", "|██▌ |")])["text/html"]
+    page = remains.bundle_of([Row("[0]", "|██▌ |")])["text/html"]
     assert '|<span style="opacity:.45">██▌</span> |' in page
