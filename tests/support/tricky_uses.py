@@ -4,6 +4,41 @@ from tests.support.tricky_cells import tricky
 
 USES = [
     tricky(
+        "thread that threading does not know",
+        2,
+        """\
+import _thread
+done = _thread.allocate_lock()
+done.acquire()
+
+def late():
+    time.sleep(1)
+    dist.all_reduce(torch.ones(1))
+    done.release()
+
+if rank == 0:
+    _thread.start_new_thread(late, ())
+else:
+    dist.all_reduce(torch.ones(1))
+""",
+    ),
+    tricky(
+        "callback of a future that goes on",
+        2,
+        """\
+def later(future):
+    time.sleep(1)
+    dist.all_reduce(torch.ones(1))
+
+work = dist.all_reduce(torch.ones(1), async_op=True)
+if rank == 0:
+    kept_future = work.get_future().then(later)
+else:
+    work.wait()
+    dist.all_reduce(torch.ones(1))
+""",
+    ),
+    tricky(
         "join with uneven inputs",
         3,
         """\

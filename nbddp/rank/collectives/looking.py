@@ -87,12 +87,33 @@ class Looking:
                 native = os.getpid() if is_main else thread.native_id or 0
                 own[ident] = self._pending(native, ticks_now)
         self._ticks = ticks_now
-        return [
+        found = [
             self._thread(
                 thread, frames.get(ident), own[ident] or self._inherited(ident, own, frames)
             )
             for ident, thread in threads
         ]
+        # Threads of `_thread` and of C++ that run Python now, a future's callback for example.
+        known = {thread.ident for thread in threading.enumerate()}
+        found += [
+            self._foreign(ident, frame, waits)
+            for ident, frame in frames.items()
+            if ident not in known
+        ]
+        return found
+
+    def _foreign(
+        self, ident: int, frame: types.FrameType, waits: dict[int, tuple[int, int]]
+    ) -> ThreadLook:
+        """A thread that `threading` does not know."""
+        record, since = waits.get(ident, (0, 0))
+        return ThreadLook(
+            name=f"thread {ident}",
+            is_main=False,
+            wait=Wait(kind="operation", record_ids=(record,), since_ns=since) if record else None,
+            stack=self._recorder.sites.stack(frame),
+            innermost=_innermost(frame),
+        )
 
     def _inherited(
         self, ident: int, own: dict[int, Wait | None], frames: dict[int, types.FrameType]
