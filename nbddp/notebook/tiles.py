@@ -279,7 +279,7 @@ class _Drawing:
         colour = _NO_NUMBER if value is None else _colour(value, self._low, self._high)
         width, height = self.cell_width - 1, _CELL_HEIGHT - 1
         canvas.fill(x, y, width, height, colour)
-        ink = _DARK if _brightness(colour) > 0.48 else picture.WHITE
+        ink = ink_on(colour)
         middle = (width - text_width(text)) / 2
         canvas.text(x + middle, y + (height - text_height()) / 2, text, ink)
 
@@ -308,9 +308,10 @@ def _colour(value: float, low: float, high: float) -> tuple[int, int, int]:
     return red, green, blue
 
 
-def _brightness(colour: tuple[int, int, int]) -> float:
-    red, green, blue = colour
-    return (0.299 * red + 0.587 * green + 0.114 * blue) / 255
+def ink_on(colour: tuple[int, int, int]) -> Colour:
+    """Dark or white, whichever can be read better."""
+    red, green, blue = ((value / 255) ** 2.2 for value in colour)
+    return _DARK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.19 else picture.WHITE
 
 
 def _matrix(shape: Sequence[int]) -> tuple[int, int]:

@@ -33,7 +33,8 @@ def variables(names: dict[str, Any], wanted: Sequence[str]) -> Variables:
     """Describe these names, those that are there; without any, all that hold data of the user's."""
     left_out = 0
     if not wanted:
-        hidden = RankShell.instance().user_ns_hidden
+        shell = RankShell.instance()
+        hidden = {**shell.user_ns_hidden, **shell.predefined}  # %reset empties the first
         wanted = [
             name
             for name, value in names.items()

@@ -1,0 +1,259 @@
+"""Values of real ranks, described and compared."""
+
+import pytest
+
+from nbddp.controller.differences import Difference
+from nbddp.controller.pool import Pool
+from nbddp.errors import BadOptionError, PoolBusyError
+from nbddp.notebook import differences as page
+from nbddp.notebook import variables
+from nbddp.wire.shown import MIME
+from tests.support.views import begin_cell, run_cell
+
+MODEL = """
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(40, 30), nn.BatchNorm1d(30), nn.Linear(30, 10))
+"""
+
+
+def only(found: Difference) -> tuple[str, tuple[int, ...] | None, float | None]:
+    """Path, index and size of the only difference."""
+    (difference,) = found.differences
+    (detail,) = difference.details
+    return difference.path, detail.index, detail.max_abs
+
+
+def text(pool: Pool, expression: str) -> str:
+    return page.bundle(pool.diff(expression))["text/plain"]
+
+
+# --- diff -----------------------------------------------------------------------------------------
+
+
+def test_equal_models_are_equal(pool: Pool):
+    run_cell(pool, MODEL)
+    for expression in ("model", "model.state_dict()", "[p for p in model.parameters()]"):
+        found = pool.diff(expression)
+        assert found.is_equal, expression
+        assert found.n_tensors + found.n_values > 3
+
+
+def test_one_weight_is_found_among_all(pool: Pool):
+    run_cell(
+        pool,
+        f"{MODEL}\nwith torch.no_grad(): model[0].weight[3, 17] = 0.5 + (rank == 1) * 1e-6",
+    )
+    path, index, max_abs = only(pool.diff("model"))
+    assert (path, index) == (".0.weight", (3, 17))
+    assert max_abs == pytest.approx(1e-6, rel=0.1)
+    assert "model.0.weight" in text(pool, "model")
+    assert "ranks 0 and 1 differ" in text(pool, "model")
+
+
+def test_ddp_and_optimizers_and_nested_values(pool: Pool):
+    run_cell(
+        pool,
+        f"""{MODEL}
+ddp = nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+ddp(torch.ones(4, 40)).sum().backward()
+optimizer.step()
+mine = {{"step": 3, "nested": [1, {{"lr": 0.1 * (rank + 1)}}]}}
+""",
+    )
+    assert pool.diff("ddp").is_equal
+    assert pool.diff("optimizer").is_equal
+    assert pool.diff("{'model': ddp, 'optimizer': optimizer.state_dict()}").is_equal
+    (difference,) = pool.diff("mine").differences
+    assert difference.path == "['nested'][1]['lr']"
+    assert [has for _, has in difference.groups] == ["0.1", "0.2"]
+
+
+def test_the_same_bits_are_what_counts(pool: Pool):
+    assert pool.diff("torch.full((3,), float('nan'))").is_equal
+    found = pool.diff("torch.zeros(3) * (-1 if rank else 1)")
+    assert not found.is_equal
+    assert found.differences[0].details[0].max_abs == 0
+    assert "0.0 is not -0.0" in page.bundle(found)["text/plain"]
+
+
+def test_the_first_element_far_inside_a_large_tensor(pool: Pool):
+    run_cell(pool, "large = torch.zeros(3, 1_000_000)\nlarge[2, 7] = rank\nlarge[2, 8] = 3 * rank")
+    assert only(pool.diff("large")) == ("", (2, 7), 3.0)
+    run_cell(pool, "large = large.t()[1:]")  # another order in memory, not at its beginning
+    assert only(pool.diff("large")) == ("", (6, 2), 3.0)
+
+
+def test_another_structure(pool: Pool):
+    run_cell(pool, "state = {'a': torch.ones(2 + rank), **({'b': 1} if rank else {})}")
+    shape, missing = pool.diff("state").differences
+    assert [has for _, has in shape.groups] == ["float32 (2,)", "float32 (3,)"]
+    assert (missing.path, list(missing.missing)) == ("['b']", [0])
+
+
+def test_the_generators_of_random_numbers(pool: Pool):
+    run_cell(
+        pool,
+        "import random\nrandom.seed(1)\ntorch.manual_seed(1)\nimport numpy; numpy.random.seed(1)",
+    )
+    assert pool.diff("rng").is_equal
+    run_cell(pool, "torch.rand(rank)")
+    assert [each.path for each in pool.diff("rng").differences] == ["['torch']"]
+    before = pool.pull("torch.initial_seed(), torch.get_rng_state().sum().item()")
+    pool.diff("rng")
+    assert pool.pull("torch.initial_seed(), torch.get_rng_state().sum().item()") == before
+
+
+def test_a_name_that_one_rank_does_not_have(pool: Pool):
+    run_cell(pool, "if rank == 0: only_here = 1\nelse: globals().pop('only_here', None)")
+    found = pool.diff("only_here")
+    assert {error: list(ranks) for error, ranks in found.errors.items()} == {
+        "NameError: name 'only_here' is not defined": [1]
+    }
+    with pytest.raises(BadOptionError, match="has no value on any rank"):
+        pool.diff("on_no_rank")
+
+
+def test_sharded_parameters_and_tensors(pool: Pool):
+    run_cell(
+        pool,
+        """
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.device_mesh import init_device_mesh
+mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+torch.manual_seed(0)
+sharded = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3))
+fully_shard(sharded, mesh=mesh)
+table = distribute_tensor(torch.arange(8.0).view(4, 2), mesh, [Shard(0)])
+copies = DTensor.from_local(torch.ones(3) + rank, mesh, [Replicate()], run_check=False)
+""",
+    )
+    found = pool.diff("sharded")
+    assert found.is_equal
+    assert found.sharding == {"Shard(0) on mesh dp=2": 4}
+    assert pool.diff("table").is_equal
+    assert only(pool.diff("copies")) == ("", (0,), 1.0)
+    (by_rank,) = pool.vars("table").values()
+    assert [told and told["sharding"] for told in by_rank.values()] == ["Shard(0) on mesh dp=2"] * 2
+    assert [told and told["shape"] for told in by_rank.values()] == ["(4, 2)"] * 2
+    view = run_cell(pool, "import nbddp\nnbddp.show(table)")
+    parts = [view.displays(rank)[0][MIME]["tensors"][0]["part"] for rank in (0, 1)]
+    assert [part["offset"] for part in parts] == [[0, 0], [2, 0]]
+    assert [part["shape"] for part in parts] == [[2, 2], [2, 2]]
+
+
+def test_nothing_is_kept_and_no_collective_is_called(pool: Pool):
+    run_cell(pool, "import gc, weakref\nheld = torch.ones(5) + rank\nwatch = weakref.ref(held)")
+    trace = len(pool.trace())
+    assert not pool.diff("held").is_equal
+    pool.vars()
+    assert len(pool.trace()) == trace
+    run_cell(pool, "del held")
+    assert pool.pull("gc.collect() and None or watch()") == [None, None]
+
+
+def test_a_busy_pool_refuses(pool: Pool):
+    cell = begin_cell(pool, "import time\nwhile True: time.sleep(0.01)")
+    try:
+        with pytest.raises(PoolBusyError, match="Next: wait for it, or %ddp interrupt"):
+            pool.diff("rank")
+        with pytest.raises(PoolBusyError):
+            pool.vars()
+    finally:
+        pool.interrupt()
+        cell.join()
+
+
+def test_one_rank_alone(pool: Pool):
+    assert "nothing to compare with" in page.verdict(pool.diff("rank", ranks=[1]))
+
+
+# --- vars -----------------------------------------------------------------------------------------
+
+
+def test_names_of_the_user_are_told_and_no_others(pool: Pool):
+    run_cell(pool, "%reset -f")
+    run_cell(
+        pool,
+        f"""{MODEL}
+import math
+def helper(a, b=2): pass
+loss, _hidden, name = torch.tensor(0.5 + rank), 1, "run"
+if rank: extra = [1, 2]
+""",
+    )
+    told = pool.vars()
+    assert list(told) == ["model", "loss", "name", "extra"]
+    model = told["model"][0]
+    assert model is not None
+    assert (model["type"], model["shape"]) == ("Sequential", "1,600 parameters")
+    assert [each and each["value"] for each in told["loss"].values()] == ["0.5", "1.5"]
+    assert told["extra"][0] is None
+    assert told["name"][0] == told["name"][1]
+    (helper,) = pool.vars("helper").values()
+    assert helper[0] is not None
+    assert helper[0]["value"] == "helper(a, b=2)"
+
+
+def test_names_that_are_none(pool: Pool):
+    with pytest.raises(BadOptionError, match="ranks 0-1 have no variable 'nowhere'"):
+        pool.vars("nowhere")
+    with pytest.raises(BadOptionError, match="is not a name"):
+        pool.vars("a.b")
+
+
+def test_a_class_of_the_user_that_raises_does_not_hide_the_others(pool: Pool):
+    run_cell(
+        pool,
+        """
+class Bad:
+    def __init__(self): self.a = 1
+    def __repr__(self): raise ZeroDivisionError("bad")
+    @property
+    def state_dict(self): raise ValueError("worse")
+bad, good = Bad(), 1
+""",
+    )
+    told = pool.vars("bad", "good")
+    assert told["good"][0] is not None
+    assert told["bad"][0] is not None
+    assert "worse" in told["bad"][0]["value"]
+    text = variables.bundle(pool.told_variables(["bad", "good"]), ("bad", "good"))["text/plain"]
+    assert "good  all" in text
+
+
+# --- show -----------------------------------------------------------------------------------------
+
+
+def test_calls_of_all_ranks_have_the_same_key_and_their_own_numbers(pool: Pool):
+    view = run_cell(
+        pool,
+        """
+import nbddp
+x = torch.arange(3.0) * rank
+for _ in range(2):
+    if rank == 1: nbddp.show(x)
+    with nbddp.show(x, title="sum"):
+        dist.all_reduce(x)
+""",
+    )
+    by_rank = [[bundle[MIME] for bundle in view.displays(rank)] for rank in (0, 1)]
+    assert [call["stage"] for call in by_rank[0]] == ["now", "opened", "after"] * 2
+    keys = [[call["key"] for call in calls] for calls in by_rank]
+    assert set(keys[0]) < set(keys[1])
+    assert len(set(keys[0])) == 2
+    assert len(set(keys[1])) == 4
+    before, _, after = by_rank[0][:3]
+    assert before["tensors"][0]["name"] == "x"
+    assert before["tensors"][0]["grids"][0]["texts"] == [["0", "0", "0"]]
+    assert after["tensors"][0]["grids"][0]["texts"] == [["0", "1", "2"]]
+
+
+def test_what_is_no_tensor_is_refused(pool: Pool):
+    view = run_cell(pool, "import nbddp\nnbddp.show([1, 2])", check=False)
+    assert "nbddp.show shows tensors, and got a list" in str(view.error)
+    view = run_cell(pool, "nbddp.show()", check=False)
+    assert "show what?" in str(view.error)
