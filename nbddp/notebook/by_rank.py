@@ -175,10 +175,11 @@ class RankBlocks(Gatherer):
         told = [block for block in found if block.shows]
         shows: list[Show] = []
         for block in told:
-            shows += _shows(block, is_open=len(told) <= _MAX_OPEN)
+            for show in _shows(block, is_open=len(told) <= _MAX_OPEN):
+                _join(shows, show)
         if silent and told:
-            shows.append(_rich(_head(silent[0].ranks, "nothing")))
-        return shows
+            _join(shows, _rich(_head(silent[0].ranks, "nothing")))
+        return list(shows)
 
     def _keep(self, rank: int, shows: Sequence[Show]) -> None:
         block = self._block_by_rank[rank]
@@ -220,6 +221,19 @@ def _shows(block: _Block, *, is_open: bool) -> list[Show]:
         else:
             found.append(replace(show, ranks=block.ranks))
     return found
+
+
+def _join(shows: list[Show], show: Show) -> None:
+    """Add a show; blocks of text that follow each other are one display."""
+    last = shows[-1] if shows else None
+    if isinstance(last, Rich) and isinstance(show, Rich) and not (last.ranks or show.ranks):
+        data = {
+            "text/plain": f"{last.data['text/plain']}\n{show.data['text/plain']}",
+            "text/html": f"{last.data['text/html']}{show.data['text/html']}",
+        }
+        shows[-1] = replace(last, data=data)
+    else:
+        shows.append(show)
 
 
 def _block(ranks: RankSet, lines: Sequence[str], is_open: bool) -> str:

@@ -168,6 +168,7 @@ def timeline(
 ) -> dict[str, str]:
     """The chart of some rows as a MIME bundle."""
     chart = layout(rows, ranks)
+    late = _latest(rows)
     told = lateness(rows)
     more = len(chart.ranks) - _MAX_RANKS
     note = f"{more} more ranks are not drawn; -r RANKS chooses" if more > 0 else ""
@@ -176,7 +177,12 @@ def timeline(
     sentences = "".join(f"<div>{escape(text)}</div>" for text in below)
     return {
         "text/plain": "\n".join(
-            [headline, *_text_rows(chart), _legend(chart, is_html=False), *below]
+            [
+                headline,
+                *_text_rows(chart, late[0] if late else -1),
+                _legend(chart, is_html=False),
+                *below,
+            ]
         ),
         "text/html": (
             f"<div><div><b>{escape(headline)}</b></div>{_image(chart, told)}"
@@ -187,35 +193,43 @@ def timeline(
 
 def lateness(rows: Sequence[TraceRow]) -> str:
     """Which rank the others waited for, if it is mostly the same one."""
+    late = _latest(rows)
+    if late is None:
+        return ""
+    rank, times, of, waited_ns, share = late
+    if times == of:
+        told = f"rank {rank} always came last, in all {times} operations"
+    else:
+        told = f"rank {rank} came last in {times} of {of} operations"
+    waits = f"the others waited {duration(waited_ns)} for it"
+    if share < 1:
+        waits += f", {share:.0%} of all such waits"
+    elif times < of:
+        told += ", and in the rest all came together"
+    return f"{told}; {waits}"
+
+
+def _latest(rows: Sequence[TraceRow]) -> tuple[int, int, int, int, float] | None:
+    """That rank, how often it was last and of how many, the waits for it, its share of all."""
     compared = [row for row in rows if row.spread_ns is not None and not row.missing]
     late_ns: dict[int, list[int]] = {}
     for row in compared:
         if row.last_rank is not None and row.spread_ns and row.spread_ns > _TOGETHER_NS:
             late_ns.setdefault(row.last_rank, []).append(row.spread_ns)
     if not late_ns:
-        return ""
+        return None
     rank = max(late_ns, key=lambda rank: sum(late_ns[rank]))
     times, waited_ns = len(late_ns[rank]), sum(late_ns[rank])
     share = waited_ns / sum(map(sum, late_ns.values()))
-    if times < _MIN_LATE or share < _MOSTLY:
-        return ""
-    if times == len(compared):
-        told = f"rank {rank} always came last, in all {times} operations"
-    else:
-        told = f"rank {rank} came last in {times} of {len(compared)} operations"
-    waits = f"the others waited {duration(waited_ns)} for it"
-    if len(late_ns) > 1:
-        waits += f", {share:.0%} of all such waits"
-    elif times < len(compared):
-        told += ", and in the rest all came together"
-    return f"{told}; {waits}"
+    is_told = times >= _MIN_LATE and share >= _MOSTLY
+    return (rank, times, len(compared), waited_ns, share) if is_told else None
 
 
 # --- text ----------------------------------------------------------------------------------------
 
 
-def _text_rows(chart: Chart) -> list[str]:
-    """Equal rows once."""
+def _text_rows(chart: Chart, late: int) -> list[str]:
+    """Equal rows once; where there are too many, that of the late rank is there."""
     by_line: dict[str, list[int]] = {}
     head = max(len(f"rank {rank}") for rank in chart.ranks) + 4
     width = WIDTH - head
@@ -223,9 +237,13 @@ def _text_rows(chart: Chart) -> list[str]:
         by_line.setdefault(_text_row(chart, chart.bars[rank], width), []).append(rank)
     labels = {line: name_ranks(RankSet.of(ranks), 16) for line, ranks in by_line.items()}
     head = max(map(len, labels.values())) + 2
+    told = list(labels.items())
+    if late in chart.ranks:
+        at = next(index for index, ranks in enumerate(by_line.values()) if late in ranks)
+        if at >= _MAX_TEXT_ROWS:
+            told[_MAX_TEXT_ROWS - 1] = told[at]
     lines = [
-        f"{label:<{head}}{line[: WIDTH - head].rstrip()}"
-        for line, label in list(labels.items())[:_MAX_TEXT_ROWS]
+        f"{label:<{head}}{line[: WIDTH - head].rstrip()}" for line, label in told[:_MAX_TEXT_ROWS]
     ]
     rest = len(by_line) - _MAX_TEXT_ROWS
     if rest > 0:

@@ -4,8 +4,9 @@ Runs in: the notebook's process; `survey` asks the ranks, in any thread, also wh
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from nbddp.controller.history import RankView
@@ -91,7 +92,7 @@ class Survey:
             below += f'<div style="opacity:0.7;font-size:90%">{escape(logs)}</div>'
         return {
             "text/plain": "\n".join(
-                [self.headline, table.text(), *notes, *([logs] if logs else [])]
+                [self.headline, _text(self.rows), *notes, *([logs] if logs else [])]
             ),
             "text/html": (
                 f"<div><div><b>{escape(self.headline)}</b></div>{table.html()}{below}</div>"
@@ -253,14 +254,38 @@ def _name(operation: Operation) -> str:
 # --- the table -----------------------------------------------------------------------------------
 
 
+def _text(rows: Sequence[Row]) -> str:
+    """As much of the source as there is room for."""
+    table = _table(rows)
+    for room in (_MAX_SOURCE // 2, 16, 0):
+        if table.text_width() <= WIDTH:
+            break
+        table = _table([replace(each, source=shorten(each.source, room)) for each in rows])
+    return table.text()
+
+
+def _odd_ones(rows: Sequence[Row]) -> RankSet:
+    """Ranks to be seen at once: in trouble, or few that do something else than most."""
+    counts = Counter(each.doing for each in rows)
+    most = max(counts.values(), default=0)
+    return RankSet.of(
+        each.rank
+        for each in rows
+        if each.is_odd or (most > len(rows) / 2 and counts[each.doing] <= len(rows) // 4)
+    )
+
+
 def _table(rows: Sequence[Row], *, is_folded: bool = True, is_live: bool = False) -> Table:
     """What is the same everywhere, and says nothing, has no column."""
+    odd = _odd_ones(rows)
     groups = [[each] for each in rows]
     if is_folded and len(rows) > MAX_ROWS:
         by_doing: dict[object, list[Row]] = {}
         for each in rows:
             by_doing.setdefault(each.doing, []).append(each)
-        groups = sorted(by_doing.values(), key=lambda group: (not group[0].is_odd, group[0].rank))
+        groups = sorted(
+            by_doing.values(), key=lambda group: (group[0].rank not in odd, group[0].rank)
+        )
     has_places = is_live or any(each.place for each in rows)
     has_collectives = is_live or any(each.collective for each in rows)
     has_memory = any(each.memory_bytes for each in rows)
@@ -282,9 +307,11 @@ def _table(rows: Sequence[Row], *, is_folded: bool = True, is_live: bool = False
         ranks = RankSet.of(each.rank for each in group)
         line = [
             Cell(str(ranks), is_bold=True, colour=colour_of(ranks)),
-            Cell(first.state, is_bold=first.is_odd),
+            Cell(first.state, is_bold=first.rank in odd),
         ]
-        line += [Cell(first.place, code=shorten(first.source, _MAX_SOURCE))] if has_places else []
+        if has_places:
+            source = shorten(first.source, _MAX_SOURCE)
+            line.append(Cell(first.place, code=source, is_bold=first.rank in odd))
         line += [Cell(_told_collective(group))] if has_collectives else []
         line += [Cell(_range([each.memory_bytes for each in group]))] if has_memory else []
         line += [Cell(_range([each.gpu_bytes for each in group], zero="0"))] if has_gpu else []

@@ -66,7 +66,7 @@ def test_long_output_is_folded_and_rank_by_rank_is_one_click_away(kernel: Kernel
 
 def test_out(kernel: Kernel):
     ranks = kernel.ok("%%ddp --out ranks\nprint('x', rank)\nrank + 1").page
-    assert [each.text for each in ranks] == ["--- rank 0\nx 0\nOut: 1", "--- rank 1\nx 1\nOut: 2"]
+    assert [each.text for each in ranks] == ["--- rank 0\nx 0\nOut: 1\n--- rank 1\nx 1\nOut: 2"]
     quiet = kernel.ok("%%ddp --out quiet\nprint('x', rank)\nrank + 1").page
     assert quiet[0].text == "[0]   Out: 1\n[1]   Out: 2\n"
     assert quiet[1].text.startswith("not shown (--out quiet): 8 B of text, which is in /")

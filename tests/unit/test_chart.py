@@ -111,6 +111,19 @@ def test_text():
     assert all(len(line) <= 100 for line in lines)
 
 
+def test_text_of_many_ranks_has_the_late_one():
+    ranks = recorders(40)
+    group = GroupInfo(pg_id="w", name="0", ranks=tuple(range(40)))
+    for step in range(5):
+        for recorder in ranks:  # each comes at a time of its own
+            at = step * 100 + (60 if recorder.rank == 33 else recorder.rank)
+            recorder.collective(at=at, end=step * 100 + 70, group=group)
+    text = chart.timeline(rows(by_rank(ranks), {"w": group}), "timeline")["text/plain"]
+    assert "rank 33 always came last" in text
+    assert "\nrank 33 " in text
+    assert "more rows; -r RANKS chooses" in text
+
+
 def test_only_some_ranks():
     bundle = chart.timeline(training(), "timeline", RankSet.of([1]))
     assert "rank 1 " in bundle["text/plain"]

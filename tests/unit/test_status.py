@@ -130,6 +130,20 @@ def test_many_ranks_are_one_row_and_the_odd_one_comes_first():
     assert html.count(">63<") == 1  # each rank is one click away
 
 
+def test_the_source_gives_way_to_numbers_and_few_odd_ranks_are_bold():
+    rows = [
+        Row(rank, "waits", "cell [4], line 6", "x" * 70, "all_reduce #7", "for 3.2 s", 10**8, pid=9)
+        for rank in range(8)
+    ]
+    rows[5] = Row(5, "runs", "cell [4], line 5", "time.sleep(60)", memory_bytes=10**8, pid=9)
+    lines = text_of(rows)
+    assert all(len(line) <= 100 for line in lines)
+    assert lines[2].endswith("100 MB    9")
+    html = Survey("pool", rows, [], []).bundle()["text/html"]
+    assert "<b>runs</b>" in html
+    assert "<b>waits</b>" not in html
+
+
 # --- colours -------------------------------------------------------------------------------------
 
 
