@@ -4,18 +4,23 @@ Runs in: the notebook's process; blocks are made by the thread that shows a cell
 hub thread too, under the lock of the relay.
 
 The first widget of its kind that each rank shows in a cell is a row of one block, the second of
-another. A block is a widget itself, put together in the front end from those of the ranks. When all
-that it shows has finished, or the ranks are gone, static text takes its place.
+another; one that is closed makes room for the next. A block is a widget itself, put together in the
+front end from those of the ranks. When all that it shows has finished, or the ranks are gone, static
+text takes its place.
 """
 
 import html
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nbddp.notebook import remains
+from nbddp.notebook.colours import colour_of
+from nbddp.notebook.folded import PRE_STYLE
 from nbddp.notebook.remains import WIDGET_ID_SUFFIX, WIDGET_MIME
 from nbddp.notebook.shown import Labels, Rich
-from nbddp.notebook.sinks import QUIET_STYLE, Sink
+from nbddp.notebook.sinks import Sink
+from nbddp.wire.ranks import RankSet
 
 if TYPE_CHECKING:
     from nbddp.notebook.comms import Relay
@@ -61,9 +66,8 @@ class Block:
         if self._labels is None:
             self._root_id = model_id
             return
-        label = html.escape(self._labels.of((rank,)))
         open_model = self._relay.open_model
-        text = {"value": f'<pre style="{QUIET_STYLE}">{label}</pre>'}
+        text = {"value": _label(self._labels, rank)["text/html"]}
         text_id = open_model("controls", "HTML", text, self._parent)
         children = [f"{_REFERENCE}{text_id}", f"{_REFERENCE}{model_id}"]
         if not self._layout_id:
@@ -71,11 +75,30 @@ class Block:
             self._layout_id = open_model("base", "Layout", layout, self._parent)
         state = {"children": children, "layout": _REFERENCE + self._layout_id}
         row.own_ids = (open_model("controls", "HBox", state, self._parent), text_id)
-        rows = {"children": [_REFERENCE + each.top_id for each in self._rows]}
         if self._root_id:
-            self._relay.update_soon(self._root_id, rows)
+            self._show_rows()
         else:
+            rows = {"children": [_REFERENCE + row.top_id]}
             self._root_id = open_model("controls", "VBox", rows, self._parent)
+
+    def _show_rows(self) -> None:
+        rows = {"children": [_REFERENCE + each.top_id for each in self._rows]}
+        self._relay.update_soon(self._root_id, rows)
+
+    def has_room_for(self, rank: int) -> bool:
+        """Whether ``rank`` has no widget here; what was closed makes room."""
+        return self in self._relay.blocks and all(row.rank != rank for row in self._rows)
+
+    def drop(self, model_id: str) -> None:
+        """A rank has closed a widget: nothing is to be seen of it."""
+        gone = [row for row in self._rows if row.model_id == model_id and row.left is None]
+        if not gone:
+            return
+        self._rows = [row for row in self._rows if row not in gone]
+        if self._labels is not None:
+            self._show_rows()
+            for own_id in (each for row in gone for each in row.own_ids):
+                self._relay.close_model(own_id)
 
     def bundle(self) -> dict[str, Any]:
         """The widget, and what readers get who cannot show it."""
@@ -107,7 +130,7 @@ class Block:
             row.left, row.images = self._text(row), self._images(row)
             if row.own_ids:
                 left = html.escape(row.left)
-                text = {"value": f'<pre style="{QUIET_STYLE}">{left}</pre>'}
+                text = {"value": f'<pre style="{PRE_STYLE}">{left}</pre>'}
                 left_id = self._relay.open_model("controls", "HTML", text, self._parent)
                 children = [_REFERENCE + row.own_ids[1], _REFERENCE + left_id]
                 self._relay.update_model(row.own_ids[0], {"children": children})
@@ -165,7 +188,6 @@ class Blocks:
         self._round = 0  # so often everything was cleared
         self._blocks: dict[tuple[str, int], Block] = {}  # by kind, and how many came before
         self._singles: dict[str, Block] = {}  # by the display id that the user gave
-        self._count: dict[tuple[int, str], int] = {}  # by rank and kind
 
     def show(self, rich: Rich) -> bool:
         """Show a widget; False: it is none, or none that the front end knows."""
@@ -186,12 +208,13 @@ class Blocks:
             if own_id is not None or not self._labels:
                 self._show_single(rich, own_id, rank, model_id, plain)
                 return True
-            number = self._count.get((rank, model.kind), 0)
-            self._count[rank, model.kind] = number + 1
-            block = self._blocks.get((model.kind, number))
-            if block is not None:
-                block.add(rank, model_id, plain)
-                return True
+            for number in itertools.count():
+                block = self._blocks.get((model.kind, number))
+                if block is None:
+                    break
+                if block.has_room_for(rank):
+                    block.add(rank, model_id, plain)
+                    return True
             display_id = f"{self._scope}-{self._round}-{model.kind}-{number}"
             block = self._make(display_id, self._labels)
             self._blocks[model.kind, number] = block
@@ -222,7 +245,7 @@ class Blocks:
         with self._relay.lock:
             for block in (*self._blocks.values(), *self._singles.values()):
                 block.forget()
-        self._blocks, self._singles, self._count = {}, {}, {}
+        self._blocks, self._singles = {}, {}
         self._round += 1
 
     def end(self) -> None:
@@ -237,5 +260,5 @@ def is_named(rich: Rich) -> bool:
 
 def _label(labels: Labels, rank: int) -> dict[str, str]:
     label = labels.of((rank,)).rstrip()
-    page = f'<pre style="{QUIET_STYLE}">{html.escape(label)}</pre>'
-    return {"text/plain": label, "text/html": page}
+    text = f'<b style="color:{colour_of(RankSet.of([rank]))}">{html.escape(label)}</b>'
+    return {"text/plain": label, "text/html": f'<pre style="{PRE_STYLE}">{text}</pre>'}

@@ -114,6 +114,8 @@ class Relay:
                 self._kernel.comm_manager.register_comm(Proxy(self, event.rank, comm_id, target))
             elif event.msg_type == "comm_close":
                 self._forget(comm_id)
+                for block in self.blocks:
+                    block.drop(comm_id)
                 self.closed[comm_id] = None
                 if len(self.closed) > _REMEMBERED_MODELS:
                     del self.closed[next(iter(self.closed))]

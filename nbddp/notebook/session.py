@@ -223,9 +223,7 @@ def last_report() -> Report | None:
     return None if _current is None else _current.last_report
 
 
-def make_view(
-    pool: Pool, run: Run, *, background: bool = False, out: Out = "merged"
-) -> View:
+def make_view(pool: Pool, run: Run, *, background: bool = False, out: Out = "merged") -> View:
     """A view for a cell: in the notebook, or on the terminal."""
     on_main_thread = threading.current_thread() is threading.main_thread()
     sink = background_sink() if background else _foreground_sink()
@@ -240,7 +238,7 @@ def make_view(
         can_ask=on_main_thread and not background,
         # Not the run: a display made in one cell may be updated in another.
         display_scope=pool.pool_id,
-        widgets=_blocks(pool, run, sink),
+        widgets=_blocks(run, sink, Labels(1 if out == "ranks" else pool.world_size)),
         out=out,
     )
 
@@ -252,13 +250,13 @@ def _goes_to_front_end(sink: Sink) -> bool:
     return isinstance(sink, EarlierCellSink)
 
 
-def _blocks(pool: Pool, run: Run, sink: Sink) -> Blocks | None:
+def _blocks(run: Run, sink: Sink, labels: Labels) -> Blocks | None:
     kernel = getattr(get_ipython(), "kernel", None)
-    if _relay is None or kernel is None or pool is not _current:
+    if _relay is None or kernel is None:
         return None
     parent = kernel.get_parent()
     _relay.note_run(run.run_id, parent)
-    return Blocks(_relay, sink, Labels(pool.world_size), parent, f"nbddp-{run.run_id}")
+    return Blocks(_relay, sink, labels, parent, f"nbddp-{run.run_id}")
 
 
 def parent_id() -> str:

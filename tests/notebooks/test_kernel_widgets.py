@@ -205,6 +205,24 @@ def test_a_bar_that_was_not_to_stay_does_not(front: FrontEnd):
     assert [m.text for m in cell.page] == ["[0-1] done\n"]
 
 
+def test_bars_within_bars_take_each_other_s_place(front: FrontEnd):
+    kernel = front.kernel
+    cell = kernel.ok(
+        "%%ddp\nfrom tqdm.notebook import tqdm\n"
+        "for epoch in tqdm(range(3), desc='epochs'):\n"
+        "    for n in tqdm(range(2), desc=f'epoch {epoch}', leave=False): pass\n"
+        "    dist.barrier()"
+    )
+    blocks = [m for m in cell.of("display_data") if WIDGET in m.content["data"]]
+    assert len(blocks) <= 3  # one, or two where a rank was ahead
+    assert [m.text[:20] for m in cell.page] == ["[0]   epochs: 100%|█"]
+
+
+def test_rank_by_rank_each_widget_stands_with_its_rank(front: FrontEnd):
+    cell = front.kernel.ok(f"{SLIDER.replace('%%ddp', '%%ddp --out ranks', 1)}")
+    assert [data["text/plain"] for data in views(cell)] == ["scale: 0", "scale: 1"]
+
+
 def test_a_bar_that_an_error_stopped_stays_where_it_was(front: FrontEnd):
     cell = front.kernel.run(
         "%%ddp -r 1\nfrom tqdm.notebook import tqdm\nfor n in tqdm(range(4)): 1 / (n - 2)"
