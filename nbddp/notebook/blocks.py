@@ -4,9 +4,9 @@ Runs in: the notebook's process; blocks are made by the thread that shows a cell
 hub thread too, under the lock of the relay.
 
 The first widget of its kind that each rank shows in a cell is a row of one block, the second of
-another; one that is closed makes room for the next. A block is a widget itself, put together in the
-front end from those of the ranks. When all that it shows has finished, or the ranks are gone, static
-text takes its place.
+another; one that is closed makes room for the next. A block is a widget itself, put together in
+the front end from those of the ranks. When all that it shows has finished, or the ranks are gone,
+static text takes its place.
 """
 
 import html

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from nbddp.notebook.folded import PRE_STYLE
+
 #: How a rank shows a widget: the id of its model.
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 
@@ -32,11 +34,6 @@ _MAX_IMAGE_CHARS = 2_000_000
 _BLOCKS = re.compile(f"[█{_EIGHTHS.strip()}]+")
 _BLOCKS_STYLE = "opacity:.45"
 _ENDED_STYLES = frozenset({"success", "danger"})
-
-_PRE_STYLE = (
-    "margin:0;white-space:pre-wrap;line-height:1.4;"
-    "font-family:var(--jp-code-font-family,monospace);font-size:var(--jp-code-font-size,13px)"
-)
 
 
 @dataclass
@@ -167,7 +164,7 @@ def bundle_of(rows: Sequence[Row]) -> dict[str, str]:
 def _page(lines: Sequence[str]) -> str:
     text = html.escape("\n".join(lines), quote=False)
     text = _BLOCKS.sub(rf'<span style="{_BLOCKS_STYLE}">\g<0></span>', text)
-    return f'<pre style="{_PRE_STYLE}">{text}</pre>'
+    return f'<pre style="{PRE_STYLE}">{text}</pre>'
 
 
 def _text(  # noqa: PLR0911 - one for each kind of widget
