@@ -21,7 +21,9 @@ from tests.support.kernel import running_kernel
 REPOSITORY = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
 DEMO = REPOSITORY / "notebooks" / "00_first_cell.ipynb"
+BUILD = REPOSITORY / "notebooks" / "02_build_ddp.ipynb"
 DISAGREE = REPOSITORY / "notebooks" / "03_when_ranks_disagree.ipynb"
+TRACE = REPOSITORY / "notebooks" / "04_read_a_trace.ipynb"
 DEATH = REPOSITORY / "notebooks" / "05_a_rank_dies.ipynb"
 
 MAX_LINES_OF_A_CELL = 15
@@ -162,6 +164,34 @@ def test_is_short_enough_to_be_read(path: Path):
 @pytest.mark.parametrize("source", [committed, executed])
 def test_the_demo_learns_the_digits(source: Callable[[Path], NotebookNode]):
     assert accuracy_of(source(DEMO)) >= MIN_TEST_ACCURACY
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("source", [committed, executed])
+def test_a_ddp_of_ones_own_is_torchs(source: Callable[[Path], NotebookNode]):
+    lines = "\n".join(texts(source(BUILD))).splitlines()
+    assert lines.count("[0-1] equal to the loop by hand, in every bit: True") == 2
+    assert {
+        "network: equal on ranks 0-1",
+        "by_hand: equal on ranks 0-1",
+        "torchs: equal on ranks 0-1",
+        "[0-1] sum      0.500 of the right gradient",
+        "[0-1] weighted 1.000 of the right gradient",
+        "rank 0 of 2 has 0.5",
+        "rank 1 of 2 has 0.5",
+    } <= set(lines)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("source", [committed, executed])
+def test_the_trace_names_the_straggler(source: Callable[[Path], NotebookNode]):
+    text = "\n".join(texts(source(TRACE)))
+    assert "on rank 0 in all_reduce #2 (cell [2], line 8), rank 1 came last" in text
+    for cell, operations in ((4, 5), (15, 8)):
+        drawn = text[text.index(f"timeline of cell [{cell}]") :]
+        named = re.search(r"^rank (\d) (always )?came last.* (\d+) operations", drawn, re.MULTILINE)
+        assert named is not None
+        assert (int(named[1]), int(named[3])) == (1, operations)
 
 
 # --- the README ----------------------------------------------------------------------------------
