@@ -14,6 +14,7 @@ ROUND = ["-n", "1", "--warmup", "0"]
 TINY = {
     "bench_cell_latency": ["--ranks", "1", "--no-ipyparallel"],
     "bench_check": ["--operations", "5"],
+    "bench_diff": ["--mb", "1"],
     "bench_completion": ["--ranks", "1"],
     "bench_interrupt": ["--ranks", "2"],
     "bench_many_ranks": ["--ranks", "2", "--nodes", "2", "--per-node", "2"],
