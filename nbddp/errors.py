@@ -153,7 +153,7 @@ class MismatchError(CellError):
     """Ranks issued operations that do not match. They were freed; every variable is kept."""
 
 
-class _CollectiveError(NbddpError, RuntimeError):
+class CollectiveError(NbddpError, RuntimeError):
     """Base of what is raised in a line of the user's that called a collective."""
 
     def _render_traceback_(self) -> list[str]:
@@ -169,16 +169,16 @@ class _CollectiveError(NbddpError, RuntimeError):
         return [*lines, "", f"\x1b[31m{type(self).__name__}\x1b[39m: {self}"]
 
 
-class CollectiveAbortedError(_CollectiveError):
+class CollectiveAbortedError(CollectiveError):
     """nbddp ended the operation in which this rank was blocked. Raised on ranks.
 
     A RuntimeError, as torch's own errors of collectives are.
     """
 
 
-class CollectiveFailedError(_CollectiveError):
+class CollectiveFailedError(CollectiveError):
     """The connection to another member was lost; torch's text is below. Raised on ranks."""
 
 
-class CollectiveMismatchError(_CollectiveError):
+class CollectiveMismatchError(CollectiveError):
     """The operation does not match that of another rank; no data has moved. Raised on ranks."""

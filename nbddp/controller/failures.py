@@ -52,7 +52,8 @@ def error_of(  # noqa: PLR0911 - one for each kind of error
     found = _verdict(outcome)
     if found is not None:
         kind, tail = found
-        headline, kept = f"{_headline(kind.__name__)}: {tail[0]}", _kept(outcome)
+        headline = f"{_headline(kind.__name__)}: {tail[0]}"
+        kept = [*_handling(outcome), *_kept(outcome)]
         brief = _join([headline], kept) if _is_told_by_card(outcome) else ""
         return kind(_join(body, states, [headline, *tail[1:], *kept]), by_rank, brief=brief)
     if _is_ended_by_user(outcome):
@@ -84,6 +85,18 @@ def _verdict(outcome: RunOutcome) -> tuple[type[CellError], list[str]] | None:
         return None
     is_mismatch = finding.kind == "mismatched-collective"
     return (MismatchError if is_mismatch else DeadlockError), verdicts.finding_lines(finding)
+
+
+def _handling(outcome: RunOutcome) -> list[str]:
+    """What ranks were handling when they were freed or stopped: perhaps the real reason."""
+    ranks_by_text: dict[str, list[int]] = {}
+    for rank, result in outcome.results.items():
+        if result.error is not None and result.error.handling:
+            ranks_by_text.setdefault(result.error.handling, []).append(rank)
+    return [
+        f"  before    {RankSet.of(ranks).describe()} raised {text}, and was here while handling it"
+        for text, ranks in list(ranks_by_text.items())[:MAX_FULL]
+    ]
 
 
 def _is_told_by_card(outcome: RunOutcome) -> bool:

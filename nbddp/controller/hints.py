@@ -30,7 +30,18 @@ def suspicions(cause: Cause, words: Words) -> tuple[str, ...]:
             found = _of_creation(cause, cause.operation, words)
         case _:
             pass
-    return tuple(dict.fromkeys(found))[:_MAX_HINTS]
+    return tuple(dict.fromkeys([*_handled(cause, words), *found]))[:_MAX_HINTS]
+
+
+def _handled(cause: Cause, words: Words) -> Iterator[str]:
+    """An exception sent a rank another way than the others: into ``except`` or ``finally``."""
+    ranks_by_text: dict[str, list[Rank]] = {}
+    for rank in sorted({*cause.culprits, *cause.waiting}):
+        view = words.graph.views.get(rank)
+        if view is not None and view.handling:
+            ranks_by_text.setdefault(view.handling, []).append(rank)
+    for text, ranks in ranks_by_text.items():
+        yield f"{RankSet.of(ranks).describe()} raised {text}, and came here while handling it"
 
 
 # --- collectives ---------------------------------------------------------------------------------

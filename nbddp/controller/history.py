@@ -30,6 +30,14 @@ class RankView:
     exit_text: str = ""  #: of a dead rank: ``SIGKILL (signal 9)``
     operations: tuple[Operation, ...] = ()  #: of a silent or dead rank, as its agent has read them
     stack_text: str = ""
+    after: str = ""  #: the exception that was handled when it raised ``error``
+
+    @property
+    def handling(self) -> str:
+        """What it is, or was, handling: ``ValueError: bad batch (cell [3], line 2)``."""
+        if self.state != "running" or self.look is None:
+            return self.after
+        return next((each.handling for each in self.look.threads if each.is_main), "")
 
     @property
     def is_over(self) -> bool:

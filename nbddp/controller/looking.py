@@ -130,6 +130,7 @@ class Eyes:
             was_freed=result is not None and result.was_freed,
             mismatches=result.mismatches if result is not None else (),
             exit_text=describe_exit(exited)[0] if exited is not None else "",
+            after=error.handling if error is not None else "",
         )
 
     def silent(self, views: Views) -> RankSet:

@@ -6,12 +6,15 @@ Runs in: the rank process. Nothing here raises: an exception may have a ``__str_
 import re
 import traceback
 
+from nbddp.errors import CollectiveError
 from nbddp.wire.parts import ErrorInfo
 
 #: Longest text of an exception, and longest traceback, in characters: jupyter_server drops what
 #: is larger than a megabyte.
 _MAX_TEXT = 8_000
 _MAX_TRACEBACK = 48_000
+_MAX_HANDLING = 200
+_CELL_NAME = re.compile(r"<ipython-input-(\d+)-\w+>")
 _CELL_FILE = re.compile(r'File "<ipython-input-(\d+)-\w+>", line')
 
 
@@ -32,7 +35,47 @@ def error_info(error: BaseException | None, lines: list[str] | None = None) -> E
         ename=name,
         evalue=text,
         traceback=_cut_lines(lines or [f"{name}: {text}" if text else name]),
+        handling=_handling(error),
     )
+
+
+def _handling(error: BaseException | None) -> str:
+    """What was being handled when an operation failed: a collective in a ``finally``, for example.
+
+    ``ValueError: bad batch (cell [3], line 2)``; empty if there was nothing, or the error is not
+    one of an operation.
+    """
+    if not isinstance(error, CollectiveError):
+        return ""
+    torchs = error.__cause__
+    found = error.__context__
+    seen: set[int] = set()
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        if not (found is torchs or isinstance(found, CollectiveError | KeyboardInterrupt)):
+            return in_a_line(found)
+        torchs = found.__cause__ if isinstance(found, CollectiveError) else torchs
+        found = found.__context__
+    return ""
+
+
+def in_a_line(error: BaseException) -> str:
+    """``ValueError: bad batch (cell [3], line 2)``."""
+    first_line = safe_text(error).strip().partition("\n")[0][:_MAX_HANDLING]
+    name = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+    return name + _place(error)
+
+
+def _place(error: BaseException) -> str:
+    """`` (cell [3], line 2)``: the innermost line of a cell."""
+    place = ""
+    step = error.__traceback__
+    while step is not None:
+        cell = _CELL_NAME.match(step.tb_frame.f_code.co_filename)
+        if cell is not None:
+            place = f" (cell [{cell[1]}], line {step.tb_lineno})"
+        step = step.tb_next
+    return place
 
 
 def group_lines(error: BaseException, own_folders: tuple[str, ...]) -> list[str]:

@@ -140,6 +140,8 @@ class ThreadLook(_Part, frozen=True):
     #: Python lines, innermost first, only those outside torch, IPython and nbddp; at most 16.
     stack: tuple[Site, ...] = ()
     innermost: str = ""  #: function that runs now, whatever file: ``sleep`` is C and has no frame
+    #: The exception that it handles now: ``ValueError: bad batch (cell [3], line 2)``.
+    handling: str = ""
 
 
 #: ``running``: the cell runs. ``idle``: no cell runs. ``reforming``: groups are made again.

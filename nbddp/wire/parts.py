@@ -59,6 +59,8 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ename: str
     evalue: str
     traceback: list[str]
+    #: What the rank was handling when an operation raised this: perhaps the real reason.
+    handling: str = ""
 
 
 class ValueHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

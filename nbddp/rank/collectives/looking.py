@@ -9,10 +9,11 @@ import threading
 import time
 import types
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from nbddp.rank import torch_private
+from nbddp.rank import error_text, torch_private
 from nbddp.rank.collectives import joining
 from nbddp.rank.collectives.recorder import Recorder
 from nbddp.wire.observed import AT_BREAKPOINT, Activity, RankLook, ThreadLook, Wait
@@ -135,6 +136,7 @@ class Looking:
             and (_has(frame, _DORMANT) or _is_in(frame, _DORMANT_INSIDE)),
             stack=self._recorder.sites.stack(frame),
             innermost=_innermost(frame),
+            handling=_handling(thread.ident) if is_main else "",
         )
 
     def _pending(self, native: int, ticks_now: dict[int, int]) -> Wait | None:
@@ -156,6 +158,14 @@ class Looking:
             record_ids=tuple(operation.record_id for operation in pending),
             since_ns=max(operation.time_created_ns for operation in pending),
         )
+
+
+def _handling(ident: int | None) -> str:
+    """The exception that a thread handles now, in its ``except`` or ``finally``."""
+    found: Any = sys._current_exceptions().get(ident or 0)
+    if isinstance(found, tuple):  # before Python 3.12
+        found = found[1]
+    return "" if found is None else error_text.in_a_line(found)
 
 
 def _is_in(frame: types.FrameType, functions: tuple[tuple[str, str], ...]) -> bool:

@@ -1,0 +1,46 @@
+"""An exception that sends a rank into a collective in ``finally`` or ``except`` is named."""
+
+import pytest
+
+from nbddp.controller.pool import Pool
+from nbddp.controller.states import Judged
+from tests.support.views import run_cell
+
+_CELLS = {
+    "mismatch in finally": """
+x = torch.ones(4)
+try:
+    if rank == 1:
+        raise ValueError("the real bug")
+    dist.all_reduce(x)
+finally:
+    dist.barrier()
+""",
+    "deadlock in except": """
+x = torch.ones(4)
+def load():
+    raise ValueError("the real bug")
+try:
+    if rank == 1:
+        load()
+    dist.all_reduce(x)
+except ValueError:
+    dist.recv(x, 0)
+""",
+}
+_LINES = {"mismatch in finally": 5, "deadlock in except": 4}
+
+
+@pytest.mark.parametrize("name", _CELLS)
+def test_the_real_error_is_told(name: str, pool: Pool):
+    view = run_cell(pool, _CELLS[name], check=False)
+    place = f"ValueError: the real bug (cell [1], line {_LINES[name]})"
+    assert f"before    rank 1 raised {place}" in str(view.error)
+    [judged] = [event for event in view.events if isinstance(event, Judged)]
+    assert place in judged.report.findings[0].suspicions[0]
+
+
+def test_an_operation_that_fails_by_itself_names_nothing(pool: Pool):
+    view = run_cell(pool, "if rank == 0: dist.all_reduce(torch.ones(1))", check=False)
+    assert "DeadlockError" in str(view.error)
+    assert "before" not in str(view.error)
