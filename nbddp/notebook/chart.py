@@ -23,7 +23,7 @@ from nbddp.notebook.tables import WIDTH, duration, escape, name_ranks, shorten, 
 from nbddp.wire.ranks import RankSet
 
 #: Of the picture, as shown.
-_WIDTH_PX = 760
+_WIDTH_PX = 640
 _ROW_PX, _SMALL_ROW_PX = 20, 11  # with the gap below
 _AXIS_PX = 14
 #: Ranks that are drawn, and lines of text.
@@ -323,9 +323,10 @@ def _image(chart: Chart, told: str) -> str:
     longest = sorted(areas, key=lambda area: -area[0])[:_MAX_AREAS]
     alt = escape(f"a row of operations for each rank. {told}".strip())
     return (
-        f'<img src="data:image/png;base64,{data}" width="{_WIDTH_PX}" height="{height}" '
+        f'<div style="overflow-x:auto"><img src="data:image/png;base64,{data}" '
+        f'width="{_WIDTH_PX}" height="{height}" '
         f'style="max-width:none" alt="{alt}" usemap="#{name}">'
-        f'<map name="{name}">{"".join(area for _, area in longest)}</map>'
+        f'<map name="{name}">{"".join(area for _, area in longest)}</map></div>'
     )
 
 

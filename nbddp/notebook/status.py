@@ -6,7 +6,7 @@ Runs in: the notebook's process; `survey` asks the ranks, in any thread, also wh
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePath
 
 from nbddp.controller.history import RankView
@@ -92,7 +92,7 @@ class Survey:
             below += f'<div style="opacity:0.7;font-size:90%">{escape(logs)}</div>'
         return {
             "text/plain": "\n".join(
-                [self.headline, _text(self.rows), *notes, *([logs] if logs else [])]
+                [self.headline, table.text(), *notes, *([logs] if logs else [])]
             ),
             "text/html": (
                 f"<div><div><b>{escape(self.headline)}</b></div>{table.html()}{below}</div>"
@@ -254,16 +254,6 @@ def _name(operation: Operation) -> str:
 # --- the table -----------------------------------------------------------------------------------
 
 
-def _text(rows: Sequence[Row]) -> str:
-    """As much of the source as there is room for."""
-    table = _table(rows)
-    for room in (_MAX_SOURCE // 2, 16, 0):
-        if table.text_width() <= WIDTH:
-            break
-        table = _table([replace(each, source=shorten(each.source, room)) for each in rows])
-    return table.text()
-
-
 def _odd_ones(rows: Sequence[Row]) -> RankSet:
     """Ranks to be seen at once: in trouble, or few that do something else than most."""
     counts = Counter(each.doing for each in rows)
@@ -293,14 +283,14 @@ def _table(rows: Sequence[Row], *, is_folded: bool = True, is_live: bool = False
     has_pids = all(len(group) == 1 for group in groups)
     has_nodes = len({each.node for each in rows}) > 1
     has_devices = len({each.device for each in rows}) > 1
-    columns = [Column("rank"), Column("state", min_px=100 * is_live)]
-    columns += [Column("at", min_px=340 * is_live)] if has_places else []
+    columns = [Column("rank", row_px=24 * is_live), Column("state", min_px=80 * is_live)]
     columns += [Column("last collective", min_px=170 * is_live)] if has_collectives else []
     columns += [Column("memory", "right")] if has_memory else []
     columns += [Column("GPU memory", "right")] if has_gpu else []
     columns += [Column("pid", "right")] if has_pids else []
     columns += [Column("node", "right")] if has_nodes else []
     columns += [Column("device")] if has_devices else []
+    columns += [Column("at")] if has_places else []  # the widest, and it changes most
     lines = []
     for group in groups:
         first = group[0]
@@ -309,15 +299,15 @@ def _table(rows: Sequence[Row], *, is_folded: bool = True, is_live: bool = False
             Cell(str(ranks), is_bold=True, colour=colour_of(ranks)),
             Cell(first.state, is_bold=first.rank in odd),
         ]
-        if has_places:
-            source = shorten(first.source, _MAX_SOURCE)
-            line.append(Cell(first.place, code=source, is_bold=first.rank in odd))
         line += [Cell(_told_collective(group))] if has_collectives else []
         line += [Cell(_range([each.memory_bytes for each in group]))] if has_memory else []
         line += [Cell(_range([each.gpu_bytes for each in group], zero="0"))] if has_gpu else []
         line += [Cell(str(first.pid) if first.pid else "")] if has_pids else []
         line += [Cell(str(first.node))] if has_nodes else []
         line += [Cell(first.device)] if has_devices else []
+        if has_places:
+            source = shorten(first.source, _MAX_SOURCE)
+            line.append(Cell(first.place, code=source, is_bold=first.rank in odd))
         lines.append(line)
     return Table(columns, lines)
 

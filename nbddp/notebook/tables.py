@@ -31,6 +31,7 @@ class Column:
     title: str
     align: Literal["left", "right"] = "left"
     min_px: int = 0  #: so that bars of several columns can be compared
+    row_px: int = 0  #: least height of all rows, so that they stay where they are
 
 
 @dataclass(frozen=True)
@@ -191,6 +192,8 @@ def _field_style(column: Column, cell: Cell | None = None) -> str:
     style = f"text-align:{column.align};padding:2px 12px 2px 4px;border:none;white-space:nowrap"
     if column.min_px:
         style += f";min-width:{column.min_px}px"
+    if column.row_px:
+        style += f";height:{column.row_px}px"
     percent = 0 if cell is None else min(100, round(cell.bar * 100))
     if percent > 0:
         style += (
