@@ -26,7 +26,7 @@ from nbddp.notebook.tables import (
     size,
 )
 from nbddp.wire.messages import Peeked
-from nbddp.wire.observed import Operation, RankLook, ThreadLook
+from nbddp.wire.observed import WAITS_FOR_USER, Operation, RankLook, ThreadLook
 from nbddp.wire.ranks import RankSet
 
 #: A row for each rank up to this many; beyond, one for those that do the same.
@@ -179,6 +179,8 @@ def _state(
         case "running":
             main = _main(look)
             state = "waits" if main is not None and main.wait is not None else "runs"
+            if main is not None:
+                state = WAITS_FOR_USER.get(main.innermost, state)
         case "finished" if is_running:
             state = "finished"
         case "raised" if is_running:
@@ -283,7 +285,7 @@ def _table(rows: Sequence[Row], *, is_folded: bool = True, is_live: bool = False
     has_pids = all(len(group) == 1 for group in groups)
     has_nodes = len({each.node for each in rows}) > 1
     has_devices = len({each.device for each in rows}) > 1
-    columns = [Column("rank", row_px=24 * is_live), Column("state", min_px=80 * is_live)]
+    columns = [Column("rank", row_px=22 * is_live), Column("state", min_px=80 * is_live)]
     columns += [Column("last collective", min_px=170 * is_live)] if has_collectives else []
     columns += [Column("memory", "right")] if has_memory else []
     columns += [Column("GPU memory", "right")] if has_gpu else []

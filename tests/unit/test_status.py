@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from nbddp.controller.history import RankView
@@ -10,7 +11,7 @@ from nbddp.controller.states import Diagnosed, RankInfo
 from nbddp.notebook.colours import RANK_COLOURS
 from nbddp.notebook.status import MAX_ROWS, Row, Survey, row
 from nbddp.wire.messages import Peeked
-from nbddp.wire.observed import Operation, RankLook, ThreadLook, Wait
+from nbddp.wire.observed import AT_PROMPT, Operation, RankLook, ThreadLook, Wait
 from nbddp.wire.ranks import RankSet
 from tests.support.traces import LINE, MS, Recorder
 
@@ -68,6 +69,12 @@ def test_a_rank_that_runs():
     assert (told.state, told.place) == ("runs", "cell [4], line 6")
     assert (told.collective, told.collective_state) == ("all_reduce #1", "done")
     assert told.gpu_bytes == 5
+
+
+def test_a_rank_that_asks_the_user():
+    asking = ThreadLook(name="MainThread", is_main=True, wait=None, innermost=AT_PROMPT)
+    view = RankView(0, "running", msgspec.structs.replace(look(), threads=(asking,)))
+    assert row_of(view).state == "at a prompt"
 
 
 @pytest.mark.parametrize(
