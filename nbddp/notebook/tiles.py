@@ -26,6 +26,7 @@ _CELL_HEIGHT = 20.0
 _CELL_PADDING = 5.0
 _GAP = 13.0  # where rows or columns are left out
 _BETWEEN = 18.0
+_EDGE = 2.0  # on the left: letters are a little wider than their grid
 _LINE = 16.0
 _MAX_WIDTH = 860.0
 #: More ranks are put together where they are equal.
@@ -74,7 +75,8 @@ class Block:
             parts.append("; ".join(f"equal on {_name(group)}" for group in groups))
         missing = self.ranks - RankSet.of(tensors)
         if missing:
-            parts.append(f"not shown by {_name(missing)}")
+            verb = "reached" if stage else "shown"
+            parts.append(f"not {verb} by {_name(missing)}")
         return ", ".join(parts)
 
 
@@ -123,10 +125,10 @@ def draw(title: str, blocks: Sequence[Block], *, background: Colour | None = Non
     drawings = [_Drawing(block) for block in blocks]
     top = _LINE + 8 if title else 0.0
     width = max([text_width(title, picture.LARGE), *(each.width for each in drawings)])
-    height = top + sum(each.height for each in drawings)
-    canvas = Picture(width + 2, height, background=background)
+    height = top + sum(each.height for each in drawings) - (drawings[-1].margin if drawings else 0)
+    canvas = Picture(width + 2 * _EDGE, height, background=background)
     if title:
-        canvas.text(0, 2, title, size=picture.LARGE)
+        canvas.text(_EDGE, 2, title, size=picture.LARGE)
     for each in drawings:
         each.draw(canvas, top)
         top += each.height
@@ -159,21 +161,23 @@ class _Drawing:
             max([_CELL_HEIGHT, *(self._size(tensor)[1] for tensor in by_rank.values())])
             for _, by_rank in self.block.stages
         ]
-        self._left = max(
-            (text_width(name) + 14 for name, _ in self.block.stages if name), default=0
-        )
+        names = [name for name, _ in self.block.stages if name]
+        self._left = _EDGE + max((text_width(name) + 14 for name in names), default=0)
         room = _MAX_WIDTH - self._left + _BETWEEN
         per_row = max(1, int(room // (self._tile_width + _BETWEEN)))
         n_rows = -(-len(self._columns) // per_row)
         self._per_row = -(-len(self._columns) // n_rows)  # 8 ranks in rows of 4, not of 5 and 3
         label_height = _LINE if self._is_whole else 2 * _LINE
         self._label_height = label_height if any(labels) else 0.0
-        stages_height = sum(height + _LINE for height in self._stage_heights)
+        remarks = [self.block.remark(number) for number in range(len(self.block.stages))]
+        self._gaps = [_LINE + (8 if remark else 0) for remark in remarks]
+        stages_height = sum(self._stage_heights) + sum(self._gaps)
         self._row_height = self._label_height + stages_height + 6
         self._heading = showntext.heading(self.block.first)
         self.height = _LINE + 6 + n_rows * self._row_height + (_LINE if self._more else 0)
-        remarks = [self.block.remark(number) for number in range(len(self.block.stages))]
         tiles_width = self._per_row * (self._tile_width + _BETWEEN) - _BETWEEN
+        #: Of its height, below all that is drawn.
+        self.margin = 8.0 if remarks[-1] or self._more else _LINE + 4
         self.width = max(
             text_width(self._heading),
             self._left + tiles_width,
@@ -181,7 +185,7 @@ class _Drawing:
         )
 
     def draw(self, canvas: Picture, top: float) -> None:
-        canvas.text(0, top + 2, self._heading)
+        canvas.text(_EDGE, top + 2, self._heading)
         top += _LINE + 6
         for start in range(0, len(self._columns), self._per_row):
             columns = self._columns[start : start + self._per_row]
@@ -204,7 +208,7 @@ class _Drawing:
         top += self._label_height
         for number, (name, tensors) in enumerate(self.block.stages):
             height = self._stage_heights[number]
-            canvas.text(0, top + (min(height, _CELL_HEIGHT) - text_height()) / 2, name)
+            canvas.text(_EDGE, top + (min(height, _CELL_HEIGHT) - text_height()) / 2, name)
             for x, ranks in zip(at, columns, strict=True):
                 tensor = tensors.get(ranks.ranks[0])
                 if tensor is None:
@@ -214,7 +218,7 @@ class _Drawing:
             if with_remarks:
                 remark = self.block.remark(number)
                 canvas.text(self._left, top + height + 4, remark, size=SMALL)
-            top += height + _LINE
+            top += height + self._gaps[number]
 
     def _draw_missing(self, canvas: Picture, x: float, y: float, height: float) -> None:
         canvas.hatch(x, y, self._tile_width, height, _FAINT, gap=6)

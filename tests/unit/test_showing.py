@@ -126,7 +126,7 @@ def test_the_end_of_the_cell_draws_what_is_there():
     sink = PageSink()
     give(showing := shown(sink), call(0, torch.ones(2)), call(0, stage="opened"))
     showing.end()
-    assert "after | not shown by ranks 0-1" in sink.texts[0]
+    assert "after | not reached by ranks 0-1" in sink.texts[0]
     showing.end()
     assert sink.count == 2  # room for it, and the picture: once
 
@@ -336,7 +336,7 @@ def test_a_shard_is_drawn_in_its_place():
         "rank 0: rows 0-1   rank 1: rows 2-3",
     ]
     drawn = tiles.draw("", [block])
-    plain = tiles.draw("", [Block(RankSet.all(2), [("", tensors(whole[:2], whole[:2]))])])
+    plain = tiles.draw("", [Block(RankSet.all(2), [("", tensors(whole[:2], whole[2:]))])])
     assert drawn.height == plain.height + 2 * 20, "room for the whole tensor"
 
 
