@@ -64,7 +64,8 @@ def nothing(rank: int, question: Complete | Inspect) -> Completed | Inspected:
 
 
 def _complete(shell: RankShell, question: Complete) -> Completed | Inspected:
-    code, cursor = question.code, question.cursor
+    # What stands behind the cursor is not looked at, and would confuse IPython 8.
+    code, cursor = question.code[: question.cursor], question.cursor
     completer = shell.Completer
     # Not the dict itself: the main thread may put names into it meanwhile.
     completer.namespace = names = dict(shell.user_ns)
