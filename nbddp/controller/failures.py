@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from nbddp.controller import verdicts
 from nbddp.controller.ends import crash_site_lines, describe_exit, one_line
-from nbddp.controller.states import RankResult, RunOutcome
+from nbddp.controller.states import NO_RANKS, RankResult, RunOutcome
 from nbddp.errors import (
     CellError,
     CellInterruptedError,
@@ -129,12 +129,23 @@ def _broken(outcome: RunOutcome) -> list[str]:
     ]
 
 
-def replaced(fresh: RankSet, kept: RankSet) -> str:
-    """What it means that fresh processes have taken the place of ranks."""
+def replaced(fresh: RankSet, kept: RankSet, inside: RankSet = NO_RANKS) -> str:
+    """What it means that fresh processes have taken the place of ranks.
+
+    ``inside`` have not left their cell: before that the process groups cannot be formed again.
+    """
     if not kept:
         return "all ranks are fresh processes: their variables are gone"
     what, whose = ("a fresh process", "its") if len(fresh) == 1 else ("fresh processes", "their")
     are = "is" if len(fresh) == 1 else "are"
+    if inside:
+        they = "it leaves its" if len(inside) == 1 else "they leave their"
+        still = "is" if len(inside) == 1 else "are"
+        return (
+            f"{fresh.describe()} {are} {what}. {inside.describe().capitalize()} {still} still "
+            f"inside a cell: the process groups are formed again when {they} cell. Next: wait, or "
+            f"%ddp restart -r {inside}"
+        )
     return (
         f"{fresh.describe()} {are} {what}: {whose} variables are gone, those of {kept.describe()} "
         f"are kept. Next: nbddp.sync(model, optimizer, src={kept.ranks[0]}) in a cell"

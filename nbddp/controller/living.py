@@ -19,7 +19,14 @@ from nbddp.controller.hub import HubThread
 from nbddp.controller.listeners import Listeners
 from nbddp.controller.options import PoolOptions, changed
 from nbddp.controller.report import Report
-from nbddp.controller.states import NO_RANKS, Config, Configured, Diagnosed, RankInfo
+from nbddp.controller.states import (
+    NO_RANKS,
+    Config,
+    Configured,
+    Diagnosed,
+    RankInfo,
+    RankState,
+)
 from nbddp.controller.talking import Talk
 from nbddp.controller.trace import TraceRow, rows_seen
 from nbddp.controller.waiting import EarlyInterrupts
@@ -102,7 +109,10 @@ class LivingPool:
                 f"{ranks.describe()} could not be replaced: {done.failure}. "
                 "Next: %ddp restart gives a fresh pool"
             )
-        return failures.replaced(done.fresh, self.all_ranks - done.fresh)
+        machine, joining = self._hub.machine, self._hub.recovery.joining
+        inside = machine.in_state(RankState.BUSY) if joining else NO_RANKS
+        gone = machine.in_state(RankState.EXITED)
+        return failures.replaced(done.fresh, self.all_ranks - done.fresh - gone, inside)
 
     @contextmanager
     def _restarting(self) -> Iterator[None]:

@@ -53,6 +53,10 @@ class _Step(Enum):
     REFORM = auto()
 
 
+#: In the place of the ids of groups that nobody has told.
+_UNKNOWN = "?"
+
+
 class Mending:
     """One mend at a time, and what is left to be mended.
 
@@ -93,6 +97,11 @@ class Mending:
     def is_active(self) -> bool:
         """Whether a mend is going on."""
         return self._step is not _Step.NONE
+
+    @property
+    def joining(self) -> RankSet:
+        """Fresh ranks that do not have all their groups: other members are still in a cell."""
+        return RankSet.of(self._joining)
 
     @property
     def is_restarting(self) -> bool:
@@ -233,9 +242,13 @@ class Mending:
 
     def _look(self, now: float) -> list[Action]:
         """Ask the survivors which groups there are; also those that do not leave their cell."""
+        asked = self._pool.in_state(RankState.IDLE, RankState.BUSY) - RankSet.of(self._joining)
+        if not asked and self.broken and not self._pool.lost_agents:
+            # Replaced one after another, while they could not join: nobody knows the groups.
+            self._step = _Step.RESTART
+            return [*self._pool.handle(RestartRequested(), now)]
         self._step = _Step.LOOK
         self._number = self._questions.new_number()
-        asked = self._pool.in_state(RankState.IDLE, RankState.BUSY) - RankSet.of(self._joining)
         until = now + self._settings.look_timeout_s
         self._questions.ask("look", self._number, asked, until=until, then=self._looked)
         return [TellRanks(asked, Look(number=self._number))] if asked else []
@@ -252,6 +265,8 @@ class Mending:
         self._forming, self.broken = groups_to_form(
             looks, able, self.broken, forms_all=self._forms_all or bool(self._joining)
         )
+        if self._joining and not looks:
+            self.broken.add(_UNKNOWN)  # who knows them is in C code that holds the GIL
         # Torch names groups by a counter of each rank: the next one must have one name everywhere.
         counts = {looks[rank].group_count for rank in able if rank in looks}
         if not self._forming and not self._joining and len(counts) < 2:

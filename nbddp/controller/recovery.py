@@ -103,6 +103,11 @@ class RecoveryMachine:
         is_mending = self._mending.is_active or self._restarts.is_killing
         return is_mending and self.active_run_id is None
 
+    @property
+    def joining(self) -> RankSet:
+        """Fresh ranks without process groups, since other members are still in a cell."""
+        return self._mending.joining
+
     def refusal(self, ranks: RankSet) -> str | None:
         """Why these ranks cannot take a cell now; None if they can."""
         reason = self.transfer_refusal(ranks)
@@ -302,7 +307,8 @@ class RecoveryMachine:
             return actions
         if self._mending.is_active:
             respawn = was_killed or self._is_replaced(rank)
-            if self._held is None and respawn and not was_killed:
+            is_news = respawn and not was_killed and not self._mending.is_restarting
+            if self._held is None and is_news:
                 self._exits.setdefault(rank, how)
             return actions + self._mending.rank_exited(rank, how, now, respawn=respawn)
         if self.pool.phase is not Phase.UP or self._is_ending:

@@ -80,12 +80,7 @@ class Restarts:
         """The pool is whole again, or cannot be."""
         requests, self._requests = self._requests, []
         self.wanted.clear()
-        return [
-            RanksRestarted(
-                request.number, RankSet.of(set(fresh).intersection(request.ranks)), failure
-            )
-            for request in requests
-        ]
+        return [RanksRestarted(request.number, fresh, failure) for request in requests]
 
     def cancel(self, reason: str) -> list[Action]:
         """All ranks end."""

@@ -111,6 +111,23 @@ def test_a_second_interrupt_always_gives_the_prompt_back(
     assert run_cell(pool, "dist.barrier(); print('again')").texts() == {0: "again\n", 1: "again\n"}
 
 
+def test_stuck_ranks_replaced_one_after_another_have_a_process_group(
+    fresh_pool: Callable[..., Pool],
+):
+    pool = fresh_pool()
+    told: list[object] = []
+    pool.listeners.background = told.append
+    stuck = _LOCKED.format(library="PyDLL").replace("2 * rank", "2")
+    assert _interrupted(pool, stuck, presses=2).ranks("unfinished").ranks == (0, 1)
+    first = pool.restart(0)
+    assert "rank 0 is a fresh process. Rank 1 is still inside a cell" in first
+    assert "%ddp restart -r 1" in first
+    assert pool.restart(1) == "all ranks are fresh processes: their variables are gone"
+    view = run_cell(pool, "t = torch.ones(1); dist.all_reduce(t); print(t.item())")
+    assert view.texts() == {0: "2.0\n", 1: "2.0\n"}
+    assert told == []
+
+
 def test_a_rank_that_comes_back_late_can_be_used_again(fresh_pool: Callable[..., Pool]):
     pool = fresh_pool()
     outcome = _interrupted(

@@ -642,4 +642,4 @@ def test_the_last_ranks_are_replaced_by_a_whole_new_pool():
     pool.feed(RanksStopped(node=0))
     pool.feed(StoreReady(host="127.0.0.1", port=1, pid=9))
     pool.ready(0)
-    assert pool.ready(1) == [RanksRestarted(5, RankSet.of([0]))]
+    assert pool.ready(1) == [RanksRestarted(5, RankSet.all(2))]
