@@ -66,11 +66,11 @@ def browser() -> Iterator["Browser"]:
 def open_book(server: Server, browser: "Browser") -> Callable[..., Book]:
     """Opens a notebook of the server's folder; one that is not there is made."""
 
-    def opened(name: str, app: App = "lab") -> Book:
+    def opened(name: str, app: App = "lab", kernel: str = "python3") -> Book:
         page = browser.new_page(viewport={"width": 1200, "height": 900})
         book = Book(server, page, name, app)
         if not book.path.exists():
-            support.write_notebook(book.path)
+            support.write_notebook(book.path, kernel=kernel)
         return book.open()
 
     return opened
@@ -91,5 +91,13 @@ def lab_book(open_book: Callable[..., Book]) -> Iterator[Book]:
     """A notebook with a pool of two ranks in JupyterLab."""
     book = open_book("in-the-lab.ipynb")
     book.run("%load_ext nbddp\n%ddp start -n 2").wait_text("2 ranks on cpu")
+    yield book
+    book.close()
+
+
+@pytest.fixture(scope="package")
+def own_book(open_book: Callable[..., Book]) -> Iterator[Book]:
+    """A notebook in JupyterLab whose kernel is ours, with two ranks."""
+    book = open_book("own-kernel.ipynb", kernel="nbddp-2")
     yield book
     book.close()

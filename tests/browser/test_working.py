@@ -17,7 +17,7 @@ while not Path({path!r}).exists():
 
 def test_tab_completes_by_the_names_of_a_rank(lab_book: Book):
     lab_book.run("%%ddp\nclass Only:\n    inhabitant = rank\n\nonly = Only()")
-    cell = lab_book.add("%%ddp\nonly.inh")
+    cell = lab_book.add("%%ddp\nonly.inhab")
     cell.press("Tab")
     lab_book.page.locator(".jp-Completer-item").wait_for()
     lab_book.page.keyboard.press("Enter")

@@ -103,7 +103,10 @@ class Server:
 
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[Server]:
-    """A server with settings and runtime files of its own, all of it in ``folder``."""
+    """A server with settings, kernels and runtime files of its own, all of it in ``folder``.
+
+    Beside Python it has the kernel ``nbddp-2``.
+    """
     notebooks = folder / "notebooks"
     notebooks.mkdir(parents=True)
     for name, values in _SETTINGS.items():
@@ -119,6 +122,8 @@ def serving(folder: Path) -> Iterator[Server]:
         "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces"),
         "IPYTHONDIR": str(folder / "ipython"),
     }
+    install = [sys.executable, "-m", "nbddp.cli", "kernel", "install", "-n", "2", "--user"]
+    subprocess.run(install, env=env, check=True, stdout=subprocess.DEVNULL)
     command = [
         *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"),
         *("--ServerApp.ip=127.0.0.1", "--ServerApp.port=0", f"--IdentityProvider.token={_TOKEN}"),
@@ -345,12 +350,12 @@ class Book:
         poll_until(is_true, limit_s)
 
 
-def write_notebook(path: Path, *sources: str) -> None:
+def write_notebook(path: Path, *sources: str, kernel: str = "python3") -> None:
     """A notebook that was never run; with nothing in it, one empty text."""
     cells = [nbformat.v4.new_code_cell(source) for source in sources]
     cells = cells or [nbformat.v4.new_markdown_cell("")]
-    kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+    spec = {"display_name": kernel, "language": "python", "name": kernel}
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": spec})
     nbformat.write(notebook, path)
 
 

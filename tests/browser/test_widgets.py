@@ -1,0 +1,62 @@
+"""Widgets that live in ranks, in JupyterLab: seen, moved, and what is left of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support.browser import Book, strangers_copy
+from tests.support.polling import poll_until
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
+SLIDER = """%%ddp
+import ipywidgets as widgets
+
+slider = widgets.IntSlider(description='scale', value=rank)
+slider.observe(lambda change: print('moved to', change.new), 'value')
+slider"""
+BARS = """%%ddp
+import time
+from pathlib import Path
+from tqdm.notebook import tqdm
+
+for n in tqdm(range(3), desc='load', mininterval=0):
+    while n == 2 and not Path({path!r}).exists():
+        time.sleep(0.01)"""
+
+
+def test_a_slider_of_a_rank_is_moved_with_the_keys(lab_book: Book):
+    cell = lab_book.run(SLIDER)
+    handles = cell.output.locator(".noUi-handle")
+    poll_until(lambda: handles.count() == 2)
+    handles.nth(1).focus()
+    lab_book.page.keyboard.press("ArrowRight")
+    cell.wait_text("moved to 2")
+    assert lab_book.run("%%ddp\nprint(slider.value)").text == "[0]   0\n[1]   2\n"
+
+
+def test_a_rank_moves_its_slider_in_the_page(lab_book: Book):
+    cell = lab_book.run(SLIDER)
+    cell.output.locator(".noUi-handle").first.wait_for()
+    lab_book.run("%%ddp -r 0\nslider.value = 77")
+    cell.wait_text("77")
+
+
+def test_bars_move_while_the_cell_runs_and_leave_text(
+    lab_book: Book, open_book: Callable[..., Book], tmp_path: Path
+):
+    gate = tmp_path / "gate"
+    cell = lab_book.start(BARS.format(path=str(gate)))
+    try:
+        bars = cell.output.locator(".jupyter-widgets .progress-bar")
+        poll_until(lambda: bars.count() == 2)
+        cell.wait_text("2/3")
+    finally:
+        gate.touch()
+    cell.wait_done()
+    poll_until(lambda: cell.text.count("3/3") == 2)
+    assert all(WIDGET not in output["data"] for output in cell.outputs)
+
+    book = open_book(strangers_copy(lab_book, "bars.ipynb"))
+    copy = next(each for each in book.cells() if each.id == cell.id)
+    assert copy.text == cell.text
+    assert "Error displaying widget" not in book.page.inner_text("body")
+    book.close()
