@@ -123,7 +123,7 @@ def number_text(value: Any) -> str:
 
 
 def _texts(values: Sequence[Sequence[Any]]) -> list[list[str]]:
-    """Short, and alike in one grid: the same number of decimals, enough for the largest."""
+    """Short, and alike in one grid: so many decimals as the largest number needs."""
     floats = [value for row in values for value in row if isinstance(value, float)]
     finite = [abs(value) for value in floats if math.isfinite(value)]
     decimals: int | None = None
@@ -153,7 +153,7 @@ def _float_text(value: float, decimals: int | None) -> str:
     text = f"{value:.{decimals}f}"
     if value and float(text) == 0.0:
         return _short_exponent(f"{value:.0e}")  # it is not zero
-    return text
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _short_exponent(text: str) -> str:
