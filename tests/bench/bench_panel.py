@@ -1,8 +1,9 @@
 """What does ``%ddp status --live`` cost a running cell?
 
 A cell of many small all_reduces, which feels every microsecond that is taken from its ranks, with
-the live table and without it, in turn. Beside it what one look takes: of idle ranks, and while the
-cell runs; and what an update sends to the front end.
+the live table and without it, in turn. Beside it what one look takes: of idle ranks, while the cell
+runs, and in processor time of all processes together, which other work on the machine does not
+change much; and what an update sends to the front end.
 
 Misleading would be: a cell shorter than the second between two looks, a table that is compared
 with a run long before it, or a sink that does not get the table.
@@ -12,11 +13,13 @@ import contextlib
 import io
 import time
 
+import psutil
+
 import nbddp
 from nbddp.controller.pool import CellOptions, Pool
 from nbddp.notebook import status
 from nbddp.notebook.panel import Panel
-from tests.bench.common import Report, interleaved, ms, parser, timed
+from tests.bench.common import Report, descendants, interleaved, ms, parser, timed
 from tests.support.sinks import PageSink
 from tests.support.views import RecordingView
 
@@ -59,6 +62,19 @@ def looks(pool: Pool, seconds: float, pauses: int) -> list[float]:
     return found
 
 
+def processor_s(looks: int, pool: Pool) -> float:
+    """Of one look, in all processes: the notebook's, the agent's, the ranks'."""
+
+    def used() -> float:
+        processes = [psutil.Process(), *map(psutil.Process, descendants())]
+        return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+    before = used()
+    for _ in range(looks):
+        status.survey(pool).bundle()
+    return (used() - before) / looks
+
+
 def main() -> None:
     arguments = parser(__doc__, rounds=5, warmup=1)
     arguments.add_argument("--ranks", type=int, default=4)
@@ -76,11 +92,15 @@ def main() -> None:
             chosen.warmup,
         )
         idle = [timed(lambda: status.survey(pool).bundle())() for _ in range(20 * chosen.n)]
+        processor = [processor_s(100, pool) for _ in range(chosen.n)]
         busy = looks(pool, chosen.seconds, 4 * chosen.n)
     without = report.add("all_reduce, no table", "us", samples["without"])
     live = report.add("all_reduce, live table", "us", samples["with"])
     report.add("a look, idle ranks", "ms", ms(idle))
     report.add("a look, busy ranks", "ms", ms(busy))
+    used = report.add("a look, processor time of all", "ms", ms(processor))
+    share = used.median / 10 / chosen.ranks  # percent of a second, for each rank
+    report.at_most("of a core for each rank, at one look a second", share, "%", 0.5)
     report.notes["bytes of an update"] = round(page.sent_bytes / page.messages)
     slower = 100 * (live.median / without.median - 1)
     report.at_most("a running cell is slower by", slower, "%", 2)
