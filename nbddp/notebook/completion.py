@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from IPython.core.completer import (
     CompletionContext,
@@ -21,6 +21,7 @@ from IPython.core.completer import (
     SimpleMatcherResult,
     context_matcher,
 )
+from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 from msgspec.structs import replace
 
@@ -28,6 +29,7 @@ from nbddp.controller.states import RankState
 from nbddp.errors import BadOptionError
 from nbddp.notebook import commands, session
 from nbddp.wire.messages import Completed, Inspected
+from nbddp.wire.parts import Device, InitMethod
 from nbddp.wire.ranks import RankSet
 
 #: A rank that has not answered by then is not waited for.
@@ -38,8 +40,16 @@ _CELL_LINE = re.compile(r"\s*%%ddp(?=\s|\Z)(?P<words>[^\n]*)(?P<end>\n|\Z)")
 _LINE = re.compile(r"\s*(?:[\w, ]+=\s*)?%ddp(?:[ \t]+(?P<words>.*))?\Z")
 _VERB_IN_HELP = re.compile(r"(?:\w+ = )?(?P<name>%%?ddp(?: \w+)?)(?P<rest>.*)")
 _OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
-#: ``--out merged|ranks`` and ``name=VALUE``: what may stand behind an option.
-_CHOICE = re.compile(r"(?P<option>--[a-z][\w-]*) (?P<values>\w+(?:\|\w+)+)")
+#: What may stand behind a word.
+_VALUES: dict[str, tuple[str, ...]] = {
+    "--out": get_args(commands.Out),
+    "--backend": ("auto", "gloo", "nccl"),
+    "--device": get_args(Device),
+    "--init": get_args(InitMethod),
+    "--live": ("off",),
+}
+#: Verbs that take names of variables of the ranks.
+_RANKS_NAMES = frozenset({"%ddp pull", "%ddp vars", "%ddp diff"})
 _TYPES_KEY = "_jupyter_types_experimental"
 
 
@@ -149,9 +159,12 @@ def _complete_line(line: str, magic: str, cursor: int) -> Completed | None:
         legal = [*commands.VERBS]
     else:
         name = magic if magic == "%%ddp" else f"{magic} {before[0]}"
-        if name in ("%ddp push", "%ddp pull") and not word.startswith("-"):
-            return None  # names of variables
-        legal = _legal_words(name, before)
+        if name == "%ddp push" and not word.startswith("-"):
+            legal = sorted(_own_names())
+        elif name in _RANKS_NAMES and not word.startswith("-"):
+            return _complete_name(word, cursor - len(word))
+        else:
+            legal = _legal_words(name, before)
     matches = tuple(each for each in legal if each.startswith(word))
     start = cursor - len(word)
     types = [
@@ -163,16 +176,34 @@ def _complete_line(line: str, magic: str, cursor: int) -> Completed | None:
     )
 
 
+def _own_names() -> list[str]:
+    """Variables of the notebook."""
+    shell = get_ipython()
+    hidden = {} if shell is None else shell.user_ns_hidden
+    names = {} if shell is None else shell.user_ns
+    return [name for name in names if name not in hidden and not name.startswith("_")]
+
+
+def _complete_name(word: str, start: int) -> Completed | None:
+    rank = _rank_of(Body(0))
+    if rank is None:
+        return None
+    answer = session.pool().talk.complete(rank, word, len(word), LIMIT_S)
+    return None if answer is None else _shifted(answer, start)
+
+
 def _legal_words(name: str, before: list[str]) -> list[str]:
     """What may come next on the line of ``name``, behind the words ``before``."""
     if name == "%ddp config":
         return [f"{key}={each}" for key, values in commands.LEGAL_CONFIG.items() for each in values]
-    lines = list(_help_of(name))
     last = before[-1] if before else ""
-    for line in lines:
-        choice = _CHOICE.search(line)
-        if choice is not None and choice["option"] == last:
-            return choice["values"].split("|")
+    if name == "%ddp auto":
+        if last == "auto":
+            return ["on", "off"]
+        name = "%%ddp"  # whose options it takes
+    if last in _VALUES:
+        return [*_VALUES[last]]
+    lines = list(_help_of(name))
     found = [option for line in lines for option in _OPTION.findall(line.partition("  ")[0])]
     if "-r" in found:
         found.append("--ranks")
