@@ -21,6 +21,10 @@ ENV_PREFIX = "NBDDP_"
 POOL_ID_ENV = "NBDDP_POOL_ID"
 #: Names the rank to which a process belongs, for the processes that a rank starts.
 RANK_MARK_ENV = "NBDDP_RANK_MARK"
+#: In a pool's folder: which kernel has it, for ``nbddp console``.
+NOTEBOOK_WORD = "notebook.json"
+#: How the names of displays begin that are empty in the end, such as the progress line.
+LIVE_PREFIX = "nbddp-live-"
 #: More modules for the fork server, with commas: ``torch._dynamo`` saves each rank what the first
 #: DistributedDataParallel or optimizer loads. They must start no thread and not touch CUDA.
 PRELOAD_ENV = "NBDDP_PRELOAD"

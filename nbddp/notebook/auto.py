@@ -112,7 +112,7 @@ class AutoMode:
         code = self._source("".join(lines))
         if code is None or not self.takes(code):
             return lines
-        return [f"get_ipython().run_cell_magic('ddp_auto', '', {code!r})\n"]
+        return [f"get_ipython().run_cell_magic('ddp_auto', {self.options!r}, {code!r})\n"]
 
     def takes(self, code: str) -> bool:
         """Whether a cell with this text runs on the ranks."""
@@ -163,9 +163,7 @@ class AutoMagics(Magics):
                 f"auto mode: {magics[0]} works in the notebook's process, the rest of the cell on "
                 f"the ranks. Nothing was run. Next: give {magics[0]} a cell of its own"
             )
-        mode = current(self.shell)
-        ddp = self.shell.find_cell_magic("ddp")
-        return ddp(mode.options or "", cell, first_line=1)
+        return self.shell.find_cell_magic("ddp")(line, cell, first_line=1)
 
     @cell_magic("local")  # type: ignore[arg-type]  # likewise
     def local(self, line: str, cell: str) -> None:
@@ -174,8 +172,9 @@ class AutoMagics(Magics):
 
 
 def install(shell: InteractiveShell) -> None:
-    """Make ``%%local`` and ``%ddp auto`` known; the mode is off."""
-    uninstall(shell)
+    """Make ``%%local`` and ``%ddp auto`` known; the mode is off, unless it is on already."""
+    if any(isinstance(found, AutoMode) for found in shell.input_transformers_cleanup):
+        return  # a kernel of our own, in which somebody loads nbddp once more
     mode = AutoMode(shell)
     shell.input_transformers_cleanup.insert(0, mode)
     shell.register_magics(AutoMagics)

@@ -3,12 +3,14 @@
 Runs in: the notebook's process.
 """
 
+import json
 import os
 import sys
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from IPython.core.getipython import get_ipython
@@ -29,7 +31,7 @@ from nbddp.notebook.panel import Panel
 from nbddp.notebook.shown import Labels
 from nbddp.notebook.sinks import CellSink, EarlierCellSink, Sink, TerminalSink
 from nbddp.notebook.view import View
-from nbddp.settings import Settings
+from nbddp.settings import LIVE_PREFIX, NOTEBOOK_WORD, Settings
 from nbddp.wire.messages import RankExited
 
 _current: Pool | None = None
@@ -119,6 +121,7 @@ def start(
         if living is None:
             _current = Pool(options, Settings.from_env(), make_view, syntax.check_source)
             _listen(_current)
+            _leave_word(_current)
             return _current
     finally:
         _start_lock.release()
@@ -162,6 +165,22 @@ def await_start() -> None:
     """Wait for what `start_soon` has begun."""
     if _starter is not None and _starter is not threading.current_thread():
         _starter.join()
+
+
+def _leave_word(pool: Pool) -> None:
+    """Tell ``nbddp console`` of the kernel, in the folder that only this user can enter."""
+    app = getattr(getattr(get_ipython(), "kernel", None), "parent", None)
+    if app is None:
+        return
+    word = {
+        "world_size": pool.world_size,
+        "pid": os.getpid(),
+        "cwd": str(Path.cwd()),
+        "connection_file": app.abs_connection_file,
+    }
+    with suppress(OSError):  # only the console needs it
+        folder = Path(pool.log_path_by_rank[0]).parent
+        (folder / NOTEBOOK_WORD).write_text(json.dumps(word), encoding="utf-8")
 
 
 def _listen(pool: Pool) -> None:
@@ -305,4 +324,4 @@ def background_sink() -> Sink:
 
 
 def _new_live_id() -> str:
-    return f"nbddp-live-{uuid.uuid4().hex[:12]}"
+    return f"{LIVE_PREFIX}{uuid.uuid4().hex[:12]}"

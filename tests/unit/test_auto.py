@@ -194,6 +194,12 @@ def test_installing_twice_is_installing_once(shell: InteractiveShell):
     assert len(found) == 1
 
 
+def test_loading_once_more_leaves_the_mode_as_it_is(shell: InteractiveShell):
+    auto.switch(shell, ["on"])
+    auto.install(shell)
+    assert is_sent(shell, "x")
+
+
 def test_uninstalling_leaves_nothing(shell: InteractiveShell):
     auto.switch(shell, ["on"])
     auto.uninstall(shell)

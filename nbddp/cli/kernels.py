@@ -1,8 +1,4 @@
-"""``nbddp ...`` on a command line.
-
-    nbddp kernel install -n 4     add "Python (nbddp, 4 ranks)" to Jupyter
-    nbddp kernel list             what was added
-    nbddp kernel remove NAME      take it away again
+"""``nbddp kernel``: kernels of nbddp's own, where Jupyter finds them.
 
 Runs in: a process of its own, which ends at once.
 """
@@ -13,13 +9,12 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nbddp.controller.options import PoolOptions
-from nbddp.errors import BadOptionError, NbddpError
+from nbddp.errors import BadOptionError
 
 #: Marks our kernels in ``kernel.json``.
 _MARK = "nbddp"
@@ -35,24 +30,8 @@ class Installed:
     folder: str
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    """Do what the command line says; gives the exit status."""
-    found = _parser().parse_args(words)
-    try:
-        lines: list[str] = found.run(found)
-    except (NbddpError, OSError) as error:
-        sys.stderr.write(f"nbddp: {error}\n")
-        return 1
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nbddp", description="A notebook as the front of a living torch.distributed job."
-    )
-    parser.set_defaults(run=lambda _: parser.format_help().splitlines())
-    commands = parser.add_subparsers(title="commands", metavar="")
+def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Make ``nbddp kernel`` known."""
     kernel = commands.add_parser(
         "kernel", help="a Jupyter kernel all of whose cells are distributed"
     )
@@ -64,7 +43,6 @@ def _parser() -> argparse.ArgumentParser:
     remove = actions.add_parser("remove", help="take one away")
     remove.add_argument("name", nargs="?", help="as `nbddp kernel list` shows it")
     remove.set_defaults(run=_remove)
-    return parser
 
 
 def _add_install(parser: argparse.ArgumentParser) -> None:
@@ -196,7 +174,3 @@ def _installed() -> list[Installed]:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

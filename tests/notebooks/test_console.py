@@ -1,0 +1,94 @@
+"""`nbddp console`: a terminal on one rank of the pool of a notebook."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from nbddp.cli import console
+from nbddp.errors import NoPoolError
+from tests.support.kernel import Kernel, running_kernel
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="nbk-", dir="/tmp") as name:
+        yield name
+
+
+@pytest.fixture(scope="module")
+def own(folder: str) -> Iterator[Kernel]:
+    with running_kernel(TMPDIR=folder) as kernel:
+        kernel.ok("%load_ext nbddp")
+        kernel.ok("%ddp start -n 2")
+        kernel.ok("%%ddp\nsecret = f'of rank {rank}'")
+        yield kernel
+
+
+@pytest.fixture
+def terminal(own: Kernel, folder: str) -> Iterator["pexpect.spawn[str]"]:
+    spawned = pexpect.spawn(
+        sys.executable,
+        ["-m", "nbddp.cli", "console", "-r", "1"],
+        timeout=20,
+        encoding="utf8",
+        env={**os.environ, "TMPDIR": folder, "TERM": "dumb"},
+    )
+    spawned.expect(r"rank 1 of 2, nbddp-\w+, kernel \d+ in ")
+    spawned.expect(r"\[1\] In: ")
+    yield spawned
+    spawned.close(force=True)
+
+
+def test_cells_run_on_the_rank(own: Kernel, terminal: "pexpect.spawn[str]"):
+    terminal.sendline("secret")
+    terminal.expect(r"\[1\]   Out: 'of rank 1'")
+    terminal.expect(r"\[1\] In: ")
+    terminal.sendline("for i in range(2):")
+    terminal.expect(r"\.\.\.: ")
+    terminal.sendline("    print('line', i)")
+    terminal.sendline("")
+    terminal.expect(r"\[1\]   line 0\s+\[1\]   line 1")
+    terminal.expect(r"\[1\] In: ")
+    terminal.sendline("1 / 0")
+    terminal.expect("ZeroDivisionError")
+    terminal.expect(r"\[1\] In: ")
+    terminal.sendline("answer = input('who? ')")
+    terminal.expect(r"\[1\] who\? ")
+    terminal.sendline("me")
+    terminal.expect(r"\[1\] In: ")
+    terminal.sendline("exit")
+    terminal.expect(pexpect.EOF)
+    assert own.ok("%%ddp -r 1\nprint(answer)").lines == ["[1]   me"]
+
+
+def test_ctrl_c_ends_the_cell_and_not_the_terminal(own: Kernel, terminal: "pexpect.spawn[str]"):
+    terminal.sendline("print('begun')\nwhile True: pass")
+    terminal.sendline("")
+    terminal.expect(r"\[1\]   begun")
+    terminal.sendintr()
+    terminal.expect("CellInterruptedError")
+    terminal.expect(r"\[1\] In: ")
+    terminal.sendeof()
+    terminal.expect(pexpect.EOF)
+    assert own.ok("%%ddp\nprint(rank)").status == "ok"
+
+
+def test_pools_are_found_by_what_they_leave_and_only_while_they_live(
+    own: Kernel, folder: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", folder)
+    (found,) = console.find_pools()
+    assert (found.world_size, found.pid) == (2, own.process.pid)
+    assert Path(found.connection_file).stat().st_mode & 0o077 == 0
+    assert Path(folder, found.name).stat().st_mode & 0o077 == 0
+    assert console.choose(found.name[-4:]) == found
+    with pytest.raises(NoPoolError, match="no pool is called elsewhere"):
+        console.choose("elsewhere")
+    own.ok("%ddp stop")
+    with pytest.raises(NoPoolError, match="no notebook of yours has a pool"):
+        console.choose("")
