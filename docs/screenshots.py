@@ -18,13 +18,15 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser
 
-from tests.support.browser import Book, Server, browsing, missing, serving, write_notebook
+from tests.support.browser import Book, BookCell, Server, browsing, missing, serving, write_notebook
 
 IMAGES = Path(__file__).resolve().parent / "images"
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 RANKS = (2, 8, 64)
 #: Screenshots have few colours: this many keep the letters smooth and the files small.
 COLOURS = 128
+#: A file in the folder of the notebooks.
+GATE = "go-on"
 #: What is longer is cut.
 MAX_HEIGHT = 1000
 #: The first cell of 64 ranks on two cores takes its time.
@@ -41,7 +43,14 @@ class View:
     name: str
     source: str
     before: str = ""  #: a cell that is run first and not taken
+    until: str = ""  #: taken when this is seen, while the cell runs; it ends when there is a `GATE`
 
+
+_MODEL = (
+    "%%ddp\nfrom torch import nn\ntorch.manual_seed(0)\nmodel = nn.Linear(8, 4)\n"
+    "loss = torch.tensor(0.5)\nif rank == 1:\n    with torch.no_grad():\n"
+    "        model.weight[1, 3] += 1e-3"
+)
 
 VIEWS = (
     View(
@@ -72,6 +81,30 @@ VIEWS = (
         before="%%ddp\nfor size in (10, 1000, 100_000):\n    dist.all_reduce(torch.ones(size))\n"
         "if rank == 1:\n    torch.randn(1000, 1000).svd()\ndist.barrier()",
     ),
+    View(
+        "timeline",
+        "%ddp timeline",
+        before="%%ddp\nimport time\n\nfor step in range(5):\n"
+        "    time.sleep(0.06 if rank == 1 else 0.02)\n    dist.all_reduce(torch.ones(200_000))",
+    ),
+    View(
+        "show",
+        "%%ddp\nt = torch.arange(3.0) + rank\nwith nbddp.show(t):\n    dist.all_reduce(t)",
+    ),
+    View(
+        "diff",
+        "%ddp diff model",
+        before="%%ddp\ntorch.manual_seed(0)\nmodel = torch.nn.Linear(4, 2)\n"
+        "if rank == 1:\n    model.bias.data[0] += 1e-3",
+    ),
+    View(
+        "bars",
+        "%%ddp\nimport time\nfrom pathlib import Path\nfrom tqdm.notebook import tqdm\n\n"
+        "for n in tqdm(range(8), desc='load', mininterval=0):\n"
+        f"    while n == 2 + rank % 5 and not Path('{GATE}').exists():\n"
+        "        time.sleep(0.05)",
+        until="2/8",
+    ),
 )
 
 
@@ -86,24 +119,39 @@ def take(server: Server, browser: Browser, ranks: int, views: list[View]) -> lis
     quiet = "--env TORCH_CPP_LOG_LEVEL=ERROR"
     start = f"%load_ext nbddp\n%ddp start -n {ranks} --device cpu --threads 1 {quiet}"
     book.run(start, LIMIT_S).wait_text(f"{ranks} ranks on cpu")
+    written = []
     cells = {}
     for view in views:
         if view.before:
             book.run(view.before, LIMIT_S)
-        cells[view.name] = book.run(view.source, LIMIT_S)
+        if view.until:
+            cell = book.start(view.source).wait_text(view.until, LIMIT_S)
+            written += shoot(book, ranks, {view.name: cell})
+            gate = server.folder / GATE
+            gate.touch()
+            cell.wait_done(LIMIT_S)
+            gate.unlink()
+        else:
+            cells[view.name] = book.run(view.source, LIMIT_S)
     book.add("")  # the last cell is the active one, with a tool bar in it
+    written += shoot(book, ranks, cells)
+    book.close()
+    return written
+
+
+def shoot(book: Book, ranks: int, cells: dict[str, BookCell]) -> list[Path]:
+    """Take cells in all themes; gives the files."""
     written = []
     for theme, name in THEMES.items():
         book.command("apputils:change-theme", theme=name)
         book.wait(_IS_DRESSED, name, name)
-        for taken, cell in cells.items():
-            path = IMAGES / f"{taken}-{ranks}-{theme}.png"
+        for view, cell in cells.items():
+            path = IMAGES / f"{view}-{ranks}-{theme}.png"
             cell.screenshot(path)
             picture = Image.open(path).convert("RGB")
             cut = picture.crop((0, 0, picture.width, min(picture.height, MAX_HEIGHT)))
             cut.quantize(COLOURS).save(path, optimize=True)
             written.append(path)
-    book.close()
     return written
 
 

@@ -94,17 +94,19 @@ def _rows(expression: str, difference: LeafDifference) -> list[list[Cell]]:
     rows = []
     detail_by_group = {detail.other: detail for detail in difference.details}
     first = difference.details[0] if difference.details else None
+    has_odd = len(difference.groups[0][0]) > 1
     for number, (ranks, text) in enumerate(difference.groups[:_MAX_GROUPS]):
-        has = shorten(text, _MAX_HAVE)
         name = where if number == 0 else ""
         who = str(ranks) if len(str(ranks)) <= 24 else name_ranks(ranks, 24)
         detail = detail_by_group.get(ranks)
+        value = ""
         if number == 0 and first is not None:
-            rows.append(_row(name, who, has, "", first.values[0], ""))
+            value = first.values[0]
         elif detail is not None:
-            rows.append(_row(name, who, has, _index(detail), detail.values[1], _max_abs(detail)))
-        else:
-            rows.append(_row(name, who, has, "", "", ""))
+            value = detail.values[1]
+        index, distance = ("", "") if detail is None else (_index(detail), _max_abs(detail))
+        row = _row(name, who, shorten(text, _MAX_HAVE), index, value, distance)
+        rows.append([replace(cell, is_bold=has_odd and number > 0) for cell in row])
     more = sum(len(ranks) for ranks, _ in difference.groups[_MAX_GROUPS:])
     if more:
         rows.append(_row("", f"and {more} more", "", "", "", ""))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nbddp.notebook import picture
-from nbddp.notebook.picture import INK, SMALL, Colour, Picture, text_height, text_width
+from nbddp.notebook.picture import INK, Colour, Picture, text_height, text_width
 from nbddp.wire import showntext
 from nbddp.wire.ranks import RankSet
 from nbddp.wire.shown import Grid, TensorShown
@@ -28,6 +28,7 @@ _GAP = 13.0  # where rows or columns are left out
 _BETWEEN = 18.0
 _EDGE = 2.0  # on the left: letters are a little wider than their grid
 _LINE = 16.0
+_REMARK = 1.125  # size of what is said beside: smaller than the names
 _MAX_WIDTH = 860.0
 #: More ranks are put together where they are equal.
 MAX_COLUMNS = 8
@@ -181,7 +182,7 @@ class _Drawing:
         self.width = max(
             text_width(self._heading),
             self._left + tiles_width,
-            *(self._left + text_width(remark, SMALL) for remark in remarks),
+            *(self._left + text_width(remark, _REMARK) for remark in remarks),
         )
 
     def draw(self, canvas: Picture, top: float) -> None:
@@ -204,7 +205,7 @@ class _Drawing:
             if not self._is_whole:
                 found = (by_rank.get(ranks.ranks[0]) for _, by_rank in self.block.stages)
                 where = [showntext.place(tensor) for tensor in found if tensor is not None]
-                canvas.text(x, top + _LINE, "".join(where[:1]), size=SMALL)
+                canvas.text(x, top + _LINE, "".join(where[:1]), size=_REMARK)
         top += self._label_height
         for number, (name, tensors) in enumerate(self.block.stages):
             height = self._stage_heights[number]
@@ -217,7 +218,7 @@ class _Drawing:
                     self._draw_tensor(canvas, x, top, tensor)
             if with_remarks:
                 remark = self.block.remark(number)
-                canvas.text(self._left, top + height + 4, remark, size=SMALL)
+                canvas.text(self._left, top + height + 4, remark, size=_REMARK)
             top += height + self._gaps[number]
 
     def _draw_missing(self, canvas: Picture, x: float, y: float, height: float) -> None:
@@ -236,7 +237,7 @@ class _Drawing:
         for grid in tensor.grids:
             columns = len(grid.texts[0]) if grid.texts else 0
             gap = 0.0 if grid.column_gap is None else _GAP
-            width = max(width, columns * self.cell_width + gap, text_width(grid.label, SMALL))
+            width = max(width, columns * self.cell_width + gap, text_width(grid.label, _REMARK))
             height += len(grid.texts) * _CELL_HEIGHT + (0.0 if grid.row_gap is None else _GAP)
             height += _LINE if grid.label else 0.0
         return width, height
@@ -255,7 +256,7 @@ class _Drawing:
             canvas.text(x, y + (_CELL_HEIGHT - text_height()) / 2, showntext.lines(tensor)[0])
         for grid in tensor.grids:
             if grid.label:
-                canvas.text(x, y + 3, grid.label, size=SMALL)
+                canvas.text(x, y + 3, grid.label, size=_REMARK)
                 y += _LINE
             y = self._draw_grid(canvas, x, y, grid)
 
