@@ -91,12 +91,8 @@ VIEWS = (
         "show",
         "%%ddp\nt = torch.arange(3.0) + rank\nwith nbddp.show(t):\n    dist.all_reduce(t)",
     ),
-    View(
-        "diff",
-        "%ddp diff model",
-        before="%%ddp\ntorch.manual_seed(0)\nmodel = torch.nn.Linear(4, 2)\n"
-        "if rank == 1:\n    model.bias.data[0] += 1e-3",
-    ),
+    View("vars", "%ddp vars loss model", before=_MODEL),
+    View("diff", "%ddp diff model", before=_MODEL),
     View(
         "bars",
         "%%ddp\nimport time\nfrom pathlib import Path\nfrom tqdm.notebook import tqdm\n\n"
