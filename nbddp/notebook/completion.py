@@ -28,6 +28,7 @@ from msgspec.structs import replace
 from nbddp.controller.states import RankState
 from nbddp.errors import BadOptionError
 from nbddp.notebook import commands, session
+from nbddp.notebook.help import HELP
 from nbddp.wire.messages import Completed, Inspected
 from nbddp.wire.parts import Device, InitMethod
 from nbddp.wire.ranks import RankSet
@@ -211,9 +212,9 @@ def _legal_words(name: str, before: list[str]) -> list[str]:
 
 
 def _help_of(name: str) -> Iterator[str]:
-    """The lines of `commands.HELP` about a magic or a verb, without their indentation."""
+    """The lines of `HELP` about a magic or a verb, without their indentation."""
     is_about = False
-    for line in commands.HELP.splitlines():
+    for line in HELP.splitlines():
         headline = _VERB_IN_HELP.match(line)
         if headline is not None:
             is_about = headline["name"] == name

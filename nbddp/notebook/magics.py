@@ -15,6 +15,7 @@ from nbddp.controller.pool import CellOptions, Pool
 from nbddp.errors import BadOptionError, PoolBusyError, TransferError
 from nbddp.notebook import auto, commands, debugging, looking, observing, session, status, syntax
 from nbddp.notebook.handle import CellHandle
+from nbddp.notebook.help import HELP
 from nbddp.wire.ranks import RankSet
 
 #: Verbs that change something of the notebook, and tell it.
@@ -53,7 +54,7 @@ class DdpMagics(Magics):
             print(_TELLERS[verb](self.shell, words))  # noqa: T201 - for the reader of the notebook
             return None
         if verb == "help":
-            print(commands.HELP)  # noqa: T201 - for the reader of the notebook
+            print(HELP)  # noqa: T201 - for the reader of the notebook
             return None
         commands.expect_nothing(verb, words)
         if verb == "stop":

@@ -8,7 +8,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from nbddp.errors import BadOptionError
-from nbddp.notebook import auto, commands
+from nbddp.notebook import auto
+from nbddp.notebook.help import HELP
 
 
 @pytest.mark.parametrize(
@@ -217,5 +218,5 @@ def test_a_cell_with_a_magic_of_the_notebook_in_it_is_refused(shell: Interactive
 
 
 def test_the_help_tells_of_it():
-    assert "%ddp auto on [options]" in commands.HELP
-    assert "%%local" in commands.HELP
+    assert "%ddp auto on [options]" in HELP
+    assert "%%local" in HELP

@@ -14,6 +14,7 @@ from nbddp.notebook.commands import (
     StacksCommand,
     TraceCommand,
 )
+from nbddp.notebook.help import HELP
 
 START_DEFAULTS = {
     "nproc_per_node": 2,
@@ -143,7 +144,7 @@ def test_bad_start(line: str, words: str):
 @pytest.mark.parametrize("verb", commands.VERBS)
 def test_every_verb_is_known_and_in_the_help(verb: str):
     assert commands.split_verb(f" {verb} a 'b c' ") == (verb, ["a", "b c"])
-    assert f"%ddp {verb}" in commands.HELP
+    assert f"%ddp {verb}" in HELP
 
 
 def test_no_verb_means_help():
@@ -244,8 +245,8 @@ def test_config():
 def test_every_value_of_config_is_read_and_in_the_help(name: str):
     for value in commands.LEGAL_CONFIG[name]:
         assert commands.parse_config([f"{name}={value}"]).changes == {name: value}
-    assert f"{name}={commands.LEGAL_CONFIG[name][0]}" in commands.HELP  # the default
-    assert [value for value in commands.LEGAL_CONFIG[name] if value not in commands.HELP] == []
+    assert f"{name}={commands.LEGAL_CONFIG[name][0]}" in HELP  # the default
+    assert [value for value in commands.LEGAL_CONFIG[name] if value not in HELP] == []
 
 
 def test_the_default_of_config_comes_first():
@@ -292,7 +293,7 @@ def test_the_help_names_every_option():
     options = ["-r", "--timeout", "--async", "-n", "--trace", "--check", "--plain"]
     options += ["--cell", "--last", "--save"]
     options += [f"--{name.replace('_', '-')}" for name in START_DEFAULTS]
-    assert [option for option in options if option not in commands.HELP] == []
+    assert [option for option in options if option not in HELP] == []
 
 
 def test_a_comment_behind_the_words_is_left_out():
