@@ -18,8 +18,11 @@ class Widget:
 
     def __enter__(self) -> None: ...
 
-    def __exit__(self, *_: object) -> bool:
-        return False
+    def __exit__(self, *_: object) -> bool | None: ...
+
+
+def fail(error: BaseException) -> None:
+    raise error
 
 
 def say(text: str, file: TextIO | None = None) -> None:
@@ -129,10 +132,10 @@ def test_other_threads_print_where_they_did(
 def test_an_exception_ends_up_in_the_widget_the_stop_button_does_not(widget_class: type[Widget]):
     widget = widget_class()
     with widget:
-        raise ValueError("bad")
+        fail(ValueError("bad"))
     assert widget.outputs[0]["ename"] == "ValueError"
     with pytest.raises(KeyboardInterrupt), widget:
-        raise KeyboardInterrupt
+        fail(KeyboardInterrupt())
     assert capture.current() is None
 
 
