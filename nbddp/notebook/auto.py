@@ -110,13 +110,14 @@ class AutoMode:
         if lines and lines[0].split(maxsplit=1)[:1] == [_LOCAL]:
             return _local(lines)
         code = self._source("".join(lines))
-        if code is None or not self.takes(code):
+        options = None if code is None else self.options_for(code)
+        if options is None:
             return lines
-        return [f"get_ipython().run_cell_magic('ddp_auto', {self.options!r}, {code!r})\n"]
+        return [f"get_ipython().run_cell_magic('ddp_auto', {options!r}, {code!r})\n"]
 
-    def takes(self, code: str) -> bool:
-        """Whether a cell with this text runs on the ranks."""
-        return self.options is not None and goes_to_ranks(code)
+    def options_for(self, code: str) -> str | None:
+        """The options of ``%%ddp`` with which this cell runs on the ranks; None: it does not."""
+        return self.options if self.options is not None and goes_to_ranks(code) else None
 
     def describe(self) -> str:
         """For the reader."""
@@ -178,7 +179,7 @@ def install(shell: InteractiveShell) -> None:
     mode = AutoMode(shell)
     shell.input_transformers_cleanup.insert(0, mode)
     shell.register_magics(AutoMagics)
-    completion.is_taken_by_auto_mode = mode.takes
+    completion.options_of_auto_mode = mode.options_for
 
 
 def uninstall(shell: InteractiveShell) -> None:

@@ -62,13 +62,14 @@ class Body:
     words: str = ""  #: behind ``%%ddp``
 
 
-def _is_never(code: str) -> bool:
+def _none(code: str) -> str | None:
     """Only ``%%ddp`` cells run on ranks."""
-    return False
+    return None
 
 
-#: Whether a cell without ``%%ddp`` runs on the ranks too. Auto mode puts its own in place.
-is_taken_by_auto_mode: Callable[[str], bool] = _is_never
+#: With which options a cell without ``%%ddp`` runs on the ranks; None: it does not. Auto mode puts
+#: its own in place.
+options_of_auto_mode: Callable[[str], str | None] = _none
 
 
 def is_distributed(code: str) -> Body | None:
@@ -77,7 +78,8 @@ def is_distributed(code: str) -> Body | None:
     if found is not None:
         # Without a line end behind it, the cursor is still on the line of the magic.
         return Body(found.end() + (not found["end"]), found["words"])
-    return Body(0) if is_taken_by_auto_mode(code) else None
+    options = options_of_auto_mode(code)
+    return None if options is None else Body(0, options)
 
 
 def complete(code: str, cursor: int) -> Completed | None:

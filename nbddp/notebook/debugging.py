@@ -16,7 +16,7 @@ from nbddp.notebook import commands, session
 from nbddp.wire.messages import DebugEvent
 
 #: A rank that computes in C answers later: then the front end is told so.
-_ANSWER_S = 25.0
+_ANSWER_S = 10.0
 #: What ranks raise because another one did, or the user stopped them.
 _CONSEQUENCES = ("Collective", "KeyboardInterrupt", "Unfinished")
 

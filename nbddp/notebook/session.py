@@ -38,6 +38,7 @@ _current: Pool | None = None
 _start_lock = threading.Lock()
 _default: PoolOptions | None = None  #: of the first pool, if `start_soon` was told
 _starter: threading.Thread | None = None
+_start_has_ended = threading.Event()  #: an interrupted `Thread.join` takes the thread for ended
 _panel: Panel | None = None
 _relay: Relay | None = None  #: of the current pool, in a notebook
 
@@ -152,8 +153,11 @@ def start_soon(arguments: dict[str, Any]) -> PoolOptions:
     global _default, _starter  # noqa: PLW0603 - likewise
 
     def run() -> None:
-        with suppress(NbddpError):
-            start(**arguments)
+        try:
+            with suppress(NbddpError):
+                start(**arguments)
+        finally:
+            _start_has_ended.set()
 
     _default = PoolOptions.checked(**arguments)
     _starter = threading.Thread(target=run, name="nbddp-start")
@@ -162,9 +166,15 @@ def start_soon(arguments: dict[str, Any]) -> PoolOptions:
 
 
 def await_start() -> None:
-    """Wait for what `start_soon` has begun."""
-    if _starter is not None and _starter is not threading.current_thread():
-        _starter.join()
+    """Wait for what `start_soon` has begun. Raises `PoolBusyError` if the user interrupts it."""
+    if _starter is None or _starter is threading.current_thread():
+        return
+    try:
+        _start_has_ended.wait()
+    except KeyboardInterrupt:
+        raise PoolBusyError(
+            "the pool is being started, and nothing was run. Next: run the cell again"
+        ) from None
 
 
 def _leave_word(pool: Pool) -> None:

@@ -91,3 +91,10 @@ def test_names_are_completed_by_those_of_the_ranks(auto_kernel: Kernel):
     while reply["parent_header"]["msg_id"] != msg_id:
         reply = auto_kernel.client.get_shell_msg(timeout=20)
     assert reply["content"]["matches"] == ["only_on_ranks"]
+
+
+def test_names_are_those_of_the_ranks_that_the_options_name(auto_kernel: Kernel):
+    auto_kernel.ok("%ddp auto on -r 1")
+    auto_kernel.ok("only_on_one = 1")
+    reply = auto_kernel.client.complete("only_on_o", reply=True, timeout=20)
+    assert reply["content"]["matches"] == ["only_on_one"]
