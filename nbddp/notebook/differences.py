@@ -118,7 +118,7 @@ def _rows(expression: str, difference: LeafDifference) -> list[list[Cell]]:
 
 def place(expression: str, path: str) -> str:
     """``model.0.weight``."""
-    simple = expression.isidentifier() or expression.endswith((")", "]")) or not path
+    simple = expression.isidentifier() or expression.endswith((")", "]", "}")) or not path
     return f"{expression}{path}" if simple else f"({expression}){path}"
 
 

@@ -58,4 +58,5 @@ x = %ddp pull EXPRESSION      get a value from each rank, or from one       [-r 
 %ddp help                     this text
 
 RANKS: all, a rank, or a list such as 0,2-3. In a cell: rank, world_size, local_rank,
-local_world_size, device, torch, dist and nbddp are there already."""
+local_world_size, device, torch, dist and nbddp are there already. nbddp.show(t) draws the tensor
+of every rank, `with nbddp.show(t):` before and after a block."""

@@ -118,8 +118,7 @@ class Showing:
     def end(self) -> None:
         """The cell is over: draw what is left, with what has come."""
         for found in self._by_key.values():
-            if found.due is not None:
-                found.has_place = True
+            if found.has_place and found.due is not None:  # `--out quiet` gives it no place
                 self._draw(found)
 
     @property

@@ -52,10 +52,9 @@ def groups_of(by_rank: Mapping[int, Variable | None]) -> list[tuple[RankSet, Var
     for rank, variable in by_rank.items():
         key: object = None
         if variable is not None:
-            alike = variable.digest or f"unknown, of rank {rank}"
             # Shards and their sizes may differ, as they should.
             value = "" if variable.sharding else variable.value
-            key = replace(variable, device="", value=value, digest=alike)
+            key = replace(variable, device="", value=value)
         groups.setdefault(key, []).append(rank)
     ordered = sorted(groups.values(), key=lambda ranks: (-len(ranks), ranks[0]))
     return [(RankSet.of(ranks), by_rank[ranks[0]]) for ranks in ordered]
@@ -98,7 +97,9 @@ def _rows(name: str, by_rank: Mapping[int, Variable | None], ranks: RankSet) -> 
 def _row(name: str, ranks: str, variable: Variable | None, device: str) -> list[Cell]:
     if variable is None:
         return [Cell(name), Cell(ranks), Cell("not there"), *[Cell("")] * (len(_COLUMNS) - 3)]
-    value = f"{variable.sharding}" if variable.sharding else variable.value
+    value = variable.sharding or variable.value
+    if not variable.digest:
+        value = f"{value} (not compared)".strip()
     fields = [variable.type, variable.shape, variable.dtype, device, value]
     return [Cell(name), Cell(ranks), *map(Cell, fields)]
 

@@ -60,8 +60,8 @@ def joined(parts: list[bytes]) -> bytes:
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """Its elements in order, as bytes, where it is; copied only if they do not lie in order."""
     tensor = tensor.detach()
-    if tensor.layout is not torch.strided:
-        raise NotImplementedError(f"a tensor of layout {tensor.layout}")
+    if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        raise NotImplementedError(f"a tensor of layout {tensor.layout} on {tensor.device}")
     if tensor.is_quantized:
         tensor = tensor.int_repr()
     flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)

@@ -58,7 +58,7 @@ def parts_of(  # noqa: PLR0911 - one for each kind of value
         return _of_sequence(value)
     if isinstance(value, set | frozenset | bytearray | memoryview):
         return None
-    if (array := _as_tensor(value)) is not None:
+    if (array := as_tensor(value)) is not None:
         return iter([("", array)])
     if type(value).__module__.startswith("torch.distributed.device_mesh"):
         return None  # inside, each rank notes its own place
@@ -129,7 +129,7 @@ def _of_sequence(value: Any) -> Iterator[tuple[str, Any]] | None:
     return ((f"[{index}]", item) for index, item in enumerate(value))
 
 
-def _as_tensor(value: Any) -> torch.Tensor | None:
+def as_tensor(value: Any) -> torch.Tensor | None:
     """An array of NumPy's, in place."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, numpy.ndarray):

@@ -13,7 +13,7 @@ import torch
 
 from nbddp.rank import digests
 from nbddp.rank.grids import dtype_text, number_text
-from nbddp.rank.leaves import text_of, walk
+from nbddp.rank.leaves import as_tensor, text_of, walk
 from nbddp.rank.shell import RankShell
 from nbddp.rank.telling import forget, leaf_of, local_of
 from nbddp.wire.showntext import shape_text
@@ -111,6 +111,8 @@ def _tensor(name: str, value: torch.Tensor) -> Variable:
 def _numbers(tensor: torch.Tensor) -> str:  # noqa: PLR0911 - one for each kind of tensor
     if tensor.device.type == "meta" or tensor.layout is not torch.strided or not tensor.numel():
         return ""
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
     if tensor.numel() <= _MAX_NUMBERS:
         wide = tensor.to(torch.float64) if tensor.is_floating_point() else tensor
         texts = [number_text(value) for value in wide.reshape(-1).tolist()]
@@ -158,6 +160,8 @@ def _value_text(value: Any) -> str:  # noqa: PLR0911 - one for each kind of valu
     if isinstance(value, torch.optim.Optimizer):
         rates = dict.fromkeys(group.get("lr") for group in value.param_groups)
         return f"lr {', '.join(f'{float(rate):.3g}' for rate in rates if rate is not None)}"
+    if (array := as_tensor(value)) is not None:
+        return _numbers(array)
     if isinstance(value, Mapping):
         return _listed([repr(key) for key in list(value)[:6]], len(value))
     if isinstance(value, list | tuple | set | frozenset):

@@ -457,6 +457,13 @@ def test_a_name_that_some_ranks_do_not_have():
     assert table("3", None, "3") == [["x", "0,2", "int", "3"], ["1", "not", "there"]]
 
 
+def test_values_that_cannot_be_compared_are_not_called_different():
+    meta = Variable("m", "Tensor", shape="(3,)", device="meta")
+    text = variables.bundle({rank: Variables(found=(meta,)) for rank in range(3)}, ("m",))
+    assert "(not compared)" in text["text/plain"]
+    assert "all" in text["text/plain"]
+
+
 def test_values_that_look_alike_and_are_not():
     found = {
         rank: Variables(found=(Variable("m", "Linear", value="train", digest=str(rank == 1)),))

@@ -74,6 +74,8 @@ def test_every_kind_has_one(tensor: torch.Tensor):
 def test_what_has_no_bytes_is_refused():
     with pytest.raises(NotImplementedError, match="sparse"):
         digests.of_tensor(torch.eye(3).to_sparse())
+    with pytest.raises(NotImplementedError, match="meta"):
+        digests.of_tensor(torch.empty(3, device="meta"))
 
 
 def test_the_generator_of_the_user_is_left_alone():
