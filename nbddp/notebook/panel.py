@@ -65,7 +65,8 @@ class Panel:
                     self._show(status.survey(self._pool), update=True)
                 pause_s = max(_INTERVAL_S, _PAUSE_PER_LOOK * (time.monotonic() - began))
             if self._survey is not None:
-                self._send(self._survey, f"as of {self._changed_at}: {self._why_ended}")
+                note = f"as of {self._changed_at}: {self._why_ended}"
+                self._send(self._survey.bundle(note))
         except Exception as error:  # noqa: BLE001 - of the front end's connection; nothing is lost
             self.failure = error
 
@@ -75,8 +76,8 @@ class Panel:
             return
         self._survey, self._table = survey, table
         self._changed_at = time.strftime("%H:%M:%S")
-        self._send(survey, f"live, last change {self._changed_at}", update=update)
+        note = f"live, last change {self._changed_at}"
+        self._send(survey.bundle(note, is_live=True), update=update)
 
-    def _send(self, survey: status.Survey, note: str, *, update: bool = True) -> None:
-        bundle = survey.bundle(note, is_live=True)
+    def _send(self, bundle: dict[str, str], *, update: bool = True) -> None:
         self._sink.display(bundle, {}, self._display_id, update)

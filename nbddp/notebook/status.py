@@ -33,6 +33,7 @@ from nbddp.wire.ranks import RankSet
 MAX_ROWS = 16
 _MAX_STATE = 60
 _MAX_SOURCE = 60
+_MIN_PLACE = 36
 #: A line of a stack as `faulthandler` writes it, and the name of a cell in it.
 _FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>\S+)')
 _CELL_FILE = re.compile(r"<ipython-input-(\d+)-")
@@ -57,9 +58,9 @@ class Row:
     is_odd: bool = False  #: something is wrong with it
 
     @property
-    def doing(self) -> tuple[str, str, str, str, str, int]:
-        """Equal for ranks that do the same."""
-        return (self.state, self.place, self.source, self.collective, self.device, self.node)
+    def doing(self) -> tuple[str, str, str, str]:
+        """Equal for ranks that do the same, wherever they are."""
+        return (self.state, self.place, self.source, self.collective)
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Survey:
         logs = f"logs: {_logs(self.log_paths)}" if self.log_paths else ""
         table = _table(self.rows, is_live=is_live)
         below = "".join(f"<div>{escape(text)}</div>" for text in notes)
-        if len(self.rows) > MAX_ROWS:
+        if len(self.rows) > MAX_ROWS and not is_live:  # an update would close it again
             every = _table(self.rows, is_folded=False).html()
             below += (
                 '<details style="margin:4px 0"><summary style="opacity:0.7;cursor:pointer">'
@@ -92,7 +93,7 @@ class Survey:
             below += f'<div style="opacity:0.7;font-size:90%">{escape(logs)}</div>'
         return {
             "text/plain": "\n".join(
-                [self.headline, table.text(), *notes, *([logs] if logs else [])]
+                [self.headline, _text(self.rows), *notes, *([logs] if logs else [])]
             ),
             "text/html": (
                 f"<div><div><b>{escape(self.headline)}</b></div>{table.html()}{below}</div>"
@@ -256,6 +257,14 @@ def _name(operation: Operation) -> str:
 # --- the table -----------------------------------------------------------------------------------
 
 
+def _text(rows: Sequence[Row]) -> str:
+    """Without the columns that matter least, if the place would be cut."""
+    table = _table(rows)
+    if table.text_width(cut_last=_MIN_PLACE) > WIDTH:
+        table = _table(rows, is_lean=True)
+    return table.text()
+
+
 def _odd_ones(rows: Sequence[Row]) -> RankSet:
     """Ranks to be seen at once: in trouble, or few that do something else than most."""
     counts = Counter(each.doing for each in rows)
@@ -267,7 +276,9 @@ def _odd_ones(rows: Sequence[Row]) -> RankSet:
     )
 
 
-def _table(rows: Sequence[Row], *, is_folded: bool = True, is_live: bool = False) -> Table:
+def _table(
+    rows: Sequence[Row], *, is_folded: bool = True, is_live: bool = False, is_lean: bool = False
+) -> Table:
     """What is the same everywhere, and says nothing, has no column."""
     odd = _odd_ones(rows)
     groups = [[each] for each in rows]
@@ -282,9 +293,9 @@ def _table(rows: Sequence[Row], *, is_folded: bool = True, is_live: bool = False
     has_collectives = is_live or any(each.collective for each in rows)
     has_memory = any(each.memory_bytes for each in rows)
     has_gpu = any(each.gpu_bytes or each.device.startswith("cuda") for each in rows)
-    has_pids = all(len(group) == 1 for group in groups)
-    has_nodes = len({each.node for each in rows}) > 1
-    has_devices = len({each.device for each in rows}) > 1
+    has_pids = len(groups) == len(rows) and not is_lean
+    has_nodes = not is_lean and len({each.node for each in rows}) > 1
+    has_devices = has_pids and len({each.device for each in rows}) > 1
     columns = [Column("rank", row_px=22 * is_live), Column("state", min_px=80 * is_live)]
     columns += [Column("last collective", min_px=170 * is_live)] if has_collectives else []
     columns += [Column("memory", "right")] if has_memory else []
@@ -305,7 +316,7 @@ def _table(rows: Sequence[Row], *, is_folded: bool = True, is_live: bool = False
         line += [Cell(_range([each.memory_bytes for each in group]))] if has_memory else []
         line += [Cell(_range([each.gpu_bytes for each in group], zero="0"))] if has_gpu else []
         line += [Cell(str(first.pid) if first.pid else "")] if has_pids else []
-        line += [Cell(str(first.node))] if has_nodes else []
+        line += [Cell(str(RankSet.of(each.node for each in group)))] if has_nodes else []
         line += [Cell(first.device)] if has_devices else []
         if has_places:
             source = shorten(first.source, _MAX_SOURCE)
