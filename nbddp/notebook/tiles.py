@@ -44,9 +44,9 @@ class Block:
     stages: Sequence[tuple[str, Mapping[int, TensorShown]]]  #: name and tensor by rank
 
     @property
-    def first(self) -> TensorShown:
-        """Any of them, for what they have in common."""
-        return next(iter(next(tensors for _, tensors in self.stages if tensors).values()))
+    def tensors(self) -> list[TensorShown]:
+        """All that were shown."""
+        return [tensor for _, by_rank in self.stages for tensor in by_rank.values()]
 
     def columns(self) -> tuple[list[RankSet], int]:
         """Which ranks share a tile, and how many more have none."""
@@ -102,23 +102,23 @@ def text(title: str, blocks: Sequence[Block]) -> str:
     """The same without a picture."""
     found = [title] if title else []
     for block in blocks:
-        found.append(showntext.heading(block.first))
+        found.append(showntext.heading(block.tensors))
         columns, more = block.columns()
         for number, (name, tensors) in enumerate(block.stages):
             head = " | ".join(part for part in (name, block.remark(number)) if part)
             found += [head] if head else []
-            found += showntext.beside([_text_tile(ranks, tensors) for ranks in columns])
+            found += showntext.beside([_text_tile(ranks, tensors, block) for ranks in columns])
         if more:
             found.append(f"and {more} more ranks, each different")
     return "\n".join(found)
 
 
-def _text_tile(ranks: RankSet, tensors: Mapping[int, TensorShown]) -> list[str]:
+def _text_tile(ranks: RankSet, tensors: Mapping[int, TensorShown], block: Block) -> list[str]:
     tensor = tensors.get(ranks.ranks[0])
     if tensor is None:
         return [_name(ranks), "-"]
-    where = showntext.place(tensor)
-    return [f"{_name(ranks)}: {where}" if where else _name(ranks), *showntext.lines(tensor)]
+    own = showntext.own(tensor, block.tensors)
+    return [f"{_name(ranks)}: {own}" if own else _name(ranks), *showntext.lines(tensor)]
 
 
 def draw(title: str, blocks: Sequence[Block], *, background: Colour | None = None) -> Picture:
@@ -145,7 +145,7 @@ class _Drawing:
 
     def __post_init__(self) -> None:
         self._columns, self._more = self.block.columns()
-        tensors = [tensor for _, by_rank in self.block.stages for tensor in by_rank.values()]
+        tensors = self.block.tensors
         grids = [grid for tensor in tensors for grid in tensor.grids]
         letters = max(
             (len(text) for grid in grids for row in grid.texts for text in row), default=1
@@ -154,8 +154,8 @@ class _Drawing:
         self._low, self._high = _limits(grids)
         self._is_whole = all(_fits_whole(tensor) for tensor in tensors)
         labels = [_name(ranks) for ranks in self._columns]
-        if not self._is_whole:
-            labels += [showntext.place(tensor) for tensor in tensors]
+        owns = [self._own(tensor) for tensor in tensors]
+        labels += owns
         sizes = [self._size(tensor) for tensor in tensors]
         self._tile_width = max([text_width(label) for label in labels] + [w for w, _ in sizes])
         self._stage_heights = [
@@ -168,17 +168,17 @@ class _Drawing:
         per_row = max(1, int(room // (self._tile_width + _BETWEEN)))
         n_rows = -(-len(self._columns) // per_row)
         self._per_row = -(-len(self._columns) // n_rows)  # 8 ranks in rows of 4, not of 5 and 3
-        label_height = _LINE if self._is_whole else 2 * _LINE
+        label_height = 2 * _LINE if any(owns) else _LINE
         self._label_height = label_height if any(labels) else 0.0
         remarks = [self.block.remark(number) for number in range(len(self.block.stages))]
         self._gaps = [_LINE + (8 if remark else 0) for remark in remarks]
         stages_height = sum(self._stage_heights) + sum(self._gaps)
         self._row_height = self._label_height + stages_height + 6
-        self._heading = showntext.heading(self.block.first)
+        self._heading = showntext.heading(tensors)
         self.height = _LINE + 6 + n_rows * self._row_height + (_LINE if self._more else 0)
         tiles_width = self._per_row * (self._tile_width + _BETWEEN) - _BETWEEN
         #: Of its height, below all that is drawn.
-        self.margin = 8.0 if remarks[-1] or self._more else _LINE + 4
+        self.margin = 0.0 if self._more else 8.0 if remarks[-1] else _LINE + 4
         self.width = max(
             text_width(self._heading),
             self._left + tiles_width,
@@ -202,10 +202,9 @@ class _Drawing:
         at = [self._left + i * (self._tile_width + _BETWEEN) for i in range(len(columns))]
         for x, ranks in zip(at, columns, strict=True):
             canvas.text(x, top, _name(ranks))
-            if not self._is_whole:
-                found = (by_rank.get(ranks.ranks[0]) for _, by_rank in self.block.stages)
-                where = [showntext.place(tensor) for tensor in found if tensor is not None]
-                canvas.text(x, top + _LINE, "".join(where[:1]), size=_REMARK)
+            found = (by_rank.get(ranks.ranks[0]) for _, by_rank in self.block.stages)
+            own = [self._own(tensor) for tensor in found if tensor is not None]
+            canvas.text(x, top + _LINE, "".join(own[:1]), size=_REMARK)
         top += self._label_height
         for number, (name, tensors) in enumerate(self.block.stages):
             height = self._stage_heights[number]
@@ -224,6 +223,12 @@ class _Drawing:
     def _draw_missing(self, canvas: Picture, x: float, y: float, height: float) -> None:
         canvas.hatch(x, y, self._tile_width, height, _FAINT, gap=6)
         canvas.frame(x, y, self._tile_width, height, _FAINT)
+
+    def _own(self, tensor: TensorShown) -> str:
+        """Below the name of a rank; where a shard lies can be seen if the whole is drawn."""
+        if self._is_whole and tensor.part is not None:
+            return ""
+        return showntext.own(tensor, self.block.tensors)
 
     # --- one tensor ----------------------------------------------------------------------------
 

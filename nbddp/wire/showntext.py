@@ -16,15 +16,32 @@ def shape_text(shape: Sequence[int]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
-def heading(tensor: TensorShown) -> str:
-    """``grad  float32 (2, 4)``, and how it is sharded."""
-    words = [tensor.name] if tensor.name else []
-    words.append(f"{tensor.dtype} {shape_text(tensor.shape)}")
-    if tensor.device != "cpu":
-        words.append(f"on {tensor.device}")
-    if tensor.part is not None:
-        words.append(f"{tensor.part.placements} on mesh {tensor.part.mesh}")
-    return "  ".join(words)
+def heading(tensors: Sequence[TensorShown]) -> str:
+    """``grad  float32 (2, 4)``, how it is sharded: what those of several ranks have in common."""
+    first = tensors[0]
+    kind = [first.dtype] if _is_common(tensors, "dtype") else []
+    kind.append(shape_text(first.shape) if _is_common(tensors, "shape") else "of different shapes")
+    words = [first.name, " ".join(kind)]
+    if _is_common(tensors, "device"):
+        words.append(f"on {first.device}" if first.device != "cpu" else "")
+    else:  # of GPUs each rank has its own
+        kinds = dict.fromkeys(tensor.device.partition(":")[0] for tensor in tensors)
+        words.append(f"on {' and '.join(kinds)}")
+    if first.part is not None:
+        words.append(f"{first.part.placements} on mesh {first.part.mesh}")
+    return "  ".join(word for word in words if word)
+
+
+def own(tensor: TensorShown, tensors: Sequence[TensorShown]) -> str:
+    """What this one has that others do not: its dtype, its shape, its place in the whole."""
+    words = [] if _is_common(tensors, "dtype") else [tensor.dtype]
+    if not _is_common(tensors, "shape"):
+        words.append(shape_text(tensor.shape))
+    return " ".join([*words, place(tensor)]).strip()
+
+
+def _is_common(tensors: Sequence[TensorShown], what: str) -> bool:
+    return all(getattr(tensor, what) == getattr(tensors[0], what) for tensor in tensors)
 
 
 def place(tensor: TensorShown) -> str:
@@ -74,7 +91,7 @@ def alone(call: ShowCall) -> str:
     """What one rank shows, where nobody puts the ranks together."""
     found = [call.title] if call.title else []
     for tensor in call.tensors:
-        found += [" | ".join(part for part in (heading(tensor), place(tensor)) if part)]
+        found += [" | ".join(part for part in (heading([tensor]), place(tensor)) if part)]
         found += lines(tensor)
     return "\n".join(found)
 

@@ -255,7 +255,7 @@ def test_of_a_large_tensor_the_corners():
         "9800 9801 9802 … 9898 9899",
         "9900 9901 9902 … 9998 9999",
     ]
-    assert showntext.heading(told) == "int64 (100, 100)"
+    assert showntext.heading([told]) == "int64 (100, 100)"
 
 
 def test_of_many_slices_the_first_few():
@@ -320,6 +320,19 @@ def test_more_ranks_than_fit_are_put_together_where_they_are_equal():
     different = {rank: grids.tell(torch.tensor([rank])) for rank in range(64)}
     columns, more = Block(RankSet.all(64), [("", different)]).columns()
     assert (len(columns), more) == (8, 56)
+
+
+def test_tensors_of_different_shapes_and_devices():
+    told = tensors(torch.ones(2), torch.ones(3))
+    told[1] = msgspec.structs.replace(told[1], device="cuda:1")
+    told[0] = msgspec.structs.replace(told[0], device="cuda:0")
+    block = Block(RankSet.all(2), [("", told)])
+    assert tiles.text("", [block]).splitlines() == [
+        "t  float32 of different shapes  on cuda",
+        "rank 0: (2,)   rank 1: (3,)",
+        "1 1            1 1 1",
+    ]
+    assert tiles.draw("", [block]).height > 60
 
 
 def test_a_shard_is_drawn_in_its_place():
