@@ -57,6 +57,7 @@ class Settings:
     notebook_burst_bytes: int = 64 * 1024  #: text a cell may show at once
     notebook_bytes_per_s: int = 32 * 1024  #: text a cell may show steadily; the server drops 1 MB/s
     notebook_total_bytes: int = 1024 * 1024  #: text a cell may show in all
+    fold_output: bool = True  #: off for `jupyter console`, which shows no updates of displays
     log_limit_bytes: int = 256 * 1024 * 1024  #: of one rank; together half of the free disk
     log_dir: str = ""  #: where the logs of ranks are kept; default: the pool's own folder
     arena: bool = True  #: large values through shared memory; else in chunks over the socket

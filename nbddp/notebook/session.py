@@ -256,7 +256,7 @@ def make_view(pool: Pool, run: Run, *, background: bool = False, out: Out = "mer
     """A view for a cell: in the notebook, or on the terminal."""
     on_main_thread = threading.current_thread() is threading.main_thread()
     sink = background_sink() if background else _foreground_sink()
-    if _goes_to_front_end(sink):
+    if pool.settings.fold_output and _goes_to_front_end(sink):
         sink = FoldedSink(sink, f"nbddp-fold-{run.run_id}")
     return View(
         run,

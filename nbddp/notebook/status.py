@@ -313,8 +313,12 @@ def _table(
             Cell(first.state, is_bold=first.rank in odd),
         ]
         line += [Cell(_told_collective(group))] if has_collectives else []
-        line += [Cell(_range([each.memory_bytes for each in group]))] if has_memory else []
-        line += [Cell(_range([each.gpu_bytes for each in group], zero="0"))] if has_gpu else []
+        memory = [each.memory_bytes for each in group]
+        on_gpu = [each.gpu_bytes for each in group]
+        if is_lean:
+            memory, on_gpu = [max(memory)], [max(on_gpu)]
+        line += [Cell(_range(memory))] if has_memory else []
+        line += [Cell(_range(on_gpu, zero="0"))] if has_gpu else []
         line += [Cell(str(first.pid) if first.pid else "")] if has_pids else []
         line += [Cell(str(RankSet.of(each.node for each in group)))] if has_nodes else []
         line += [Cell(first.device)] if has_devices else []
