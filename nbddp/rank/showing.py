@@ -23,6 +23,7 @@ from nbddp.rank import grids
 from nbddp.wire import showntext
 from nbddp.wire.shown import MIME, ShowCall, Stage, TensorShown
 
+_MAX_NAME = 40
 _counts: dict[str, int] = {}
 _counted_run: str | None = None
 
@@ -109,7 +110,8 @@ def _names(frame: types.FrameType, count: int) -> list[str]:
         return [""] * count
     if any(isinstance(argument, ast.Starred) for argument in call.args):
         return [""] * count
-    return [ast.unparse(argument)[:40] for argument in call.args]
+    names = [ast.unparse(argument) for argument in call.args]
+    return [name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 2]}.." for name in names]
 
 
 def _source(frame: types.FrameType) -> str:
