@@ -120,7 +120,7 @@ class Block:
             for row in rows:
                 self._relay.retire(row.model_id)
         elif refresh and self._static() != self._shown:
-            self._relay.redisplay(self.bundle(), self.display_id, self._parent)
+            self._relay.redisplay(self.bundle(), self.display_id)
 
     def end_rank(self, rank: int) -> None:
         """The widgets of ``rank`` go: their text takes their place."""
@@ -140,7 +140,7 @@ class Block:
 
     def freeze(self) -> None:
         """Be text from now on."""
-        self._relay.redisplay(self._static(), self.display_id, self._parent)
+        self._relay.redisplay(self._static(), self.display_id)
         self.forget()
 
     def forget(self) -> None:

@@ -179,7 +179,7 @@ class CellExecutor:
         # IPython drops empty lines at the top of a cell; the reader counts them.
         blank_lines = request.code[: -len(request.code.lstrip()) or None].count("\n")
         shell.begin_cell(request.run_id, request.execution_count, request.first_line + blank_lines)
-        shell.parent_id = request.parent_id
+        shell.parent_id = request.parent_id or shell.parent_id
         self._link.is_busy = True
         self._exception = None
         if self._collectives is not None:
