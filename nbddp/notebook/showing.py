@@ -88,6 +88,8 @@ class Showing:
             found.before[event.rank] = call.tensors
         found.due = now + (_SETTLE_S if self._has_all(found) else _PATIENCE_S)
         if call.stage != "now":
+            if self._is_terminal and found.has_place and found.after and self._has_all(found):
+                self._draw(found)  # at once: what is printed next goes below it
             return None
         return msgspec.structs.replace(event, data={MIME: {"key": call.key}})
 
