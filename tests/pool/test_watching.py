@@ -131,6 +131,27 @@ def test_stacks_of_ranks_that_cannot_answer(make_node: Callable[..., Node]):
     assert node.next(Peeked, lambda e: (e.number, e.rank) == (-1, 0)).stack != ""
 
 
+def test_a_glance_tells_memory_and_sends_no_signal(make_node: Callable[..., Node]):
+    node = make_node(2)
+    handler = (
+        "import signal, time\n"
+        "signal.signal(signal.SIGUSR2, lambda *_: print('signal', flush=True))\n"
+        "kept = bytearray(b'x') * 50_000_000\n"
+        "print('there', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    node.begin(handler, 0)
+    node.next(Output, lambda e: "there" in e.text)
+    for _ in range(3):
+        number = next(_numbers)
+        node.tell(Peek(number=number, ranks=(0, 1), stack=False))
+        seen = answers(node, number, 0, 1)
+    assert seen[0].memory_bytes > seen[1].memory_bytes + 45_000_000 > 50_000_000
+    assert (seen[0].stack, seen[0].operations, seen[0].process_state) == ("", (), "S")
+    os.kill(node.pids[0], signal.SIGUSR2)
+    assert node.next(Output, lambda e: "signal" in e.text).text.count("signal") == 1
+
+
 def _all_inside(seen: dict[int, Peeked]) -> dict[int, Peeked]:
     for rank, (_, words) in _BLOCKED.items():
         assert words in seen[rank].stack

@@ -631,6 +631,21 @@ def test_plain_ranks_are_only_peeked_at():
     assert kinds(pool.answer_peeks(peeks)) == ["Diagnosed"]
 
 
+def test_a_survey_disturbs_only_ranks_that_do_not_tell():
+    pool = Pool(3)
+    del pool.looks[2]
+    pool.report = notice()
+    looks = pool.feed(DiagnoseRequested(1, last=1, survey=True))
+    assert [look.memory for _, look in requests(looks, Look)] == [True]
+    pool.answer_looks(looks)
+    peeks = pool.tick(after_s=0.4)
+    asked = [(peek.ranks, peek.stack) for _, peek in agent_requests(peeks, Peek)]
+    assert asked == [((2,), True), ((0, 1), False)]
+    [answer] = of_type(pool.answer_peeks(peeks), Diagnosed)
+    assert sorted(answer.peeks) == [0, 1, 2]
+    assert answer.report.findings == ()  # nobody has judged
+
+
 def test_two_requests_at_once():
     pool = Pool(2)
     first = pool.feed(DiagnoseRequested(1))
