@@ -66,7 +66,7 @@ class Difference:
     sharding: Mapping[str, int] = field(default_factory=dict)  #: tensors by how they are sharded
     unknown: tuple[str, ...] = ()  #: places that cannot be compared
     errors: Mapping[str, RankSet] = field(default_factory=dict)  #: why ranks have no value
-    left_out: int = 0
+    is_cut: bool = False  #: there were more values than are looked at
 
     @property
     def is_equal(self) -> bool:
@@ -84,6 +84,7 @@ class Difference:
             "bytes": self.nbytes,
             "sharding": dict(self.sharding),
             "unknown": list(self.unknown),
+            "cut": self.is_cut,
             "errors": {text: list(ranks) for text, ranks in self.errors.items()},
             "differences": [
                 {
@@ -179,7 +180,7 @@ def compare(expression: str, trees: Mapping[int, Tree]) -> Difference:
         sharding=sharding,
         unknown=tuple(unknown),
         errors={text: RankSet.of(found) for text, found in errors.items()},
-        left_out=max((tree.left_out for tree in trees.values()), default=0),
+        is_cut=any(tree.is_cut for tree in trees.values()),
     )
 
 

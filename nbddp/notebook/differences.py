@@ -170,8 +170,8 @@ def _notes(found: Difference) -> list[str]:
         first = place(found.expression, found.unknown[0])
         more = f" and {len(found.unknown) - 1} more" if len(found.unknown) > 1 else ""
         notes.append(f"cannot be compared, it holds no memory of its own: {first}{more}")
-    if found.left_out:
-        notes.append(f"{found.left_out} more values were not looked at")
+    if found.is_cut:
+        notes.append("there are more, which were not looked at")
     if any(detail.max_abs == 0 for each in found.differences for detail in each.details):
         notes.append("equal means the same bits: 0.0 is not -0.0, and there are many NaNs")
     return notes

@@ -7,6 +7,7 @@ Runs in: the rank process, main thread, between cells.
 """
 
 import ctypes
+import itertools
 import math
 import sys
 from collections.abc import Mapping
@@ -21,7 +22,8 @@ from nbddp.rank.shell import RankShell
 from nbddp.wire.showntext import shape_text
 from nbddp.wire.told import Blocks, Leaf, Tree
 
-_MAX_LEAVES = 20_000
+#: Of one value.
+MAX_LEAVES = 20_000
 _MAX_VALUE = 60
 #: The state of every generator of random numbers, unless a variable has this name.
 RNG = "rng"
@@ -115,14 +117,10 @@ def _evaluate(names: dict[str, Any], expression: str) -> Any:
 
 
 def _tree(value: Any) -> Tree:
-    found: list[Leaf] = []
-    left_out = 0
-    for path, leaf in walk(value):
-        if len(found) >= _MAX_LEAVES:
-            left_out += 1
-        else:
-            found.append(leaf_of(path, leaf))
-    return Tree(leaves=tuple(found), left_out=left_out)
+    # Not more: objects that know each other are reached on ever so many paths.
+    pairs = list(itertools.islice(walk(value), MAX_LEAVES + 1))
+    leaves = tuple(leaf_of(path, leaf) for path, leaf in pairs[:MAX_LEAVES])
+    return Tree(leaves=leaves, is_cut=len(pairs) > MAX_LEAVES)
 
 
 def _tensor_leaf(path: str, tensor: torch.Tensor) -> Leaf:

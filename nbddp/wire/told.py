@@ -30,7 +30,7 @@ class Tree:
     """All leaves of one value on one rank."""
 
     leaves: tuple[Leaf, ...] = ()
-    left_out: int = 0  #: leaves that were too many
+    is_cut: bool = False  #: there were too many leaves
     error: str = ""  #: why there is no value
 
 

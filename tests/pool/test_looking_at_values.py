@@ -155,6 +155,22 @@ def test_nothing_is_kept_and_no_collective_is_called(pool: Pool):
     assert pool.pull("gc.collect() and None or watch()") == [None, None]
 
 
+def test_objects_that_know_each_other_end(pool: Pool):
+    run_cell(
+        pool,
+        """
+class Node: pass
+nodes = [Node() for _ in range(12)]
+for node in nodes: node.name, node.others = rank, list(nodes)
+""",
+    )
+    found = pool.diff("nodes[0]")
+    assert found.is_cut
+    assert not found.is_equal
+    (by_rank,) = pool.vars("nodes").values()
+    assert [told and told["digest"] for told in by_rank.values()] == ["", ""]
+
+
 def test_a_busy_pool_refuses(pool: Pool):
     cell = begin_cell(pool, "import time\nwhile True: time.sleep(0.01)")
     try:

@@ -343,7 +343,7 @@ class FakeRanks:
             flat = digests.as_bytes(self.tensors[rank])
             pieces = flat.split(digests.BLOCK_BYTES)
             found = {
-                path: {number: bytes(pieces[number].tolist()) for number in numbers}
+                path: {number: pieces[number].numpy().tobytes() for number in numbers}
                 for path, (ranks, numbers) in wanted.items()
                 if rank in ranks
             }
