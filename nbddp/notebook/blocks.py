@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from nbddp.notebook.comms import Relay
 
 _REFERENCE = "IPY_MODEL_"
+#: Of many rows.
+_WINDOW_HEIGHT = "512px"
 
 
 @dataclass
@@ -56,6 +58,7 @@ class Block:
         self._rows: list[_Row] = []
         self._root_id = ""
         self._layout_id = ""
+        self._window_id = ""  # a layout that lets many rows be scrolled
         self._shown: dict[str, str] = {}  # the static form that goes with the widget
 
     def add(self, rank: int, model_id: str, plain: str) -> None:
@@ -71,8 +74,7 @@ class Block:
         text_id = open_model("controls", "HTML", text, self._parent)
         children = [f"{_REFERENCE}{text_id}", f"{_REFERENCE}{model_id}"]
         if not self._layout_id:
-            layout = {"_view_name": "LayoutView", "align_items": "baseline"}
-            self._layout_id = open_model("base", "Layout", layout, self._parent)
+            self._layout_id = self._open_layout(align_items="baseline", flex="0 0 auto")
         state = {"children": children, "layout": _REFERENCE + self._layout_id}
         row.own_ids = (open_model("controls", "HBox", state, self._parent), text_id)
         if self._root_id:
@@ -82,8 +84,17 @@ class Block:
             self._root_id = open_model("controls", "VBox", rows, self._parent)
 
     def _show_rows(self) -> None:
-        rows = {"children": [_REFERENCE + each.top_id for each in self._rows]}
-        self._relay.update_soon(self._root_id, rows)
+        state: dict[str, Any] = {"children": [_REFERENCE + each.top_id for each in self._rows]}
+        if len(self._rows) > remains.MAX_OPEN_ROWS:
+            if not self._window_id:
+                self._window_id = self._open_layout(max_height=_WINDOW_HEIGHT, overflow="auto")
+            state["layout"] = _REFERENCE + self._window_id
+        self._relay.update_soon(self._root_id, state)
+
+    def _open_layout(self, **state: str) -> str:
+        return self._relay.open_model(
+            "base", "Layout", {"_view_name": "LayoutView", **state}, self._parent
+        )
 
     def has_room_for(self, rank: int) -> bool:
         """Whether ``rank`` has no widget here; what was closed makes room."""
@@ -149,7 +160,7 @@ class Block:
             self._relay.blocks.remove(self)
         own = [each for row in self._rows for each in row.own_ids]
         if self._labels is not None and self._root_id:
-            own += [self._root_id, self._layout_id]
+            own += [each for each in (self._root_id, self._layout_id, self._window_id) if each]
         for model_id in own:
             self._relay.close_model(model_id)
 
@@ -259,6 +270,7 @@ def is_named(rich: Rich) -> bool:
 
 
 def _label(labels: Labels, rank: int) -> dict[str, str]:
-    label = labels.of((rank,)).rstrip()
+    width = len(labels.of((rank,))) - 2  # that of the last rank alone
+    label = f"[{rank}]".ljust(width)
     text = f'<b style="color:{colour_of(RankSet.of([rank]))}">{html.escape(label)}</b>'
-    return {"text/plain": label, "text/html": f'<pre style="{PRE_STYLE}">{text}</pre>'}
+    return {"text/plain": label.rstrip(), "text/html": f'<pre style="{PRE_STYLE}">{text}</pre>'}

@@ -10,11 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nbddp.notebook.folded import PRE_STYLE
+from nbddp.notebook.folded import PRE_STYLE, details
 
 #: How a rank shows a widget: the id of its model.
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 
+#: More rows than this are folded but for the first ones.
+MAX_OPEN_ROWS = 16
+_FIRST_ROWS = 8
 #: Ends the id of a display that would have none if it were no widget.
 WIDGET_ID_SUFFIX = "-widget"
 
@@ -148,6 +151,14 @@ def bundle_of(rows: Sequence[Row]) -> dict[str, str]:
     plain = "\n".join(line for row in rows for line in row.lines)
     if not plain:
         return {"text/plain": ""}
+    if len(rows) <= MAX_OPEN_ROWS:
+        return {"text/plain": plain, "text/html": _pages(rows)}
+    first, rest = rows[:_FIRST_ROWS], rows[_FIRST_ROWS:]
+    more = details(f"{len(rest)} more ranks", _pages(rest))
+    return {"text/plain": plain, "text/html": _pages(first) + more}
+
+
+def _pages(rows: Sequence[Row]) -> str:
     parts: list[str] = []
     lines: list[str] = []
     for row in rows:
@@ -158,7 +169,7 @@ def bundle_of(rows: Sequence[Row]) -> dict[str, str]:
             lines = []
     if lines:
         parts.append(_page(lines))
-    return {"text/plain": plain, "text/html": "".join(parts)}
+    return "".join(parts)
 
 
 def _page(lines: Sequence[str]) -> str:
@@ -167,7 +178,7 @@ def _page(lines: Sequence[str]) -> str:
     return f'<pre style="{PRE_STYLE}">{text}</pre>'
 
 
-def _text(  # noqa: PLR0911 - one for each kind of widget
+def _text(  # noqa: PLR0911, PLR0912 - one for each kind of widget
     models: Models, model_id: str, depth: int, *, beside_text: bool
 ) -> str | None:
     model = models.get(model_id)
@@ -196,6 +207,10 @@ def _text(  # noqa: PLR0911 - one for each kind of widget
         return f"[{state.get('description', '')}]"
     if kind == "ImageModel":
         return "(image)"
+    if kind == "PasswordModel":
+        return _described(state, "(hidden)")
+    if kind == "FileUploadModel":
+        return _described(state, ", ".join(str(each["name"]) for each in state.get("value") or ()))
     if kind == "CheckboxModel":
         return _described(state, "yes" if state.get("value") else "no")
     labels, index = state.get("_options_labels"), state.get("index")
@@ -203,7 +218,8 @@ def _text(  # noqa: PLR0911 - one for each kind of widget
         chosen = index if isinstance(index, list | tuple) else [index]
         return _described(state, ", ".join(str(labels[i]) for i in chosen if i is not None))
     if "value" in state:
-        return _described(state, str(state["value"]))
+        value = state["value"]
+        return _described(state, f"{value:g}" if isinstance(value, float) else str(value))
     return None
 
 

@@ -224,6 +224,19 @@ def test_bars_within_bars_take_each_other_s_place(front: FrontEnd):
     assert [m.text[:20] for m in cell.page] == ["[0]   epochs: 100%|█"]
 
 
+def test_bars_of_a_background_cell_stand_in_it_and_leave_text(front: FrontEnd):
+    kernel = front.kernel
+    started = kernel.execute(
+        "%%ddp --async\nfrom tqdm.notebook import tqdm\nimport time\n"
+        "for n in tqdm(range(3)): time.sleep(0.01)"
+    )
+    kernel.finish(started)
+    kernel.ok("(await _).ranks('ok')")
+    cell = kernel.cells[started]
+    kernel.wait_for(lambda: any("3/3" in m.text for m in now(front, cell).page))
+    assert views(now(front, cell)) == []
+
+
 def test_rank_by_rank_each_widget_stands_with_its_rank(front: FrontEnd):
     cell = front.kernel.ok(f"{SLIDER.replace('%%ddp', '%%ddp --out ranks', 1)}")
     assert [data["text/plain"] for data in views(cell)] == ["scale: 0", "scale: 1"]

@@ -34,6 +34,9 @@ TQDM = models(
     [
         ({"kind": "IntSlider", "description": "scale", "value": 3}, "scale: 3"),
         ({"kind": "FloatText", "description": "", "value": 0.5}, "0.5"),
+        ({"kind": "FloatSlider", "description": "rate", "value": 0.1 + 0.2}, "rate: 0.3"),
+        ({"kind": "Password", "description": "key", "value": "secret"}, "key: (hidden)"),
+        ({"kind": "FileUpload", "value": [{"name": "a.csv", "content": b"x"}]}, "a.csv"),
         ({"kind": "Checkbox", "description": "on", "value": True}, "on: yes"),
         ({"kind": "Button", "description": "stop"}, "[stop]"),
         ({"kind": "HTML", "value": "<b>a</b> &amp; b"}, "a & b"),
@@ -98,6 +101,16 @@ def test_rows_stand_behind_their_labels():
     assert "a &lt; b\n      c\n[1]   d</pre>" in bundle["text/html"]
     assert remains.bundle_of([]) == {"text/plain": ""}
     assert remains.bundle_of([Row("", "alone")])["text/plain"] == "alone"
+
+
+def test_many_rows_are_folded_but_for_the_first():
+    few = remains.bundle_of([Row(f"[{n}]", "x") for n in range(16)])
+    assert "<details" not in few["text/html"]
+    many = remains.bundle_of([Row(f"[{n}]", "x") for n in range(64)])
+    page = many["text/html"]
+    assert page.index("[7] x") < page.index("<details") < page.index("56 more ranks")
+    assert page.index("56 more ranks") < page.index("[8] x") < page.index("[63] x")
+    assert len(many["text/plain"].splitlines()) == 64
 
 
 def test_pictures_of_an_output_stay():
