@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from comm.base_comm import BaseComm
 
 from nbddp.controller.pool import Pool
-from nbddp.notebook import remains
+from nbddp.notebook import reloading, remains
 from nbddp.notebook.remains import Model
 from nbddp.wire.messages import CommFromRank, CommType, RankExited
 
@@ -95,6 +95,11 @@ class Relay:
             self._parent_by_run[run_id] = self.last_parent = parent
             if len(self._parent_by_run) > _REMEMBERED_CELLS:
                 del self._parent_by_run[next(iter(self._parent_by_run))]
+        reloading.answer_with(self._kernel.comm_manager, self._states)
+
+    def _states(self) -> dict[str, dict[str, Any]]:
+        with self._lock:
+            return {comm_id: model.told() for comm_id, model in self.models.items()}
 
     def hear(self, event: CommFromRank, buffers: list[bytes]) -> None:
         """A widget says something. Called by the hub."""

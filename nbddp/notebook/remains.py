@@ -51,6 +51,15 @@ class Model:
         """``FloatProgressModel``, for example."""
         return str(self.state.get("_model_name", ""))
 
+    def told(self) -> dict[str, Any]:
+        """As a front end is told of all models at once."""
+        return {
+            "model_name": self.kind,
+            "model_module": self.state.get("_model_module", ""),
+            "model_module_version": self.state.get("_model_module_version", ""),
+            "state": dict(self.state),
+        }
+
 
 Models = Mapping[str, Model]
 

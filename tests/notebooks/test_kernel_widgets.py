@@ -30,7 +30,7 @@ class FrontEnd:
                 found[comm_id] = dict(data["state"])
             elif message.kind == "comm_close":
                 found.pop(comm_id, None)
-            elif message.kind == "comm_msg" and data["method"] == "update":
+            elif message.kind == "comm_msg" and data.get("method") == "update":
                 found[comm_id].update(data["state"])
         return found
 
@@ -329,6 +329,23 @@ def test_a_page_that_is_loaded_again_gets_the_state_of_a_model(front: FrontEnd):
     assert (reply["comm_id"], reply["data"]["state"]["value"]) == (slider, 1)
     known = kernel.client.comm_info("jupyter.widget", reply=True, timeout=LIMIT_S)
     assert {slider, block} <= set(known["content"]["comms"])
+
+
+def test_a_page_that_is_loaded_again_gets_them_beside_the_notebook_s_own(front: FrontEnd):
+    kernel = front.kernel
+    kernel.ok("import ipywidgets\nown = ipywidgets.IntSlider(value=9)")
+    block = only_view(kernel.ok(SLIDER))[WIDGET]["model_id"]
+    content = {"comm_id": "control", "target_name": "jupyter.widget.control", "data": {}}
+    opening = kernel.client.session.msg("comm_open", content)
+    opening["metadata"] = {"version": "1.0.0"}
+    kernel.client.shell_channel.send(opening)
+    asked = front.send("control", {"method": "request_states"})
+    kernel.wait_for(lambda: asked in kernel.cells and kernel.cells[asked].of("comm_msg"))
+    states = kernel.cells[asked].of("comm_msg")[0].content["data"]["states"]
+    assert {block, front.of_rank(block, 0), front.of_rank(block, 1)} <= set(states)
+    sliders = [s for s in states.values() if s["model_name"] == "IntSliderModel"]
+    assert {0, 1, 9} <= {slider["state"]["value"] for slider in sliders}
+    kernel.ok("own.close()")
 
 
 def test_clear_output_takes_the_widgets_of_the_cell_along(front: FrontEnd):
