@@ -119,7 +119,7 @@ def row(info: RankInfo, found: Diagnosed, *, is_running: bool) -> Row:
     view = found.views.get(info.rank) or RankView(rank=info.rank, state="starting")
     peeked = found.peeks.get(info.rank)
     state, is_odd = _state(view, peeked, is_running=is_running, is_plain=info.rank in found.silent)
-    place, source = _place(view)
+    place, source = _place(view) if is_running or view.look is None else ("", "")
     collective, collective_state = _collective(view)
     return Row(
         rank=info.rank,
@@ -267,12 +267,13 @@ def _text(rows: Sequence[Row]) -> str:
 
 def _odd_ones(rows: Sequence[Row]) -> RankSet:
     """Ranks to be seen at once: in trouble, or few that do something else than most."""
-    counts = Counter(each.doing for each in rows)
+    counts = Counter((each.state, each.place) for each in rows)
     most = max(counts.values(), default=0)
     return RankSet.of(
         each.rank
         for each in rows
-        if each.is_odd or (most > len(rows) / 2 and counts[each.doing] <= len(rows) // 4)
+        if each.is_odd
+        or (most > len(rows) / 2 and counts[each.state, each.place] <= len(rows) // 4)
     )
 
 

@@ -99,7 +99,9 @@ def test_states(view: RankView, peek: Peeked | None, state: str, place: str, is_
 
 def test_between_cells_all_are_idle():
     assert row_of(RankView(0, "finished", look()), is_running=False).state == "idle"
-    assert row_of(RankView(0, "raised", look(), error="E: x"), is_running=False).state == "idle"
+    raised = RankView(0, "raised", look(), error="E: x", error_site=LINE)
+    told = row_of(raised, is_running=False)
+    assert (told.state, told.place, told.is_odd) == ("idle", "", False)
 
 
 def text_of(rows: list[Row]) -> list[str]:
