@@ -52,9 +52,9 @@ def groups_of(by_rank: Mapping[int, Variable | None]) -> list[tuple[RankSet, Var
     for rank, variable in by_rank.items():
         key: object = None
         if variable is not None:
-            # Shards and their sizes may differ, as they should.
-            value = "" if variable.sharding else variable.value
-            key = replace(variable, device="", value=value)
+            key = replace(variable, device="")
+            if variable.sharding:  # shards and their sizes may differ, as they should
+                key = replace(key, shape="", value="")
         groups.setdefault(key, []).append(rank)
     ordered = sorted(groups.values(), key=lambda ranks: (-len(ranks), ranks[0]))
     return [(RankSet.of(ranks), by_rank[ranks[0]]) for ranks in ordered]

@@ -20,7 +20,8 @@ import torch
 #: Longer lists of numbers are one leaf.
 _MAX_NUMBERS = 64
 _MAX_DEPTH = 30
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+| id='\d+'")
+_OF_RANKS = ("torch.distributed", "torch._C._distributed", "nbddp.")
 _PLAIN = (
     int,
     float,
@@ -60,10 +61,10 @@ def parts_of(  # noqa: PLR0911 - one for each kind of value
         return None
     if (array := as_tensor(value)) is not None:
         return iter([("", array)])
-    if type(value).__module__.startswith("torch.distributed.device_mesh"):
-        return None  # inside, each rank notes its own place
     if callable(getattr(value, "state_dict", None)):
         return iter([("", value.state_dict())])  # optimizers, schedulers, scalers
+    if type(value).__module__.startswith(_OF_RANKS):
+        return None  # meshes, groups, works: inside, each rank notes what is its own
     if dataclasses.is_dataclass(value):
         fields = dataclasses.fields(value)
         return ((f".{field.name}", getattr(value, field.name, None)) for field in fields)

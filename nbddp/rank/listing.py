@@ -136,7 +136,7 @@ def _size_text(value: Any) -> str:
         count = sum(parameter.numel() for parameter in value.parameters())
         return f"{count:,} parameters"
     shape = getattr(value, "shape", None)
-    if isinstance(shape, tuple):
+    if isinstance(shape, tuple) and type(value).__module__ == "numpy":
         return shape_text(shape)
     if isinstance(value, Mapping | list | tuple | set | frozenset):
         return f"{len(value)} {'item' if len(value) == 1 else 'items'}"
@@ -150,8 +150,9 @@ def _dtype_and_device(value: Any) -> tuple[str, str]:
         dtypes = dict.fromkeys(dtype_text(each.dtype) for each in parameters)
         devices = dict.fromkeys(str(each.device) for each in parameters)
         return ", ".join(list(dtypes)[:3]), ", ".join(list(devices)[:3])
-    dtype = getattr(value, "dtype", None)
-    return ("" if dtype is None else str(dtype)), ""
+    if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
+        return str(value.dtype), ""
+    return "", ""
 
 
 def _value_text(value: Any) -> str:  # noqa: PLR0911 - one for each kind of value

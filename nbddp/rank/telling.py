@@ -92,7 +92,7 @@ def local_of(tensor: torch.Tensor) -> tuple[torch.Tensor, str, str]:
     if sharding is not None:
         text = f"{sharding.placements} on mesh {sharding.mesh}"
         return sharding.local.detach(), sharding.part, text
-    if any(kind.__name__ == "FlatParameter" for kind in type(tensor).__mro__):
+    if torch_private.is_flat_shard(tensor):
         rank = RankShell.instance().rank
         return tensor.detach(), f"rank {rank}", "flat shard of FSDP"
     return tensor.detach(), "", ""
@@ -135,9 +135,11 @@ def _tensor_leaf(path: str, tensor: torch.Tensor) -> Leaf:
     else:
         _tensors[path], _blocks[path] = local, found
         digest = digests.joined(found).hex()
+    # A flat shard is cut anywhere, so that its shape is another on each rank.
+    shape = "" if torch_private.is_flat_shard(tensor) else shape_text(tensor.shape)
     return Leaf(
         path=path,
-        what=f"{dtype_text(tensor.dtype)} {shape_text(tensor.shape)}",
+        what=f"{dtype_text(tensor.dtype)} {shape}".strip(),
         digest=digest,
         is_tensor=True,
         nbytes=local.nbytes,

@@ -145,6 +145,38 @@ copies = DTensor.from_local(torch.ones(3) + rank, mesh, [Replicate()], run_check
     assert [part["shape"] for part in parts] == [[2, 2], [2, 2]]
 
 
+def test_flat_shards_of_fsdp1_are_not_compared(pool: Pool):
+    run_cell(
+        pool,
+        """
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+torch.manual_seed(0)
+flat = FullyShardedDataParallel(nn.Linear(8, 8), device_id=torch.device("cpu"))
+named = FullyShardedDataParallel(
+    nn.Linear(8, 8), device_id=torch.device("cpu"), use_orig_params=True
+)
+""",
+    )
+    assert pool.diff("flat").is_equal
+    assert pool.diff("flat").sharding == {"flat shard of FSDP": 1}
+    assert pool.diff("named").is_equal
+    assert pool.diff("named").sharding == {"flat shard of FSDP": 2}
+    assert "flat shard of FSDP: only equal shards" in text(pool, "flat")
+
+
+def test_groups_and_meshes_are_not_looked_into(pool: Pool):
+    run_cell(
+        pool,
+        "from torch.distributed.device_mesh import init_device_mesh\n"
+        "mesh, group = init_device_mesh('cpu', (world_size,)), dist.group.WORLD\n"
+        "work = dist.all_reduce(torch.ones(1), async_op=True)\nwork.wait()",
+    )
+    for name in ("mesh", "group", "work"):
+        assert pool.diff(name).is_equal, name
+        assert pool.diff(name).n_values == 1
+
+
 def test_nothing_is_kept_and_no_collective_is_called(pool: Pool):
     run_cell(pool, "import gc, weakref\nheld = torch.ones(5) + rank\nwatch = weakref.ref(held)")
     trace = len(pool.trace())

@@ -40,7 +40,7 @@ from nbddp.rank.torch_private.rendezvous import (
     pool_prefix,
     separate_rendezvous,
 )
-from nbddp.rank.torch_private.sharding import Sharding, sharding_of
+from nbddp.rank.torch_private.sharding import Sharding, is_flat_shard, sharding_of
 
 __all__ = [
     "BLOCKING_FUNCTIONS",
@@ -61,6 +61,7 @@ __all__ = [
     "hook_store_waits",
     "hook_timeouts",
     "is_bad_argument",
+    "is_flat_shard",
     "is_in_bad_fork",
     "mark_pool_store",
     "nccl_backends",

@@ -1,7 +1,7 @@
-"""Which part of a DTensor a rank holds.
+"""Which part of a tensor a rank holds.
 
-Runs in: the rank process. Private name: ``compute_local_shape_and_global_offset`` of torch 2.5 and
-later; without it the offset of a shard is not told.
+Runs in: the rank process. Private names: ``compute_local_shape_and_global_offset`` of torch 2.5 and
+later (without it the offset of a shard is not told), and the marks of FSDP1 at its parameters.
 """
 
 import sys
@@ -48,6 +48,11 @@ def sharding_of(tensor: torch.Tensor) -> Sharding | None:
         part=", ".join(parts),
         local=local,
     )
+
+
+def is_flat_shard(tensor: torch.Tensor) -> bool:
+    """Whether FSDP1 keeps only this rank's part of it."""
+    return any(getattr(tensor, mark, False) for mark in ("_is_flat_param", "_fsdp_flattened"))
 
 
 def _placement_text(placement: Any) -> str:
