@@ -5,7 +5,9 @@ Runs in: the notebook's process. Pure.
 
 import re
 import signal
+from collections.abc import Mapping
 
+from nbddp.controller.states import TellUser
 from nbddp.wire.messages import RankExited
 from nbddp.wire.observed import Site
 from nbddp.wire.parts import ErrorInfo
@@ -65,6 +67,14 @@ def idle_exit_text(rank: int, how: str, kept: RankSet, failure: str) -> str:
         f"rank {rank} exited ({how}) and was replaced by a fresh process: its variables are gone"
         f"{others}"
     )
+
+
+def idle_exits(how_by_rank: Mapping[int, str], kept: RankSet, failure: str) -> list[TellUser]:
+    """What users are told of the ranks that exited between cells."""
+    return [
+        TellUser(rank, idle_exit_text(rank, how, kept, failure))
+        for rank, how in sorted(how_by_rank.items())
+    ]
 
 
 def one_line(error: ErrorInfo) -> str:

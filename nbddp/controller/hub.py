@@ -75,6 +75,8 @@ from nbddp.wire.ranks import RankSet
 
 #: Longest wait of the loop; agents are watched this often where there is no pidfd.
 _TICK_S = 0.5
+#: A cell waits so long for ranks that have not left an old one.
+_LATE_S = 1.0
 
 StartResult: TypeAlias = AnnounceUp | AnnounceFailure
 
@@ -158,11 +160,17 @@ class HubThread:
                 answer.put("fresh ranks are still taking their places")
 
         self._call(lambda: self._when_whole(begin))
-        limit = time.monotonic() + self.recovery.settings.start_timeout_s
+        began = time.monotonic()
         while self.is_alive:
             with suppress(queue.Empty):
-                return answer.get(timeout=0.2)
-            if time.monotonic() > limit:
+                refusal = answer.get(timeout=0.2)
+                is_late = refusal is not None and bool(self.machine.late(requested.ranks))
+                if is_late and time.monotonic() - began < _LATE_S:
+                    time.sleep(_LATE_S / 20)  # a rank that was freed comes back in a moment
+                    self._call(lambda: self._when_whole(begin))
+                    continue
+                return refusal
+            if time.monotonic() - began > self.recovery.settings.start_timeout_s:
                 self._call(give_up)
         return self._end_reason
 

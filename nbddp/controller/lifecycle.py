@@ -100,10 +100,16 @@ class PoolMachine(RankTable):
         new = RankSet.of(r for r in ranks if self.ranks[r].state is RankState.STARTING)
         if new:
             return f"a fresh process takes the place of {new.describe()}"
-        stuck = RankSet.of(r for r in ranks if self.ranks[r].state is RankState.BUSY)
-        if stuck:
-            return f"{stuck.describe()} {'is' if len(stuck) == 1 else 'are'} still in an old cell"
+        late = self.late(ranks)
+        if late:
+            return f"{late.describe()} {'is' if len(late) == 1 else 'are'} still in an old cell"
         return None
+
+    def late(self, ranks: RankSet) -> RankSet:
+        """Those that have not left a cell that has ended for its user."""
+        if self.run is not None:
+            return RankSet()
+        return RankSet.of(r for r in ranks if self.ranks[r].state is RankState.BUSY)
 
     def next_deadline(self) -> float | None:
         """When a `Tick` has something to do."""

@@ -53,6 +53,7 @@ class _Step(Enum):
     REFORM = auto()
 
 
+_NOBODY_KNOWS = "no rank is left that knows the process groups"
 #: In the place of the ids of groups that nobody has told.
 _UNKNOWN = "?"
 
@@ -205,11 +206,7 @@ class Mending:
             late = self._pool.in_state(RankState.STARTING)
             verb = "was" if len(late) == 1 else "were"
             limit = f"{self._settings.mend_timeout_s:g} s"
-            kill: list[Action] = [
-                TellAgent(node, KillRanks(ranks=ranks))
-                for node, ranks in self._pool.by_node(late).items()
-            ]
-            return [*kill, *self._end(f"{late.describe()} {verb} not ready within {limit}", now)]
+            return self._give_up(f"{late.describe()} {verb} not ready within {limit}", now)
         return []
 
     # --- steps ---------------------------------------------------------------------------------
@@ -228,7 +225,7 @@ class Mending:
         )
         if dead and len(exited) == len(self._pool.ranks):
             if self._pool.lost_agents:
-                return self._end("no rank is left that knows the process groups", now)
+                return self._end(_NOBODY_KNOWS, now)
             self._step = _Step.RESTART
             return [*self._pool.handle(RestartRequested(), now)]
         if self._pool.store_is_lost:
@@ -244,9 +241,8 @@ class Mending:
         """Ask the survivors which groups there are; also those that do not leave their cell."""
         asked = self._pool.in_state(RankState.IDLE, RankState.BUSY) - RankSet.of(self._joining)
         if not asked and self.broken and not self._pool.lost_agents:
-            # Replaced one after another, while they could not join: nobody knows the groups.
-            self._step = _Step.RESTART
-            return [*self._pool.handle(RestartRequested(), now)]
+            # Replaced one after another, while they could not join.
+            return self._end(_NOBODY_KNOWS, now)
         self._step = _Step.LOOK
         self._number = self._questions.new_number()
         until = now + self._settings.look_timeout_s
@@ -322,11 +318,20 @@ class Mending:
     def _again(self, setback: str, now: float) -> list[Action]:
         if self._tries >= MAX_TRIES or now >= self._until:
             times = "once" if self._tries == 1 else f"{self._tries} times"
-            return self._end(f"{setback}; tried {times}", now)
+            return self._give_up(f"{setback}; tried {times}", now)
         self._tries += 1
         self._until = now + self._settings.mend_timeout_s
         self._settle(now)
         return []
+
+    def _give_up(self, failure: str, now: float) -> list[Action]:
+        """Nobody waits any more for ranks that are still starting."""
+        late = self._pool.in_state(RankState.STARTING)
+        kill: list[Action] = [
+            TellAgent(node, KillRanks(ranks=ranks))
+            for node, ranks in self._pool.by_node(late).items()
+        ]
+        return [*kill, *self._end(failure, now)]
 
     def _end(self, failure: str, now: float) -> list[Action]:
         self._step = _Step.NONE

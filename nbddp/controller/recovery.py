@@ -15,7 +15,7 @@ from dataclasses import replace
 from nbddp.controller.asking import Questions
 from nbddp.controller.case import Case
 from nbddp.controller.damage import damage_of, with_recovery
-from nbddp.controller.ends import describe_exit, idle_exit_text
+from nbddp.controller.ends import describe_exit, idle_exits
 from nbddp.controller.lifecycle import PoolMachine
 from nbddp.controller.looking import Diagnose, Eyes, Views
 from nbddp.controller.mending import Mending
@@ -43,7 +43,6 @@ from nbddp.controller.states import (
     RunRequested,
     Stimulus,
     StopRequested,
-    TellUser,
 )
 from nbddp.settings import Settings
 from nbddp.wire.messages import (
@@ -275,6 +274,8 @@ class RecoveryMachine:
         outcome = with_recovery(outcome, case.report, case.freeing.stuck)
         if outcome.ended_by:
             return [EndRun(outcome)]
+        if outcome.interrupted:
+            told += case.freeing.let_go(outcome.ranks("unfinished"))
         damage = damage_of(outcome, case.freeing)
         self._mending.broken |= damage.broken
         if damage.is_any or self._dead() or self._restarts.is_killing:
@@ -307,8 +308,7 @@ class RecoveryMachine:
             return actions
         if self._mending.is_active:
             respawn = was_killed or self._is_replaced(rank)
-            is_news = respawn and not was_killed and not self._mending.is_restarting
-            if self._held is None and is_news:
+            if self._held is None and respawn and not was_killed:
                 self._exits.setdefault(rank, how)
             return actions + self._mending.rank_exited(rank, how, now, respawn=respawn)
         if self.pool.phase is not Phase.UP or self._is_ending:
@@ -374,13 +374,8 @@ class RecoveryMachine:
         return actions + self._told_exits(all_fresh, failure)
 
     def _told_exits(self, fresh: RankSet, failure: str) -> list[Action]:
-        kept = RankSet.of(self.pool.ranks) - fresh
-        told: list[Action] = [
-            TellUser(rank, idle_exit_text(rank, how, kept, failure))
-            for rank, how in sorted(self._exits.items())
-        ]
-        self._exits.clear()
-        return told
+        exits, self._exits = self._exits, {}
+        return [*idle_exits(exits, RankSet.of(self.pool.ranks) - fresh, failure)]
 
     def _release(self) -> list[Action]:
         """The cell has ended for its user."""

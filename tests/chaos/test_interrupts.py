@@ -111,7 +111,24 @@ def test_a_second_interrupt_always_gives_the_prompt_back(
     assert run_cell(pool, "dist.barrier(); print('again')").texts() == {0: "again\n", 1: "again\n"}
 
 
-def test_stuck_ranks_replaced_one_after_another_have_a_process_group(
+def test_a_cell_waits_for_ranks_that_are_being_freed(fresh_pool: Callable[..., Pool]):
+    pool = fresh_pool()
+    run_cell(pool, "kept = rank")
+    for _ in range(3):
+        outcome = _interrupted(pool, "if rank: dist.all_reduce(torch.ones(1))", presses=2)
+        assert isinstance(pool.error_of(outcome), CellInterruptedError)
+        assert run_cell(pool, "print(kept); dist.barrier()").texts() == {0: "0\n", 1: "1\n"}
+
+
+def test_a_debugger_ends_when_its_cell_is_given_up(pool: Pool):
+    view = RecordingView([KeyboardInterrupt(), KeyboardInterrupt(), KeyboardInterrupt()])
+    run = pool.submit("if rank == 0: breakpoint()\n", CellOptions(ranks=pool.all_ranks))
+    pool.wait(run, view)
+    assert len(view.asked) == 2
+    poll_until(lambda: all(info.state is RankState.IDLE for info in pool.ranks()))
+
+
+def test_stuck_ranks_replaced_one_after_another_have_no_process_group(
     fresh_pool: Callable[..., Pool],
 ):
     pool = fresh_pool()
@@ -122,7 +139,11 @@ def test_stuck_ranks_replaced_one_after_another_have_a_process_group(
     first = pool.restart(0)
     assert "rank 0 is a fresh process. Rank 1 is still inside a cell" in first
     assert "%ddp restart -r 1" in first
-    assert pool.restart(1) == "all ranks are fresh processes: their variables are gone"
+    with pytest.raises(PoolBrokenError, match="no rank is left that knows the process groups"):
+        pool.restart(1)
+    with pytest.raises(PoolBrokenError, match="no rank is left that knows the process groups"):
+        run_cell(pool, "pass")
+    pool.restart()
     view = run_cell(pool, "t = torch.ones(1); dist.all_reduce(t); print(t.item())")
     assert view.texts() == {0: "2.0\n", 1: "2.0\n"}
     assert told == []
@@ -155,21 +176,37 @@ def test_an_interrupt_between_sending_and_waiting_is_for_the_cell(
         pool.run("import time; time.sleep(100)")
 
 
-def test_interrupts_at_any_point_leave_the_pool_usable(pool: Pool):
+def _run_interrupted(pool: Pool, patch: pytest.MonkeyPatch, code: str, delay_s: float) -> None:
+    """Run a cell, with a SIGINT so long after it began to be submitted."""
+    submit = pool.submit
+    timer = threading.Timer(delay_s, lambda: os.kill(os.getpid(), signal.SIGINT))
+
+    def submit_and_start(code: str, options: CellOptions) -> Run:
+        timer.start()
+        return submit(code, options)
+
+    with patch.context() as patched:
+        patched.setattr(pool, "submit", submit_and_start)
+        with pytest.raises(CellInterruptedError):
+            pool.run(code)
+    timer.join()
+
+
+def test_interrupts_at_any_point_leave_the_pool_usable(pool: Pool, monkeypatch: pytest.MonkeyPatch):
     """Twenty of them, seeded; the next cell gets only its own output."""
     chance = random.Random(20)
     for number in range(20):
-        with _sigint_after(chance.uniform(0.001, 0.03)), pytest.raises(CellInterruptedError):
-            pool.run(f"print('cell {number}')\nimport time\ntime.sleep(100)")
+        code = f"print('cell {number}')\nimport time\ntime.sleep(100)"
+        _run_interrupted(pool, monkeypatch, code, chance.uniform(0.001, 0.03))
         after = run_cell(pool, f"print('after {number}')", timeout=20.0)
         assert after.texts() == {0: f"after {number}\n", 1: f"after {number}\n"}
 
 
-def test_interrupts_of_awaiting_cells_at_any_point(pool: Pool):
+def test_interrupts_of_awaiting_cells_at_any_point(pool: Pool, monkeypatch: pytest.MonkeyPatch):
     chance = random.Random(21)
+    code = "import asyncio\nwhile True: await asyncio.sleep(0)"
     for number in range(20):
-        with _sigint_after(chance.uniform(0.001, 0.03)), pytest.raises(CellInterruptedError):
-            pool.run("import asyncio\nwhile True: await asyncio.sleep(0)")
+        _run_interrupted(pool, monkeypatch, code, chance.uniform(0.001, 0.03))
         assert run_cell(pool, f"print({number})", timeout=20.0).text(0) == f"{number}\n"
 
 
@@ -192,7 +229,7 @@ def test_an_interrupt_while_the_pool_starts_leaves_nothing(fresh_pool: Callable[
 
 def test_an_interrupt_while_the_pool_restarts_ends_it(fresh_pool: Callable[..., Pool]):
     pool = fresh_pool()
-    with _sigint_after(0.02), suppress(KeyboardInterrupt):
+    with _sigint_after(0.05), suppress(KeyboardInterrupt):
         pool.restart()
     assert pool.is_stopped or run_cell(pool, "print('up')").text(0) == "up\n"
 
