@@ -211,7 +211,7 @@ def _text(  # noqa: PLR0911, PLR0912 - one for each kind of widget
         shown = [part for part in parts if part.strip()]
         return _beside(shown) if kind in _ROWS else "\n".join(shown)
     if kind == "OutputModel":
-        return "".join(_output_text(each) for each in state.get("outputs") or ()).rstrip("\n")
+        return _outputs_text(state.get("outputs") or ())
     if kind in ("ButtonModel", "ToggleButtonModel"):
         return f"[{state.get('description', '')}]"
     if kind == "ImageModel":
@@ -264,10 +264,19 @@ def _beside(parts: Sequence[str]) -> str:
     return line
 
 
-def _output_text(output: Mapping[str, Any]) -> str:
-    if output.get("output_type") == "stream":
-        return str(output.get("text", ""))
-    if output.get("output_type") == "error":
-        return f"{output.get('ename')}: {output.get('evalue')}\n"
-    plain = output.get("data", {}).get("text/plain", "")
-    return f"{plain}\n"
+def _outputs_text(outputs: Sequence[Mapping[str, Any]]) -> str:
+    text = ""
+    for output in outputs:
+        if output.get("output_type") == "stream":
+            text += str(output.get("text", ""))
+            continue
+        text += "\n" if text and not text.endswith("\n") else ""
+        if output.get("output_type") == "error":
+            text += f"{output.get('ename')}: {output.get('evalue')}\n"
+            continue
+        data = output.get("data") or {}
+        plain = str(data.get("text/plain", ""))
+        if plain.startswith("<IPython.") and isinstance(data.get("text/html"), str):
+            plain = _plain(data["text/html"], is_html=True).strip()
+        text += f"{plain}\n"
+    return text.rstrip("\n")

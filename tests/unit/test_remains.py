@@ -113,6 +113,19 @@ def test_many_rows_are_folded_but_for_the_first():
     assert len(many["text/plain"].splitlines()) == 64
 
 
+def test_the_text_of_an_output():
+    shown = {
+        "data": {"text/plain": "<IPython.core.display.HTML object>", "text/html": "<b>bold</b>"}
+    }
+    outputs = [
+        {"output_type": "stream", "name": "stdout", "text": "no end"},
+        {"output_type": "display_data", **shown},
+        {"output_type": "error", "ename": "ValueError", "evalue": "bad", "traceback": []},
+    ]
+    found = models(out={"kind": "Output", "outputs": outputs})
+    assert remains.text_of(found, "out") == "no end\nbold\nValueError: bad"
+
+
 def test_pictures_of_an_output_stay():
     outputs = [
         {"output_type": "stream", "name": "stdout", "text": "n is 2\n"},
