@@ -31,7 +31,8 @@ _LINE = 16.0
 _REMARK = 1.125  # size of what is said beside: smaller than the names
 _MAX_WIDTH = 860.0
 #: More ranks are put together where they are equal.
-MAX_COLUMNS = 8
+_MAX_APART = 8
+_MAX_TILES = 16
 #: A shard is drawn in its place in a tensor of at most so many rows and columns.
 _MAX_WHOLE = 12
 
@@ -50,14 +51,14 @@ class Block:
 
     def columns(self) -> tuple[list[RankSet], int]:
         """Which ranks share a tile, and how many more have none."""
-        if len(self.ranks) <= MAX_COLUMNS:
+        if len(self.ranks) <= _MAX_APART:
             return [RankSet.of([rank]) for rank in self.ranks], 0
         by_look: dict[object, list[int]] = {}
         for rank in self.ranks:
             looks = tuple(_look(tensors.get(rank), rank) for _, tensors in self.stages)
             by_look.setdefault(looks, []).append(rank)
         groups = [RankSet.of(ranks) for ranks in by_look.values()]
-        return groups[:MAX_COLUMNS], sum(map(len, groups[MAX_COLUMNS:]))
+        return groups[:_MAX_TILES], sum(map(len, groups[_MAX_TILES:]))
 
     def remark(self, stage: int) -> str:
         """Who is equal to whom, and who has shown nothing."""
