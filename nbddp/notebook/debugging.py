@@ -53,7 +53,10 @@ def choose(shell: InteractiveShell, words: list[str]) -> str:
     if text is None:
         return f"the front end's debugger works on rank {forwarding.rank}"
     forwarding.move_to(_one_rank(session.pool(), text))
-    return f"the front end's debugger works on rank {forwarding.rank}: switch it off and on again"
+    return (
+        f"the front end's debugger works on rank {forwarding.rank}: switch it off and on again, "
+        "then set its breakpoints"
+    )
 
 
 class Forwarding:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from nbddp.wire.parts import ErrorInfo
 
 _OWN_FOLDER = str(Path(__file__).parents[1])
+_DEBUGGER = "/debugpy/"
 _TORCH_FOLDER = str(Path(torch.__file__).parent)
 _IPYTHON_FOLDER = str(Path(IPython.__file__).parent)
 
@@ -297,7 +298,10 @@ def _cut_own_frames(error: BaseException) -> None:
         last: types.TracebackType | None = None
         traceback = found.__traceback__
         while traceback is not None:
-            if not traceback.tb_frame.f_code.co_filename.startswith(hidden):
+            file = traceback.tb_frame.f_code.co_filename
+            if _DEBUGGER in file:
+                break  # interrupted at a breakpoint: how debugpy waits there is no news
+            if not file.startswith(hidden):
                 last = traceback
             traceback = traceback.tb_next
         if last is not None:

@@ -167,7 +167,10 @@ def test_an_interrupt_at_a_breakpoint_ends_the_cell(
     cell_id = own.execute(CELL)
     front_end.wait_for_stop()
     own.interrupt()
-    assert "CellInterruptedError" in own.finish(cell_id).error
+    cell = own.finish(cell_id)
+    assert "CellInterruptedError" in cell.error
+    assert "----> 3     twice = number * 2" in cell.error
+    assert "waiter.acquire" not in cell.error
 
 
 def test_errors_still_name_the_cell(own: Kernel, make_front_end: Callable[[], FrontEnd]):
