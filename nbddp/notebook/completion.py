@@ -26,6 +26,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from msgspec.structs import replace
 
 from nbddp.controller.states import RankState
+from nbddp.controller.talking import Talk
 from nbddp.errors import BadOptionError
 from nbddp.notebook import commands, session
 from nbddp.notebook.help import HELP
@@ -100,11 +101,12 @@ def inspect(code: str, cursor: int, detail_level: int = 0) -> Inspected | None:
         body = is_distributed(code)
         if body is None or cursor < body.start:
             return None
-        rank = _rank_of(body)
-        if rank is None:
+        asked = _asked(body)
+        if asked is None:
             return None
+        talk, rank = asked
         shifted = code[body.start :], cursor - body.start
-        return session.pool().talk.inspect(rank, *shifted, detail_level, LIMIT_S)
+        return talk.inspect(rank, *shifted, detail_level, LIMIT_S)
     except Exception:  # noqa: BLE001 - likewise
         return None
 
@@ -118,14 +120,20 @@ def _complete(code: str, cursor: int) -> Completed | None:
         return _complete_line(line, "%ddp", cursor)
     if body is None:
         return None
-    rank = _rank_of(body)
-    if rank is None:
+    return _ask(body, code[body.start :], cursor - body.start, body.start)
+
+
+def _ask(body: Body, code: str, cursor: int, start: int) -> Completed | None:
+    """What a rank says about ``code``, which begins at ``start``."""
+    asked = _asked(body)
+    if asked is None:
         return None
-    answer = session.pool().talk.complete(rank, code[body.start :], cursor - body.start, LIMIT_S)
-    return None if answer is None else _shifted(answer, body.start)
+    talk, rank = asked
+    answer = talk.complete(rank, code, cursor, LIMIT_S)
+    return None if answer is None else _shifted(answer, start)
 
 
-def _rank_of(body: Body) -> int | None:
+def _asked(body: Body) -> tuple[Talk, int] | None:
     """The first rank on which the cell would run, if it can answer."""
     pool = session.current_pool()
     if pool is None:
@@ -137,7 +145,7 @@ def _rank_of(body: Body) -> int | None:
     except BadOptionError:
         pass  # the line is still being written
     living = {i.rank for i in pool.ranks() if i.state in (RankState.IDLE, RankState.BUSY)}
-    return ranks.ranks[0] if ranks and ranks.ranks[0] in living else None
+    return (pool.talk, ranks.ranks[0]) if ranks and ranks.ranks[0] in living else None
 
 
 def _shifted(answer: Completed, by: int) -> Completed:
@@ -165,7 +173,7 @@ def _complete_line(line: str, magic: str, cursor: int) -> Completed | None:
         if name == "%ddp push" and not word.startswith("-"):
             legal = sorted(_own_names())
         elif name in _RANKS_NAMES and not word.startswith("-"):
-            return _complete_name(word, cursor - len(word))
+            return _ask(Body(0), word, len(word), cursor - len(word))
         else:
             legal = _legal_words(name, before)
     matches = tuple(each for each in legal if each.startswith(word))
@@ -185,14 +193,6 @@ def _own_names() -> list[str]:
     hidden = {} if shell is None else shell.user_ns_hidden
     names = {} if shell is None else shell.user_ns
     return [name for name in names if name not in hidden and not name.startswith("_")]
-
-
-def _complete_name(word: str, start: int) -> Completed | None:
-    rank = _rank_of(Body(0))
-    if rank is None:
-        return None
-    answer = session.pool().talk.complete(rank, word, len(word), LIMIT_S)
-    return None if answer is None else _shifted(answer, start)
 
 
 def _legal_words(name: str, before: list[str]) -> list[str]:

@@ -134,7 +134,10 @@ def _passive_kinds(models: Models, model_id: str, depth: int) -> list[str]:
 
 def text_of(models: Models, model_id: str, fallback: str = "") -> str:
     """What a widget shows, as plain text; ``fallback`` if nothing is known about its kind."""
-    text = _text(models, model_id, 0, beside_text=False)
+    try:
+        text = _text(models, model_id, 0, beside_text=False)
+    except (LookupError, TypeError, ValueError):
+        text = None  # a state that no widget of ipywidgets has
     return (fallback if text is None else text)[:_MAX_CHARS]
 
 
