@@ -167,8 +167,8 @@ class _Drawing:
         self._left = _EDGE + max((text_width(name) + 14 for name in names), default=0)
         room = _MAX_WIDTH - self._left + _BETWEEN
         per_row = max(1, int(room // (self._tile_width + _BETWEEN)))
-        n_rows = -(-len(self._columns) // per_row)
-        self._per_row = -(-len(self._columns) // n_rows)  # 8 ranks in rows of 4, not of 5 and 3
+        self._per_row = _even_rows(len(self._columns), per_row)
+        n_rows = -(-len(self._columns) // self._per_row)
         label_height = 2 * _LINE if any(owns) else _LINE
         self._label_height = label_height if any(labels) else 0.0
         remarks = [self.block.remark(number) for number in range(len(self.block.stages))]
@@ -293,6 +293,15 @@ class _Drawing:
         ink = ink_on(colour)
         middle = (width - text_width(text)) / 2
         canvas.text(x + middle, y + (height - text_height()) / 2, text, ink)
+
+
+def _even_rows(count: int, most: int) -> int:
+    """How many side by side: of 16 four where 7 would fit, of 6 three and not 4 and 2."""
+    for per_row in range(min(most, count), most // 2, -1):
+        if count % per_row == 0:
+            return per_row
+    n_rows = -(-count // most)
+    return -(-count // n_rows)
 
 
 def _draw_dots(canvas: Picture, x: float, y: float, *, dx: float, dy: float) -> None:

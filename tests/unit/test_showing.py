@@ -322,6 +322,24 @@ def test_more_ranks_than_fit_are_put_together_where_they_are_equal():
     assert (len(columns), more) == (16, 48)
 
 
+@pytest.mark.parametrize(
+    ("count", "most", "per_row"),
+    [
+        (1, 5, 1),
+        (2, 5, 2),
+        (8, 5, 4),
+        (8, 8, 8),
+        (16, 7, 4),
+        (6, 4, 3),
+        (7, 4, 4),
+        (5, 3, 3),
+        (3, 1, 1),
+    ],
+)
+def test_tiles_stand_in_even_rows(count: int, most: int, per_row: int):
+    assert tiles._even_rows(count, most) == per_row
+
+
 def test_tensors_of_different_shapes_and_devices():
     told = tensors(torch.ones(2), torch.ones(3))
     told[1] = msgspec.structs.replace(told[1], device="cuda:1")
