@@ -110,7 +110,7 @@ def text(title: str, blocks: Sequence[Block]) -> str:
             found += [head] if head else []
             found += showntext.beside([_text_tile(ranks, tensors, block) for ranks in columns])
         if more:
-            found.append(f"and {more} more ranks, each different")
+            found.append(f"and {more} more ranks")
     return "\n".join(found)
 
 
@@ -195,7 +195,7 @@ class _Drawing:
             self._draw_row(canvas, top, columns, with_remarks=is_last)
             top += self._row_height
         if self._more:
-            canvas.text(self._left, top, f"and {self._more} more ranks, each different")
+            canvas.text(self._left, top, f"and {self._more} more ranks")
 
     def _draw_row(
         self, canvas: Picture, top: float, columns: list[RankSet], *, with_remarks: bool
