@@ -10,7 +10,7 @@ from nbddp.controller.hints import suspicions
 from nbddp.controller.notices import waits_for_user
 from nbddp.controller.report import Finding
 from nbddp.controller.waitfor import Disagreement
-from nbddp.controller.wording import Words, brought, exit_phrase, quote, start, verb
+from nbddp.controller.wording import Words, brought, exit_phrase, is_rendezvous, quote, start, verb
 from nbddp.wire.observed import Operation
 from nbddp.wire.ranks import RankSet
 
@@ -290,6 +290,14 @@ class _Teller:
                 "a group is made by all of its members, and these cannot come any more."
                 f"{self._in_turn()}",
                 f"Call {operation.signature.op} on all ranks, in the same order.",
+            )
+        if self.cause.proven and operation is not None and is_rendezvous(operation):
+            what = operation.signature.keys[0]
+            return (
+                f"{waits} in init_process_group for {what}, which cannot come any more.",
+                f"every rank of the pool is blocked, or has ended the cell.{self._in_turn()}",
+                "Call init_process_group on all ranks, with the number of ranks as world_size and "
+                "each rank once.",
             )
         if self.cause.proven:
             return (

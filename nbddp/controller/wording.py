@@ -170,10 +170,21 @@ def operation_name(operation: Operation, *, with_tag: bool = True) -> str:
             return f"recv from {source}{tag}"
         case "creation":
             return signature.op
+        case _ if is_rendezvous(operation):
+            return f"init_process_group for {signature.keys[0]}"
         case _:
             keys = ", ".join(map(repr, signature.keys[:3]))
             more = ", ..." if len(signature.keys) > 3 else ""
             return f"{signature.op}({keys}{more})"
+
+
+def is_rendezvous(operation: Operation) -> bool:
+    """Whether a wait for the store is that of ``init_process_group`` for the other ranks.
+
+    Its key then is what it waits for, in words: see ``rank/torch_private/rendezvous.py``.
+    """
+    keys = operation.signature.keys
+    return operation.signature.kind == "store" and len(keys) == 1 and " at tcp://" in keys[0]
 
 
 def brought(signature: Signature, fields: Iterable[str]) -> str:

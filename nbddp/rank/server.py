@@ -91,7 +91,8 @@ class RankServer:
         """Initialise, say so, and work until told to end."""
         launch = self._launch
         self.link.start()
-        torch_private.separate_rendezvous(self._next_prefix)
+        wait = None if self._collectives is None else self._collectives.creator.wait_for_store
+        torch_private.separate_rendezvous(self._next_prefix, wait)
         device, backend, note = environment.choose_device(launch)
         if device.startswith("cuda"):
             torch.cuda.set_device(device)

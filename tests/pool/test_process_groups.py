@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nbddp.controller.pool import Pool
-from nbddp.errors import CellError
+from nbddp.errors import CellError, DeadlockError
 from tests.support.views import run_cell
 
 SUM = "t = torch.ones(1) * (rank + 1); dist.all_reduce(t); t.item()"
@@ -136,3 +136,32 @@ def test_options_reach_the_ranks(fresh_pool: Callable[..., Pool], tmp_path: Path
     assert run_cell(pool, f"{timeout} is not None").result() == "True"
     options = "dist.group.WORLD._get_backend(device).options._timeout.total_seconds()"
     assert run_cell(pool, options).result() == "77.0"
+
+
+_TCP = "dist.init_process_group('gloo', init_method=f'tcp://127.0.0.1:{port}', rank=rank, "
+_FREE_PORT = (
+    "import socket\nwith socket.socket() as s: s.bind(('127.0.0.1', 0)); p = s.getsockname()[1]"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "awaited"),
+    [
+        (f"if rank != 2: {_TCP}world_size=3)", "all 3 ranks at tcp://"),
+        (f"if rank != 0: {_TCP}world_size=3)", "rank 0 at tcp://"),
+        (f"{_TCP}world_size=4)", "all 4 ranks at tcp://"),
+    ],
+    ids=["one does not call", "rank 0 does not call", "too many ranks"],
+)
+def test_a_rendezvous_that_cannot_come_about_ends(
+    fresh_pool: Callable[..., Pool], code: str, awaited: str
+):
+    """Torch would wait for half an hour, in C++."""
+    pool = fresh_pool(3, init="none")
+    run_cell(pool, _FREE_PORT, ranks="0")
+    pool.push(port=pool.pull("p", ranks=0), kept="yes")
+    view = run_cell(pool, code, check=False)
+    assert isinstance(view.error, DeadlockError)
+    assert f"in init_process_group for {awaited}" in str(view.error)
+    run_cell(pool, f"{_TCP}world_size=3)")
+    assert run_cell(pool, f"{SUM}, kept").result(2) == "(6.0, 'yes')"

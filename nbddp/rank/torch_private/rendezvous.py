@@ -4,11 +4,12 @@ Runs in: the rank process.
 """
 
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import torch.distributed as dist
@@ -17,9 +18,12 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from nbddp.rank.resolver import impatient_resolver
 
 _AGENT_STORE_ENV = "TORCHELASTIC_USE_AGENT_STORE"
+_DOOR_S = 0.5
+#: ``wait(original, store, keys, timeout)``, as `hook_store_waits` has it.
+_Wait: TypeAlias = Callable[[Callable[..., Any], Any, list[str], Any], Any]
 
 
-def separate_rendezvous(next_prefix: Callable[[], str]) -> bool:
+def separate_rendezvous(next_prefix: Callable[[], str], wait: _Wait | None = None) -> bool:
     """Give each ``init_process_group`` keys of its own in the store.
 
     The store outlives process groups here. With stock handlers a second ``init_process_group``
@@ -28,7 +32,8 @@ def separate_rendezvous(next_prefix: Callable[[], str]) -> bool:
     the same one from ``next_prefix`` for the same call.
 
     ``tcp://`` and ``env://`` towards another address than the pool's own store are served by
-    rank 0, as without torchrun.
+    rank 0, as without torchrun. There torch would wait in C++, where nobody can end it, for rank 0
+    and for all the others; with ``wait`` that is done here, where it is seen and can be ended.
 
     Returns:
         False where this version of torch keeps its handlers elsewhere: then a process group can
@@ -41,17 +46,21 @@ def separate_rendezvous(next_prefix: Callable[[], str]) -> bool:
         return False
     for scheme in ("env", "tcp", "file"):
         if scheme in handlers:
-            handlers[scheme] = _with_prefix(handlers[scheme], next_prefix)
+            handlers[scheme] = _with_prefix(handlers[scheme], next_prefix, wait)
     return True
 
 
-def _with_prefix(handler: Callable[..., Any], next_prefix: Callable[[], str]) -> Callable[..., Any]:
+def _with_prefix(
+    handler: Callable[..., Any], next_prefix: Callable[[], str], wait: _Wait | None
+) -> Callable[..., Any]:
     home = (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
 
     def prefixed(url: str, *args: Any, **kwargs: Any) -> Iterator[tuple[Store, int, int]]:
         prefix = next_prefix()
         found = handler(url, *args, **kwargs)
-        with _store_of_rank_0(unless=_target(url) == home), impatient_resolver():
+        is_home = _target(url) == home
+        patient = nullcontext() if is_home or wait is None else _patient_stores(wait, prefix)
+        with _store_of_rank_0(unless=is_home), impatient_resolver(), patient:
             store, rank, world_size = next(found)
         own = PrefixStore(prefix, store)
         if _target(url) == home:
@@ -60,6 +69,59 @@ def _with_prefix(handler: Callable[..., Any], next_prefix: Callable[[], str]) ->
         yield from found
 
     return prefixed
+
+
+class _Door:
+    """What can be asked whether somebody listens at an address, as a store is asked for a key."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = (host, port)
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether somebody does."""
+        try:
+            socket.create_connection(self._address, timeout=_DOOR_S).close()
+        except OSError:
+            return False
+        return True
+
+    def refuse(self, *_: Any) -> None:
+        """The time is over."""
+        host, port = self._address
+        raise RuntimeError(f"nobody listens at {host}:{port} after 1ms; rank 0 hosts the store")
+
+
+@contextmanager
+def _patient_stores(wait: _Wait, prefix: str) -> Iterator[None]:
+    """Stores made by a rendezvous are waited for in Python, and so are all ranks."""
+    module: Any = sys.modules["torch.distributed.rendezvous"]
+    stock = getattr(module, "TCPStore", None)
+    if stock is None:
+        yield
+        return
+
+    def make(*args: Any, **kwargs: Any) -> Store:
+        if args or not {"host_name", "port", "timeout"} <= set(kwargs):
+            return stock(*args, **kwargs)  # type: ignore[no-any-return]  # another version of torch
+        address = f"tcp://{kwargs['host_name']}:{kwargs['port']}"
+        if not kwargs.get("is_master"):
+            door = _Door(kwargs["host_name"], kwargs["port"])
+            wait(_Door.refuse, door, [f"rank 0 at {address}"], kwargs["timeout"])
+        store: Store = stock(**{**kwargs, "wait_for_workers": False})
+        world_size = kwargs.get("world_size") or 0
+        if world_size > 0:
+            own = PrefixStore(f"{prefix}/here", store)
+            everybody = f"all {world_size} ranks at {address}"
+            if own.add("count", 1) == world_size:
+                own.set(everybody, "1")
+            own.wait([everybody], kwargs["timeout"])
+        return store
+
+    module.TCPStore = make
+    try:
+        yield
+    finally:
+        module.TCPStore = stock
 
 
 def _target(url: str) -> tuple[str, str]:
