@@ -57,7 +57,11 @@ def _add_install(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--display-name", help='in the launcher ("Python (nbddp, N ranks)")')
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--user", action="store_true", help="for you, in every environment")
-    where.add_argument("--sys-prefix", action="store_true", help="in this environment (default)")
+    where.add_argument(
+        "--sys-prefix",
+        action="store_true",
+        help="in this environment (default, if it can be written)",
+    )
     where.add_argument("--prefix", help="in that environment")
     parser.set_defaults(run=_install)
 
