@@ -24,13 +24,6 @@ HELP = """\
     --cwd DIR                 working folder of the ranks
     --timeout S               of collectives of the default process group
     --plain                   stock process groups: no trace, no diagnosis, nothing is freed
-%ddp debug [-r RANK]          the debugger of a rank, where it raised its last exception; q leaves
-%ddp debugger [-r RANK]       the rank of JupyterLab's debugger, in a kernel of nbddp's own
-%ddp auto on [options]        from now on every cell runs on the ranks, as below %%ddp [options]
-%ddp auto off                 no longer; %ddp auto tells which it is
-%%local                       as the first line: this cell runs in the notebook's process, where
-                              auto mode leaves %ddp, %pip, %history and %%magics, too, but for
-                              %%time, %%timeit, %%prun and %%capture
 %ddp status                   the ranks: state, line, last collective, memory, process, logs
     --live [off]              a table that changes with them, until the pool stops
 %ddp push NAME ...            copy variables of the notebook to the ranks   [-r RANKS]
@@ -41,8 +34,16 @@ x = %ddp pull EXPRESSION      get a value from each rank, or from one       [-r 
 %ddp restart [-r RANKS]       fresh ranks with the same options; their variables are lost
 %ddp stop                     end the pool
 
+%ddp auto on [options]        from now on every cell runs on the ranks, as below %%ddp [options]
+%ddp auto off                 no longer; %ddp auto tells which it is
+%%local                       in the first line: this cell runs in the notebook's process. In auto
+                              mode these do so by themselves: %ddp, %pip, %history and their like,
+                              and cell magics other than %%time, %%timeit, %%prun, %%capture
+
 %ddp diagnose                 who waits for whom, and where each rank is
 %ddp stacks [-r RANKS]        the Python stacks of the ranks, also of one that is stuck
+%ddp debug [-r RANK]          the debugger of a rank, where it raised its last exception; q leaves
+%ddp debugger [-r RANK]       on which rank JupyterLab's works, in a kernel of nbddp's own
 %ddp trace [options]          the last collectives, the ranks side by side
     --cell N                  of cell [N] only
     -r RANKS                  in which these ranks take part
