@@ -218,7 +218,9 @@ class PoolMachine(RankTable):
 
     def _rank_ready(self, ready: RankReady) -> list[LifeAction]:
         info = self.ranks[ready.rank]
-        info.device, info.backend, info.note = ready.device, ready.backend, ready.note
+        info.device, info.note = ready.device, ready.note
+        # A rank that joins others has no group yet, and gets theirs.
+        info.backend = ready.backend or info.backend
         self._move(info, RankState.IDLE, "ready")
         info.exited = None
         if self.phase is not Phase.RANKS or len(self.in_state(RankState.IDLE)) < len(self.ranks):

@@ -320,12 +320,17 @@ class _Teller:
             f"{verb(ranks, 'waits', 'wait')} for {verb(self.culprits, 'it', 'them')}."
         )
         every = f"every member of {group.label}" if group else "every member"
+        step = (
+            "Call it on all ranks of the group: look for an `if`, a `break` or a loop of another "
+            "length around it."
+        )
+        if all(self.words.graph.views[rank].state == "idle" for rank in self.culprits):
+            step = "This cell does not run on all ranks of the group: run it without -r."
         return (
             headline,
             f"a collective needs {every}, and {self.culprits.describe()} cannot come any more."
             f"{self._in_turn()}",
-            "Call it on all ranks of the group: look for an `if`, a `break` or a loop of another "
-            "length around it.",
+            step,
         )
 
     # --- notices -------------------------------------------------------------------------------
