@@ -118,6 +118,11 @@ class Block:
         return {WIDGET_MIME: view, **self._shown}
 
     @property
+    def is_single(self) -> bool:
+        """Whether it is one widget as it is, and no rows."""
+        return self._labels is None
+
+    @property
     def model_ids(self) -> list[str]:
         """The widgets of ranks in it."""
         return [row.model_id for row in self._rows]
@@ -202,49 +207,53 @@ class Blocks:
 
     def show(self, rich: Rich) -> bool:
         """Show a widget; False: it is none, or none that the front end knows."""
-        model_id = str(rich.data.get(WIDGET_MIME, {}).get("model_id", ""))
+        view = rich.data.get(WIDGET_MIME)
+        model_id = str(view.get("model_id", "")) if isinstance(view, dict) else ""
         with self._relay.lock:
             if model_id in self._relay.closed:
                 return True  # it was closed since: nothing is to be seen of it
             self._relay.revive(model_id, self._parent)
-            model = self._relay.models.get(model_id)
-            if model is None:
-                before = self._singles.pop(rich.display_id or "", None) if rich.update else None
-                if before is not None:
-                    before.forget()  # something else takes its place
+            if rich.update and rich.display_id is not None:
+                self._forget(rich.display_id)  # something else takes its place
+            if model_id not in self._relay.models:
                 return False
-            rank = rich.ranks.ranks[0]
-            plain = str(rich.data.get("text/plain", ""))
-            own_id = rich.display_id if is_named(rich) else None
-            if own_id is not None or not self._labels:
-                self._show_single(rich, own_id, rank, model_id, plain)
-                return True
-            for number in itertools.count():
-                block = self._blocks.get((model.kind, number))
-                if block is None:
-                    break
-                if block.has_room_for(rank):
-                    block.add(rank, model_id, plain)
-                    return True
-            display_id = f"{self._scope}-{self._round}-{model.kind}-{number}"
-            block = self._make(display_id, self._labels)
-            self._blocks[model.kind, number] = block
-            block.add(rank, model_id, plain)
-            self._sink.display(block.bundle(), {}, display_id, False)
+            block = self._placed(rich, model_id)
+            bundle = {} if block is None else block.bundle()
+        if block is not None:
+            if block.is_single and self._labels and not rich.update:
+                label = _label(self._labels, rich.ranks.ranks[0])
+                self._sink.display(label, {}, None, False)
+            self._sink.display(bundle, {}, block.display_id, rich.update)
         return True
 
-    def _show_single(
-        self, rich: Rich, own_id: str | None, rank: int, model_id: str, plain: str
-    ) -> None:
-        display_id = own_id or f"{self._scope}-{self._round}-{model_id}"
-        if not rich.update and self._labels:
-            self._sink.display(_label(self._labels, rank), {}, None, False)
-        before = self._singles.pop(display_id, None)
-        if before is not None:
-            before.forget()
-        block = self._singles[display_id] = self._make(display_id, None)
+    def _placed(self, rich: Rich, model_id: str) -> Block | None:
+        """A new block with the widget; None: there is one that had room."""
+        rank, plain = rich.ranks.ranks[0], str(rich.data.get("text/plain", ""))
+        scope = f"{self._scope}-{self._round}"
+        if is_named(rich) or not self._labels:
+            display_id = rich.display_id if is_named(rich) else None
+            display_id = display_id or f"{scope}-{model_id}"
+            self._forget(display_id)
+            block = self._singles[display_id] = self._make(display_id, None)
+        else:
+            kind = self._relay.models[model_id].kind
+            for number in itertools.count():
+                found = self._blocks.get((kind, number))
+                if found is None:
+                    break
+                if found.has_room_for(rank):
+                    found.add(rank, model_id, plain)
+                    return None
+            block = self._make(f"{scope}-{kind}-{number}", self._labels)
+            self._blocks[kind, number] = block
         block.add(rank, model_id, plain)
-        self._sink.display(block.bundle(), {}, display_id, rich.update)
+        return block
+
+    def _forget(self, display_id: str) -> None:
+        """A display gets other contents; it may be that of an earlier cell."""
+        for block in list(self._relay.blocks):
+            if block.display_id == display_id:
+                block.forget()
 
     def _make(self, display_id: str, labels: Labels | None) -> Block:
         block = Block(self._relay, display_id, labels, self._parent)

@@ -237,6 +237,24 @@ def test_bars_of_a_background_cell_stand_in_it_and_leave_text(front: FrontEnd):
     assert views(now(front, cell)) == []
 
 
+def test_a_display_that_gets_other_contents_keeps_them(front: FrontEnd):
+    kernel = front.kernel
+    cell = kernel.ok(
+        "%%ddp -r 0\nimport ipywidgets as widgets\nfrom IPython.display import HTML, display\n"
+        "handle = display(widgets.IntSlider(description='old'), display_id=True)"
+    )
+    assert only_view(cell)["text/plain"] == "old: 0"
+    kernel.ok("%%ddp -r 0\nhandle.update(HTML('<b>new</b>'))")
+    assert views(now(front, cell)) == []
+    # The next cells do not bring the widget back.
+    kernel.ok("%%ddp\npass")
+    shown = now(front, cell).page[-1]
+    assert "<b>new</b>" in shown.content["data"]["text/html"]
+    kernel.ok("from nbddp.notebook import session")
+    living = kernel.value("[block.display_id for block in session._relay.blocks]")
+    assert shown.display_id not in living
+
+
 def test_rank_by_rank_each_widget_stands_with_its_rank(front: FrontEnd):
     cell = front.kernel.ok(f"{SLIDER.replace('%%ddp', '%%ddp --out ranks', 1)}")
     assert [data["text/plain"] for data in views(cell)] == ["scale: 0", "scale: 1"]
