@@ -252,7 +252,7 @@ def test_a_display_that_gets_other_contents_keeps_them(front: FrontEnd):
     assert "<b>new</b>" in shown.content["data"]["text/html"]
     kernel.ok("from nbddp.notebook import session")
     living = kernel.value("[block.display_id for block in session._relay.blocks]")
-    assert shown.display_id not in living
+    assert str(shown.display_id) not in living
 
 
 def test_rank_by_rank_each_widget_stands_with_its_rank(front: FrontEnd):
