@@ -170,18 +170,22 @@ class Budget:
         return None if self.is_spent else gap.since + QUIET_S
 
 
+#: Part of every notice.
+LEFT_OUT = " left out here"
+
+
 def left_out_notice(lines: int, size: int, paths: Sequence[str]) -> str:
     """``... 99,000 lines (1.2 MB) left out here; the whole output: /path/rank2.log``."""
     amount = f"{format_bytes(size)}"
     if lines:
         amount = f"{lines:,} line{'' if lines == 1 else 's'} ({amount})"
     if not paths:
-        return f"... {amount} left out here"
+        return f"... {amount}{LEFT_OUT}"
     where = paths[0]
     if len(paths) > 1:
         folder, _, last = paths[-1].rpartition("/")
         where += f" to {last if paths[0].rpartition('/')[0] == folder else paths[-1]}"
-    return f"... {amount} left out here; the whole output: {where}"
+    return f"... {amount}{LEFT_OUT}; the whole output: {where}"
 
 
 def format_bytes(size: int) -> str:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nbddp.notebook.budget import LEFT_OUT
 from nbddp.notebook.colours import colour_of
 from nbddp.notebook.sinks import Sink
 from nbddp.notebook.tables import escape, size
@@ -27,6 +28,7 @@ _HEAD_CHARS = 24_000
 TAIL_LINES = 20
 #: Fewer lines than this are not worth a click.
 _MIN_HIDDEN = 10
+_MAX_NOTICES = 4
 #: The window on the end changes at most this often.
 _INTERVAL_S = 0.15
 #: Like printed text. JupyterLab lets all of it through in untrusted notebooks.
@@ -139,9 +141,12 @@ def folded(lines: Sequence[str], tail_lines: int = TAIL_LINES) -> dict[str, str]
     if hidden < _MIN_HIDDEN:
         return {"text/plain": "\n".join(lines), "text/html": pre(lines, is_coloured=True)}
     amount = f"{hidden:,} more lines, {size(sum(len(line) + 1 for line in lines[:hidden]))}"
+    # What is missing altogether, and where it is, must be seen.
+    notices = [line for line in lines[:hidden] if LEFT_OUT in line][-_MAX_NOTICES:]
+    shown = [*notices, *lines[hidden:]]
     return {
-        "text/plain": "\n".join([f"... {amount}", *lines[hidden:]]),
-        "text/html": (details(amount, pre(lines[:hidden])) + pre(lines[hidden:], is_coloured=True)),
+        "text/plain": "\n".join([f"... {amount}", *shown]),
+        "text/html": details(amount, pre(lines[:hidden])) + pre(shown, is_coloured=True),
     }
 
 

@@ -183,7 +183,8 @@ class Gatherer:
 
     def text_by_rank(self) -> dict[int, RankText]:
         """What each rank printed, in short; displays are a word in it."""
-        return {rank: lane.text for rank, lane in sorted(self._lane_by_rank.items())}
+        lanes = sorted(self._lane_by_rank.items())
+        return {rank: lane.text.counted(lane.counts.lines) for rank, lane in lanes}
 
     @property
     def counts(self) -> dict[int, Counts]:
@@ -310,6 +311,7 @@ class Gatherer:
 
     def _open_gap(self, lane: _Lane, now: float) -> Gap:
         lane.gap = Gap(now, self._budget.tail_bytes)
+        lane.text.is_cut = True
         self._folder.append(lane.rank, lane.gap)
         return lane.gap
 

@@ -59,12 +59,13 @@ class Notice(Item):
 class RankText:
     """The text of one rank in bounded memory: its first lines, its last ones, their number."""
 
-    __slots__ = ("_crc", "_head_chars", "head", "tail", "total")
+    __slots__ = ("_crc", "_head_chars", "head", "is_cut", "tail", "total")
 
     def __init__(self) -> None:
         self.head: list[str] = []
         self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self.total = 0
+        self.is_cut = False  #: not all lines came here
         self._head_chars = _HEAD_CHARS
         self._crc = 0
 
@@ -79,10 +80,16 @@ class RankText:
             else:
                 self.tail.append(line[-_TAIL_LINE_CHARS:])
 
+    def counted(self, lines: int) -> "RankText":
+        """With the right number, where not all lines came here."""
+        if self.is_cut:
+            self.total = lines
+        return self
+
     @property
     def key(self) -> object:
         """Equal for ranks that printed the same."""
-        return self.total, self._crc
+        return (self.total, *self.tail) if self.is_cut else (self.total, self._crc)
 
     @property
     def left_out(self) -> int:

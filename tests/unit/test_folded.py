@@ -58,6 +58,15 @@ def test_long_output_has_a_head_a_tail_and_all_between_them_folded():
     assert shown.split("\n") == numbered(TAIL_LINES, 980).splitlines()
 
 
+def test_what_is_left_out_altogether_is_said_outside_of_the_fold():
+    page, sink = folding()
+    notice = "[0]   ... 9,000 lines (81 kB) left out here; the whole output: /tmp/rank0.log\n"
+    sink.text("stdout", numbered(200) + notice + numbered(200))
+    sink.close()
+    assert page.plain.split("\n")[-TAIL_LINES - 1] == notice.strip()
+    assert page.html.rpartition("</details>")[2].count("the whole output: /tmp/rank0.log") == 1
+
+
 def test_while_it_streams_one_display_changes_and_its_height_does_not():
     page, sink = folding()
     sink.text("stdout", numbered(HEAD_LINES + TAIL_LINES))
