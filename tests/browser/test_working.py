@@ -1,4 +1,4 @@
-"""A person in JupyterLab who works with the ranks as with one kernel."""
+"""A person who works with the ranks as with one kernel."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,51 +15,51 @@ while not Path({path!r}).exists():
     time.sleep(0.01)"""
 
 
-def test_tab_completes_by_the_names_of_a_rank(lab_book: Book):
-    lab_book.run("%%ddp\nclass Only:\n    inhabitant = rank\n\nonly = Only()")
-    cell = lab_book.add("%%ddp\nonly.inhab")
+def test_tab_completes_by_the_names_of_a_rank(any_book: Book):
+    any_book.run("%%ddp\nclass Only:\n    inhabitant = rank\n\nonly = Only()")
+    cell = any_book.add("%%ddp\nonly.inhab")
     cell.press("Tab")
-    lab_book.page.locator(".jp-Completer-item").wait_for()
-    lab_book.page.keyboard.press("Enter")
+    any_book.page.locator(".jp-Completer-item").wait_for()
+    any_book.page.keyboard.press("Enter")
     poll_until(lambda: cell.source == "%%ddp\nonly.inhabitant")
 
 
-def test_tab_offers_what_a_rank_has_while_a_cell_runs(lab_book: Book, tmp_path: Path):
+def test_tab_offers_what_a_rank_has_while_a_cell_runs(any_book: Book, tmp_path: Path):
     gate = tmp_path / "gate"
-    lab_book.run("%%ddp\nfirst_name, first_number = 'Ada', 1815")
-    lab_book.run(UNTIL.format(how=" --async", path=str(gate)))
+    any_book.run("%%ddp\nfirst_name, first_number = 'Ada', 1815")
+    any_book.run(UNTIL.format(how=" --async", path=str(gate)))
     try:
-        cell = lab_book.add("%%ddp\nfirst_n")
+        cell = any_book.add("%%ddp\nfirst_n")
         cell.press("Tab")
-        offered = lab_book.page.locator(".jp-Completer-item")
+        offered = any_book.page.locator(".jp-Completer-item")
         poll_until(lambda: offered.count() >= 2)
         texts = " ".join(offered.all_inner_texts())
         assert "first_name" in texts
         assert "first_number" in texts
-        lab_book.page.keyboard.press("Escape")
+        any_book.page.keyboard.press("Escape")
     finally:
         gate.touch()
-        lab_book.run("_.wait()")
+        any_book.run("_.wait()")
 
 
-def test_shift_tab_shows_the_signature_that_a_rank_knows(lab_book: Book):
-    lab_book.run("%%ddp\ndef halve(number: float) -> float:\n    '''A half of it.'''")
-    cell = lab_book.add("%%ddp\nhalve(")
+def test_shift_tab_shows_the_signature_that_a_rank_knows(any_book: Book):
+    any_book.run("%%ddp\ndef halve(number: float) -> float:\n    '''A half of it.'''")
+    cell = any_book.add("%%ddp\nhalve(")
     cell.press("Shift+Tab")
-    tooltip = lab_book.page.locator(".jp-Tooltip")
+    tooltip = any_book.page.locator(".jp-Tooltip")
     tooltip.wait_for()
     assert "A half of it." in tooltip.inner_text()
-    lab_book.page.keyboard.press("Escape")
+    any_book.page.keyboard.press("Escape")
 
 
-def test_in_auto_mode_every_cell_runs_on_the_ranks(lab_book: Book):
-    lab_book.run("%ddp auto on")
+def test_in_auto_mode_every_cell_runs_on_the_ranks(any_book: Book):
+    any_book.run("%ddp auto on")
     try:
-        assert lab_book.run("print('rank', rank)").text == "[0]   rank 0\n[1]   rank 1\n"
-        assert lab_book.run("%%local\nprint('rank' in globals())").text == "False\n"
+        assert any_book.run("print('rank', rank)").text == "[0]   rank 0\n[1]   rank 1\n"
+        assert any_book.run("%%local\nprint('rank' in globals())").text == "False\n"
     finally:
-        lab_book.run("%ddp auto off")
-    assert lab_book.run("print('rank' in globals())").text == "False\n"
+        any_book.run("%ddp auto off")
+    assert any_book.run("print('rank' in globals())").text == "False\n"
 
 
 def test_the_live_panel_changes_and_stays_as_a_table(
