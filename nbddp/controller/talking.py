@@ -104,10 +104,15 @@ class Talk:
             limit_s,
         )
 
-    def debug(self, rank: int, content: dict[str, Any], limit_s: float) -> Debugged | None:
-        """Hand a request of the Debug Adapter Protocol to ``rank``."""
+    def debug(
+        self, rank: int, content: dict[str, Any], limit_s: float, *, folder: str = ""
+    ) -> Debugged | None:
+        """Hand a request of the Debug Adapter Protocol to ``rank``; see `Debug.folder`."""
         return self._ask(
-            Debugged, rank, lambda number: Debug(number=number, content=content), limit_s
+            Debugged,
+            rank,
+            lambda number: Debug(number=number, content=content, folder=folder),
+            limit_s,
         )
 
     def send_comm(

@@ -64,11 +64,14 @@ class Forwarding:
 
     Args:
         publish: gives an event to the front end; called by the hub thread.
+        folder: of the files that stand for cells: the front end is told before there are ranks.
     """
 
-    def __init__(self, publish: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, publish: Callable[[dict[str, Any]], None], folder: str) -> None:
+        self._folder = folder
         self._publish = publish
         self.rank = 0
+        self.is_on = False  #: the front end has switched it on
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """The response of the rank, or one that says why there is none. Blocks."""
@@ -76,11 +79,13 @@ class Forwarding:
             session.await_start()
             pool = session.pool()
             pool.listeners.debug = self._tell
-            answer = pool.talk.debug(self.rank, request, _ANSWER_S)
+            answer = pool.talk.debug(self.rank, request, _ANSWER_S, folder=self._folder)
         except NbddpError as error:
             return _failure(request, str(error))
         if answer is None:
             return _failure(request, f"rank {self.rank} does not answer")
+        if request.get("command") in ("initialize", "disconnect"):
+            self.is_on = request["command"] == "initialize"
         return answer.content or _failure(request, f"the debugger of rank {self.rank} is off")
 
     def move_to(self, rank: int) -> None:

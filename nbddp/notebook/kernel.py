@@ -9,6 +9,7 @@ import asyncio
 import shlex
 from typing import Any
 
+from ipykernel.compiler import get_tmp_directory
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
 from traitlets import Unicode
@@ -40,12 +41,16 @@ class NbddpKernel(IPythonKernel):
         arguments = commands.parse_start(shlex.split(self.pool))
         self._world_size = session.start_soon(arguments).world_size
         #: Where the requests of the front end's debugger go.
-        self.forwarding = debugging.Forwarding(self._publish_debug_event)
+        self.forwarding = debugging.Forwarding(self._publish_debug_event, get_tmp_directory())
         nbddp.load_ipython_extension(self.shell)
         auto.current(self.shell).options = ""
 
     async def do_debug_request(self, msg: dict[str, Any]) -> dict[str, Any]:
         """The front end's debugger works on a rank; see ``%ddp debugger``."""
+        if msg.get("command") == "debugInfo" and not self.forwarding.is_on:
+            # At once: a front end that waits for the pool to start would lose what is clicked.
+            found: dict[str, Any] = await super().do_debug_request(msg)
+            return found
         return await asyncio.to_thread(self.forwarding.ask, msg)
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import debugpy
 import IPython
-from ipykernel.compiler import get_tmp_directory
+from ipykernel.compiler import get_file_name, get_tmp_directory
 from ipykernel.debugger import Debugger
 
 import nbddp
@@ -158,6 +158,7 @@ class RankDebugger(Debugger):
         self.debugpy_client = self._adapter  # type: ignore[assignment]  # as far as it is used
         self._listen = listen
         self._address: tuple[str, int] | None = None
+        self.folder = get_tmp_directory()  #: of the files that stand for cells
 
     async def process_request(self, message: dict[str, Any]) -> dict[str, Any]:
         """Answer a request. Raises `AdapterLostError`, `TimeoutError`."""
@@ -170,6 +171,28 @@ class RankDebugger(Debugger):
             self.stopped_threads.clear()  # debugpy sends no event when it was asked to
         return response
 
+    def file_of(self, code: str) -> str:
+        """The file that stands for a cell with this text."""
+        return str(Path(self.folder) / Path(get_file_name(code)).name)
+
+    async def debugInfo(self, message: dict[str, Any]) -> dict[str, Any]:  # noqa: N802 - its name
+        """Called by `Debugger`: what a front end has to know."""
+        response: dict[str, Any] = await super().debugInfo(message)
+        response["body"]["tmpFilePrefix"] = f"{self.folder}{os.sep}"
+        return response
+
+    async def dumpCell(self, message: dict[str, Any]) -> dict[str, Any]:  # noqa: N802 - likewise
+        """Called by `Debugger`: make the file of a cell."""
+        file = self.file_of(message["arguments"]["code"])
+        Path(file).write_text(message["arguments"]["code"], encoding="utf-8")
+        return {
+            "type": "response",
+            "request_seq": message["seq"],
+            "success": True,
+            "command": message["command"],
+            "body": {"sourcePath": file},
+        }
+
     async def serve_stops(self) -> None:
         """Tell of threads that stop, for ever: `Debugger` leaves that to whoever runs the loop."""
         while True:
@@ -177,9 +200,9 @@ class RankDebugger(Debugger):
 
     def start(self) -> bool:
         """Called by `Debugger`: the adapter is connected. IPython's own transformers stay."""
-        folder = Path(get_tmp_directory())  # of the files of cells
+        folder = Path(self.folder)
         if not folder.exists():
-            folder.mkdir(mode=0o700)
+            folder.mkdir(mode=0o700, exist_ok=True)
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
         self.debugpy_initialized = True
         return True

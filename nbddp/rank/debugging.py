@@ -50,7 +50,7 @@ class Debugging:
 
     async def _answer(self, request: Debug) -> None:
         try:
-            content = await self._debug(request.content)
+            content = await self._debug(request.content, request.folder)
         except Exception as error:  # noqa: BLE001 - of debugpy; the front end shows it
             content = {
                 "type": "response",
@@ -62,12 +62,13 @@ class Debugging:
         rank = self._shell.rank
         self._link.send(Debugged(number=request.number, rank=rank, content=content))
 
-    async def _debug(self, content: dict[str, Any]) -> dict[str, Any]:
+    async def _debug(self, content: dict[str, Any], folder: str) -> dict[str, Any]:
         if self._debugger is None:
             self._debugger = self._make()
+        self._debugger.folder = folder or compiler.get_tmp_directory()
         found = await self._debugger.process_request(content)
         # A front end knows a cell by the file that holds its text.
-        self._shell.name_cells(compiler.get_file_name if self._debugger.is_started else None)
+        self._shell.name_cells(self._debugger.file_of if self._debugger.is_started else None)
         return found
 
     def _make(self) -> "RankDebugger":

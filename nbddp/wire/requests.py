@@ -205,6 +205,7 @@ class Debug(MessageBase, frozen=True):
 
     number: int
     content: dict[str, Any]
+    folder: str = ""  #: of the files that stand for cells; empty: one of the rank's own
 
 
 class Synced(MessageBase, frozen=True):

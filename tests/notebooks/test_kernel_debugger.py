@@ -111,10 +111,14 @@ def make_front_end(own: Kernel) -> Iterator[Callable[[], FrontEnd]]:
 def test_a_breakpoint_with_variables_stack_step_and_continue(
     own: Kernel, make_front_end: Callable[[], FrontEnd]
 ):
+    before = FrontEnd(own).ok("debugInfo")
+    assert not before["isStarted"]
     front_end = make_front_end()
     path = front_end.break_at(CELL, 3)
     info = front_end.ok("debugInfo")
     assert info["isStarted"]
+    # What a front end was told before the ranks were there still holds.
+    assert info["tmpFilePrefix"] == before["tmpFilePrefix"]
     assert path.startswith(info["tmpFilePrefix"])
     cell_id = own.execute(CELL)
     thread = front_end.wait_for_stop()
