@@ -150,11 +150,7 @@ class Agent:
                     process.kill(ended_by="%ddp restart -r")
             case Peek():
                 for process in self._living(request.ranks):
-                    now = time.monotonic()
-                    if request.stack:
-                        self._peeks.begin(request.number, process, native=request.native, now=now)
-                    else:
-                        self._peeks.glance(request.number, process)
+                    self._peeks.begin(request, process, time.monotonic())
             case Interrupt():
                 for process in self._living(request.ranks):
                     if request.run_id in (process.pipes.run_id, process.pulling):

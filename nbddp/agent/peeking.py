@@ -27,7 +27,7 @@ from nbddp.agent.loop import Loop
 from nbddp.agent.processes import RankProcess
 from nbddp.agent.watching import Watch
 from nbddp.wire import lifetime
-from nbddp.wire.messages import Peeked
+from nbddp.wire.messages import Peek, Peeked
 
 #: For a dump to arrive.
 _DUMP_S = 0.3
@@ -140,8 +140,12 @@ class Peeks:
         self._dumps: dict[int, _Dump] = {}  # by rank
         self._answers: list[_Answer] = []
 
-    def begin(self, number: int, process: RankProcess, *, native: bool, now: float) -> None:
-        """Describe a rank; the answer comes from `advance`."""
+    def begin(self, request: Peek, process: RankProcess, now: float) -> None:
+        """Describe a rank; the answer comes from `advance`, without a stack at once."""
+        number, native = request.number, request.native
+        if not request.stack:
+            self._glance(number, process)
+            return
         under_way = self._dumps.get(process.rank)
         if under_way is not None:
             under_way.numbers[number] = native
@@ -159,7 +163,7 @@ class Peeks:
             numbers={number: native},
         )
 
-    def glance(self, number: int, process: RankProcess) -> None:
+    def _glance(self, number: int, process: RankProcess) -> None:
         """Tell at once what costs the rank nothing."""
         state, cpu_s = _main_thread(process.pid)
         self._send(

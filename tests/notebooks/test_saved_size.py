@@ -47,7 +47,7 @@ _IMAGE = re.compile(r"data:image/[a-z+]+;base64,[^\"]*")
 
 @cache
 def saved() -> NotebookNode:
-    notebook = new_notebook(cells=[new_code_cell(source) for source in SESSION])
+    notebook: NotebookNode = new_notebook(cells=[new_code_cell(source) for source in SESSION])
     NotebookClient(notebook, timeout=60, kernel_name="python3", allow_errors=True).execute()
     return notebook
 
