@@ -4,6 +4,8 @@ Runs in: the notebook's process. `post_mortem` and `choose`: thread of the runni
 `Forwarding`: threads of the kernel's control channel, and the hub thread.
 """
 
+import atexit
+import shutil
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -69,6 +71,7 @@ class Forwarding:
 
     def __init__(self, publish: Callable[[dict[str, Any]], None], folder: str) -> None:
         self._folder = folder
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
         self._publish = publish
         self.rank = 0
         self.is_on = False  #: the front end has switched it on

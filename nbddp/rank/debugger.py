@@ -203,7 +203,8 @@ class RankDebugger(Debugger):
         folder = Path(self.folder)
         if not folder.exists():
             folder.mkdir(mode=0o700, exist_ok=True)
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            if self.folder == get_tmp_directory():  # else others use it, too
+                atexit.register(shutil.rmtree, folder, ignore_errors=True)
         self.debugpy_initialized = True
         return True
 

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -193,3 +194,15 @@ def test_what_cannot_be_done_is_answered(own: Kernel):
 
 def test_a_stock_kernel_says_where_there_is_one(kernel: Kernel):
     assert "nbddp kernel install" in kernel.run("%ddp debugger").error
+
+
+def test_the_files_of_cells_go_with_the_kernel():
+    with running_kernel(*LAUNCH) as kernel:
+        kernel.ok("pass")
+        front_end = FrontEnd(kernel)
+        front_end.switch_on()
+        path = Path(front_end.break_at(CELL, 3))
+        assert path.read_text() == CELL
+        assert path.parent.stat().st_mode & 0o077 == 0
+        kernel.shutdown()
+        assert not path.parent.exists()
