@@ -8,6 +8,7 @@ import getpass
 import html
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 import msgspec
 from IPython.core.error import StdinNotImplementedError
@@ -45,6 +46,8 @@ _LIVE_INTERVAL_S = 0.1
 _CLOCK_INTERVAL_S = 1.0
 #: An unfinished line is shown after this time: most get their end before.
 _OPEN_LINE_AFTER_S = 0.03
+#: So many ranks come to a line within ``output_fold_s``; more take longer, up to a limit.
+_FOLD_RANKS, _MAX_FOLD_S = 16, 0.5
 _MAX_LIVE_LINES = 16
 _MAX_ERROR_CHARS = 80
 _GATHERERS: Mapping[Out, type[Gatherer]] = {
@@ -70,6 +73,9 @@ class View:
         widgets: Blocks | None = None,
         out: Out = "merged",
     ) -> None:
+        patience = len(run.ranks) / _FOLD_RANKS
+        fold_s = min(settings.output_fold_s * patience, _MAX_FOLD_S)
+        settings = replace(settings, output_fold_s=max(settings.output_fold_s, fold_s))
         self._run = run
         self._ranks = run.ranks
         self._sink = sink

@@ -39,11 +39,11 @@ class ListSink:
         pass
 
 
-def make_view(sink: ListSink) -> View:
+def make_view(sink: ListSink, ranks: int = 2) -> View:
     return View(
-        Run("r", RankSet.all(2), 1000),
+        Run("r", RankSet.all(ranks), 1000),
         sink,
-        world_size=2,
+        world_size=ranks,
         settings=Settings(),
         log_path_by_rank={},
         can_ask=False,
@@ -115,3 +115,20 @@ def test_the_progress_line_tells_the_first_error_and_what_the_stop_button_does(
         "1/2 ranks done | 0 s | waiting for rank 0 | rank 1 raised ValueError: bad batch"
         " | interrupted; stop again to get the prompt back"
     ]
+
+
+@pytest.mark.parametrize(("ranks", "folds"), [(2, False), (64, True)])
+def test_many_ranks_have_longer_to_come_to_a_line(
+    monkeypatch: pytest.MonkeyPatch, ranks: int, folds: bool
+):
+    now = [1000.0]
+    monkeypatch.setattr("nbddp.notebook.view.time.monotonic", lambda: now[0])
+    sink = ListSink()
+    view = make_view(sink, ranks)
+    for rank in range(ranks):
+        if rank == ranks - 1:  # the last one comes late
+            now[0] += 3 * Settings().output_fold_s
+            view.tick()
+        view.show(Output(run_id="r", rank=rank, stream="stdout", text="hi\n"))
+        view.show(RunFinished(run_id="r", rank=rank, elapsed_s=0.1, error=None))
+    assert (sink.shown == [f"stdout [0-{ranks - 1}] hi\n"]) is folds
