@@ -78,6 +78,12 @@ class Creator:
                 with _Waiting(self.recorder, record):
                     token = self.meet(store, name, ranks, group_rank, arguments["timeout"])
             stock, stock_store, found = self._make(original, arguments, record)
+            if prefix is not None:
+                # Who destroyed the group at once would cut those who still connect.
+                with _Waiting(self.recorder, record):
+                    self._gather(
+                        store, f"{self._key(name, ranks)}/made", ranks, arguments["timeout"]
+                    )
         except BaseException as error:
             self._complete(record, f"{type(error).__name__}: {error}")
             if str(torch_private.group_count() - 1) == name:
@@ -138,20 +144,27 @@ class Creator:
 
         After this nobody has to wait in C++ for a member that never comes.
         """
-        # Who came in an earlier cell, and was freed, is not here any more.
-        members = zlib.crc32(repr(ranks).encode())
-        base = f"nbddp/{name}/{self.recorder.run_id}/{members:08x}"
+        base = self._key(name, ranks)
         if group_rank == 0:
             store.set(f"{base}/token", secrets.token_hex(3))
-        if store.add(f"{base}/arrived", 1) == len(ranks):
-            store.set(f"{base}/complete", "1")
+        self._gather(store, f"{base}/arrived", ranks, timeout)
+        return bytes(store.get(f"{base}/token")).decode()
+
+    def _key(self, name: str, ranks: list[int]) -> str:
+        # Who came in an earlier cell, and was freed, is not here any more.
+        members = zlib.crc32(repr(ranks).encode())
+        return f"nbddp/{name}/{self.recorder.run_id}/{members:08x}"
+
+    def _gather(self, store: Any, key: str, ranks: list[int], timeout: Any) -> None:
+        """Wait until all members have come to the same place."""
+        if store.add(key, 1) == len(ranks):
+            store.set(f"{key}-all", "1")
         try:
-            self.wait_patiently(store, [f"{base}/complete"], timeout)
+            self.wait_patiently(store, [f"{key}-all"], timeout)
         except BaseException:
             with suppress(RuntimeError):  # the store's connection may be what failed
-                store.add(f"{base}/arrived", -1)
+                store.add(key, -1)
             raise
-        return bytes(store.get(f"{base}/token")).decode()
 
     def _record_creation(
         self, name: str, ranks: list[int], prefix: str | None, arguments: dict[str, Any]
