@@ -28,8 +28,9 @@ del _ones
 """
 
 os.environ[leaks.RUN_ENV] = str(os.getpid())
-# A shell has its background jobs ignore interrupts, and whatever they start would too.
+# A shell has its background jobs ignore interrupts, nohup hang-ups; their children would too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def make_pool(n: int = 2, settings: Settings | None = None, **options: Any) -> Pool:

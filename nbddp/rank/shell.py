@@ -180,6 +180,7 @@ class RankShell(InteractiveShell):
         """Called at the start and by ``%reset``."""
         super().init_user_ns()
         self.user_ns.update(self.predefined)
+        self.user_ns_hidden.update(self.predefined)  # ``%reset`` empties this too
 
     def begin_cell(self, run_id: RunId, execution_count: int, first_line: int) -> None:
         """What `RankShell.run_cell` runs next is this cell of the notebook."""

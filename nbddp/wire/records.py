@@ -283,6 +283,10 @@ class Writer:
         self.touch()
         return slot
 
+    def accept(self, slot: int, record: int, created_ns: int) -> None:
+        """Torch has taken the operation for which the thread waits since it was issued."""
+        _WRITE_WAIT(self._mapping, slot, created_ns + 1, record)
+
     def end_wait(self, slot: int) -> None:
         """It does not wait any longer."""
         _WRITE_WAIT(self._mapping, slot, 0, 0)

@@ -330,8 +330,12 @@ class Book:
         ).last  # one that was answered may still be there
         field.wait_for()
         prompt = self.page.locator(".jp-Stdin-prompt").last.inner_text()
+        element = field.element_handle()
+        assert element is not None
         field.fill(text)
         field.press("Enter")
+        # The next question has a field of its own: what is typed into this one is lost.
+        poll_until(lambda: not element.evaluate("field => field.isConnected"))
         return prompt
 
     def save(self) -> NotebookNode:

@@ -67,6 +67,7 @@ def run(
             if wrong is not None:
                 recorder.disagree(book, record, wrong)
         work = inner(first, second, *more) if more else inner(first, second)
+        writer.accept(slot, record, began)
         if work is not None:
             work.wait()
     except BaseException as error:

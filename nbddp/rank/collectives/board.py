@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: Half of the slots are for collectives, half for messages.
 _HALF = BOARD_SLOTS // 2
 #: A disagreement is believed when the other call was not refused by torch within this time.
-_PATIENCE_S = 0.05
+_PATIENCE_S = 0.25
 _COMPARED = ("op", "input_dtypes", "input_sizes", "reduce_op", "root", "input_splits")
 
 
@@ -149,7 +149,7 @@ class Board:
             if self._is_accepted(peer, newest) or time.monotonic() > deadline:
                 fields = differences(mine.signature, newest.signature)
                 return self._mismatch(rank, mine, newest, fields)
-            time.sleep(_PATIENCE_S / 100)
+            time.sleep(_PATIENCE_S / 500)
         return None
 
     def _is_accepted(self, peer: int, operation: Operation) -> bool:
@@ -158,7 +158,11 @@ class Board:
         record = operation.record_id
         return (
             operation.state != "scheduled"
-            or any(waited == record for _, waited, _ in reader.waits())
+            # A wait that begins with the record says nothing: see `Writer.accept`.
+            or any(
+                waited == record and since > operation.time_created_ns
+                for _, waited, since in reader.waits()
+            )
             or any(each.record_id > record for each in reader.operations(1))
         )
 
