@@ -76,6 +76,10 @@ format: $(READY)  ## format the code and mend what ruff can mend
 test: $(READY)  ## run the whole test suite
 	$(PY) -m pytest -q -n 2 --dist worksteal --durations=10
 
+.PHONY: browser
+browser: $(READY)  ## run the tests in JupyterLab and Notebook 7 (needs a Chromium)
+	$(PY) -m pytest -q tests/browser
+
 .PHONY: chaos
 chaos: $(READY)  ## run the tests of deaths and floods REPEAT times (50)
 	@for i in $$(seq 1 $(REPEAT)); do \
