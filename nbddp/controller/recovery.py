@@ -44,6 +44,7 @@ from nbddp.controller.states import (
     Stimulus,
     StopRequested,
 )
+from nbddp.controller.verdicts import raised_mismatches
 from nbddp.settings import Settings
 from nbddp.wire.messages import (
     Freed,
@@ -278,26 +279,35 @@ class RecoveryMachine:
             told += case.freeing.let_go(outcome.ranks("unfinished"))
         damage = damage_of(outcome, case.freeing)
         self._mending.broken |= damage.broken
-        if damage.is_any or self._dead() or self._restarts.is_killing:
-            self._held = outcome
+        is_broken = damage.is_any or bool(self._dead()) or self._restarts.is_killing
+        # All ranks have seen a mismatch at once, and left before anybody was looked at.
+        is_untold = outcome.report is None and bool(raised_mismatches(outcome))
+        if not (is_broken or is_untold or damage.is_silent):
+            return [*told, EndRun(outcome)]
+        self._held = outcome
+        if is_broken:
             self._is_due = True
             self._forms_all = damage.is_unsure
-            return told
-        if damage.is_silent:
-            self._held = outcome
-            return self._eyes.look(now, self._compared)[1]
-        return [*told, EndRun(outcome)]
+        if is_untold or not is_broken:
+            told += self._eyes.look(now, self._compared)[1]
+        return told
 
     def _compared(self, views: Views, now: float) -> list[Action]:
-        """The cell ended well, but ranks issued operations that differ."""
+        """The cell has ended, and ranks issued operations that differ."""
         outcome = self._held
-        if outcome is None or self._mending.is_active:
+        if outcome is None:
             return []
-        report = self._eyes.compare(views, now)
-        if not report.findings:
-            return self._release()
-        self._held = replace(outcome, report=report)
-        return [Judged(outcome.run_id, report, acted=False, views=views), *self._release()]
+        was_raised = bool(raised_mismatches(outcome))
+        if self._mending.is_active and not was_raised:
+            return []
+        look = self._eyes.diagnose if was_raised else self._eyes.compare
+        report = look(views, now)
+        told: list[Action] = []
+        if report.findings:
+            self._held = replace(outcome, report=report)
+            told.append(Judged(outcome.run_id, report, acted=False, views=views))
+        is_whole = not self._is_due and not self._mending.is_active
+        return [*told, *self._release()] if is_whole else told
 
     def _rank_exited(self, exited: RankExited, run_id: str | None, now: float) -> list[Action]:
         rank = exited.rank

@@ -15,8 +15,9 @@ from nbddp.controller.states import (
 )
 from nbddp.settings import Settings
 from nbddp.wire.messages import Free, FreeReason, Look, Looked, Peek, Reform
-from nbddp.wire.observed import GroupMark, RankLook
+from nbddp.wire.observed import GroupMark, Mismatch, RankLook
 from nbddp.wire.ranks import RankSet
+from tests.support.examples import plain_example
 from tests.support.recovering import (
     NOTHING,
     WORLD,
@@ -676,3 +677,36 @@ def test_ranks_at_different_places_after_a_good_cell_are_no_fault():
     pool.finished(0, run_id, marks=(GroupMark(pg_id=WORLD, collective_seq_id=3, digest=1, open=1),))
     last = pool.finished(1, run_id, marks=(GroupMark(pg_id=WORLD, collective_seq_id=2, digest=7),))
     assert kinds(last) == ["EndRun"]
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_mismatch_that_all_see_at_once_has_a_report_too(is_broken: bool):
+    """They leave the cell before anybody can look at them."""
+    pool = Pool(2)
+    run_id = pool.run()
+    pool.report = verdict((), (0, 1), "mismatched-collective")
+    mark = GroupMark(pg_id=WORLD, collective_seq_id=1, digest=1, is_broken=is_broken)
+    last: list[Action] = []
+    for rank in (0, 1):
+        last = pool.finished(
+            rank,
+            run_id,
+            "CollectiveMismatchError",
+            mismatches=(plain_example(Mismatch),),
+            marks=(mark,),
+        )
+    assert "EndRun" not in kinds(last)
+    if not is_broken:
+        ended = pool.answer_looks(last)
+        assert kinds(ended) == ["Judged only", "EndRun"]
+    else:
+        first, second = requests(last, Look)
+        told = [
+            action
+            for asked, look in (first, second)
+            for rank in asked
+            for action in pool.feed(Looked(number=look.number, rank=rank, look=pool.looks[rank]))
+        ]
+        assert kinds(told)[0] == "Judged only"
+        ended = pool.answer_reform(told)
+    assert outcome_of(ended).report is pool.report
