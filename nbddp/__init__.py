@@ -122,5 +122,6 @@ def unload_ipython_extension(shell: "InteractiveShell") -> None:
     living = session.current_pool()
     if living is not None:
         living.stop()
+        print(f"stopped: {living.world_size} ranks, and their variables")  # noqa: T201 - for the reader
     for magics in (shell.magics_manager.magics["line"], shell.magics_manager.magics["cell"]):
         magics.pop("ddp", None)

@@ -3,6 +3,7 @@
 Runs in: the notebook's process. Pure.
 """
 
+import ast
 import re
 
 from nbddp.errors import BadOptionError
@@ -51,8 +52,9 @@ def _split(verb: str, line: str) -> tuple[str, str | None]:
 
 
 def _is_expression(text: str) -> bool:
+    """Whether it can be evaluated; a text in quotes is no question: it is equal everywhere."""
     try:
-        compile(text, "<diff>", "eval")
+        found = ast.parse(text, "<diff>", "eval")
     except (SyntaxError, ValueError):
         return False
-    return True
+    return not (isinstance(found.body, ast.Constant) and isinstance(found.body.value, str))

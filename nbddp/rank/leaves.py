@@ -9,6 +9,8 @@ Runs in: the rank process, main thread, between cells.
 import dataclasses
 import enum
 import hashlib
+import pickle
+import random
 import re
 import sys
 import types
@@ -20,7 +22,7 @@ import torch
 #: Longer lists of numbers are one leaf.
 _MAX_NUMBERS = 64
 _MAX_DEPTH = 30
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+| id='\d+'")
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+| id='\d+'")
 _OF_RANKS = ("torch.distributed", "torch._C._distributed", "nbddp.")
 _PLAIN = (
     int,
@@ -53,6 +55,8 @@ def parts_of(  # noqa: PLR0911 - one for each kind of value
         return _of_module(value)
     if isinstance(value, torch.Generator):
         return iter([(".get_state()", value.get_state())])
+    if isinstance(value, random.Random):
+        return iter([(".getstate()", value.getstate())])
     if isinstance(value, Mapping):
         return ((f"[{key!r}]", item) for key, item in value.items())
     if isinstance(value, list | tuple):
@@ -68,10 +72,20 @@ def parts_of(  # noqa: PLR0911 - one for each kind of value
     if dataclasses.is_dataclass(value):
         fields = dataclasses.fields(value)
         return ((f".{field.name}", getattr(value, field.name, None)) for field in fields)
+    own = _attributes(value)
+    return ((f".{name}", item) for name, item in own.items()) if own else None
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Those of its own, in its dictionary and in its slots."""
     own = getattr(value, "__dict__", None)
-    if isinstance(own, dict) and own:
-        return ((f".{name}", item) for name, item in own.items())
-    return None
+    found = dict(own) if isinstance(own, dict) else {}
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else tuple(slots):
+            if not name.startswith("__") and hasattr(value, name):
+                found.setdefault(name, getattr(value, name))
+    return found
 
 
 def text_of(value: Any) -> str:
@@ -81,12 +95,49 @@ def text_of(value: Any) -> str:
     if isinstance(value, set | frozenset):
         return f"{{{', '.join(sorted(map(_represent, value)))}}}"
     if isinstance(value, types.FunctionType):
-        code = value.__code__
-        made = hashlib.blake2b(code.co_code + repr(code.co_names).encode(), digest_size=4)
-        return f"{value.__module__}.{value.__qualname__} {made.hexdigest()}"
+        return f"{value.__module__}.{value.__qualname__} {_digest_of(_function_text(value))}"
     if _is_code(value):
         return getattr(value, "__qualname__", "") or getattr(value, "__name__", "")
-    return _represent(value)
+    if isinstance(value, memoryview):
+        value = bytes(value)
+    text = _represent(value)
+    if text == _represent(value, with_address=True):
+        return text
+    # Nothing but its address tells it from another: what pickle would keep of it does.
+    return f"{text} {_digest_of(_pickled(value))}"
+
+
+def _function_text(function: types.FunctionType) -> bytes:
+    cells = [_contents(cell) for cell in function.__closure__ or ()]
+    more = (function.__defaults__, function.__kwdefaults__, cells)
+    return f"{_code_text(function.__code__)} {_ADDRESS.sub('', repr(more))}".encode()
+
+
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not set yet
+        return None
+
+
+def _code_text(code: types.CodeType) -> str:
+    constants = [
+        _code_text(each) if isinstance(each, types.CodeType) else repr(each)
+        for each in code.co_consts
+    ]
+    return f"{code.co_code!r} {code.co_names} {constants}"
+
+
+def _pickled(value: Any) -> bytes:
+    """Nothing for what cannot be pickled: locks, files, threads, which have no value."""
+    try:
+        return pickle.dumps(value)
+    except Exception:  # noqa: BLE001 - of the user's class
+        return b""
+
+
+def _digest_of(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=4).hexdigest()
 
 
 def _walk(value: Any, path: str, above: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
@@ -148,8 +199,8 @@ def _is_code(value: Any) -> bool:
     )
 
 
-def _represent(value: Any) -> str:
+def _represent(value: Any, *, with_address: bool = False) -> str:
     try:
-        return _ADDRESS.sub("", repr(value))
+        return repr(value) if with_address else _ADDRESS.sub("", repr(value))
     except Exception as error:  # noqa: BLE001 - of the user's class
         return f"<{type(value).__name__}, whose repr raised {type(error).__name__}>"

@@ -305,3 +305,23 @@ def test_what_is_no_tensor_is_refused(pool: Pool):
     assert "nbddp.show shows tensors, and got a list" in str(view.error)
     view = run_cell(pool, "nbddp.show()", check=False)
     assert "show what?" in str(view.error)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "import random; v = random.Random({seed})",
+        "import numpy; v = numpy.random.default_rng({seed})",
+        "import numpy; v = numpy.random.RandomState({seed})",
+        "class Slotted: __slots__ = ('x',)\nv = Slotted(); v.x = torch.ones(3) * {seed}",
+        "v = (lambda n: lambda: n)({seed})",
+        "exec(f'def v(): return {{{seed}}}')",
+        "v = memoryview(bytes([{seed}]))",
+    ],
+    ids=["random", "generator", "random state", "slots", "closure", "constant", "memoryview"],
+)
+def test_what_is_not_a_tensor_differs_too(pool: Pool, made: str):
+    run_cell(pool, made.format(seed="rank"))
+    assert not pool.diff("v").is_equal
+    run_cell(pool, made.format(seed="3"))
+    assert pool.diff("v").is_equal
