@@ -1,8 +1,8 @@
 """The pipe into which `faulthandler` of one rank writes.
 
-Runs in: the agent's thread. Two things come through it: the stacks of all threads, each time the
-agent asks for them by a signal, and the last words at a fatal signal. They are told apart by how
-they begin.
+Runs in: the agent's thread. Two things come through it: the stack of the main thread, each time the
+agent asks for it by a signal, and the last words at a fatal signal. They are told apart by how they
+begin.
 
     rank, in a signal handler --pipe--> FaultPipe --> a dump for `nbddp.agent.peeking`
                                                   --> the stack at a crash, for `RankExited`
@@ -15,8 +15,7 @@ _READ_BYTES = 1 << 16
 #: A dump is some 10 KiB; this is for a rank that is told to write over and over.
 _KEPT_BYTES = 1 << 20
 _CRASH = b"Fatal Python error: "
-#: The outermost frame of a rank's main thread. That thread is the oldest one, and `faulthandler`
-#: begins with the newest, so this line is the last of a dump.
+#: The outermost frame of a rank's main thread, the last line of a dump.
 _OUTERMOST = re.compile(rb'\n  File "<string>", line \d+ in <module>\n\Z')
 
 
@@ -43,7 +42,7 @@ class FaultPipe:
         self._text = self._text[self._dump_end() :]
 
     def dump(self) -> str:
-        """The stacks of all threads, as far as they have come."""
+        """The stack of the main thread, as far as it has come."""
         return self._text[: self._dump_end()].decode("utf-8", "replace")
 
     @property

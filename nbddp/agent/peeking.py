@@ -1,8 +1,8 @@
 """Describes ranks from outside, when they cannot tell themselves what they do.
 
 Runs in: the agent's thread, step by step from its loop, which never waits for a rank. A rank that
-is blocked in C++ or holds the GIL writes its Python stacks in a signal handler (`faulthandler`,
-registered by `nbddp.rank.main`); one that is stopped, or does not come out of the kernel, does not,
+is blocked in C++ or holds the GIL writes the Python stack of its main thread in a signal handler
+(`faulthandler`, registered by `nbddp.rank.main`); one that is stopped, or does not come out of the kernel, does not,
 and the answer says so by the state of its process.
 
     Peek --> Peeks --SIGUSR2--> rank --FaultPipe--> Peeks --Peeked--> hub

@@ -83,7 +83,7 @@ class FoldedSink:
     def clear(self) -> None:
         """See `Sink.clear`."""
         self._lines, self._shown_lines = [], 0
-        self._head_lines, self._head_chars = HEAD_LINES, _HEAD_CHARS
+        self.begin_anew()
         self._sink.clear()
 
     def live(self, lines: list[str]) -> None:
@@ -97,6 +97,11 @@ class FoldedSink:
         if len(self._lines) > self._shown_lines and now - self._shown_at >= _INTERVAL_S:
             self._show(window(self._lines))
             self._shown_at = now
+
+    def begin_anew(self) -> None:
+        """The user is asked: what came before stays as it is, and what follows has a head again."""
+        self.close()
+        self._head_lines, self._head_chars = HEAD_LINES, _HEAD_CHARS
 
     def close(self) -> None:
         """Nothing more comes into the open block."""

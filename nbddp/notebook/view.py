@@ -163,7 +163,7 @@ class View:
         now = time.monotonic()
         self._emit(self._gatherer.tick(now + self._settings.output_fold_s))
         if self._folded is not None:
-            self._folded.refresh(float("inf"))
+            self._folded.begin_anew()
         if not self._can_ask:
             raise EOFError(
                 f"rank {request.rank} asked for input, and this front end cannot ask the user"

@@ -103,7 +103,7 @@ class Peeked(MessageBase, frozen=True):
     rank: Rank
     version: int
     operations: tuple[Operation, ...]
-    stack: str  #: as `faulthandler` writes it; empty: the process does not run at all
+    stack: str  #: main thread's, by `faulthandler`; empty: the process does not run at all
     native: str = ""  #: with native frames, where py-spy is installed
     process_state: str = ""  #: of the main thread: R, S, D, T (stopped), Z
     cpu_s: float = 0.0  #: processor time of the main thread so far

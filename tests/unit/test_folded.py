@@ -90,6 +90,18 @@ def test_what_is_displayed_stays_in_its_place():
     ]  # fmt: skip
 
 
+def test_after_a_question_there_is_a_head_again():
+    """What a debugger answers stands where it was asked."""
+    page, sink = folding()
+    for start in (0, 90, 180):
+        sink.text("stdout", numbered(90, start))
+        sink.begin_anew()
+    assert page.plain.split("\n") == numbered(270).splitlines()
+    assert [output.get("text") for output in page.outputs[::2]] == [
+        numbered(HEAD_LINES, start) for start in (0, 90, 180)
+    ]
+
+
 def test_clearing_begins_anew():
     page, sink = folding()
     sink.text("stdout", numbered(500))

@@ -210,10 +210,8 @@ def test_memory_that_a_rank_has_written_over_is_no_error(scene: Scene, seed: int
 # --- the pipe of faulthandler ------------------------------------------------------------------
 
 DUMP = (
-    b"Thread 0x00007f (most recent call first):\n"
-    b'  File "/lib/threading.py", line 1002 in _bootstrap\n'
-    b"\n"
-    b"Current thread 0x00007e (most recent call first):\n"
+    b"Stack (most recent call first):\n"
+    b'  File "/lib/asyncio/base_events.py", line 1936 in _run_once\n'
     b'  File "<ipython-input-1>", line 1 in <module>\n'
     b'  File "<string>", line 1 in <module>\n'
 )
