@@ -74,7 +74,7 @@ format: $(READY)  ## format the code and mend what ruff can mend
 
 .PHONY: test
 test: $(READY)  ## run the whole test suite
-	$(PY) -m pytest -q -n 2 --dist worksteal --durations=10
+	$(PY) -m pytest -q -n 2 --dist loadfile --durations=10
 
 .PHONY: browser
 browser: $(READY)  ## run the tests in JupyterLab and Notebook 7 (needs a Chromium)

@@ -1,5 +1,6 @@
 """A real kernel with a pool, shared by the tests that leave it as they found it."""
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -7,17 +8,45 @@ import pytest
 from tests.support.kernel import Kernel, running_kernel
 
 
+class SharedKernel:
+    """One kernel for all, until a test leaves it in a state that would fail the next one."""
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self._kernel: Kernel | None = None
+
+    def get(self) -> Kernel:
+        if self._kernel is None:
+            self._kernel = self._stack.enter_context(running_kernel())
+            self._kernel.ok("%load_ext nbddp")
+            self._kernel.ok("%ddp start -n 2")
+        return self._kernel
+
+    def close(self) -> None:
+        self._kernel = None
+        self._stack.close()
+
+
 @pytest.fixture(scope="package")
-def shared_kernel() -> Iterator[Kernel]:
-    with running_kernel() as kernel:
-        kernel.ok("%load_ext nbddp")
-        kernel.ok("%ddp start -n 2")
-        yield kernel
+def kernels() -> Iterator[SharedKernel]:
+    shared = SharedKernel()
+    yield shared
+    shared.close()
 
 
 @pytest.fixture
-def kernel(shared_kernel: Kernel) -> Iterator[Kernel]:
-    """Afterwards the next cell must work and get only its own output."""
-    yield shared_kernel
-    after = shared_kernel.run("%%ddp\nprint('healthy')")
-    assert (after.status, after.text) == ("ok", "[0-1] healthy\n"), after
+def shared_kernel(kernels: SharedKernel) -> Iterator[Kernel]:
+    """A test may leave names behind, and a pool that works."""
+    kernel = kernels.get()
+    yield kernel
+    try:
+        after = kernel.run("%%ddp\nprint('healthy')")
+        assert (after.status, after.text) == ("ok", "[0-1] healthy\n"), after
+    except BaseException:
+        kernels.close()
+        raise
+
+
+@pytest.fixture
+def kernel(shared_kernel: Kernel) -> Kernel:
+    return shared_kernel

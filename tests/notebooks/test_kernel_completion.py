@@ -23,7 +23,7 @@ MODEL = (
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def named(shared_kernel: Kernel) -> Kernel:
     """The ranks have names; the notebook has others."""
     shared_kernel.ok("only_in_notebook = 1")

@@ -63,7 +63,7 @@ def test_a_background_cell_has_no_stdin(kernel: Kernel):
 
 def test_an_interrupt_ends_the_questions_of_all_ranks(kernel: Kernel):
     cell_id = kernel.execute("%%ddp\ninput('well? ')", stdin=True)
-    kernel.wait_for(lambda: kernel.question() is not None, "the question")
+    kernel.wait_for(lambda: kernel.question(cell_id) is not None, "the question")
     kernel.interrupt()
     cell = kernel.finish(cell_id)
     assert cell.questions == []
@@ -76,7 +76,7 @@ def test_a_death_of_another_rank_ends_the_question(kernel: Kernel):
         "else:\n    time.sleep(0.5); os._exit(4)",
         stdin=True,
     )
-    kernel.wait_for(lambda: kernel.question() is not None, "the question")
+    kernel.wait_for(lambda: kernel.question(cell_id) is not None, "the question")
     cell = kernel.finish(cell_id)
     assert cell.error.startswith("RankExitedError: rank 1 exited while it ran cell")
     kernel.ok("%ddp restart")
@@ -85,6 +85,6 @@ def test_a_death_of_another_rank_ends_the_question(kernel: Kernel):
 
 def test_a_timeout_ends_the_question(kernel: Kernel):
     cell_id = kernel.execute("%%ddp -r 0 --timeout 1\ninput('well? ')", stdin=True)
-    kernel.wait_for(lambda: kernel.question() is not None, "the question")
+    kernel.wait_for(lambda: kernel.question(cell_id) is not None, "the question")
     assert "CellTimeoutError" in kernel.finish(cell_id).error
     kernel.ok("%%ddp\nprint(rank)")

@@ -153,7 +153,7 @@ class Kernel:
         waiting = list(answers)
 
         def has_ended() -> bool:
-            while (question := self.question()) is not None:
+            while (question := self.question(msg_id)) is not None:
                 cell.questions.append(question)
                 assert waiting, f"an unexpected question: {question!r}"
                 self.client.input(waiting.pop(0))
@@ -181,12 +181,17 @@ class Kernel:
         cell = self.ok(expression)
         return cell.of("execute_result")[0].text
 
-    def question(self) -> str | None:
-        """The prompt of a question that waits for an answer."""
-        try:
-            return str(self.client.get_stdin_msg(timeout=0)["content"]["prompt"])
-        except queue.Empty:
-            return None
+    def question(self, msg_id: str) -> str | None:
+        """The prompt of a question that a cell asks, and that waits for an answer.
+
+        Questions of other cells were interrupted, and nobody waits for their answers.
+        """
+        with contextlib.suppress(queue.Empty):
+            while True:
+                raw = self.client.get_stdin_msg(timeout=0)
+                if raw["parent_header"].get("msg_id") == msg_id:
+                    return str(raw["content"]["prompt"])
+        return None
 
     def interrupt(self) -> None:
         """The stop button."""
