@@ -35,6 +35,7 @@ from nbddp.wire.launch import AgentLaunch
 from nbddp.wire.messages import (
     AgentHello,
     AgentRequest,
+    Event,
     Execute,
     Interrupt,
     KillRanks,
@@ -53,6 +54,8 @@ _TICK_S = 1.0
 #: After some text was read, more may come together for so long. Without it a rank that prints wakes
 #: the agent for every line, and both pay for it.
 _GATHER_S = 0.002
+#: Of what ranks send, the agent reads these; the rest it passes on.
+_READ = ("Sync", "RunStarted", "ValuePulled")
 
 
 class Agent:
@@ -124,7 +127,7 @@ class Agent:
                         self._begin_cell(process, request)
                     elif isinstance(request, PullValue):
                         process.pulling = request.request_id
-                        process.await_begin()
+                        process.await_begin(request.request_id)
         except BadMessageError:
             self._uplink.bad_frames += 1
             return
@@ -136,7 +139,7 @@ class Agent:
         process.pipes.drain(time.monotonic())
         self._send_text(process.pipes, last=True)
         process.pipes.begin_cell(request.run_id)
-        process.await_begin()
+        process.await_begin(request.run_id)
 
     def _handle_own(self, request: AgentRequest) -> None:
         match request:
@@ -216,13 +219,14 @@ class Agent:
         if process is None:
             return  # the last words of a rank that was already given up
         pipes = process.pipes
-        if kind == messages.Sync.__name__:
+        event: Event | None = None
+        if kind in _READ:
             try:
                 event = codec.decode_event(frames[0])
             except BadMessageError:
                 self._downlink.bad_frames += 1
                 return
-            assert isinstance(event, messages.Sync)  # noqa: S101 - by its type
+        if isinstance(event, messages.Sync):
             pipes.drain(time.monotonic())
             self._send_text(pipes)
             self._held_syncs.append((rank, event.number))
@@ -230,9 +234,9 @@ class Agent:
             return
         if kind == messages.RankReady.__name__:
             process.is_ready = True
-        if kind == messages.RunStarted.__name__:
-            process.see_begin()
-        if kind == messages.ValuePulled.__name__:
+        if isinstance(event, messages.RunStarted):
+            process.see_begin(event.run_id)
+        if isinstance(event, messages.ValuePulled) and event.request_id == process.pulling:
             process.pulling = ""
         if kind == messages.RunFinished.__name__:
             pipes.drain(time.monotonic())

@@ -45,7 +45,8 @@ class RankProcess:
     #: Descendants seen so far that still live, and when they were started.
     descendants: dict[int, int] = field(default_factory=dict)
     pulling: str = ""  #: the request of the value that it evaluates
-    has_begun: bool = False  #: the cell that was sent last, or that value
+    awaited: str = ""  #: the cell or the value that was sent last
+    has_begun: bool = False  #: that one
     is_interrupted: bool = False  #: likewise
     #: Then a rank that has not said that it has begun is interrupted all the same.
     interrupt_at: float = _NEVER
@@ -122,14 +123,17 @@ class RankProcess:
             identity=identity,
         )
 
-    def await_begin(self) -> None:
+    def await_begin(self, run_id: str) -> None:
         """A cell was sent. Until the rank has begun it, SIGINT would find nothing to interrupt."""
+        self.awaited = run_id
         self.has_begun = False
         self.is_interrupted = False
         self.interrupt_at = _NEVER
 
-    def see_begin(self) -> None:
-        """The rank has begun the cell."""
+    def see_begin(self, run_id: str) -> None:
+        """The rank has begun a cell: the one that was sent last, or one before it."""
+        if run_id != self.awaited:
+            return
         self.has_begun = True
         self.interrupt_at = _NEVER
         if self.is_interrupted:

@@ -74,7 +74,7 @@ class Scene:
         process = SimpleNamespace(
             pipes=self.pipes,
             see_descendants=lambda: None,
-            await_begin=lambda: None,
+            await_begin=lambda run_id: None,
             interrupt_at=float("inf"),
             interrupt_if_due=lambda now: None,
         )
