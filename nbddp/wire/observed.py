@@ -14,6 +14,9 @@ import msgspec
 #: ``scheduled``: issued; ``completed``: seen to have ended; ``failed``: ended with an error.
 OperationState: TypeAlias = Literal["scheduled", "completed", "failed"]
 
+#: For people. ``interrupted``: the user did not wait for its end; ``freed``: nbddp ended it.
+Ending: TypeAlias = Literal["open", "done", "failed", "interrupted", "freed"]
+
 #: What matches what.
 #: ``collective``: every member of the group takes part, in the order of ``collective_seq_id``.
 #: ``send``, ``recv``: one message between two ranks. ``creation``: the group itself is made, each
@@ -105,6 +108,16 @@ class Operation(_Part, frozen=True):
     run_id: str = ""  #: of the cell; empty: issued between cells
     timeout_ms: int = 0  #: after which it fails by itself; 0: not known
     thread: int = 0  #: identifier of the thread that issued it, as `threading.get_ident` gives it
+
+
+def ending_of(state: OperationState, error: str) -> Ending:
+    """What became of an operation; ``error`` begins with the name of what was raised."""
+    if state != "failed":
+        return "done" if state == "completed" else "open"
+    name = error.partition(":")[0]
+    if name == "KeyboardInterrupt":
+        return "interrupted"
+    return "freed" if name == "CollectiveAbortedError" else "failed"
 
 
 #: How a thread is blocked.

@@ -14,6 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from nbddp.rank.collectives.recorder import in_words
 from nbddp.rank.collectives.signatures import Known
 
 if TYPE_CHECKING:
@@ -71,8 +72,13 @@ def run(
         if work is not None:
             work.wait()
     except BaseException as error:
-        writer.end_wait(slot)
-        failure = _failure(group, record, error, began, digest, was_issued=work is not None)
+        try:
+            writer.end_wait(slot)
+            failure = _failure(group, record, error, began, digest, was_issued=work is not None)
+        except KeyboardInterrupt as interrupt:  # while torch waited: raised at our first call
+            writer.end_wait(slot)
+            _failure(group, record, interrupt, began, digest, was_issued=work is not None)
+            failure = interrupt
         if failure is not error:
             inner = work = None  # see `works.Ended`
             raise failure from error.with_traceback(None)
@@ -88,9 +94,10 @@ def _failure(
     """Record what went wrong; gives what is to be raised."""
     recorder, book = group.recorder, group.book
     if was_issued:
+        failure = group.failure(error) if isinstance(error, RuntimeError) else error
         now = _now()
-        recorder.writer.complete(record, now, now - began, f"{type(error).__name__}: {error}")
-        return group.failure(error) if isinstance(error, RuntimeError) else error
+        recorder.writer.complete(record, now, now - began, in_words(failure))
+        return failure
     if book.ended is None and group.is_refused(record, error):
         recorder.withdraw(book, digest)
     return error

@@ -20,7 +20,7 @@ from typing import Any
 from nbddp.rank import torch_private
 from nbddp.rank.collectives import sockets
 from nbddp.rank.collectives.group import TracedGroup, lost
-from nbddp.rank.collectives.recorder import GroupBook, Recorder
+from nbddp.rank.collectives.recorder import GroupBook, Recorder, in_words
 from nbddp.rank.collectives.signatures import make
 from nbddp.wire.observed import GroupInfo
 
@@ -85,7 +85,7 @@ class Creator:
                         store, f"{self._key(name, ranks)}/made", ranks, arguments["timeout"]
                     )
         except BaseException as error:
-            self._complete(record, f"{type(error).__name__}: {error}")
+            self._complete(record, in_words(error))
             if str(torch_private.group_count() - 1) == name:
                 # The next group must have the same name on all ranks, also on those not here.
                 torch_private.set_group_count(torch_private.group_count() - 1)
@@ -243,7 +243,7 @@ class Creator:
             with _Waiting(recorder, record):
                 self.wait_patiently(store, keys, total, original)
         except BaseException as error:
-            self._complete(record, f"{type(error).__name__}: {error}")
+            self._complete(record, in_words(error))
             raise
         self._complete(record)
 

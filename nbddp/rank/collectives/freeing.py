@@ -57,6 +57,7 @@ class Freeing:
         blocked_outside = self._is_blocked_outside(request)
         stuck = ""
         if request.phase == "arm":
+            self._recorder.sweep()  # what has ended by now has ended by itself
             reason = _reason(request)
             for group in chosen:
                 group.book.ended = reason

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from nbddp.errors import CollectiveFailedError
 from nbddp.rank import torch_private
 from nbddp.rank.collectives import at_once, calls, checking
-from nbddp.rank.collectives.recorder import GroupBook, Recorder
+from nbddp.rank.collectives.recorder import GroupBook, Recorder, in_words
 from nbddp.rank.collectives.signatures import Known
 from nbddp.rank.collectives.works import AnySourceWork, TracedWork
 
@@ -186,7 +186,7 @@ class TracedGroup(dist.ProcessGroup):
 
     def is_refused(self, record: int, error: BaseException) -> bool:
         """The call has failed: because of its arguments, and so before anything was sent?"""
-        self.recorder.writer.complete(record, _now(), 0, f"{type(error).__name__}: {error}")
+        self.recorder.writer.complete(record, _now(), 0, in_words(error))
         if torch_private.is_bad_argument(error):
             return True
         self.book.is_broken = True
@@ -216,14 +216,12 @@ class Waiting:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         writer = self._group.recorder.writer
         writer.end_wait(self._slot)
+        failure = self._group.failure(error) if isinstance(error, RuntimeError) else error
         now = _now()
-        text = "" if error is None else f"{type(error).__name__}: {error}"
         if self._ends or error is not None:
-            writer.complete(self._record, now, now - self._began, text)
-        if isinstance(error, RuntimeError):
-            failure = self._group.failure(error)
-            if failure is not error:
-                raise failure from error
+            writer.complete(self._record, now, now - self._began, in_words(failure))
+        if failure is not None and failure is not error:
+            raise failure from error
 
 
 def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:

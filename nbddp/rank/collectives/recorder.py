@@ -136,6 +136,7 @@ class Recorder:
     def end_cell(self) -> tuple[GroupMark, ...]:
         """Where the groups stand that the cell has used, or that are broken."""
         self.sweep()
+        self._end_interrupted()
         open_by_group: dict[str, int] = {}
         for work in self.open.values():
             pg_id = work.pg_id
@@ -155,6 +156,19 @@ class Recorder:
         self.run_offset = 0
         self.writer.touch()
         return marks
+
+    def _end_interrupted(self) -> None:
+        """Calls of this thread that an interrupt has ended before they could say so."""
+        thread = _ident()
+        if any(waiting == thread for waiting, _, _ in self.waits()):
+            self.writer.end_wait(self.writer.slot(thread))
+        if self._reader.open_count <= len(self.open):
+            return
+        now = _now()
+        for each in self.operations(0):
+            if each.thread == thread and each.record_id not in self.open:
+                waited_ns = now - each.time_created_ns
+                self.writer.complete(each.record_id, now, waited_ns, KeyboardInterrupt.__name__)
 
     # --- operations ----------------------------------------------------------------------------
 
@@ -247,7 +261,7 @@ class Recorder:
         self.mismatches.append(wrong)
         if self.on_mismatch == "raise":
             error = mismatch_error(wrong)
-            self.writer.complete(record, _now(), 0, f"{type(error).__name__}: {error}")
+            self.writer.complete(record, _now(), 0, in_words(error))
             book.is_broken = True
             # Whoever goes on all the same would pair the next call with another one of the peers.
             book.ended = lambda: mismatch_error(wrong)
@@ -281,6 +295,14 @@ class RunText(msgspec.Struct, frozen=True):
     """The id of a cell, as a text in shared memory."""
 
     text: str
+
+
+def in_words(error: BaseException | None) -> str:
+    """As records have it, see `nbddp.wire.observed.ending_of`; empty if there is none."""
+    if error is None:
+        return ""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def mismatch_error(wrong: Mismatch) -> BaseException:

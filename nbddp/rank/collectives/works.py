@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
+from nbddp.errors import CollectiveAbortedError
 from nbddp.rank.collectives.anysource import Senders
+from nbddp.rank.collectives.recorder import in_words
 
 if TYPE_CHECKING:
     from nbddp.rank.collectives.group import TracedGroup
@@ -81,13 +83,13 @@ class TracedWork(dist.Work):
         try:
             result = self._inner.wait() if timeout is None else self._inner.wait(timeout)
         except BaseException as error:
-            writer.end_wait(slot)
-            self._close(began, error)
-            if isinstance(error, RuntimeError):
-                failure = group.failure(error)
-                if failure is not error:
-                    self._inner = Ended(error)
-                    raise failure from error
+            try:
+                failure = self._failure(slot, began, error)
+            except KeyboardInterrupt as interrupt:  # while torch waited: raised at our first call
+                failure = self._failure(slot, began, interrupt)
+            if failure is not error:
+                self._inner = Ended(error)
+                raise failure from error
             raise
         if self._is_open:
             self._is_open = False
@@ -98,26 +100,47 @@ class TracedWork(dist.Work):
             writer.end_wait(slot)
         return True if result is None else result
 
+    def _failure(self, slot: int, began: int, error: BaseException) -> BaseException:
+        """Record what went wrong in a wait; gives what is to be raised."""
+        group = self._group
+        group.recorder.writer.end_wait(slot)
+        failure = group.failure(error) if isinstance(error, RuntimeError) else error
+        self._close(began, failure)
+        return failure
+
     def _close(self, began: int, error: BaseException | None) -> None:
         if self._is_open:
             self._is_open = False
             recorder = self._group.recorder
             recorder.open.pop(self._record, None)
             now = _now()
-            text = "" if error is None else f"{type(error).__name__}: {error}"
-            recorder.writer.complete(self._record, now, now - began, text)
+            recorder.writer.complete(self._record, now, now - began, in_words(error))
 
     def notice(self, record: int) -> None:
         """Look whether it has ended without anybody waiting. For any thread, quick."""
         if self._inner.is_completed():
-            # Whether it went well is not asked: torch warns of that. A peer that failed says so.
-            self._close(_now(), None)
+            self._close(_now(), self._trouble())
+
+    def _trouble(self) -> BaseException | None:
+        """What went wrong in an operation that has ended.
+
+        Torch warns whoever asks the work itself. The future of NCCL would make a stream wait.
+        """
+        ended = self._group.book.ended
+        if self._group.is_careful:
+            return None if ended is None else ended()
+        try:
+            self._inner.get_future().value()
+        except RuntimeError as error:
+            return error if ended is None else ended()
+        return None
 
     def abandon(self) -> None:
         """Its group was made anew: it never ends, and nobody need keep it."""
-        error = RuntimeError("its group was formed again before it had ended")
-        self._close(_now(), error)
-        self._inner = Ended(error)
+        why = "its group was formed again before it had ended"
+        ended = self._group.book.ended
+        self._close(_now(), CollectiveAbortedError(why) if ended is None else ended())
+        self._inner = Ended(RuntimeError(why))
 
     def get_future(self) -> Any:
         """The future of the operation inside; its end is recorded when it comes."""
