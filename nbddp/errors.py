@@ -12,7 +12,7 @@
 | `CellError` | the cell raised on some ranks | mends the cell |
 | `DeadlockError` | ranks of the cell waited for what could never come | mends the cell |
 | `MismatchError` | ranks issued operations that do not match | mends the cell |
-| `CellInterruptedError` | the user interrupted the cell | goes on |
+| `CellInterruptedError` | the user interrupted the cell, or left it in the debugger | goes on |
 | `CellTimeoutError` | ``--timeout`` ran out | looks at the ranks that were late |
 | `RankExitedError` | a rank's process ended | restarts the pool |
 | `TransferError` | a value could not be pushed or pulled | corrects name or value |
@@ -134,7 +134,7 @@ class CellError(NbddpError):
 
 
 class CellInterruptedError(CellError):
-    """The user interrupted the cell."""
+    """The user interrupted the cell, or left it with ``q`` in the debugger."""
 
 
 class CellTimeoutError(CellError):

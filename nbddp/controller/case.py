@@ -195,7 +195,7 @@ def reason_of(report: Report) -> FreeReason:
     match report.proven[0].kind if report.proven else "":
         case "dead-rank":
             return "death"
-        case "first-error":
+        case "first-error" | "left-debugger":
             return "error"
         case "mismatched-collective":
             return "mismatch"

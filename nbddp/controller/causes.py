@@ -113,10 +113,14 @@ class _Search:
         }
         # Who was freed raised because of somebody else.
         raised = {rank for rank in raised if not self.views[rank].was_freed} or raised
-        if raised:
-            cause = self._because_of("first-error", RankSet.of(raised))
-            if cause.waiting:
-                yield cause
+        left = {rank for rank in raised if self.views[rank].has_left_debugger}
+        kinds: tuple[tuple[Kind, set[Rank]], ...]
+        kinds = (("first-error", raised - left), ("left-debugger", left))
+        for kind, culprits in kinds:
+            if culprits:
+                cause = self._because_of(kind, RankSet.of(culprits))
+                if cause.waiting:
+                    yield cause
 
     def _because_of(self, kind: Kind, culprits: RankSet) -> Cause:
         """Of everybody who waits for these ranks."""

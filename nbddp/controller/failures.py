@@ -48,7 +48,10 @@ def error_of(  # noqa: PLR0911 - one for each kind of error
         late = outcome.ranks("unfinished").describe()
         how = f"was ended by {outcome.ended_by} before {late} had finished"
         return CellError(_join(body, [f"{_headline('CellError')}: {cell_name} {how}"]), by_rank)
-    states = [*verdicts.consequence_lines(outcome), *_states(outcome)]
+    others = [*verdicts.consequence_lines(outcome), *_states(outcome)]
+    left = verdicts.left_debugger(outcome)
+    how_left = [f"{left.describe()} left the debugger"] if left else []
+    states = [*others, *how_left]
     found = _verdict(outcome)
     if found is not None:
         kind, tail = found
@@ -62,6 +65,11 @@ def error_of(  # noqa: PLR0911 - one for each kind of error
         head = [f"{_headline(kind.__name__)}: {cell_name} {what}", *_broken(outcome)]
         return kind(_join(body, states, head), by_rank)
     first = _first_failure(outcome)
+    if first is None and left:
+        kept = _kept(outcome) if outcome.report is not None else _broken(outcome)
+        head = [f"{_headline('CellInterruptedError')}: {how_left[0]}", *kept]
+        brief = _join(head) if _is_told_by_card(outcome) else ""
+        return CellInterruptedError(_join(others, head), by_rank, brief=brief)
     if first is None:
         inside = outcome.ranks("unfinished")
         how = f"ended before {inside.describe()} had finished" if inside else "was ended by nbddp"
@@ -81,7 +89,7 @@ def _verdict(outcome: RunOutcome) -> tuple[type[CellError], list[str]] | None:
     if report is None or not report.proven or not verdicts.is_cause(outcome):
         return None
     finding = report.proven[0]
-    if finding.kind == "first-error":
+    if finding.kind in ("first-error", "left-debugger"):
         return None
     is_mismatch = finding.kind == "mismatched-collective"
     return (MismatchError if is_mismatch else DeadlockError), verdicts.finding_lines(finding)
@@ -254,10 +262,13 @@ def _tracebacks(outcome: RunOutcome) -> list[str]:
 
 def _raised(outcome: RunOutcome) -> list[tuple[int, ErrorInfo]]:
     """Errors that are the ranks' own, the first one first."""
+    left = verdicts.left_debugger(outcome)
     found = [
         (result.failed_at_ns, rank, result.error)
         for rank, result in outcome.results.items()
-        if result.error is not None and not verdicts.is_consequence(outcome, rank)
+        if result.error is not None
+        and rank not in left
+        and not verdicts.is_consequence(outcome, rank)
     ]
     return [(rank, error) for _, rank, error in sorted(found, key=lambda each: each[:2])]
 

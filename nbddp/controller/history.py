@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nbddp.controller.report import RankStatus
-from nbddp.wire.observed import GroupInfo, Mismatch, Operation, RankLook, Site
+from nbddp.wire.observed import LEFT_DEBUGGER, GroupInfo, Mismatch, Operation, RankLook, Site
 from nbddp.wire.ranks import Rank
 
 _MISMATCH_ERROR = "CollectiveMismatchError"
@@ -43,6 +43,16 @@ class RankView:
     def is_over(self) -> bool:
         """Its main thread does nothing any more in this cell."""
         return self.state in ("finished", "raised", "idle", "dead")
+
+    @property
+    def has_left_debugger(self) -> bool:
+        """Its user has left the cell with ``q``."""
+        return self.state == "raised" and self.error == LEFT_DEBUGGER
+
+    @property
+    def how_it_left(self) -> str:
+        """Of a rank that raised: ``raised ValueError: boom``, ``left the debugger``."""
+        return "left the debugger" if self.has_left_debugger else f"raised {self.error}"
 
     @property
     def has_mismatched(self) -> bool:

@@ -29,6 +29,7 @@ Kind: TypeAlias = Literal[
     "p2p-unmatched",
     "store-wait",
     "missing-rank",
+    "left-debugger",
     "straggler",
     "stuck-outside",
     "silent-mismatch",

@@ -64,6 +64,7 @@ class _Teller:
             "p2p-unmatched": self._unmatched,
             "store-wait": self._store_wait,
             "missing-rank": self._missing,
+            "left-debugger": self._left_debugger,
             "straggler": self._notice,
             "stuck-outside": self._notice,
             "silent-mismatch": self._silent,
@@ -120,6 +121,14 @@ class _Teller:
             f"{self.culprits.describe()} {verb(self.culprits, 'has', 'have')} left the cell and "
             f"cannot come any more.{self._in_turn()}",
             f"Mend the error on {self.culprits.describe()}; the others only waited for it.",
+        )
+
+    def _left_debugger(self) -> tuple[str, str, str]:
+        return (
+            f"{start(self.culprits)} left the debugger; {self._they_wait()}.",
+            f"{verb(self.culprits, 'it has', 'they have')} left the cell and cannot come any more."
+            f"{self._in_turn()}",
+            "",
         )
 
     # --- disagreements -------------------------------------------------------------------------

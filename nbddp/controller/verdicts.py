@@ -7,7 +7,7 @@ from nbddp.controller.ends import site_of
 from nbddp.controller.report import Finding, PerRank, place
 from nbddp.controller.states import RunOutcome
 from nbddp.controller.wording import brought, quote
-from nbddp.wire.observed import Mismatch
+from nbddp.wire.observed import LEFT_DEBUGGER, Mismatch
 from nbddp.wire.ranks import Rank, RankSet
 
 #: What the rank raised that saw it.
@@ -66,6 +66,15 @@ def finding_lines(finding: Finding) -> list[str]:
 def _where(each: PerRank) -> str:
     where = f", at {place(each.site)}" if each.site is not None else ""
     return f"  rank {each.rank:<4} {each.what}{where}"
+
+
+def left_debugger(outcome: RunOutcome) -> RankSet:
+    """Ranks whose user has left the cell by ``q`` in the debugger: that is no error of theirs."""
+    return RankSet.of(
+        rank
+        for rank, result in outcome.results.items()
+        if result.error is not None and result.error.ename == LEFT_DEBUGGER and not result.was_freed
+    )
 
 
 def is_consequence(outcome: RunOutcome, rank: Rank) -> bool:

@@ -122,6 +122,8 @@ class Words:
         if view.state == "raised":
             before = f"after {self.name(newest)}" if newest else "before any operation"
             site = view.error_site or (newest.site if newest else None)
+            if view.has_left_debugger:
+                return f"{view.how_it_left}, {before}", site
             error = view.error or "an error"
             if error.startswith("Collective"):
                 error = error.partition(":")[0]  # what it says stands above

@@ -52,12 +52,14 @@ _PROVEN_TITLES: Mapping[Kind, str] = {
     "p2p-unmatched": "Deadlock",
     "store-wait": "Deadlock",
     "missing-rank": "Deadlock",
+    "left-debugger": "Notice",
     "straggler": "Notice",
     "stuck-outside": "Notice",
     "silent-mismatch": "Warning",
 }
 # Of the bar at the left: they show on white and on black.
 _RED, _AMBER, _BLUE = "#d1495b", "#d08a1d", "#6a8caf"
+_COLOURS: Mapping[Kind, str] = {"silent-mismatch": _AMBER, "left-debugger": _BLUE}
 _FAINT = "opacity:0.7"
 _FIELD = "text-align:left;vertical-align:top;border:none;padding:1px 14px 1px 0"
 
@@ -77,6 +79,8 @@ def card(
     """
     told = [_Told(finding) for finding in report.findings[:_MAX_FINDINGS]]
     others = [_title(finding) for finding in report.findings[_MAX_FINDINGS:]]
+    if acted and report.proven and all(each.kind == "left-debugger" for each in report.proven):
+        return _as_wanted(report.proven)
     if not told:
         told = [_Told(_nothing(report))]
     sections = _sections(told, others, _fate(report, acted))
@@ -88,6 +92,23 @@ def card(
 
 def line(report: Report) -> str:
     """The most telling finding in one line, with how long it lasts and where the culprits are."""
+def _as_wanted(findings: Sequence[Finding]) -> dict[str, str]:
+    """The user has left the debugger: nothing is wrong, a line is enough."""
+    lines = []
+    for finding in findings:
+        waits = {finding.ranks[rank].what for rank in finding.waiting if rank in finding.ranks}
+        where = waits.pop().removeprefix("waits") if len(waits) == 1 else ""
+        it = "it" if len(finding.culprits) == 1 else "them"
+        were = "was" if len(finding.waiting) == 1 else "were"
+        lines.append(
+            f"{name_ranks(finding.culprits)} left the debugger; {name_ranks(finding.waiting)}, "
+            f"which waited for {it}{where}, {were} freed"
+        )
+    html = "".join(f'<div style="{_FAINT}">{_unbroken(each)}</div>' for each in lines)
+    plain = (textwrap.fill(each, WIDTH, subsequent_indent="    ") for each in lines)
+    return {"text/plain": "\n".join(plain), "text/html": html}
+
+
     if not report.findings:
         return ""
     finding = report.findings[0]
@@ -147,9 +168,7 @@ class _Told:
         self.finding = finding
         self.title = _title(finding)
         self.kind = finding.kind if finding.waiting or finding.culprits else ""
-        self.colour = _BLUE
-        if finding.proven:
-            self.colour = _AMBER if finding.kind == "silent-mismatch" else _RED
+        self.colour = _COLOURS.get(finding.kind, _RED) if finding.proven else _BLUE
         self.lines = _lines(finding.ranks, finding.culprits)
         verdict, colon, why = finding.explanation.partition(": ")
         self.verdict = verdict + colon.rstrip() if colon else ""

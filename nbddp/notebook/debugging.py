@@ -16,11 +16,12 @@ from nbddp.controller.pool import CellOptions, Pool
 from nbddp.errors import BadOptionError, CellError, NbddpError
 from nbddp.notebook import commands, session
 from nbddp.wire.messages import DebugEvent
+from nbddp.wire.observed import LEFT_DEBUGGER
 
 #: A rank that computes in C answers later: then the front end is told so.
 _ANSWER_S = 10.0
 #: What ranks raise because another one did, or the user stopped them.
-_CONSEQUENCES = ("Collective", "KeyboardInterrupt", "Unfinished")
+_CONSEQUENCES = ("Collective", "KeyboardInterrupt", "Unfinished", LEFT_DEBUGGER)
 
 
 def post_mortem(shell: InteractiveShell, words: list[str], execution_count: int) -> None:

@@ -99,7 +99,7 @@ def _block(view: RankView) -> tuple[_Block, int]:
     if look.activity == "reforming":
         doing = "makes its groups again"
     elif view.state == "raised":
-        doing = f"raised {shorten(view.error, WIDTH // 2)}"
+        doing = shorten(view.how_it_left, WIDTH // 2)
         lines += stack_lines([view.error_site] if view.error_site else [])
     elif main is None or (look.activity == "idle" and main.wait is None):
         doing = "has finished the cell" if view.state == "finished" else "no cell runs"

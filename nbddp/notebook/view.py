@@ -37,6 +37,8 @@ from nbddp.wire.messages import (
     RunFinished,
     RunStarted,
 )
+from nbddp.wire.observed import LEFT_DEBUGGER
+from nbddp.wire.parts import ErrorInfo
 from nbddp.wire.ranks import RankSet
 from nbddp.wire.shown import MIME as SHOWN_MIME
 
@@ -96,7 +98,7 @@ class View:
         self._showing = Showing(run.ranks, sink, f"{display_scope}-{run.run_id}")
         self._began = time.monotonic()
         self._done: set[int] = set()
-        self._failed: dict[int, str] = {}  # the exception in a line, by rank
+        self._failed: dict[int, str] = {}  # by what, by rank
         self._card_ids: set[str] = set()
         self._notice = ""  # who waits for whom, in a line
         self._live: list[str] = []
@@ -125,8 +127,7 @@ class View:
             case RunFinished():
                 self._done.add(event.rank)
                 if event.error is not None:
-                    first_line = event.error.evalue.partition("\n")[0][:_MAX_ERROR_CHARS]
-                    self._failed[event.rank] = f"{event.error.ename}: {first_line}"
+                    self._failed[event.rank] = _how_it_left(event.error)
                 self._emit(self._gatherer.finish_rank(event.rank, now))
             case RankExited():
                 self._done.add(event.rank)
@@ -256,7 +257,7 @@ class View:
             parts.append(f"waiting for {waiting.describe()}")
         if self._failed:
             rank, error = next(iter(self._failed.items()))
-            parts.append(f"rank {rank} raised {error.rstrip(': ')}")
+            parts.append(f"rank {rank} {error}")
         if self._run.was_interrupted:
             parts.append("interrupted; stop again to get the prompt back")
         return " | ".join(parts)
@@ -308,6 +309,13 @@ def _label_bundle(ranks: RankSet) -> dict[str, str]:
     if colour:  # which would be hard to see if it were fainter
         style, text = PRE_STYLE, f'<b style="color:{colour}">{text}</b>'
     return {"text/plain": label, "text/html": f'<pre style="{style}">{text}</pre>'}
+
+
+def _how_it_left(error: ErrorInfo) -> str:
+    if error.ename == LEFT_DEBUGGER:
+        return "left the debugger"
+    first_line = error.evalue.partition("\n")[0][:_MAX_ERROR_CHARS]
+    return f"raised {error.ename}: {first_line}".rstrip(": ")
 
 
 def _duration(seconds: int) -> str:

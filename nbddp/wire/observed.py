@@ -139,6 +139,8 @@ AT_PROMPT: Final = "_wait_for_answer"
 #: Likewise, if debugpy has stopped it; a function of pydevd's.
 AT_BREAKPOINT: Final = "_do_wait_suspend"
 WAITS_FOR_USER: Final = {AT_PROMPT: "at a prompt", AT_BREAKPOINT: "at a breakpoint"}
+#: What `pdb` raises when its user leaves it with ``q``.
+LEFT_DEBUGGER: Final = "BdbQuit"
 
 
 class ThreadLook(_Part, frozen=True):

@@ -1,6 +1,10 @@
 """The debugger of a rank: after an error, and in the middle of a cell while others wait."""
 
+import re
+
 from tests.support.kernel import Kernel
+
+_OPERATION = re.compile(r"all_reduce #\d+")
 
 _FAILS = """%%ddp
 def divide(number):
@@ -77,11 +81,26 @@ def test_those_who_wait_for_a_rank_at_its_prompt_give_a_quiet_notice(kernel: Ker
     assert [message.text for message in cell.page if "prompt" in message.text] == []
 
 
+def test_leaving_the_debugger_on_all_ranks_is_no_error_to_mend(kernel: Kernel):
+    cell = kernel.run("%%ddp\nlook = 1\nbreakpoint()\nlook = 2", "q", "q")
+    assert cell.error == "CellInterruptedError: ranks 0-1 left the debugger"
+    assert kernel.ok("%%ddp\nprint(look)").lines == ["[0-1] 1"]
+
+
 def test_leaving_the_debugger_frees_those_who_wait(kernel: Kernel):
     cell_id = kernel.execute(_WAITS, stdin=True)
     cell = kernel.finish(cell_id, ("p 6 * 7", "q"))
     assert "[1]   42" in cell.lines
-    assert "BdbQuit" in cell.error
+    [line] = [message.text for message in cell.page if message.kind == "display_data"]
+    number = _OPERATION.search(line)
+    assert number is not None
+    assert line == (
+        f"rank 1 left the debugger; rank 0, which waited for it in {number[0]}, was freed"
+    )
+    assert cell.error.splitlines() == [
+        "CellInterruptedError: rank 1 left the debugger",
+        "  kept      every variable is kept; the process groups are ready again",
+    ]
     assert kernel.ok("%%ddp\ndist.all_reduce(x); print(x.item())").lines == ["[0-1] 2.0"]
 
 

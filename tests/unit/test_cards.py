@@ -141,6 +141,17 @@ def test_every_kind_has_a_title(kind: Kind):
     assert text(Report("run", (missing(kind=kind, proven=False),))).startswith("Notice: ")
 
 
+def test_who_left_the_debugger_is_told_in_a_line():
+    found = verdict(missing(kind="left-debugger", headline="Rank 2 left the debugger."))
+    assert text(found, acted=True) == (
+        "rank 2 left the debugger; ranks 0-1,3, which waited for it in all_reduce #17, were freed"
+    )
+    assert "<details" not in html(found, acted=True)
+    # Where nothing is done (on_deadlock=report), it is told how to free them.
+    assert text(found).startswith("Notice: rank 2 left the debugger\n")
+    assert "The stop button frees ranks 0-1,3" in text(found)
+
+
 def test_a_title_does_not_say_its_word_twice():
     found = text(verdict(missing(headline="Deadlock of ranks 0-1.")))
     assert found.startswith("Deadlock of ranks 0-1\n")

@@ -131,6 +131,26 @@ def test_a_rank_that_raised_and_is_waited_for():
     assert "Mend the error on rank 2" in finding.next_step
 
 
+def test_who_left_the_debugger_made_no_error():
+    pool = Ranks(3)
+    pool[0].blocked()
+    pool[1].raised("BdbQuit")
+    pool[2].blocked()
+    finding = only(pool)
+    assert told(finding) == ("left-debugger", "1", "0,2")
+    assert finding.headline == ("Rank 1 left the debugger; ranks 0,2 wait for it in all_reduce #1.")
+    assert finding.next_step == ""
+    assert finding.ranks[1].what == "left the debugger, before any operation"
+
+
+def test_an_error_tells_more_than_a_debugger_that_was_left():
+    pool = Ranks(3)
+    pool[0].blocked()
+    pool[1].raised("BdbQuit")
+    pool[2].raised("ValueError: boom")
+    assert told(only(pool)) == ("first-error", "2", "0")
+
+
 def test_a_rank_that_raised_before_anything():
     pool = Ranks(2)
     pool[0].blocked("recv", peer=1)
@@ -271,6 +291,7 @@ def test_kinds_are_those_of_the_documents():
         "dead-rank",
         "first-error",
         "group-cycle",
+        "left-debugger",
         "mismatched-collective",
         "missing-rank",
         "p2p-cycle",

@@ -499,6 +499,37 @@ def test_the_first_error_is_the_cells_and_the_others_were_freed():
     )
 
 
+def test_who_left_the_debugger_made_no_error():
+    left = raised(1, "BdbQuit", "", at_ns=1)
+    found = error(freed(0), left, freed(2), report=report("left-debugger"), is_plain=False)
+    assert type(found) is CellInterruptedError
+    kept = "  kept      every variable is kept; the process groups are ready again"
+    assert text(found) == (
+        "ranks 0,2 waited in all_reduce #17 (cell [7], line 5) and were freed\n"
+        f"CellInterruptedError: rank 1 left the debugger\n{kept}"
+    )
+    # The line above it has told the rest.
+    [shown] = found._render_traceback_()
+    assert shown.splitlines()[0].endswith(": rank 1 left the debugger")
+    assert shown.splitlines()[1:] == [kept]
+
+
+def test_all_ranks_left_the_debugger():
+    found = error(raised(0, "BdbQuit", "", at_ns=1), raised(1, "BdbQuit", "", at_ns=2))
+    assert type(found) is CellInterruptedError
+    assert text(found) == "CellInterruptedError: ranks 0-1 left the debugger"
+
+
+def test_an_error_tells_more_than_a_debugger_that_was_left():
+    found = error(raised(0, "BdbQuit", "", at_ns=1), raised(1, at_ns=2))
+    assert type(found) is CellError
+    assert text(found) == (
+        "rank 1\n<traceback of ValueError: bad>\n\n"
+        "rank 0 left the debugger\n"
+        "CellError: rank 1 raised ValueError: bad"
+    )
+
+
 def test_where_freed_ranks_waited_comes_from_their_tracebacks_without_a_report():
     found = text(error(freed(0, 5), raised(1, at_ns=1), freed(2, 8)))
     assert "rank 0 waited (cell [7], line 5) and was freed\n" in found

@@ -347,6 +347,7 @@ def test_an_error_leads_to_a_look_without_waiting_for_the_agents():
         ("store-wait", "deadlock"),
         ("mismatched-collective", "mismatch"),
         ("first-error", "error"),
+        ("left-debugger", "error"),
         ("dead-rank", "death"),
     ],
 )
