@@ -5,7 +5,7 @@
     nbddp kernel remove NAME      take it away again
     nbddp console -r 2            a terminal on one rank of a pool that a notebook has started
 
-Runs in: a process of its own.
+``python -m nbddp`` does the same. Runs in: a process of its own.
 """
 
 import argparse
@@ -22,7 +22,7 @@ def main(words: Sequence[str] | None = None) -> int:
         prog="nbddp", description="A notebook as the front of a living torch.distributed job."
     )
     parser.set_defaults(run=lambda _: parser.format_help().splitlines())
-    commands = parser.add_subparsers(title="commands", metavar="")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     kernels.add_to(commands)
     console.add_to(commands)
     found = parser.parse_args(words)

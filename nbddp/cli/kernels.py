@@ -36,7 +36,7 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
         "kernel", help="a Jupyter kernel all of whose cells are distributed"
     )
     kernel.set_defaults(run=lambda _: kernel.format_help().splitlines())
-    actions = kernel.add_subparsers(title="commands", metavar="")
+    actions = kernel.add_subparsers(title="commands", metavar="COMMAND")
     _add_install(actions.add_parser("install", help="add one to Jupyter"))
     listing = actions.add_parser("list", help="show those that were added")
     listing.set_defaults(run=_list)

@@ -33,7 +33,7 @@ def own(folder: str) -> Iterator[Kernel]:
 def terminal(own: Kernel, folder: str) -> Iterator["pexpect.spawn[str]"]:
     spawned = pexpect.spawn(
         sys.executable,
-        ["-m", "nbddp.cli", "console", "-r", "1"],
+        ["-m", "nbddp", "console", "-r", "1"],
         timeout=20,
         encoding="utf8",
         env={**os.environ, "TMPDIR": folder, "TERM": "dumb"},

@@ -122,7 +122,7 @@ def serving(folder: Path) -> Iterator[Server]:
         "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces"),
         "IPYTHONDIR": str(folder / "ipython"),
     }
-    install = [sys.executable, "-m", "nbddp.cli", "kernel", "install", "-n", "2", "--user"]
+    install = [sys.executable, "-m", "nbddp", "kernel", "install", "-n", "2", "--user"]
     subprocess.run(install, env=env, check=True, stdout=subprocess.DEVNULL)
     command = [
         *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"),

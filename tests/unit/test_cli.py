@@ -1,6 +1,9 @@
 """``nbddp kernel``: what it writes, where Jupyter looks."""
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,3 +90,25 @@ def test_without_a_command_it_tells_what_there_is(capsys: pytest.CaptureFixture[
     assert "kernel" in capsys.readouterr().out
     assert cli.main(["kernel"]) == 0
     assert "install" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bogus"], r"argument COMMAND: invalid choice: 'bogus' \(choose from '?kernel'?, '?console"),
+        (["kernel", "bogus"], r"argument COMMAND: invalid choice: 'bogus' \(choose from '?install"),
+    ],
+)
+def test_an_unknown_command_is_told_with_the_legal_ones(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit):
+        cli.main(words)
+    assert re.search(said, capsys.readouterr().err)
+
+
+def test_the_package_is_the_command():
+    found = subprocess.run(
+        [sys.executable, "-m", "nbddp", "kernel"], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.startswith("usage: nbddp kernel")

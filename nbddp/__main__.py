@@ -1,4 +1,4 @@
-"""``python -m nbddp.cli``: where the command ``nbddp`` is not on the path."""
+"""``python -m nbddp``: where the command ``nbddp`` is not on the path."""
 
 import sys
 
