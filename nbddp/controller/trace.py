@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 from nbddp.controller.history import RankView
-from nbddp.wire.observed import GroupInfo, Operation, OperationState, Site
+from nbddp.wire.observed import Ending, GroupInfo, Operation, OperationState, Site, ending_of
 from nbddp.wire.ranks import RankSet
 
 #: As `nbddp.wire.observed.OperationKind`; a send and its recv are one ``message``.
@@ -42,6 +42,13 @@ class RankPart:
     run_id: str
     error: str
     record_id: int
+    #: When it was looked at, if it was not complete and its cell went on; None: otherwise.
+    open_at_ns: int | None = None
+
+    @property
+    def ending(self) -> Ending:
+        """What became of it."""
+        return ending_of(self.state, self.error)
 
 
 @dataclass(frozen=True)
@@ -103,6 +110,11 @@ class TraceRow:
         return max(known) if known and len(known) == len(ends) and not self.missing else None
 
     @cached_property
+    def open_at_ns(self) -> int | None:
+        """When ranks were seen in it that may still wait; None: there are none."""
+        return max((p.open_at_ns for p in self.parts.values() if p.open_at_ns), default=None)
+
+    @cached_property
     def waited_ns(self) -> int:
         """The longest time that a rank was blocked."""
         return max(part.waited_ns for part in self.parts.values())
@@ -154,6 +166,7 @@ def rows(
     operations_by_rank: Mapping[int, Sequence[Operation]],
     groups: Mapping[str, GroupInfo],
     cell_by_run: Mapping[str, int] | None = None,
+    now_by_run: Mapping[str, int] | None = None,
 ) -> list[TraceRow]:
     """Lay the operations of the ranks side by side, in the order in which they began.
 
@@ -162,15 +175,17 @@ def rows(
         groups: by ``pg_id``.
         cell_by_run: the execution count of the cell by ``run_id``; without it a part belongs to
             the cell in which its line stands, which is another one for a function made earlier.
+        now_by_run: when the ranks were looked at, by the ``run_id`` of the cell that goes on.
     """
     cells = cell_by_run or {}
+    now = now_by_run or {}
     by_key: dict[_Key, list[tuple[int, Operation]]] = {}
     progress = _Progress(operations_by_rank)
     for rank, operations in operations_by_rank.items():
         for operation in operations:
             by_key.setdefault(_key(rank, operation), []).append((rank, operation))
     found = [
-        _row(together, groups, cells, progress)
+        _row(together, groups, cells, now, progress)
         for entries in by_key.values()
         for together in _split(entries)
     ]
@@ -205,6 +220,7 @@ def rows_seen(
     """The rows of what a look at the ranks, or at their records from outside, has shown."""
     operations_by_rank: dict[int, list[Operation]] = {}
     groups: dict[str, GroupInfo] = {}
+    now_by_run: dict[str, int] = {}
     for rank, view in views.items():
         inside = view.look.operations if view.look else ()
         if inside or view.operations or view.look:
@@ -212,7 +228,10 @@ def rows_seen(
             operations_by_rank[rank] = [known[number] for number in sorted(known)]
         for group in view.look.groups if view.look else ():
             groups.setdefault(group.pg_id, group)
-    return rows(operations_by_rank, groups, cell_by_run)
+        if view.look is not None and view.look.run_id:
+            run_id = view.look.run_id
+            now_by_run[run_id] = max(now_by_run.get(run_id, 0), view.look.time_ns)
+    return rows(operations_by_rank, groups, cell_by_run, now_by_run)
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -300,6 +319,7 @@ def _row(
     entries: list[tuple[int, Operation]],
     groups: Mapping[str, GroupInfo],
     cells: Mapping[str, int],
+    now: Mapping[str, int],
     progress: _Progress,
 ) -> TraceRow:
     rank, operation = entries[0]
@@ -320,6 +340,7 @@ def _row(
             run_id=op.run_id,
             error=op.error,
             record_id=op.record_id,
+            open_at_ns=now.get(op.run_id) if op.state == "scheduled" else None,
         )
         for rank, op in sorted(entries, key=lambda entry: entry[0])
     }

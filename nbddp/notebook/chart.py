@@ -6,7 +6,8 @@ Runs in: the notebook's process. Pure.
                                  +--> text/html    a picture, what each bar is on hover, sentences
 
 A bar begins when the rank issued the operation. It is hatched until the last rank has come, which
-is when the data can begin to move, and filled from then on.
+is when the data can begin to move, and filled from then on. If the cell still runs, what is not
+complete goes on until now.
 """
 
 import base64
@@ -15,12 +16,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Literal
 
 from nbddp.controller.trace import RankPart, TraceRow
 from nbddp.notebook.colours import RANK_COLOURS, colour_of
 from nbddp.notebook.picture import INK, SMALL, WHITE, Colour, Picture, text_width
 from nbddp.notebook.tables import WIDTH, duration, escape, name_ranks, shorten, size
+from nbddp.notebook.waits import lateness, latest, still_waiting
+from nbddp.wire.observed import Ending
 from nbddp.wire.ranks import RankSet
 
 #: Of the picture, as shown.
@@ -42,11 +44,7 @@ _MIN_AREA_PX = 3
 _MAX_OPS = 7
 _OTHER = "…"
 _WAIT_CHAR, _IDLE_CHAR, _FAILED_CHAR = "/", "·", "!"
-#: Ranks that came within this time came together.
-_TOGETHER_NS = 1_000_000
-#: A rank is named if it was last in so many operations, and made so much of the others' waits.
-_MIN_LATE = 3
-_MOSTLY = 0.6
+_FAILED: tuple[Ending, ...] = ("interrupted", "freed", "failed")
 
 
 @dataclass(frozen=True)
@@ -58,23 +56,40 @@ class Bar:
     begin_ns: int
     moves_ns: int  #: when the last rank had come
     end_ns: int
-    state: Literal["done", "open", "failed"]
     lane: int = 0  #: below how many others it is drawn
     lanes: int = 1  #: of those with which it overlaps
+
+    @property
+    def has_failed(self) -> bool:
+        """It has ended, and not well."""
+        return self.part.ending in _FAILED
+
+    @property
+    def goes_on(self) -> bool:
+        """It is not complete, and its cell still runs."""
+        return self.part.open_at_ns is not None
 
     @property
     def tip(self) -> str:
         """``all_reduce #7 on rank 0: 350 kB, waited 31 ms for others, then 0.5 ms``."""
         told = [size(self.part.nbytes)] if self.part.nbytes else []
+        ending, lasts = self.part.ending, duration(self.end_ns - self.begin_ns)
         if self.row.missing:
-            told.append(f"{name_ranks(self.row.missing)} never came")
-        elif self.state != "failed" and self.moves_ns > self.begin_ns:
+            has = "has" if len(self.row.missing) == 1 else "have"
+            never = f"{has} not come yet" if self.row.open_at_ns else "never came"
+            told.append(f"{name_ranks(self.row.missing)} {never}")
+        elif not self.has_failed and self.moves_ns > self.begin_ns:
             told.append(f"waited {duration(self.moves_ns - self.begin_ns)} for others")
-        if self.state == "done" and self.end_ns > self.moves_ns:
+        if self.goes_on:
+            is_waiting = self.moves_ns == self.end_ns
+            told.append(f"{'waits' if is_waiting else 'not complete'}, {lasts} so far")
+        elif self.has_failed:
+            told.append(f"{ending} after {lasts}")
+        elif ending == "open":
+            told.append("not complete")
+        elif self.end_ns > self.moves_ns:
             then = "then " if self.moves_ns > self.begin_ns else ""
             told.append(then + duration(self.end_ns - self.moves_ns))
-        if self.state != "done":
-            told.append("failed" if self.state == "failed" else "not complete")
         if self.part.async_op:
             told.append("async")
         place = f"; {self.part.site}" if self.part.site.line else ""
@@ -90,6 +105,12 @@ class Chart:
     bars: Mapping[int, Sequence[Bar]]  #: by rank, in the order of time
     span_ns: int
     letters: Mapping[str, str]  #: by the name of the operation
+    goes_on: bool  #: it ends now
+
+    @property
+    def end(self) -> str:
+        """Of the axis."""
+        return f"{duration(self.span_ns)}{', now' if self.goes_on else ''}"
 
     def letter(self, bar: Bar) -> str:
         """Of the kind of its operation."""
@@ -105,18 +126,18 @@ def layout(rows: Sequence[TraceRow], ranks: RankSet | None = None) -> Chart:
     """Lay rows out along time, those of ``ranks`` if they are given. There must be rows."""
     shown = ranks or RankSet.of(rank for row in rows for rank in (*row.parts, *row.missing))
     start_ns = min(row.first_ns for row in rows)
-    known = [part.completed_ns or part.created_ns for row in rows for part in row.parts.values()]
-    last_ns = max([*known, *(row.last_ns for row in rows)])
-    is_open = any(part.completed_ns is None for row in rows for part in row.parts.values())
+    parts = [part for row in rows for part in row.parts.values()]
+    ends = [part.completed_ns or part.open_at_ns for part in parts]
+    last_ns = max(end or part.created_ns for end, part in zip(ends, parts, strict=True))
     span_ns = max(1, last_ns - start_ns)
-    span_ns += span_ns // 20 if is_open else 0  # so that what is open can be seen
+    span_ns += span_ns // 20 if None in ends else 0  # so that what was left open can be seen
     bars: dict[int, list[Bar]] = {rank: [] for rank in shown}
     for row in sorted(rows, key=lambda row: row.first_ns):
         for part in sorted(row.parts.values(), key=lambda part: part.created_ns):
             if part.rank in bars:
                 begin_ns = part.created_ns - start_ns
-                is_done = part.completed_ns is not None
-                end_ns = part.completed_ns - start_ns if part.completed_ns else span_ns
+                known_ns = part.completed_ns or part.open_at_ns
+                end_ns = known_ns - start_ns if known_ns else span_ns
                 has_moved = not row.missing and part.state != "failed"
                 moves_ns = min(row.last_ns - start_ns, end_ns) if has_moved else end_ns
                 bars[part.rank].append(
@@ -126,14 +147,14 @@ def layout(rows: Sequence[TraceRow], ranks: RankSet | None = None) -> Chart:
                         begin_ns=begin_ns,
                         moves_ns=max(begin_ns, moves_ns),
                         end_ns=end_ns,
-                        state="failed" if part.state == "failed" else "done" if is_done else "open",
                     )
                 )
     counts = Counter(row.op for row in rows)
     ops = [op for op, _ in counts.most_common(_MAX_OPS)]
     letters = {op: chr(ord("A") + index) for index, op in enumerate(ops)}
     in_lanes = {rank: _in_lanes(found) for rank, found in bars.items()}
-    return Chart(ranks=shown, bars=in_lanes, span_ns=span_ns, letters=letters)
+    goes_on = any(part.open_at_ns for part in parts)
+    return Chart(ranks=shown, bars=in_lanes, span_ns=span_ns, letters=letters, goes_on=goes_on)
 
 
 def _in_lanes(bars: Sequence[Bar]) -> list[Bar]:
@@ -171,10 +192,10 @@ def timeline(
     """The chart of some rows as a MIME bundle."""
     chart = layout(rows, ranks)
     told = lateness(rows)
-    late = (_latest(rows) or (-1,))[0]
+    late = (latest(rows) or (-1,))[0]
     more = len(chart.ranks) - _MAX_RANKS
     note = f"{more} more ranks are not drawn; -r RANKS chooses" if more > 0 else ""
-    below = [text for text in (told, note) if text]
+    below = [*still_waiting(rows), *(text for text in (told, note) if text)]
     html_legend = _legend(chart, is_html=True)
     sentences = "".join(f"<div>{escape(text)}</div>" for text in below)
     return {
@@ -193,65 +214,30 @@ def timeline(
     }
 
 
-def lateness(rows: Sequence[TraceRow]) -> str:
-    """Which rank the others waited for, if it is mostly the same one."""
-    late = _latest(rows)
-    if late is None:
-        return ""
-    rank, times, of, waited_ns, share = late
-    if times == of:
-        told = f"rank {rank} always came last, in all {times} operations"
-    else:
-        told = f"rank {rank} came last in {times} of {of} operations"
-    waits = f"the others waited {duration(waited_ns)} for it"
-    if share < 1:
-        waits += f", {share:.0%} of all such waits"
-    elif times < of:
-        told += ", and in the rest all came together"
-    return f"{told}; {waits}"
-
-
-def _latest(rows: Sequence[TraceRow]) -> tuple[int, int, int, int, float] | None:
-    """That rank, how often it was last and of how many, the waits for it, its share of all."""
-    compared = [row for row in rows if row.spread_ns is not None and not row.missing]
-    late_ns: dict[int, list[int]] = {}
-    for row in compared:
-        if row.last_rank is not None and row.spread_ns and row.spread_ns > _TOGETHER_NS:
-            late_ns.setdefault(row.last_rank, []).append(row.spread_ns)
-    if not late_ns:
-        return None
-    rank = max(late_ns, key=lambda rank: sum(late_ns[rank]))
-    times, waited_ns = len(late_ns[rank]), sum(late_ns[rank])
-    share = waited_ns / sum(map(sum, late_ns.values()))
-    is_told = times >= _MIN_LATE and share >= _MOSTLY
-    return (rank, times, len(compared), waited_ns, share) if is_told else None
-
-
 # --- text ----------------------------------------------------------------------------------------
 
 
 def _text_rows(chart: Chart, late: int) -> list[str]:
     """Equal rows once; where there are too many, that of the late rank is there."""
-    by_line: dict[str, list[int]] = {}
     head = max(len(f"rank {rank}") for rank in chart.ranks) + 4
-    width = WIDTH - head
-    for rank in chart.ranks:
-        by_line.setdefault(_text_row(chart, chart.bars[rank], width), []).append(rank)
-    labels = {line: name_ranks(RankSet.of(ranks), 16) for line, ranks in by_line.items()}
-    head = max(map(len, labels.values())) + 2
+    width = WIDTH
+    while head > WIDTH - width:  # the labels are known when it is known what is equal
+        width = WIDTH - head
+        by_line: dict[str, list[int]] = {}
+        for rank in chart.ranks:
+            by_line.setdefault(_text_row(chart, chart.bars[rank], width), []).append(rank)
+        labels = {line: name_ranks(RankSet.of(ranks), 16) for line, ranks in by_line.items()}
+        head = max(map(len, labels.values())) + 2
     told = list(labels.items())
     if late in chart.ranks:
         at = next(index for index, ranks in enumerate(by_line.values()) if late in ranks)
         if at >= _MAX_TEXT_ROWS:
             told[_MAX_TEXT_ROWS - 1] = told[at]
-    lines = [
-        f"{label:<{head}}{line[: WIDTH - head].rstrip()}" for line, label in told[:_MAX_TEXT_ROWS]
-    ]
+    lines = [f"{label:<{head}}{line.rstrip()}" for line, label in told[:_MAX_TEXT_ROWS]]
     rest = len(by_line) - _MAX_TEXT_ROWS
     if rest > 0:
         lines.append(f"and {rest} more rows; -r RANKS chooses")
-    end = duration(chart.span_ns)
-    return [*lines, f"{'':<{head}}0{end:>{min(width, WIDTH - head) - 1}}"]
+    return [*lines, f"{'':<{head}}0{chart.end:>{width - 1}}"]
 
 
 def _text_row(chart: Chart, bars: Sequence[Bar], width: int) -> str:
@@ -266,7 +252,7 @@ def _text_row(chart: Chart, bars: Sequence[Bar], width: int) -> str:
             last = min(width - 1, max(begin, end - 1) * width // chart.span_ns)
             for column in range(first, last + 1):
                 row[column] = chart.letter(bar) if is_move else _WAIT_CHAR
-            if bar.state == "failed":
+            if bar.has_failed:
                 row[last] = _FAILED_CHAR
     return "".join(row)
 
@@ -281,10 +267,12 @@ def _legend(chart: Chart, *, is_html: bool) -> str:
         parts.append(f"{_OTHER} other")
     hatched = "hatched" if is_html else _WAIT_CHAR
     parts.append(f"{hatched}: waits for the others")
-    if is_html and any(bar.state != "done" for bar in bars):
-        parts.append("framed: failed or not complete")
-    elif any(bar.state == "failed" for bar in bars):
-        parts.append(f"{_FAILED_CHAR}: failed")
+    endings = {bar.part.ending for bar in bars}
+    failed = " or ".join(ending for ending in _FAILED if ending in endings)
+    if failed:
+        parts.append(f"{'framed, ' if is_html else ''}{_FAILED_CHAR}: {failed}")
+    if is_html and any(_is_left_open(bar) for bar in bars):
+        parts.append("framed: not complete")
     return ("&ensp; " if is_html else "   ").join(parts)
 
 
@@ -318,7 +306,7 @@ def _image(chart: Chart, told: str, late: int) -> str:
                 tip = escape(bar.tip)
                 areas.append((wide, f'<area shape="rect" coords="{box}" title="{tip}">'))
     axis_y = row_px * len(ranks) + 3
-    end = duration(chart.span_ns)
+    end = chart.end
     picture.text(left, axis_y, "0", size=SMALL)
     picture.text(_WIDTH_PX - text_width(end, SMALL) - 1, axis_y, end, size=SMALL)
     data = base64.b64encode(picture.png()).decode()
@@ -351,8 +339,15 @@ def _draw(
         letter = chart.letter(bar)
         if moves >= 9 and high >= 9 and letter != _OTHER:
             picture.text(x + waits + moves / 2 - 2.5, y + (high - 7) / 2, letter, WHITE, size=SMALL)
-    if bar.state != "done":
+    if bar.has_failed or _is_left_open(bar):
         picture.frame(x, y, wide, high, _rgb(RANK_COLOURS[6]), thickness=1.5)
+    if bar.has_failed and wide >= 9 and high >= 9:
+        picture.fill(x + wide - 9, y, 9, high, _rgb(RANK_COLOURS[6]))
+        picture.text(x + wide - 7, y + (high - 7) / 2, _FAILED_CHAR, WHITE, size=SMALL)
+
+
+def _is_left_open(bar: Bar) -> bool:
+    return bar.part.ending == "open" and not bar.goes_on
 
 
 def _op_colour(letter: str) -> str:
@@ -368,9 +363,8 @@ def headline_of(rows: Sequence[TraceRow], cell: int | None, counts: str) -> str:
     """``timeline of cell [4]: 12 all_reduce on group 0; 4.2 MB in 1.3 s``."""
     where = f" of cell [{cell}]" if cell else ""
     nbytes = sum(row.nbytes for row in rows)
-    span = max(row.last_ns for row in rows) - min(row.first_ns for row in rows)
-    ends = [row.completed_ns for row in rows if row.completed_ns is not None]
-    if ends:
-        span = max(span, max(ends) - min(row.first_ns for row in rows))
+    ends = [row.open_at_ns or row.completed_ns or row.last_ns for row in rows]
+    span = duration(max(ends) - min(row.first_ns for row in rows))
+    so_far = " so far" if any(row.open_at_ns for row in rows) else ""
     amount = f"; {size(nbytes)}" if nbytes else ""
-    return shorten(f"timeline{where}: {counts}{amount} in {duration(span)}", 2 * WIDTH)
+    return shorten(f"timeline{where}: {counts}{amount} in {span}{so_far}", 2 * WIDTH)

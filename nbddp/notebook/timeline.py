@@ -68,8 +68,9 @@ def summary(found: Sequence[TraceRow]) -> str:
     if total:
         parts.append(size(total))
     unfinished = sum(any(p.completed_ns is None for p in row.parts.values()) for row in found)
-    failed = sum(any(p.state == "failed" for p in row.parts.values()) for row in found)
-    parts += [f"{failed} failed"] if failed else []
+    for ending in ("failed", "freed", "interrupted"):
+        count = sum(any(p.ending == ending for p in row.parts.values()) for row in found)
+        parts += [f"{count} {ending}"] if count else []
     parts += [f"{unfinished} not complete"] if unfinished else []
     slowest = max(found, key=lambda row: row.waited_ns)
     if slowest.waited_ns:
@@ -149,8 +150,8 @@ def _did(row: TraceRow, rank: int) -> str:
     part = row.parts.get(rank)
     if part is None:
         return "never came" if rank in row.missing else ""
-    state = "failed" if part.state == "failed" else "done"
-    if part.completed_ns is None:
+    state: str = part.ending
+    if state == "open":
         state = "open" if part.async_op else "waits"
     op = f"{part.op} " if " | " in row.op else ""
     return f"{op}{state} {_short(part.site) if part.site.line else ''}".rstrip()
@@ -250,9 +251,10 @@ def _rank_cell(row: TraceRow, rank: int, longest_ns: int) -> Cell:
 
 def _state(part: RankPart) -> str:
     if part.state == "failed":
-        return "failed"
+        return part.ending
     if part.completed_ns is None:
-        return "open"
+        since = part.open_at_ns
+        return "open" if since is None else f"open {duration(since - part.created_ns)}"
     return "async" if part.async_op and not part.waited_ns else duration(part.waited_ns)
 
 

@@ -3,8 +3,11 @@
 import base64
 import re
 
+import pytest
+
 from nbddp.controller.trace import TraceRow, rows
 from nbddp.notebook import chart
+from nbddp.notebook.waits import lateness, still_waiting
 from nbddp.wire.observed import GroupInfo
 from nbddp.wire.ranks import RankSet
 from tests.support.traces import GROUPS, LINE, MS, by_rank, recorders
@@ -57,12 +60,76 @@ def test_what_is_open_goes_to_the_end_and_never_moves_without_all():
         recorder.collective(at=0, end=100, group=group)
     ranks[0].collective(at=100, group=group)
     found = chart.layout(rows(by_rank(ranks), {"w": group}))
-    assert [bar.state for bar in found.bars[0]] == ["done", "open"]
+    assert [bar.part.ending for bar in found.bars[0]] == ["done", "open"]
     bar = found.bars[0][1]
     assert bar.moves_ns == bar.end_ns == found.span_ns > 100 * MS
     assert bar.tip == (
         "all_reduce #2 on rank 0: 4.0 kB, rank 1 never came, not complete; cell [4], line 6"
     )
+
+
+def hanging(op: str = "all_reduce") -> list[TraceRow]:
+    """Rank 0 came at 100 ms, rank 1 not yet, and it is 3.3 s."""
+    ranks = recorders(2)
+    group = GroupInfo(pg_id="w", name="0", ranks=(0, 1))
+    for recorder in ranks:
+        recorder.collective(at=0, end=100, group=group)
+    ranks[0].collective(op, at=100, group=group)
+    return rows(by_rank(ranks), {"w": group}, now_by_run={"run-4": 3300 * MS})
+
+
+def test_what_is_open_in_a_cell_that_runs_goes_on_until_now():
+    found = chart.layout(hanging())
+    bar = found.bars[0][1]
+    assert bar.moves_ns == bar.end_ns == found.span_ns == 3300 * MS
+    assert bar.tip == (
+        "all_reduce #2 on rank 0: 4.0 kB, rank 1 has not come yet, waits, 3.2 s so far; "
+        "cell [4], line 6"
+    )
+    headline = chart.headline_of(hanging(), 4, "2 all_reduce")
+    bundle = chart.timeline(hanging(), headline)
+    lines = bundle["text/plain"].splitlines()
+    assert lines[0] == "timeline of cell [4]: 2 all_reduce; 8.0 kB in 3.3 s so far"
+    assert re.fullmatch(r"rank 0  A{2,3}/{80,}", lines[1])
+    assert lines[3].endswith("3.3 s, now")
+    assert lines[5] == "rank 0 waits in all_reduce #2 for rank 1, 3.2 s so far"
+    assert lines[5] in bundle["text/html"]
+    assert "framed" not in bundle["text/html"]
+
+
+def test_what_all_have_issued_in_a_cell_that_runs_is_not_said_to_wait_for_anybody():
+    ranks = recorders(2)
+    group = GroupInfo(pg_id="w", name="0", ranks=(0, 1))
+    for recorder in ranks:
+        recorder.collective(at=100 * recorder.rank, group=group)
+    found = rows(by_rank(ranks), {"w": group}, now_by_run={"run-4": 1100 * MS})
+    assert still_waiting(found) == [
+        "all_reduce #1: all ranks have come, and it is not complete, 1.0 s so far"
+    ]
+    tip = chart.layout(found).bars[0][0].tip
+    assert "waited 100 ms for others, not complete, 1.1 s so far" in tip
+
+
+@pytest.mark.parametrize(
+    ("error", "ending"),
+    [
+        ("KeyboardInterrupt", "interrupted"),
+        ("CollectiveAbortedError: freed by nbddp: another rank has failed", "freed"),
+        ("RuntimeError: Connection closed by peer", "failed"),
+    ],
+)
+def test_what_has_ended_badly_is_never_drawn_as_done(error: str, ending: str):
+    ranks = recorders(2)
+    group = GroupInfo(pg_id="w", name="0", ranks=(0, 1))
+    for recorder in ranks:
+        recorder.collective(at=0, end=50, group=group, state="failed", error=error)
+    found = rows(by_rank(ranks), {"w": group})
+    bundle = chart.timeline(found, "timeline")
+    lines = bundle["text/plain"].splitlines()
+    assert re.fullmatch(r"ranks 0-1  /{80,}!", lines[1])
+    assert lines[3] == f"A all_reduce   /: waits for the others   !: {ending}"
+    assert f"4.0 kB, {ending} after 50 ms" in bundle["text/html"]
+    assert f"framed, !: {ending}" in bundle["text/html"]
 
 
 def test_a_bar_tells_what_it_is():
@@ -76,17 +143,17 @@ def test_a_bar_tells_what_it_is():
 
 
 def test_a_rank_that_is_always_last_is_named():
-    assert chart.lateness(training()) == (
+    assert lateness(training()) == (
         "rank 3 always came last, in all 10 operations; the others waited 400 ms for it"
     )
 
 
 def test_ranks_that_come_together_are_not_named():
-    assert chart.lateness(training(late=0.2)) == ""
+    assert lateness(training(late=0.2)) == ""
 
 
 def test_few_operations_prove_nothing():
-    assert chart.lateness(training(steps=2)) == ""
+    assert lateness(training(steps=2)) == ""
 
 
 def test_a_rank_that_is_last_in_turn_is_not_named():
@@ -95,7 +162,7 @@ def test_a_rank_that_is_last_in_turn_is_not_named():
         for recorder in ranks:
             at = step * 100 + (40 if recorder.rank == step % 4 else 0)
             recorder.collective(at=at, end=step * 100 + 50)
-    assert chart.lateness(rows(by_rank(ranks), GROUPS)) == ""
+    assert lateness(rows(by_rank(ranks), GROUPS)) == ""
 
 
 # --- what is shown -------------------------------------------------------------------------------
