@@ -7,10 +7,11 @@ import argparse
 import re
 import shlex
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from nbddp.controller.states import OnDeadlock, OnDeath
 from nbddp.errors import BadOptionError
+from nbddp.notebook.parsing import Parser, nearest
 from nbddp.wire.messages import OnMismatch
 
 _RANKS = r"(?:-r|--ranks)(?:\s+|=)"
@@ -127,27 +128,16 @@ class ConfigCommand:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
-class _Parser(argparse.ArgumentParser):
-    """Raises instead of ending the process."""
-
-    def error(self, message: str) -> NoReturn:
-        raise BadOptionError(f"{self.prog}: {message}. Next: %ddp help lists what is legal")
-
-
-def _parser(name: str) -> _Parser:
-    return _Parser(prog=name, add_help=False, allow_abbrev=False, exit_on_error=False)
-
-
 def parse_cell(line: str) -> CellCommand:
     """Read the line of a ``%%ddp``. Raises `BadOptionError`."""
-    parser = _parser("%%ddp")
+    parser = Parser("%%ddp", bare="-r")
     parser.add_argument("-r", "--ranks")
     parser.add_argument("--timeout", type=_seconds)
     parser.add_argument("--async", action="store_true", dest="is_async")
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--out", choices=get_args(Out), default="merged")
-    found = _parse(parser, _split(line, "%%ddp"))
+    found = parser.parse(_split(line, "%%ddp"))
     return CellCommand(
         found.ranks, found.timeout, found.is_async, found.trace, found.check, found.out
     )
@@ -155,7 +145,7 @@ def parse_cell(line: str) -> CellCommand:
 
 def parse_start(words: list[str]) -> dict[str, Any]:
     """Read the words after ``%ddp start``, as arguments of `nbddp.start`."""
-    parser = _parser("%ddp start")
+    parser = Parser("%ddp start", bare="-n")
     parser.add_argument("-n", "--nproc-per-node", type=_whole, default=2)
     parser.add_argument("--nnodes", type=_whole, default=1)
     parser.add_argument("--backend", default="auto")
@@ -167,17 +157,19 @@ def parse_start(words: list[str]) -> dict[str, Any]:
     parser.add_argument("--cwd", default="")
     parser.add_argument("--timeout", type=_seconds)
     parser.add_argument("--plain", action="store_true")
-    found = vars(_parse(parser, words))
+    found = vars(parser.parse(words))
     found["env"] = dict(found["env"])
     return found
 
 
 def parse_names(verb: str, words: list[str]) -> tuple[list[str], str | None]:
     """Read the words after ``push`` or ``pull``: what, and which ranks."""
-    parser = _parser(f"%ddp {verb}")
-    parser.add_argument("what", nargs="+")
+    parser = Parser(f"%ddp {verb}")
+    parser.add_argument("what", nargs="*")
     parser.add_argument("-r", "--ranks")
-    found = _parse(parser, words)
+    found = parser.parse(words)
+    if not found.what:
+        raise BadOptionError(f"%ddp {verb}: what? Next: %ddp {verb} NAME ... [-r RANKS]")
     return found.what, found.ranks
 
 
@@ -191,9 +183,9 @@ def parse_pull(line: str) -> tuple[str, str | None]:
 
 def parse_status(words: list[str]) -> StatusCommand:
     """Read the words after ``%ddp status``."""
-    parser = _parser("%ddp status")
+    parser = Parser("%ddp status")
     parser.add_argument("--live", nargs="?", const="on", default="", choices=("on", "off"))
-    return StatusCommand(_parse(parser, words).live)
+    return StatusCommand(parser.parse(words).live)
 
 
 def parse_stacks(words: list[str]) -> StacksCommand:
@@ -213,12 +205,12 @@ def parse_restart(words: list[str]) -> RestartCommand:
 
 def parse_trace(words: list[str]) -> TraceCommand:
     """Read the words after ``%ddp trace``."""
-    parser = _parser("%ddp trace")
+    parser = Parser("%ddp trace", bare="--cell")
     parser.add_argument("--cell", type=_positive)
     parser.add_argument("-r", "--ranks")
     parser.add_argument("--last", type=_positive, default=DEFAULT_LAST)
     parser.add_argument("--save")
-    found = _parse(parser, words)
+    found = parser.parse(words)
     if found.save == "":
         parser.error("argument --save: a file needs a name")
     return TraceCommand(found.cell, found.ranks, found.last, found.save)
@@ -240,10 +232,10 @@ def parse_auto(words: list[str]) -> AutoCommand | None:
 
 def parse_timeline(words: list[str]) -> TimelineCommand:
     """Read the words after ``%ddp timeline``."""
-    parser = _parser("%ddp timeline")
+    parser = Parser("%ddp timeline", bare="--cell")
     parser.add_argument("--cell", type=_positive)
     parser.add_argument("-r", "--ranks")
-    found = _parse(parser, words)
+    found = parser.parse(words)
     return TimelineCommand(found.cell, found.ranks)
 
 
@@ -271,7 +263,9 @@ def split_verb(line: str) -> tuple[str, list[str]]:
     words = _split(line, "%ddp")
     verb = words[0] if words else "help"
     if verb not in VERBS:
-        raise BadOptionError(f"%ddp {verb}: unknown; legal: {', '.join(VERBS)}")
+        meant = nearest(verb, VERBS)
+        guess = f"did you mean %ddp {meant}? Legal" if meant else "legal"
+        raise BadOptionError(f"%ddp {verb}: unknown; {guess}: {', '.join(VERBS)}")
     return verb, words[1:]
 
 
@@ -290,20 +284,10 @@ def _split(line: str, name: str) -> list[str]:
 
 
 def _parse_ranks(verb: str, words: list[str]) -> str | None:
-    parser = _parser(f"%ddp {verb}")
+    parser = Parser(f"%ddp {verb}", bare="-r")
     parser.add_argument("-r", "--ranks")
-    ranks: str | None = _parse(parser, words).ranks
+    ranks: str | None = parser.parse(words).ranks
     return ranks
-
-
-def _parse(parser: _Parser, words: list[str]) -> argparse.Namespace:
-    try:
-        found, rest = parser.parse_known_args(words)
-    except argparse.ArgumentError as error:
-        parser.error(str(error))
-    if rest:
-        parser.error(f"unknown: {' '.join(rest)}")
-    return found
 
 
 def _whole(text: str) -> int:

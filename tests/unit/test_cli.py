@@ -95,8 +95,8 @@ def test_without_a_command_it_tells_what_there_is(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["bogus"], r"argument COMMAND: invalid choice: 'bogus' \(choose from '?kernel'?, '?console"),
-        (["kernel", "bogus"], r"argument COMMAND: invalid choice: 'bogus' \(choose from '?install"),
+        (["bogus"], "'?kernel'?, '?console"),
+        (["kernel", "bogus"], "'?install'?, '?list'?, '?remove"),
     ],
 )
 def test_an_unknown_command_is_told_with_the_legal_ones(
@@ -104,6 +104,7 @@ def test_an_unknown_command_is_told_with_the_legal_ones(
 ):
     with pytest.raises(SystemExit):
         cli.main(words)
+    said = rf"argument COMMAND: invalid choice: 'bogus' \(choose from {said}"
     assert re.search(said, capsys.readouterr().err)
 
 

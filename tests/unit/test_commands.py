@@ -141,6 +141,48 @@ def test_bad_start(line: str, words: str):
 # --- the other verbs -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("2", "-n 2"),
+        ("2 --backend gloo", "-n 2 --backend gloo"),
+        ("n=4", "-n 4"),
+        ("n 4", "-n 4"),
+        ("--nproc 4", "--nproc-per-node 4"),
+        ("nproc_per_node=4", "--nproc-per-node 4"),
+        ("--num-nodes 2", "--nnodes 2"),
+    ],
+)
+def test_what_a_newcomer_means(line: str, meant: str):
+    with pytest.raises(BadOptionError) as caught:
+        commands.parse_start(line.split())
+    assert str(caught.value).endswith(f". Did you mean %ddp start {meant}?")
+    commands.parse_start(meant.split())
+
+
+@pytest.mark.parametrize("line", ["two", "4 gloo", "-n 2 4", "2 2", "--gpus 2"])
+def test_what_cannot_be_guessed_is_not(line: str):
+    with pytest.raises(BadOptionError, match=r"unknown: [^.]+\. Next: %ddp help lists"):
+        commands.parse_start(line.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"), [("0", "-r 0"), ("0-1 --async", "-r 0-1 --async"), ("--rank 0", "--ranks 0")]
+)
+def test_ranks_without_their_option(line: str, meant: str):
+    with pytest.raises(BadOptionError) as caught:
+        commands.parse_cell(line)
+    assert str(caught.value).endswith(f". Did you mean %%ddp {meant}?")
+
+
+@pytest.mark.parametrize(("verb", "meant"), [("Start", "start"), ("intrupt", "interrupt")])
+def test_a_verb_with_a_slip(verb: str, meant: str):
+    with pytest.raises(
+        BadOptionError, match=f"unknown; did you mean %ddp {meant}\\? Legal: start, "
+    ):
+        commands.split_verb(verb)
+
+
 @pytest.mark.parametrize("verb", commands.VERBS)
 def test_every_verb_is_known_and_in_the_help(verb: str):
     assert commands.split_verb(f" {verb} a 'b c' ") == (verb, ["a", "b c"])
@@ -160,7 +202,7 @@ def test_an_unknown_verb_lists_the_legal_ones():
 def test_names():
     assert commands.parse_names("push", ["x", "y"]) == (["x", "y"], None)
     assert commands.parse_names("pull", ["x", "-r", "0,1"]) == (["x"], "0,1")
-    with pytest.raises(BadOptionError, match="%ddp push: the following arguments are required"):
+    with pytest.raises(BadOptionError, match=r"%ddp push: what\? Next: %ddp push NAME"):
         commands.parse_names("push", [])
     with pytest.raises(BadOptionError, match="%ddp pull: unknown: --rank"):
         commands.parse_names("pull", ["x", "--rank", "1"])
@@ -193,7 +235,7 @@ def test_stacks_and_restart_take_ranks(line: str, ranks: str | None):
 
 @pytest.mark.parametrize("parse", [commands.parse_stacks, commands.parse_restart])
 def test_a_rank_needs_its_option(parse: Callable[[list[str]], object]):
-    with pytest.raises(BadOptionError, match=r"%ddp \w+: unknown: 2\. Next: %ddp help"):
+    with pytest.raises(BadOptionError, match=r"unknown: 2\. Did you mean %ddp \w+ -r 2\?"):
         parse(["2"])
 
 
