@@ -61,7 +61,14 @@ _PROVEN_TITLES: Mapping[Kind, str] = {
 _RED, _AMBER, _BLUE = "#d1495b", "#d08a1d", "#6a8caf"
 _COLOURS: Mapping[Kind, str] = {"silent-mismatch": _AMBER, "left-debugger": _BLUE}
 _FAINT = "opacity:0.7"
+_KIND = f"{_FAINT};font-size:85%;margin-left:6px;white-space:nowrap"
 _FIELD = "text-align:left;vertical-align:top;border:none;padding:1px 14px 1px 0"
+_SPACES = (  # of the fields of a row; paper cannot scroll
+    "nowrap",
+    "normal;min-width:160px",
+    "nowrap",
+    "normal;overflow-wrap:anywhere;min-width:120px",
+)
 
 
 def card(
@@ -77,10 +84,10 @@ def card(
         acted: the stuck ranks are being freed; False: it is shown only.
         views: what was seen of the ranks, for the details.
     """
-    told = [_Told(finding) for finding in report.findings[:_MAX_FINDINGS]]
-    others = [_title(finding) for finding in report.findings[_MAX_FINDINGS:]]
     if acted and report.proven and all(each.kind == "left-debugger" for each in report.proven):
         return _as_wanted(report.proven)
+    told = [_Told(finding) for finding in report.findings[:_MAX_FINDINGS]]
+    others = [_title(finding) for finding in report.findings[_MAX_FINDINGS:]]
     if not told:
         told = [_Told(_nothing(report))]
     sections = _sections(told, others, _fate(report, acted))
@@ -90,8 +97,6 @@ def card(
     }
 
 
-def line(report: Report) -> str:
-    """The most telling finding in one line, with how long it lasts and where the culprits are."""
 def _as_wanted(findings: Sequence[Finding]) -> dict[str, str]:
     """The user has left the debugger: nothing is wrong, a line is enough."""
     lines = []
@@ -109,6 +114,8 @@ def _as_wanted(findings: Sequence[Finding]) -> dict[str, str]:
     return {"text/plain": "\n".join(plain), "text/html": html}
 
 
+def line(report: Report) -> str:
+    """The most telling finding in one line, with how long it lasts and where the culprits are."""
     if not report.findings:
         return ""
     finding = report.findings[0]
@@ -313,11 +320,7 @@ def _html(sections: Sequence[_Section], details: str) -> str:
     for number, section in enumerate(sections):
         gap = f"border-top:{FAINT_LINE};margin-top:8px;padding-top:6px" if number else "margin:0"
         told = section.told
-        kind = (
-            f' <span style="{_FAINT};font-size:85%;margin-left:6px">{told.kind}</span>'
-            if told.kind
-            else ""
-        )
+        kind = f' <span style="{_KIND}">{told.kind}</span>' if told.kind else ""
         parts.append(f'<div style="{gap}"><b>{_unbroken(told.title)}</b>{kind}</div>')
         parts.append(_html_lines(told.lines))
         if told.more:
@@ -347,7 +350,7 @@ def _html_lines(lines: Sequence[_Line]) -> str:
         )
         row = "".join(
             f'<td style="{_FIELD};white-space:{space}">{field}</td>'
-            for field, space in zip(fields, ("nowrap", "normal", "nowrap", "normal"), strict=True)
+            for field, space in zip(fields, _SPACES, strict=True)
         )
         rows.append(f'<tr style="background-color:transparent">{row}</tr>')
     return (

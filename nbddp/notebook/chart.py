@@ -25,8 +25,8 @@ from nbddp.notebook.waits import lateness, latest, still_waiting
 from nbddp.wire.observed import Ending
 from nbddp.wire.ranks import RankSet
 
-#: Of the picture, as shown.
-_WIDTH_PX = 640
+#: Of the picture, as shown: what is hovered over must not be scaled, and paper is not wider.
+_WIDTH_PX = 560
 _ROW_PX, _SMALL_ROW_PX = 20, 11  # with the gap below
 _AXIS_PX = 14
 _STRIPE_PX = 3

@@ -304,7 +304,8 @@ def _table(
     columns += [Column("pid", "right")] if has_pids else []
     columns += [Column("node", "right")] if has_nodes else []
     columns += [Column("device")] if has_devices else []
-    columns += [Column("at")] if has_places else []  # the widest, and it changes most
+    # The widest, and it changes most.
+    columns += [Column("at", min_px=120, wraps=not is_live)] if has_places else []
     lines = []
     for group in groups:
         first = group[0]

@@ -32,6 +32,7 @@ class Column:
     align: Literal["left", "right"] = "left"
     min_px: int = 0  #: so that bars of several columns can be compared
     row_px: int = 0  #: least height of all rows, so that they stay where they are
+    wraps: bool = False  #: rather than make the table wider than its place: paper cannot scroll
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Table:
         body = "".join(
             "<tr>"
             + "".join(
-                f'<td style="{_field_style(column, cell)}">{_html(cell)}</td>'
+                f'<td style="{_field_style(column, cell)}">{_html(cell, column)}</td>'
                 for cell, column in zip(row, self.columns, strict=True)
             )
             + "</tr>"
@@ -174,22 +175,26 @@ def _plain(cell: Cell) -> str:
     return shorten(clean(f"{cell.mark}{cell.text} {cell.code}".strip()), _MAX_CELL)
 
 
-def _html(cell: Cell) -> str:
+def _html(cell: Cell, column: Column) -> str:
     text = escape(shorten(cell.text, _MAX_CELL))
     if cell.colour:
         text = f'<span style="color:{cell.colour}">{text}</span>'
     if cell.is_bold:
         text = f"<b>{text}</b>"
     code = (
-        f' <code style="white-space:nowrap">{escape(shorten(cell.code, _MAX_CELL))}</code>'
+        f' <code style="{_space(column)}">{escape(shorten(cell.code, _MAX_CELL))}</code>'
         if cell.code
         else ""
     )
     return text + code
 
 
+def _space(column: Column) -> str:
+    return f"white-space:{'normal;overflow-wrap:anywhere' if column.wraps else 'nowrap'}"
+
+
 def _field_style(column: Column, cell: Cell | None = None) -> str:
-    style = f"text-align:{column.align};padding:2px 12px 2px 4px;border:none;white-space:nowrap"
+    style = f"text-align:{column.align};padding:2px 8px 2px 4px;border:none;{_space(column)}"
     if column.min_px:
         style += f";min-width:{column.min_px}px"
     if column.row_px:

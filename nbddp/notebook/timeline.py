@@ -89,7 +89,7 @@ def grid(found: Sequence[TraceRow], pg_ids: Collection[str] = (), last: int = 8)
     ranks = RankSet.of(rank for row in rows for rank in (*row.parts, *row.missing))
     if len(ranks) > _MAX_COLUMNS:
         return Table(
-            [Column("operation"), Column("ranks")],
+            [Column("operation"), Column("ranks", min_px=120, wraps=True)],
             [[Cell(row.label), Cell(_states(row))] for row in rows],
         )
     return Table(
@@ -218,7 +218,7 @@ def _table(
         columns += [Column("waits", "right", min_px=120), Column("last rank")]
     else:
         columns += [Column(f"rank {rank}", "right", min_px=52) for rank in ranks]
-    columns += [Column("source")] if has_source else []
+    columns += [Column("source", min_px=120, wraps=True)] if has_source else []
     lines = []
     for row in rows:
         rate = row.bandwidth_bytes_per_s

@@ -20,7 +20,7 @@ _COLUMNS = [
     Column("shape"),
     Column("dtype"),
     Column("device"),
-    Column("value"),
+    Column("value", min_px=120, wraps=True),
 ]
 
 

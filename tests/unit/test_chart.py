@@ -200,7 +200,7 @@ def test_only_some_ranks():
 
 def test_html_is_an_image_that_tells_on_hover_and_stays_small():
     html = chart.timeline(training(count=64, steps=30), "timeline")["text/html"]
-    png, height = re.findall(r'base64,([^"]*)" width="640" height="(\d+)"', html)[0]
+    png, height = re.findall(r'base64,([^"]*)" width="560" height="(\d+)"', html)[0]
     assert base64.b64decode(png).startswith(b"\x89PNG")
     assert int(height) < 800
     name = re.findall(r'usemap="#([^"]*)"', html)
