@@ -16,6 +16,7 @@
 | `CellTimeoutError` | ``--timeout`` ran out | looks at the ranks that were late |
 | `RankExitedError` | a rank's process ended | restarts the pool |
 | `TransferError` | a value could not be pushed or pulled | corrects name or value |
+| `TransferInterruptedError` | the user interrupted that, or a look at values | goes on |
 
 Raised on ranks, in the user's own line:
 
@@ -111,6 +112,10 @@ class TransferError(NbddpError):
 
 class CellError(NbddpError):
     """The cell raised on one rank or more. The message groups equal tracebacks.
+
+class TransferInterruptedError(TransferError):
+    """The user interrupted a push, a pull, or a look at values; no variable was changed."""
+
 
     Args:
         message: with ANSI colours, which IPython shows; ``str(error)`` has none.

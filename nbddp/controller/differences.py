@@ -9,12 +9,11 @@ Runs in: the thread that asks. All but `find` is pure.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nbddp.controller import blockwise
-from nbddp.errors import BadOptionError, NbddpError
+from nbddp.errors import BadOptionError
 from nbddp.wire.ranks import RankSet
 from nbddp.wire.told import Blocks, Leaf, Tree
 
@@ -108,11 +107,12 @@ class Difference:
         }
 
 
-def find(pull: Pull, expression: str, ranks: RankSet) -> Difference:
+def find(pull: Pull, tell: Callable[[str], object], expression: str, ranks: RankSet) -> Difference:
     """Compare a value on some ranks.
 
     Args:
         pull: evaluates an expression on all of them; gives the values in the order of ranks.
+        tell: likewise, but does not wait.
         expression: any value; ``rng`` is the state of the generators of random numbers.
         ranks: which.
 
@@ -135,8 +135,7 @@ def find(pull: Pull, expression: str, ranks: RankSet) -> Difference:
         contents = _merged(ranks, pull(f"{_TELLING}.contents({request!r})"))
         return _with_details(found, trees, told, contents)
     finally:
-        with suppress(NbddpError):
-            pull(f"{_TELLING}.forget()")
+        tell(f"{_TELLING}.forget()")
 
 
 def _ranks_with_errors(found: Difference) -> RankSet:

@@ -4,13 +4,16 @@ Runs in: the thread that pulls or pushes.
 """
 
 import itertools
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from nbddp.controller.hub import HubThread
-from nbddp.controller.transfers import Transfer
-from nbddp.errors import TransferError
+from nbddp.controller.transfers import Stopped, Transfer
+from nbddp.controller.waiting import EarlyInterrupts
+from nbddp.errors import NbddpError, TransferError
 from nbddp.wire import values
 from nbddp.wire.arena import Arena, Piece, SegmentUnreachableError
 from nbddp.wire.messages import (
@@ -38,6 +41,7 @@ class Exchange:
 
         Raises:
             TransferError: it could not be evaluated, pickled or built here.
+            Stopped: interrupted; the ranks were, too.
         """
         try:
             return self._pull(expression, ranks, use_arena=True)
@@ -49,11 +53,18 @@ class Exchange:
 
         Raises:
             TransferError: a value cannot be pickled here or built there.
+            Stopped: interrupted; no name is bound.
         """
         try:
             self._push(by_name, ranks, self._arena)
         except SegmentUnreachableError:
             self._push(by_name, ranks, None)
+
+    def tell(self, expression: str, ranks: RankSet) -> None:
+        """Have ranks evaluate ``expression`` when they come to it; nobody waits for that."""
+        request_id = f"value-{next(self._numbers)}"
+        request = PullValue(request_id=request_id, expression=expression, use_arena=False)
+        self._hub.send_to_ranks(ranks, request)
 
     def forget_all(self) -> None:
         """The ranks are about to be replaced; nothing that they hold will be released."""
@@ -74,9 +85,10 @@ class Exchange:
                 ),
             )
             while missing := set(ranks) - set(found) - set(errors):
-                answer, frames = transfer.next(missing)
-                if not isinstance(answer, ValuePulled):
+                came = transfer.next(missing)
+                if came is None or not isinstance(came[0], ValuePulled):
                     continue
+                answer, frames = came
                 rank, header = answer.rank, answer.value
                 if header is None:
                     errors[rank] = answer.error or _NO_REASON
@@ -87,12 +99,33 @@ class Exchange:
                 if complete is not None:
                     found[rank] = values.decode_value(header, complete, partial(self._let_go, rank))
         except KeyboardInterrupt:
-            self._hub.interrupt_transfer(transfer)
-            raise
+            with EarlyInterrupts() as more:
+                self._hub.interrupt_transfer(transfer)
+                raise self._stopped(transfer, RankSet.of([*found, *errors]), more) from None
         finally:
-            self._hub.close_transfer(transfer)
+            with EarlyInterrupts():
+                self._hub.close_transfer(transfer)
         _raise_if_any(errors, f"could not pull {expression!r}", "")
         return [found[rank] for rank in ranks]
+
+    def _stopped(self, transfer: Transfer, answered: RankSet, more: EarlyInterrupts) -> Stopped:
+        """Wait a moment for ranks that were interrupted, but not after one ``more``."""
+        until = time.monotonic() + self._hub.recovery.settings.interrupt_grace_s
+        left: dict[Rank, str] = {}
+        missing = set(transfer.ranks) - set(answered)
+        with suppress(NbddpError):  # a rank, or the pool, has ended
+            while missing:
+                came = transfer.next(missing, lambda: more.count > 0 or time.monotonic() > until)
+                if came is None:
+                    break
+                answer = came[0]
+                missing.discard(answer.rank)
+                if answer.error is not None and answer.error.ename == "KeyboardInterrupt":
+                    left[answer.rank] = answer.error.evalue
+                elif isinstance(answer, ValuePulled):
+                    self._let_go_of(answer)
+        answered = RankSet.of(set(transfer.ranks) - missing - set(left))
+        return Stopped(answered, left, RankSet.of(missing))
 
     def _push(self, by_name: Mapping[str, Any], ranks: RankSet, arena: Arena | None) -> None:
         try:
@@ -103,6 +136,7 @@ class Exchange:
         transfer = self._open(ranks)
         errors: dict[Rank, ErrorInfo] = {}
         missing = set(ranks)
+        keep = False  # not before all have it complete: either every rank binds the names, or none
         try:
             for part, parts, pieces in values.split(header, frames):
                 self._hub.send_for(
@@ -111,22 +145,31 @@ class Exchange:
                     pieces,
                 )
             while missing:
-                answer, _ = transfer.next(missing)
-                if isinstance(answer, ValuePushed):
-                    missing.discard(answer.rank)
-                    if answer.error is not None:
-                        errors[answer.rank] = answer.error
+                came = transfer.next(missing)
+                if came is not None and isinstance(came[0], ValuePushed):
+                    missing.discard(came[0].rank)
+                    if came[0].error is not None:
+                        errors[came[0].rank] = came[0].error
+            keep = not errors
+        except KeyboardInterrupt:
+            keep = False
+            answered = RankSet.of(set(ranks) - missing)
+            raise Stopped(answered, dict.fromkeys(sorted(missing), ""), RankSet(())) from None
         finally:
-            # Not before all have it complete: either every rank binds the names, or none does.
-            keep = not missing and not errors
-            self._hub.send_for(transfer, BindPushed(request_id=transfer.request_id, keep=keep))
-            self._hub.close_transfer(transfer)
+            with EarlyInterrupts():
+                self._hub.send_for(transfer, BindPushed(request_id=transfer.request_id, keep=keep))
+                self._hub.close_transfer(transfer)
         _raise_if_any(errors, f"could not push {', '.join(by_name)}")
 
     def _open(self, ranks: RankSet) -> Transfer:
         transfer = Transfer(f"value-{next(self._numbers)}", ranks, lambda: self._hub.is_alive)
         self._hub.open_transfer(transfer)
         return transfer
+
+    def _let_go_of(self, answer: ValuePulled) -> None:
+        """It has come too late."""
+        if answer.value is not None and answer.value.segment >= 0:
+            self._let_go(answer.rank, answer.value.segment)
 
     def _let_go(self, rank: Rank, segment: int) -> None:
         """The last object that used a rank's shared memory is gone; may run in any thread."""

@@ -188,6 +188,8 @@ class HubThread:
         """Route answers and exits to ``transfer``, or refuse it. Before its first request."""
 
         def open_it() -> None:
+            if transfer.is_closed:
+                return  # it had to wait until the pool was whole, and the user did not
             refusal = self.recovery.transfer_refusal(transfer.ranks)
             if refusal is None:
                 self._transfers[transfer.request_id] = transfer

@@ -23,12 +23,16 @@ from nbddp.controller.states import (
     RunOutcome,
     RunRequested,
 )
+from nbddp.controller.transfers import told_when_stopped
 from nbddp.controller.waiting import CellView, CellWait, EarlyInterrupts
 from nbddp.errors import BadOptionError, CellError, PoolBrokenError, PoolBusyError
 from nbddp.settings import Settings
 from nbddp.wire.messages import Execute, InputReply
 from nbddp.wire.ranks import RankSet
 from nbddp.wire.told import Variables
+
+#: A cell of a script.
+_NO_NAME = "the cell"
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class CellOptions:
     timeout_s: float | None = None
     execution_count: int = 1
     first_line: int = 1
-    cell_name: str = "the cell"
+    cell_name: str = _NO_NAME
     check: bool = False  #: ranks of several machines compare operations before each
     parent_id: str = ""  #: id of the front end's request
 
@@ -64,6 +68,7 @@ class Pool(LivingPool):
         self._check_source = check_source  # this layer does not know what IPython adds to Python
         self._run_numbers = itertools.count(1)
         self._execution_counts = itertools.count(1)
+        self._begun = (_NO_NAME, 0)  # the last cell: its name and number
         super().__init__(options, settings)
 
     # --- cells ---------------------------------------------------------------------------------
@@ -140,6 +145,7 @@ class Pool(LivingPool):
         refusal = self._hub.begin(run, RunRequested(execute, options.ranks, options.timeout_s))
         if refusal is not None:
             self._refuse(refusal, options.ranks)
+        self._begun = (options.cell_name, options.execution_count)
         return run
 
     def wait(self, run: Run, view: CellView, early: EarlyInterrupts | None = None) -> RunOutcome:
@@ -163,7 +169,7 @@ class Pool(LivingPool):
             self._hub.post(AbandonRequested(run.run_id))
             raise
 
-    def error_of(self, outcome: RunOutcome, cell_name: str = "the cell") -> CellError | None:
+    def error_of(self, outcome: RunOutcome, cell_name: str = _NO_NAME) -> CellError | None:
         """The error that a cell's outcome amounts to."""
         return failures.error_of(outcome, cell_name, self.log_path_by_rank)
 
@@ -190,28 +196,38 @@ class Pool(LivingPool):
             TransferError: the name is missing, or the value cannot be pickled.
         """
         chosen = self.rank_set(ranks)
-        self._check_idle(chosen)
-        values = self._exchange.pull(expression, chosen)
+        with told_when_stopped(f"pulling {expression!r}"):
+            values = self._pull(expression, chosen)
         return values[0] if isinstance(ranks, int) else values
 
+            TransferInterruptedError: the user does not wait any longer.
+            PoolBusyError: a cell is running.
     def diff(
         self, expression: str, *, ranks: Sequence[int] | str | None = None
     ) -> differences.Difference:
         """Whether a value is equal on ranks; it stays where it is: ``pool.diff("model").is_equal``.
 
         Args:
+    def _pull(self, expression: str, ranks: RankSet) -> list[Any]:
+        self._check_idle(ranks)
+        return self._exchange.pull(expression, ranks)
+
             expression: a name, or any expression over the ranks' names; ``rng`` is the state of
                 the generators of random numbers.
             ranks: which; default: all.
 
         Raises:
             BadOptionError: the expression has a value on none of them.
-            PoolBusyError: a cell is running.
+            TransferInterruptedError, PoolBusyError: as `pull`.
         """
         chosen = self.rank_set(ranks)
-        return differences.find(
-            lambda text: self.pull(text, ranks=chosen.ranks), expression, chosen
-        )
+        with told_when_stopped(f"comparing {expression!r}"):
+            return differences.find(
+                lambda text: self._pull(text, chosen),
+                lambda text: self._exchange.tell(text, chosen),
+                expression,
+                chosen,
+            )
 
     def vars(
         self, *names: str, ranks: Sequence[int] | str | None = None
@@ -220,7 +236,7 @@ class Pool(LivingPool):
 
         Raises:
             BadOptionError: what is no name, or a name that none of them has.
-            PoolBusyError: a cell is running.
+            TransferInterruptedError, PoolBusyError: as `pull`.
         """
         return variables.to_dict(self.told_variables(names, ranks=ranks))
 
@@ -229,7 +245,9 @@ class Pool(LivingPool):
     ) -> dict[int, Variables]:
         """The same by rank, for the notebook layer. Raises as `vars`."""
         chosen = self.rank_set(ranks)
-        return variables.tell(lambda text: self.pull(text, ranks=chosen.ranks), names, chosen)
+        what = ", ".join(map(repr, names)) or "the variables"
+        with told_when_stopped(f"looking at {what}"):
+            return variables.tell(lambda text: self._pull(text, chosen), names, chosen)
 
     def push(
         self,
@@ -250,8 +268,10 @@ class Pool(LivingPool):
             if not name.isidentifier() or keyword.iskeyword(name):
                 raise BadOptionError(f"{name!r} is not a name that a variable can have")
         chosen = self.rank_set(ranks)
-        self._check_idle(chosen)
-        self._exchange.push(by_name, chosen)
+            TransferInterruptedError, PoolBusyError: as `pull`.
+        with told_when_stopped(f"pushing {', '.join(map(repr, by_name))}"):
+            self._check_idle(chosen)
+            self._exchange.push(by_name, chosen)
 
     # --- refusals ------------------------------------------------------------------------------
 
@@ -265,10 +285,18 @@ class Pool(LivingPool):
 
     def _refuse(self, reason: str, ranks: RankSet) -> None:
         if reason == "a cell is running":
-            raise PoolBusyError(
-                "a cell is running on this pool, and cells run one after another. "
-                "Next: wait for it, or %ddp interrupt"
-            )
+            raise PoolBusyError(self._busy_text())
+    def _busy_text(self) -> str:
+        """Which cell is running where, and what to do about it."""
+        run = self._hub.machine.run
+        inside = run.unfinished.describe() if run is not None and run.unfinished else "this pool"
+        cell, count = self._begun
+        wait = f"Out[{count}].wait() if it has --async" if cell != _NO_NAME else "wait for it"
+        return (
+            f"{cell} is still running on {inside}, and this has to wait until it has ended. "
+            f"Next: {wait}, or %ddp interrupt"
+        )
+
         machine = self._hub.machine
         is_up = self._hub.is_alive and machine.phase is Phase.UP
         idle = machine.in_state(RankState.IDLE) if is_up else NO_RANKS

@@ -5,10 +5,10 @@ Runs in: the hub thread puts answers in; the thread that pulls or pushes takes t
 
 import queue
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
-from nbddp.errors import NbddpError, PoolBrokenError, PoolBusyError
+from nbddp.errors import NbddpError, PoolBrokenError, PoolBusyError, TransferInterruptedError
 from nbddp.wire.messages import RankExited, ValuePulled, ValuePushed
 from nbddp.wire.ranks import Rank, RankSet
 
@@ -33,6 +33,11 @@ class Transfer:
         )
         self._lock = threading.Lock()  # between `put` and `close`: an answer is with one of them
         self._is_closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody waits any longer."""
+        return self._is_closed
 
     def put(self, answer: Answer, frames: list[bytes]) -> bool:
         """An answer has come; False: nobody waits for it. Called by the hub thread."""
@@ -63,8 +68,12 @@ class Transfer:
         if exited.rank in self.ranks:
             self._answers.put(exited)
 
-    def next(self, missing: set[Rank]) -> tuple[Answer, list[bytes]]:
+    def next(
+        self, missing: set[Rank], until: Callable[[], bool] = lambda: False
+    ) -> tuple[Answer, list[bytes]] | None:
         """Wait for the next answer, as long as it takes; a KeyboardInterrupt ends the wait.
+
+        None: it has become true ``until`` when to wait.
 
         Raises:
             PoolBrokenError: a rank whose answer is missing has exited, or the pool has ended.
@@ -76,6 +85,8 @@ class Transfer:
                 # With a limit, so that an interrupt and the end of the hub are noticed.
                 answer = self._answers.get(timeout=0.2 if is_served else 0.0)
             except queue.Empty:
+                if is_served and until():
+                    return None
                 if is_served:
                     continue
                 raise PoolBrokenError(
@@ -91,3 +102,61 @@ class Transfer:
                     f"rank {answer.rank} exited before its value was transferred; "
                     "no variable was changed. Next: %ddp restart"
                 )
+
+
+class Stopped(KeyboardInterrupt):
+    """The user has ended the wait for ranks.
+
+    Args:
+        answered: ranks that had answered by then.
+        left: those that have ended what they did for it, and where in a cell they were.
+        stuck: those that have not.
+    """
+
+    def __init__(self, answered: RankSet, left: Mapping[Rank, str], stuck: RankSet) -> None:
+        super().__init__()
+        self.answered = answered
+        self.left = left
+        self.stuck = stuck
+
+
+@contextmanager
+def told_when_stopped(what: str) -> Iterator[None]:
+    """Within this block an interrupt is an error of one line, which says how far it was.
+
+    Raises:
+        TransferInterruptedError: instead of KeyboardInterrupt.
+    """
+    try:
+        yield
+    except Stopped as stopped:
+        raise TransferInterruptedError(f"{what} was interrupted{_how_far(stopped)}") from None
+    except KeyboardInterrupt:
+        raise TransferInterruptedError(f"{what} was interrupted; no variable was changed") from None
+
+
+def _how_far(stopped: Stopped) -> str:
+    """``: rank 0 had answered, rank 1 was in cell [3], line 4. No variable was changed``."""
+    by_place: dict[str, list[Rank]] = {}
+    for rank, place in sorted(stopped.left.items()):
+        by_place.setdefault(place, []).append(rank)
+    had = f"{stopped.answered.describe()} had answered" if stopped.answered else ""
+    said = [had] if had else []
+    for place, group in by_place.items():
+        ranks = RankSet.of(group)
+        where = (
+            f"{'was' if len(ranks) == 1 else 'were'} in {place}" if place else "had not answered"
+        )
+        said.append(f"{ranks.describe()} {where}")
+    steps = []
+    if stopped.stuck:
+        one = len(stopped.stuck) == 1
+        said.append(f"{stopped.stuck.describe()} {'does' if one else 'do'} not react")
+        steps = [
+            f"%ddp stacks -r {stopped.stuck} shows where {'it is' if one else 'they are'}",
+            f"%ddp restart -r {stopped.stuck} replaces {'it' if one else 'them'}",
+        ]
+    elif stopped.answered and any(by_place):
+        steps = [f"-r {stopped.answered} asks only {stopped.answered.describe()}"]
+    following = f". Next: {', '.join(steps)}" if steps else ""
+    return f": {', '.join(said)}. No variable was changed{following}"

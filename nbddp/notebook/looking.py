@@ -5,6 +5,7 @@ Runs in: the notebook's process, thread of the running cell.
 
 from IPython.display import display
 
+from nbddp.controller.transfers import told_when_stopped
 from nbddp.notebook import differences, expressions, session, variables
 
 VERBS = ("vars", "diff")
@@ -18,12 +19,13 @@ def is_for(line: str) -> bool:
 def run(line: str) -> None:
     """Do what it says. Raises what the pool raises."""
     verb, _, rest = line.strip().partition(" ")
-    if verb == "vars":
-        names, ranks = expressions.parse_vars(rest)
-        told = session.pool().told_variables(names, ranks=ranks)
-        display(variables.bundle(told, tuple(names)), raw=True)
-        return
-    wanted, ranks = expressions.parse_diff(rest)
-    for expression in wanted:
-        found = session.pool().diff(expression, ranks=ranks)
-        display(differences.bundle(found), raw=True)
+    with told_when_stopped(f"%ddp {verb}"):
+        if verb == "vars":
+            names, ranks = expressions.parse_vars(rest)
+            told = session.pool().told_variables(names, ranks=ranks)
+            display(variables.bundle(told, tuple(names)), raw=True)
+            return
+        wanted, ranks = expressions.parse_diff(rest)
+        for expression in wanted:
+            found = session.pool().diff(expression, ranks=ranks)
+            display(differences.bundle(found), raw=True)

@@ -66,6 +66,11 @@ def in_a_line(error: BaseException) -> str:
     return name + _place(error)
 
 
+def place_of(error: BaseException) -> str:
+    """``cell [3], line 2``: the innermost line of a cell; empty: in none."""
+    return _place(error).strip(" ()")
+
+
 def _place(error: BaseException) -> str:
     """`` (cell [3], line 2)``: the innermost line of a cell."""
     place = ""

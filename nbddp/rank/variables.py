@@ -5,8 +5,10 @@ Runs in: the rank process, main thread, between cells.
 
 from typing import Any
 
+import msgspec
+
 from nbddp.errors import BadMessageError, TransferError
-from nbddp.rank.error_text import error_info
+from nbddp.rank.error_text import error_info, place_of
 from nbddp.rank.execution import Interrupts
 from nbddp.rank.link import Link
 from nbddp.rank.shell import RankShell
@@ -53,13 +55,11 @@ class Variables:
             finally:
                 self._interrupts.disarm()
         except BaseException as error:  # noqa: BLE001 - the user's expression may raise anything
+            told = error_info(error)
+            if isinstance(error, KeyboardInterrupt):
+                told = msgspec.structs.replace(told, evalue=place_of(error))
             self._link.send(
-                ValuePulled(
-                    request_id=request.request_id,
-                    rank=self._rank,
-                    value=None,
-                    error=error_info(error),
-                )
+                ValuePulled(request_id=request.request_id, rank=self._rank, value=None, error=told)
             )
             return
         for part, parts, pieces in values.split(header, frames):

@@ -33,13 +33,56 @@ def test_an_interrupt_while_nothing_runs_is_nothing(kernel: Kernel):
     assert kernel.ok("%%ddp\nprint('here')").text == "[0-1] here\n"
 
 
-def test_an_interrupt_ends_the_wait_for_a_value(kernel: Kernel):
-    kernel.ok("%%ddp\ndef slow():\n    print('in', flush=True)\n    import time; time.sleep(1)")
-    cell_id = kernel.execute("%ddp pull slow() + 'unused'")
+_ENDLESS = """
+class Endless:
+    def __init__(self): self.tensor = torch.ones(1000) + rank
+    def __len__(self):
+        if rank == 1:
+            print('in', flush=True)
+            while True: pass
+        return 1
+    __repr__ = lambda self: str(len(self))
+    __getstate__ = __len__
+    @property
+    def state_dict(self): len(self)
+endless = Endless()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "doing"),
+    [
+        ("%ddp vars endless", "looking at 'endless'"),
+        ("%ddp diff endless", "comparing 'endless'"),
+        ("%ddp pull len(endless)", "pulling 'len(endless)'"),
+        ("import nbddp\nnbddp.pool().pull('len(endless)')", "pulling 'len(endless)'"),
+    ],
+)
+def test_one_interrupt_ends_a_look_at_values(kernel: Kernel, line: str, doing: str):
+    kernel.ok(f"%%ddp{_ENDLESS}")
+    cell_id = kernel.execute(line)
     kernel.wait_text(cell_id, "in")
     kernel.interrupt()
     cell = kernel.finish(cell_id)
-    assert "KeyboardInterrupt" in cell.error
+    (first, *more) = cell.error.splitlines()[::-1]
+    assert first.startswith(f"TransferInterruptedError: {doing} was interrupted: "), cell.error
+    assert "rank 1" in first
+    assert "No variable was changed" in first
+    assert all(each.startswith("  at ") for each in more), cell.error
+    assert kernel.ok("%%ddp\nprint('on')").text == "[0-1] on\n"
+    kernel.ok("%%ddp\nendless = rank")
+    assert "ranks 0 and 1 differ" in kernel.ok("%ddp diff endless").page[0].text
+
+
+def test_what_is_told_while_a_cell_runs_in_the_background(kernel: Kernel):
+    cell = kernel.ok("%%ddp --async\nimport time\nwhile True: time.sleep(0.02)")
+    for line in ("%ddp vars", "%ddp diff rank", "%ddp pull rank", "%%ddp\n1"):
+        error = kernel.run(line).error
+        assert f"cell [{cell.number}] is still running on ranks 0-1" in error
+        assert f"Next: Out[{cell.number}].wait() if it has --async, or %ddp interrupt" in error
+    kernel.ok("%ddp interrupt")
+    assert "KeyboardInterrupt" in kernel.run(f"Out[{cell.number}].wait()").error
+    assert "world_size: equal" in kernel.ok("%ddp diff world_size").page[0].text
 
 
 def test_awaiting_a_background_cell_can_be_interrupted_and_it_goes_on(kernel: Kernel):

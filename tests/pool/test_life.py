@@ -54,7 +54,7 @@ def test_a_busy_pool_refuses(pool: Pool):
         with pytest.raises(PoolBusyError) as caught:
             action()
         assert str(caught.value) == (
-            "a cell is running on this pool, and cells run one after another. "
+            "the cell is still running on ranks 0-1, and this has to wait until it has ended. "
             "Next: wait for it, or %ddp interrupt"
         )
     pool.interrupt()

@@ -319,6 +319,9 @@ class FakeRanks:
             for rank in range(len(self.tensors))
         ]
 
+    def tell(self, expression: str) -> None:
+        self.pull(expression)
+
     def tree(self, rank: int) -> Any:
         tensor = self.tensors[rank]
         leaf = Leaf(
@@ -358,7 +361,7 @@ def test_only_the_blocks_that_differ_move():
     other = tensor.clone()
     other[2, 5] = 0.5
     ranks = FakeRanks([tensor, other, tensor])
-    found = differences.find(ranks.pull, "x", RankSet.all(3))
+    found = differences.find(ranks.pull, ranks.tell, "x", RankSet.all(3))
     (detail,) = found.differences[0].details
     assert (detail.index, detail.max_abs, detail.is_exact) == ((2, 5), 0.5, True)
     assert ranks.moved == 2 * digests.BLOCK_BYTES
@@ -368,16 +371,16 @@ def test_only_the_blocks_that_differ_move():
 def test_of_a_tensor_that_differs_everywhere_a_few_blocks_are_enough():
     tensor = torch.zeros(10, 1 << 18)
     ranks = FakeRanks([tensor, tensor + 1])
-    (difference,) = differences.find(ranks.pull, "x", RankSet.all(2)).differences
+    (difference,) = differences.find(ranks.pull, ranks.tell, "x", RankSet.all(2)).differences
     assert not difference.details[0].is_exact
     assert ranks.moved == 2 * 4 * digests.BLOCK_BYTES
-    text = page.bundle(differences.find(ranks.pull, "x", RankSet.all(2)))["text/plain"]
+    text = page.bundle(differences.find(ranks.pull, ranks.tell, "x", RankSet.all(2)))["text/plain"]
     assert "at least 1, norms" in text
 
 
 def test_nothing_moves_where_all_is_equal():
     ranks = FakeRanks([torch.ones(3), torch.ones(3)])
-    assert differences.find(ranks.pull, "x", RankSet.all(2)).is_equal
+    assert differences.find(ranks.pull, ranks.tell, "x", RankSet.all(2)).is_equal
     assert ranks.asked == ["tree", "forget"]
 
 
@@ -386,7 +389,7 @@ def test_a_value_that_no_rank_has_is_an_error():
         return [Tree(error="NameError: name 'x' is not defined")] * 2
 
     with pytest.raises(BadOptionError, match="'x' has no value on any rank"):
-        differences.find(pull, "x", RankSet.all(2))
+        differences.find(pull, pull, "x", RankSet.all(2))
 
 
 # --- lines and tables -----------------------------------------------------------------------------

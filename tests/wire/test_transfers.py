@@ -1,6 +1,8 @@
 """Values on their way when something goes wrong; the agents are played by the test."""
 
+import os
 import queue
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,12 +12,20 @@ import pytest
 from nbddp.controller.exchange import Exchange
 from nbddp.controller.runs import Run
 from nbddp.controller.states import Config, Configured, RunRequested
-from nbddp.errors import NbddpError, PoolBrokenError, PoolBusyError, TransferError
+from nbddp.controller.transfers import Transfer, told_when_stopped
+from nbddp.errors import (
+    NbddpError,
+    PoolBrokenError,
+    PoolBusyError,
+    TransferError,
+    TransferInterruptedError,
+)
 from nbddp.wire import codec, values
 from nbddp.wire.arena import Arena
 from nbddp.wire.messages import (
     BindPushed,
     Execute,
+    Interrupt,
     Output,
     PullValue,
     PushValue,
@@ -134,6 +144,116 @@ def test_a_transfer_while_a_cell_runs_is_refused(stage: Stage, exchange: Exchang
     stage.agent.send(finished(0), finished(1))
     assert [run.get(10), run.get(10), run.get(10)] == [finished(0), finished(1), None]
     assert not [r for r in stage.agent.requests if isinstance(r, PushValue)]
+
+
+# --- interrupts ----------------------------------------------------------------------------------
+
+
+class Interrupting:
+    """A wait for answers that the user interrupts, once so many have come."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, after: int, *, again: bool = False) -> None:
+        self._left = after
+        self._again = again
+        self._next = Transfer.next
+
+        def next_(transfer: Transfer, *arguments: Any) -> Any:
+            return self.next(transfer, *arguments)
+
+        monkeypatch.setattr(Transfer, "next", next_)
+
+    def next(self, transfer: Transfer, *arguments: Any) -> Any:
+        self._left -= 1
+        if self._left == -1:
+            raise KeyboardInterrupt
+        if self._left < -1 and self._again:
+            os.kill(os.getpid(), signal.SIGINT)
+        return self._next(transfer, *arguments)
+
+
+def interrupted(error: str, place: str = "") -> ErrorInfo:
+    return ErrorInfo(ename=error, evalue=place, traceback=[])
+
+
+def play(stage: Stage, *late: ErrorInfo) -> threading.Thread:
+    """Rank 0 answers at once, rank 1 when it was interrupted, if at all."""
+
+    def send(rank: int, request_id: str, error: ErrorInfo) -> None:
+        answer = ValuePulled(request_id=request_id, rank=rank, value=None, error=error)
+        stage.agent.send(answer)
+
+    def answer() -> None:
+        request = stage.agent.next_request(PullValue)
+        send(0, request.request_id, interrupted("NameError"))
+        told = stage.agent.next_request(Interrupt)
+        assert told.run_id == request.request_id
+        for error in late:
+            send(1, request.request_id, error)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(
+    ("late", "text"),
+    [
+        (
+            [interrupted("KeyboardInterrupt", "cell [3], line 4")],
+            "pulling 'x' was interrupted: rank 0 had answered, rank 1 was in cell [3], line 4. "
+            "No variable was changed. Next: -r 0 asks only rank 0",
+        ),
+        (
+            [interrupted("KeyboardInterrupt")],
+            "pulling 'x' was interrupted: rank 0 had answered, rank 1 had not answered. "
+            "No variable was changed",
+        ),
+        (
+            [interrupted("NameError")],
+            "pulling 'x' was interrupted: ranks 0-1 had answered. No variable was changed",
+        ),
+        (
+            [],
+            "pulling 'x' was interrupted: rank 0 had answered, rank 1 does not react. "
+            "No variable was changed. "
+            "Next: %ddp stacks -r 1 shows where it is, %ddp restart -r 1 replaces it",
+        ),
+    ],
+    ids=["at a line", "nowhere", "too late", "stuck"],
+)
+def test_an_interrupted_pull_says_how_far_it_was(
+    stage: Stage,
+    exchange: Exchange,
+    monkeypatch: pytest.MonkeyPatch,
+    late: list[ErrorInfo],
+    text: str,
+):
+    Interrupting(monkeypatch, 1, again=not late)
+    rank = play(stage, *late)
+    with pytest.raises(TransferInterruptedError) as caught, told_when_stopped("pulling 'x'"):
+        exchange.pull("x", BOTH)
+    rank.join(10)
+    assert str(caught.value) == text
+    poll_until(lambda: not stage.hub._transfers)
+
+
+def test_an_interrupted_push_binds_nothing(
+    stage: Stage, exchange: Exchange, monkeypatch: pytest.MonkeyPatch
+):
+    Interrupting(monkeypatch, 1)
+
+    def answer() -> None:
+        request = stage.agent.next_request(PushValue)
+        stage.agent.send(ValuePushed(request_id=request.request_id, rank=0))
+
+    threading.Thread(target=answer, daemon=True).start()
+    with pytest.raises(TransferInterruptedError) as caught, told_when_stopped("pushing 'x'"):
+        exchange.push({"x": 1}, BOTH)
+    assert str(caught.value) == (
+        "pushing 'x' was interrupted: rank 0 had answered, rank 1 had not answered. "
+        "No variable was changed"
+    )
+    assert not is_bound(stage)
 
 
 # --- push: all or none ---------------------------------------------------------------------------
