@@ -110,12 +110,12 @@ class TransferError(NbddpError):
     """A value could not be pushed or pulled; no variable was changed."""
 
 
-class CellError(NbddpError):
-    """The cell raised on one rank or more. The message groups equal tracebacks.
-
 class TransferInterruptedError(TransferError):
     """The user interrupted a push, a pull, or a look at values; no variable was changed."""
 
+
+class CellError(NbddpError):
+    """The cell raised on one rank or more. The message groups equal tracebacks.
 
     Args:
         message: with ANSI colours, which IPython shows; ``str(error)`` has none.

@@ -194,24 +194,24 @@ class Pool(LivingPool):
 
         Raises:
             TransferError: the name is missing, or the value cannot be pickled.
+            TransferInterruptedError: the user does not wait any longer.
+            PoolBusyError: a cell is running.
         """
         chosen = self.rank_set(ranks)
         with told_when_stopped(f"pulling {expression!r}"):
             values = self._pull(expression, chosen)
         return values[0] if isinstance(ranks, int) else values
 
-            TransferInterruptedError: the user does not wait any longer.
-            PoolBusyError: a cell is running.
+    def _pull(self, expression: str, ranks: RankSet) -> list[Any]:
+        self._check_idle(ranks)
+        return self._exchange.pull(expression, ranks)
+
     def diff(
         self, expression: str, *, ranks: Sequence[int] | str | None = None
     ) -> differences.Difference:
         """Whether a value is equal on ranks; it stays where it is: ``pool.diff("model").is_equal``.
 
         Args:
-    def _pull(self, expression: str, ranks: RankSet) -> list[Any]:
-        self._check_idle(ranks)
-        return self._exchange.pull(expression, ranks)
-
             expression: a name, or any expression over the ranks' names; ``rng`` is the state of
                 the generators of random numbers.
             ranks: which; default: all.
@@ -262,13 +262,13 @@ class Pool(LivingPool):
         Raises:
             BadOptionError: a name is not an identifier.
             TransferError: a value cannot be pickled; no name was bound anywhere.
+            TransferInterruptedError, PoolBusyError: as `pull`.
         """
         by_name = {**(values or {}), **more}
         for name in by_name:
             if not name.isidentifier() or keyword.iskeyword(name):
                 raise BadOptionError(f"{name!r} is not a name that a variable can have")
         chosen = self.rank_set(ranks)
-            TransferInterruptedError, PoolBusyError: as `pull`.
         with told_when_stopped(f"pushing {', '.join(map(repr, by_name))}"):
             self._check_idle(chosen)
             self._exchange.push(by_name, chosen)
@@ -283,9 +283,6 @@ class Pool(LivingPool):
         if refusal is not None:
             self._refuse(refusal, ranks)
 
-    def _refuse(self, reason: str, ranks: RankSet) -> None:
-        if reason == "a cell is running":
-            raise PoolBusyError(self._busy_text())
     def _busy_text(self) -> str:
         """Which cell is running where, and what to do about it."""
         run = self._hub.machine.run
@@ -297,6 +294,9 @@ class Pool(LivingPool):
             f"Next: {wait}, or %ddp interrupt"
         )
 
+    def _refuse(self, reason: str, ranks: RankSet) -> None:
+        if reason == "a cell is running":
+            raise PoolBusyError(self._busy_text())
         machine = self._hub.machine
         is_up = self._hub.is_alive and machine.phase is Phase.UP
         idle = machine.in_state(RankState.IDLE) if is_up else NO_RANKS
