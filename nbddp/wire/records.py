@@ -21,7 +21,7 @@ import os
 import struct
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
@@ -34,6 +34,7 @@ from nbddp.wire.record_layout import (
     ERROR,
     HEAD,
     HEAD_AND_WAIT,
+    ID,
     LARGEST_TEXT,
     MAX_THREADS,
     OPEN,
@@ -48,6 +49,7 @@ from nbddp.wire.record_layout import (
     TEXT_AT,
     TEXT_BYTES,
     TEXT_HEAD,
+    THREAD,
     TIMEOUT_MS,
     TOUCHED,
     WAIT,
@@ -161,6 +163,11 @@ class Writer:
         """See `Reader.version`."""
         return self._touched + 2 * self._records - self._open
 
+    @property
+    def newest(self) -> int:
+        """The newest record, counted or not; 0: none."""
+        return self._records
+
     def touch(self) -> None:
         """Something has changed that is not an operation."""
         self._touched += 1
@@ -264,6 +271,31 @@ class Writer:
         else:
             _WRITE_HEAD(mapping, self._head, open_count, records)
             _WRITE_WAIT(mapping, slot, 0, 0)
+
+    def end_interrupted(self, thread: int, going_on: Collection[int], now_ns: int) -> None:
+        """Put right what an interrupt has left half written.
+
+        Args:
+            thread: it has left all its calls.
+            going_on: records of operations that need no thread, see `Recorder.open`.
+            now_ns: the time.
+        """
+        before = (self._records, self._open)
+        ids, states, threads = (self._ring[at::RECORD_WORDS].tolist() for at in (ID, STATE, THREAD))
+        open_now = [
+            (record, its_thread)
+            for record, state, its_thread in zip(ids, states, threads, strict=True)
+            if record and not state
+        ]
+        older = sum(self._records - record >= RING_LENGTH for record in going_on)
+        if before == (self._records, self._open):  # no other thread is about to count
+            self._open = len(open_now) + older
+        for record, its_thread in open_now:
+            if its_thread == thread and record not in going_on:
+                waited_ns = now_ns - self._ring[record % RING_LENGTH * RECORD_WORDS + CREATED]
+                self.complete(record, now_ns, waited_ns, KeyboardInterrupt.__name__)
+        self._words[OPEN] = self._open
+        self.end_wait(self.slot(thread))
 
     def set_timeout(self, record: int, timeout_ms: int, began_ns: int) -> None:
         """Whoever waits has begun to do so now, and gives up after this time.

@@ -110,6 +110,7 @@ class Recorder:
         self.is_careful = False  #: `check`, or this is a child
         self.run_id = ""
         self.run_offset = 0
+        self._newest_before = 0  #: the newest record when the cell began
         os.register_at_fork(after_in_child=self._become_child)
         self.is_child = False
 
@@ -128,6 +129,7 @@ class Recorder:
         self.mismatches = []
         for book in self.books.values():
             book.used_before = book.used
+        self._newest_before = self.writer.newest
         self.sites.forget()
         self.writer.forget_threads(thread.ident or 0 for thread in threading.enumerate())
         self.run_offset = self.writer.text(("run", run_id), lambda: RunText(run_id))
@@ -136,7 +138,8 @@ class Recorder:
     def end_cell(self) -> tuple[GroupMark, ...]:
         """Where the groups stand that the cell has used, or that are broken."""
         self.sweep()
-        self._end_interrupted()
+        if self.writer.newest != self._newest_before or self.waits():
+            self.writer.end_interrupted(_ident(), self.open, _now())
         open_by_group: dict[str, int] = {}
         for work in self.open.values():
             pg_id = work.pg_id
@@ -156,19 +159,6 @@ class Recorder:
         self.run_offset = 0
         self.writer.touch()
         return marks
-
-    def _end_interrupted(self) -> None:
-        """Calls of this thread that an interrupt has ended before they could say so."""
-        thread = _ident()
-        if any(waiting == thread for waiting, _, _ in self.waits()):
-            self.writer.end_wait(self.writer.slot(thread))
-        if self._reader.open_count <= len(self.open):
-            return
-        now = _now()
-        for each in self.operations(0):
-            if each.thread == thread and each.record_id not in self.open:
-                waited_ns = now - each.time_created_ns
-                self.writer.complete(each.record_id, now, waited_ns, KeyboardInterrupt.__name__)
 
     # --- operations ----------------------------------------------------------------------------
 
