@@ -131,7 +131,7 @@ class Console:
     def run(self, code: str) -> None:
         """Run a cell on the rank, and show what comes of it. Raises `NbddpError`: no kernel."""
         if not code.lstrip().startswith(_FOR_NOTEBOOK):
-            code = f"get_ipython().run_cell_magic('ddp_auto', '-r {self._rank}', {code!r})"
+            code = f"get_ipython().run_cell_magic('_ddp_auto', '-r {self._rank}', {code!r})"
         # Without history: the cells of the notebook keep their numbers.
         msg_id = self._client.execute(code, store_history=False, allow_stdin=True)
         self._is_running = False

@@ -2,7 +2,7 @@
 
 Runs in: the notebook's process, thread of the running cell.
 
-    front end --code--> AutoMode.transform --to the ranks?--> %%ddp_auto --> DdpMagics.cell
+    front end --code--> AutoMode.transform --to the ranks?--> %%_ddp_auto --> DdpMagics.cell
                                           '--else: as it is--> the notebook
 
 IPython passes the text of each cell through `AutoMode.transform`, and not only of cells: of the
@@ -104,16 +104,26 @@ class AutoMode:
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
         self.options: str | None = None  #: None: off
+        self._lines_above = 0  #: of ``%%local``, until `restore_lines` puts them back
 
     def __call__(self, lines: list[str]) -> list[str]:
         """The first of IPython's transformers; the others get what it gives."""
+        self._lines_above = 0
         if lines and lines[0].split(maxsplit=1)[:1] == [_LOCAL]:
-            return _local(lines)
+            return self._local(lines)
         code = self._source("".join(lines))
         options = None if code is None else self.options_for(code)
         if options is None:
             return lines
-        return [f"get_ipython().run_cell_magic('ddp_auto', {options!r}, {code!r})\n"]
+        return [f"get_ipython().run_cell_magic('_ddp_auto', {options!r}, {code!r})\n"]
+
+    def restore_lines(self, lines: list[str]) -> list[str]:
+        """The last of IPython's transformers: lines below ``%%local`` get their numbers back.
+
+        Before, another magic could not stand in the first line, and empty ones would be dropped.
+        """
+        above, self._lines_above = self._lines_above, 0
+        return ["\n"] * above + lines
 
     def options_for(self, code: str) -> str | None:
         """The options of ``%%ddp`` with which this cell runs on the ranks; None: it does not."""
@@ -125,6 +135,18 @@ class AutoMode:
             return "auto mode is off: only %%ddp cells run on the ranks"
         below = f" as below %%ddp {self.options}" if self.options else ""
         return f"auto mode is on: every cell runs on the ranks{below}; {_LOCAL} keeps one here"
+
+    def _local(self, lines: list[str]) -> list[str]:
+        """The cell without its ``%%local``."""
+        line, *rest = lines
+        if line.split("#")[0].split() != [_LOCAL]:
+            raise BadOptionError(
+                f"{_LOCAL} takes no options, and got {line.split(maxsplit=1)[1].strip()!r}"
+            )
+        while rest and not rest[0].strip():
+            del rest[0]
+        self._lines_above = len(lines) - len(rest)
+        return rest
 
     def _source(self, text: str) -> str | None:
         """What the user has just run, as written; None: ``text`` is something within it.
@@ -155,7 +177,7 @@ class AutoMagics(Magics):
 
     shell: InteractiveShell
 
-    @cell_magic("ddp_auto")  # type: ignore[arg-type]  # IPython types its decorators for classes only
+    @cell_magic("_ddp_auto")  # type: ignore[arg-type]  # IPython types its decorators for classes only
     def distributed(self, line: str, cell: str) -> object:
         """What auto mode makes of a cell: ``%%ddp``, without a line above the code."""
         magics = notebook_magics(cell)
@@ -178,6 +200,7 @@ def install(shell: InteractiveShell) -> None:
         return  # a kernel of our own, in which somebody loads nbddp once more
     mode = AutoMode(shell)
     shell.input_transformers_cleanup.insert(0, mode)
+    shell.input_transformers_post.append(mode.restore_lines)
     shell.register_magics(AutoMagics)
     completion.options_of_auto_mode = mode.options_for
 
@@ -187,8 +210,9 @@ def uninstall(shell: InteractiveShell) -> None:
     transformers = shell.input_transformers_cleanup
     for mode in [found for found in transformers if isinstance(found, AutoMode)]:
         transformers.remove(mode)
+        shell.input_transformers_post.remove(mode.restore_lines)
         mode.options = None
-    for name in ("ddp_auto", "local"):
+    for name in ("_ddp_auto", "local"):
         shell.magics_manager.magics["cell"].pop(name, None)
 
 
@@ -208,18 +232,6 @@ def switch(shell: InteractiveShell, words: list[str]) -> str:
     if command is not None:
         mode.options = command.options
     return mode.describe()
-
-
-def _local(lines: list[str]) -> list[str]:
-    """The cell without its ``%%local``; the lines keep their numbers."""
-    line, *rest = lines
-    if line.split("#")[0].split() != [_LOCAL]:
-        raise BadOptionError(
-            f"{_LOCAL} takes no options, and got {line.split(maxsplit=1)[1].strip()!r}"
-        )
-    if "".join(rest).lstrip().startswith("%%"):
-        return rest  # a cell magic has to stand in the first line
-    return [f"# {_LOCAL}\n", *rest]
 
 
 def _parse(code: str) -> ast.Module | None:

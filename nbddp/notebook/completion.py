@@ -40,6 +40,7 @@ LIMIT_S = 0.25
 #: The line of the magic, and what IPython lets stand in front of it.
 _CELL_LINE = re.compile(r"\s*%%ddp(?=\s|\Z)(?P<words>[^\n]*)(?P<end>\n|\Z)")
 _LINE = re.compile(r"\s*(?:[\w, ]+=\s*)?%ddp(?:[ \t]+(?P<words>.*))?\Z")
+_MAGIC = re.compile(r"\s*(?:[\w, ]+=\s*)?(?P<name>%%?\w*)\Z")
 _VERB_IN_HELP = re.compile(r"(?:\w+ = )?(?P<name>%%?ddp(?: \w+)?)(?P<rest>.*)")
 _OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
 #: What may stand behind a word.
@@ -120,7 +121,11 @@ def _complete(code: str, cursor: int) -> Completed | None:
         return _complete_line(line, "%ddp", cursor)
     if body is None:
         return None
-    return _ask(body, code[body.start :], cursor - body.start, body.start)
+    answer = _ask(body, code[body.start :], cursor - body.start, body.start)
+    magic = _MAGIC.match(line)
+    if answer is None or magic is None:
+        return answer
+    return _with_magics(answer, magic["name"], cursor)
 
 
 def _ask(body: Body, code: str, cursor: int, start: int) -> Completed | None:
@@ -131,6 +136,38 @@ def _ask(body: Body, code: str, cursor: int, start: int) -> Completed | None:
     talk, rank = asked
     answer = talk.complete(rank, code, cursor, LIMIT_S)
     return None if answer is None else _shifted(answer, start)
+
+
+def _with_magics(answer: Completed, name: str, cursor: int) -> Completed:
+    """What a rank says, and the magics of the notebook: they work in a cell of auto mode, too."""
+    shell = get_ipython()
+    start = cursor - len(name)
+    if shell is None or (answer.matches and answer.start != start):
+        return answer
+    registered = shell.magics_manager.lsmagic()
+    own = {f"%%{each}" for each in registered["cell"]}
+    own |= {f"%{each}" for each in registered["line"] if not name.startswith("%%")}
+    bare = name.lstrip("%")
+    # The one into which auto mode turns cells is not for users.
+    own = {each for each in own if each.lstrip("%").startswith(bare)} - {"%%_ddp_auto"}
+    types = [_type_of(each, start, cursor) for each in own.difference(answer.matches)]
+    return replace(
+        answer,
+        matches=tuple(sorted({*answer.matches, *own}, key=_bare_first)),
+        start=start,
+        end=cursor,
+        metadata={_TYPES_KEY: [*answer.metadata.get(_TYPES_KEY, []), *types]},
+    )
+
+
+def _bare_first(magic: str) -> tuple[str, int]:
+    """IPython's order: ``%time``, ``%%time``, ``%timeit``."""
+    bare = magic.lstrip("%")
+    return bare, len(magic) - len(bare)
+
+
+def _type_of(magic: str, start: int, end: int) -> dict[str, Any]:
+    return {"start": start, "end": end, "text": magic, "type": "magic", "signature": ""}
 
 
 def _asked(body: Body) -> tuple[Talk, int] | None:
@@ -178,10 +215,7 @@ def _complete_line(line: str, magic: str, cursor: int) -> Completed | None:
             legal = _legal_words(name, before)
     matches = tuple(each for each in legal if each.startswith(word))
     start = cursor - len(word)
-    types = [
-        {"start": start, "end": cursor, "text": each, "type": "magic", "signature": ""}
-        for each in matches
-    ]
+    types = [_type_of(each, start, cursor) for each in matches]
     return Completed(
         number=0, rank=0, matches=matches, start=start, end=cursor, metadata={_TYPES_KEY: types}
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.kernel import Kernel
+from tests.support.kernel import LIMIT_S, Kernel
 
 
 @pytest.fixture
@@ -46,6 +46,29 @@ def test_errors_name_the_line_of_the_cell(auto_kernel: Kernel):
     assert f"Cell In[{cell.number}], line 3" in cell.error
     cell = auto_kernel.run("%%local\n\n1 / 0")
     assert f"Cell In[{cell.number}], line 3" in cell.error
+
+
+def test_the_error_of_a_local_cell_quotes_what_the_user_wrote(auto_kernel: Kernel):
+    cell = auto_kernel.run("%%local\nfirst = 1\n1 / 0")
+    assert "      2 first = 1\n----> 3 1 / 0" in cell.error
+    assert "local" not in cell.error
+    cell = auto_kernel.run("%%local\n%%time\n1 / 0")
+    assert f"Cell In[{cell.number}], line 2" in cell.error
+
+
+def test_tab_gives_the_magics_of_the_notebook_and_those_of_the_ranks(auto_kernel: Kernel):
+    def matches(code: str) -> list[str]:
+        reply = auto_kernel.client.complete(code, reply=True, timeout=LIMIT_S)
+        found: list[str] = reply["content"]["matches"]
+        return [code[: reply["content"]["cursor_start"]] + match for match in found]
+
+    assert matches("%dd") == ["%ddp", "%%ddp"]
+    assert matches("found = %dd") == ["found = %ddp", "found = %%ddp"]
+    assert matches("%%loc") == ["%%local"]
+    assert matches("%timei") == ["%timeit", "%%timeit"]
+    auto_kernel.ok("from IPython.core.magic import register_line_magic\n"
+                   "@register_line_magic\ndef dd_of_ranks(line): pass")  # fmt: skip
+    assert matches("%dd") == ["%dd_of_ranks", "%ddp", "%%ddp"]
 
 
 def test_what_the_front_end_asks_in_silence_stays_in_the_notebook(auto_kernel: Kernel):

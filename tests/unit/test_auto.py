@@ -95,7 +95,7 @@ def with_kernel(shell: InteractiveShell, code: str, **content: Any) -> None:
 
 
 def is_sent(shell: InteractiveShell, code: str) -> bool:
-    return "'ddp_auto'" in shell.transform_cell(code)
+    return "'_ddp_auto'" in shell.transform_cell(code)
 
 
 def test_off_on_off(shell: InteractiveShell):
@@ -170,14 +170,16 @@ def test_only_what_the_user_runs_is_sent(
 @pytest.mark.parametrize("mode", ["on", "off"])
 def test_local_runs_here_and_keeps_the_numbers_of_lines(shell: InteractiveShell, mode: str):
     auto.switch(shell, [mode])
-    assert shell.transform_cell("%%local\nx\n") == "# %%local\nx\n"
-    assert shell.transform_cell("%%local  # why\n\nx\n") == "# %%local\n\nx\n"
+    assert shell.transform_cell("%%local\nx\n") == "\nx\n"
+    assert shell.transform_cell("%%local  # why\n\nx\n") == "\n\nx\n"
+    assert shell.transform_cell("%%local\n").strip() == ""
+    assert shell.transform_cell("%time x\n").startswith("get_ipython()")
 
 
 def test_local_leaves_the_first_line_to_another_magic(shell: InteractiveShell):
     auto.switch(shell, ["on"])
-    assert shell.transform_cell("%%local\n%%time\nx\n").startswith(
-        "get_ipython().run_cell_magic('time'"
+    assert shell.transform_cell("%%local\n\n%%time\nx\n").startswith(
+        "\n\nget_ipython().run_cell_magic('time'"
     )
 
 
@@ -205,7 +207,9 @@ def test_uninstalling_leaves_nothing(shell: InteractiveShell):
     auto.switch(shell, ["on"])
     auto.uninstall(shell)
     assert not is_sent(shell, "x")
-    assert not {"local", "ddp_auto"} & set(shell.magics_manager.magics["cell"])
+    assert shell.transform_cell("y\n") == "y\n"
+    assert shell.input_transformers_post == []
+    assert not {"local", "_ddp_auto"} & set(shell.magics_manager.magics["cell"])
 
 
 def test_a_cell_with_a_magic_of_the_notebook_in_it_is_refused(shell: InteractiveShell):
