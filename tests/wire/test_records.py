@@ -1,5 +1,7 @@
 """What an interrupt leaves half written in the records."""
 
+from typing import Any
+
 import pytest
 
 from nbddp.wire import records
