@@ -186,7 +186,7 @@ class PoolMachine(RankTable):
         self.store_is_lost = False
         for info in self.ranks.values():
             self._move(info, RankState.STARTING, "start")
-            info.exited = None
+            info.exited, info.replaced, info.is_unwanted = None, "", False
         return [TellAgent(0, StartStore(pool=self.spec, host=self._host, port=self._port))]
 
     def _start_ranks(self, store: StoreReady) -> list[LifeAction]:
@@ -197,9 +197,11 @@ class PoolMachine(RankTable):
         return self._tell_to_start(dict.fromkeys(range(self.spec.nnodes), ()), joins=False)
 
     def _respawn(self, ranks: RankSet) -> list[LifeAction]:
-        for rank in ranks:
-            self._move(self.ranks[rank], RankState.STARTING, "respawn")
-            self.ranks[rank].pid = 0
+        for info in (self.ranks[rank] for rank in ranks):
+            self._move(info, RankState.STARTING, "respawn")
+            info.pid = 0
+            info.replaced = "restarted" if info.is_unwanted else "exited"
+            info.is_unwanted = False
         return self._tell_to_start(self.by_node(ranks), joins=True)
 
     def _tell_to_start(
@@ -264,7 +266,7 @@ class PoolMachine(RankTable):
         if info.run_id != finished.run_id:
             return []
         self._move(info, RankState.IDLE, f"finished {finished.run_id}")
-        info.run_id = None
+        info.run_id, info.replaced = None, ""
         run = self.run
         if run is None or run.run_id != finished.run_id:
             return []  # a cell that was given up: the rank has come back

@@ -123,7 +123,7 @@ class Eyes:
         error = result.error if result is not None else None
         return RankView(
             rank=info.rank,
-            state=_status(info, result, answers=look is not None),
+            state=_status(info, result, answers=look is not None or self._pool.spec.plain),
             look=look,
             error=one_line(error) if error is not None else "",
             error_site=site_of(error) if error is not None else None,

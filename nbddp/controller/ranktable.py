@@ -34,6 +34,11 @@ class RankTable:
             found.setdefault(self.ranks[rank].node, []).append(rank)
         return {node: tuple(on_node) for node, on_node in found.items()}
 
+    def will_restart(self, ranks: Iterable[Rank]) -> None:
+        """The user wants other processes in the places of these."""
+        for rank in ranks:
+            self.ranks[rank].is_unwanted = True
+
     def _move(self, info: RankInfo, to: RankState, why: str) -> None:
         info.story.append(f"{info.state.name} -> {to.name} ({why})")
         del info.story[:-_STORY_LENGTH]

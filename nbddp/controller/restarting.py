@@ -52,6 +52,7 @@ class Restarts:
         if not living:
             return []
         self._killing |= set(living)
+        self._pool.will_restart(living)
         self._until = now + self._settings.mend_timeout_s
         return [
             TellAgent(node, KillRanks(ranks=ranks))

@@ -75,6 +75,10 @@ class Phase(Enum):
     FAILED = auto()  #: could not start; everything is to be ended
 
 
+#: What became of the process whose place another one took.
+Replaced: TypeAlias = Literal["", "exited", "restarted"]
+
+
 @dataclass
 class RankInfo:
     """What is known of one rank."""
@@ -89,6 +93,8 @@ class RankInfo:
     note: str = ""
     run_id: str | None = None  #: of the cell it is in
     exited: RankExited | None = None
+    is_unwanted: bool = False  #: the user wants another process in the place of this one
+    replaced: Replaced = ""  #: of its predecessor, until its own first cell is over
     story: list[str] = field(default_factory=list)
 
 

@@ -9,7 +9,7 @@ Times are those of the ranks' monotonic clock, which ranks of one machine share;
 spreads and bandwidths mean nothing.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -167,6 +167,7 @@ def rows(
     groups: Mapping[str, GroupInfo],
     cell_by_run: Mapping[str, int] | None = None,
     now_by_run: Mapping[str, int] | None = None,
+    fresh: Collection[int] = (),
 ) -> list[TraceRow]:
     """Lay the operations of the ranks side by side, in the order in which they began.
 
@@ -176,11 +177,12 @@ def rows(
         cell_by_run: the execution count of the cell by ``run_id``; without it a part belongs to
             the cell in which its line stands, which is another one for a function made earlier.
         now_by_run: when the ranks were looked at, by the ``run_id`` of the cell that goes on.
+        fresh: ranks that took the place of others, whose records are not known.
     """
     cells = cell_by_run or {}
     now = now_by_run or {}
     by_key: dict[_Key, list[tuple[int, Operation]]] = {}
-    progress = _Progress(operations_by_rank)
+    progress = _Progress(operations_by_rank, fresh)
     for rank, operations in operations_by_rank.items():
         for operation in operations:
             by_key.setdefault(_key(rank, operation), []).append((rank, operation))
@@ -231,7 +233,8 @@ def rows_seen(
         if view.look is not None and view.look.run_id:
             run_id = view.look.run_id
             now_by_run[run_id] = max(now_by_run.get(run_id, 0), view.look.time_ns)
-    return rows(operations_by_rank, groups, cell_by_run, now_by_run)
+    fresh = [rank for rank, view in views.items() if view.look is not None and view.look.is_fresh]
+    return rows(operations_by_rank, groups, cell_by_run, now_by_run, fresh)
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -240,8 +243,11 @@ def rows_seen(
 class _Progress:
     """Which numbers each rank has passed in each group, and which of those it left out."""
 
-    def __init__(self, operations_by_rank: Mapping[int, Sequence[Operation]]) -> None:
+    def __init__(
+        self, operations_by_rank: Mapping[int, Sequence[Operation]], fresh: Collection[int]
+    ) -> None:
         self._known = operations_by_rank.keys()
+        self._fresh = fresh
         self._newest: dict[_Key, int] = {}
         self._oldest: dict[_Key, int] = {}  # of those records after which none is lost
         for rank, operations in operations_by_rank.items():
@@ -253,13 +259,15 @@ class _Progress:
                 if operation.record_id >= whole_from:
                     self._oldest[counted] = min(self._oldest.get(counted, number), number)
 
-    def has_not_come(self, rank: int, counted: _Key, number: int, *, is_over: bool) -> bool:
+    def has_not_come(
+        self, rank: int, counted: _Key, number: int, *, is_over: bool, is_done: bool
+    ) -> bool:
         """Whether the records of ``rank`` show that it never issued this operation."""
         if rank not in self._known:
             return False
         newest = self._newest.get((*counted, rank))
         if newest is None:
-            return not is_over  # else: it took the place of a rank that died
+            return not (is_done or (is_over and rank in self._fresh))
         return newest < number or self._oldest.get((*counted, rank), number) < number
 
 
@@ -353,6 +361,7 @@ def _row(
         members = RankSet.of(group.ranks if kind != "store" else ()) or RankSet.of(parts)
     counted, number = _counter(rank, operation), _number(operation)
     is_over = all(part.completed_ns is not None for part in parts.values())
+    is_done = all(part.state == "completed" for part in parts.values())
     return TraceRow(
         kind=kind,
         pg_id=operation.pg_id,
@@ -370,7 +379,7 @@ def _row(
             member
             for member in members
             if member not in parts
-            and progress.has_not_come(member, counted, number, is_over=is_over)
+            and progress.has_not_come(member, counted, number, is_over=is_over, is_done=is_done)
         ),
     )
 

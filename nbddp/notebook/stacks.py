@@ -128,7 +128,8 @@ def _outside(view: RankView) -> _Block:
         lines = [*lines[:_MAX_OUTSIDE_LINES], f"and {len(lines) - _MAX_OUTSIDE_LINES} more lines"]
     if not lines:
         return _Block("did not answer, and has no Python stack: its process does not run", ())
-    return _Block("did not answer; seen from outside", tuple(lines))
+    told = "did not answer; seen from outside" if view.state == "silent" else "seen from outside"
+    return _Block(told, tuple(lines))
 
 
 def _doing(thread: ThreadLook, operations: Mapping[int, Operation]) -> str:

@@ -3,22 +3,21 @@
 Runs in: the notebook's process; `survey` asks the ranks, in any thread, also while a cell runs.
 """
 
-import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
 from nbddp.controller.history import RankView
 from nbddp.controller.pool import Pool
 from nbddp.controller.states import Diagnosed, RankInfo, RankState
+from nbddp.notebook import operations, peeks
 from nbddp.notebook.colours import colour_of
 from nbddp.notebook.tables import (
     WIDTH,
     Cell,
     Column,
     Table,
-    duration,
     escape,
     name_ranks,
     one_line,
@@ -26,7 +25,7 @@ from nbddp.notebook.tables import (
     size,
 )
 from nbddp.wire.messages import Peeked
-from nbddp.wire.observed import WAITS_FOR_USER, Operation, RankLook, ThreadLook
+from nbddp.wire.observed import WAITS_FOR_USER
 from nbddp.wire.ranks import RankSet
 
 #: A row for each rank up to this many; beyond, one for those that do the same.
@@ -34,10 +33,6 @@ MAX_ROWS = 16
 _MAX_STATE = 60
 _MAX_SOURCE = 60
 _MIN_PLACE = 36
-#: A line of a stack as `faulthandler` writes it, and the name of a cell in it.
-_FRAME = re.compile(r'File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>\S+)')
-_CELL_FILE = re.compile(r"<ipython-input-(\d+)-")
-_LIBRARY = re.compile(r"/(?:site-packages|lib/python3[^/]*)/|^<frozen|/nbddp/")
 
 
 @dataclass(frozen=True)
@@ -56,6 +51,7 @@ class Row:
     node: int = 0
     device: str = ""
     is_odd: bool = False  #: something is wrong with it
+    tells: bool = True  #: what it has on the GPU, for example
 
     @property
     def doing(self) -> tuple[str, str, str, str]:
@@ -118,9 +114,11 @@ def row(info: RankInfo, found: Diagnosed, *, is_running: bool) -> Row:
     """What was found of one rank."""
     view = found.views.get(info.rank) or RankView(rank=info.rank, state="starting")
     peeked = found.peeks.get(info.rank)
-    state, is_odd = _state(view, peeked, is_running=is_running, is_plain=info.rank in found.silent)
+    state, is_odd = _state(view, peeked, is_running=is_running)
     place, source = _place(view) if is_running or view.look is None else ("", "")
-    collective, collective_state = _collective(view)
+    if info.replaced and view.look is not None:
+        state += ", fresh"
+    collective, collective_state = operations.last_collective(view)
     return Row(
         rank=info.rank,
         state=state,
@@ -134,6 +132,7 @@ def row(info: RankInfo, found: Diagnosed, *, is_running: bool) -> Row:
         node=info.node,
         device=info.device,
         is_odd=is_odd,
+        tells=view.look is not None,
     )
 
 
@@ -162,9 +161,7 @@ def nothing_running(pool: Pool) -> str:
 # --- one rank ------------------------------------------------------------------------------------
 
 
-def _state(
-    view: RankView, peeked: Peeked | None, *, is_running: bool, is_plain: bool
-) -> tuple[str, bool]:
+def _state(view: RankView, peeked: Peeked | None, *, is_running: bool) -> tuple[str, bool]:
     """In a word or two, and whether that is unusual."""
     look = view.look
     state, is_odd = "idle", False
@@ -173,12 +170,14 @@ def _state(
             return shorten(f"exited: {view.exit_text}" if view.exit_text else "exited", 60), True
         case "starting":
             return "starting", False
+        case "silent" | "running" | "idle" if look is None and peeks.is_stopped(peeked):
+            return "stopped (SIGSTOP)", True
         case "silent":
-            if peeked is not None and peeked.process_state == "T":
-                return "stopped (SIGSTOP)", True
-            return "does not answer", not is_plain
+            return "does not answer", True
+        case "running" if look is None:
+            state = peeks.state(peeked)
         case "running":
-            main = _main(look)
+            main = operations.main_thread(look)
             state = "waits" if main is not None and main.wait is not None else "runs"
             if main is not None:
                 state = WAITS_FOR_USER.get(main.innermost, state)
@@ -188,70 +187,20 @@ def _state(
             state, is_odd = shorten(one_line(view.how_it_left), _MAX_STATE), True
     if look is not None and look.activity == "reforming":
         state = "makes its groups again"
-    if look is not None and look.is_fresh:
-        state += ", fresh"
     return state, is_odd
-
-
-def _main(look: RankLook | None) -> ThreadLook | None:
-    threads = look.threads if look is not None else ()
-    return next((thread for thread in threads if thread.is_main), None)
 
 
 def _place(view: RankView) -> tuple[str, str]:
     """The innermost line of the user's code, and its source."""
     if view.look is None:
-        return _place_outside(view.stack_text), ""
+        is_inside = view.state in ("running", "silent")
+        return (peeks.place(view.stack_text) if is_inside else ""), ""
     if view.state == "raised" and view.error_site is not None:
         return str(view.error_site), view.error_site.source
-    main = _main(view.look)
+    main = operations.main_thread(view.look)
     if view.state != "running" or main is None or not main.stack:
         return "", ""
     return str(main.stack[0]), main.stack[0].source
-
-
-def _place_outside(stack_text: str) -> str:
-    """Likewise, of a stack that was taken from outside."""
-    frames = list(_FRAME.finditer(stack_text))
-    for frame in frames:
-        cell = _CELL_FILE.search(frame["file"])
-        if cell is not None:
-            return f"cell [{cell[1]}], line {frame['line']}"
-        if not _LIBRARY.search(frame["file"]):
-            return f"{PurePath(frame['file']).name}, line {frame['line']}, in {frame['function']}"
-    return ""
-
-
-def _collective(view: RankView) -> tuple[str, str]:
-    """The last one, and how it stands."""
-    known = (*view.operations, *(view.look.operations if view.look else ()))
-    told = [each for each in known if each.site.line or each.state == "scheduled"]
-    if not told:
-        return "", ""
-    last = max(told, key=lambda each: each.record_id)
-    main = _main(view.look)
-    wait = main.wait if main is not None else None
-    if last.state == "failed":
-        return _name(last), "failed"
-    if last.state == "completed":
-        return _name(last), "done"
-    if wait is None or view.look is None:
-        return _name(last), "open"
-    return _name(last), f"for {duration(max(0, view.look.time_ns - wait.since_ns))}"
-
-
-def _name(operation: Operation) -> str:
-    signature = operation.signature
-    match signature.kind:
-        case "send":
-            return f"{signature.op} to {operation.peer}"
-        case "recv":
-            return f"{signature.op} from {'any' if operation.peer < 0 else operation.peer}"
-        case "store":
-            return f"store {signature.op}"
-        case _:
-            number = operation.collective_seq_id
-            return f"{signature.op} #{number}" if number else signature.op
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -293,7 +242,7 @@ def _table(
     has_places = is_live or any(each.place for each in rows)
     has_collectives = is_live or any(each.collective for each in rows)
     has_memory = any(each.memory_bytes for each in rows)
-    has_gpu = any(each.gpu_bytes or each.device.startswith("cuda") for each in rows)
+    has_gpu = any(each.tells and (each.gpu_bytes or "cuda" in each.device) for each in rows)
     has_pids = len(groups) == len(rows) and not is_lean
     has_nodes = not is_lean and len({each.node for each in rows}) > 1
     has_devices = has_pids and len({each.device for each in rows}) > 1
@@ -365,16 +314,15 @@ def _notes(pool: Pool, found: Diagnosed) -> list[str]:
     if gone:
         only = f" -r {gone}" if len(gone) < len(infos) and not pool.options.plain else ""
         notes.append(f"{name_ranks(gone)} exited. Next: %ddp restart{only}")
-    fresh = RankSet.of(_fresh(found.looks))
-    if fresh:
-        it = "it took the place of one" if len(fresh) == 1 else "they took the places of others"
-        notes.append(f"{name_ranks(fresh)} fresh: {it} that exited, without the variables")
+    notes += fresh_notes(infos)
     stuck = _stuck(pool)
     if stuck and not pool.is_running:
         notes.append(
             f"{name_ranks(stuck)} still inside a cell that was given up. Next: %ddp restart, if "
             "they do not come back"
         )
+    if pool.options.plain:
+        notes.append("plain ranks do not tell: this is how they look from outside")
     if pool.hub.machine.store_is_lost:
         notes.append(
             "the store process exited: groups that exist work on, new ones cannot be made. "
@@ -383,8 +331,22 @@ def _notes(pool: Pool, found: Diagnosed) -> list[str]:
     return [shorten(note, 2 * WIDTH) for note in notes]
 
 
-def _fresh(looks: Mapping[int, RankLook]) -> list[int]:
-    return [rank for rank, look in looks.items() if look.is_fresh]
+def fresh_notes(infos: Sequence[RankInfo]) -> list[str]:
+    """Ranks whose variables are gone, and why."""
+    by_cause: dict[str, list[int]] = {}
+    for info in infos:
+        if info.replaced and info.state is not RankState.EXITED:
+            by_cause.setdefault(info.replaced, []).append(info.rank)
+    told = []
+    for cause, ranks in by_cause.items():
+        is_one = len(ranks) == 1
+        why = "it was restarted" if is_one else "they were restarted"
+        if cause == "exited":
+            why = "it took the place of one" if is_one else "they took the places of others"
+            why += " that exited"
+        is_fresh = "is fresh" if is_one else "are fresh"
+        told.append(f"{name_ranks(RankSet.of(ranks))} {is_fresh}: {why}, without the variables")
+    return told
 
 
 def _stuck(pool: Pool) -> RankSet:

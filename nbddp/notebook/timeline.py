@@ -266,6 +266,8 @@ def _folded(row: TraceRow, ranks: RankSet, longest_ns: int) -> list[Cell]:
     if waits:
         low, high = duration(waits[0]), duration(waits[-1])
         text = high if low == high else f"{low} to {high}"
+        failed = {part.ending: None for part in parts if part.state == "failed"}
+        text = f"{' or '.join(failed)} after {text}" if failed else text
     unfinished = RankSet.of(part.rank for part in parts if part.completed_ns is None)
     if row.missing:
         last = f"{name_ranks(row.missing)} never came"

@@ -9,7 +9,7 @@ from nbddp.controller.history import RankView
 from nbddp.controller.report import Report
 from nbddp.controller.states import Diagnosed, RankInfo
 from nbddp.notebook.colours import RANK_COLOURS
-from nbddp.notebook.status import MAX_ROWS, Row, Survey, row
+from nbddp.notebook.status import MAX_ROWS, Row, Survey, fresh_notes, row
 from nbddp.wire.messages import Peeked
 from nbddp.wire.observed import AT_PROMPT, Operation, RankLook, ThreadLook, Wait
 from nbddp.wire.ranks import RankSet
@@ -43,7 +43,13 @@ def peeked(**fields: Any) -> Peeked:
     return Peeked(number=1, rank=0, version=0, operations=(), stack="", **fields)
 
 
-def row_of(view: RankView, peek: Peeked | None = None, *, is_running: bool = True) -> Row:
+def row_of(
+    view: RankView,
+    peek: Peeked | None = None,
+    *,
+    is_running: bool = True,
+    info: RankInfo | None = None,
+) -> Row:
     found = Diagnosed(
         number=1,
         report=Report(run_id=""),
@@ -52,7 +58,8 @@ def row_of(view: RankView, peek: Peeked | None = None, *, is_running: bool = Tru
         silent=RankSet(),
         views={0: view},
     )
-    return row(RankInfo(rank=0, node=0, pid=7, device="cpu"), found, is_running=is_running)
+    told = info or RankInfo(rank=0, node=0, pid=7, device="cpu")
+    return row(told, found, is_running=is_running)
 
 
 def test_a_rank_that_waits_in_a_collective():
@@ -71,6 +78,31 @@ def test_a_rank_that_runs():
     assert told.gpu_bytes == 5
 
 
+@pytest.mark.parametrize(
+    ("error", "ending"),
+    [
+        ("KeyboardInterrupt", "interrupted"),
+        ("CollectiveAbortedError: freed by nbddp: another rank has failed", "freed"),
+        ("RuntimeError: Connection closed by peer", "failed"),
+    ],
+)
+def test_the_last_collective_has_not_ended_well(error: str, ending: str):
+    found = Recorder(0).collective(at=100, end=110, state="failed", error=error)
+    told = row_of(RankView(0, "idle", look(operations=(found,))), is_running=False)
+    assert (told.collective, told.collective_state) == ("all_reduce #1", ending)
+
+
+def test_a_fresh_rank_is_said_to_be_fresh():
+    info = RankInfo(rank=0, node=0, replaced="restarted")
+    assert row_of(RankView(0, "idle", look()), info=info).state == "idle, fresh"
+    assert row_of(RankView(0, "starting"), info=info).state == "starting"
+    exited = RankInfo(rank=1, node=0, replaced="exited")
+    assert fresh_notes([info, exited]) == [
+        "rank 0 is fresh: it was restarted, without the variables",
+        "rank 1 is fresh: it took the place of one that exited, without the variables",
+    ]
+
+
 def test_a_rank_that_asks_the_user():
     asking = ThreadLook(name="MainThread", is_main=True, wait=None, innermost=AT_PROMPT)
     view = RankView(0, "running", msgspec.structs.replace(look(), threads=(asking,)))
@@ -87,7 +119,17 @@ def test_a_rank_that_asks_the_user():
          "does not answer", "cell [13], line 3", True),
         (RankView(0, "silent"), peeked(process_state="T"), "stopped (SIGSTOP)", "", True),
         (RankView(0, "finished", look()), None, "finished", "", False),
-        (RankView(0, "idle", look(is_fresh=True)), None, "idle, fresh", "", False),
+        (RankView(0, "idle", look()), None, "idle", "", False),
+        # of a plain pool: they do not tell
+        (RankView(0, "running", stack_text=FAULT), peeked(process_state="R"),
+         "in a cell, computes", "cell [13], line 3", False),
+        (RankView(0, "running", stack_text=FAULT), peeked(process_state="S"),
+         "in a cell, sleeps", "cell [13], line 3", False),
+        (RankView(0, "running"), None, "in a cell", "", False),
+        (RankView(0, "running"), peeked(process_state="T"), "stopped (SIGSTOP)", "", True),
+        (RankView(0, "finished", stack_text=FAULT), peeked(process_state="S"),
+         "finished", "", False),
+        (RankView(0, "idle", stack_text=FAULT), peeked(process_state="S"), "idle", "", False),
         (RankView(0, "raised", look(), error="ValueError: a\nb", error_site=LINE), None,
          "raised ValueError: a b", "cell [4], line 6", True),
     ],

@@ -150,6 +150,14 @@ def test_a_fresh_rank_did_not_miss_what_was_over_before():
     assert one(rows(by_rank(ranks), GROUPS)).missing == RankSet()
 
 
+def test_what_was_freed_or_interrupted_was_missed_unless_the_rank_is_fresh():
+    ranks = recorders(4)
+    for recorder in ranks[:3]:
+        recorder.collective(at=1, end=2, state="failed", error="KeyboardInterrupt")
+    assert one(rows(by_rank(ranks), GROUPS)).missing == RankSet.of([3])
+    assert one(rows(by_rank(ranks), GROUPS, fresh=[3])).missing == RankSet()
+
+
 def test_a_number_that_a_rank_left_out_is_missing_also_when_it_went_on():
     ranks = recorders(2)
     group = GroupInfo(pg_id="g", name="g", ranks=(0, 1))
