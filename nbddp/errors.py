@@ -25,6 +25,7 @@ Raised on ranks, in the user's own line:
 | `CollectiveAbortedError` | nbddp ended the operation in which this rank was blocked |
 | `CollectiveFailedError` | the connection to another member of the group was lost |
 | `CollectiveMismatchError` | the operation does not match that of another rank; nothing was sent |
+| `CollectiveRefusedError` | a callback of a widget, which one rank runs, called it; nothing was sent |
 
 Runs in: every process. Pure.
 """
@@ -39,6 +40,8 @@ _PACKAGE = str(Path(__file__).parent)
 _CELL_FILE = re.compile(r"<ipython-input-(\d+)-\w+>")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _MAGIC_CALLS = {"run_cell_magic", "run_line_magic"}
+#: Packages that stand between the user's code and ours.
+_CALLERS = ("/torch/", "/ipywidgets/", "/traitlets/")
 
 
 class NbddpError(Exception):
@@ -165,7 +168,7 @@ class CollectiveError(NbddpError, RuntimeError):
         """The lines of cells and of the user's files, with their source; none of torch's."""
         lines: list[str] = []
         for file, line, name in _frames(self.__traceback__):
-            if _is_machinery(file) or "/torch/" in file:
+            if _is_machinery(file) or any(part in file for part in _CALLERS):
                 continue
             cell = _CELL_FILE.fullmatch(file)
             where = f"Cell In[{cell[1]}], line {line}" if cell else f"File {file}:{line}"
@@ -183,6 +186,10 @@ class CollectiveAbortedError(CollectiveError):
 
 class CollectiveFailedError(CollectiveError):
     """The connection to another member was lost; torch's text is below. Raised on ranks."""
+
+
+class CollectiveRefusedError(CollectiveError):
+    """A callback of a widget called it on one rank only; nothing was recorded. Raised on ranks."""
 
 
 class CollectiveMismatchError(CollectiveError):

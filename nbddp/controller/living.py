@@ -33,6 +33,7 @@ from nbddp.controller.waiting import EarlyInterrupts
 from nbddp.errors import PoolBrokenError, PoolBusyError
 from nbddp.settings import Settings
 from nbddp.wire import arena
+from nbddp.wire.messages import InterruptCallback
 from nbddp.wire.ranks import RankSet
 from nbddp.wire.record_layout import RING_LENGTH
 
@@ -241,6 +242,18 @@ class LivingPool:
         """What each rank does and takes; the report is empty. Raises as `diagnose`."""
         self._check_alive()
         return self.talk.survey()
+
+    def in_callback(self) -> RankSet:
+        """Where a callback of a widget runs, and no cell. Raises as `diagnose`."""
+        looks = self.survey().looks
+        return RankSet.of(rank for rank, look in looks.items() if look.activity == "callback")
+
+    def interrupt_callbacks(self) -> RankSet:
+        """Interrupt these; gives the ranks, which are not known of a plain pool. As `diagnose`."""
+        found = self.in_callback()
+        alive = self._hub.machine.in_state(RankState.IDLE, RankState.BUSY)
+        self._hub.send_to_ranks(alive, InterruptCallback())
+        return found
 
     def stacks(self, ranks: Sequence[int] | str | int | None = None) -> Diagnosed:
         """What ranks tell of their threads, and what their agents see. Raises as `diagnose`."""

@@ -24,6 +24,7 @@ from nbddp.controller.states import (
     RunRequested,
 )
 from nbddp.controller.transfers import told_when_stopped
+from nbddp.controller.unequal import Difference
 from nbddp.controller.waiting import CellView, CellWait, EarlyInterrupts
 from nbddp.errors import BadOptionError, CellError, PoolBrokenError, PoolBusyError
 from nbddp.settings import Settings
@@ -173,12 +174,18 @@ class Pool(LivingPool):
         """The error that a cell's outcome amounts to."""
         return failures.error_of(outcome, cell_name, self.log_path_by_rank)
 
-    def interrupt(self) -> None:
-        """Interrupt the running cell, as Ctrl-C does; nothing happens if there is none."""
+    def interrupt(self) -> RankSet:
+        """Interrupt the running cell, as Ctrl-C does; if there is none, callbacks of widgets.
+
+        Returns:
+            where such a callback was interrupted.
+        """
         self._check_alive()
         run_id = self._hub.recovery.active_run_id
-        if run_id is not None:
-            self._hub.post(InterruptRequested(run_id))
+        if run_id is None:
+            return self.interrupt_callbacks()
+        self._hub.post(InterruptRequested(run_id))
+        return NO_RANKS
 
     def _reply(self, rank: int, reply: InputReply) -> None:
         self._hub.send_to_ranks(RankSet.of([rank]), reply)
@@ -208,7 +215,7 @@ class Pool(LivingPool):
 
     def diff(
         self, expression: str, *, ranks: Sequence[int] | str | None = None
-    ) -> differences.Difference:
+    ) -> Difference:
         """Whether a value is equal on ranks; it stays where it is: ``pool.diff("model").is_equal``.
 
         Args:

@@ -62,9 +62,9 @@ class DdpMagics(Magics):
         elif verb == "interrupt":
             pool = session.pool()
             running = pool.is_running
-            pool.interrupt()
+            in_callback = pool.interrupt()
             if not running:
-                print(status.nothing_running(pool))  # noqa: T201 - for the reader of the notebook
+                print(status.nothing_running(pool, in_callback))  # noqa: T201 - for the reader
         return None
 
     @cell_magic("ddp")  # type: ignore[arg-type]  # likewise

@@ -105,6 +105,8 @@ def _block(view: RankView) -> tuple[_Block, int]:
         doing = "has finished the cell" if view.state == "finished" else "no cell runs"
     else:
         doing = _doing(main, operations)
+        if look.activity == "callback":
+            doing = f"in a widget's callback, {doing}"
         lines += stack_lines(main.stack)
         if main.wait is not None:
             since_ns = max(0, look.time_ns - main.wait.since_ns)

@@ -25,7 +25,7 @@ from nbddp.notebook.tables import (
     size,
 )
 from nbddp.wire.messages import Peeked
-from nbddp.wire.observed import WAITS_FOR_USER
+from nbddp.wire.observed import CALLBACK_THREAD, WAITS_FOR_USER
 from nbddp.wire.ranks import RankSet
 
 #: A row for each rank up to this many; beyond, one for those that do the same.
@@ -115,7 +115,8 @@ def row(info: RankInfo, found: Diagnosed, *, is_running: bool) -> Row:
     view = found.views.get(info.rank) or RankView(rank=info.rank, state="starting")
     peeked = found.peeks.get(info.rank)
     state, is_odd = _state(view, peeked, is_running=is_running)
-    place, source = _place(view) if is_running or view.look is None else ("", "")
+    is_busy = is_running or view.look is None or view.look.activity == "callback"
+    place, source = _place(view) if is_busy else ("", "")
     if info.replaced and view.look is not None:
         state += ", fresh"
     collective, collective_state = operations.last_collective(view)
@@ -150,8 +151,10 @@ def headline(pool: Pool) -> str:
     return "; ".join([f"{ranks}{nodes} on {', '.join(devices)}, {group}", *notes])
 
 
-def nothing_running(pool: Pool) -> str:
-    """Why ``%ddp interrupt`` had nothing to do."""
+def nothing_running(pool: Pool, in_callback: RankSet) -> str:
+    """Why ``%ddp interrupt`` had nothing to do, or callbacks only."""
+    if in_callback:
+        return f"interrupted: a widget's callback on {name_ranks(in_callback)}"
     stuck = _stuck(pool)
     if stuck:
         return f"{stuck.describe()} did not stop when interrupted. Next: %ddp restart"
@@ -187,6 +190,8 @@ def _state(view: RankView, peeked: Peeked | None, *, is_running: bool) -> tuple[
             state, is_odd = shorten(one_line(view.how_it_left), _MAX_STATE), True
     if look is not None and look.activity == "reforming":
         state = "makes its groups again"
+    if look is not None and look.activity == "callback":
+        state = "in a widget's callback"
     return state, is_odd
 
 
@@ -195,12 +200,14 @@ def _place(view: RankView) -> tuple[str, str]:
     if view.look is None:
         is_inside = view.state in ("running", "silent")
         return (peeks.place(view.stack_text) if is_inside else ""), ""
-    if view.state == "raised" and view.error_site is not None:
-        return str(view.error_site), view.error_site.source
-    main = operations.main_thread(view.look)
-    if view.state != "running" or main is None or not main.stack:
-        return "", ""
-    return str(main.stack[0]), main.stack[0].source
+    if view.look.activity != "callback":
+        if view.state == "raised" and view.error_site is not None:
+            return str(view.error_site), view.error_site.source
+        if view.state != "running":
+            return "", ""
+    mine = [each for each in view.look.threads if each.is_main or each.name == CALLBACK_THREAD]
+    sites = [each.stack[0] for each in mine if each.stack]
+    return (str(sites[0]), sites[0].source) if sites else ("", "")
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -314,6 +321,9 @@ def _notes(pool: Pool, found: Diagnosed) -> list[str]:
     if gone:
         only = f" -r {gone}" if len(gone) < len(infos) and not pool.options.plain else ""
         notes.append(f"{name_ranks(gone)} exited. Next: %ddp restart{only}")
+    busy = RankSet.of(rank for rank, look in found.looks.items() if look.activity == "callback")
+    if busy:
+        notes.append(f"{name_ranks(busy)} in a widget's callback. Next: %ddp interrupt ends it")
     notes += fresh_notes(infos)
     stuck = _stuck(pool)
     if stuck and not pool.is_running:

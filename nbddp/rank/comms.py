@@ -18,8 +18,8 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 import comm
@@ -72,6 +72,7 @@ class Comms:
         self._link = link
         self._loop = loop
         self._interrupts = interrupts
+        shell.callbacks.before_interrupt = interrupts.expect_for_callback
         self._manager = CommManager()
         self._waiting: deque[tuple[CommToRank, list[bytes]]] = deque()
         self._handling = threading.Lock()  # one message after another, in whatever thread
@@ -182,10 +183,11 @@ class Comms:
         while True:
             self._has_come.wait()
             self._has_come.clear()
-            comes_round.wait(_GRACE_S)
-            self._send_held()
-            self._handle_all()
-            self._send_held()
+            with suppress(KeyboardInterrupt):  # for a callback that has just ended
+                comes_round.wait(_GRACE_S)
+                self._send_held()
+                self._handle_all()
+                self._send_held()
 
     def _handle_on_main_thread(self) -> None:
         with self._interrupts.in_callback():
@@ -207,22 +209,21 @@ class Comms:
             "metadata": message.metadata,
             "buffers": [memoryview(each) for each in buffers],
         }
-        token = self._shell.is_in_callback.set(True)
-        try:
-            # The manager's own: it catches what goes wrong, and logs it for nobody.
-            found = self._manager.comms.get(message.content.get("comm_id", ""))
-            if found is None:
-                return  # closed meanwhile
-            if message.msg_type == "comm_msg":
-                self._call(found, raw)
-            elif message.msg_type == "comm_close":
-                self._manager.comms.pop(found.comm_id, None)
-                found._closed = True
-                found.handle_close(raw)
-        except Exception:  # noqa: BLE001 - of the user's callback: it is shown like what it prints
-            traceback.print_exc()
-        finally:
-            self._shell.is_in_callback.reset(token)
+        # The manager's own: it catches what goes wrong, and logs it for nobody.
+        found = self._manager.comms.get(message.content.get("comm_id", ""))
+        if found is None:
+            return  # closed meanwhile
+        with self._shell.callbacks.running():
+            try:
+                if message.msg_type == "comm_msg":
+                    self._call(found, raw)
+                elif message.msg_type == "comm_close":
+                    self._manager.comms.pop(found.comm_id, None)
+                    found._closed = True
+                    found.handle_close(raw)
+            except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - of the user's callback
+                # Shown like what it prints.
+                self._shell.showtraceback((type(error), error, error.__traceback__))
 
     def _call(self, found: BaseComm, raw: dict[str, Any]) -> None:
         if threading.current_thread() is threading.main_thread():

@@ -34,6 +34,7 @@ class _Mode(Enum):
     BEGINNING = auto()  #: a cell is about to run: remember it
     PYTHON = auto()  #: a cell runs in this very stack: raise there
     TASK = auto()  #: a cell is a task of the event loop
+    CALLBACK = auto()  #: a callback of a widget runs in this very stack: raise there
 
 
 class Interrupts:
@@ -46,6 +47,7 @@ class Interrupts:
         self._task: asyncio.Task[Any] | None = None
         self._came_early = False
         self._is_held = False
+        self._is_for_callback = False  #: the next SIGINT
         #: The task was cancelled by an interrupt, not by the user's code.
         self.cancelled = False
         self.install()
@@ -82,11 +84,16 @@ class Interrupts:
         if self._mode is not _Mode.IDLE:
             yield  # beside a cell that waits: the interrupt is for that
             return
-        self._mode = _Mode.PYTHON
+        self.install()
+        self._mode = _Mode.CALLBACK
         try:
             yield
         finally:
             self._mode = _Mode.IDLE
+
+    def expect_for_callback(self) -> None:
+        """The SIGINT that comes now is not for a cell, should the callback have ended meanwhile."""
+        self._is_for_callback = True
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -104,7 +111,11 @@ class Interrupts:
     def _handle(self, signum: int, frame: types.FrameType | None) -> None:
         if self._is_held:
             return
-        if os.getpid() != self._pid or self._mode is _Mode.PYTHON:
+        if self._is_for_callback:
+            self._is_for_callback = False
+            if self._mode is not _Mode.CALLBACK:
+                return
+        if os.getpid() != self._pid or self._mode in (_Mode.PYTHON, _Mode.CALLBACK):
             raise KeyboardInterrupt
         task = self._task
         if self._mode is _Mode.BEGINNING:

@@ -37,6 +37,7 @@ from nbddp.wire.messages import (
     Free,
     InputReply,
     Inspect,
+    InterruptCallback,
     Look,
     PullValue,
     PushValue,
@@ -84,7 +85,7 @@ class RankServer:
         if launch.records is None:
             return None  # --plain
         memory = NodeMemory.attach(launch.records.take(), launch.pool.nproc_per_node)
-        found = Collectives(launch, memory, self._shell.cell_of)
+        found = Collectives(launch, memory, self._shell.cell_of, self._shell.callbacks)
         return found if found.install() else None
 
     def serve(self) -> None:
@@ -162,6 +163,8 @@ class RankServer:
                 self._loop.call_soon_threadsafe(self._begin, request, buffers)
             case Complete() | Inspect():
                 self._side.put(request)
+            case InterruptCallback():
+                self._shell.callbacks.interrupt()
             case CommToRank():
                 self._comms.receive(request, buffers)
             case Debug():

@@ -12,7 +12,6 @@ import types
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,7 @@ from traitlets import Type
 from traitlets.config import Config
 
 from nbddp.rank import capture, error_text, sources, stdio
+from nbddp.rank.callbacks import Callbacks
 from nbddp.rank.link import Link
 from nbddp.wire.messages import ClearOutput, Display, Result, RunId
 
@@ -155,8 +155,7 @@ class RankShell(InteractiveShell):
         self.last_error: ErrorInfo | None = None
         #: Of the front end's request; empty: no front end, or none that shows widgets.
         self.parent_id = ""
-        #: Whether what runs in this thread or task was called by a widget, and is no cell.
-        self.is_in_callback: ContextVar[bool] = ContextVar("nbddp_is_in_callback", default=False)
+        self.callbacks = Callbacks()
         #: Keeps interrupts away while a traceback is written; see `Interrupts.held`.
         self.hold_interrupts: Callable[[], AbstractContextManager[None]] = nullcontext
         #: Names that are always there, after ``%reset`` too.
@@ -226,14 +225,26 @@ class RankShell(InteractiveShell):
             lines = error_text.group_lines(error, (_OWN_FOLDER, _IPYTHON_FOLDER))
             self._showtraceback(type(error), error, lines)
             return
+        if self.callbacks.is_here:
+            # How the front end's message came to the user's code is no news.
+            error = error.with_traceback(self._from_cell_on(error.__traceback__))
+            filename, _, *more = options
+            super().showtraceback((type(error), error, error.__traceback__), filename, 0, *more)
+            return
         super().showtraceback(exc_tuple, *options)
+
+    def _from_cell_on(self, traceback: types.TracebackType | None) -> types.TracebackType | None:
+        first = traceback
+        while first is not None and not self.cell_of(first.tb_frame.f_code.co_filename):
+            first = first.tb_next
+        return first or traceback
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
         error = error_text.error_info(evalue, [str(line) for line in stb])
         captured = capture.current()
         if captured is not None:
             captured.error(error)
-        elif self.is_in_callback.get():
+        elif self.callbacks.is_here:
             print("\n".join(error.traceback), file=sys.stderr)  # noqa: T201 - no cell ends with it
         else:
             self.last_error = error

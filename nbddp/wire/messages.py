@@ -55,6 +55,7 @@ from nbddp.wire.requests import (
     InputReply,
     Inspect,
     Interrupt,
+    InterruptCallback,
     KillRanks,
     Look,
     Peek,
@@ -96,6 +97,7 @@ __all__ = [
     "Inspect",
     "Inspected",
     "Interrupt",
+    "InterruptCallback",
     "KillRanks",
     "Look",
     "Looked",
@@ -154,6 +156,7 @@ RankRequest: TypeAlias = (
     | Look
     | Free
     | Reform
+    | InterruptCallback
     | Complete
     | Inspect
     | CommToRank

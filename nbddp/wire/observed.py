@@ -139,6 +139,8 @@ AT_PROMPT: Final = "_wait_for_answer"
 #: Likewise, if debugpy has stopped it; a function of pydevd's.
 AT_BREAKPOINT: Final = "_do_wait_suspend"
 WAITS_FOR_USER: Final = {AT_PROMPT: "at a prompt", AT_BREAKPOINT: "at a breakpoint"}
+#: Name of the thread that runs a callback of a widget beside a cell.
+CALLBACK_THREAD: Final = "a widget's callback"
 #: What `pdb` raises when its user leaves it with ``q``.
 LEFT_DEBUGGER: Final = "BdbQuit"
 
@@ -159,8 +161,9 @@ class ThreadLook(_Part, frozen=True):
     handling: str = ""
 
 
-#: ``running``: the cell runs. ``idle``: no cell runs. ``reforming``: groups are made again.
-Activity: TypeAlias = Literal["running", "idle", "reforming"]
+#: ``running``: the cell runs. ``idle``: no cell runs. ``callback``: likewise, but a callback of a
+#: widget does. ``reforming``: groups are made again.
+Activity: TypeAlias = Literal["running", "idle", "callback", "reforming"]
 
 
 class RankLook(_Part, frozen=True):

@@ -175,6 +175,10 @@ class Reform(MessageBase, frozen=True):
     fresh: tuple[Rank, ...] = ()  #: ranks that have taken the place of others
 
 
+class InterruptCallback(MessageBase, frozen=True):
+    """Raise `KeyboardInterrupt` in the callback of a widget, if one runs. No answer."""
+
+
 class Complete(MessageBase, frozen=True):
     """Complete a name. Answered by `Completed`, by the side thread, also while a cell runs."""
 

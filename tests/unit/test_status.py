@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from nbddp.controller.history import RankView
-from nbddp.controller.report import Report
+from nbddp.controller.report import RankStatus, Report
 from nbddp.controller.states import Diagnosed, RankInfo
 from nbddp.notebook.colours import RANK_COLOURS
 from nbddp.notebook.status import MAX_ROWS, Row, Survey, fresh_notes, row
 from nbddp.wire.messages import Peeked
-from nbddp.wire.observed import AT_PROMPT, Operation, RankLook, ThreadLook, Wait
+from nbddp.wire.observed import AT_PROMPT, Operation, RankLook, Site, ThreadLook, Wait
 from nbddp.wire.ranks import RankSet
 from tests.support.traces import LINE, MS, Recorder
 
@@ -60,6 +60,15 @@ def row_of(
     )
     told = info or RankInfo(rank=0, node=0, pid=7, device="cpu")
     return row(told, found, is_running=is_running)
+
+
+def test_a_callback_of_a_widget_is_told_with_its_line_though_no_cell_runs():
+    found = msgspec.structs.replace(look(), activity="callback")
+    states: tuple[RankStatus, ...] = ("idle", "raised")
+    for state in states:
+        view = RankView(rank=0, state=state, look=found, error_site=Site(file="a.py", line=9))
+        seen = row_of(view, is_running=False)
+        assert (seen.state, seen.place) == ("in a widget's callback", str(LINE))
 
 
 def test_a_rank_that_waits_in_a_collective():

@@ -268,3 +268,5 @@ OF_INNER = (
     "_end_coalescing", "get_group_store", "split_group", "merge_remote_group",
     "_register_backend", "_set_default_backend",
 )  # fmt: skip
+#: Of these, what all members call.
+BY_ALL = ("_start_coalescing", "split_group", "merge_remote_group")

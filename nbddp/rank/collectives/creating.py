@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Any
 
 from nbddp.rank import torch_private
-from nbddp.rank.collectives import sockets
+from nbddp.rank.collectives import alone, sockets
 from nbddp.rank.collectives.group import TracedGroup, lost
 from nbddp.rank.collectives.recorder import GroupBook, Recorder, in_words
 from nbddp.rank.collectives.signatures import make
@@ -66,10 +66,11 @@ class Creator:
         store, ranks = arguments["store"], list(arguments["global_ranks_in_group"])
         size, group_rank = arguments["group_size"], arguments["group_rank"]
         is_member = isinstance(group_rank, int) and 0 <= group_rank < size
-        if not is_member or self.recorder.is_child or str(arguments["backend"]) in ("mpi", "fake"):
-            return original(**arguments)
         name = str(arguments["group_name"])
         ranks = ranks or list(range(size))
+        self._refuse_alone(name, ranks)
+        if not is_member or self.recorder.is_child or str(arguments["backend"]) in ("mpi", "fake"):
+            return original(**arguments)
         prefix = _pool_prefix(store)
         record = self._record_creation(name, ranks, prefix, arguments)
         try:
@@ -86,9 +87,7 @@ class Creator:
                     )
         except BaseException as error:
             self._complete(record, in_words(error))
-            if str(torch_private.group_count() - 1) == name:
-                # The next group must have the same name on all ranks, also on those not here.
-                torch_private.set_group_count(torch_private.group_count() - 1)
+            self._give_back(name)
             raise
         self._complete(record)
         if not hasattr(stock, "_device_types") or isinstance(stock, TracedGroup):
@@ -100,6 +99,22 @@ class Creator:
         group.fds = found
         torch_private.exchange_registered(stock, group, name)
         return group, stock_store
+
+    def _refuse_alone(self, name: str, ranks: list[int]) -> None:
+        world = torch_private.default_group()
+        if world is not None and _is_counted(name):
+            ranks = list(range(world.size()))  # those that are no members count it, too
+        try:
+            op = "init_process_group" if world is None else "new_group"
+            alone.refuse(self.recorder, op, ranks)
+        except BaseException:
+            self._give_back(name)
+            raise
+
+    def _give_back(self, name: str) -> None:
+        """The next group must have the same name on all ranks, also on those not here."""
+        if _is_counted(name):
+            torch_private.set_group_count(torch_private.group_count() - 1)
 
     def adopt_split(self, stock: Any) -> Any:
         """Put a traced group around one that ``split_group`` has made."""
@@ -307,6 +322,11 @@ class _Waiting:
 
     def __exit__(self, *_: object) -> None:
         self._writer.end_wait(self._slot)
+
+
+def _is_counted(name: str) -> bool:
+    """Whether torch has just given this name, by counting the groups of this process."""
+    return name == str(torch_private.group_count() - 1)
 
 
 def _note_timeout(group: Any, timeout: timedelta) -> None:

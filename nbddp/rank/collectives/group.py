@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from nbddp.errors import CollectiveFailedError
 from nbddp.rank import torch_private
-from nbddp.rank.collectives import at_once, calls, checking
+from nbddp.rank.collectives import alone, at_once, calls, checking
 from nbddp.rank.collectives.recorder import GroupBook, Recorder, in_words
 from nbddp.rank.collectives.signatures import Known
 from nbddp.rank.collectives.works import AnySourceWork, TracedWork
@@ -171,6 +171,7 @@ class TracedGroup(dist.ProcessGroup):
         if self.book.ended is not None:
             raise self.book.ended()
         known = calls.monitored_barrier(recorder)
+        alone.refuse(recorder, known.signature.op, self.book.info.ranks)
         milliseconds = 0 if timeout is None else int(timeout.total_seconds() * 1000)
         record = recorder.collective(self.book, known, timeout_ms=milliseconds)
         with Waiting(self, record):
@@ -243,9 +244,12 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
         except (TypeError, AttributeError, IndexError, ValueError):
             # Torch says what is wrong with the arguments. Others must not see them: a call that
             # is refused uses up no number, and theirs with this number may be the next one.
+            alone.refuse(recorder, method, book.info.ranks)
             work = inner(*args, **kwargs)
             known = calls.undescribed(recorder, method)
             return self._handle(work, recorder.collective(book, known))
+        if recorder.is_careful:
+            alone.refuse(recorder, known.signature.op, book.info.ranks)
         if recorder.check or kwargs or len(args) < 2 or getattr(args[-1], "asyncOp", True):
             digest = book.digest
             record = recorder.collective(book, known)
@@ -286,6 +290,8 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
         else:  # what Gloo does then ranges from waiting for ever to a segmentation fault
             raise ValueError(f"{method}: there is no rank {args[0]} in a group of {self._size}")
         known = calls.message(recorder, direction, tensors)
+        if recorder.is_careful:
+            alone.refuse(recorder, direction, book.info.ranks)
         record = recorder.message(book, known, direction, peer, int(args[-1]))
         try:
             work = inner(tensors, *args)
@@ -303,6 +309,8 @@ def _inner(name: str) -> Callable[..., Any]:
     """A method that only the inner group can answer."""
 
     def run(self: TracedGroup, *args: Any, **kwargs: Any) -> Any:
+        if name in calls.BY_ALL:
+            alone.refuse(self.recorder, name.strip("_"), self.book.info.ranks)
         return getattr(self.inner, name)(*args, **kwargs)
 
     run.__name__ = name

@@ -16,7 +16,14 @@ import torch
 from nbddp.rank import error_text, torch_private
 from nbddp.rank.collectives import joining
 from nbddp.rank.collectives.recorder import Recorder
-from nbddp.wire.observed import AT_BREAKPOINT, Activity, RankLook, ThreadLook, Wait
+from nbddp.wire.observed import (
+    AT_BREAKPOINT,
+    CALLBACK_THREAD,
+    Activity,
+    RankLook,
+    ThreadLook,
+    Wait,
+)
 
 #: Functions in which a thread waits for another thread of its own process: file, name. Such a
 #: thread issues nothing before that other one has given it something to do.
@@ -53,7 +60,7 @@ class Looking:
         return RankLook(
             rank=self._rank,
             pid=os.getpid(),
-            activity=self.activity,
+            activity=self._activity(),
             version=version,
             time_ns=time.monotonic_ns(),
             run_id=recorder.run_id,
@@ -65,14 +72,20 @@ class Looking:
             gpu_bytes=_gpu_bytes() if memory else 0,
         )
 
+    def _activity(self) -> Activity:
+        runs_callback = self.activity == "idle" and self._recorder.callbacks.thread != 0
+        return "callback" if runs_callback else self.activity
+
     def _threads(self, waits: dict[int, tuple[int, int]]) -> list[ThreadLook]:
         frames = sys._current_frames()
+        in_callback = self._recorder.callbacks.thread
         # Our own would hold itself, and with it those of all threads and what is in them.
         del frames[threading.get_ident()]
         threads = [
             (thread.ident, thread)
             for thread in threading.enumerate()
-            if thread.ident is not None and not thread.name.startswith(_OWN_THREADS)
+            if thread.ident is not None
+            and (not thread.name.startswith(_OWN_THREADS) or thread.ident == in_callback)
         ]
         ticks_now: dict[int, int] = {}
         own: dict[int, Wait | None] = {}
@@ -128,7 +141,7 @@ class Looking:
     ) -> ThreadLook:
         is_main = thread is threading.main_thread()
         return ThreadLook(
-            name=thread.name,
+            name=CALLBACK_THREAD if thread.name.startswith(_OWN_THREADS) else thread.name,
             is_main=is_main,
             wait=wait,
             is_dormant=not is_main

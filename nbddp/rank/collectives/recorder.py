@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from nbddp.rank.callbacks import Callbacks
 from nbddp.rank.collectives.board import Board
 from nbddp.rank.collectives.signatures import Known, Signatures
 from nbddp.rank.collectives.sites import Sites
@@ -93,7 +94,7 @@ class Recorder:
 
     def __init__(
         self, memory: NodeMemory, local_rank: int, rank: int, cell_of: Callable[[str], int],
-        machinery: tuple[str, ...], *, first_local: int = 0,
+        machinery: tuple[str, ...], *, callbacks: Callbacks, first_local: int = 0,
     ) -> None:  # fmt: skip
         self.writer = Writer(memory, local_rank)
         self._reader = memory.reader(local_rank)
@@ -107,7 +108,8 @@ class Recorder:
         self.mismatches: list[Mismatch] = []
         self.on_mismatch: OnMismatch = "raise"
         self.check = False  #: compare with members on other machines before each collective
-        self.is_careful = False  #: `check`, or this is a child
+        self.is_careful = True  #: `check`, or this is a child, or no cell runs
+        self.callbacks = callbacks
         self.run_id = ""
         self.run_offset = 0
         self._newest_before = 0  #: the newest record when the cell began
@@ -157,6 +159,7 @@ class Recorder:
         )
         self.run_id = ""
         self.run_offset = 0
+        self.is_careful = True
         self.writer.touch()
         return marks
 

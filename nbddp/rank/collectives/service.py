@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from nbddp.errors import CollectiveAbortedError
+from nbddp.rank.callbacks import Callbacks
 from nbddp.rank.collectives import syncing
 from nbddp.rank.collectives.creating import Creator
 from nbddp.rank.collectives.freeing import Freeing
@@ -24,14 +25,20 @@ from nbddp.wire.messages import Execute, Free, Freed, Look, Looked, Reform
 from nbddp.wire.observed import GroupMark, Mismatch
 from nbddp.wire.records import NodeMemory
 
-_MACHINERY = ("torch", "IPython", "ipykernel", "functorch", "debugpy")
+_MACHINERY = (
+    "torch", "IPython", "ipykernel", "functorch", "debugpy", "ipywidgets", "traitlets", "comm",
+)  # fmt: skip
 
 
 class Collectives:
     """Traces, frees and re-forms the process groups of this rank."""
 
     def __init__(
-        self, launch: RankLaunch, memory: NodeMemory, cell_of: Callable[[str], int]
+        self,
+        launch: RankLaunch,
+        memory: NodeMemory,
+        cell_of: Callable[[str], int],
+        callbacks: Callbacks,
     ) -> None:
         packages = Path(torch.__file__).parents[1]
         self.recorder = Recorder(
@@ -41,6 +48,7 @@ class Collectives:
             cell_of,
             tuple(f"{packages / name}{os.sep}" for name in _MACHINERY),
             first_local=launch.rank - launch.local_rank,
+            callbacks=callbacks,
         )
         self.creator = Creator(self.recorder)
         self._looking = Looking(self.recorder, launch.rank)

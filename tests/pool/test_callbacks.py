@@ -1,0 +1,132 @@
+"""Callbacks of widgets: they run on one rank, between cells or beside one."""
+
+import pytest
+
+from nbddp.controller.pool import Pool
+from nbddp.wire.messages import Output
+from tests.support.polling import poll_until
+from tests.support.views import begin_cell, run_cell
+
+LIMIT_S = 30.0
+HEALTHY = "x = torch.ones(1)\ndist.all_reduce(x)\nprint(int(x))"
+
+
+class Slider:
+    """A slider on each rank, whose observer runs ``body``."""
+
+    def __init__(self, pool: Pool, body: str, before: str = "") -> None:
+        self._pool = pool
+        lines = "".join(f"    {line}\n" for line in body.splitlines())
+        run_cell(
+            pool,
+            f"import ipywidgets, time\n{before}\ndef changed(change):\n{lines}"
+            "slider = ipywidgets.IntSlider()\nslider.observe(changed, 'value')",
+        )
+        self._ids = pool.pull("slider.comm.comm_id")
+        self._values = iter(range(1, 100))
+        self.printed: list[Output] = []
+        pool.listeners.background = lambda event: (
+            self.printed.append(event) if isinstance(event, Output) else None
+        )
+
+    def move(self, rank: int) -> None:
+        data = {"method": "update", "state": {"value": next(self._values)}, "buffer_paths": []}
+        content = {"comm_id": self._ids[rank], "data": data}
+        self._pool.talk.send_comm(rank, "comm_msg", content, {}, [])
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.printed)
+
+    def wait_text(self, text: str) -> None:
+        def is_there() -> bool:
+            assert text in self.text, self.text
+            return True
+
+        poll_until(is_there, LIMIT_S)
+
+
+CALLS = {
+    "all_reduce": "dist.all_reduce(x)",
+    "broadcast": "dist.broadcast(x, 0)",
+    "all_gather": "dist.all_gather_object([None, None], 1)",
+    "all_gather_into_tensor": "dist.all_gather_into_tensor(torch.ones(2), x)",
+    "barrier": "dist.barrier()",
+    "monitored_barrier": "dist.monitored_barrier()",
+    "send": "dist.send(x, 0)",
+    "recv": "dist.recv(x, 0)",
+    "new_group": "dist.new_group([0, 1])",
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_collective_that_only_one_rank_would_call_is_refused(pool: Pool, call: str):
+    run_cell(pool, "before = dist.new_group([0, 1]).group_name\ndist.barrier()\nx = torch.ones(1)")
+    slider = Slider(pool, f"print('begins')\n{CALLS[call]}\nprint('goes on')")
+    slider.move(1)
+    slider.wait_text(f"rank 1 called {call} in a widget's callback, while no cell runs")
+    assert "goes on" not in slider.text
+    assert "touched: rank 0 would never make this call\n" in slider.text
+    # Nothing counts: numbers of collectives and names of groups are as before.
+    assert run_cell(pool, HEALTHY).texts() == {0: "2\n", 1: "2\n"}
+    name = "group = dist.new_group([0, 1])\ndist.barrier(group)\nprint(group.group_name)"
+    first, second = run_cell(pool, name).texts().values()
+    assert first == second
+
+
+def test_a_call_among_one_rank_is_allowed(pool: Pool):
+    run_cell(pool, "alone = [dist.new_group([0]), dist.new_group([1])][rank]\nx = torch.ones(1)")
+    slider = Slider(
+        pool,
+        "dist.all_reduce(x, group=alone)\n"
+        "dist.new_group([rank], use_local_synchronization=True)\nprint('done')",
+    )
+    slider.move(1)
+    slider.wait_text("done")
+    assert run_cell(pool, HEALTHY).texts() == {0: "2\n", 1: "2\n"}
+
+
+def test_a_new_group_is_refused_also_where_the_rank_is_no_member(pool: Pool):
+    slider = Slider(pool, "dist.new_group([0])")
+    slider.move(1)
+    slider.wait_text("rank 1 called new_group in a widget's callback, while no cell runs")
+    name = "group = dist.new_group([0, 1])\ndist.barrier(group)\nprint(group.group_name)"
+    first, second = run_cell(pool, name).texts().values()
+    assert first == second
+
+
+WAYS_TO_HANG = {
+    "loop": "while True: time.sleep(0.01)",
+    "store": "dist.distributed_c10d._get_default_store().get('what nobody sets')",
+    "sleep": "time.sleep(600)",
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_HANG)
+def test_a_callback_that_hangs_is_seen_and_interrupted(pool: Pool, way: str):
+    slider = Slider(pool, f"print('begins')\n{WAYS_TO_HANG[way]}")
+    slider.move(1)
+    slider.wait_text("begins")
+    assert pool.in_callback() == pool.rank_set([1])
+    main = next(each for each in pool.survey().looks[1].threads if each.is_main)
+    assert main.stack[0].function == "changed"
+    assert pool.interrupt() == pool.rank_set([1])
+    slider.wait_text("KeyboardInterrupt")
+    poll_until(lambda: not pool.in_callback(), LIMIT_S)
+    assert run_cell(pool, HEALTHY).texts() == {0: "2\n", 1: "2\n"}
+
+
+def test_a_callback_that_outlives_its_cell_is_interrupted_too(pool: Pool):
+    body = "seen.append(1)\nprint('begins', len(seen))\nwhile len(seen) == 1: time.sleep(0.01)"
+    slider = Slider(pool, body, before="seen = []")
+    cell = begin_cell(pool, "print('runs')\nwhile not slider.value: time.sleep(0.01)", ranks=[1])
+    poll_until(lambda: cell.view.text(1), LIMIT_S)
+    slider.move(1)
+    cell.join()
+    assert pool.in_callback() == pool.rank_set([1])
+    assert pool.interrupt() == pool.rank_set([1])
+    slider.wait_text("KeyboardInterrupt")
+    poll_until(lambda: not pool.in_callback(), LIMIT_S)
+    slider.move(1)
+    slider.wait_text("begins 2")
+    assert run_cell(pool, HEALTHY).texts() == {0: "2\n", 1: "2\n"}
