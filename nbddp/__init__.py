@@ -105,23 +105,13 @@ def sync(*objects: Any, src: int | None = None, group: Any = None) -> None:
 
 def load_ipython_extension(shell: "InteractiveShell") -> None:
     """``%load_ext nbddp``: register ``%ddp``, ``%%ddp`` and ``%%local``."""
-    from nbddp.notebook import auto, completion
-    from nbddp.notebook.magics import DdpMagics
+    from nbddp.notebook import extension
 
-    shell.register_magics(DdpMagics)
-    auto.install(shell)
-    completion.install(shell)
+    extension.load(shell)
 
 
 def unload_ipython_extension(shell: "InteractiveShell") -> None:
-    """``%unload_ext nbddp``: stop the pool and forget the magics."""
-    from nbddp.notebook import auto, completion, session
+    """``%unload_ext nbddp``: stop the pool, forget the magics; ``%reload_ext`` keeps the pool."""
+    from nbddp.notebook import extension
 
-    auto.uninstall(shell)
-    completion.uninstall(shell)
-    living = session.current_pool()
-    if living is not None:
-        living.stop()
-        print(f"stopped: {living.world_size} ranks, and their variables")  # noqa: T201 - for the reader
-    for magics in (shell.magics_manager.magics["line"], shell.magics_manager.magics["cell"]):
-        magics.pop("ddp", None)
+    extension.unload(shell)

@@ -154,7 +154,7 @@ class AutoMode:
         Args:
             text: with a line end that IPython may have added.
         """
-        if self.options is None or _runs_in_cell(sys._getframe(1)):
+        if self.options is None or runs_in_cell(sys._getframe(1)):
             return None
         kernel = getattr(self._shell, "kernel", None)
         if kernel is None:
@@ -269,7 +269,7 @@ def _magic(node: ast.AST) -> _Magic | None:
             return None
 
 
-def _runs_in_cell(frame: types.FrameType | None) -> bool:
+def runs_in_cell(frame: types.FrameType | None) -> bool:
     """Whether code of a cell has called this, directly or not."""
     code = InteractiveShell.run_code.__code__
     while frame is not None:

@@ -195,3 +195,27 @@ def test_a_pool_without_options_is_like_the_last_one(own_kernel: Kernel):
 
 def test_an_interrupt_has_nothing_to_do_without_a_cell(own_kernel: Kernel):
     assert own_kernel.ok("%ddp interrupt").stdout == "no cell is running\n"
+
+
+def test_a_reload_keeps_the_pool_and_leaves_nothing_in_the_end(own_kernel: Kernel, folder: Path):
+    own_kernel.ok("%%ddp\nkept = rank + 40")
+    own_kernel.ok("%ddp auto on -r 1")
+    below = own_kernel.process.children(recursive=True)
+    assert own_kernel.ok("%reload_ext nbddp").messages == []
+    assert own_kernel.ok("%%ddp\nprint(kept)").lines == ["[0]   40", "[1]   41"]
+    assert "as below %%ddp -r 1" in own_kernel.ok("%ddp auto").text
+    assert all(process.is_running() for process in below)
+    # Also in one cell with others, and again.
+    own_kernel.ok("%%local\n%reload_ext nbddp\n%reload_ext nbddp\n%load_ext nbddp")
+    assert own_kernel.ok("%%ddp\nprint(kept)").lines == ["[0]   40", "[1]   41"]
+    own_kernel.shutdown()
+    _check_gone(below, folder)
+
+
+def test_an_unload_stops_the_pool(own_kernel: Kernel, folder: Path):
+    below = own_kernel.process.children(recursive=True)
+    assert own_kernel.ok("%unload_ext nbddp").lines == ["stopped: 2 ranks, and their variables"]
+    _check_gone(below, folder)
+    assert "magic function `%ddp` not found" in own_kernel.run("%ddp status").text
+    own_kernel.ok("%load_ext nbddp")
+    assert "no pool is running" in own_kernel.run("%ddp status").error
