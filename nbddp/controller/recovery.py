@@ -15,10 +15,11 @@ from dataclasses import replace
 from nbddp.controller.asking import Questions
 from nbddp.controller.case import Case
 from nbddp.controller.damage import damage_of, with_recovery
-from nbddp.controller.ends import describe_exit, idle_exits
+from nbddp.controller.ends import describe_exit
 from nbddp.controller.lifecycle import PoolMachine
 from nbddp.controller.looking import Diagnose, Eyes, Views
 from nbddp.controller.mending import Mending
+from nbddp.controller.replacing import TOO_OFTEN, Replacing
 from nbddp.controller.restarting import Restarts
 from nbddp.controller.states import (
     NO_RANKS,
@@ -59,9 +60,6 @@ from nbddp.wire.messages import (
 )
 from nbddp.wire.ranks import Rank, RankSet
 
-#: Ranks that exit between cells are replaced so often; then something is wrong with the machine.
-MAX_IDLE_MENDS = 3
-
 
 class RecoveryMachine:
     """State of a pool and of its recovery. One owner: the hub thread.
@@ -80,15 +78,13 @@ class RecoveryMachine:
         self._eyes = Eyes(pool, self._questions, settings, diagnose)
         self._mending = Mending(pool, self._questions, settings, self._mended)
         self._restarts = Restarts(pool, settings)
+        self._replacing = Replacing(pool, self._restarts, lambda: self.config)
         self._case: Case | None = None
         self._held: RunOutcome | None = None  #: of a cell that has ended, until the pool is whole
         self._is_due = False  #: a mend is to begin as soon as nothing is in its way
         self._forms_all = False  #: in that mend
         self._is_ending = False
         self._fresh: set[Rank] = set()  #: since the cell ended
-        self._given_up: set[Rank] = set()  #: ranks that could not be replaced
-        self._exits: dict[Rank, str] = {}  #: between cells, for the user
-        self._idle_mends = 0
 
     # --- questions -----------------------------------------------------------------------------
 
@@ -199,7 +195,7 @@ class RecoveryMachine:
         run = self.pool.run
         if run is None:
             return
-        self._idle_mends = 0
+        self._replacing.begin_cell()
         self._eyes.run_id, self._eyes.results = run.run_id, run.results
         if not self.pool.spec.plain:
             self._case = Case(
@@ -279,7 +275,7 @@ class RecoveryMachine:
             told += case.freeing.let_go(outcome.ranks("unfinished"))
         damage = damage_of(outcome, case.freeing)
         self._mending.broken |= damage.broken
-        is_broken = damage.is_any or bool(self._dead()) or self._restarts.is_killing
+        is_broken = damage.is_any or bool(self._replacing.dead()) or self._restarts.is_killing
         # All ranks have seen a mismatch at once, and left before anybody was looked at.
         is_untold = outcome.report is None and bool(raised_mismatches(outcome))
         if not (is_broken or is_untold or damage.is_silent):
@@ -317,9 +313,9 @@ class RecoveryMachine:
         if self.pool.spec.plain:
             return actions
         if self._mending.is_active:
-            respawn = was_killed or self._is_replaced(rank)
+            respawn = was_killed or self._replacing.is_replaced(rank)
             if self._held is None and respawn and not was_killed:
-                self._exits.setdefault(rank, how)
+                self._replacing.note_exit(rank, how)
             return actions + self._mending.rank_exited(rank, how, now, respawn=respawn)
         if self.pool.phase is not Phase.UP or self._is_ending:
             return actions
@@ -327,35 +323,19 @@ class RecoveryMachine:
         if run is not None:
             if self._case is not None and run_id == run.run_id:
                 actions += self._case.rank_exited(exited, now)
-        elif self._case is None and (was_killed or rank in self._dead()):
+        elif self._case is None and (was_killed or rank in self._replacing.dead()):
             self._is_due = True
             if self._held is None and not was_killed:
-                self._exits[rank] = how
+                self._replacing.note_exit(rank, how)
                 actions += self._count_idle_exits()
         return actions
 
     def _count_idle_exits(self) -> list[Action]:
-        self._idle_mends += 1
-        if self._idle_mends <= MAX_IDLE_MENDS:
+        if not self._replacing.is_too_often():
             return []
         self._is_due = False
-        self._given_up |= set(self._dead())
-        self._mending.failure = "ranks exit again and again between cells"
-        return self._told_exits(NO_RANKS, self._mending.failure)
-
-    def _is_replaced(self, rank: Rank) -> bool:
-        """Whether a fresh process takes the place of this rank when it has exited."""
-        if rank in self._restarts.wanted:
-            return True
-        return self.config.on_death == "respawn" and rank not in self._given_up
-
-    def _dead(self) -> RankSet:
-        """Ranks whose place is to be taken."""
-        return RankSet.of(
-            rank
-            for rank in self.pool.in_state(RankState.EXITED)
-            if self._is_replaced(rank) and self.pool.ranks[rank].node not in self.pool.lost_agents
-        )
+        self._mending.failure = TOO_OFTEN
+        return self._replacing.told(NO_RANKS, TOO_OFTEN)
 
     # --- mending -------------------------------------------------------------------------------
 
@@ -363,7 +343,7 @@ class RecoveryMachine:
         self._is_due = False
         forms_all, self._forms_all = self._forms_all, False
         settle = self._held is None  # ranks that exit between cells may exit together
-        return self._mending.start(self._dead(), now, settle=settle, forms_all=forms_all)
+        return self._mending.start(self._replacing.dead(), now, settle=settle, forms_all=forms_all)
 
     def _mended(self, failure: str, fresh: RankSet, now: float) -> list[Action]:
         self._fresh |= set(fresh)
@@ -372,20 +352,12 @@ class RecoveryMachine:
         self._is_due = False
         all_fresh = RankSet.of(self._fresh)
         self._fresh.clear()
-        if failure:
-            late = self.pool.in_state(RankState.STARTING)
-            self._given_up |= {*self._dead(), *late}
-        else:
-            self._given_up &= set(self.pool.in_state(RankState.EXITED))
+        self._replacing.mended(failure)
         actions = self._restarts.mended(all_fresh, failure)
         if self._held is not None:
             self._held = replace(self._held, fresh=all_fresh, mend_failure=failure)
             actions += self._release()
-        return actions + self._told_exits(all_fresh, failure)
-
-    def _told_exits(self, fresh: RankSet, failure: str) -> list[Action]:
-        exits, self._exits = self._exits, {}
-        return [*idle_exits(exits, RankSet.of(self.pool.ranks) - fresh, failure)]
+        return actions + self._replacing.told(all_fresh, failure)
 
     def _release(self) -> list[Action]:
         """The cell has ended for its user."""
@@ -395,8 +367,7 @@ class RecoveryMachine:
     def _forget(self, ended_by: str) -> list[Action]:
         """All ranks end: nothing is left to be mended."""
         self._mending.cancel()
-        self._given_up.clear()
-        self._exits.clear()
+        self._replacing.forget()
         self._is_due = False
         self._fresh.clear()
         return [*self._release(), *self._restarts.cancel(f"the pool was ended by {ended_by}")]
@@ -406,5 +377,5 @@ class RecoveryMachine:
     def _restart_ranks(self, requested: RestartRanksRequested, now: float) -> list[Action]:
         actions = self._restarts.start(requested, now)
         # Without a process to end: those that could not be replaced before.
-        self._is_due = self._is_due or (bool(self._dead()) and self.pool.run is None)
+        self._is_due = self._is_due or (bool(self._replacing.dead()) and self.pool.run is None)
         return actions
