@@ -25,7 +25,7 @@ Raised on ranks, in the user's own line:
 | `CollectiveAbortedError` | nbddp ended the operation in which this rank was blocked |
 | `CollectiveFailedError` | the connection to another member of the group was lost |
 | `CollectiveMismatchError` | the operation does not match that of another rank; nothing was sent |
-| `CollectiveRefusedError` | a callback of a widget, which one rank runs, called it; nothing was sent |
+| `CollectiveRefusedError` | a widget's callback, which one rank runs, called it; nothing was sent |
 
 Runs in: every process. Pure.
 """
