@@ -95,9 +95,10 @@ def lab_book(open_book: Callable[..., Book]) -> Iterator[Book]:
     book.close()
 
 
-@pytest.fixture(scope="package")
-def own_book(open_book: Callable[..., Book]) -> Iterator[Book]:
-    """A notebook in JupyterLab whose kernel is ours, with two ranks."""
-    book = open_book("own-kernel.ipynb", kernel="nbddp-2")
+@pytest.fixture(scope="package", params=["lab", "notebooks"])
+def own_book(request: pytest.FixtureRequest, open_book: Callable[..., Book]) -> Iterator[Book]:
+    """A notebook whose kernel is ours, with two ranks, in each of the two applications."""
+    app: App = request.param
+    book = open_book(f"own-in-{app}.ipynb", app, "nbddp-2")
     yield book
     book.close()

@@ -1,4 +1,4 @@
-"""The kernel whose cells all run on the ranks, in JupyterLab, with its debugger."""
+"""The kernel whose cells all run on the ranks, in JupyterLab and Notebook 7, with its debugger."""
 
 from tests.support.browser import Book
 from tests.support.polling import poll_until
@@ -20,10 +20,29 @@ def test_tab_completes_by_the_names_of_a_rank(own_book: Book):
     poll_until(lambda: cell.source == "only.inhabitant")
 
 
+def test_the_stop_button_ends_a_cell_and_keeps_the_variables(own_book: Book):
+    own_book.run("kept = 40 + rank")
+    cell = own_book.start("import time\n\nprint('begun')\nwhile True:\n    time.sleep(0.01)")
+    cell.wait_text("[0-1] begun")
+    own_book.press_stop()
+    assert "KeyboardInterrupt" in cell.wait_done().text
+    assert own_book.run("print(kept)").text == "[0]   40\n[1]   41\n"
+
+
+def test_after_a_restart_the_ranks_are_new(own_book: Book):
+    own_book.run("kept = rank")
+    own_book.press_restart()
+    cell = own_book.run("print('kept' in globals())\nprint('rank', rank)")
+    assert cell.text == "[0-1] False\n[0]   rank 0\n[1]   rank 1\n"
+
+
 def test_the_debugger_stops_a_rank_shows_its_variables_and_goes_on(own_book: Book):
     page = own_book.page
     cell = own_book.add(CELL)
     page.locator(".jp-DebuggerBugButton").click()
+    if own_book.app == "notebooks":  # View, Right Sidebar, Show Debugger
+        panel = {"side": "right", "title": "Debugger", "id": "jp-debugger-sidebar"}
+        own_book.command("application:toggle-panel", **panel)
     page.locator(".jp-DebuggerSidebar").wait_for()
     cell.node.locator(".cm-breakpoint-gutter .cm-gutterElement").nth(3).click()
     page.locator(".jp-DebuggerBreakpoints-body .jp-DebuggerBreakpoint").first.wait_for()

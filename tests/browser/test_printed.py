@@ -24,7 +24,13 @@ for step in range(5):
 _DEADLOCK = "%%ddp\nif rank == 0:\n    dist.all_reduce(torch.ones(200_000), op=dist.ReduceOp.SUM)"
 _MODEL = "%%ddp\ntorch.manual_seed(rank)\nmodel = torch.nn.Linear(2, 2)"
 _SHOWN = "%%ddp\nnbddp.show(model.weight)"
-_LOOKS = ("%ddp trace --last 4", "%ddp timeline", "%ddp status", "%ddp vars model", "%ddp diff model")
+_LOOKS = (
+    "%ddp trace --last 4",
+    "%ddp timeline",
+    "%ddp status",
+    "%ddp vars model",
+    "%ddp diff model",
+)
 
 
 def test_on_paper_nothing_is_cut_off(lab_book: Book, browser: "Browser"):

@@ -1,4 +1,4 @@
-"""What is drawn for a reader, in JupyterLab and without trust."""
+"""What is drawn for a reader, in JupyterLab and Notebook 7, and without trust."""
 
 from collections.abc import Callable
 
@@ -17,19 +17,19 @@ def has_pictures(cell: BookCell) -> bool:
 
 
 def test_pictures_and_tables_are_seen_with_and_without_trust(
-    lab_book: Book, open_book: Callable[..., Book]
+    any_book: Book, open_book: Callable[..., Book]
 ):
-    lab_book.run("%%ddp\ntorch.manual_seed(rank)\nmodel = torch.nn.Linear(2, 2)")
-    shown = lab_book.run(SHOW)
-    drawn = lab_book.run("%ddp timeline")
-    tables = [lab_book.run("%ddp vars t"), lab_book.run("%ddp diff model")]
+    any_book.run("%%ddp\ntorch.manual_seed(rank)\nmodel = torch.nn.Linear(2, 2)")
+    shown = any_book.run(SHOW)
+    drawn = any_book.run("%ddp timeline")
+    tables = [any_book.run("%ddp vars t"), any_book.run("%ddp diff model")]
     assert has_pictures(shown)
     assert has_pictures(drawn)
     assert "all_reduce" in drawn.text
     assert "float32" in tables[0].text
     assert "differ" in tables[1].text
 
-    book = open_book(strangers_copy(lab_book, "views.ipynb"))
+    book = open_book(strangers_copy(any_book, f"views-{any_book.app}.ipynb"), any_book.app)
     copies = {cell.id: cell for cell in book.cells()}
     for cell in (shown, drawn, *tables):
         assert not copies[cell.id].is_trusted
@@ -39,8 +39,8 @@ def test_pictures_and_tables_are_seen_with_and_without_trust(
     book.close()
 
 
-def test_long_output_is_folded_and_opens_with_a_click(lab_book: Book):
-    cell = lab_book.run("%%ddp\nfor n in range(3000):\n    print('line', rank, n)")
+def test_long_output_is_folded_and_opens_with_a_click(any_book: Book):
+    cell = any_book.run("%%ddp\nfor n in range(3000):\n    print('line', rank, n)")
     assert "line 0 1500" not in cell.text
     folded = cell.output.locator("details")
     assert folded.count() >= 1

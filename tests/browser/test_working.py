@@ -63,23 +63,23 @@ def test_in_auto_mode_every_cell_runs_on_the_ranks(any_book: Book):
 
 
 def test_the_live_panel_changes_and_stays_as_a_table(
-    lab_book: Book, open_book: Callable[..., Book], tmp_path: Path
+    any_book: Book, open_book: Callable[..., Book], tmp_path: Path
 ):
     gate = tmp_path / "gate"
-    panel = lab_book.run("%ddp status --live")
+    panel = any_book.run("%ddp status --live")
     panel.wait_text("idle")
-    running = lab_book.start(UNTIL.format(how="", path=str(gate)))
+    running = any_book.start(UNTIL.format(how="", path=str(gate)))
     try:
         panel.wait_text("runs")
     finally:
         gate.touch()
     running.wait_done()
     poll_until(lambda: "runs" not in panel.text and "idle" in panel.text)
-    lab_book.run("%ddp status --live off")
+    any_book.run("%ddp status --live off")
     poll_until(lambda: "live" not in panel.text)
     assert [sorted(each["data"]) for each in panel.outputs] == [["text/html", "text/plain"]]
 
-    book = open_book(strangers_copy(lab_book, "panel.ipynb"))
+    book = open_book(strangers_copy(any_book, f"panel-{any_book.app}.ipynb"), any_book.app)
     copy = next(cell for cell in book.cells() if cell.id == panel.id)
     assert not copy.is_trusted
     assert copy.text == panel.text

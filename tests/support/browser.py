@@ -323,6 +323,20 @@ class Book:
         """The stop button of the tool bar."""
         self.page.locator('[data-command="notebook:interrupt-kernel"]').first.click()
 
+    def press_restart(self) -> None:
+        """The restart button of the tool bar, confirmed; until the kernel has come back."""
+        self.page.evaluate(
+            f"() => {{ const session = {_PANEL}.sessionContext;"
+            "window.restarted = false;"
+            "const note = (_, status) => { if (status === 'restarting' ||"
+            " status === 'autorestarting') window.restarted = true; };"
+            "session.statusChanged.connect(note); }"
+        )
+        self.page.locator('[data-command="notebook:restart-kernel"]').first.click()
+        self.page.locator(".jp-Dialog .jp-mod-accept").click()
+        self.wait("() => window.restarted", None, "a restart")
+        self.wait(_READY, None, "the new kernel")
+
     def answer(self, text: str) -> str:
         """Fill in the field of a question; gives its prompt."""
         field = self.page.locator(
