@@ -7,7 +7,7 @@ import cmath
 import math
 import struct
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 
@@ -26,6 +26,8 @@ _CODES = {
     "uint8": "B",
     "bool": "?",
 }
+#: Characters of a text that are shown around the first that differs.
+_BEFORE, _AFTER = 12, 16
 _SIZES = {"bfloat16": 2, "complex64": 8, "complex128": 16, "complex32": 4}
 
 
@@ -61,6 +63,37 @@ def compare(
         return found
     max_abs = math.nan if any(map(math.isnan, largest)) else max(largest)
     return BlockDifference(found.element, found.values, max_abs)
+
+
+def compare_texts(
+    block_bytes: int,
+    lengths: tuple[int, int],
+    first: Mapping[int, bytes],
+    second: Mapping[int, bytes],
+    show: Callable[[str], str] = repr,
+) -> BlockDifference:
+    """The same for two texts, of so many characters, in UTF-32."""
+    for number in sorted(first.keys() & second.keys()):
+        one, other = first[number], second[number]
+        index = _first_difference(one, other, 4)
+        if index is None:
+            index = min(len(one), len(other)) // 4
+        if len(one) == len(other) == index * 4:
+            continue
+        begin = number * block_bytes // 4
+        pair = (
+            _excerpt(one, index, begin, lengths[0], show),
+            _excerpt(other, index, begin, lengths[1], show),
+        )
+        return BlockDifference(begin + index, pair)
+    return BlockDifference(min(lengths))
+
+
+def _excerpt(block: bytes, index: int, begin: int, length: int, show: Callable[[str], str]) -> str:
+    """A few characters around a place; ``block`` begins at ``begin`` in its text."""
+    first, last = max(0, index - _BEFORE), index + _AFTER
+    text = block[first * 4 : last * 4].decode("utf-32-le", "replace")
+    return f"{'…' * (begin + first > 0)}{show(text)}{'…' * (begin + last < length)}"
 
 
 def numbers(dtype: str, content: bytes) -> Sequence[complex]:

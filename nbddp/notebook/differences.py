@@ -6,12 +6,12 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nbddp.controller.differences import Detail, Difference, LeafDifference
+from nbddp.controller.unequal import Detail, Difference, LeafDifference
 from nbddp.notebook.tables import Cell, Column, Table, escape, name_ranks, shorten, size, words
 from nbddp.wire.ranks import RankSet
 
-#: Places that are shown; the others are counted.
-_MAX_ROWS = 12
+#: Places that are shown; the others are counted. Of gradients at least so many.
+_MAX_ROWS, _MIN_GRADIENTS = 12, 4
 _MAX_GROUPS = 4
 _MAX_HAVE = 40
 
@@ -34,6 +34,27 @@ def bundle(found: Difference) -> dict[str, str]:
 
 def verdict(found: Difference) -> str:
     """``ranks 0,2-3 agree; rank 1 differs``."""
+    said = _said(found)
+    gradients = found.gradients
+    if gradients is None or gradients.is_equal:
+        return said
+    if found.is_equal:
+        said = f"{_noun(found)} {said}"
+    return f"{said}; gradients differ: {_groups(gradients)}"
+
+
+def _noun(found: Difference) -> str:
+    return "values" if found.n_values else "weights"
+
+
+def _groups(found: Difference) -> str:
+    """``ranks 0-1 | 2-3``."""
+    shown = [str(group) for group in found.groups[:_MAX_GROUPS]]
+    more = "…" if len(found.groups) > _MAX_GROUPS else ""
+    return f"ranks {' | '.join([*shown, *([more] if more else [])])}"
+
+
+def _said(found: Difference) -> str:
     if found.is_equal:
         if len(found.ranks) == 1:
             return f"nothing to compare with: it was looked at on {found.ranks.describe()} only"
@@ -44,7 +65,13 @@ def verdict(found: Difference) -> str:
         groups = tuple(group for group in found.groups if not set(group) & set(without))
         inner = replace(found, ranks=with_value, groups=groups, errors={})
         where = f"only on {with_value.describe()}"
-        return where if len(with_value) == 1 else f"{where}: {verdict(inner)}"
+        return where if len(with_value) == 1 else f"{where}: {_said(inner)}"
+    if all(each.kind != "value" for each in found.differences):
+        return "; ".join([f"{_noun(found)} equal", *_outline(found)])
+    return _who_agrees(found)
+
+
+def _who_agrees(found: Difference) -> str:
     first, *others = found.groups
     if len(first) == 1:
         if len(found.ranks) == 2:
@@ -63,12 +90,24 @@ def verdict(found: Difference) -> str:
     return "; ".join(said)
 
 
+def _outline(found: Difference) -> list[str]:
+    """``type differs: list / tuple``, ``mode differs: ranks 0 | 1``."""
+    said = []
+    types = [each for each in found.differences if each.kind == "type"]
+    if types:
+        names = dict.fromkeys(has for _, has in types[0].groups)
+        said.append(f"type differs: {' / '.join(list(names)[:_MAX_GROUPS])}")
+    if len(types) < len(found.differences):
+        said.append(f"train or eval mode differs: {_groups(found)}")
+    return said
+
+
 def _list(ranks: Sequence[int]) -> str:
     return ",".join(map(str, ranks[:8])) + (",…" if len(ranks) > 8 else "")
 
 
 def _table(found: Difference) -> Table | None:
-    shown = found.differences[:_MAX_ROWS]
+    shown = _shown(found)
     if not shown:
         return None
     columns = [
@@ -85,6 +124,13 @@ def _table(found: Difference) -> Table | None:
         [column for column, is_used in zip(columns, used, strict=True) if is_used],
         [[cell for cell, is_used in zip(row, used, strict=True) if is_used] for row in rows],
     )
+
+
+def _shown(found: Difference) -> list[LeafDifference]:
+    shown = list(found.differences[:_MAX_ROWS])
+    if found.gradients is not None:
+        shown += found.gradients.differences[: max(_MIN_GRADIENTS, _MAX_ROWS - len(shown))]
+    return shown
 
 
 def _rows(expression: str, difference: LeafDifference) -> list[list[Cell]]:
@@ -145,22 +191,22 @@ def _max_abs(detail: Detail) -> str:
 
 def _notes(found: Difference) -> list[str]:
     notes = []
+    gradients = found.gradients
+    n_gradients = 0 if gradients is None or _has_none(gradients) else gradients.n_tensors
     total = [
         f"{count} {word}{'' if count == 1 else 's'}"
         for count, word in (
             (found.n_tensors, "tensor"),
+            (n_gradients, "gradient"),
             (found.n_values, "other value" if found.n_tensors else "value"),
         )
         if count
     ]
     if total:
-        seen = f"{words(total)} on each rank" + (f", {size(found.nbytes)}" * bool(found.nbytes))
-        places = len({each.path for each in found.differences})
-        if places > _MAX_ROWS:
-            seen += f"; they differ in {places} places, of which the first {_MAX_ROWS} are shown"
-        elif places and found.n_tensors + found.n_values > 1:
-            seen += f"; they differ in {places} {'place' if places == 1 else 'places'}"
-        notes.append(seen)
+        nbytes = found.nbytes + (0 if gradients is None else gradients.nbytes)
+        notes.append(
+            f"{words(total)} on each rank{f', {size(nbytes)}' * bool(nbytes)}{_places(found)}"
+        )
     for text, count in found.sharding.items():
         which = "tensor is" if count == 1 else "tensors are"
         notes.append(f"{count} {which} sharded, {text}: only equal shards are compared")
@@ -172,6 +218,25 @@ def _notes(found: Difference) -> list[str]:
         notes.append(f"cannot be compared, it holds no memory of its own: {first}{more}")
     if found.is_cut:
         notes.append("there are more, which were not looked at")
-    if any(detail.max_abs == 0 for each in found.differences for detail in each.details):
+    if any(detail.max_abs == 0 for each in _shown(found) for detail in each.details):
         notes.append("equal means the same bits: 0.0 is not -0.0, and there are many NaNs")
     return notes
+
+
+def _has_none(gradients: Difference) -> bool:
+    """Whether some ranks have a gradient where others have none."""
+    return any(has == "None" for each in gradients.differences for _, has in each.groups)
+
+
+def _places(found: Difference) -> str:
+    """``; they differ in 3 places``."""
+    said = []
+    gradients = () if found.gradients is None else found.gradients.differences
+    for who, differences in (("they", found.differences), ("the gradients", gradients)):
+        places = len({each.path for each in differences})
+        if places > _MAX_ROWS:
+            shown = len({each.path for each in _shown(found)} & {each.path for each in differences})
+            said.append(f"{who} differ in {places} places, of which the first {shown} are shown")
+        elif places and (gradients or found.n_tensors + found.n_values > 1):
+            said.append(f"{who} differ in {places} {'place' if places == 1 else 'places'}")
+    return "".join(f"; {each}" for each in said)

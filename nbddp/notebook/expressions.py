@@ -34,9 +34,14 @@ def parse_diff(line: str) -> tuple[list[str], str | None]:
     text, ranks = _split("diff", line)
     if not text:
         raise BadOptionError("%ddp diff: what? Next: %ddp diff EXPRESSION [-r RANKS]")
-    pieces = [text] if _is_expression(text) else text.split()
+    pieces = [text] if _parsed(text) is not None else text.split()
     for piece in pieces:
-        if not _is_expression(piece):
+        if (quoted := _quoted(piece)) is not None:
+            raise BadOptionError(
+                f"%ddp diff: {piece} is a text, which is the same everywhere. "
+                f"Next: %ddp diff {quoted or 'model'}, without the quotes"
+            )
+        if _parsed(piece) is None:
             raise BadOptionError(
                 f"%ddp diff: {piece!r} is not an expression. "
                 "Next: %ddp diff model, or %ddp diff model.state_dict() [-r RANKS]"
@@ -51,10 +56,16 @@ def _split(verb: str, line: str) -> tuple[str, str | None]:
     return found["what"], found["first"] or found["last"]
 
 
-def _is_expression(text: str) -> bool:
-    """Whether it can be evaluated; a text in quotes is no question: it is equal everywhere."""
+def _quoted(text: str) -> str | None:
+    """What is inside of the quotes; None: it is not in quotes."""
+    found = _parsed(text)
+    if isinstance(found, ast.Constant) and isinstance(found.value, str):
+        return found.value.strip()
+    return None
+
+
+def _parsed(text: str) -> ast.expr | None:
     try:
-        found = ast.parse(text, "<diff>", "eval")
+        return ast.parse(text, "<diff>", "eval").body
     except (SyntaxError, ValueError):
-        return False
-    return not (isinstance(found.body, ast.Constant) and isinstance(found.body.value, str))
+        return None

@@ -40,9 +40,31 @@ _PLAIN = (
 )
 
 
-def walk(value: Any) -> Iterator[tuple[str, Any]]:
+@dataclasses.dataclass
+class Outline:
+    """What holds the leaves together; filled while they are walked, by path."""
+
+    kinds: dict[str, str] = dataclasses.field(default_factory=dict)  #: names of types
+    modes: dict[str, bool] = dataclasses.field(default_factory=dict)  #: modules: do they train?
+
+    def see(self, value: Any, path: str) -> None:
+        """Something that has parts is at ``path``."""
+        if not isinstance(value, torch.nn.Module):
+            self.kinds.setdefault(path, type(value).__name__)
+            return
+        for name, module in value.named_modules(remove_duplicate=False):
+            at = f"{path}.{name}" if name else path
+            self.kinds.setdefault(at, type(module).__name__)
+            self.modes.setdefault(at, module.training)
+
+    def text(self) -> str:
+        """All of it."""
+        return f"{self.kinds} {self.modes}"
+
+
+def walk(value: Any, outline: Outline | None = None) -> Iterator[tuple[str, Any]]:
     """Path and leaf; tensors, and values that have no parts."""
-    yield from _walk(value, "", ())
+    yield from _walk(value, "", (), Outline() if outline is None else outline)
 
 
 def parts_of(  # noqa: PLR0911 - one for each kind of value
@@ -140,7 +162,9 @@ def _digest_of(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=4).hexdigest()
 
 
-def _walk(value: Any, path: str, above: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
+def _walk(
+    value: Any, path: str, above: tuple[int, ...], outline: Outline
+) -> Iterator[tuple[str, Any]]:
     if id(value) in above or len(above) > _MAX_DEPTH:
         yield path, Hollow(type(value).__name__, "inside of itself, or too deep")
         return
@@ -149,10 +173,15 @@ def _walk(value: Any, path: str, above: tuple[int, ...]) -> Iterator[tuple[str, 
         yield path, value
         return
     above = (*above, id(value))
+    is_module = isinstance(value, torch.nn.Module)
     is_empty = True
     for step, part in parts:
+        if is_empty:
+            outline.see(value, path)
         is_empty = False
-        yield from _walk(part, path + step, above)
+        yield from _walk(part, path + step, above, outline)
+    if is_empty and is_module:
+        outline.see(value, path)  # it has a mode
     if is_empty:
         yield path, Hollow(type(value).__name__, "empty")
 

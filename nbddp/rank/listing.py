@@ -13,7 +13,7 @@ import torch
 
 from nbddp.rank import digests
 from nbddp.rank.grids import dtype_text, number_text
-from nbddp.rank.leaves import as_tensor, text_of, walk
+from nbddp.rank.leaves import Outline, as_tensor, text_of, walk
 from nbddp.rank.shell import RankShell
 from nbddp.rank.telling import MAX_LEAVES, forget, leaf_of, local_of
 from nbddp.wire.showntext import shape_text
@@ -78,7 +78,8 @@ def _compared(value: Any) -> tuple[str, str]:
     """A fingerprint of all that ranks should have alike, and how the rest is sharded."""
     parts: list[bytes] = []
     shardings: dict[str, None] = {}
-    for number, (path, part) in enumerate(walk(value)):
+    outline = Outline()
+    for number, (path, part) in enumerate(walk(value, outline)):
         if number == MAX_LEAVES:
             return "", ""
         leaf = leaf_of(path, part)
@@ -89,6 +90,7 @@ def _compared(value: Any) -> tuple[str, str]:
             shardings[leaf.sharding] = None
         else:
             parts.append(leaf.digest.encode())
+    parts.append(outline.text().encode())
     return digests.joined(parts).hex(), "; ".join(shardings)
 
 

@@ -11,26 +11,29 @@ import itertools
 import math
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from nbddp.rank import digests, torch_private
 from nbddp.rank.grids import dtype_text
-from nbddp.rank.leaves import Hollow, text_of, walk
+from nbddp.rank.leaves import Hollow, Outline, text_of, walk
 from nbddp.rank.shell import RankShell
 from nbddp.wire.showntext import shape_text
 from nbddp.wire.told import Blocks, Leaf, Tree
 
 #: Of one value.
 MAX_LEAVES = 20_000
-_MAX_VALUE = 60
+_MAX_VALUE = 40
 #: The state of every generator of random numbers, unless a variable has this name.
 RNG = "rng"
 
 #: Tensors by path, and fingerprints of their blocks, from `tree` to `forget`.
 _tensors: dict[str, torch.Tensor] = {}
 _blocks: dict[str, list[bytes]] = {}
+#: Values that are too long to be told, likewise.
+_texts: dict[str, str] = {}
 
 
 def tree(names: dict[str, Any], expression: str) -> Tree:
@@ -46,6 +49,9 @@ def tree(names: dict[str, Any], expression: str) -> Tree:
 def blocks(wanted: Mapping[str, list[int]]) -> dict[str, Blocks]:
     """Fingerprints of the blocks of some tensors, on the ranks that are named for each."""
     rank = RankShell.instance().rank
+    for path in wanted.keys() & _texts.keys():
+        _tensors[path] = _characters(_texts.pop(path))
+        _blocks[path] = digests.blocks(_tensors[path])
     return {
         path: Blocks(tuple(_blocks[path]), _norm(_tensors[path]))
         for path, ranks in wanted.items()
@@ -73,6 +79,7 @@ def forget() -> None:
     """Let go of the tensors."""
     _tensors.clear()
     _blocks.clear()
+    _texts.clear()
 
 
 def leaf_of(path: str, value: Any) -> Leaf:
@@ -81,9 +88,34 @@ def leaf_of(path: str, value: Any) -> Leaf:
         return _tensor_leaf(path, value)
     text = text_of(value)
     digest = digests.joined([text.encode(errors="replace")]).hex()
-    short = text if len(text) <= _MAX_VALUE else text[: _MAX_VALUE - 1] + "…"
     kind = value.type_name if isinstance(value, Hollow) else type(value).__name__
-    return Leaf(path=path, what=kind, digest=digest, value=short)
+    if len(text) <= _MAX_VALUE:
+        return Leaf(path=path, what=kind, digest=digest, value=text)
+    _texts[path] = text = value if isinstance(value, str) else text
+    return Leaf(
+        path=path,
+        what=kind,
+        digest=digest,
+        value=text_of(value)[: _MAX_VALUE - 1] + "…",
+        size=_size(kind, value, text),
+        shape=(len(text),),
+        dtype="text",
+    )
+
+
+def _size(kind: str, value: Any, text: str) -> str:
+    if isinstance(value, str):
+        return f"{kind} of {len(value):,} characters"
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"{kind}, {memoryview(value).nbytes:,} bytes"
+    if isinstance(value, list | tuple | set | frozenset):
+        return f"{kind} of {len(value):,} items"
+    return f"{kind}, {len(text):,} characters as text"
+
+
+def _characters(text: str) -> torch.Tensor:
+    """So that a place in it is the place of a character."""
+    return torch.frombuffer(bytearray(text, "utf-32-le", "surrogatepass"), dtype=torch.uint8)
 
 
 def local_of(tensor: torch.Tensor) -> tuple[torch.Tensor, str, str]:
@@ -117,16 +149,40 @@ def _evaluate(names: dict[str, Any], expression: str) -> Any:
 
 
 def _tree(value: Any) -> Tree:
+    outline = Outline()
     # Not more: objects that know each other are reached on ever so many paths.
-    pairs = list(itertools.islice(walk(value), MAX_LEAVES + 1))
-    leaves = tuple(leaf_of(path, leaf) for path, leaf in pairs[:MAX_LEAVES])
-    return Tree(leaves=leaves, is_cut=len(pairs) > MAX_LEAVES)
+    pairs = list(itertools.islice(walk(value, outline), MAX_LEAVES + 1))
+    return Tree(
+        leaves=tuple(leaf_of(path, leaf) for path, leaf in pairs[:MAX_LEAVES]),
+        gradients=tuple(
+            _gradient_leaf(f"{path}.grad", leaf)
+            for path, leaf in pairs[:MAX_LEAVES]
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_leaf
+        ),
+        kinds=outline.kinds,
+        modes=outline.modes,
+        is_cut=len(pairs) > MAX_LEAVES,
+    )
+
+
+def _gradient_leaf(path: str, parameter: torch.Tensor) -> Leaf:
+    if parameter.grad is None:
+        return leaf_of(path, None)
+    leaf = leaf_of(path, parameter.grad)
+    if not torch_private.is_flat_shard(parameter):
+        return leaf
+    _, part, sharding = local_of(parameter)
+    return replace(leaf, what=dtype_text(parameter.grad.dtype), part=part, sharding=sharding)
 
 
 def _tensor_leaf(path: str, tensor: torch.Tensor) -> Leaf:
     local, part, sharding = local_of(tensor)
     if local.layout is not torch.strided:
         local = local.to_dense()
+    nbytes, quantizer = local.nbytes, ""
+    if local.is_quantized:
+        quantizer = _quantizer_text(local)
+        local = local.dequantize()
     try:
         found = digests.blocks(local)
     except (RuntimeError, NotImplementedError):
@@ -134,7 +190,7 @@ def _tensor_leaf(path: str, tensor: torch.Tensor) -> Leaf:
         digest = ""
     else:
         _tensors[path], _blocks[path] = local, found
-        digest = digests.joined(found).hex()
+        digest = digests.joined([*found, quantizer.encode()] if quantizer else found).hex()
     # A flat shard is cut anywhere, so that its shape is another on each rank.
     shape = "" if torch_private.is_flat_shard(tensor) else shape_text(tensor.shape)
     return Leaf(
@@ -142,12 +198,20 @@ def _tensor_leaf(path: str, tensor: torch.Tensor) -> Leaf:
         what=f"{dtype_text(tensor.dtype)} {shape}".strip(),
         digest=digest,
         is_tensor=True,
-        nbytes=local.nbytes,
+        nbytes=nbytes,
         shape=tuple(local.shape),
         dtype=dtype_text(local.dtype),
         part=part,
         sharding=sharding,
     )
+
+
+def _quantizer_text(tensor: torch.Tensor) -> str:
+    """What turns its integers into numbers."""
+    if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        return f"{tensor.q_scale()} {tensor.q_zero_point()}"
+    scales, zeros = tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()
+    return f"{scales.tolist()} {zeros.tolist()} {tensor.q_per_channel_axis()}"
 
 
 def _norm(tensor: torch.Tensor) -> float | None:

@@ -6,7 +6,8 @@ must be one that the notebook's process can import.
 Runs in: ranks make these, the notebook's process compares them.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -17,10 +18,11 @@ class Leaf:
     what: str  #: ``float32 (3, 4)``, ``int``
     digest: str  #: equal where the values are; empty: it cannot be told
     value: str = ""  #: in short; empty for tensors
+    size: str = ""  #: of one that is too long to be told: ``str of 2,000 characters``
     is_tensor: bool = False
     nbytes: int = 0
     shape: tuple[int, ...] = ()  #: of what lies on this rank
-    dtype: str = ""
+    dtype: str = ""  #: of a value that is too long: ``text``, whose elements are characters
     part: str = ""  #: which shard; shards that are not the same are not compared
     sharding: str = ""  #: ``Shard(0) on mesh dp=4``
 
@@ -30,6 +32,9 @@ class Tree:
     """All leaves of one value on one rank."""
 
     leaves: tuple[Leaf, ...] = ()
+    gradients: tuple[Leaf, ...] = ()  #: of the parameters among them; their paths end in ``.grad``
+    kinds: Mapping[str, str] = field(default_factory=dict)  #: types of what has parts, by path
+    modes: Mapping[str, bool] = field(default_factory=dict)  #: modules by path: do they train?
     is_cut: bool = False  #: there were too many leaves
     error: str = ""  #: why there is no value
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from nbddp.controller.differences import Difference
 from nbddp.controller.pool import Pool
+from nbddp.controller.unequal import Difference
 from nbddp.errors import BadOptionError, PoolBusyError
 from nbddp.notebook import differences as page
 from nbddp.notebook import variables
@@ -201,6 +201,72 @@ for node in nodes: node.name, node.others = rank, list(nodes)
     assert not found.is_equal
     (by_rank,) = pool.vars("nodes").values()
     assert [told and told["digest"] for told in by_rank.values()] == ["", ""]
+
+
+def test_gradients_are_compared_beside_the_weights(pool: Pool):
+    run_cell(pool, f"{MODEL}\nmodel(torch.ones(4, 40) * (rank + 1)).sum().backward()")
+    run_cell(pool, "for b in model.buffers(): b.zero_()")
+    for expression in ("model", "[p for p in model.parameters()]", "{'model': model}"):
+        found = pool.diff(expression)
+        assert found.is_equal, expression
+        assert found.gradients is not None
+        assert not found.gradients.is_equal, expression
+    gradients = pool.diff("model").to_dict()["gradients"]
+    assert all(each["path"].endswith(".grad") for each in gradients["differences"])
+    assert "weights equal on ranks 0-1; gradients differ: ranks 0 | 1" in text(pool, "model")
+    run_cell(pool, "model.zero_grad()\nif rank: model[2].bias.grad = torch.ones(10)")
+    found = pool.diff("model")
+    assert found.gradients is not None
+    (difference,) = found.gradients.differences
+    assert difference.path == ".2.bias.grad"
+    assert [has for _, has in difference.groups] == ["None", "float32 (10,)"]
+
+
+def test_the_mode_of_a_module_is_compared(pool: Pool):
+    run_cell(pool, f"{MODEL}\nif rank: model[1].eval()")
+    assert text(pool, "model").startswith(
+        "model: weights equal; train or eval mode differs: ranks 0 | 1\n"
+    )
+    assert [each.path for each in pool.diff("model").differences] == [".1"]
+
+
+def test_a_list_is_no_tuple(pool: Pool):
+    run_cell(pool, "v = [1, [2]] if rank else (1, [2])\nlong = 'x' * 100_000 + str(rank)")
+    assert text(pool, "v").startswith("v: values equal; type differs: tuple / list\n")
+    by_rank = pool.vars("v")["v"]
+    assert len({told["digest"] for told in by_rank.values() if told}) == 2
+
+
+def test_where_two_long_texts_differ(pool: Pool):
+    run_cell(pool, "long = 'x' * 600_000 + str(rank)\nnumbers = [*range(200), rank]")
+    found = text(pool, "long").splitlines()
+    assert found[3].split() == [
+        "1",
+        "str",
+        "of",
+        "600,001",
+        "characters",
+        "[600000]",
+        "…'xxxxxxxxxxxx1'",
+    ]
+    assert ", 198, 199, 1]" in text(pool, "numbers")
+
+
+def test_quantized_tensors_are_compared_as_the_numbers_they_stand_for(pool: Pool):
+    run_cell(
+        pool,
+        """
+numbers = torch.arange(6.0).view(2, 3) / 4
+q = torch.quantize_per_tensor(numbers + rank, 0.25, 3, torch.qint8)
+scales = torch.tensor([0.1, 0.2])
+channels = torch.quantize_per_channel(numbers, scales + rank, torch.zeros(2), 0, torch.qint8)
+small = torch.quantize_per_tensor(numbers, 0.25, 3, torch.quint4x2)
+""",
+    )
+    assert only(pool.diff("q")) == ("", (0, 0), 1.0)
+    assert not pool.diff("channels").is_equal
+    assert pool.diff("small").is_equal
+    assert list(pool.vars("q", "channels", "small")) == ["q", "channels", "small"]
 
 
 def test_a_busy_pool_refuses(pool: Pool):

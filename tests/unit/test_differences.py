@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from nbddp.controller import blockwise, differences
-from nbddp.controller.differences import Difference
+from nbddp.controller.unequal import Difference
 from nbddp.errors import BadOptionError
 from nbddp.notebook import differences as page
 from nbddp.notebook import expressions, variables
