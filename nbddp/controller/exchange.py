@@ -86,9 +86,9 @@ class Exchange:
             )
             while missing := set(ranks) - set(found) - set(errors):
                 came = transfer.next(missing)
-                if came is None or not isinstance(came[0], ValuePulled):
+                answer, frames = came or (None, [])
+                if not isinstance(answer, ValuePulled):
                     continue
-                answer, frames = came
                 rank, header = answer.rank, answer.value
                 if header is None:
                     errors[rank] = answer.error or _NO_REASON
