@@ -139,8 +139,8 @@ def _at_path(
         for number, group in enumerate(groups):
             for rank in group:
                 labels[rank].append(number)
-        whats = {leaf.what for leaf in leaves.values() if leaf is not None and not leaf.is_tensor}
-        has = [_has(leaves[group[0]], with_type=len(whats) > 1) for group in groups]
+        types = {leaf.what for leaf in leaves.values() if leaf is not None and not leaf.is_tensor}
+        has = [_has(leaves[group[0]], with_type=len(types) > 1) for group in groups]
         told = tuple(zip(map(RankSet.of, groups), has, strict=True))
         is_tensor = all(leaf is None or leaf.is_tensor for leaf in leaves.values())
         return [LeafDifference(path, told, RankSet.of(missing), is_tensor)]
