@@ -332,7 +332,8 @@ def _row(
 ) -> TraceRow:
     rank, operation = entries[0]
     kind = _row_kind(operation)
-    group = groups.get(operation.pg_id) or GroupInfo(pg_id=operation.pg_id, name=operation.pg_id)
+    pg_id = operation.pg_id  # a group that is being made has another one, which begins so too
+    group = groups.get(pg_id) or GroupInfo(pg_id=pg_id, name=pg_id.partition("@")[0])
     parts = {
         rank: RankPart(
             rank=rank,

@@ -139,7 +139,7 @@ class DdpMagics(Magics):
         if pool is None:
             print("no pool is running")  # noqa: T201 - for the reader of the notebook
             return
-        pool.stop()
+        session.stop(pool)
         print(f"stopped: {pool.world_size} ranks")  # noqa: T201 - for the reader of the notebook
 
     def _push(self, words: list[str]) -> None:

@@ -10,7 +10,7 @@ front end, and what is saved is the last table. Nothing is sent while nothing ch
 import contextlib
 import threading
 import time
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from nbddp.controller.pool import Pool
 from nbddp.errors import PoolBrokenError
@@ -23,12 +23,14 @@ _INTERVAL_S = 1.0
 _PAUSE_PER_LOOK = 4
 _END_LIMIT_S = 2.0
 
+Why: TypeAlias = Literal["switched off", "it goes on in a later cell"]
+
 
 class Panel:
     """One live table; it ends with the pool."""
 
     def __init__(self, pool: Pool, sink: Sink, display_id: str) -> None:
-        self._pool = pool
+        self.pool = pool
         self._sink = sink
         self._display_id = display_id
         self._why_ended = "the pool was stopped"
@@ -42,12 +44,12 @@ class Panel:
 
     def begin(self) -> None:
         """Show the table, here and now, and keep it up to date. Raises `PoolBrokenError`."""
-        self._show(status.survey(self._pool), update=False)
+        self._show(status.survey(self.pool), update=False)
         self._thread.start()
 
-    def end(self, why: Literal["switched off", "it goes on in a later cell"]) -> None:
-        """Leave the table as it is."""
-        self._why_ended = why
+    def end(self, why: Why | None = None) -> None:
+        """Leave the table as it is; without a reason the pool was stopped."""
+        self._why_ended = why or self._why_ended
         self._ending.set()
         self._thread.join(_END_LIMIT_S)
 
@@ -59,10 +61,10 @@ class Panel:
     def _serve(self) -> None:
         try:
             pause_s = _INTERVAL_S
-            while not (self._ending.wait(pause_s) or self._pool.is_stopped):
+            while not (self._ending.wait(pause_s) or self.pool.is_stopped):
                 began = time.monotonic()
                 with contextlib.suppress(PoolBrokenError):  # it is being restarted, or stopped
-                    self._show(status.survey(self._pool), update=True)
+                    self._show(status.survey(self.pool), update=True)
                 pause_s = max(_INTERVAL_S, _PAUSE_PER_LOOK * (time.monotonic() - began))
             if self._survey is not None:
                 note = f"as of {self._changed_at}: {self._why_ended}"

@@ -310,6 +310,13 @@ def begin_panel() -> None:
     _panel.begin()
 
 
+def stop(living: Pool) -> None:
+    """Stop a pool; its live table says so while the cell still runs, and so in the saved file."""
+    living.stop()
+    if _panel is not None and _panel.pool is living:
+        _panel.end()
+
+
 def end_panel() -> str:
     """Leave the live table as it is; says whether there was one."""
     if _panel is None or not _panel.is_live:

@@ -86,7 +86,11 @@ class CellSink(_JupyterSink):
 
 
 class EarlierCellSink(_JupyterSink):
-    """A cell that ran earlier: messages that carry its parent header. For any thread."""
+    """A cell that ran earlier: messages that carry its parent header. For any thread.
+
+    Front ends find what is to be updated by its display id. nbclient listens to the running cell
+    only, so updates carry the parent header of that one.
+    """
 
     def __init__(self, kernel: Any, parent: Any, live_id: str) -> None:
         super().__init__(live_id)
@@ -101,17 +105,22 @@ class EarlierCellSink(_JupyterSink):
         """See `Sink.display`."""
         transient = {} if display_id is None else {"display_id": display_id}
         kind = "update_display_data" if update else "display_data"
-        self._send(kind, {"data": dict(data), "metadata": dict(metadata), "transient": transient})
+        content = {"data": dict(data), "metadata": dict(metadata), "transient": transient}
+        self._send(kind, content, self._kernel.get_parent() if update else None)
 
     def clear(self) -> None:
         """See `Sink.clear`."""
         self._send("clear_output", {"wait": True})
         self.forget_live()
 
-    def _send(self, kind: str, content: dict[str, Any]) -> None:
+    def _send(self, kind: str, content: dict[str, Any], parent: Any = None) -> None:
         # The socket of the kernel's IOPub thread takes messages from any thread.
         self._kernel.session.send(
-            self._kernel.iopub_socket, kind, content, parent=self._parent, ident=kind.encode()
+            self._kernel.iopub_socket,
+            kind,
+            content,
+            parent=parent or self._parent,
+            ident=kind.encode(),
         )
 
 

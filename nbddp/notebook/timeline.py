@@ -207,7 +207,7 @@ def _table(
     has_rate: bool = True,
     is_folded: bool = False,
 ) -> Table:
-    has_groups = len({row.pg_id for row in rows if row.pg_id}) > 1
+    has_groups = len({_group(row) for row in rows if row.pg_id}) > 1
     longest_ns = max((row.waited_ns for row in rows), default=0)
     columns = [Column("operation"), Column("line")]
     columns += [Column("group")] if has_groups else []

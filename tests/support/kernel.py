@@ -212,7 +212,16 @@ class Kernel:
             case "status":
                 cell.is_idle = cell.is_idle or content["execution_state"] == "idle"
             case kind:
-                cell.messages.append(Message(kind, content))
+                message = Message(kind, content)
+                self._place(message, cell).messages.append(message)
+
+    def _place(self, message: Message, cell: Cell) -> Cell:
+        """Where a front end shows it: what updates a display belongs to the cell that made it."""
+        if message.kind != "update_display_data":
+            return cell
+        made = (each for each in self.cells.values() for old in each.of("display_data")
+                if old.display_id == message.display_id)  # fmt: skip
+        return next(made, cell)
 
     def shutdown(self) -> None:
         """As closing a notebook does: ask, wait, and only then kill."""
