@@ -11,9 +11,10 @@ from functools import partial
 from typing import Any
 
 from nbddp.controller.hub import HubThread
+from nbddp.controller.talking import Talk
 from nbddp.controller.transfers import Stopped, Transfer
 from nbddp.controller.waiting import EarlyInterrupts
-from nbddp.errors import NbddpError, TransferError
+from nbddp.errors import NbddpError, PoolBusyError, TransferError
 from nbddp.wire import values
 from nbddp.wire.arena import Arena, Piece, SegmentUnreachableError
 from nbddp.wire.messages import (
@@ -24,6 +25,7 @@ from nbddp.wire.messages import (
     ValuePulled,
     ValuePushed,
 )
+from nbddp.wire.observed import CALLBACK_THREAD
 from nbddp.wire.parts import ErrorInfo
 from nbddp.wire.ranks import Rank, RankSet
 
@@ -162,9 +164,24 @@ class Exchange:
         _raise_if_any(errors, f"could not push {', '.join(by_name)}")
 
     def _open(self, ranks: RankSet) -> Transfer:
-        transfer = Transfer(f"value-{next(self._numbers)}", ranks, lambda: self._hub.is_alive)
+        request_id = f"value-{next(self._numbers)}"
+        transfer = Transfer(request_id, ranks, lambda: self._hub.is_alive, self._look)
         self._hub.open_transfer(transfer)
         return transfer
+
+    def _look(self, missing: set[Rank]) -> None:
+        """Raise for a rank that cannot answer before a callback of a widget has ended, if ever."""
+        looks = Talk(lambda: self._hub).survey().looks
+        for rank in sorted(missing.intersection(looks)):
+            threads = looks[rank].threads
+            is_beside = any(thread.name == CALLBACK_THREAD for thread in threads)
+            if looks[rank].activity == "callback" and not is_beside:
+                lines = [thread.stack[0] for thread in threads if thread.is_main and thread.stack]
+                where = f" ({lines[0]})" if lines else ""
+                raise PoolBusyError(
+                    f"rank {rank} is in {CALLBACK_THREAD}{where}, and this has to wait until that "
+                    "has ended; no variable was changed. Next: wait for it, or %ddp interrupt"
+                )
 
     def _let_go_of(self, answer: ValuePulled) -> None:
         """It has come too late."""

@@ -4,12 +4,13 @@ Runs in: the notebook's process. Pure. A notice interrupts nothing and claims no
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from nbddp.controller.causes import Cause
 from nbddp.controller.history import RankView
 from nbddp.controller.waitfor import WaitFor
-from nbddp.wire.observed import WAITS_FOR_USER, Operation, ThreadLook
+from nbddp.wire.observed import CALLBACK_THREAD, WAITS_FOR_USER, Operation, ThreadLook
 from nbddp.wire.ranks import Rank, RankSet
 
 #: An operation for which all have come is told after this time: it should have been over.
@@ -75,6 +76,16 @@ def waits_for_user(view: RankView) -> str:
     threads = view.look.threads if view.look else ()
     main = next((thread for thread in threads if thread.is_main), None)
     return "" if main is None else WAITS_FOR_USER.get(main.innermost, "")
+
+
+def doing(views: Sequence[RankView], *, is_outside: bool) -> str:
+    """What ranks for which others wait do meanwhile, for sentences."""
+    one = len(views) == 1
+    if all(view.look is not None and view.look.activity == "callback" for view in views):
+        return f"still in {CALLBACK_THREAD}"  # which keeps them from beginning their cell
+    if is_outside:
+        return f"which {'waits' if one else 'wait'} for something else"
+    return f"which still {'runs' if one else 'run'}"
 
 
 def is_waiting_outside(thread: ThreadLook) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from nbddp.controller.causes import Cause
 from nbddp.controller.hints import suspicions
-from nbddp.controller.notices import waits_for_user
+from nbddp.controller.notices import doing, waits_for_user
 from nbddp.controller.report import Finding
 from nbddp.controller.waitfor import Disagreement
 from nbddp.controller.wording import Words, brought, exit_phrase, is_rendezvous, quote, start, verb
@@ -360,10 +360,8 @@ class _Teller:
                 "Answer, or continue in the debugger; an interrupt ends the cell and keeps the "
                 "variables.",
             )
-        is_outside = self.cause.kind == "stuck-outside"
-        state = "which waits for something else" if is_outside else "which still runs"
-        if len(self.culprits) > 1:
-            state = state.replace("waits", "wait").replace("runs", "run")
+        views = [self.words.graph.views[rank] for rank in self.culprits]
+        state = doing(views, is_outside=self.cause.kind == "stuck-outside")
         can = "it may still come" if len(self.culprits) == 1 else "they may still come"
         return (
             f"{they} {self.culprits.describe()}, {state}.",

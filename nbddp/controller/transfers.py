@@ -5,12 +5,16 @@ Runs in: the hub thread puts answers in; the thread that pulls or pushes takes t
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from nbddp.errors import NbddpError, PoolBrokenError, PoolBusyError, TransferInterruptedError
 from nbddp.wire.messages import RankExited, ValuePulled, ValuePushed
 from nbddp.wire.ranks import Rank, RankSet
+
+#: Ranks that do not answer are looked at this often.
+_PATIENCE_S = 2.0
 
 Answer = ValuePulled | ValuePushed
 
@@ -22,12 +26,20 @@ class Transfer:
         request_id: names the request.
         ranks: who will answer.
         is_served: whether anybody puts answers in.
+        look: called again and again while nothing comes; it may raise.
     """
 
-    def __init__(self, request_id: str, ranks: RankSet, is_served: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        ranks: RankSet,
+        is_served: Callable[[], bool],
+        look: Callable[[set[Rank]], None] = lambda missing: None,
+    ) -> None:
         self.request_id = request_id
         self.ranks = ranks
         self._is_served = is_served
+        self._look = look
         self._answers: queue.SimpleQueue[tuple[Answer, list[bytes]] | RankExited | NbddpError] = (
             queue.SimpleQueue()
         )
@@ -77,8 +89,9 @@ class Transfer:
 
         Raises:
             PoolBrokenError: a rank whose answer is missing has exited, or the pool has ended.
-            PoolBusyError: a cell began before the request could be sent.
+            PoolBusyError: a cell began before the request could be sent, or what ``look`` raises.
         """
+        began = time.monotonic()
         while True:
             is_served = self._is_served()
             try:
@@ -88,6 +101,9 @@ class Transfer:
                 if is_served and until():
                     return None
                 if is_served:
+                    if time.monotonic() - began > _PATIENCE_S:
+                        began = time.monotonic()
+                        self._look(missing)
                     continue
                 raise PoolBrokenError(
                     "the pool ended before the value was transferred; "

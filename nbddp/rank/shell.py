@@ -167,6 +167,8 @@ class RankShell(InteractiveShell):
         self.set_hook("show_in_pager", page.as_hook(self._show_in_pager), 99)
         # sys.exit() ends the cell here, so IPython's advice about it would mislead.
         warnings.filterwarnings("ignore", message="To exit: use")
+        # An interrupt may come before IPython has begun with what it has made.
+        warnings.filterwarnings("ignore", message="coroutine '.*run_cell_async' was never awaited")
         sources.teach_inspect(lambda: list(self.compile._filename_map))
 
     def predefine(self, names: dict[str, Any]) -> None:

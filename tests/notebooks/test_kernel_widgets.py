@@ -1,95 +1,17 @@
 """Widgets that live in ranks, with a client that plays the front end."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from tests.support.kernel import LIMIT_S, Cell, Kernel, Message, running_kernel
-
-WIDGET = "application/vnd.jupyter.widget-view+json"
-
-
-class FrontEnd:
-    """The models that a front end would have, and its way of talking to them."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
-
-    def messages(self) -> list[Message]:
-        return [message for cell in self.kernel.cells.values() for message in cell.messages]
-
-    @property
-    def models(self) -> dict[str, dict[str, Any]]:
-        """States of what is open, by id."""
-        found: dict[str, dict[str, Any]] = {}
-        for message in self.messages():
-            comm_id = message.content.get("comm_id", "")
-            data = message.content.get("data", {})
-            if message.kind == "comm_open":
-                found[comm_id] = dict(data["state"])
-            elif message.kind == "comm_close":
-                found.pop(comm_id, None)
-            elif message.kind == "comm_msg" and data.get("method") == "update":
-                found[comm_id].update(data["state"])
-        return found
-
-    def tree(self, model_id: str) -> Any:
-        """What a view shows: kinds of models, with the values of texts and sliders."""
-        state = self.models[model_id.removeprefix("IPY_MODEL_")]
-        kind = state["_model_name"].removesuffix("Model")
-        if "children" in state:
-            return [kind, *(self.tree(child) for child in state["children"])]
-        return (kind, state.get("value"))
-
-    def ids(self, kind: str) -> list[str]:
-        return [i for i, state in self.models.items() if state["_model_name"] == f"{kind}Model"]
-
-    def of_rank(self, block_id: str, rank: int) -> str:
-        """The model that stands behind the label of ``rank``."""
-        for row_id in self.models[block_id]["children"]:
-            label, child = self.models[row_id.removeprefix("IPY_MODEL_")]["children"]
-            if f"[{rank}]" in self.models[label.removeprefix("IPY_MODEL_")]["value"]:
-                return str(child).removeprefix("IPY_MODEL_")
-        raise AssertionError(f"rank {rank} is not in {self.tree(block_id)}")
-
-    def send(self, comm_id: str, data: dict[str, Any], subshell: str | None = None) -> str:
-        session = self.kernel.client.session
-        message = session.msg("comm_msg", {"comm_id": comm_id, "data": data})
-        if subshell is not None:
-            message["header"]["subshell_id"] = subshell
-        self.kernel.client.shell_channel.send(message)
-        return str(message["header"]["msg_id"])
-
-    def move(self, comm_id: str, value: Any) -> None:
-        state = {"method": "update", "state": {"value": value}, "buffer_paths": []}
-        self.send(comm_id, state)
+from tests.support.kernel import LIMIT_S, Kernel, running_kernel
+from tests.support.widgets import WIDGET, FrontEnd, now, only_view, playing, views
 
 
 @pytest.fixture
 def front(shared_kernel: Kernel) -> Iterator[FrontEnd]:
-    yield FrontEnd(shared_kernel)
-    shared_kernel.ok(
-        "from nbddp.notebook import session\n"
-        "assert session._relay.failure is None, repr(session._relay.failure)"
-    )
-
-
-def now(front: FrontEnd, cell: Cell) -> Cell:
-    """The cell as it is now: later ones may have changed its displays."""
-    later = [m for m in front.messages() if m.kind == "update_display_data"]
-    return Cell(messages=[*cell.messages, *(m for m in later if m not in cell.messages)])
-
-
-def views(cell: Cell) -> list[dict[str, Any]]:
-    """The bundles that are left and show a living widget."""
-    return [m.content["data"] for m in cell.page if WIDGET in m.content.get("data", {})]
-
-
-def only_view(cell: Cell) -> dict[str, Any]:
-    found = views(cell)
-    assert len(found) == 1, cell
-    return found[0]
+    with playing(shared_kernel) as front:
+        yield front
 
 
 SLIDER = (
@@ -166,22 +88,6 @@ def test_the_event_loop_of_a_rank_hears_a_widget_while_a_cell_awaits_it(front: F
     )[WIDGET]["model_id"]
     front.move(front.of_rank(block, 1), 6)
     assert kernel.ok("%%ddp -r 1\nprint(await moved)").text == "[1]   6\n"
-
-
-def test_an_observer_that_hangs_is_ended_by_the_stop_button(front: FrontEnd):
-    kernel = front.kernel
-    shown = kernel.execute(
-        "%%ddp -r 0\nimport ipywidgets as widgets, time\n"
-        "def hang(change):\n    print('begins')\n    while True: time.sleep(0.01)\n"
-        "slider = widgets.IntSlider()\nslider.observe(hang, 'value')\nslider"
-    )
-    block = only_view(kernel.finish(shown))[WIDGET]["model_id"]
-    front.move(front.of_rank(block, 0), 3)
-    kernel.wait_text(shown, "begins")
-    following = kernel.execute("%%ddp\nprint('next')")
-    kernel.wait_text(following, "[1]   next")
-    kernel.interrupt()
-    assert "[0]   next" in kernel.finish(following).text
 
 
 def test_a_bar_that_has_ended_is_forgotten_by_the_front_end_until_it_is_shown_again(
@@ -323,18 +229,6 @@ def test_a_button_ends_the_cell_that_waits_for_it(front: FrontEnd):
     assert (cell.status, cell.text) == ("ok", "[0-1] stopped\n")
     control.send(session.msg("delete_subshell_request", {"subshell_id": subshell}))
     kernel.client.get_control_msg(timeout=LIMIT_S)
-
-
-def test_an_observer_that_fails_says_so_and_the_rank_goes_on(front: FrontEnd):
-    kernel = front.kernel
-    shown = kernel.execute(
-        "%%ddp\nimport ipywidgets as widgets\nslider = widgets.IntSlider()\n"
-        "slider.observe(lambda change: 1 / 0, 'value')\nslider"
-    )
-    block = only_view(kernel.finish(shown))[WIDGET]["model_id"]
-    front.move(front.of_rank(block, 0), 3)
-    kernel.wait_text(shown, "ZeroDivisionError")
-    assert kernel.ok("%%ddp\nprint('healthy')").text == "[0-1] healthy\n"
 
 
 def test_a_page_that_is_loaded_again_gets_the_state_of_a_model(front: FrontEnd):

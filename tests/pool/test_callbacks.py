@@ -3,6 +3,8 @@
 import pytest
 
 from nbddp.controller.pool import Pool
+from nbddp.controller.states import Noticed
+from nbddp.errors import CellInterruptedError, PoolBusyError
 from nbddp.wire.messages import Output
 from tests.support.polling import poll_until
 from tests.support.views import begin_cell, run_cell
@@ -129,4 +131,35 @@ def test_a_callback_that_outlives_its_cell_is_interrupted_too(pool: Pool):
     poll_until(lambda: not pool.in_callback(), LIMIT_S)
     slider.move(1)
     slider.wait_text("begins 2")
+    assert run_cell(pool, HEALTHY).texts() == {0: "2\n", 1: "2\n"}
+
+
+def test_who_wants_a_value_meanwhile_is_told_why_it_does_not_come(pool: Pool):
+    slider = Slider(pool, "print('begins')\nwhile True: time.sleep(0.01)")
+    slider.move(1)
+    slider.wait_text("begins")
+    words = r"rank 1 is in a widget's callback \(cell \[1\], line 5, in changed\)"
+    with pytest.raises(PoolBusyError, match=words):
+        pool.pull("rank")
+    with pytest.raises(PoolBusyError, match=words):
+        pool.push(y=1)
+    assert pool.pull("rank", ranks=0) == 0
+    pool.interrupt()
+    slider.wait_text("KeyboardInterrupt")
+    assert pool.pull("(rank, 'y' in globals())") == [(0, False), (1, False)]
+
+
+def test_a_cell_that_waits_for_a_rank_in_a_callback_says_so_and_can_be_stopped(pool: Pool):
+    slider = Slider(pool, "print('begins')\nwhile True: time.sleep(0.01)")
+    slider.move(1)
+    slider.wait_text("begins")
+    cell = begin_cell(pool, "dist.barrier()")
+    notice = poll_until(lambda: [e for e in cell.view.events if isinstance(e, Noticed)], LIMIT_S)[0]
+    assert notice.report is not None
+    headline = notice.report.findings[0].headline
+    assert headline.startswith("Rank 0 waits in barrier #")
+    assert headline.endswith(" for rank 1, still in a widget's callback.")
+    pool.interrupt()
+    assert isinstance(cell.join().error, CellInterruptedError)
+    assert "KeyboardInterrupt" in cell.view.text(1, "stderr")
     assert run_cell(pool, HEALTHY).texts() == {0: "2\n", 1: "2\n"}
