@@ -6,8 +6,9 @@ Runs in: the hub thread puts answers in; the thread that pulls or pushes takes t
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import TracebackType
 
 from nbddp.errors import NbddpError, PoolBrokenError, PoolBusyError, TransferInterruptedError
 from nbddp.wire.messages import RankExited, ValuePulled, ValuePushed
@@ -136,19 +137,33 @@ class Stopped(KeyboardInterrupt):
         self.stuck = stuck
 
 
-@contextmanager
-def told_when_stopped(what: str) -> Iterator[None]:
-    """Within this block an interrupt is an error of one line, which says how far it was.
+class told_when_stopped:  # noqa: N801 - used as a function is; one would leave a line of contextlib
+    """Within this block an interrupt is an error of one line, which says how far ``what`` was.
 
     Raises:
         TransferInterruptedError: instead of KeyboardInterrupt.
     """
-    try:
-        yield
-    except Stopped as stopped:
-        raise TransferInterruptedError(f"{what} was interrupted{_how_far(stopped)}") from None
-    except KeyboardInterrupt:
-        raise TransferInterruptedError(f"{what} was interrupted; no variable was changed") from None
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Stopped):
+            raise TransferInterruptedError(
+                f"{self._what} was interrupted{_how_far(error)}"
+            ) from None
+        if isinstance(error, KeyboardInterrupt):
+            raise TransferInterruptedError(
+                f"{self._what} was interrupted; no variable was changed"
+            ) from None
 
 
 def _how_far(stopped: Stopped) -> str:
@@ -173,6 +188,7 @@ def _how_far(stopped: Stopped) -> str:
             f"%ddp restart -r {stopped.stuck} replaces {'it' if one else 'them'}",
         ]
     elif stopped.answered and any(by_place):
-        steps = [f"-r {stopped.answered} asks only {stopped.answered.describe()}"]
+        them = "it" if len(stopped.left) == 1 else "them"
+        steps = [f"-r {stopped.answered} leaves {them} out"]
     following = f". Next: {', '.join(steps)}" if steps else ""
     return f": {', '.join(said)}. No variable was changed{following}"

@@ -43,6 +43,7 @@ class _Collected:
     title: str = ""
     before: dict[int, list[TensorShown]] = field(default_factory=dict)
     after: dict[int, list[TensorShown]] = field(default_factory=dict)
+    open: dict[int, list[str]] = field(default_factory=dict)  #: operations, after the block
     is_opened: bool = False
     has_place: bool = False
     is_drawn: bool = False
@@ -84,6 +85,8 @@ class Showing:
             found.is_opened = True
         elif call.stage == "after":
             found.after[event.rank] = call.tensors
+            if call.open:
+                found.open[event.rank] = call.open
         else:
             found.before[event.rank] = call.tensors
         found.due = now + (_SETTLE_S if self._has_all(found) else _PATIENCE_S)
@@ -167,7 +170,7 @@ def _blocks(ranks: RankSet, found: _Collected) -> list[tiles.Block]:
         # Of few ranks the others are drawn as missing; beside one, they were not meant to show it.
         came = RankSet.of({rank for _, tensors in stages for rank in tensors})
         shown = ranks if 2 * len(came) >= len(ranks) else came
-        blocks.append(tiles.Block(shown, stages))
+        blocks.append(tiles.Block(shown, stages, found.open))
     return blocks
 
 

@@ -43,6 +43,7 @@ class Block:
 
     ranks: RankSet
     stages: Sequence[tuple[str, Mapping[int, TensorShown]]]  #: name and tensor by rank
+    open: Mapping[int, Sequence[str]] = field(default_factory=dict)  #: operations, by the last
 
     @property
     def tensors(self) -> list[TensorShown]:
@@ -75,6 +76,9 @@ class Block:
             parts.append("equal on all ranks")
         elif groups:
             parts.append("; ".join(f"equal on {_name(group)}" for group in groups))
+        if stage and self.open:
+            names = [name for rank in sorted(self.open) for name in self.open[rank]]
+            parts.append(showntext.open_text(names, _name(RankSet.of(self.open))))
         missing = self.ranks - RankSet.of(tensors)
         if missing:
             verb = "reached" if stage else "shown"

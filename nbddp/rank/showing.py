@@ -36,9 +36,11 @@ class Shown:
         self._names = names
         self._title = title
         self._key = key
+        self._open_before: set[int] = set()
         self._send("now")
 
     def __enter__(self) -> Self:
+        self._open_before = set(_open_works())
         self._send("opened")
         return self
 
@@ -57,14 +59,25 @@ class Shown:
     def _ipython_display_(self) -> None:
         """As the last expression of a cell it has been shown already."""
 
+    def _still_open(self) -> list[str]:
+        """Operations of the block whose end nobody has waited for: they may yet write."""
+        recorder = _recorder()
+        found = [] if recorder is None else sorted(set(_open_works()) - self._open_before)
+        operations = [recorder.operation(record) for record in found]
+        return [each.signature.op for each in operations if each is not None]
+
     def _send(self, stage: Stage) -> None:
+        # Before the numbers are read: what is over by now is in them.
+        still_open = self._still_open() if stage == "after" else []
         told: list[TensorShown] = []
         if stage != "opened":
             told = [
                 grids.tell(tensor, name)
                 for tensor, name in zip(self._tensors, self._names, strict=True)
             ]
-        call = ShowCall(key=self._key, stage=stage, title=self._title, tensors=told)
+        call = ShowCall(
+            key=self._key, stage=stage, title=self._title, tensors=told, open=still_open
+        )
         shell = get_ipython()
         if shell is None or not hasattr(shell, "link"):
             if stage != "opened":
@@ -86,6 +99,23 @@ def show(*values: Any, title: str | None = None, frame: types.FrameType) -> Show
             )
     names = _names(frame, len(values))
     return Shown(list(values), names, title or "", _key(frame))
+
+
+def _recorder() -> Any:
+    """Of the groups of this rank; None: they are not traced, or there are none."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return None
+    return getattr(dist.group.WORLD, "recorder", None)
+
+
+def _open_works() -> dict[int, Any]:
+    """By record: those that go on beside their caller."""
+    recorder = _recorder()
+    if recorder is None:
+        return {}
+    recorder.sweep()
+    return dict(recorder.open)
 
 
 def _key(frame: types.FrameType) -> str:

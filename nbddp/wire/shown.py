@@ -55,3 +55,4 @@ class ShowCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     stage: Stage
     title: str = ""
     tensors: list[TensorShown] = []
+    open: list[str] = []  #: operations of the block that were not over after it

@@ -90,10 +90,20 @@ def beside(blocks: Sequence[Sequence[str]], width: int = WIDTH) -> list[str]:
 def alone(call: ShowCall) -> str:
     """What one rank shows, where nobody puts the ranks together."""
     found = [call.title] if call.title else []
+    if call.open:
+        found.append(open_text(call.open))
     for tensor in call.tensors:
         found += [" | ".join(part for part in (heading([tensor]), place(tensor)) if part)]
         found += lines(tensor)
     return "\n".join(found)
+
+
+def open_text(names: Sequence[str], who: str = "") -> str:
+    """``may be early: all_reduce was not over on ranks 0-1``."""
+    was = "was" if len(set(names)) == 1 else "were"
+    return (
+        f"may be early: {', '.join(dict.fromkeys(names))} {was} not over{f' on {who}' * bool(who)}"
+    )
 
 
 def _grid_lines(grid: Grid) -> list[str]:

@@ -68,7 +68,7 @@ def test_one_interrupt_ends_a_look_at_values(kernel: Kernel, line: str, doing: s
     assert first.startswith(f"TransferInterruptedError: {doing} was interrupted: "), cell.error
     assert "rank 1" in first
     assert "No variable was changed" in first
-    assert all(each.startswith("  at ") for each in more), cell.error
+    assert all(" in <module>" in each for each in more), cell.error
     assert kernel.ok("%%ddp\nprint('on')").text == "[0-1] on\n"
     kernel.ok("%%ddp\nendless = rank")
     assert "ranks 0 and 1 differ" in kernel.ok("%ddp diff endless").page[0].text

@@ -1,5 +1,7 @@
 """Values of real ranks, described and compared."""
 
+from pathlib import Path
+
 import pytest
 
 from nbddp.controller.pool import Pool
@@ -364,6 +366,26 @@ for _ in range(2):
     assert before["tensors"][0]["name"] == "x"
     assert before["tensors"][0]["grids"][0]["texts"] == [["0", "0", "0"]]
     assert after["tensors"][0]["grids"][0]["texts"] == [["0", "1", "2"]]
+
+
+def test_an_operation_that_goes_on_after_the_block_is_told(pool: Pool, tmp_path: Path):
+    view = run_cell(
+        pool,
+        f"""
+import nbddp, os, time
+x, flag = torch.ones(2), {str(tmp_path / "flag")!r}
+if rank == 1:
+    while not os.path.exists(flag): time.sleep(0.01)
+with nbddp.show(x):
+    work = dist.all_reduce(x, async_op=True)
+open(flag, "w").close()
+work.wait()
+with nbddp.show(x):
+    dist.all_reduce(x, async_op=True).wait()
+""",
+    )
+    calls = [bundle[MIME] for bundle in view.displays(0)]
+    assert [call["open"] for call in calls if call["stage"] == "after"] == [["all_reduce"], []]
 
 
 def test_what_is_no_tensor_is_refused(pool: Pool):

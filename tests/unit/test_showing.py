@@ -51,10 +51,16 @@ class PageSink:
 
 
 def call(
-    rank: int, *tensors: torch.Tensor, key: str = "k", stage: Stage = "now", title: str = ""
+    rank: int,
+    *tensors: torch.Tensor,
+    key: str = "k",
+    stage: Stage = "now",
+    title: str = "",
+    still_open: tuple[str, ...] = (),
 ) -> Display:
     told = [grids.tell(tensor, "t") for tensor in tensors]
-    content = msgspec.to_builtins(ShowCall(key=key, stage=stage, title=title, tensors=told))
+    made = ShowCall(key=key, stage=stage, title=title, tensors=told, open=list(still_open))
+    content = msgspec.to_builtins(made)
     data = {MIME: content, "text/plain": "of one rank"}
     return Display(run_id="r", rank=rank, data=data, metadata={}, transient={})
 
@@ -378,3 +384,18 @@ def test_the_picture_of_eight_ranks_is_small_and_fits_the_page():
     drawn = tiles.draw("title", [Block(RankSet.all(8), [("", by_rank)])])
     assert drawn.width < 900
     assert len(base64.b64encode(drawn.png())) < 120_000
+
+
+def test_a_picture_that_may_be_early_says_so():
+    sink = PageSink()
+    x = torch.ones(2)
+    early = ("all_reduce", "all_reduce")
+    shown(
+        sink,
+        *(call(rank, x, stage="now") for rank in (0, 1)),
+        *(call(rank, stage="opened") for rank in (0, 1)),
+        call(0, x, stage="after", still_open=early),
+        call(1, x + 1, stage="after"),
+    ).tick(LATER)
+    (text,) = sink.texts
+    assert text.splitlines()[-3] == "after | may be early: all_reduce was not over on rank 0"

@@ -201,7 +201,7 @@ def play(stage: Stage, *late: ErrorInfo) -> threading.Thread:
         (
             [interrupted("KeyboardInterrupt", "cell [3], line 4")],
             "pulling 'x' was interrupted: rank 0 had answered, rank 1 was in cell [3], line 4. "
-            "No variable was changed. Next: -r 0 asks only rank 0",
+            "No variable was changed. Next: -r 0 leaves it out",
         ),
         (
             [interrupted("KeyboardInterrupt")],
