@@ -1,5 +1,6 @@
 """``%ddp status --live`` in a real kernel."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -45,6 +46,25 @@ def test_the_table_changes_while_a_cell_runs_and_stays_when_the_pool_stops(own_k
     assert own_kernel.value("[t.name for t in __import__('threading').enumerate()]").count(
         "nbddp-panel"
     ) == 0  # fmt: skip
+
+
+def test_status_of_a_plain_pool_is_what_is_seen_from_outside(shared: Kernel):
+    shared.ok("%ddp start -n 2 --plain")
+    status = shared.ok("%ddp status").page[0].text
+    assert re.findall(r"^[01] +idle +\d+ MB +\d+$", status, re.MULTILINE) != []
+    assert "does not answer" not in status
+    assert "plain ranks do not tell: this is how they look from outside" in status
+    shared.ok("%%ddp --async\nimport time\nif rank:\n    while True: pass\nelse: time.sleep(600)")
+    shared.ok("handle = _")
+
+    def seen() -> str:
+        return str(shared.ok("%ddp status").page[0].text)
+
+    shared.wait_for(lambda: "in a cell, computes" in seen(), "rank 1")
+    assert re.search(r"^0 +in a cell, sleeps .* line 5$", seen(), re.MULTILINE)
+    shared.ok("handle.interrupt()")
+    shared.run("handle.wait()")
+    shared.ok("%ddp stop")
 
 
 def test_a_later_panel_takes_over_and_off_ends_it(own_kernel: Kernel):

@@ -1,5 +1,7 @@
 """Tables and pictures of the ranks in a real kernel."""
 
+import re
+
 from tests.support.kernel import Kernel
 
 LATE = """%%ddp
@@ -26,6 +28,26 @@ def test_the_timeline_is_that_of_the_last_cell_with_operations(kernel: Kernel):
         "%ddp timeline --cell 9999"
     ).page[0].text  # fmt: skip
     assert "not a whole number above 0" in kernel.run("%ddp timeline --cell x").error
+
+
+def test_the_timeline_of_a_cell_that_hangs_goes_on_until_now(kernel: Kernel):
+    kernel.ok("%%ddp --async\nimport time\nif rank == 1: time.sleep(600)\ndist.barrier()")
+    kernel.ok("handle = _")
+    kernel.wait_for(lambda: "so far" in timeline(kernel), "the wait", limit_s=60)
+    lines = timeline(kernel).splitlines()
+    assert lines[0].endswith(" so far")
+    assert re.fullmatch(r"rank 0  /{80,}", lines[1])
+    assert lines[3].endswith(" s, now") or lines[3].endswith(" ms, now")
+    assert re.fullmatch(r"rank 0 waits in barrier #\d+ for rank 1, .* so far", lines[5])
+    kernel.ok("handle.interrupt()")
+    assert "KeyboardInterrupt" in kernel.run("handle.wait()").error
+    assert "!: interrupted" in timeline(kernel)
+    [status] = kernel.ok("%ddp status").page
+    assert re.search(r"^0 +idle +barrier #\d+ interrupted ", status.text, re.MULTILINE)
+
+
+def timeline(kernel: Kernel) -> str:
+    return kernel.ok("%ddp timeline").page[0].text
 
 
 def test_status_between_cells_and_while_one_runs(kernel: Kernel):

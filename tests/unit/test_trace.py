@@ -64,6 +64,13 @@ def test_groups_have_numbers_of_their_own():
     assert found[1].members == RankSet.all(2)
 
 
+def test_a_group_that_is_being_made_has_its_name():
+    ranks = recorders(2)
+    for recorder in ranks:
+        recorder.other("creation", "new_group", at=0, end=1, pg_id="3@nbddp/0@2a3070ce")
+    assert one(rows(by_rank(ranks), GROUPS)).pg_name == "3"
+
+
 def test_a_group_that_is_not_known_has_the_ranks_that_were_seen():
     ranks = recorders(2)
     for recorder in ranks:
