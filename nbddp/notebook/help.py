@@ -30,7 +30,7 @@ HELP = """\
 x = %ddp pull EXPRESSION      get a value from each rank, or from one       [-r RANKS]
 %ddp vars [NAME ...]          what each rank has of its variables; one row if equal [-r RANKS]
 %ddp diff EXPRESSION ...      model, state, tensor, rng: equal, or where it first differs [-r RANKS]
-%ddp interrupt                interrupt the running cell
+%ddp interrupt                interrupt the running cell, or else a widget's callback
 %ddp restart [-r RANKS]       fresh ranks with the same options; their variables are lost
 %ddp stop                     end the pool
 
