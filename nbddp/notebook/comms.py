@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from comm.base_comm import BaseComm
 
 from nbddp.controller.pool import Pool
-from nbddp.notebook import reloading, remains
+from nbddp.notebook import binaries, reloading, remains
 from nbddp.notebook.remains import Model
 from nbddp.wire.messages import CommFromRank, CommType, RankExited
 
@@ -55,7 +55,7 @@ class Proxy(BaseComm):
             self._relay.answer_state(self.comm_id, msg)
             return
         if data.get("method") == "update":
-            self._relay.note_state(self.comm_id, data.get("state") or {})
+            self._relay.note_state(self.comm_id, data, msg.get("buffers") or ())
         if self._rank is not None:
             self._relay.send_to_rank(self._rank, "comm_msg", msg)
 
@@ -97,9 +97,15 @@ class Relay:
                 del self._parent_by_run[next(iter(self._parent_by_run))]
         reloading.answer_with(self._kernel.comm_manager, self._states)
 
-    def _states(self) -> dict[str, dict[str, Any]]:
+    def _states(self) -> reloading.Told:
         with self._lock:
-            return {comm_id: model.told() for comm_id, model in self.models.items()}
+            states = {comm_id: model.told() for comm_id, model in self.models.items()}
+            parts = [
+                ([comm_id, "state", *path], part)
+                for comm_id, model in self.models.items()
+                for path, part in model.binaries.items()
+            ]
+        return states, [path for path, _ in parts], [part for _, part in parts]
 
     def hear(self, event: CommFromRank, buffers: list[bytes]) -> None:
         """A widget says something. Called by the hub."""
@@ -117,6 +123,7 @@ class Relay:
                 content = _slim(content)
                 state = (content.get("data") or {}).get("state") or {}
                 self.models[comm_id] = Model(event.rank, dict(state))
+                self._note_binaries(self.models[comm_id], content.get("data") or {}, buffers)
                 target = str(content.get("target_name", ""))
                 self._kernel.comm_manager.register_comm(Proxy(self, event.rank, comm_id, target))
             elif event.msg_type == "comm_close":
@@ -129,10 +136,12 @@ class Relay:
             elif comm_id not in self.models:
                 if comm_id in self._retired and data.get("method") == "update":
                     self._retired[comm_id].state.update(data.get("state") or {})
+                    self._note_binaries(self._retired[comm_id], data, buffers)
                 return
             elif data.get("method") == "update":
                 state = data.get("state") or {}
                 self.models[comm_id].state.update(state)
+                self._note_binaries(self.models[comm_id], data, buffers)
                 if not buffers:
                     self.update_soon(comm_id, state)
                     return
@@ -216,20 +225,27 @@ class Relay:
         metadata = msg.get("metadata") or {}
         self._pool.talk.send_comm(rank, msg_type, msg["content"], metadata, buffers)
 
-    def note_state(self, comm_id: str, state: Mapping[str, Any]) -> None:
+    def note_state(self, comm_id: str, data: Mapping[str, Any], buffers: Sequence[Any]) -> None:
         """The front end has changed a model."""
         with self._lock:
             model = self.models.get(comm_id)
             if model is not None:
-                model.state.update(state)
+                model.state.update(data.get("state") or {})
+                self._note_binaries(model, data, buffers)
+
+    def _note_binaries(self, model: Model, data: Mapping[str, Any], buffers: Sequence[Any]) -> None:
+        binaries.note(model, data, buffers)
+        if buffers:
+            binaries.keep_within([*self._retired.values(), *self.models.values()], model)
 
     def answer_state(self, comm_id: str, request: dict[str, Any]) -> None:
         """Tell the front end the state of a model."""
         with self._lock:
             model = self.models.get(comm_id)
             state = dict(model.state) if model is not None else {}
-        data = {"method": "update", "state": state, "buffer_paths": []}
-        self._publish("comm_msg", {"comm_id": comm_id, "data": data}, {}, (), request)
+            paths, buffers = binaries.told(model) if model is not None else ([], [])
+        data = {"method": "update", "state": state, "buffer_paths": paths}
+        self._publish("comm_msg", {"comm_id": comm_id, "data": data}, {}, buffers, request)
 
     # --- models of our own, around those of ranks ------------------------------------------------
 
@@ -260,13 +276,14 @@ class Relay:
         self.models[comm_id] = model
         rank = None if model.rank < 0 else model.rank
         self._kernel.comm_manager.register_comm(Proxy(self, rank, comm_id, _TARGET))
+        paths, buffers = binaries.told(model)
         content = {
             "comm_id": comm_id,
             "target_name": _TARGET,
             "target_module": None,
-            "data": {"state": model.state, "buffer_paths": []},
+            "data": {"state": model.state, "buffer_paths": paths},
         }
-        self._publish("comm_open", content, {"version": _PROTOCOL_VERSION}, (), parent)
+        self._publish("comm_open", content, {"version": _PROTOCOL_VERSION}, buffers, parent)
 
     def update_model(self, comm_id: str, state: Mapping[str, Any]) -> None:
         """Change a model in the front end."""

@@ -11,7 +11,9 @@ from typing import Any
 
 _TARGET = "jupyter.widget.control"
 
-States = Callable[[], dict[str, dict[str, Any]]]
+#: States by model; where in them the binary parts belong, and those.
+Told = tuple[dict[str, dict[str, Any]], list[list[Any]], list[bytes]]
+States = Callable[[], Told]
 Opened = Callable[[Any, dict[str, Any]], None]
 
 
@@ -25,7 +27,13 @@ class _Completed:
     def send(self, data: dict[str, Any], *arguments: Any, **options: Any) -> None:
         """Send a message, with our models beside its own."""
         if data.get("method") == "update_states":
-            data = {**data, "states": {**self._states(), **data["states"]}}
+            states, paths, buffers = self._states()
+            data = {
+                **data,
+                "states": {**states, **data["states"]},
+                "buffer_paths": [*(data.get("buffer_paths") or ()), *paths],
+            }
+            options["buffers"] = [*(options.get("buffers") or ()), *buffers]
         self._comm.send(data, *arguments, **options)
 
     def __getattr__(self, name: str) -> Any:
@@ -35,7 +43,7 @@ class _Completed:
 class _Answering:
     """Stands in for ipywidgets' own function."""
 
-    def __init__(self, own: Opened, states: Callable[[], dict[str, dict[str, Any]]]) -> None:
+    def __init__(self, own: Opened, states: States) -> None:
         self.own = own
         self._states = states
 
@@ -48,7 +56,8 @@ def answer_with(comm_manager: Any, states: States) -> None:
 
     Args:
         comm_manager: of the kernel.
-        states: ``model_name``, ``model_module``, ``model_module_version`` and ``state`` by model.
+        states: ``model_name``, ``model_module``, ``model_module_version`` and ``state`` by model,
+            and their binary parts.
     """
     own = comm_manager.targets.get(_TARGET)
     if isinstance(own, _Answering):

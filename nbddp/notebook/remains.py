@@ -41,10 +41,11 @@ _ENDED_STYLES = frozenset({"success", "danger"})
 
 @dataclass
 class Model:
-    """One model of a widget: where it lives, and its latest state, binary parts left out."""
+    """One model of a widget: where it lives, and its latest state."""
 
     rank: int
-    state: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)  #: without the binary parts
+    binaries: dict[tuple[Any, ...], bytes] = field(default_factory=dict)  #: by path; see `binaries`
 
     @property
     def kind(self) -> str:

@@ -1,4 +1,4 @@
-"""Widgets that live in ranks, in JupyterLab: seen, moved, and what is left of them."""
+"""Widgets that live in ranks: seen, moved, loaded again, and what is left of them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +22,17 @@ for n in tqdm(range(3), desc='load', mininterval=0):
     while n == 2 and not Path({path!r}).exists():
         time.sleep(0.01)"""
 
+_BOTH_DRAWN = """images => images.length === 2
+  && images.every(each => each.complete && each.naturalWidth === 1)"""
+#: The smallest picture there is.
+PICTURE = """%%ddp
+import base64
+import ipywidgets as widgets
+
+png = ('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk'
+       'YPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==')
+widgets.Image(value=base64.b64decode(png))"""
+
 
 def test_a_slider_of_a_rank_is_moved_with_the_mouse(any_book: Book):
     cell = any_book.run(SLIDER)
@@ -39,6 +50,22 @@ def test_a_rank_moves_its_slider_in_the_page(any_book: Book):
     cell.output.locator(".noUi-handle").first.wait_for()
     any_book.run("%%ddp -r 0\nslider.value = 77")
     cell.wait_text("77")
+
+
+def test_a_picture_of_a_rank_is_drawn_when_the_page_is_loaded_again(any_book: Book):
+    shown = any_book.run(PICTURE)
+
+    def is_drawn() -> bool:
+        copy = next(each for each in any_book.cells() if each.id == shown.id)
+        return bool(copy.output.locator("img.widget-image").evaluate_all(_BOTH_DRAWN))
+
+    poll_until(is_drawn)
+    for before in ("pass", "import ipywidgets"):  # then a page asks in another way
+        any_book.run(before)
+        any_book.run("%%ddp\npass")
+        any_book.save()
+        any_book.open()
+        poll_until(is_drawn)
 
 
 def test_bars_move_while_the_cell_runs_and_leave_text(

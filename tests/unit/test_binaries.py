@@ -1,0 +1,39 @@
+"""The binary parts of widgets: what is kept of them, and for how long."""
+
+from nbddp.notebook.binaries import keep_within, note, told
+from nbddp.notebook.remains import Model
+
+
+def picture(size: int = 3) -> Model:
+    model = Model(0, {"format": "png"})
+    note(model, {"state": {"format": "png"}, "buffer_paths": [["value"]]}, [b"x" * size])
+    return model
+
+
+def test_what_came_last_at_a_path_is_told():
+    model = picture()
+    note(model, {"state": {}, "buffer_paths": [["value"]]}, [memoryview(b"new")])
+    assert told(model) == ([["value"]], [b"new"])
+
+
+def test_a_change_of_something_else_leaves_them():
+    model = picture()
+    note(model, {"state": {"format": "jpeg"}, "buffer_paths": []}, [])
+    assert told(model) == ([["value"]], [b"xxx"])
+
+
+def test_a_value_that_is_not_binary_any_more_takes_their_place():
+    model = Model(0)
+    paths = [["value", 0, "content"], ["value", 1, "content"], ["icon"]]
+    note(model, {"state": {"value": [{}, {}]}, "buffer_paths": paths}, [b"a", b"b", b"c"])
+    note(model, {"state": {"value": []}}, [])
+    assert told(model) == ([["icon"]], [b"c"])
+
+
+def test_what_is_kept_is_bounded_and_the_newest_goes_last():
+    models = [picture(40) for _ in range(3)]
+    keep_within(models, newest=models[0], limit_bytes=80)
+    assert [len(each.binaries) for each in models] == [1, 0, 1]
+    huge = picture(100)
+    keep_within([*models, huge], newest=huge, limit_bytes=80)
+    assert [len(each.binaries) for each in [*models, huge]] == [0, 0, 0, 0]
