@@ -45,6 +45,7 @@ class Settings:
     stop_grace_s: float = 0.4  #: between asking a rank to end, SIGTERM and SIGKILL
     death_grace_s: float = 0.6  #: from a rank's death to the end of the cell on the others
     interrupt_grace_s: float = 2.0  #: for a rank that was interrupted or freed to leave its cell
+    interrupt_wait_s: float = 5.0  #: for which ``%ddp interrupt`` waits for the end of the cell
     cleanup_grace_s: float = 10.0  #: for a rank that was freed and still runs code of the user
     quiet_after_s: float = 0.2  #: from the last move of open operations to looking at the ranks
     look_timeout_s: float = 0.4  #: a rank that does not tell in time what it does is silent

@@ -70,6 +70,7 @@ class Pool(LivingPool):
         self._run_numbers = itertools.count(1)
         self._execution_counts = itertools.count(1)
         self._begun = (_NO_NAME, 0)  # the last cell: its name and number
+        self._last_run: Run | None = None
         super().__init__(options, settings)
 
     # --- cells ---------------------------------------------------------------------------------
@@ -147,6 +148,7 @@ class Pool(LivingPool):
         if refusal is not None:
             self._refuse(refusal, options.ranks)
         self._begun = (options.cell_name, options.execution_count)
+        self._last_run = run
         return run
 
     def wait(self, run: Run, view: CellView, early: EarlyInterrupts | None = None) -> RunOutcome:
@@ -290,10 +292,27 @@ class Pool(LivingPool):
         if refusal is not None:
             self._refuse(refusal, ranks)
 
+    @property
+    def running_cell(self) -> tuple[str, Run] | None:
+        """The cell that runs, with its name. For the notebook layer."""
+        run = self._last_run
+        return None if run is None or run.outcome is not None else (self._begun[0], run)
+
+    @property
+    def unfinished(self) -> RankSet:
+        """Ranks that are inside the running cell."""
+        run = self._hub.machine.run
+        return run.unfinished if run is not None else NO_RANKS
+
+    def expect_idle_beside(self, ranks: RankSet) -> None:
+        """For who cannot wait. Raises `PoolBusyError` if a cell runs, and on none of these."""
+        running = self.running_cell
+        if running is not None and set(ranks).isdisjoint(running[1].ranks):
+            raise PoolBusyError(self._busy_text())
+
     def _busy_text(self) -> str:
         """Which cell is running where, and what to do about it."""
-        run = self._hub.machine.run
-        inside = run.unfinished.describe() if run is not None and run.unfinished else "this pool"
+        inside = self.unfinished.describe() if self.unfinished else "this pool"
         cell, count = self._begun
         wait = f"Out[{count}].wait() if it has --async" if cell != _NO_NAME else "wait for it"
         return (

@@ -87,6 +87,13 @@ class Run:
                 return
         callback()
 
+    def wait_for_end(self, timeout_s: float) -> RunOutcome | None:
+        """Its outcome; None: it goes on. What it shows is taken out by others."""
+        ended = threading.Event()
+        self.call_when_ended(ended.set)
+        ended.wait(timeout_s)
+        return self.outcome
+
     def get(self, timeout_s: float | None) -> CellEvent | None:
         """The next event; None when the run has ended and everything was taken out.
 

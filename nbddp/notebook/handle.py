@@ -12,6 +12,7 @@ from typing import Any
 from nbddp.controller.pool import Pool
 from nbddp.controller.runs import Run
 from nbddp.controller.states import InterruptRequested, RunOutcome
+from nbddp.errors import CellInterruptedError
 from nbddp.notebook import session
 from nbddp.notebook.sinks import Sink
 from nbddp.notebook.view import View
@@ -75,6 +76,8 @@ class CellHandle:
         after = "" if outcome is None else f" after {outcome.elapsed_s:.1f} s"
         ended_by = "" if outcome is None else outcome.ended_by
         state = f"ended by {ended_by}" if ended_by else self.state
+        if state == "failed" and isinstance(self._error(), CellInterruptedError):
+            state = "interrupted"
         return f"<{self._cell_name} on {self._run.ranks.describe()}: {state}{after}>"
 
     def _ipython_display_(self) -> None:

@@ -13,7 +13,17 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import CellOptions, Pool
 from nbddp.errors import BadOptionError, PoolBusyError, TransferError
-from nbddp.notebook import auto, commands, debugging, looking, observing, session, status, syntax
+from nbddp.notebook import (
+    auto,
+    commands,
+    debugging,
+    ending,
+    looking,
+    observing,
+    session,
+    status,
+    syntax,
+)
 from nbddp.notebook.handle import CellHandle
 from nbddp.notebook.help import HELP
 from nbddp.wire.ranks import RankSet
@@ -60,11 +70,7 @@ class DdpMagics(Magics):
         if verb == "stop":
             self._stop()
         elif verb == "interrupt":
-            pool = session.pool()
-            running = pool.is_running
-            in_callback = pool.interrupt()
-            if not running:
-                print(status.nothing_running(pool, in_callback))  # noqa: T201 - for the reader
+            print(ending.interrupt(session.pool()))  # noqa: T201 - for the reader of the notebook
         return None
 
     @cell_magic("ddp")  # type: ignore[arg-type]  # likewise
@@ -121,11 +127,14 @@ class DdpMagics(Magics):
     def _restart(self, words: list[str]) -> None:
         command = commands.parse_restart(words)
         pool = session.pool()
+        running = pool.running_cell
         if command.ranks is None:
             pool.restart()
-            print(f"fresh ranks: {status.headline(pool)}")  # noqa: T201 - for the reader
+            said = f"fresh ranks: {status.headline(pool)}"
         else:
-            print(pool.restart(command.ranks))  # noqa: T201 - for the reader
+            pool.expect_idle_beside(pool.rank_set(command.ranks))
+            said = pool.restart(command.ranks)
+        print(ending.note(pool, running) + said)  # noqa: T201 - for the reader of the notebook
 
     def _start(self, words: list[str]) -> None:
         arguments = commands.parse_start(words)
@@ -139,8 +148,9 @@ class DdpMagics(Magics):
         if pool is None:
             print("no pool is running")  # noqa: T201 - for the reader of the notebook
             return
+        running = pool.running_cell
         session.stop(pool)
-        print(f"stopped: {pool.world_size} ranks")  # noqa: T201 - for the reader of the notebook
+        print(f"{ending.note(pool, running)}stopped: {pool.world_size} ranks")  # noqa: T201 - likewise
 
     def _push(self, words: list[str]) -> None:
         names, ranks = commands.parse_names("push", words)

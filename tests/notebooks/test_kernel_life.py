@@ -1,5 +1,6 @@
 """A pool lives and ends with its kernel."""
 
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def own_kernel(folder: Path) -> Iterator[Kernel]:
-    with running_kernel(TMPDIR=str(folder)) as kernel:
+    with running_kernel(TMPDIR=str(folder), NBDDP_INTERRUPT_WAIT_S="15") as kernel:
         kernel.ok("%load_ext nbddp")
         kernel.ok("%ddp start -n 2")
         kernel.ok("%%ddp\nimport subprocess\n_ = subprocess.Popen(['sleep', '99'],"
@@ -219,3 +220,55 @@ def test_an_unload_stops_the_pool(own_kernel: Kernel, folder: Path):
     assert "magic function `%ddp` not found" in own_kernel.run("%ddp status").text
     own_kernel.ok("%load_ext nbddp")
     assert "no pool is running" in own_kernel.run("%ddp status").error
+
+
+def _background_cell(kernel: Kernel, options: str = "", first: str = "") -> str:
+    """Runs until it is ended; gives its name."""
+    code = f"{first}\nimport time\nprint('inside')\nwhile True: time.sleep(0.02)"
+    cell_id = kernel.execute(f"%%ddp --async {options}\n{code}")
+    kernel.wait_text(cell_id, "inside")
+    kernel.finish(cell_id)
+    return f"cell [{kernel.cells[cell_id].number}]"
+
+
+def test_an_interrupt_waits_for_the_end_of_a_cell_in_the_background(own_kernel: Kernel):
+    name = _background_cell(own_kernel)
+    own_kernel.ok("handle = _")
+    said = own_kernel.ok("%ddp interrupt").stdout
+    assert re.fullmatch(rf"{re.escape(name)} was interrupted after [\d.]+ s\n", said)
+    own_kernel.wait_for(lambda: own_kernel.value("handle.is_done") == "True")
+    assert ": interrupted after" in own_kernel.value("repr(handle)")
+
+
+def test_a_cell_in_the_background_that_does_not_heed_an_interrupt():
+    with running_kernel(NBDDP_INTERRUPT_WAIT_S="0.2") as kernel:
+        kernel.ok("%load_ext nbddp")
+        deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+        name = _background_cell(kernel, "-r 1", deaf)
+        assert kernel.ok("%ddp interrupt").stdout == (
+            f"{name} was sent an interrupt and has not ended yet: rank 1 is still inside it. "
+            "Next: %ddp stacks shows where each rank is\n"
+        )
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("restart -r 1", "rank 1 is a fresh process"),
+        ("restart", "fresh ranks: 2 ranks"),
+        ("stop", "stopped: 2 ranks"),
+    ],
+)
+def test_what_ends_a_cell_in_the_background_says_so(own_kernel: Kernel, command: str, said: str):
+    name = _background_cell(own_kernel)
+    lines = [line for line in own_kernel.ok(f"%ddp {command}").lines if not line.startswith("[")]
+    assert lines[0] == f"{name} was running, and was ended on ranks 0-1"
+    assert lines[1].startswith(said)
+
+
+def test_a_rank_cannot_be_replaced_beside_a_cell_in_the_background(own_kernel: Kernel):
+    name = _background_cell(own_kernel, "-r 0")
+    error = own_kernel.run("%ddp restart -r 1").error
+    assert f"{name} is still running on rank 0, and this has to wait" in error
+    assert own_kernel.ok("%ddp interrupt").stdout.startswith(f"{name} was interrupted after")
+    assert own_kernel.ok("%ddp restart -r 1").stdout.startswith("rank 1 is a fresh process")
