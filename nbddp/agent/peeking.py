@@ -2,8 +2,8 @@
 
 Runs in: the agent's thread, step by step from its loop, which never waits for a rank. A rank that
 is blocked in C++ or holds the GIL writes the Python stack of its main thread in a signal handler
-(`faulthandler`, registered by `nbddp.rank.main`); one that is stopped, or does not come out of the kernel, does not,
-and the answer says so by the state of its process.
+(`faulthandler`, registered by `nbddp.rank.main`); one that is stopped, or does not come out of the
+kernel, does not, and the answer says so by the state of its process.
 
     Peek --> Peeks --SIGUSR2--> rank --FaultPipe--> Peeks --Peeked--> hub
                    --py-spy, where it is installed-->
@@ -29,8 +29,8 @@ from nbddp.agent.watching import Watch
 from nbddp.wire import lifetime
 from nbddp.wire.messages import Peek, Peeked
 
-#: For a dump to arrive.
-_DUMP_S = 0.3
+#: For a dump to arrive: of a rank that is in the way of a verdict, and for a user who asks.
+_DUMP_S, _PATIENT_DUMP_S = 0.3, 1.0
 #: A dump that does not look whole is, if nothing more has come for so long: `faulthandler` writes
 #: without pauses.
 _SILENCE_S = 0.03
@@ -151,6 +151,7 @@ class Peeks:
             under_way.numbers[number] = native
             return
         state, cpu_s = _main_thread(process.pid)
+        limit_s = _PATIENT_DUMP_S if native else _DUMP_S
         is_able = state not in _DEAF and _would_dump(process)
         process.pipes.faults.forget_dumps()
         if is_able:
@@ -159,7 +160,7 @@ class Peeks:
             process=process,
             process_state=state,
             cpu_s=cpu_s,
-            give_up_at=now + _DUMP_S if is_able else now,
+            give_up_at=now + limit_s if is_able else now,
             numbers={number: native},
         )
 

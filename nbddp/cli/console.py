@@ -110,6 +110,7 @@ class Console:
         self._client = client
         self._rank = rank
         self._is_running = False  # our cell, not one of the notebook
+        self._interrupt_is_due = False  # it came before that
 
     def serve(self) -> None:
         """Until the end of input, or ``exit``."""
@@ -134,7 +135,7 @@ class Console:
             code = f"get_ipython().run_cell_magic('_ddp_auto', '-r {self._rank}', {code!r})"
         # Without history: the cells of the notebook keep their numbers.
         msg_id = self._client.execute(code, store_history=False, allow_stdin=True)
-        self._is_running = False
+        self._is_running = self._interrupt_is_due = False
         while True:
             try:
                 if self._step(msg_id):
@@ -203,8 +204,11 @@ class Console:
             return False
         content = message["content"]
         if message["msg_type"] == "status":
+            if content["execution_state"] == "idle":
+                return True
             self._is_running = True
-            return bool(content["execution_state"] == "idle")
+            if self._interrupt_is_due:
+                self._interrupt()
         self._show(message["msg_type"], content)
         return False
 
@@ -234,7 +238,10 @@ class Console:
 
     def _interrupt(self) -> None:
         if not self._is_running:
-            print("the notebook runs a cell; yours comes next")  # noqa: T201 - likewise
+            # An interrupt now would end a cell of the notebook.
+            self._interrupt_is_due = True
+            print("your cell waits for one of the notebook, and ends as it begins")  # noqa: T201
             return
+        self._interrupt_is_due = False
         message = self._client.session.msg("interrupt_request", {})
         self._client.control_channel.send(message)

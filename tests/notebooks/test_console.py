@@ -67,7 +67,8 @@ def test_cells_run_on_the_rank(own: Kernel, terminal: "pexpect.spawn[str]"):
 
 
 def test_ctrl_c_ends_the_cell_and_not_the_terminal(own: Kernel, terminal: "pexpect.spawn[str]"):
-    terminal.sendline("print('begun')\nwhile True: pass")
+    terminal.sendline("while not print('be' 'gun'):")
+    terminal.sendline("    while True: pass")
     terminal.sendline("")
     terminal.expect(r"\[1\]   begun")
     terminal.sendintr()

@@ -73,7 +73,7 @@ def test_those_who_wait_for_a_rank_at_its_prompt_give_a_quiet_notice(kernel: Ker
     cell_id = kernel.execute(_WAITS, stdin=True)
     said = "rank 0 waits in all_reduce #"
     # A question is asked by the thread that shows the notice: it comes between two of them.
-    kernel.wait_for(lambda: _answered(kernel, cell_id, "p x", said in _live(kernel, cell_id)), "a notice")
+    kernel.wait_for(lambda: _answered(kernel, cell_id, said in _live(kernel, cell_id)), "a notice")
     assert "for rank 1, at a prompt" in _live(kernel, cell_id)
     cell = kernel.finish(cell_id, ("c",))
     assert cell.lines[-1] == "[0-1] sum 2.0"
@@ -110,8 +110,8 @@ def _live(kernel: Kernel, cell_id: str) -> str:
     )
 
 
-def _answered(kernel: Kernel, cell_id: str, answer: str, is_enough: bool) -> bool:
-    """Answers what is asked, until it is enough; then leaves the question to the caller."""
+def _answered(kernel: Kernel, cell_id: str, is_enough: bool) -> bool:
+    """Answers with ``p x``, until it is enough; then leaves the question to the caller."""
     if not is_enough and kernel.question(cell_id) is not None:
-        kernel.client.input(answer)
+        kernel.client.input("p x")
     return is_enough

@@ -15,6 +15,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Opens the way for the start; what was started is then awaited."""
     gate = threading.Event()
     monkeypatch.setattr(session, "_default", None)
+    monkeypatch.setattr(session, "_current", None)
     monkeypatch.setattr(session, "_starter", None)
     monkeypatch.setattr(session, "_start_has_ended", threading.Event())
 
