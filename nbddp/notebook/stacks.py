@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from nbddp.controller.history import RankView
 from nbddp.controller.wording import in_plural
+from nbddp.notebook import outside
 from nbddp.notebook.tables import (
     WIDTH,
     clean,
@@ -125,12 +126,16 @@ def _outside(view: RankView) -> _Block:
         return _Block(f"exited: {view.exit_text}" if view.exit_text else "exited", ())
     if view.state == "starting":
         return _Block("is being started", ())
-    lines = view.stack_text.rstrip().splitlines()
+    told = "did not answer; seen from outside" if view.state == "silent" else "seen from outside"
+    lines = outside.lines_of_user(view.stack_text)
+    if lines is None:  # native frames
+        lines = view.stack_text.rstrip().splitlines()
+    elif not lines:
+        return _Block(f"{told}: no cell runs", ())
     if len(lines) > _MAX_OUTSIDE_LINES:
         lines = [*lines[:_MAX_OUTSIDE_LINES], f"and {len(lines) - _MAX_OUTSIDE_LINES} more lines"]
     if not lines:
         return _Block("did not answer, and has no Python stack: its process does not run", ())
-    told = "did not answer; seen from outside" if view.state == "silent" else "seen from outside"
     return _Block(told, tuple(lines))
 
 

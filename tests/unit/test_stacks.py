@@ -135,7 +135,7 @@ def test_a_rank_that_tells_nothing_is_seen_from_outside():
     }
     assert stacks(views)["text/plain"].splitlines() == [
         "rank 1: did not answer; seen from outside",
-        '      File "x.py", line 3 in spin',
+        "    x.py, line 3, in spin",
         "rank 2: did not answer, and has no Python stack: its process does not run",
     ]
     long = RankView(0, "silent", stack_text="\n".join(f"frame {n}" for n in range(100)))
