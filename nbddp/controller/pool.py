@@ -215,9 +215,7 @@ class Pool(LivingPool):
         self._check_idle(ranks)
         return self._exchange.pull(expression, ranks)
 
-    def diff(
-        self, expression: str, *, ranks: Sequence[int] | str | None = None
-    ) -> Difference:
+    def diff(self, expression: str, *, ranks: Sequence[int] | str | None = None) -> Difference:
         """Whether a value is equal on ranks; it stays where it is: ``pool.diff("model").is_equal``.
 
         Args:
