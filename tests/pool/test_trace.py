@@ -49,7 +49,7 @@ def test_what_the_user_interrupts_is_recorded_as_interrupted(how: str, pool: Poo
     assert _main_of(pool, 0).wait is None
 
 
-def test_what_an_interrupted_cell_leaves_open_is_recorded_as_freed(pool: Pool):
+def test_what_an_interrupted_cell_leaves_open_is_not_recorded_as_done(pool: Pool):
     code = (
         "x = torch.ones(2)\nif rank == 0: dist.all_reduce(x, async_op=True)\n"
         "import time; time.sleep(600)"
@@ -59,7 +59,8 @@ def test_what_an_interrupted_cell_leaves_open_is_recorded_as_freed(pool: Pool):
     pool.interrupt()
     cell.join()
     last = _last(pool, 0)
-    assert ending_of(last["state"], last["error"]) == "freed", last  # its group is made again
+    # Freed with what is blocked, if ranks are slow to leave; else when its group is made again.
+    assert ending_of(last["state"], last["error"]) in ("interrupted", "freed"), last
 
 
 def test_what_nbddp_ends_is_recorded_as_freed(pool: Pool):
