@@ -14,6 +14,8 @@ from nbddp.wire.ranks import RankSet
 
 #: A column for each rank up to this many; beyond, one for all of them.
 _MAX_COLUMNS = 12
+#: Columns of ranks beside which the source is seen on a page.
+_MAX_BESIDE_SOURCE = 2
 #: The source is shown in text where it has this much room.
 _MIN_SOURCE = 16
 _MAX_GROUPS = 3
@@ -218,7 +220,9 @@ def _table(
         columns += [Column("waits", "right", min_px=120), Column("last rank")]
     else:
         columns += [Column(f"rank {rank}", "right", min_px=52) for rank in ranks]
-    columns += [Column("source", min_px=120, wraps=True)] if has_source else []
+    # Behind many ranks it is out of sight: lines of it there would only make the rows high.
+    has_room = is_folded or len(ranks) <= _MAX_BESIDE_SOURCE
+    columns += [Column("source", min_px=120, wraps=has_room)] if has_source else []
     lines = []
     for row in rows:
         rate = row.bandwidth_bytes_per_s

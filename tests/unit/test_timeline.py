@@ -163,6 +163,12 @@ def test_columns_of_some_ranks():
     assert "rank 0" not in bundle["text/html"]
 
 
+@pytest.mark.parametrize(("count", "wraps"), [(2, True), (3, False), (8, False), (64, True)])
+def test_the_source_wraps_where_it_is_in_sight(count: int, wraps: bool):
+    page = timeline.table(training(count), ranks=RankSet.of(range(count)))["text/html"]
+    assert ("overflow-wrap:anywhere" in page) == wraps
+
+
 def test_a_cell_without_operations():
     bundle = timeline.table(training(), cell=9)
     assert bundle["text/plain"] == "trace: no operations of cell [9] are known"
