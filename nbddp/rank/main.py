@@ -27,8 +27,8 @@ def main(launch: RankLaunch) -> None:
     stdio.take_over(launch.stdout.take(), launch.stderr.take())
     fault_fd = launch.fault.take()
     faulthandler.enable(fault_fd, all_threads=False)
-    # How the agent asks for a stack (`nbddp.agent.peeking`). Not SIGUSR1, which NCCL may use. Not of
-    # all threads: the handler would walk frames that run meanwhile, and crash the rank.
+    # How the agent asks for a stack (`nbddp.agent.peeking`). Not SIGUSR1, which NCCL may use. Not
+    # of all threads: the handler would walk frames that run meanwhile, and crash the rank.
     faulthandler.register(signal.SIGUSR2, fault_fd, all_threads=False, chain=False)
     exit_code = 0
     try:
