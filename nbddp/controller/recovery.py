@@ -275,7 +275,8 @@ class RecoveryMachine:
             told += case.freeing.let_go(outcome.ranks("unfinished"))
         damage = damage_of(outcome, case.freeing)
         self._mending.broken |= damage.broken
-        is_broken = damage.is_any or bool(self._replacing.dead()) or self._restarts.is_killing
+        is_wanted = self._restarts.is_killing or self._restarts.is_asked
+        is_broken = damage.is_any or bool(self._replacing.dead()) or is_wanted
         # All ranks have seen a mismatch at once, and left before anybody was looked at.
         is_untold = outcome.report is None and bool(raised_mismatches(outcome))
         if not (is_broken or is_untold or damage.is_silent):

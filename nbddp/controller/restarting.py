@@ -35,6 +35,11 @@ class Restarts:
         """Whether processes are about to end."""
         return bool(self._killing)
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody waits for fresh ranks."""
+        return bool(self._requests)
+
     def next_deadline(self) -> float | None:
         """When `tick` has something to do."""
         return self._until
