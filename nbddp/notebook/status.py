@@ -158,6 +158,8 @@ def nothing_running(pool: Pool, in_callback: RankSet) -> str:
     stuck = _stuck(pool)
     if stuck:
         return f"{stuck.describe()} did not stop when interrupted. Next: %ddp restart"
+    if pool.options.plain:  # its ranks do not tell
+        return "no cell is running; a widget's callback, if one was, is interrupted"
     return "no cell is running"
 
 
