@@ -63,14 +63,36 @@ def lateness(rows: Sequence[TraceRow]) -> str:
 def latest(rows: Sequence[TraceRow]) -> tuple[int, int, int, int, float] | None:
     """That rank, how often it was last and of how many, the waits for it, its share of all."""
     compared = [row for row in rows if row.spread_ns is not None and not row.missing]
-    late_ns: dict[int, list[int]] = {}
+    late_rows: dict[int, list[TraceRow]] = {}
     for row in compared:
         if row.last_rank is not None and row.spread_ns and row.spread_ns > _TOGETHER_NS:
-            late_ns.setdefault(row.last_rank, []).append(row.spread_ns)
-    if not late_ns:
+            late_rows.setdefault(row.last_rank, []).append(row)
+    late_ns = {rank: _longest_wait_ns(late) for rank, late in late_rows.items()}
+    if not any(late_ns.values()):
         return None
-    rank = max(late_ns, key=lambda rank: sum(late_ns[rank]))
-    times, waited_ns = len(late_ns[rank]), sum(late_ns[rank])
-    share = waited_ns / sum(map(sum, late_ns.values()))
+    rank = max(late_ns, key=lambda rank: late_ns[rank])
+    times, waited_ns = len(late_rows[rank]), late_ns[rank]
+    share = waited_ns / sum(late_ns.values())
     is_told = times >= _MIN_LATE and share >= _MOSTLY
     return (rank, times, len(compared), waited_ns, share) if is_told else None
+
+
+def _longest_wait_ns(rows: Sequence[TraceRow]) -> int:
+    """How long one rank waited until the last had come; waits that overlap count once."""
+    waits_by_rank: dict[int, list[tuple[int, int]]] = {}
+    for row in rows:
+        for part in row.parts.values():
+            begin_ns = part.created_ns
+            if part.async_op and part.waited_ns and part.completed_ns is not None:
+                # It went on after the call. Waits within torch, as for DDP, are not known.
+                begin_ns = max(begin_ns, part.completed_ns - part.waited_ns)
+            waits_by_rank.setdefault(part.rank, []).append((begin_ns, row.last_ns))
+    return max(map(_union_ns, waits_by_rank.values()))
+
+
+def _union_ns(spans: Sequence[tuple[int, int]]) -> int:
+    total = until = 0
+    for begin, end in sorted(spans):
+        total += max(0, end - max(begin, until))
+        until = max(until, end)
+    return total

@@ -148,6 +148,30 @@ def test_a_rank_that_is_always_last_is_named():
     )
 
 
+@pytest.mark.parametrize(
+    ("computes", "waited"),
+    [(0, "300 ms"), (200, "100 ms")],
+    ids=["waits at once", "computes before"],
+)
+def test_waits_that_overlap_count_once(computes: float, waited: str):
+    """Twenty operations are issued at once, and their handles are waited for afterwards."""
+    ranks = recorders(4)
+    for recorder in ranks:
+        start = 300 if recorder.rank == 2 else 0
+        begin = max(start, computes)
+        for number in range(20):
+            end = max(310, begin) + number
+            recorder.collective(
+                at=start + number / 100,
+                end=end,
+                waited=end - begin if number == 0 else 1,
+                async_op=True,
+            )
+    assert lateness(rows(by_rank(ranks), GROUPS)) == (
+        f"rank 2 always came last, in all 20 operations; the others waited {waited} for it"
+    )
+
+
 def test_ranks_that_come_together_are_not_named():
     assert lateness(training(late=0.2)) == ""
 
