@@ -84,7 +84,7 @@ def _verdict(outcome: RunOutcome) -> tuple[type[CellError], list[str]] | None:
     """What was proven, if it is what made the cell fail."""
     mismatches = verdicts.raised_mismatches(outcome)
     if mismatches:
-        return MismatchError, verdicts.mismatch_lines(mismatches)
+        return MismatchError, verdicts.mismatch_lines(mismatches, outcome.report)
     report = outcome.report
     if report is None or not report.proven or not verdicts.is_cause(outcome):
         return None

@@ -4,10 +4,10 @@ Runs in: the notebook's process. Pure; a part of `nbddp.controller.failures`.
 """
 
 from nbddp.controller.ends import site_of
-from nbddp.controller.report import Finding, PerRank, place
+from nbddp.controller.report import Finding, PerRank, Report, place
 from nbddp.controller.states import RunOutcome
 from nbddp.controller.wording import brought, quote
-from nbddp.wire.observed import LEFT_DEBUGGER, Mismatch
+from nbddp.wire.observed import LEFT_DEBUGGER, Mismatch, Operation
 from nbddp.wire.ranks import Rank, RankSet
 
 #: What the rank raised that saw it.
@@ -28,27 +28,56 @@ def is_cause(outcome: RunOutcome) -> bool:
 
 
 def raised_mismatches(outcome: RunOutcome) -> list[Mismatch]:
-    """Those that were raised in the user's line."""
-    return [
-        mismatch
+    """Those that were raised in the user's line, the first one first."""
+    found = [
+        (result.failed_at_ns, result.rank, mismatch)
         for result in outcome.results.values()
         if result.error is not None and result.error.ename == MISMATCH_ERROR
         for mismatch in result.mismatches[-1:]
     ]
+    return [mismatch for *_, mismatch in sorted(found, key=lambda each: each[:2])]
 
 
-def mismatch_lines(mismatches: list[Mismatch]) -> list[str]:
-    """Both sides of the first one, with their lines."""
-    first = mismatches[0]
-    sides = sorted([(first.rank, first.mine), (first.peer, first.theirs)], key=lambda side: side[0])
-    ranks = RankSet.of(rank for rank, _ in sides)
+def mismatch_lines(mismatches: list[Mismatch], report: Report | None) -> list[str]:
+    """Who called what, as the card says it, and where.
+
+    A rank that saw it knows of one other rank, which one is chance: the report knows of all.
+    """
+    key = _operation_key(mismatches[0].mine)
+    same = [each for each in mismatches if _operation_key(each.mine) == key]
+    by_rank = {each.peer: each.theirs for each in same} | {each.rank: each.mine for each in same}
+    fields = {name for each in same for name in each.fields}
+    ranks_by_call: dict[str, list[Rank]] = {}
+    ranks_by_line: dict[str, list[Rank]] = {}
+    for rank, operation in sorted(by_rank.items()):
+        what = brought(operation.signature, fields)
+        ranks_by_call.setdefault(what, []).append(rank)
+        ranks_by_line.setdefault(f"called {what} at {quote(operation)}", []).append(rank)
+    finding = _told(report, key)
+    if finding is not None:
+        headline = finding.headline.rstrip(".")
+    else:
+        told = sorted(ranks_by_call.items(), key=lambda each: (len(each[1]), each[1]))
+        calls = [f"{RankSet.of(ranks).describe()} called {what}" for what, ranks in told]
+        headline = f"{', '.join(calls)}; it was seen before data moved"
     lines = [
-        f"{ranks.describe()} called operations that do not match; it was seen before data moved"
+        f"  {RankSet.of(ranks).describe():<9} {line}"
+        for line, ranks in list(ranks_by_line.items())[:_MAX_LINES]
     ]
-    for rank, operation in sides:
-        what = brought(operation.signature, first.fields)
-        lines.append(f"  rank {rank:<4} called {what} at {quote(operation)}")
-    return lines
+    return [headline, *lines]
+
+
+def _operation_key(operation: Operation) -> tuple[str, int]:
+    return operation.pg_id, operation.collective_seq_id
+
+
+def _told(report: Report | None, key: tuple[str, int]) -> Finding | None:
+    """The finding on an operation."""
+    for finding in report.proven if report is not None else ():
+        pg_id = finding.group.pg_id if finding.group is not None else key[0]
+        if finding.kind == "mismatched-collective" and (pg_id, finding.collective_seq_id) == key:
+            return finding
+    return None
 
 
 def finding_lines(finding: Finding) -> list[str]:

@@ -2,6 +2,7 @@
 
 import re
 import signal
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -579,12 +580,43 @@ def test_a_mismatch_that_was_seen_before_data_moved():
     assert text(found) == (
         "rank 1\n<traceback of CollectiveMismatchError: broadcast against all_reduce>\n\n"
         "ranks 0,2 waited in all_reduce #17 (cell [7], line 5) and were freed\n"
-        "MismatchError: ranks 0-1 called operations that do not match; "
+        "MismatchError: rank 0 called all_reduce, rank 1 called broadcast; "
         "it was seen before data moved\n"
         "  rank 0    called all_reduce at cell [7], line 5: `dist.all_reduce(x)`\n"
         "  rank 1    called broadcast at cell [7], line 9: `dist.broadcast(x, 0)`\n"
         "  kept      every variable is kept; the process groups are ready again"
     )
+
+
+def test_a_mismatch_error_names_the_ranks_that_its_card_names():
+    """A rank that saw it knows of one other, whichever came first."""
+    wrong, usual = mismatch().mine, mismatch().theirs
+    seen = {
+        0: Mismatch(rank=0, peer=1, mine=usual, theirs=wrong, fields=("op",)),
+        2: Mismatch(rank=2, peer=1, mine=usual, theirs=wrong, fields=("op",)),
+    }
+    results = [
+        RankResult(
+            rank,
+            "error",
+            error=raised(rank, "CollectiveMismatchError", f"of {rank}").error,
+            failed_at_ns=9 - rank,
+            mismatches=(each,),
+        )
+        for rank, each in seen.items()
+    ]
+    card = report("mismatched-collective")
+    headline = "Rank 1 called broadcast, ranks 0,2 called all_reduce, as collective #17"
+    told = replace(card.findings[0], headline=f"{headline}.", collective_seq_id=17)
+    found = error(*results, freed(1), is_plain=False, report=replace(card, findings=(told,)))
+    assert f"MismatchError: {headline}\n" in text(found)
+    assert (
+        "  ranks 0,2 called all_reduce at cell [7], line 5: `dist.all_reduce(x)`\n"
+        "  rank 1    called broadcast at cell [7], line 9: `dist.broadcast(x, 0)`\n"
+    ) in text(found)
+    # Before there was a report, all that is known is told.
+    found = error(*results, freed(1), is_plain=False)
+    assert "MismatchError: rank 1 called broadcast, ranks 0,2 called all_reduce;" in text(found)
 
 
 def test_one_traceback_is_enough_for_a_mismatch_that_several_ranks_saw():
