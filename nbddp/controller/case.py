@@ -58,6 +58,7 @@ class Case:
         self._withheld: Judged | None = None  #: until it is known how a brief time-out ends
         self._free_at: float | None = None
         self._knows_timeout = False
+        self._has_interrupted = False  #: nbddp itself, since a rank died or was freed long ago
 
     def next_deadline(self) -> float | None:
         """When `tick` has something to do."""
@@ -125,6 +126,7 @@ class Case:
             self.watch.look_soon(now)
         if self.freeing.interrupt_at is not None and now >= self.freeing.interrupt_at:
             self.freeing.interrupt_at = None
+            self._has_interrupted = True
             actions += self._pool.interrupts()
         if not self.freeing.is_arming:
             actions += self.watch.tick(now)
@@ -141,8 +143,14 @@ class Case:
             return []
         if self._free_at is not None or now < self.freeing.fired_at + JUDGE_AGAIN_S:
             return []  # they are on their way out
-        reason: FreeReason = "interrupt" if self._is_interrupted else reason_of(report)
-        if reason != "interrupt":
+        reason, text = reason_of(report), report.proven[0].headline if report.proven else ""
+        # Who has interrupted the ranks knows why the cell ends: what they raise is no news.
+        is_ending = self._is_interrupted or self._has_interrupted
+        if self._is_interrupted:
+            reason = "interrupt"
+        elif self._has_interrupted and self.freeing.reason is not None:
+            reason, text = self.freeing.reason, self.freeing.text
+        if not is_ending:
             self.report = report
             if self._config().on_deadlock == "report":
                 return self._show(report, views, acted=False)
@@ -155,11 +163,10 @@ class Case:
                 return self._show(report, views, acted=False)
         alive = set(self._pool.in_state(RankState.IDLE, RankState.BUSY))
         return [
-            # Who interrupts knows why the cell ends.
-            *(self._show(report, views, acted=True) if reason != "interrupt" else ()),
+            *(self._show(report, views, acted=True) if not is_ending else ()),
             *self.freeing.start(
                 reason,
-                report.proven[0].headline if report.proven else "",
+                text,
                 RankSet.of(alive & (_members(views, report.pg_ids) | set(report.stuck))),
                 now,
                 pg_ids=(*report.pg_ids, *([""] if report.waits_for_store else [])),

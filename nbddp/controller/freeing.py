@@ -37,6 +37,7 @@ class Freeing:
         self._questions = questions
         self._settings = settings
         self.reason: FreeReason | None = None  #: of the last one
+        self.text = ""  #: what ranks were told then
         self.armed: set[str] = set()  #: ids of groups that cannot be used before they are re-formed
         self.was_outside = False  #: a rank was freed from a wait for the store, or for a new group
         self.stuck: dict[Rank, str] = {}  #: what cannot be ended, and why
@@ -79,7 +80,7 @@ class Freeing:
             return []
         if self.give_up_at is None:
             self.give_up_at = now + JUDGE_AGAIN_S + self._settings.interrupt_grace_s
-        self.reason = reason
+        self.reason, self.text = reason, text
         request = Free(
             number=self._questions.new_number(),
             run_id=self._run_id,

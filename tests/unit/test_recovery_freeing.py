@@ -214,6 +214,20 @@ def test_a_rank_that_survives_a_death_inside_the_cell_is_given_up():
     assert "StartRanks 2" in kinds(start)
 
 
+def test_what_ranks_raise_since_nbddp_interrupted_them_is_blamed_on_nobody():
+    pool, run_id = running(3)
+    arm = pool.exited(2)
+    pool.answer_free(pool.answer_free(arm, pg_ids=(WORLD,)))
+    assert "Interrupt 0-1" in kinds(pool.tick(after_s=0.2))
+    pool.finished(0, run_id, "KeyboardInterrupt", was_freed=True)
+    pool.report = verdict(stuck=(1,), involved=(0, 1), kind="first-error", pg_ids=("1@mine",))
+    found = pool.answer_looks(pool.answer_looks(pool.tick(after_s=1.0)))
+    assert kinds(found) == ["Free arm 1"]
+    [(_, free)] = requests(found, Free)
+    assert (free.reason, free.text) == ("death", "rank 2 exited (SIGKILL (signal 9))")
+    assert free.pg_ids == ("1@mine",)
+
+
 def test_a_second_death_does_not_prolong_the_wait():
     pool, _ = running(4)
     pool.exited(3)
