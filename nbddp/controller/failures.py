@@ -8,7 +8,7 @@ Order of the answer: what happened, to which ranks, during which cell, the evide
 from collections.abc import Mapping
 
 from nbddp.controller import verdicts
-from nbddp.controller.ends import crash_site_lines, describe_exit, one_line
+from nbddp.controller.ends import crash_site_lines, describe_exit, one_line, site_of
 from nbddp.controller.states import NO_RANKS, RankResult, RunOutcome
 from nbddp.errors import (
     CellError,
@@ -75,8 +75,11 @@ def error_of(  # noqa: PLR0911 - one for each kind of error
         how = f"ended before {inside.describe()} had finished" if inside else "was ended by nbddp"
         tail = [f"{_headline('CellError')}: {cell_name} {how}", *_broken(outcome)]
         return CellError(_join(states, tail), by_rank)
-    same = _ranks_with(outcome, first)
-    tail = [f"{_headline('CellError')}: {same.describe()} raised {one_line(first)}"]
+    same, what = _ranks_with(outcome, first), one_line(first)
+    alike = _ranks_alike(outcome, first)
+    if set(alike) - set(same):
+        same, what = alike, first.ename
+    tail = [f"{_headline('CellError')}: {same.describe()} raised {what}"]
     return CellError(_join(body, states, [*tail, *_hints(first), *_broken(outcome)]), by_rank)
 
 
@@ -283,6 +286,16 @@ def _ranks_with(outcome: RunOutcome, error: ErrorInfo) -> RankSet:
         for rank, result in outcome.results.items()
         if result.error is not None
         and (result.error.ename, result.error.evalue) == (error.ename, error.evalue)
+    )
+
+
+def _ranks_alike(outcome: RunOutcome, first: ErrorInfo) -> RankSet:
+    """Ranks that raised such an error in the same line by themselves, whatever its text."""
+    site = site_of(first)
+    return RankSet.of(
+        rank
+        for rank, error in _raised(outcome)
+        if site is not None and error.ename == first.ename and site_of(error) == site
     )
 
 

@@ -138,6 +138,24 @@ def test_the_same_error_in_another_place_is_another_group():
     )
 
 
+def test_errors_of_one_line_are_told_together_though_each_has_its_text():
+    def bad(rank: int, line: int = 2, ename: str = "ValueError", at_ns: int = 0) -> RankResult:
+        text = f"bad rank {rank}"
+        traceback = [f"Cell In[7], line {line}\n----> {line} check(rank)", f"{ename}: {text}"]
+        info = ErrorInfo(ename=ename, evalue=text, traceback=traceback)
+        return RankResult(rank, "error", error=info, failed_at_ns=at_ns or 9 - rank)
+
+    found = error(*map(bad, range(4)))
+    assert text(found).endswith("CellError: ranks 0-3 raised ValueError")
+    assert text(found).count("ValueError: bad rank") == 4
+    # Another line or another error is another reason; equal ones keep their text.
+    others = [bad(1, 5), bad(2, ename="KeyError"), replace(bad(0, at_ns=4), rank=3)]
+    assert text(error(bad(0, at_ns=1), *others)).endswith("raised ValueError: bad rank 0")
+    # Who only failed with it is told apart.
+    found = error(bad(0), replace(bad(1), was_freed=True), bad(2), is_plain=False)
+    assert text(found).endswith("CellError: ranks 0,2 raised ValueError")
+
+
 def test_at_most_four_tracebacks_in_full():
     found = text(error(*(raised(rank, evalue=f"of {rank}", at_ns=rank) for rank in range(7))))
     assert found.count("<traceback") == MAX_FULL == 4
