@@ -57,10 +57,12 @@ class Showing:
         ranks: that run the cell.
         sink: where they go.
         scope: makes the ids of displays unique.
+        world_size: of the pool.
     """
 
-    def __init__(self, ranks: RankSet, sink: Sink, scope: str) -> None:
+    def __init__(self, ranks: RankSet, sink: Sink, scope: str, world_size: int) -> None:
         self._ranks = ranks
+        self._world_size = world_size
         self._sink = sink
         self._scope = scope
         self._by_key: dict[str, _Collected] = {}
@@ -145,7 +147,7 @@ class Showing:
         found.is_drawn = True
 
     def _bundle(self, found: _Collected) -> tuple[dict[str, Any], dict[str, Any]]:
-        blocks = _blocks(self._ranks, found)
+        blocks = _blocks(self._ranks, found, self._world_size)
         text = tiles.text(found.title, blocks)
         bundle: dict[str, Any] = {"text/plain": text}
         if self._is_terminal or (not found.is_drawn and self._picture_count >= MAX_PICTURES):
@@ -158,7 +160,7 @@ class Showing:
         return bundle, {"image/png": {**size, "alt": alt}}
 
 
-def _blocks(ranks: RankSet, found: _Collected) -> list[tiles.Block]:
+def _blocks(ranks: RankSet, found: _Collected, world_size: int) -> list[tiles.Block]:
     """One for each argument of the call."""
     # A rank may show fewer: `show(*tensors)`.
     count = max(map(len, (*found.before.values(), *found.after.values())))
@@ -170,7 +172,8 @@ def _blocks(ranks: RankSet, found: _Collected) -> list[tiles.Block]:
         # Of few ranks the others are drawn as missing; beside one, they were not meant to show it.
         came = RankSet.of({rank for _, tensors in stages for rank in tensors})
         shown = ranks if 2 * len(came) >= len(ranks) else came
-        blocks.append(tiles.Block(shown, stages, found.open))
+        is_whole = len(shown) == world_size
+        blocks.append(tiles.Block(shown, stages, found.open, has_all_ranks=is_whole))
     return blocks
 
 

@@ -44,6 +44,7 @@ class Block:
     ranks: RankSet
     stages: Sequence[tuple[str, Mapping[int, TensorShown]]]  #: name and tensor by rank
     open: Mapping[int, Sequence[str]] = field(default_factory=dict)  #: operations, by the last
+    has_all_ranks: bool = True  #: of the pool
 
     @property
     def tensors(self) -> list[TensorShown]:
@@ -72,7 +73,7 @@ class Block:
         groups = [RankSet.of(ranks) for ranks in by_look.values() if len(ranks) > 1]
         if len(groups) > 2:
             parts.append(f"{len(by_look)} different values")
-        elif len(groups) == 1 and len(groups[0]) == len(self.ranks):
+        elif len(groups) == 1 and len(groups[0]) == len(self.ranks) and self.has_all_ranks:
             parts.append("equal on all ranks")
         elif groups:
             parts.append("; ".join(f"equal on {_name(group)}" for group in groups))

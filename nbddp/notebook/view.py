@@ -95,7 +95,7 @@ class View:
             settings=settings,
             log_path_by_rank=log_path_by_rank,
         )
-        self._showing = Showing(run.ranks, sink, f"{display_scope}-{run.run_id}")
+        self._showing = Showing(run.ranks, sink, f"{display_scope}-{run.run_id}", world_size)
         self._began = time.monotonic()
         self._done: set[int] = set()
         self._failed: dict[int, str] = {}  # by what, by rank
