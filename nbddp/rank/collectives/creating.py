@@ -294,7 +294,10 @@ class Creator:
         def run(*args: Any, **kwargs: Any) -> Any:
             try:
                 return original(*args, **kwargs)
-            except RuntimeError as error:
+            except BaseException as error:
+                _break_unfinished()
+                if not isinstance(error, RuntimeError):
+                    raise
                 ended = self.ended_now() or lost(error)
                 if ended is not None and type(error) is not type(ended):
                     raise ended from error
@@ -308,6 +311,16 @@ class Creator:
             if group.book.ended is not None:
                 return group.book.ended()
         return None
+
+
+def _break_unfinished() -> None:
+    """Have the groups formed again whose DDP modules a failed backward has left in the middle.
+
+    At the end of the cell, on all ranks: modules that begin anew rebuild their buckets together.
+    """
+    for group in torch_private.groups_of_unfinished():
+        if isinstance(group, TracedGroup):
+            group.book.is_broken = True
 
 
 class _Waiting:

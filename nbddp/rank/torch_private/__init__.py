@@ -33,7 +33,7 @@ from nbddp.rank.torch_private.hooks import (
     original_store_wait,
     set_async,
 )
-from nbddp.rank.torch_private.modules import hook_ddp, reset_modules
+from nbddp.rank.torch_private.modules import groups_of_unfinished, hook_ddp, reset_modules
 from nbddp.rank.torch_private.rendezvous import (
     mark_pool_store,
     new_store_client,
@@ -51,6 +51,7 @@ __all__ = [
     "forget_failed_groups",
     "forget_registered",
     "group_count",
+    "groups_of_unfinished",
     "hide_from_compiler",
     "hook_backward",
     "hook_batched_messages",

@@ -31,6 +31,21 @@ def hook_ddp() -> None:
     _schedules.watch()
 
 
+def groups_of_unfinished() -> list[Any]:
+    """The groups of DDP modules that have begun to reduce gradients and not come to the end."""
+    return [module.process_group for module in list(_ddp_modules) if _is_unfinished(module)]
+
+
+def _is_unfinished(module: Any) -> bool:
+    check = getattr(module.reducer, "_check_reducer_finalized", None)
+    try:
+        if check is not None:
+            check()
+    except RuntimeError:
+        return True
+    return False
+
+
 def reset_modules() -> None:
     """Bring DDP, FSDP and pipelines back to the state between two steps.
 
