@@ -55,6 +55,7 @@ class CellRun:
             was_freed=finished.was_freed,
             mismatches=finished.mismatches,
             marks=finished.marks,
+            torn=finished.torn,
         )
 
     def exit(self, exited: RankExited, now: float) -> None:

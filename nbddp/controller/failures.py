@@ -127,7 +127,18 @@ def _is_ended_by_user(outcome: RunOutcome) -> bool:
 def _kept(outcome: RunOutcome) -> list[str]:
     if outcome.mend_failure or outcome.ranks("unfinished"):
         return _broken(outcome)
-    return ["  kept      every variable is kept; the process groups are ready again"]
+    torn: dict[str, list[int]] = {}
+    for rank, result in outcome.results.items():
+        for name in result.torn:
+            torn.setdefault(name, []).append(rank)
+    return [
+        "  kept      every variable is kept; the process groups are ready again",
+        *[
+            f"  except    the tensors of {name} on {RankSet.of(ranks).describe()}: too large to be "
+            "put back, they may hold partial results"
+            for name, ranks in torn.items()
+        ],
+    ]
 
 
 def _broken(outcome: RunOutcome) -> list[str]:

@@ -114,6 +114,7 @@ class RankResult:
     was_freed: bool = False  #: ``error`` came about because nbddp ended an operation
     mismatches: tuple[Mismatch, ...] = ()  #: seen by this rank, raised or not
     marks: tuple[GroupMark, ...] = ()
+    torn: tuple[str, ...] = ()  #: operations whose tensors may hold partial results
     stuck: str = ""  #: why a blocked operation could not be ended
 
 

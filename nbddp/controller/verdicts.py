@@ -59,7 +59,7 @@ def mismatch_lines(mismatches: list[Mismatch], report: Report | None) -> list[st
     else:
         told = sorted(ranks_by_call.items(), key=lambda each: (len(each[1]), each[1]))
         calls = [f"{RankSet.of(ranks).describe()} called {what}" for what, ranks in told]
-        headline = f"{', '.join(calls)}; it was seen before data moved"
+        headline = f"{', '.join(calls)}; it was seen before any data was lost"
     lines = [
         f"  {RankSet.of(ranks).describe():<9} {line}"
         for line, ranks in list(ranks_by_line.items())[:_MAX_LINES]

@@ -216,12 +216,13 @@ class CellExecutor:
             failed_at_ns=failed_at_ns,
         )
         if self._collectives is not None:
-            mismatches, marks = self._collectives.end_cell()
+            mismatches, marks, torn = self._collectives.end_cell()
             finished = msgspec.structs.replace(
                 finished,
                 was_freed=error is not None and self._collectives.was_freed(self._exception),
                 mismatches=mismatches,
                 marks=marks,
+                torn=torn,
             )
         self._exception = None
         self._link.send(finished)

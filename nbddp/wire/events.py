@@ -180,6 +180,7 @@ class RunFinished(MessageBase, frozen=True):
     was_freed: bool = False  #: ``error`` came about because a `Free` ended an operation
     mismatches: tuple[Mismatch, ...] = ()  #: seen by this rank, raised or not
     marks: tuple[GroupMark, ...] = ()  #: of the groups that were used, or are broken
+    torn: tuple[str, ...] = ()  #: operations whose tensors may hold partial results
 
 
 class ValuePulled(MessageBase, frozen=True):

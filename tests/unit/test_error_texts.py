@@ -599,7 +599,7 @@ def test_a_mismatch_that_was_seen_before_data_moved():
         "rank 1\n<traceback of CollectiveMismatchError: broadcast against all_reduce>\n\n"
         "ranks 0,2 waited in all_reduce #17 (cell [7], line 5) and were freed\n"
         "MismatchError: rank 0 called all_reduce, rank 1 called broadcast; "
-        "it was seen before data moved\n"
+        "it was seen before any data was lost\n"
         "  rank 0    called all_reduce at cell [7], line 5: `dist.all_reduce(x)`\n"
         "  rank 1    called broadcast at cell [7], line 9: `dist.broadcast(x, 0)`\n"
         "  kept      every variable is kept; the process groups are ready again"

@@ -14,6 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from nbddp.rank.collectives.keeping import Kept, has_failed, keep
 from nbddp.rank.collectives.recorder import in_words
 from nbddp.rank.collectives.signatures import Known
 
@@ -61,12 +62,14 @@ def run(
         signature, site, group_text, recorder.run_offset, seq, 0, -1, 0, 0, thread,
         book.timeout_ms, began, slot,
     )  # fmt: skip
-    work = None
+    kept = work = None
     try:
         if book.has_peers and recorder.board.is_on:
             wrong = recorder.board.check(book, seq, known, record)
             if wrong is not None:
                 recorder.disagree(book, record, wrong)
+        if book.has_peers:
+            kept = keep(first)
         work = inner(first, second, *more) if more else inner(first, second)
         writer.accept(slot, record, began)
         if work is not None:
@@ -74,26 +77,28 @@ def run(
     except BaseException as error:
         try:
             writer.end_wait(slot)
-            failure = _failure(group, record, error, began, digest, was_issued=work is not None)
+            failure = _failure(group, record, error, began, digest, work, kept)
         except KeyboardInterrupt as interrupt:  # while torch waited: raised at our first call
             writer.end_wait(slot)
-            _failure(group, record, interrupt, began, digest, was_issued=work is not None)
+            _failure(group, record, interrupt, began, digest, work, kept)
             failure = interrupt
         if failure is not error:
-            inner = work = None  # see `works.Ended`
+            inner = work = kept = None  # see `works.Ended`
             raise failure from error.with_traceback(None)
         raise
     ended = _now()
     writer.end(slot, record, ended, ended - began)
 
 
-def _failure(
-    group: "TracedGroup", record: int, error: BaseException, began: int, digest: int, *,
-    was_issued: bool,
+def _failure(  # noqa: PLR0917 - all that is known of the call
+    group: "TracedGroup", record: int, error: BaseException, began: int, digest: int, work: Any,
+    kept: Kept | None,
 ) -> BaseException:  # fmt: skip
     """Record what went wrong; gives what is to be raised."""
     recorder, book = group.recorder, group.book
-    if was_issued:
+    if work is not None:
+        if kept is not None and has_failed(work):
+            recorder.put_back(record, kept)
         failure = group.failure(error) if isinstance(error, RuntimeError) else error
         now = _now()
         recorder.writer.complete(record, now, now - began, in_words(failure))

@@ -25,6 +25,7 @@ import torch.distributed as dist
 from nbddp.errors import CollectiveFailedError
 from nbddp.rank import torch_private
 from nbddp.rank.collectives import alone, at_once, calls, checking
+from nbddp.rank.collectives.keeping import Kept, keep
 from nbddp.rank.collectives.recorder import GroupBook, Recorder, in_words
 from nbddp.rank.collectives.signatures import Known
 from nbddp.rank.collectives.works import AnySourceWork, TracedWork
@@ -177,11 +178,13 @@ class TracedGroup(dist.ProcessGroup):
         with Waiting(self, record):
             self.inner.monitored_barrier(timeout, wait_all_ranks)
 
-    def _handle(self, work: Any, record: int, kind: type[TracedWork] = TracedWork) -> Any:
+    def _handle(
+        self, work: Any, record: int, kind: type[TracedWork] = TracedWork, kept: Kept | None = None
+    ) -> Any:
         if work is None:  # NCCL, synchronous: the stream has it
             self.recorder.writer.complete(record, _now())
             return None
-        traced = kind(work, self, record)
+        traced = kind(work, self, record, kept)
         self.recorder.opened(record, traced)
         return traced
 
@@ -255,13 +258,14 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
             record = recorder.collective(book, known)
             if recorder.check:
                 self.check(record, known)
+            kept = keep(args[0]) if args and book.has_peers else None
             try:
                 work = inner(*args, **kwargs)
             except BaseException as error:
                 if self.is_refused(record, error):
                     recorder.withdraw(book, digest)
                 raise
-            return self._handle(work, record)
+            return self._handle(work, record, kept=kept)
         if self.is_careful:
             torch_private.set_async(args[-1], is_async=False)
         return at_once.run(self, inner, known, *args)

@@ -14,6 +14,7 @@ import msgspec
 
 from nbddp.rank.callbacks import Callbacks
 from nbddp.rank.collectives.board import Board
+from nbddp.rank.collectives.keeping import Kept
 from nbddp.rank.collectives.signatures import Known, Signatures
 from nbddp.rank.collectives.sites import Sites
 from nbddp.wire.messages import OnMismatch
@@ -26,6 +27,8 @@ _ident = threading.get_ident
 _SWEEP_AT = 16
 #: So many kinds of messages a group tells; whoever gives each message a tag has more.
 _MAX_COUNTS = 256
+#: So many operations are named that may have left partial results.
+_MAX_TORN = 4
 
 
 @dataclass(eq=False)
@@ -106,6 +109,7 @@ class Recorder:
         self.open: dict[int, Any] = {}  # works by record
         self._sweep_at = _SWEEP_AT
         self.mismatches: list[Mismatch] = []
+        self.torn: list[str] = []  #: operations whose tensors may hold partial results
         self.on_mismatch: OnMismatch = "raise"
         self.check = False  #: compare with members on other machines before each collective
         self.is_careful = True  #: `check`, or this is a child, or no cell runs
@@ -129,6 +133,7 @@ class Recorder:
         self.on_mismatch = on_mismatch
         self.board.is_on = on_mismatch != "off"
         self.mismatches = []
+        self.torn = []
         for book in self.books.values():
             book.used_before = book.used
         self._newest_before = self.writer.newest
@@ -259,6 +264,16 @@ class Recorder:
             # Whoever goes on all the same would pair the next call with another one of the peers.
             book.ended = lambda: mismatch_error(wrong)
             raise error
+
+    def put_back(self, record: int, kept: Kept) -> None:
+        """The operation has failed: its tensors become what they were, as far as that is known."""
+        kept.put_back()
+        found = self.operation(record)
+        if not kept.lost_bytes or found is None or len(self.torn) >= _MAX_TORN:
+            return
+        name = f"{found.signature.op} #{found.collective_seq_id}"
+        if name not in self.torn:
+            self.torn.append(name)
 
     def operation(self, record: int) -> Operation | None:
         """One of this rank's own operations."""

@@ -73,11 +73,11 @@ class Collectives:
         self.recorder.begin_cell(request.run_id, request.on_mismatch, check=request.check)
         self._looking.activity = "running"
 
-    def end_cell(self) -> tuple[tuple[Mismatch, ...], tuple[GroupMark, ...]]:
-        """A cell has ended: what was seen in it, and where its groups stand."""
+    def end_cell(self) -> tuple[tuple[Mismatch, ...], tuple[GroupMark, ...], tuple[str, ...]]:
+        """A cell has ended: what was seen, where its groups stand, what may be half written."""
         self._looking.activity = "idle"
         marks = self.recorder.end_cell()
-        return tuple(self.recorder.mismatches), marks
+        return tuple(self.recorder.mismatches), marks, tuple(self.recorder.torn)
 
     def was_freed(self, error: BaseException | None) -> bool:
         """Whether an error of the cell came about because operations were ended by us."""

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from nbddp.errors import CollectiveAbortedError
 from nbddp.rank.collectives.anysource import Senders
+from nbddp.rank.collectives.keeping import Kept, has_failed
 from nbddp.rank.collectives.recorder import in_words
 
 if TYPE_CHECKING:
@@ -56,11 +57,14 @@ class Ended:
 class TracedWork(dist.Work):
     """A handle of one operation."""
 
-    def __init__(self, inner: Any, group: "TracedGroup", record: int) -> None:
+    def __init__(
+        self, inner: Any, group: "TracedGroup", record: int, kept: Kept | None = None
+    ) -> None:
         super().__init__()
         self._inner = inner
         self._group = group
         self._record = record
+        self._kept = kept
 
     _is_open = True
 
@@ -93,6 +97,7 @@ class TracedWork(dist.Work):
             raise
         if self._is_open:
             self._is_open = False
+            self._kept = None
             recorder.open.pop(record, None)
             ended = _now()
             writer.end(slot, record, ended, ended - began)
@@ -110,8 +115,11 @@ class TracedWork(dist.Work):
 
     def _close(self, began: int, error: BaseException | None) -> None:
         if self._is_open:
+            recorder, kept = self._group.recorder, self._kept
+            if error is not None and kept is not None and has_failed(self._inner):
+                recorder.put_back(self._record, kept)
+            self._kept = None
             self._is_open = False
-            recorder = self._group.recorder
             recorder.open.pop(self._record, None)
             now = _now()
             recorder.writer.complete(self._record, now, now - began, in_words(error))

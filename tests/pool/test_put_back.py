@@ -1,0 +1,81 @@
+"""What a collective was writing when it was ended is as it was before."""
+
+from collections.abc import Callable
+
+import pytest
+
+from nbddp.controller.pool import Pool
+from tests.support.polling import poll_until
+from tests.support.views import begin_cell, run_cell
+
+_BEFORE = "x = torch.full((3,), float(rank + 1)); parts = [torch.zeros(3) for _ in range(4)]"
+
+#: Rank 1 does not come, or brings something else; between the others data has moved by then.
+_FAILING = {
+    "call": "if rank != 1: dist.all_reduce(x)",
+    "handle": "if rank != 1: dist.all_reduce(x, async_op=True).wait()",
+    "nobody waits": "if rank != 1: work = dist.all_reduce(x, async_op=True)\n1 / 0",
+    "outputs": "if rank != 1: dist.all_gather(parts, x)",
+    "other shape": "dist.all_reduce(x if rank != 1 else torch.ones(2))",
+    "other call": "if rank != 1: dist.all_reduce(x)\nelse: dist.broadcast(x, 1)",
+    "death of another": "import os\nif rank == 1: os._exit(1)\ndist.all_reduce(x)",
+}
+
+
+@pytest.fixture
+def four(fresh_pool: Callable[..., Pool]) -> Pool:
+    return fresh_pool(4)
+
+
+def test_tensors_are_as_they_were(four: Pool):
+    for how, code in _FAILING.items():
+        for _ in range(2):
+            run_cell(four, _BEFORE)
+            assert run_cell(four, code, check=False).error is not None, how
+            left = four.pull("(x.tolist(), [each.sum().item() for each in parts])", ranks=[0, 2, 3])
+            assert left == [([rank + 1.0] * 3, [0.0] * 4) for rank in (0, 2, 3)], how
+            # And the next one gives what it would have given.
+            run_cell(four, f"{_BEFORE}\ndist.all_reduce(x)\nassert x.tolist() == [10.0] * 3")
+
+
+def test_after_the_stop_button(four: Pool):
+    run_cell(four, _BEFORE)
+    cell = begin_cell(
+        four, "import time\nif rank == 1: time.sleep(600)\nprint('now')\ndist.all_reduce(x)"
+    )
+    poll_until(lambda: all("now" in cell.view.text(rank) for rank in (0, 2, 3)))
+    four.interrupt()
+    assert cell.join().error is not None
+    assert four.pull("x.tolist()") == [[rank + 1.0] * 3 for rank in range(4)]
+
+
+def test_what_ended_well_stays(four: Pool):
+    """An error of its own after the wait is no reason, nor an operation before it."""
+    run_cell(four, f"{_BEFORE}\ny = x.clone()")
+    code = "work = dist.all_reduce(x, async_op=True)\nwork.wait()\nif rank != 1: dist.all_reduce(y)"
+    run_cell(four, code, check=False)
+    assert four.pull("x.tolist()") == [[10.0] * 3] * 4
+    assert four.pull("y.tolist()") == [[rank + 1.0] * 3 for rank in range(4)]
+
+
+def test_what_is_too_large_is_told(four: Pool):
+    run_cell(four, "x = torch.ones(3_000_000)")
+    text = str(run_cell(four, "if rank != 1: dist.all_reduce(x)", check=False).error)
+    assert "except    the tensors of all_reduce #1 on ranks 0,2-3: too large to be put back" in text
+    run_cell(four, "x = torch.ones(3)")
+    assert "except" not in str(run_cell(four, "if rank: dist.barrier()", check=False).error)
+
+
+def test_neither_autograd_nor_a_profiler_sees_the_copies(four: Pool):
+    run_cell(
+        four,
+        "from torch.utils._python_dispatch import TorchDispatchMode\n"
+        "seen = []\n"
+        "class Spy(TorchDispatchMode):\n"
+        "    def __torch_dispatch__(self, func, types, args=(), kwargs=None):\n"
+        "        seen.append(str(func)); return func(*args, **(kwargs or {}))\n"
+        "w = torch.nn.Parameter(torch.ones(3)); before = w._version\n"
+        "with Spy(), torch.no_grad(): dist.all_reduce(w)\n"
+        "assert not [each for each in seen if 'c10d' not in each], seen\n"
+        "torch.ones(3).requires_grad_()\n",
+    )
