@@ -14,6 +14,8 @@ from nbddp.wire.ranks import RankSet
 _MAX_ROWS, _MIN_GRADIENTS = 12, 4
 _MAX_GROUPS = 4
 _MAX_HAVE = 40
+#: Of locks, files and generators, and of tensors without memory.
+_UNKNOWN = "nothing tells what is in it"
 
 
 def bundle(found: Difference) -> dict[str, str]:
@@ -58,7 +60,10 @@ def _said(found: Difference) -> str:
     if found.is_equal:
         if len(found.ranks) == 1:
             return f"nothing to compare with: it was looked at on {found.ranks.describe()} only"
-        return f"equal on {found.ranks.describe()}"
+        if _is_unknown(found):
+            return f"not compared: {_UNKNOWN}"
+        limit = " as far as compared" * bool(found.unknown)
+        return f"equal on {found.ranks.describe()}{limit}"
     without = RankSet.of(rank for ranks in found.errors.values() for rank in ranks)
     if without:
         with_value = found.ranks - without
@@ -212,15 +217,20 @@ def _notes(found: Difference) -> list[str]:
         notes.append(f"{count} {which} sharded, {text}: only equal shards are compared")
     for text, ranks in found.errors.items():
         notes.append(f"no value on {ranks.describe()}: {text}")
-    if found.unknown:
+    if found.unknown and not _is_unknown(found):
         first = place(found.expression, found.unknown[0])
         more = f" and {len(found.unknown) - 1} more" if len(found.unknown) > 1 else ""
-        notes.append(f"cannot be compared, it holds no memory of its own: {first}{more}")
+        notes.append(f"not compared, {_UNKNOWN}: {first}{more}")
     if found.is_cut:
         notes.append("there are more, which were not looked at")
     if any(detail.max_abs == 0 for each in _shown(found) for detail in each.details):
         notes.append("equal means the same bits: 0.0 is not -0.0, and there are many NaNs")
     return notes
+
+
+def _is_unknown(found: Difference) -> bool:
+    """Whether nothing of it could be compared."""
+    return len(found.unknown) >= found.n_tensors + found.n_values > 0
 
 
 def _has_none(gradients: Difference) -> bool:

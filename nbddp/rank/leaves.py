@@ -9,6 +9,7 @@ Runs in: the rank process, main thread, between cells.
 import dataclasses
 import enum
 import hashlib
+import io
 import pickle
 import random
 import re
@@ -71,7 +72,9 @@ def parts_of(  # noqa: PLR0911 - one for each kind of value
     value: Any,
 ) -> Iterator[tuple[str, Any]] | None:
     """What a value is made of, one level down; None: it is a leaf."""
-    if isinstance(value, (torch.Tensor, *_PLAIN)) or _is_code(value):
+    if isinstance(value, type) and (data := _class_data(value)):
+        return ((f".{name}", item) for name, item in data.items())
+    if isinstance(value, (torch.Tensor, io.IOBase, *_PLAIN)) or _is_code(value):
         return None
     if isinstance(value, torch.nn.Module):
         return _of_module(value)
@@ -96,6 +99,19 @@ def parts_of(  # noqa: PLR0911 - one for each kind of value
         return ((f".{field.name}", getattr(value, field.name, None)) for field in fields)
     own = _attributes(value)
     return ((f".{name}", item) for name, item in own.items()) if own else None
+
+
+def _class_data(kind: type) -> dict[str, Any]:
+    """What the user wrote into a class of a cell: data and functions, not what Python adds."""
+    if kind.__module__ != "__main__":
+        return {}
+    return {
+        name: item
+        for name, item in vars(kind).items()
+        if not (name.startswith("_") and name.endswith("_"))
+        and name != "_abc_impl"
+        and (isinstance(item, types.FunctionType) or not hasattr(type(item), "__get__"))
+    }
 
 
 def _attributes(value: Any) -> dict[str, Any]:
@@ -126,7 +142,19 @@ def text_of(value: Any) -> str:
     if text == _represent(value, with_address=True):
         return text
     # Nothing but its address tells it from another: what pickle would keep of it does.
-    return f"{text} {_digest_of(_pickled(value))}"
+    pickled = _pickled(value)
+    return f"{text} {_digest_of(pickled)}" if pickled else text
+
+
+def can_be_compared(value: Any) -> bool:
+    """Whether `text_of` tells all of it: not of a lock, of a file, of a generator."""
+    if isinstance(value, io.IOBase):
+        return bool(_pickled(value))
+    if isinstance(value, (Hollow, list, tuple, set, frozenset, memoryview, *_PLAIN)):
+        return True
+    if _is_code(value) or _represent(value) == _represent(value, with_address=True):
+        return True
+    return bool(_pickled(value))
 
 
 def _function_text(function: types.FunctionType) -> bytes:

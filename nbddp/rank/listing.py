@@ -84,8 +84,8 @@ def _compared(value: Any) -> tuple[str, str]:
             return "", ""
         leaf = leaf_of(path, part)
         parts += [path.encode(), leaf.what.encode(), leaf.sharding.encode()]
-        if not leaf.digest:
-            return "", ""
+        if not leaf.digest and (leaf.is_tensor or not path):
+            return "", ""  # what is a detail, such as a lock, is left out
         if leaf.part:
             shardings[leaf.sharding] = None
         else:

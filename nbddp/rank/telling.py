@@ -18,7 +18,7 @@ import torch
 
 from nbddp.rank import digests, torch_private
 from nbddp.rank.grids import dtype_text
-from nbddp.rank.leaves import Hollow, Outline, text_of, walk
+from nbddp.rank.leaves import Hollow, Outline, can_be_compared, text_of, walk
 from nbddp.rank.shell import RankShell
 from nbddp.wire.showntext import shape_text
 from nbddp.wire.told import Blocks, Leaf, Tree
@@ -89,6 +89,8 @@ def leaf_of(path: str, value: Any) -> Leaf:
     text = text_of(value)
     digest = digests.joined([text.encode(errors="replace")]).hex()
     kind = value.type_name if isinstance(value, Hollow) else type(value).__name__
+    if not can_be_compared(value):
+        return Leaf(path=path, what=kind, digest="", value=text[:_MAX_VALUE])
     if len(text) <= _MAX_VALUE:
         return Leaf(path=path, what=kind, digest=digest, value=text)
     _texts[path] = text = value if isinstance(value, str) else text

@@ -180,6 +180,52 @@ def test_groups_and_meshes_are_not_looked_into(pool: Pool):
         assert pool.diff(name).n_values == 1
 
 
+def test_what_has_no_value_is_told_as_not_compared(pool: Pool, tmp_path: Path):
+    run_cell(
+        pool,
+        f"""
+import io, threading
+def count():
+    yield from range(3)
+steps = count()
+if rank == 1: next(steps)
+lock, file = threading.Lock(), open({str(tmp_path / "file")!r}, "w")
+if rank == 1: lock.acquire()
+class Job:
+    pass
+job = Job()
+job.steps, job.lock, job.number = 3, lock, 1
+buffer = io.StringIO("a" * rank)
+""",
+    )
+    for name in ("steps", "lock", "file"):
+        assert text(pool, name).startswith(f"{name}: not compared"), name
+        assert not any(each["digest"] for each in pool.vars(name)[name].values() if each)
+    assert text(pool, "job").splitlines()[0].startswith("job: equal on ranks 0-1 as far as")
+    assert text(pool, "job").splitlines()[-1].endswith(": job.lock")
+    assert not pool.diff("buffer").is_equal
+    run_cell(pool, "file.close()")
+
+
+def test_classes_of_cells_are_compared(pool: Pool):
+    run_cell(
+        pool,
+        """
+import enum
+class Config:
+    rate, sizes = 0.1, [1, rank]
+    def step(self): return 1
+    @property
+    def twice(self): return 2
+class Empty: pass
+class Colour(enum.Enum): RED = 1
+""",
+    )
+    assert [each.path for each in pool.diff("Config").differences] == [".sizes[1]"]
+    for name in ("Empty", "Colour", "torch.nn.Linear"):
+        assert pool.diff(name).is_equal, name
+
+
 def test_nothing_is_kept_and_no_collective_is_called(pool: Pool):
     run_cell(pool, "held = torch.ones(5) + rank")
     trace = len(pool.trace())

@@ -119,7 +119,12 @@ def test_a_place_that_cannot_be_told_is_named():
     unknown = Tree(leaves=(Leaf(path=".m", what="float32 (2,)", digest="", is_tensor=True),))
     found = compared(unknown, unknown)
     assert found.unknown == (".m",)
-    assert "cannot be compared" in page.bundle(found)["text/plain"]
+    said = "not compared: nothing tells what is in it"
+    assert page.bundle(found)["text/plain"].splitlines()[0] == f"model: {said}"
+    both = Tree(leaves=(*unknown.leaves, *tree(a=1).leaves))
+    lines = page.bundle(compared(both, both))["text/plain"].splitlines()
+    assert lines[0] == "model: equal on ranks 0-1 as far as compared"
+    assert lines[-1] == "not compared, nothing tells what is in it: model.m"
 
 
 def test_many_differences_are_cut():
