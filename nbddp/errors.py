@@ -189,7 +189,7 @@ class CollectiveFailedError(CollectiveError):
 
 
 class CollectiveRefusedError(CollectiveError):
-    """A callback of a widget called it on one rank only; nothing was recorded. Raised on ranks."""
+    """Some members would never call it: they do not run the code. Nothing was recorded."""
 
 
 class CollectiveMismatchError(CollectiveError):

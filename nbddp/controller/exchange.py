@@ -65,7 +65,9 @@ class Exchange:
     def tell(self, expression: str, ranks: RankSet) -> None:
         """Have ranks evaluate ``expression`` when they come to it; nobody waits for that."""
         request_id = f"value-{next(self._numbers)}"
-        request = PullValue(request_id=request_id, expression=expression, use_arena=False)
+        request = PullValue(
+            request_id=request_id, expression=expression, ranks=tuple(ranks), use_arena=False
+        )
         self._hub.send_to_ranks(ranks, request)
 
     def forget_all(self) -> None:
@@ -83,7 +85,10 @@ class Exchange:
             self._hub.send_for(
                 transfer,
                 PullValue(
-                    request_id=transfer.request_id, expression=expression, use_arena=use_arena
+                    request_id=transfer.request_id,
+                    expression=expression,
+                    ranks=tuple(ranks),
+                    use_arena=use_arena,
                 ),
             )
             while missing := set(ranks) - set(found) - set(errors):

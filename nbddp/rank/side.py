@@ -10,9 +10,11 @@ import threading
 import time
 
 from nbddp.rank import inspection
+from nbddp.rank.callbacks import Question
 from nbddp.rank.link import Link
 from nbddp.rank.shell import RankShell
 from nbddp.wire.messages import Complete, Inspect
+from nbddp.wire.ranks import RankSet
 
 #: Nobody waits longer than that for an answer.
 _STALE_S = 1.0
@@ -36,12 +38,15 @@ class Side:
 
     def _serve(self) -> None:
         inspection.prepare(self._shell)
+        looks = Question(RankSet.of([self._shell.rank]))
         while True:
             asked_at, question = self._questions.get()
             if time.monotonic() - asked_at > _STALE_S:
                 continue
             try:
-                self._link.send(inspection.answer(self._shell, question))
+                with self._shell.callbacks.asked(looks):
+                    answer = inspection.answer(self._shell, question)
+                self._link.send(answer)
             except Exception:  # noqa: BLE001 - of the user's objects, or of IPython
                 # Silently: who pressed Tab has asked for names, not for a traceback in a cell.
                 self._link.send(inspection.nothing(self._shell.rank, question))

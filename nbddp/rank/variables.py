@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from nbddp.errors import BadMessageError, TransferError
+from nbddp.rank.callbacks import Question
 from nbddp.rank.error_text import error_info, place_of
 from nbddp.rank.execution import Interrupts
 from nbddp.rank.link import Link
@@ -25,6 +26,7 @@ from nbddp.wire.messages import (
     ValuePulled,
     ValuePushed,
 )
+from nbddp.wire.ranks import RankSet
 
 
 class Variables:
@@ -44,14 +46,16 @@ class Variables:
 
     def pull(self, request: PullValue) -> None:
         """Evaluate and send. Nothing that the expression does can end the rank."""
+        question = Question(RankSet.of(request.ranks), is_pull=True)
         self._interrupts.expect()
         self._link.send(RunStarted(run_id=request.request_id, rank=self._rank))
         try:
             try:
                 self._interrupts.arm()
-                value = eval(request.expression, self._shell.user_ns)  # noqa: S307 - the user's own
-                use_arena = self._arena if request.use_arena else None
-                header, frames = values.encode_value(value, use_arena)
+                with self._shell.callbacks.asked(question):
+                    value = eval(request.expression, self._shell.user_ns)  # noqa: S307 - the user's own
+                    use_arena = self._arena if request.use_arena else None
+                    header, frames = values.encode_value(value, use_arena)
             finally:
                 self._interrupts.disarm()
         except BaseException as error:  # noqa: BLE001 - the user's expression may raise anything

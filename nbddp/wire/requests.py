@@ -107,6 +107,7 @@ class PullValue(MessageBase, frozen=True):
 
     request_id: str
     expression: str
+    ranks: tuple[Rank, ...]  #: all that are asked
     use_arena: bool = True  #: False: the notebook cannot open this rank's shared memory
 
 

@@ -288,7 +288,7 @@ def test_answers_that_are_queued_when_a_pull_fails_are_released(
     stage: Stage, exchange: Exchange, arena: Arena
 ):
     transfer = exchange._open(BOTH)
-    request = PullValue(request_id=transfer.request_id, expression="x")
+    request = PullValue(request_id=transfer.request_id, expression="x", ranks=(0, 1))
     answer = pulled(request, 0, b"x" * 100_000, arena)
     assert answer.value is not None
     stage.agent.send(answer)
@@ -303,7 +303,7 @@ def test_answers_that_come_after_the_end_of_a_pull_are_released(
 ):
     transfer = exchange._open(BOTH)
     stage.hub.close_transfer(transfer)
-    request = PullValue(request_id=transfer.request_id, expression="x")
+    request = PullValue(request_id=transfer.request_id, expression="x", ranks=(0, 1))
     answer = pulled(request, 1, b"x" * 100_000, arena)
     assert answer.value is not None
     stage.agent.send(answer)

@@ -1,8 +1,9 @@
-"""Refuses what only one rank would call: a collective in a callback of a widget.
+"""Refuses what only some of its members would call: a collective where not all ranks run the code.
 
-Runs in: the rank process, the thread of the callback. A callback runs on the rank whose widget was
-touched. While a cell runs on all ranks, the others may take part, and the diagnosis sees it if they
-do not. Between cells nobody would.
+Runs in: the rank process, the thread that calls. A callback of a widget runs on the rank whose
+widget was touched: while a cell runs on all ranks, the others may take part, and the diagnosis sees
+it if they do not; between cells nobody would. Tab and Shift-Tab ask one rank, `pull` those that the
+user has chosen; what all members are asked for they may call together.
 """
 
 from collections.abc import Iterable
@@ -13,17 +14,23 @@ from nbddp.wire.ranks import RankSet
 
 
 def refuse(recorder: Recorder, op: str, members: Iterable[int]) -> None:
-    """Raise if this is a callback between cells, and members have to take part that do not run it.
+    """Raise if members have to take part that do not run the code which calls this.
 
     To be called before anything is recorded: the others have not called it, and need not know.
 
     Raises:
         CollectiveRefusedError: it would wait for ever.
     """
-    if recorder.run_id or recorder.is_child or not recorder.callbacks.is_here:
+    if recorder.is_child:
         return
-    others = RankSet.of(rank for rank in members if rank != recorder.rank)
-    if others:
+    question = recorder.callbacks.question
+    if question is None and (recorder.run_id or not recorder.callbacks.is_here):
+        return
+    here = RankSet.of([recorder.rank]) if question is None else question.ranks
+    others = RankSet.of(set(members).difference(here))
+    if not others:
+        return
+    if question is None:
         raise CollectiveRefusedError(
             f"rank {recorder.rank} called {op} in a widget's callback, while no cell runs\n"
             "  a callback runs on the one rank whose widget was touched: "
@@ -32,3 +39,13 @@ def refuse(recorder: Recorder, op: str, members: Iterable[int]) -> None:
             f"  next: set a variable in the callback, and call {op} in a %%ddp cell that all ranks "
             "run"
         )
+    if question.is_pull:
+        raise CollectiveRefusedError(
+            f"it calls {op}, which {others.describe()} would never call: only "
+            f"{here.describe()} {'was' if len(here) == 1 else 'were'} asked; nothing was sent. "
+            "Next: ask all ranks"
+        )
+    raise CollectiveRefusedError(
+        f"rank {recorder.rank} called {op} for Tab or Shift-Tab, which ask one rank\n"
+        f"  {others.describe()} would never make this call; nothing was sent"
+    )

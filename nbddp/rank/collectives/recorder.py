@@ -112,8 +112,11 @@ class Recorder:
         self.torn: list[str] = []  #: operations whose tensors may hold partial results
         self.on_mismatch: OnMismatch = "raise"
         self.check = False  #: compare with members on other machines before each collective
-        self.is_careful = True  #: `check`, or this is a child, or no cell runs
+        #: `check`, or this is a child, or no cell runs, or a value is looked at beside it.
+        self.is_careful = True
+        self._careful_lock = threading.Lock()
         self.callbacks = callbacks
+        callbacks.look_changed = self.set_careful
         self.run_id = ""
         self.run_offset = 0
         self._newest_before = 0  #: the newest record when the cell began
@@ -124,12 +127,19 @@ class Recorder:
         """A forked child of the rank must not write into its records."""
         self.is_child = self.is_careful = True
 
+    def set_careful(self) -> None:
+        """What ``is_careful`` depends on has changed. For any thread."""
+        with self._careful_lock:
+            is_in_cell = bool(self.run_id) and not self.is_child
+            self.is_careful = self.check or not is_in_cell or self.callbacks.is_looked_at
+
     # --- cells ---------------------------------------------------------------------------------
 
     def begin_cell(self, run_id: str, on_mismatch: OnMismatch, *, check: bool = False) -> None:
         """What is recorded from now on belongs to this cell."""
-        self.check = self.is_careful = check
+        self.check = check
         self.run_id = run_id
+        self.set_careful()
         self.on_mismatch = on_mismatch
         self.board.is_on = on_mismatch != "off"
         self.mismatches = []
@@ -164,7 +174,7 @@ class Recorder:
         )
         self.run_id = ""
         self.run_offset = 0
-        self.is_careful = True
+        self.set_careful()
         self.writer.touch()
         return marks
 
