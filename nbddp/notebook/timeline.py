@@ -230,7 +230,8 @@ def _table(
         line += [Cell(_group(row))] if has_groups else []
         line += [Cell(size(row.nbytes) if row.nbytes else "")]
         line += [Cell("" if rate is None else f"{size(rate)}/s")] if has_rate else []
-        line += [Cell("" if row.spread_ns is None else duration(row.spread_ns))]
+        is_known = row.spread_ns is not None and not _is_awaited(row)
+        line += [Cell(duration(row.spread_ns or 0) if is_known else "")]
         if is_folded:
             line += _folded(row, ranks, longest_ns)
         else:
@@ -243,7 +244,8 @@ def _table(
 def _rank_cell(row: TraceRow, rank: int, longest_ns: int) -> Cell:
     part = row.parts.get(rank)
     if part is None:
-        return Cell("never" if rank in row.missing else "", is_bold=True)
+        absent = "not yet" if _is_awaited(row) else "never"
+        return Cell(absent if rank in row.missing else "", is_bold=True)
     is_last = rank == row.last_rank
     return Cell(
         _state(part),
@@ -251,6 +253,11 @@ def _rank_cell(row: TraceRow, rank: int, longest_ns: int) -> Cell:
         is_bold=is_last,
         bar=part.waited_ns / longest_ns if longest_ns else 0.0,
     )
+
+
+def _is_awaited(row: TraceRow) -> bool:
+    """Its cell goes on, and ranks that have not come may yet do so."""
+    return bool(row.missing) and row.open_at_ns is not None
 
 
 def _state(part: RankPart) -> str:
@@ -274,7 +281,7 @@ def _folded(row: TraceRow, ranks: RankSet, longest_ns: int) -> list[Cell]:
         text = f"{' or '.join(failed)} after {text}" if failed else text
     unfinished = RankSet.of(part.rank for part in parts if part.completed_ns is None)
     if row.missing:
-        last = f"{name_ranks(row.missing)} never came"
+        last = f"{name_ranks(row.missing)} {'not yet' if _is_awaited(row) else 'never came'}"
     elif unfinished and waits:
         last = f"{name_ranks(unfinished)} open"
     else:

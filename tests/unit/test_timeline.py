@@ -149,6 +149,19 @@ def test_table_fits_any_number_of_ranks(count: int):
     assert count == 1 or "32 ms" in bundle["text/plain"]
 
 
+@pytest.mark.parametrize("count", [4, 16])
+def test_table_of_a_cell_that_runs_says_who_has_not_come_yet(count: int):
+    ranks = recorders(count)
+    group = GroupInfo(pg_id="w", name="0", ranks=tuple(range(count)))
+    for recorder in ranks[:-1]:
+        recorder.collective(at=recorder.rank, group=group)
+    found = rows(by_rank(ranks), {"w": group}, now_by_run={"run-4": 1000 * MS})
+    text = timeline.table(found)["text/plain"].splitlines()[2]
+    assert "not yet" in text
+    assert "never" not in text
+    assert tables.duration((count - 2) * MS) not in text, "the spread is not known yet"
+
+
 def test_many_ranks_are_folded():
     text = timeline.table(training(64))["text/plain"]
     assert re.search(r"all_reduce #7 .* 0\.5 ms to 32 ms +rank 63", text)
