@@ -20,6 +20,7 @@ from nbddp.notebook.folded import PRE_STYLE
 from nbddp.notebook.remains import WIDGET_ID_SUFFIX, WIDGET_MIME
 from nbddp.notebook.shown import Labels, Rich
 from nbddp.notebook.sinks import Sink
+from nbddp.notebook.tables import preformatted
 from nbddp.wire.ranks import RankSet
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class Block:
             row.left, row.images = self._text(row), self._images(row)
             if row.own_ids:
                 left = html.escape(row.left)
-                text = {"value": f'<pre style="{PRE_STYLE}">{left}</pre>'}
+                text = {"value": preformatted(left, PRE_STYLE)}
                 left_id = self._relay.open_model("controls", "HTML", text, self._parent)
                 children = [_REFERENCE + row.own_ids[1], _REFERENCE + left_id]
                 self._relay.update_model(row.own_ids[0], {"children": children})
@@ -282,4 +283,4 @@ def _label(labels: Labels, rank: int) -> dict[str, str]:
     width = len(labels.of((rank,))) - 2  # that of the last rank alone
     label = f"[{rank}]".ljust(width)
     text = f'<b style="color:{colour_of(RankSet.of([rank]))}">{html.escape(label)}</b>'
-    return {"text/plain": label.rstrip(), "text/html": f'<pre style="{PRE_STYLE}">{text}</pre>'}
+    return {"text/plain": label.rstrip(), "text/html": preformatted(text, PRE_STYLE)}

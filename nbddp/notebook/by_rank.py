@@ -217,7 +217,7 @@ def _shows(block: _Block, *, is_open: bool) -> list[Show]:
         if isinstance(show, Text):
             lines = show.text.removesuffix("\n").split("\n")
             plain = "\n".join(_shortened(lines))
-            found.append(_rich({"text/plain": plain, "text/html": _body(lines)}))
+            found.append(_rich({"text/plain": plain, "text/html": f"<div>{_body(lines)}</div>"}))
         else:
             found.append(replace(show, ranks=block.ranks))
     return found

@@ -17,7 +17,7 @@ from typing import Any
 from nbddp.notebook.budget import LEFT_OUT
 from nbddp.notebook.colours import colour_of
 from nbddp.notebook.sinks import Sink
-from nbddp.notebook.tables import escape, size
+from nbddp.notebook.tables import escape, preformatted, size
 from nbddp.wire.messages import Stream
 from nbddp.wire.ranks import RankSet
 
@@ -165,7 +165,7 @@ def pre(lines: Sequence[str], *, is_coloured: bool = False) -> str:
     told = [escape(without_codes(line)) for line in lines]
     if is_coloured:
         told = [_coloured(line) for line in told]
-    return f'<pre style="{PRE_STYLE}">{chr(10).join(told)}</pre>'
+    return preformatted("\n".join(told), PRE_STYLE)
 
 
 def without_codes(text: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nbddp.notebook.folded import PRE_STYLE, details
+from nbddp.notebook.tables import preformatted
 
 #: How a rank shows a widget: the id of its model.
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
@@ -182,13 +183,14 @@ def _pages(rows: Sequence[Row]) -> str:
             lines = []
     if lines:
         parts.append(_page(lines))
-    return "".join(parts)
+    # A block that begins with <pre> ends with it for Markdown, so that the next one is none.
+    return "".join(parts) if len(parts) == 1 else f"<div>{''.join(parts)}</div>"
 
 
 def _page(lines: Sequence[str]) -> str:
     text = html.escape("\n".join(lines), quote=False)
     text = _BLOCKS.sub(rf'<span style="{_BLOCKS_STYLE}">\g<0></span>', text)
-    return f'<pre style="{PRE_STYLE}">{text}</pre>'
+    return preformatted(text, PRE_STYLE)
 
 
 def _text(  # noqa: PLR0911, PLR0912 - one for each kind of widget

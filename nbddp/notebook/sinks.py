@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from nbddp.notebook.tables import preformatted
 from nbddp.wire.messages import Stream
 
 Bundle = Mapping[str, Any]
@@ -162,5 +163,5 @@ def _live_bundle(lines: list[str]) -> dict[str, str]:
     text = "\n".join(lines)
     return {
         "text/plain": text,
-        "text/html": f'<pre style="{QUIET_STYLE}">{html.escape(text)}</pre>',
+        "text/html": preformatted(html.escape(text), QUIET_STYLE),
     }

@@ -15,6 +15,7 @@ from nbddp.notebook.tables import (
     duration,
     escape,
     name_ranks,
+    preformatted,
     shorten,
     without_numbers,
     words,
@@ -70,7 +71,7 @@ def stacks(views: Mapping[int, RankView], ranks: RankSet | None = None) -> dict[
     ]
     html = [
         f"<div><b>{escape(who)}</b>: {escape(doing)}</div>"
-        + (f'<pre style="{PRE_STYLE}">{escape(chr(10).join(lines))}</pre>' if lines else "")
+        + (preformatted(escape("\n".join(lines)), PRE_STYLE) if lines else "")
         for who, doing, lines in told
     ]
     if more:

@@ -21,6 +21,7 @@ WIDTH = 100
 FAINT_LINE = "1px solid rgba(128,128,128,0.35)"
 _BAR = "rgba(80,140,220,0.30)"
 _MAX_CELL = 120
+_BLANK_LINE = re.compile(r"^([^\S\n]*)\n", re.MULTILINE)
 _NUMBERS = re.compile(r"\d+(?:[-,]\d+)*")
 
 
@@ -112,6 +113,17 @@ def clean(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char == "\n" else " " for char in text)
+
+
+def preformatted(text: str, style: str) -> str:
+    """HTML that keeps its lines; ``text`` is HTML.
+
+    For Markdown an HTML block ends at a blank line, and what follows would be its own: the
+    output of a cell would become headings and lists. So these line ends are written as entities.
+    """
+    first = "\n" if text.startswith("\n") else ""  # the first line end of a <pre> does not count
+    text = _BLANK_LINE.sub(r"\1&#10;", text)
+    return f'<pre style="{style}">{first}{text}</pre>'
 
 
 def one_line(text: str) -> str:

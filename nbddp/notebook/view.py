@@ -26,6 +26,7 @@ from nbddp.notebook.remains import WIDGET_MIME, without_widget
 from nbddp.notebook.showing import Showing
 from nbddp.notebook.shown import Labels, Redraw, Rich, Show, Text
 from nbddp.notebook.sinks import QUIET_STYLE, Sink
+from nbddp.notebook.tables import preformatted
 from nbddp.settings import Settings
 from nbddp.wire.messages import (
     ClearOutput,
@@ -308,7 +309,7 @@ def _label_bundle(ranks: RankSet) -> dict[str, str]:
     style, text = QUIET_STYLE, html.escape(label)
     if colour:  # which would be hard to see if it were fainter
         style, text = PRE_STYLE, f'<b style="color:{colour}">{text}</b>'
-    return {"text/plain": label, "text/html": f'<pre style="{style}">{text}</pre>'}
+    return {"text/plain": label, "text/html": preformatted(text, style)}
 
 
 def _how_it_left(error: ErrorInfo) -> str:
