@@ -115,6 +115,22 @@ def test_a_step_in_two_cells_goes_on_after_another_error(pool: Pool):
     assert run_cell(pool, check, timeout=_LIMIT_S).texts() == _EQUAL
 
 
+@pytest.mark.parametrize("who", ["rank == 1", "True"])
+def test_the_step_of_another_module_goes_on(pool: Pool, who: str):
+    """Its gradients would else be left as they are, without a word."""
+    begin(pool)
+    run_cell(
+        pool, "other = make()[0]\nstate[1].zero_grad()\nloss = state[0](batch(2)).square().mean()"
+    )
+    leave = f"x = batch(99).requires_grad_()\nif {who}: x.register_hook(raises)"
+    view = run_cell(pool, f"{leave}\nother(x * 1).sum().backward()", check=False, timeout=_LIMIT_S)
+    assert "ValueError: in the backward" in str(view.error)
+    run_cell(pool, "loss.backward()\nstate[1].step()", timeout=_LIMIT_S)
+    check = _CHECK.replace("fit(*state, 2, 5)", "fit(*state, 3, 5)")
+    assert run_cell(pool, check, timeout=_LIMIT_S).texts() == _EQUAL
+    run_cell(pool, "other(batch(2)).sum().backward()", timeout=_LIMIT_S)
+
+
 def test_that_parameters_are_unused_is_told_again_and_again(pool: Pool):
     begin(pool)
     run_cell(pool, "state[0].module[0] = torch.nn.Tanh()")

@@ -52,13 +52,16 @@ class Reforming:
 
     def _form(self, request: Reform, store: Any) -> None:
         rank = self._recorder.rank
+        whole = _tell_whole({info.pg_id for info in request.groups}, store)
         for info in request.groups:
             if rank in info.ranks:
                 self._reform_one(info, store, request.number)
         torch_private.set_group_count(request.group_count)
         if rank in request.fresh:
             self.joined = request.number
-        torch_private.reset_modules()
+        # Whoever has formed a group with others knows that they have told.
+        spared = [module for module, key, size in whole if not key or store.add(key, 0) == size]
+        torch_private.reset_modules(request.number, spared)
         for info in request.groups:
             if rank in info.ranks:
                 _check(self._creator.groups[info.pg_id])
@@ -124,6 +127,18 @@ class Reforming:
         if info.desc == "default_pg":
             torch_private.set_default_group(group)
         return group
+
+
+def _tell_whole(formed: set[str], store: Any) -> list[tuple[Any, str, int]]:
+    """DDP modules that are whole here; each with the key under which ranks count that, if any."""
+    found = []
+    for module, place in torch_private.whole_modules():
+        group, key = module.process_group, ""
+        if isinstance(group, TracedGroup) and group.book.info.pg_id in formed:
+            key = f"whole/{group.book.info.pg_id}/{place}"
+            store.add(key, 1)
+        found.append((module, key, group.size()))
+    return found
 
 
 def _check(group: TracedGroup) -> None:

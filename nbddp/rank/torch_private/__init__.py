@@ -33,7 +33,12 @@ from nbddp.rank.torch_private.hooks import (
     original_store_wait,
     set_async,
 )
-from nbddp.rank.torch_private.modules import groups_of_unfinished, hook_ddp, reset_modules
+from nbddp.rank.torch_private.modules import (
+    groups_of_unfinished,
+    hook_ddp,
+    reset_modules,
+    whole_modules,
+)
 from nbddp.rank.torch_private.rendezvous import (
     mark_pool_store,
     new_store_client,
@@ -78,4 +83,5 @@ __all__ = [
     "set_group_count",
     "set_registered_store",
     "sharding_of",
+    "whole_modules",
 ]

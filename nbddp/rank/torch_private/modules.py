@@ -9,11 +9,22 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-_ddp_modules: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+@dataclass
+class _Ddp:
+    """A DDP module: equal on all ranks of its group, or it must be brought back there."""
+
+    number: int  #: among those of its group
+    reset_by: int = 0  #: number of the last re-forming that has reset it
+
+
+_ddp_modules: "weakref.WeakKeyDictionary[Any, _Ddp]" = weakref.WeakKeyDictionary()
+_ddp_counts: dict[str, int] = {}  # by name of the group
 
 
 def hook_ddp() -> None:
@@ -24,7 +35,9 @@ def hook_ddp() -> None:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        _ddp_modules.add(self)
+        name = str(getattr(self.process_group, "group_name", ""))
+        _ddp_counts[name] = _ddp_counts.get(name, 0) + 1
+        _ddp_modules[self] = _Ddp(_ddp_counts[name])
 
     ddp_type.__init__ = init  # type: ignore[method-assign]
     _older_fsdp.watch()
@@ -36,24 +49,42 @@ def groups_of_unfinished() -> list[Any]:
     return [module.process_group for module in list(_ddp_modules) if _is_unfinished(module)]
 
 
+def whole_modules() -> list[tuple[Any, str]]:
+    """DDP modules between two steps, or between forward and backward; and where they are.
+
+    Where all ranks of a group say the same, a module needs no reset. That would cost the gradients
+    of a backward that is to come their reduction.
+    """
+    return [
+        (module, f"{known.number}/{module._has_rebuilt_buckets}/{known.reset_by}")
+        for module, known in list(_ddp_modules.items())
+        if not _is_unfinished(module)
+    ]
+
+
 def _is_unfinished(module: Any) -> bool:
-    check = getattr(module.reducer, "_check_reducer_finalized", None)
     try:
-        if check is not None:
-            check()
-    except RuntimeError:
-        return True
+        module.reducer._check_reducer_finalized()
+    except (RuntimeError, AttributeError):
+        return True  # also where torch cannot tell
     return False
 
 
-def reset_modules() -> None:
+def reset_modules(number: int, spared: list[Any]) -> None:
     """Bring DDP, FSDP and pipelines back to the state between two steps.
 
     An aborted backward leaves them in the middle: DDP would wait for buckets that were never
     reduced, and FSDP2 would train without communicating.
+
+    Args:
+        number: of the re-forming.
+        spared: DDP modules that are to stay as they are.
     """
-    for module in list(_ddp_modules):
-        _reset(_reset_ddp, module)
+    left_alone = set(map(id, spared))
+    for module, known in list(_ddp_modules.items()):
+        if id(module) not in left_alone:
+            known.reset_by = number
+            _reset(_reset_ddp, module)
     for module in _older_fsdp.living():
         _reset(_reset_older_fsdp, module)
     for schedule in _schedules.living():
