@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from nbddp.controller import verdicts
 from nbddp.controller.ends import crash_site_lines, describe_exit, one_line, site_of
 from nbddp.controller.states import NO_RANKS, RankResult, RunOutcome
+from nbddp.controller.wording import came_by
 from nbddp.errors import (
     CellError,
     CellInterruptedError,
@@ -55,14 +56,16 @@ def error_of(  # noqa: PLR0911 - one for each kind of error
     found = _verdict(outcome)
     if found is not None:
         kind, tail = found
+        if verdicts.came_of_interrupt(outcome):
+            kind, ended = _ended_by_user(outcome, cell_name)
+            tail = [f"{ended}; after that, {tail[0][0].lower()}{tail[0][1:]}", *tail[1:]]
         headline = f"{_headline(kind.__name__)}: {tail[0]}"
         kept = [*_handling(outcome), *_kept(outcome)]
         brief = _join([headline], kept) if _is_told_by_card(outcome) else ""
         return kind(_join(body, states, [headline, *tail[1:], *kept]), by_rank, brief=brief)
     if _is_ended_by_user(outcome):
-        kind = CellTimeoutError if outcome.timed_out else CellInterruptedError
-        what = "ran longer than its --timeout" if outcome.timed_out else "was interrupted"
-        head = [f"{_headline(kind.__name__)}: {cell_name} {what}", *_broken(outcome)]
+        kind, ended = _ended_by_user(outcome, cell_name)
+        head = [f"{_headline(kind.__name__)}: {ended}", *_broken(outcome)]
         return kind(_join(body, states, head), by_rank)
     first = _first_failure(outcome)
     if first is None and left:
@@ -105,7 +108,7 @@ def _handling(outcome: RunOutcome) -> list[str]:
         if result.error is not None and result.error.handling:
             ranks_by_text.setdefault(result.error.handling, []).append(rank)
     return [
-        f"  before    {RankSet.of(ranks).describe()} raised {text}, and was here while handling it"
+        f"  before    {came_by(RankSet.of(ranks), text)}, and was here while handling it"
         for text, ranks in list(ranks_by_text.items())[:MAX_FULL]
     ]
 
@@ -122,6 +125,12 @@ def _is_told_by_card(outcome: RunOutcome) -> bool:
 def _is_ended_by_user(outcome: RunOutcome) -> bool:
     """Whether no rank had raised before: what they raise then is the doing of the interrupt."""
     return (outcome.interrupted or outcome.timed_out) and not outcome.raised_before
+
+
+def _ended_by_user(outcome: RunOutcome, cell_name: str) -> tuple[type[CellError], str]:
+    if outcome.timed_out:
+        return CellTimeoutError, f"{cell_name} ran longer than its --timeout"
+    return CellInterruptedError, f"{cell_name} was interrupted"
 
 
 def _kept(outcome: RunOutcome) -> list[str]:

@@ -8,12 +8,17 @@ from collections.abc import Iterable, Iterator
 from nbddp.controller.causes import Cause
 from nbddp.controller.report import place
 from nbddp.controller.waitfor import WaitFor
-from nbddp.controller.wording import Words, operation_name, verb
+from nbddp.controller.wording import Words, came_by, is_interrupt, operation_name, verb
 from nbddp.wire.observed import Operation
 from nbddp.wire.ranks import Rank, RankSet
 
 #: A hint is enough; the fourth is noise.
 _MAX_HINTS = 3
+#: What to do about a mismatch of ranks that an interrupt has sent another way.
+AFTER_INTERRUPT = (
+    "Nothing, if the interrupt was meant. It finds ranks at different lines, so a collective in "
+    "`finally` or `except` may then meet another one."
+)
 
 
 def suspicions(cause: Cause, words: Words) -> tuple[str, ...]:
@@ -30,7 +35,15 @@ def suspicions(cause: Cause, words: Words) -> tuple[str, ...]:
             found = _of_creation(cause, cause.operation, words)
         case _:
             pass
+    if was_interrupted(cause, words):
+        found = ()  # the order of its calls is the interrupt's doing
     return tuple(dict.fromkeys([*_handled(cause, words), *found]))[:_MAX_HINTS]
+
+
+def was_interrupted(cause: Cause, words: Words) -> bool:
+    """Whether an interrupt has sent culprits into what they called."""
+    views = words.graph.views
+    return any(rank in views and is_interrupt(views[rank].handling) for rank in cause.culprits)
 
 
 def _handled(cause: Cause, words: Words) -> Iterator[str]:
@@ -41,7 +54,7 @@ def _handled(cause: Cause, words: Words) -> Iterator[str]:
         if view is not None and view.handling:
             ranks_by_text.setdefault(view.handling, []).append(rank)
     for text, ranks in ranks_by_text.items():
-        yield f"{RankSet.of(ranks).describe()} raised {text}, and came here while handling it"
+        yield f"{came_by(RankSet.of(ranks), text)}, and came here while handling it"
 
 
 # --- collectives ---------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Mapping
 
 from nbddp.controller.causes import Cause
-from nbddp.controller.hints import suspicions
+from nbddp.controller.hints import AFTER_INTERRUPT, suspicions, was_interrupted
 from nbddp.controller.notices import doing, waits_for_user
 from nbddp.controller.report import Finding
 from nbddp.controller.waitfor import Disagreement
@@ -142,7 +142,8 @@ class _Teller:
         )
         if self.waiting:
             reason += f" {start(self.waiting)} {verb(self.waiting, 'is', 'are')} stuck by that."
-        return headline, reason, _agree(disagreement)
+        by_interrupt = was_interrupted(self.cause, self.words)
+        return headline, reason, AFTER_INTERRUPT if by_interrupt else _agree(disagreement)
 
     def _silent(self) -> tuple[str, str, str]:
         disagreement = self.cause.disagreement

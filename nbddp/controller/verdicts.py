@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure; a part of `nbddp.controller.failures`.
 from nbddp.controller.ends import site_of
 from nbddp.controller.report import Finding, PerRank, Report, place
 from nbddp.controller.states import RunOutcome
-from nbddp.controller.wording import brought, quote
+from nbddp.controller.wording import brought, is_interrupt, quote
 from nbddp.wire.observed import LEFT_DEBUGGER, Mismatch, Operation
 from nbddp.wire.ranks import Rank, RankSet
 
@@ -15,6 +15,8 @@ MISMATCH_ERROR = "CollectiveMismatchError"
 _LOST_ERROR = "CollectiveFailedError"
 #: Ranks told by a line of their own.
 _MAX_LINES = 8
+#: ``was`` or ``were``: how many ranks it is said of is known later.
+_WERE = "<were>"
 
 
 def is_cause(outcome: RunOutcome) -> bool:
@@ -36,6 +38,15 @@ def raised_mismatches(outcome: RunOutcome) -> list[Mismatch]:
         for mismatch in result.mismatches[-1:]
     ]
     return [mismatch for *_, mismatch in sorted(found, key=lambda each: each[:2])]
+
+
+def came_of_interrupt(outcome: RunOutcome) -> bool:
+    """Whether an interrupt, or the cell's time-out, has sent ranks into what does not match."""
+    return (outcome.interrupted or outcome.timed_out) and any(
+        error.ename == MISMATCH_ERROR and is_interrupt(error.handling)
+        for result in outcome.results.values()
+        if (error := result.error) is not None
+    )
 
 
 def mismatch_lines(mismatches: list[Mismatch], report: Report | None) -> list[str]:
@@ -127,31 +138,31 @@ def _first_mismatched(outcome: RunOutcome) -> Rank | None:
 
 def consequence_lines(outcome: RunOutcome) -> list[str]:
     """One line for the ranks that failed at the same place because of others."""
-    by_text: dict[tuple[str, bool], list[Rank]] = {}
-    for rank, result in outcome.results.items():
+    by_text: dict[str, list[Rank]] = {}
+    for rank in outcome.results:
         if is_consequence(outcome, rank):
-            by_text.setdefault((_place(outcome, rank), result.was_freed), []).append(rank)
+            by_text.setdefault(_consequence(outcome, rank), []).append(rank)
     lines = []
-    for (place_text, was_freed), ranks in by_text.items():
+    for text, ranks in by_text.items():
         were = "was" if len(ranks) == 1 else "were"
-        lines.append(
-            f"{RankSet.of(ranks).describe()} {place_text}{f'{were} freed' if was_freed else ''}"
-        )
+        lines.append(f"{RankSet.of(ranks).describe()} {text.replace(_WERE, were)}")
     return lines
 
 
-def _place(outcome: RunOutcome, rank: Rank) -> str:
-    """``waited in all_reduce #17 (cell [4], line 5) and ``; empty where that is not known."""
+def _consequence(outcome: RunOutcome, rank: Rank) -> str:
+    """``waited in all_reduce #17 (cell [4], line 5) and <were> freed``."""
     result = outcome.results[rank]
     site = site_of(result.error) if result.error is not None else None
+    at = f" ({site})" if site is not None else ""
     if not result.was_freed and result.error is not None:
         is_lost = result.error.ename == _LOST_ERROR
         what = "lost the connection" if is_lost else f"raised {result.error.ename} too"
-        return f"{what} ({site})" if site is not None else what
+        return f"{what}{at}"
     each = outcome.report.ranks.get(rank) if outcome.report is not None else None
-    what = "waited"
     if each is not None and each.what.startswith("waits "):
-        what, site = f"waited {each.what.removeprefix('waits ')}", each.site or site
-    elif site is None:
-        return ""
-    return f"{what} ({site}) and " if site is not None else f"{what} and "
+        site = each.site or site
+        at = f" ({site})" if site is not None else ""
+        return f"waited {each.what.removeprefix('waits ')}{at} and {_WERE} freed"
+    if result.error is not None and result.error.ename == "KeyboardInterrupt":
+        return f"{_WERE} interrupted{at}"  # perhaps it did not wait for anybody
+    return f"waited{at} and {_WERE} freed" if at else f"{_WERE} freed"

@@ -217,6 +217,19 @@ def verb(ranks: RankSet, singular: str, plural: str) -> str:
     return singular if len(ranks) == 1 else plural
 
 
+def came_by(ranks: RankSet, handled: str) -> str:
+    """What sent ranks another way: ``rank 1 raised ValueError: boom (cell [3], line 2)``."""
+    if is_interrupt(handled):
+        place_text = handled.removeprefix("KeyboardInterrupt")
+        return f"{ranks.describe()} {verb(ranks, 'was', 'were')} interrupted{place_text}"
+    return f"{ranks.describe()} raised {handled}"
+
+
+def is_interrupt(handled: str) -> bool:
+    """Whether what a rank was handling is an interrupt: the user's, or nbddp's, and no bug."""
+    return handled.partition(" ")[0] == "KeyboardInterrupt"
+
+
 def in_plural(what: str) -> str:
     """What one rank does, as said of several: ``waits in ...`` becomes ``wait in ...``."""
     what = _FIRST_WORD.sub(lambda found: _PLURAL.get(found[0], found[0]), what)

@@ -43,20 +43,23 @@ def _handling(error: BaseException | None) -> str:
     """What was being handled when an operation failed: a collective in a ``finally``, for example.
 
     ``ValueError: bad batch (cell [3], line 2)``; empty if there was nothing, or the error is not
-    one of an operation.
+    one of an operation. An interrupt only where there is nothing else.
     """
     if not isinstance(error, CollectiveError):
         return ""
     torchs = error.__cause__
     found = error.__context__
+    interrupt: KeyboardInterrupt | None = None
     seen: set[int] = set()
     while found is not None and id(found) not in seen:
         seen.add(id(found))
-        if not (found is torchs or isinstance(found, CollectiveError | KeyboardInterrupt)):
+        if isinstance(found, KeyboardInterrupt):
+            interrupt = found
+        elif found is not torchs and not isinstance(found, CollectiveError):
             return in_a_line(found)
         torchs = found.__cause__ if isinstance(found, CollectiveError) else torchs
         found = found.__context__
-    return ""
+    return "" if interrupt is None else in_a_line(interrupt)
 
 
 def in_a_line(error: BaseException) -> str:

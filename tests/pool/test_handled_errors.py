@@ -4,7 +4,9 @@ import pytest
 
 from nbddp.controller.pool import Pool
 from nbddp.controller.states import Judged
-from tests.support.views import run_cell
+from nbddp.errors import CellInterruptedError
+from tests.support.polling import poll_until
+from tests.support.views import begin_cell, run_cell
 
 _CELLS = {
     "mismatch in finally": """
@@ -44,3 +46,27 @@ def test_an_operation_that_fails_by_itself_names_nothing(pool: Pool):
     view = run_cell(pool, "if rank == 0: dist.all_reduce(torch.ones(1))", check=False)
     assert "DeadlockError" in str(view.error)
     assert "before" not in str(view.error)
+
+
+def test_an_interrupt_that_sends_a_rank_into_finally_is_named_as_the_cause(pool: Pool):
+    cell = """
+import time
+x = torch.ones(4)
+try:
+    if rank == 0: work = dist.all_reduce(x, async_op=True)
+    print("in", flush=True)
+    work.wait() if rank == 0 else time.sleep(100)
+finally:
+    dist.barrier()
+"""
+    running = begin_cell(pool, cell)
+    poll_until(lambda: running.view.texts() == {0: "in\n", 1: "in\n"})
+    pool.interrupt()
+    view = running.join()
+    assert isinstance(view.error, CellInterruptedError)
+    assert "before    rank 1 was interrupted (cell [1], line" in str(view.error)
+    [judged] = [event for event in view.events if isinstance(event, Judged)]
+    [finding] = judged.report.findings
+    [suspicion] = finding.suspicions
+    assert suspicion.startswith("rank 1 was interrupted (cell [1], line")
+    assert finding.next_step.startswith("Nothing, if the interrupt was meant.")

@@ -680,7 +680,7 @@ def test_a_mismatch_that_was_only_warned_of_is_no_error():
     assert type(found) is CellError
 
 
-def test_ranks_that_an_interrupt_freed_get_a_line_each():
+def test_ranks_that_an_interrupt_ended_get_a_line_each():
     found = error(
         freed(0, ename="KeyboardInterrupt"),
         raised(1, "KeyboardInterrupt", ""),
@@ -690,8 +690,35 @@ def test_ranks_that_an_interrupt_freed_get_a_line_each():
     assert type(found) is CellInterruptedError
     assert text(found) == (
         "rank 1\n<traceback of KeyboardInterrupt: >\n\n"
-        "rank 0 waited (cell [7], line 5) and was freed\n"
+        "rank 0 was interrupted (cell [7], line 5)\n"
         "CellInterruptedError: cell [7] was interrupted"
+    )
+
+
+def test_after_a_death_who_was_interrupted_did_not_wait_for_anybody():
+    idle = [freed(rank, 3, "KeyboardInterrupt") for rank in (0, 1)]
+    found = text(error(*idle, freed(2, 4), died(3), is_plain=False))
+    assert "  others    ranks 0-1 were interrupted (cell [7], line 3)\n" in found
+    assert "  others    rank 2 waited (cell [7], line 4) and was freed\n" in found
+
+
+def test_a_mismatch_that_an_interrupt_brought_about_is_the_interrupts():
+    info = ErrorInfo(
+        ename="CollectiveMismatchError",
+        evalue="broadcast against all_reduce",
+        traceback=["<traceback>"],
+        handling="KeyboardInterrupt (cell [7], line 3)",
+    )
+    wrong = RankResult(1, "error", error=info, failed_at_ns=1, mismatches=(mismatch(),))
+    found = error(freed(0, ename="KeyboardInterrupt"), wrong, interrupted=True, is_plain=False)
+    assert type(found) is CellInterruptedError
+    assert (
+        "CellInterruptedError: cell [7] was interrupted; after that, rank 0 called all_reduce, "
+        "rank 1 called broadcast" in text(found)
+    )
+    assert (
+        "  before    rank 1 was interrupted (cell [7], line 3), and was here while handling it\n"
+        in text(found)
     )
 
 
