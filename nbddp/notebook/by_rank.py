@@ -13,7 +13,7 @@ from nbddp.notebook.colours import colour_of
 from nbddp.notebook.folded import details as folded_details
 from nbddp.notebook.folded import folded, pre, without_codes
 from nbddp.notebook.gather import Gatherer, Redraw, Rich, Show, Text
-from nbddp.notebook.items import RankText, freeze
+from nbddp.notebook.items import RankText, freeze, keys_of
 from nbddp.notebook.tables import FAINT_LINE, escape, name_ranks, one_line, shorten
 from nbddp.settings import Settings
 from nbddp.wire.messages import ClearOutput, Display, Output, Result
@@ -32,8 +32,8 @@ _MAX_CHARS = 12_000
 def details(text_by_rank: Mapping[int, RankText]) -> dict[str, str] | None:
     """The output rank by rank, folded; None where all ranks are alike, or little was printed."""
     ranks_by_key: dict[object, list[int]] = {}
-    for rank, text in text_by_rank.items():
-        ranks_by_key.setdefault(text.key, []).append(rank)
+    for rank, key in keys_of(text_by_rank).items():
+        ranks_by_key.setdefault(key, []).append(rank)
     groups = [(RankSet.of(ranks), text_by_rank[ranks[0]]) for ranks in ranks_by_key.values()]
     totals = [text.total for _, text in groups if text.total]
     if len(totals) < 2 or sum(totals) < _MIN_LINES:
@@ -44,8 +44,12 @@ def details(text_by_rank: Mapping[int, RankText]) -> dict[str, str] | None:
         for ranks, text in groups
         if text.total
     ]
-    names = "; ".join(str(ranks) for ranks, _ in groups)
-    names = names if len(groups) <= _MAX_OPEN else f"{len(groups)} kinds of output"
+    lost = RankSet.of(rank for rank, text in text_by_rank.items() if text.is_lost)
+    told = [str(ranks) for ranks, text in groups if not text.is_lost]
+    names = "; ".join(told) if len(told) <= _MAX_OPEN else f"{len(told)} kinds of output"
+    if lost:
+        them = "it" if len(lost) == 1 else "them"
+        names += f"{'; ' if told else ''}{lost} not compared, since output of {them} was left out"
     return {
         "text/plain": "",
         "text/html": folded_details(f"rank by rank: {names}", "".join(parts)),
@@ -77,13 +81,17 @@ class _Block:
     ranks: RankSet
     shows: list[Text | Rich] = field(default_factory=list)
 
-    def key(self) -> object:
-        """Equal for ranks that showed the same."""
-        return tuple(
+    def key(self, printed: object = None) -> object:
+        """Equal for ranks that showed the same.
+
+        Where something was left out, ``printed`` stands for the text: where it was cut is chance.
+        """
+        return printed, *(
             (each.stream, each.text)
             if isinstance(each, Text)
             else (each.kind, freeze(each.data), freeze(each.metadata))
             for each in self.shows
+            if printed is None or not isinstance(each, Text)
         )
 
     def lines(self) -> list[str]:
@@ -166,9 +174,15 @@ class RankBlocks(Gatherer):
         """All blocks, in the order of the ranks."""
         for rank, gatherer in self._gatherer_by_rank.items():
             self._keep(rank, gatherer.end(now))
+        texts = {
+            rank: gatherer.text_by_rank()[rank] for rank, gatherer in self._gatherer_by_rank.items()
+        }
+        counts = [gatherer.counts for gatherer in self._gatherer_by_rank.values()]
+        is_whole = not any(each.left_out_bytes for one in counts for each in one.values())
+        printed = {} if is_whole else keys_of(texts, is_cut=True)
         blocks: dict[object, _Block] = {}
         for rank, block in self._block_by_rank.items():
-            same = blocks.setdefault(block.key(), block)
+            same = blocks.setdefault(block.key(printed.get(rank)), block)
             same.ranks = RankSet.of((*same.ranks, rank))
         found = sorted(blocks.values(), key=lambda block: block.ranks.ranks)
         silent = [block for block in found if not block.shows]

@@ -15,7 +15,7 @@ from typing import assert_never
 from nbddp.notebook import remains
 from nbddp.notebook.budget import Budget, Gap, left_out_notice
 from nbddp.notebook.folding import Folder, Item
-from nbddp.notebook.items import Bundle, Line, Notice, RankText
+from nbddp.notebook.items import Bundle, Line, Notice, RankText, utf8_len
 from nbddp.notebook.lines import LineAssembler
 from nbddp.notebook.shown import Labels, Redraw, Rich, Screen, Show, Text
 from nbddp.settings import Settings
@@ -203,7 +203,8 @@ class Gatherer:
     def _add_output(self, lane: _Lane, event: Output, now: float) -> None:
         stream, text = event.stream, event.text
         lane.counts.lines += text.count("\n")
-        lane.counts.output_bytes += event.dropped_bytes + _utf8_len(text)
+        lane.counts.output_bytes += event.dropped_bytes + utf8_len(text)
+        lane.text.hear(stream, text, event.dropped_bytes)
         if event.dropped_bytes:
             self._commit_open(lane, now)
             gap = lane.gap or self._open_gap(lane, now)
@@ -213,7 +214,7 @@ class Gatherer:
         if not lane.gap and "\r" not in text and "\x1b[" not in text:
             room = self._budget.room(now) - self._folder.text_bytes_by_rank[lane.rank]
             cost = len(text) + 8 * text.count("\n")
-            if cost > room:  # what fits, and no work for the rest
+            if cost > max(0, room):  # what fits, and no work for the rest
                 cut = text.rfind("\n", 0, max(0, len(text) * room // cost)) + 1
                 self._feed(lane, stream, text[:cut], now)
                 text = text[cut:]
@@ -223,6 +224,7 @@ class Gatherer:
             rest = lane.gap.skip(text)
             if rest is not text:
                 lane.assembler_by_stream[stream] = LineAssembler()
+                lane.text.is_cut = True
             text = rest
         self._feed(lane, stream, text, now)
 
@@ -269,7 +271,7 @@ class Gatherer:
         if rich.display_id is None and isinstance(text, str) and len(rich.data) == 1:
             self._add_plain(lane, text, rich.kind == "result", now)
             return
-        lane.text.add([f"({rich.kind}: {next(reversed(rich.data), 'empty')})"])
+        lane.text.add_word(f"({rich.kind}: {next(reversed(rich.data), 'empty')})")
         bundle = Bundle(rich, now)
         if lane.gap and self._budget.is_spent:  # its notice comes once, at the end
             self._folder.insert_before_last(lane.rank, bundle)
@@ -283,7 +285,8 @@ class Gatherer:
             text = f"Out:\n{text}" if "\n" in text else f"Out: {text}"
         lines = text.split("\n")
         lane.counts.lines += len(lines)
-        lane.counts.output_bytes += _utf8_len(text) + 1
+        lane.counts.output_bytes += utf8_len(text) + 1
+        lane.text.hear("result", text)
         if lane.gap:
             self._add_lines(lane, "stdout", lines, now)
         else:
@@ -311,7 +314,6 @@ class Gatherer:
 
     def _open_gap(self, lane: _Lane, now: float) -> Gap:
         lane.gap = Gap(now, self._budget.tail_bytes)
-        lane.text.is_cut = True
         self._folder.append(lane.rank, lane.gap)
         return lane.gap
 
@@ -393,7 +395,3 @@ class Gatherer:
         for rank in ranks:
             self._lane(rank).counts.shown_lines += 1 + line.text.count("\n")
         self._screen.put_text(ranks, line.stream, line.text)
-
-
-def _utf8_len(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode(errors="replace"))

@@ -5,7 +5,7 @@ Runs in: the notebook's main thread. Pure: no clock, no I/O.
 
 import zlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nbddp.notebook.budget import Gap
@@ -59,15 +59,30 @@ class Notice(Item):
 class RankText:
     """The text of one rank in bounded memory: its first lines, its last ones, their number."""
 
-    __slots__ = ("_crc", "_head_chars", "head", "is_cut", "tail", "total")
+    __slots__ = ("_crc", "_crc_by_stream", "_head_chars", "head", "is_cut", "is_lost", "tail",
+                 "total")  # fmt: skip
 
     def __init__(self) -> None:
         self.head: list[str] = []
         self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self.total = 0
         self.is_cut = False  #: not all lines came here
+        self.is_lost = False  #: nor did all text: it cannot be compared
+        self._crc_by_stream: dict[str, int] = {}
         self._head_chars = _HEAD_CHARS
         self._crc = 0
+
+    def hear(self, stream: str, text: str, dropped_bytes: int = 0) -> None:
+        """Text as it was printed, also where its lines are left out."""
+        before = self._crc_by_stream.get(stream, 0)
+        self._crc_by_stream[stream] = zlib.crc32(text.encode(errors="replace"), before)
+        self.is_lost |= dropped_bytes > 0
+        self.is_cut |= dropped_bytes > 0
+
+    def add_word(self, word: str) -> None:
+        """In place of something that is not text."""
+        self.hear("shown", word)
+        self.add([word])
 
     def add(self, lines: Sequence[str]) -> None:
         """Lines that came after the others."""
@@ -88,13 +103,32 @@ class RankText:
 
     @property
     def key(self) -> object:
-        """Equal for ranks that printed the same."""
-        return (self.total, *self.tail) if self.is_cut else (self.total, self._crc)
+        """Equal for ranks that printed the same lines, if all of them came here."""
+        return (self.total, self._crc)
+
+    @property
+    def printed(self) -> object:
+        """Equal for ranks that printed the same text, wherever some of it was left out."""
+        return tuple(sorted(self._crc_by_stream.items()))
 
     @property
     def left_out(self) -> int:
         """Lines between the first and the last ones."""
         return self.total - len(self.head) - len(self.tail)
+
+
+def keys_of(text_by_rank: Mapping[int, RankText], *, is_cut: bool = False) -> dict[int, object]:
+    """Equal for ranks that printed the same, whatever was left out of each."""
+    is_cut = is_cut or any(text.is_cut for text in text_by_rank.values())
+    return {
+        rank: ("lost", rank) if text.is_lost else text.printed if is_cut else text.key
+        for rank, text in text_by_rank.items()
+    }
+
+
+def utf8_len(text: str) -> int:
+    """Its bytes."""
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
 def freeze(value: Any) -> object:

@@ -192,6 +192,59 @@ def test_below_a_long_cell_the_ranks_are_one_click_away():
     assert by_rank.details(texts("a\n", "b\n")) is None
 
 
+def flooded(
+    out: type[Gatherer], events: Sequence[Output], world: int
+) -> tuple[Gatherer, list[Show]]:
+    """With room for some of it."""
+    settings = Settings(notebook_burst_bytes=4000, notebook_total_bytes=8000)
+    paths = {rank: f"/logs/rank{rank}.log" for rank in range(world)}
+    gatherer = out(RankSet.all(world), world, run_id="p", settings=settings, log_path_by_rank=paths)
+    shows = [show for event in events for show in gatherer.add(event, 0.0)]
+    return gatherer, shows + gatherer.end(1.0)
+
+
+def in_chunks(rank: int, text: str, chunk: int) -> list[Output]:
+    return [output(rank, text[start : start + chunk]) for start in range(0, len(text), chunk)]
+
+
+def long_outputs() -> list[Output]:
+    """Three ranks alike, whose text is cut in different places, and one that differs in it."""
+    same = numbered(900)
+    other = same.replace("line 450\n", "LINE 450\n")
+    return [
+        *in_chunks(0, same, 8000),
+        *in_chunks(1, same, 100),
+        *in_chunks(2, other, 1000),
+        *in_chunks(3, same, 3333),
+    ]
+
+
+def test_where_output_was_cut_makes_no_difference_between_ranks():
+    gatherer, _ = flooded(Gatherer, long_outputs(), 4)
+    bundle = by_rank.details(gatherer.text_by_rank())
+    assert bundle is not None
+    assert "rank by rank: 0-1,3; 2</summary>" in bundle["text/html"]
+    alike = [each for each in long_outputs() if each.rank != 2]
+    gatherer, _ = flooded(Gatherer, alike, 4)
+    texts = {rank: text for rank, text in gatherer.text_by_rank().items() if rank != 2}
+    assert by_rank.details(texts) is None
+
+
+def test_what_was_lost_cannot_be_compared():
+    lost = Output(run_id="r", rank=1, stream="stdout", text="", dropped_bytes=99)
+    gatherer, _ = flooded(Gatherer, [*long_outputs(), lost], 4)
+    bundle = by_rank.details(gatherer.text_by_rank())
+    assert bundle is not None
+    told = "rank by rank: 0,3; 2; 1 not compared, since output of it was left out</summary>"
+    assert told in bundle["text/html"]
+
+
+def test_blocks_of_ranks_are_one_wherever_they_were_cut():
+    _, shows = flooded(RankBlocks, long_outputs(), 4)
+    [text] = plain(shows)
+    assert re.findall("--- .*", text) == ["--- ranks 0-1,3", "--- rank 2"]
+
+
 def test_what_is_one_click_away_is_small():
     bundle = by_rank.details(texts(*(numbered(5000, rank) for rank in range(64))))
     assert bundle is not None
