@@ -9,6 +9,9 @@ from nbddp.controller.states import NO_RANKS, RankResult, RunOutcome
 from nbddp.wire.messages import RankExited, RunFinished
 from nbddp.wire.ranks import Rank, RankSet
 
+#: Of a rank that gets an end of input for an answer, see `nbddp.controller.prompts`.
+_AT_PROMPT = "last seen at a prompt, which now ends"
+
 
 @dataclass
 class CellRun:
@@ -64,11 +67,14 @@ class CellRun:
             rank=exited.rank, status="exited", elapsed_s=now - self.began, exited=exited
         )
 
-    def outcome(self, now: float, ended_by: str = "") -> RunOutcome:
+    def outcome(
+        self, now: float, ended_by: str = "", *, at_prompt: RankSet = NO_RANKS
+    ) -> RunOutcome:
         """How it ends now; ranks that are still inside are unfinished."""
         results = dict(self.results)
         for rank in self.unfinished:
-            results[rank] = RankResult(rank, "unfinished", elapsed_s=now - self.began)
+            stuck = _AT_PROMPT if rank in at_prompt else ""
+            results[rank] = RankResult(rank, "unfinished", now - self.began, stuck=stuck)
         return RunOutcome(
             run_id=self.run_id,
             results=dict(sorted(results.items())),

@@ -61,7 +61,7 @@ def with_recovery(
 ) -> RunOutcome:
     """``outcome`` with what the recovery knows of it."""
     results = {
-        rank: replace(result, stuck=stuck.get(rank, ""))
+        rank: replace(result, stuck=stuck.get(rank, result.stuck))
         if result.status == "unfinished"
         else result
         for rank, result in outcome.results.items()

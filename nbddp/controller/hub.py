@@ -312,7 +312,11 @@ class HubThread:
                     self._run.put(event)
                 else:
                     self.listeners.background(event)
-            case InputRequest() | RunStarted() | RunFinished():
+            case InputRequest():
+                if self._run is not None and event.run_id == self.machine.active_run_id:
+                    self._run.put(event)
+                self._feed(event)
+            case RunStarted() | RunFinished():
                 if self._run is not None and event.run_id == self._run.run_id:
                     self._run.put(event)
                 if isinstance(event, RunFinished):

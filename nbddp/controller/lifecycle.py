@@ -17,6 +17,7 @@ import msgspec
 
 from nbddp.controller.cells import CellRun
 from nbddp.controller.ends import describe_code, describe_exit
+from nbddp.controller.prompts import Prompts
 from nbddp.controller.ranktable import RankTable
 from nbddp.controller.states import (
     AbandonRequested,
@@ -25,6 +26,7 @@ from nbddp.controller.states import (
     AnnounceFailure,
     AnnounceUp,
     EndRun,
+    InputAnswered,
     InterruptRequested,
     LifeAction,
     LifeStimulus,
@@ -41,6 +43,7 @@ from nbddp.controller.states import (
 from nbddp.settings import Settings
 from nbddp.wire.messages import (
     AgentHello,
+    InputRequest,
     Interrupt,
     RankExited,
     RankReady,
@@ -76,6 +79,7 @@ class PoolMachine(RankTable):
         self._nodes_stopped: set[int] = set()
         self._starts_until: float | None = now + settings.start_timeout_s
         self.run: CellRun | None = None
+        self._prompts = Prompts()
         self.store_is_lost = False  #: groups that exist work on; new ones cannot be made
         self.master = ("", 0)  #: address and port of the store
 
@@ -146,6 +150,10 @@ class PoolMachine(RankTable):
                 return self._rank_ready(stimulus)
             case RunStarted():
                 return []
+            case InputRequest():
+                return self._prompts.asked(stimulus, self.active_run_id)
+            case InputAnswered():
+                return self._prompts.answered(stimulus)
             case RunFinished():
                 return self._rank_finished(stimulus, now)
             case RankExited():
@@ -256,6 +264,7 @@ class PoolMachine(RankTable):
         for rank in requested.ranks:
             self._move(self.ranks[rank], RankState.BUSY, f"run {run_id}")
             self.ranks[rank].run_id = run_id
+        self._prompts.begin(requested.ranks)
         self.run = CellRun(run_id, requested.ranks, now, is_plain=self.spec.plain)
         if requested.timeout_s is not None:
             self.run.times_out_at = now + requested.timeout_s
@@ -300,7 +309,8 @@ class PoolMachine(RankTable):
 
     def _end_run(self, run: CellRun, now: float, ended_by: str = "") -> list[LifeAction]:
         self.run = None
-        return [EndRun(run.outcome(now, ended_by))]
+        outcome = run.outcome(now, ended_by, at_prompt=self._prompts.ranks())
+        return [*self._prompts.end(is_over=bool(ended_by)), EndRun(outcome)]
 
     def _interrupt(self, run_id: str) -> list[LifeAction]:
         if self.run is None or self.run.run_id != run_id:

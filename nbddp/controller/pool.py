@@ -17,6 +17,7 @@ from nbddp.controller.runs import Run
 from nbddp.controller.states import (
     NO_RANKS,
     AbandonRequested,
+    InputAnswered,
     InterruptRequested,
     Phase,
     RankState,
@@ -190,6 +191,7 @@ class Pool(LivingPool):
         return NO_RANKS
 
     def _reply(self, rank: int, reply: InputReply) -> None:
+        self._hub.post(InputAnswered(rank, reply.question))
         self._hub.send_to_ranks(RankSet.of([rank]), reply)
 
     # --- variables -----------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """The words of a pool's life: states, stimuli, actions, outcomes.
 
-Runs in: the notebook's process. Pure; `nbddp.controller.lifecycle` and `nbddp.controller.recovery`
-move between them.
+Runs in: the notebook's process. Pure; `lifecycle` and `recovery`, beside it, move between them.
 """
 
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from nbddp.wire.messages import (
     AgentRequest,
     Execute,
     Freed,
+    InputRequest,
     Looked,
     OnMismatch,
     Peeked,
@@ -188,6 +188,14 @@ class AbandonRequested:
 
 
 @dataclass(frozen=True)
+class InputAnswered:
+    """The user has answered a question of a rank, which is told by whoever asked."""
+
+    rank: Rank
+    question: int
+
+
+@dataclass(frozen=True)
 class RestartRequested:
     """End all ranks and start new ones."""
 
@@ -253,12 +261,14 @@ LifeStimulus: TypeAlias = (
     | RankSpawned
     | RankReady
     | RunStarted
+    | InputRequest
     | RunFinished
     | RankExited
     | RanksStopped
     | RunRequested
     | InterruptRequested
     | AbandonRequested
+    | InputAnswered
     | RestartRequested
     | RespawnRequested
     | StopRequested

@@ -150,10 +150,7 @@ class CellWait:
             self._is_asking = False
             if self._run.outcome is None:
                 self._on_sigint()
-            if self._interrupts < 2:
-                return  # an answer could reach the next question instead
-            # A debugger asks again after each interrupt, and nobody will answer.
-            reason = "the cell was given up by a second interrupt"
+            return  # the first one ends the question; after the second the hub answers all of them
         finally:
             self._is_asking = False
             with self._break_lock:

@@ -70,6 +70,8 @@ class Background:
     def _show(self, event: BackgroundEvent) -> None:
         if isinstance(event, ClearOutput):
             return  # what it would clear is not ours
+        if isinstance(event, Output) and not event.text.strip("\n"):
+            return  # a debugger that is given up ends its line
         sink = self._sink()
         label = self._labels.of((event.rank,))
         if isinstance(event, Output):

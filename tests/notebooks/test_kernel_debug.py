@@ -87,6 +87,30 @@ def test_leaving_the_debugger_on_all_ranks_is_no_error_to_mend(kernel: Kernel):
     assert kernel.ok("%%ddp\nprint(look)").lines == ["[0-1] 1"]
 
 
+def test_a_second_interrupt_ends_the_debuggers_of_all_ranks(kernel: Kernel):
+    cell_id = kernel.execute("%%ddp\nbreakpoint()\nlook = 3", stdin=True)
+    for _ in range(2):
+        kernel.wait_for(lambda: kernel.question(cell_id) is not None, "the question")
+        kernel.interrupt()
+    cell = kernel.finish(cell_id)
+    assert cell.questions == []
+    assert "still inside the cell (last seen at a prompt, which now ends); if" in cell.error
+    assert cell.error.splitlines()[-1].startswith("CellInterruptedError: ")
+    # They leave by themselves: no `%ddp restart`, and nobody asks again.
+    assert kernel.ok("%%ddp\nprint('again')").lines == ["[0-1] again"]
+    assert kernel.ok("%ddp interrupt").lines == ["no cell is running"]
+
+
+def test_a_debugger_can_be_used_after_one_interrupt(kernel: Kernel):
+    cell_id = kernel.execute("%%ddp -r 1\nlook = 5\nbreakpoint()\npass", stdin=True)
+    kernel.wait_for(lambda: kernel.question(cell_id) is not None, "the question")
+    kernel.interrupt()
+    cell = kernel.finish(cell_id, ("p look + 1", "q"))
+    assert "[1]   6" in cell.lines
+    assert "still inside" not in cell.error
+    assert kernel.ok("%%ddp -r 1\nprint(look)").lines == ["[1]   5"]
+
+
 def test_leaving_the_debugger_frees_those_who_wait(kernel: Kernel):
     cell_id = kernel.execute(_WAITS, stdin=True)
     cell = kernel.finish(cell_id, ("p 6 * 7", "q"))

@@ -70,6 +70,19 @@ def test_an_interrupt_ends_the_questions_of_all_ranks(kernel: Kernel):
     assert "CellInterruptedError" in cell.error
 
 
+def test_a_loop_that_outlives_interrupts_is_not_left_at_its_prompt(kernel: Kernel):
+    cell_id = kernel.execute(
+        "%%ddp\nwhile True:\n    try:\n        input('well? ')\n"
+        "    except KeyboardInterrupt:\n        pass",
+        stdin=True,
+    )
+    for _ in range(2):
+        kernel.wait_for(lambda: kernel.question(cell_id) is not None, "the question")
+        kernel.interrupt()
+    assert "CellInterruptedError" in kernel.finish(cell_id).error
+    assert kernel.ok("%%ddp\nprint('again')").lines == ["[0-1] again"]
+
+
 def test_a_death_of_another_rank_ends_the_question(kernel: Kernel):
     cell_id = kernel.execute(
         "%%ddp\nimport os, time\nif rank == 0:\n    input('name? ')\n"

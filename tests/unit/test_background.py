@@ -55,6 +55,15 @@ def test_a_blocked_stream_does_not_block_the_hub(monkeypatch: pytest.MonkeyPatch
     poll_until(lambda: not threads())
 
 
+def test_ends_of_lines_alone_are_not_shown(capsys: pytest.CaptureFixture[str]):
+    background = Background(2)
+    for text in ("\n", "said\n"):
+        background.put(out(text))
+    background.put(None)
+    poll_until(lambda: not threads())
+    assert capsys.readouterr().out == "[0]   said\n"
+
+
 def test_a_hub_that_ends_without_background_output_starts_no_thread():
     Background(1).put(None)
     assert not threads()
