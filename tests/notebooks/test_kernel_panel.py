@@ -60,8 +60,11 @@ def test_status_of_a_plain_pool_is_what_is_seen_from_outside(shared: Kernel):
     def seen() -> str:
         return str(shared.ok("%ddp status").page[0].text)
 
-    shared.wait_for(lambda: "in a cell, computes" in seen(), "rank 1")
-    assert re.search(r"^0 +in a cell, sleeps .* line 5$", seen(), re.MULTILINE)
+    def is_told(pattern: str) -> bool:
+        return re.search(pattern, seen(), re.MULTILINE) is not None
+
+    shared.wait_for(lambda: is_told("^1 +in a cell, computes"), "rank 1")
+    shared.wait_for(lambda: is_told(r"^0 +in a cell, sleeps .* line 5$"), "rank 0")
     shared.ok("handle.interrupt()")
     shared.run("handle.wait()")
     shared.ok("%ddp stop")

@@ -142,11 +142,11 @@ def test_who_wants_a_value_meanwhile_is_told_why_it_does_not_come(pool: Pool):
     with pytest.raises(PoolBusyError, match=words):
         pool.pull("rank")
     with pytest.raises(PoolBusyError, match=words):
-        pool.push(y=1)
+        pool.push(never_pushed=1)
     assert pool.pull("rank", ranks=0) == 0
     pool.interrupt()
     slider.wait_text("KeyboardInterrupt")
-    assert pool.pull("(rank, 'y' in globals())") == [(0, False), (1, False)]
+    assert pool.pull("(rank, 'never_pushed' in globals())") == [(0, False), (1, False)]
 
 
 def test_a_cell_that_waits_for_a_rank_in_a_callback_says_so_and_can_be_stopped(pool: Pool):
