@@ -69,6 +69,13 @@ def in_a_line(error: BaseException) -> str:
     return name + _place(error)
 
 
+def exit_lines(error: SystemExit) -> list[str]:
+    """A traceback, since IPython makes none of it: the line of the cell, and what it is."""
+    place = _place(error).strip(" ()").replace("cell [", "Cell In[")
+    text = safe_text(error)
+    return [*([place] if place else []), f"SystemExit: {text}" if text else "SystemExit"]
+
+
 def place_of(error: BaseException) -> str:
     """``cell [3], line 2``: the innermost line of a cell; empty: in none."""
     return _place(error).strip(" ()")

@@ -19,7 +19,7 @@ import msgspec
 
 from nbddp.rank import stdio
 from nbddp.rank.collectives.service import Collectives
-from nbddp.rank.error_text import error_info
+from nbddp.rank.error_text import error_info, exit_lines
 from nbddp.rank.link import Link
 from nbddp.rank.shell import RankShell
 from nbddp.wire.messages import Execute, RunFinished, RunStarted
@@ -281,7 +281,7 @@ class CellExecutor:
             return _interrupted()
         if isinstance(error, SystemExit):
             # sys.exit() and sys.exit(0) are how a script says that all went well.
-            return None if error.code in (None, 0) else error_info(error)
+            return None if error.code in (None, 0) else error_info(error, exit_lines(error))
         return self._shell.last_error or error_info(error)
 
 

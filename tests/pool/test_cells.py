@@ -183,6 +183,7 @@ def test_an_exit_with_a_reason_is_an_error(pool: Pool, code: str, evalue: str):
         run_cell(pool, f"import sys\nif rank == 1: {code}\nprint('on')")
     assert caught.value.by_rank == {1: ("SystemExit", evalue)}
     assert "rank 1 raised SystemExit" in str(caught.value)
+    assert "Cell In[1], line 2\nSystemExit: " in str(caught.value)
     assert run_cell(pool, "1").result(1) == "1"
 
 

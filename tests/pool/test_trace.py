@@ -27,6 +27,14 @@ def test_what_ddp_sent_has_ended_when_it_ended(pool: Pool):
     assert second["completed_ns"] > second["created_ns"]
 
 
+def test_a_wait_with_a_time_out_of_zero_has_none_of_its_own(pool: Pool):
+    """C++ waits so, in DDP's backward for example."""
+    work = "dist.all_reduce(torch.ones(2), async_op=True)"
+    run_cell(pool, f"from datetime import timedelta\n{work}.wait()\n{work}.wait(timedelta(0))")
+    first, second = pool.observe().looks[0].operations[-2:]
+    assert second.timeout_ms == first.timeout_ms
+
+
 #: What rank 0 does; rank 1 never comes.
 _WAITS = {
     "call": "dist.all_reduce(x)",

@@ -81,7 +81,7 @@ class TracedWork(dist.Work):
             return _wait(self._inner, timeout)
         writer = recorder.writer
         began = _now()
-        if timeout is not None:
+        if timeout:  # zero, as DDP's reducer gives it, means none
             writer.set_timeout(record, int(timeout.total_seconds() * 1000), began)
         slot = writer.begin_wait(_ident(), record, began)
         try:
@@ -247,7 +247,7 @@ class AnySourceWork(TracedWork):
         if own is None or len(readers) < len(found) - 1:
             return timeout
         began = _now()
-        if timeout is not None:
+        if timeout:
             recorder.writer.set_timeout(record, int(timeout.total_seconds() * 1000), began)
         limit = timeout or timedelta(milliseconds=book.info.timeout_ms or _NO_LIMIT_MS)
         slot = recorder.writer.begin_wait(_ident(), record, began)
