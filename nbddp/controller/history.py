@@ -30,6 +30,7 @@ class RankView:
     exit_text: str = ""  #: of a dead rank: ``SIGKILL (signal 9)``
     operations: tuple[Operation, ...] = ()  #: of a silent or dead rank, as its agent has read them
     stack_text: str = ""
+    is_stopped: bool = False  #: its process, by a signal or a debugger, as its agent has seen
     after: str = ""  #: the exception that was handled when it raised ``error``
 
     @property

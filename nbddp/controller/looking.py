@@ -210,5 +210,10 @@ def with_peeks(views: Views, answers: Answers) -> Views:
     for rank, answer in answers.items():
         if isinstance(answer, Peeked):
             text = answer.native or answer.stack
-            found[rank] = replace(views[rank], operations=answer.operations, stack_text=text)
+            found[rank] = replace(
+                views[rank],
+                operations=answer.operations,
+                stack_text=text,
+                is_stopped=answer.process_state == "T",
+            )
     return found

@@ -3,6 +3,7 @@
 Runs in: the notebook's process. Pure. A notice interrupts nothing and claims no bug.
 """
 
+import keyword
 import re
 from collections.abc import Sequence
 from typing import Final
@@ -41,6 +42,8 @@ _WAITING_CALL: Final = re.compile(
     r"\b(accept|acquire|communicate|connect|input|poll|read|readline|recv|recv_into|select"
     r"|sleep|wait)\s*\("
 )
+#: Any call, by the name that is written.
+_CALL: Final = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
 
 
 def find_notices(graph: WaitFor, now_ns: int) -> list[Cause]:
@@ -84,8 +87,33 @@ def doing(views: Sequence[RankView], *, is_outside: bool) -> str:
     if all(view.look is not None and view.look.activity == "callback" for view in views):
         return f"still in {CALLBACK_THREAD}"  # which keeps them from beginning their cell
     if is_outside:
-        return f"which {'waits' if one else 'wait'} for something else"
+        told = {_waits_outside(view, one=one) for view in views}
+        unknown = f"which {'waits' if one else 'wait'} for something else"
+        return (told.pop() if len(told) == 1 else "") or unknown
     return f"which still {'runs' if one else 'run'}"
+
+
+def _waits_outside(view: RankView, *, one: bool) -> str:
+    """Where it waits, as far as that is known; else empty."""
+    if view.is_stopped:
+        return "whose process is stopped" if one else "whose processes are stopped"
+    if view.state == "silent":
+        return f"which {'does' if one else 'do'} not answer"
+    threads = view.look.threads if view.look else ()
+    main = next((thread for thread in threads if thread.is_main), None)
+    call = "" if main is None else _waiting_call(main)
+    return f"which {'is' if one else 'are'} in {call}()" if call else ""
+
+
+def _waiting_call(thread: ThreadLook) -> str:
+    """``time.sleep``: the only call of its line, or the one that its innermost function tells."""
+    source = thread.stack[0].source if thread.stack else ""
+    calls = [call for call in _CALL.findall(source) if not keyword.iskeyword(call)]
+    if len(calls) > 1:
+        is_python = thread.innermost not in ("", thread.stack[0].function)
+        waiting = {thread.innermost} if is_python else set(_WAITING_CALL.findall(source))
+        calls = [call for call in calls if call.rpartition(".")[2] in waiting]
+    return calls[0] if len(calls) == 1 else ""
 
 
 def is_waiting_outside(thread: ThreadLook) -> bool:

@@ -80,6 +80,7 @@ class Words:
                 return self._ended(view, pg_id)
             case "silent":
                 text = "does not answer: it is stopped, or runs C code that holds the GIL"
+                text = "is stopped (SIGSTOP)" if view.is_stopped else text
                 operation = self.graph.histories[view.rank].newest(run_id=self.run_id)
                 return text, operation.site if operation else None
             case "idle":

@@ -76,6 +76,7 @@ def card(
     *,
     acted: bool = False,
     views: Mapping[int, RankView] | None = None,
+    means: str = "The stop button",
 ) -> dict[str, str]:
     """A report as a MIME bundle.
 
@@ -83,14 +84,14 @@ def card(
         report: what is to be said.
         acted: the stuck ranks are being freed; False: it is shown only.
         views: what was seen of the ranks, for the details.
+        means: what interrupts the cell.
     """
     if acted and report.proven and all(each.kind == "left-debugger" for each in report.proven):
         return _as_wanted(report.proven)
     told = [_Told(finding) for finding in report.findings[:_MAX_FINDINGS]]
     others = [_title(finding) for finding in report.findings[_MAX_FINDINGS:]]
-    if not told:
-        told = [_Told(_nothing(report))]
-    sections = _sections(told, others, _fate(report, acted))
+    told = told or [_Told(_nothing(report))]
+    sections = _sections(told, others, _fate(report, acted, means))
     return {
         "text/plain": _text(sections),
         "text/html": _html(sections, _details(report, told, views or {})),
@@ -255,7 +256,7 @@ def _lines(ranks: Mapping[int, PerRank], culprits: RankSet, limit: int = _MAX_LI
     return sorted(found, key=lambda each: (not each.is_culprit, each.ranks))
 
 
-def _fate(report: Report, acted: bool) -> str:
+def _fate(report: Report, acted: bool, means: str) -> str:
     """What happens to the ranks that wait."""
     waiting = report.stuck or RankSet.of(r for each in report.findings for r in each.waiting)
     if not waiting:
@@ -264,13 +265,12 @@ def _fate(report: Report, acted: bool) -> str:
     who, their_place = name_ranks(waiting), "its line" if is_one else "their lines"
     if acted:
         # The process of a dead rank is gone: whether the next cell runs depends on more.
-        is_whole = all(finding.kind != "dead-rank" for finding in report.findings)
-        then = ", and the next cell runs" if is_whole else ""
+        then = ", and the next cell runs" * all(f.kind != "dead-rank" for f in report.findings)
         return (
             f"{who} {'is' if is_one else 'are'} freed: an exception is raised in {their_place}. "
             f"{'It keeps' if is_one else 'They keep'} every variable{then}."
         )
-    stop = f"The stop button frees {who}, which {'keeps' if is_one else 'keep'} every variable."
+    stop = f"{means} frees {who}, which {'keeps' if is_one else 'keep'} every variable."
     if not report.verdict:
         return f"nothing is interrupted, the cell may still go on. {stop}"
     limit_ms, left_ms = report.earliest_timeout_ms, report.earliest_timeout_left_ms

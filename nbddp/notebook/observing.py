@@ -27,7 +27,8 @@ def run(verb: str, words: list[str]) -> None:
             commands.expect_nothing(verb, words)
             _refuse_plain(verb)
             found = session.pool().observe()
-            _show(cards.card(found.report, views=found.views))
+            # A cell that runs meanwhile has ``--async``: the stop button does not reach it.
+            _show(cards.card(found.report, views=found.views, means="`%ddp interrupt`"))
         case "stacks":
             ranks = commands.parse_stacks(words).ranks
             _show(stacks.stacks(session.pool().stacks(ranks).views))

@@ -141,7 +141,8 @@ class View:
                 self._emit(self._gatherer.tick(now + self._settings.output_fold_s))
                 # What was shown first and is acted upon later is one card.
                 card_id = f"nbddp-card-{event.run_id}-{event.report.fingerprint}"
-                card = cards.card(event.report, acted=event.acted, views=event.views)
+                means = "The stop button" if self._can_ask else "`%ddp interrupt`"
+                card = cards.card(event.report, acted=event.acted, views=event.views, means=means)
                 self._sink.display(card, {}, card_id, card_id in self._card_ids)
                 self._card_ids.add(card_id)
             case RunStarted() | InputRequest():

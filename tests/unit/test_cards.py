@@ -111,6 +111,11 @@ def test_a_deadlock_that_is_shown_only():
     )
 
 
+def test_a_cell_with_async_is_not_reached_by_the_stop_button():
+    found = text(verdict(missing()), means="`%ddp interrupt`")
+    assert "nothing is interrupted. `%ddp interrupt` frees ranks 0-1,3, which keep" in found
+
+
 def test_a_deadlock_that_its_own_time_out_will_end():
     report = verdict(missing(), earliest_timeout_ms=5000, earliest_timeout_left_ms=3200)
     assert "Now: the operation ends by its own time-out of 5.0 s, in 3.2 s." in text(report)

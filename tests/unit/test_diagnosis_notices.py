@@ -30,23 +30,37 @@ def test_a_straggler():
 
 
 @pytest.mark.parametrize(
-    ("source", "innermost"),
+    ("source", "innermost", "state"),
     [
-        ("time.sleep(60)", "<module>"),
-        ("time.sleep(60)", ""),
-        ("lock.acquire()", "<module>"),
-        ("q.get()", "get"),
-        ("thread.join()", "_wait_for_tstate_lock"),
-        ("for batch in loader:", "_try_get_data"),
-        ("answer = input()", "<module>"),
+        ("time.sleep(60)", "<module>", "is in time.sleep()"),
+        ("if rank: time.sleep(delay(rank))", "", "is in time.sleep()"),
+        ("lock.acquire()", "<module>", "is in lock.acquire()"),
+        ("q.get()", "get", "is in q.get()"),
+        ("use(q.get())", "get", "is in q.get()"),
+        ("train(options.get('x'))", "wait", "waits for something else"),
+        ("train(options)", "wait", "is in train()"),
+        ("thread.join()", "_wait_for_tstate_lock", "is in thread.join()"),
+        ("for batch in loader:", "_try_get_data", "waits for something else"),
+        ("answer = input()", "<module>", "is in input()"),
     ],
 )
-def test_stuck_outside(source: str, innermost: str):
+def test_stuck_outside(source: str, innermost: str, state: str):
     pool = Ranks(2)
     pool[0].blocked()
     pool[1].runs(source, innermost=innermost)
     assert notices(pool) == [("stuck-outside", "1", "0")]
-    assert "which waits for something else" in pool.diagnose().findings[0].headline
+    headline = pool.diagnose().findings[0].headline
+    assert headline == f"Rank 0 waits in all_reduce #1 for rank 1, which {state}."
+
+
+def test_several_that_wait_in_different_calls():
+    pool = Ranks(3)
+    pool[0].blocked()
+    pool[1].runs("time.sleep(60)")
+    pool[2].runs("time.sleep(60)")
+    assert pool.diagnose().findings[0].headline.endswith("ranks 1-2, which are in time.sleep().")
+    pool[2].runs("lock.acquire()")
+    assert pool.diagnose().findings[0].headline.endswith("which wait for something else.")
 
 
 @pytest.mark.parametrize(("count", "who"), [(2, "rank 1"), (3, "ranks 1-2")])
@@ -102,6 +116,7 @@ def test_a_silent_rank_is_never_part_of_a_proof():
     assert pool.diagnose().ranks[1].what == (
         "does not answer: it is stopped, or runs C code that holds the GIL"
     )
+    assert pool.diagnose().findings[0].headline.endswith("rank 1, which does not answer.")
 
 
 def test_a_silent_rank_that_has_issued_something_else():
