@@ -77,7 +77,7 @@ def choose(name: str) -> Found:
         return fitting[0]
     if not pools:
         raise NoPoolError("no notebook of yours has a pool. Next: %ddp start -n 2 in a notebook")
-    what = f"no pool is called {name}" if not fitting else "which pool?"
+    what = f"no pool is called {name}." if not fitting else "which pool?"
     listed = "".join(f"\n  {pool}" for pool in fitting or pools)
     raise NoPoolError(f"{what} Next: --pool with one of these names{listed}")
 
@@ -132,7 +132,7 @@ class Console:
     def run(self, code: str) -> None:
         """Run a cell on the rank, and show what comes of it. Raises `NbddpError`: no kernel."""
         if not code.lstrip().startswith(_FOR_NOTEBOOK):
-            code = f"get_ipython().run_cell_magic('_ddp_auto', '-r {self._rank}', {code!r})"
+            code = f"get_ipython().run_cell_magic('_ddp_console', '-r {self._rank}', {code!r})"
         # Without history: the cells of the notebook keep their numbers.
         msg_id = self._client.execute(code, store_history=False, allow_stdin=True)
         self._is_running = self._interrupt_is_due = False

@@ -22,7 +22,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, magics_class
 
 from nbddp.errors import BadOptionError
-from nbddp.notebook import commands, completion
+from nbddp.notebook import commands, completion, session
 
 #: Cell magics whose body is Python: it belongs where the variables are.
 _MAGICS_OF_RANKS = frozenset(("capture", "prun", "time", "timeit"))
@@ -188,6 +188,12 @@ class AutoMagics(Magics):
             )
         return self.shell.find_cell_magic("ddp")(line, cell, first_line=1)
 
+    @cell_magic("_ddp_console")  # type: ignore[arg-type]  # likewise
+    def from_console(self, line: str, cell: str) -> object:
+        """What `nbddp console` sends: it is a terminal on a pool, and starts none."""
+        session.pool()
+        return self.distributed(line, cell)
+
     @cell_magic("local")  # type: ignore[arg-type]  # likewise
     def local(self, line: str, cell: str) -> None:
         """Run the cell in the notebook's process, also in auto mode."""
@@ -212,7 +218,7 @@ def uninstall(shell: InteractiveShell) -> None:
         transformers.remove(mode)
         shell.input_transformers_post.remove(mode.restore_lines)
         mode.options = None
-    for name in ("_ddp_auto", "local"):
+    for name in ("_ddp_auto", "_ddp_console", "local"):
         shell.magics_manager.magics["cell"].pop(name, None)
 
 

@@ -148,8 +148,11 @@ def _with_magics(answer: Completed, name: str, cursor: int) -> Completed:
     own = {f"%%{each}" for each in registered["cell"]}
     own |= {f"%{each}" for each in registered["line"] if not name.startswith("%%")}
     bare = name.lstrip("%")
-    # The one into which auto mode turns cells is not for users.
-    own = {each for each in own if each.lstrip("%").startswith(bare)} - {"%%_ddp_auto"}
+    # Those into which auto mode and the console turn cells are not for users.
+    own = {each for each in own if each.lstrip("%").startswith(bare)} - {
+        "%%_ddp_auto",
+        "%%_ddp_console",
+    }
     types = [_type_of(each, start, cursor) for each in own.difference(answer.matches)]
     return replace(
         answer,

@@ -79,6 +79,19 @@ def test_ctrl_c_ends_the_cell_and_not_the_terminal(own: Kernel, terminal: "pexpe
     assert own.ok("%%ddp\nprint(rank)").status == "ok"
 
 
+def test_a_terminal_starts_no_pool(own: Kernel, terminal: "pexpect.spawn[str]"):
+    own.ok("%ddp stop")
+    terminal.sendline("rank")
+    terminal.expect(r"NoPoolError\S*: no pool is running\. Next: %ddp start -n 2")
+    terminal.expect(r"\[1\] In: ")
+    terminal.sendline("%ddp start -n 2")
+    terminal.expect("2 ranks on")
+    terminal.expect(r"\[1\] In: ")
+    terminal.sendline("rank")
+    terminal.expect(r"\[1\]   Out: 1")
+    terminal.expect(r"\[1\] In: ")
+
+
 def test_pools_are_found_by_what_they_leave_and_only_while_they_live(
     own: Kernel, folder: str, monkeypatch: pytest.MonkeyPatch
 ):
