@@ -149,12 +149,10 @@ def _list(_: argparse.Namespace) -> list[str]:
 def _remove(found: argparse.Namespace) -> list[str]:
     kernels = {kernel.name: kernel for kernel in _installed()}
     name = found.name
-    if name is None and len(kernels) == 1:
-        (name,) = kernels
     if name not in kernels:
-        legal = ", ".join(kernels) or "none is installed"
-        what = "which one?" if name is None else f"{name!r} is not a kernel of nbddp"
-        raise BadOptionError(f"kernel remove: {what} Legal: {legal}")
+        legal = f"Legal: {', '.join(kernels)}" if kernels else "None is installed."
+        what = "which one?" if name is None else f"{name!r} is not a kernel of nbddp."
+        raise BadOptionError(f"kernel remove: {what} {legal}")
     shutil.rmtree(kernels[name].folder)
     return [f'removed "{kernels[name].display_name}" from {kernels[name].folder}']
 

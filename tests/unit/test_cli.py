@@ -80,9 +80,13 @@ def test_remove_asks_which_one(prefix: Path, capsys: pytest.CaptureFixture[str])
     assert cli.main(["kernel", "remove"]) == 1
     assert "which one? Legal: first, second" in capsys.readouterr().err
     assert cli.main(["kernel", "remove", "python3"]) == 1
-    assert "'python3' is not a kernel of nbddp" in capsys.readouterr().err
+    assert "'python3' is not a kernel of nbddp. Legal: first, second" in capsys.readouterr().err
     cli.main(["kernel", "remove", "first"])
-    assert cli.main(["kernel", "remove"]) == 0  # the one that is left
+    assert cli.main(["kernel", "remove"]) == 1  # also if only one is left
+    assert "which one? Legal: second" in capsys.readouterr().err
+    assert cli.main(["kernel", "remove", "second"]) == 0
+    assert cli.main(["kernel", "remove", "second"]) == 1
+    assert "'second' is not a kernel of nbddp. None is installed." in capsys.readouterr().err
 
 
 def test_without_a_command_it_tells_what_there_is(capsys: pytest.CaptureFixture[str]):
