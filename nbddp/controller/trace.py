@@ -9,7 +9,7 @@ Times are those of the ranks' monotonic clock, which ranks of one machine share;
 spreads and bandwidths mean nothing.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -251,12 +251,12 @@ class _Progress:
         self._newest: dict[_Key, int] = {}
         self._oldest: dict[_Key, int] = {}  # of those records after which none is lost
         for rank, operations in operations_by_rank.items():
-            whole_from = _whole_from(operations)
+            oldest_id = whole_from(operation.record_id for operation in operations)
             for operation in operations:
                 counted = (*_counter(rank, operation), rank)
                 number = _number(operation)
                 self._newest[counted] = max(self._newest.get(counted, 0), number)
-                if operation.record_id >= whole_from:
+                if operation.record_id >= oldest_id:
                     self._oldest[counted] = min(self._oldest.get(counted, number), number)
 
     def has_not_come(
@@ -271,9 +271,9 @@ class _Progress:
         return newest < number or self._oldest.get((*counted, rank), number) < number
 
 
-def _whole_from(operations: Sequence[Operation]) -> int:
+def whole_from(record_ids: Iterable[int]) -> int:
     """The first ``record_id`` from which on all are at hand: a ring forgets the oldest."""
-    ids = sorted((operation.record_id for operation in operations), reverse=True)
+    ids = sorted(record_ids, reverse=True)
     return next((a for a, b in pairwise(ids) if a - b > 1), ids[-1] if ids else 0)
 
 

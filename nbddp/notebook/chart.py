@@ -359,12 +359,13 @@ def _rgb(colour: str) -> Colour:
     return red, green, blue
 
 
-def headline_of(rows: Sequence[TraceRow], cell: int | None, counts: str) -> str:
+def headline_of(rows: Sequence[TraceRow], cell: int | None, counts: str, rest: str = "") -> str:
     """``timeline of cell [4]: 12 all_reduce on group 0; 4.2 MB in 1.3 s``."""
     where = f" of cell [{cell}]" if cell else ""
     nbytes = sum(row.nbytes for row in rows)
-    ends = [row.open_at_ns or row.completed_ns or row.last_ns for row in rows]
+    parts = [part for row in rows for part in row.parts.values()]
+    ends = [part.completed_ns or part.open_at_ns or part.created_ns for part in parts]
     span = duration(max(ends) - min(row.first_ns for row in rows))
     so_far = " so far" if any(row.open_at_ns for row in rows) else ""
     amount = f"; {size(nbytes)}" if nbytes else ""
-    return shorten(f"timeline{where}: {counts}{amount} in {span}{so_far}", 2 * WIDTH)
+    return shorten(f"timeline{where}: {counts}{amount} in {span}{so_far}{rest}", 2 * WIDTH)

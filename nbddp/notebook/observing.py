@@ -46,7 +46,9 @@ def show_summary(pool: Pool, cell: int) -> None:
     """The line of ``%%ddp --trace``."""
     if pool.is_stopped or pool.options.plain:
         return
-    text = timeline.summary(select(pool.trace_rows(), cell=cell))
+    rows = pool.trace_rows()
+    chosen = select(rows, cell=cell)
+    text = timeline.summary(chosen) + timeline.not_kept(rows, chosen)
     _show({"text/plain": text, "text/html": f'<div style="opacity:0.7">{escape(text)}</div>'})
 
 
@@ -93,7 +95,8 @@ def _timeline(command: commands.TimelineCommand) -> None:
         text = f"timeline: no operations {where}{who} are known"
         _show({"text/plain": text, "text/html": f"<div>{escape(text)}</div>"})
         return
-    headline = chart.headline_of(chosen, cell, timeline.counts(chosen))
+    rest = timeline.not_kept(rows, chosen)
+    headline = chart.headline_of(chosen, cell, timeline.counts(chosen), rest)
     _show(chart.timeline(chosen, headline, ranks))
 
 

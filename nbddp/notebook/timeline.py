@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure.
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from nbddp.controller.trace import RankPart, TraceRow, select
+from nbddp.controller.trace import RankPart, TraceRow, select, whole_from
 from nbddp.notebook.commands import DEFAULT_LAST
 from nbddp.notebook.tables import WIDTH, Cell, Column, Table, duration, escape, name_ranks, size
 from nbddp.wire.observed import Site
@@ -48,6 +48,7 @@ def table(
     shown = ranks or RankSet.of(rank for row in chosen for rank in (*row.parts, *row.missing))
     of = f"{len(rows)} of {len(chosen)}" if len(rows) < len(chosen) else str(len(rows))
     headline = f"trace: {of} operation{'' if len(chosen) == 1 else 's'}{where}"
+    headline += not_kept(found, chosen)
     plain, plain_is_folded = _text(rows, shown)
     is_folded = len(shown) > _MAX_COLUMNS
     legend = escape(_legend(is_folded, "bold"))
@@ -78,6 +79,24 @@ def summary(found: Sequence[TraceRow]) -> str:
     if slowest.waited_ns:
         parts.append(_slowest(slowest))
     return f"trace: {'; '.join(parts)}"
+
+
+def not_kept(found: Sequence[TraceRow], chosen: Sequence[TraceRow]) -> str:
+    """``; earlier operations are not kept``: the records of some rank begin among ``chosen``.
+
+    Args:
+        found: all rows that are known.
+        chosen: those that are told of.
+    """
+    ids_by_rank: dict[int, list[int]] = {}
+    for row in found:
+        for rank, part in row.parts.items():
+            ids_by_rank.setdefault(rank, []).append(part.record_id)
+    oldest = {rank: whole_from(ids) for rank, ids in ids_by_rank.items()}
+    is_cut = any(
+        part.record_id == oldest[rank] > 1 for row in chosen for rank, part in row.parts.items()
+    )
+    return "; earlier operations are not kept" if is_cut else ""
 
 
 def grid(found: Sequence[TraceRow], pg_ids: Collection[str] = (), last: int = 8) -> Table | None:

@@ -78,6 +78,14 @@ def hanging(op: str = "all_reduce") -> list[TraceRow]:
     return rows(by_rank(ranks), {"w": group}, now_by_run={"run-4": 3300 * MS})
 
 
+def test_the_time_of_what_one_rank_never_joined_is_that_of_what_is_drawn():
+    group = GroupInfo(pg_id="w", name="0", ranks=(0, 1))
+    ranks = recorders(2)
+    ranks[0].collective(at=0, end=1600, group=group, error="KeyboardInterrupt", state="failed")
+    found = rows(by_rank(ranks), {"w": group})
+    assert chart.headline_of(found, 4, "1 all_reduce").endswith("in 1.6 s")
+
+
 def test_what_is_open_in_a_cell_that_runs_goes_on_until_now():
     found = chart.layout(hanging())
     bar = found.bars[0][1]

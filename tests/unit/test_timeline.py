@@ -74,6 +74,20 @@ def test_summary():
     )
 
 
+def test_what_a_ring_has_forgotten_is_not_told_as_all_of_it():
+    ranks = recorders(2)
+    for step in range(9):
+        for recorder in ranks:
+            recorder.collective(at=step, end=step + 1)
+    kept = rows({recorder.rank: recorder.operations[5:] for recorder in ranks}, GROUPS)
+    assert timeline.not_kept(kept, kept) == "; earlier operations are not kept"
+    assert timeline.not_kept(kept, kept[1:]) == ""  # those of another cell
+    whole = rows(by_rank(ranks), GROUPS)
+    assert timeline.not_kept(whole, whole) == ""
+    headline = timeline.table(kept)["text/plain"].splitlines()[0]
+    assert headline == "trace: 4 operations; earlier operations are not kept"
+
+
 def test_summary_of_nothing():
     assert timeline.summary([]) == "trace: no operations"
 
