@@ -205,6 +205,8 @@ class CellExecutor:
             stdio.flush_all()
             os._exit(0 if error is None else 1)
         failed_at_ns = time.time_ns() if error is not None else 0
+        if self._collectives is not None:
+            self._collectives.wait_for_callback()
         stdio.flush_all()
         self._link.is_busy = False
         shell.run_id = None

@@ -14,7 +14,7 @@ import torch
 
 from nbddp.errors import CollectiveAbortedError
 from nbddp.rank.callbacks import Callbacks
-from nbddp.rank.collectives import syncing
+from nbddp.rank.collectives import lingering, syncing
 from nbddp.rank.collectives.creating import Creator
 from nbddp.rank.collectives.freeing import Freeing
 from nbddp.rank.collectives.looking import Looking
@@ -72,6 +72,10 @@ class Collectives:
         self._freeing.begin_cell()
         self.recorder.begin_cell(request.run_id, request.on_mismatch, check=request.check)
         self._looking.activity = "running"
+
+    def wait_for_callback(self) -> None:
+        """The code of a cell has ended: wait for what a callback has called meanwhile."""
+        lingering.wait(self.recorder)
 
     def end_cell(self) -> tuple[tuple[Mismatch, ...], tuple[GroupMark, ...], tuple[str, ...]]:
         """A cell has ended: what was seen, where its groups stand, what may be half written."""
