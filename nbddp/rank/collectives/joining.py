@@ -10,6 +10,8 @@ import types
 from collections.abc import Mapping
 from concurrent.futures import thread as executors
 
+from nbddp.rank.collectives.awaiting import awaited_future
+
 _FUTURES = executors.__file__.replace("thread.py", "_base.py")
 #: As `Thread.join` and what it calls have it.
 _NO_TIMEOUT = (None, -1)
@@ -31,8 +33,11 @@ def awaited_thread(ident: int, frames: Mapping[int, types.FrameType]) -> int | N
 
 
 def _next(frame: types.FrameType, frames: Mapping[int, types.FrameType]) -> int | None:
-    """In ``thread.join()``, ``future.result()``: the thread that must end, or do the work."""
+    """In ``thread.join()``, ``future.result()`` or ``await``: who must end, or do the work."""
     code = frame.f_code
+    if code.co_name == "select":
+        future = awaited_future(frame)
+        return None if future is None else _worker_of(future, frames)
     if code.co_filename != threading.__file__:
         return None
     if code.co_name in ("join", "_wait_for_tstate_lock"):
