@@ -168,9 +168,8 @@ class View:
         if self._folded is not None:
             self._folded.begin_anew()
         if not self._can_ask:
-            raise EOFError(
-                f"rank {request.rank} asked for input, and this front end cannot ask the user"
-            )
+            # The same on all ranks, so that their errors are told as one.
+            raise EOFError("input was asked for, and this front end cannot ask the user")
         label = f"[{request.rank}] " if self._labels else ""
         try:
             if request.password:
@@ -178,7 +177,7 @@ class View:
             return builtins.input(label + request.prompt)
         except StdinNotImplementedError:
             raise EOFError(
-                f"rank {request.rank} asked for input, and this notebook runs without a user "
+                "input was asked for, and this notebook runs without a user "
                 "(nbclient, papermill, nbconvert and background cells have no stdin)"
             ) from None
 
