@@ -28,8 +28,16 @@ from nbddp.notebook.handle import CellHandle
 from nbddp.notebook.help import HELP
 from nbddp.wire.ranks import RankSet
 
+
+def _switch_auto(shell: InteractiveShell, words: list[str]) -> str:
+    command, pool = commands.parse_auto(words), session.current_pool()
+    if pool is not None and command is not None and command.options is not None:
+        pool.rank_set(commands.parse_cell(command.options).ranks)  # refused here, not in each cell
+    return auto.switch(shell, words)
+
+
 #: Verbs that change something of the notebook, and tell it.
-_TELLERS = {"auto": auto.switch, "debugger": debugging.choose}
+_TELLERS = {"auto": _switch_auto, "debugger": debugging.choose}
 
 
 @magics_class

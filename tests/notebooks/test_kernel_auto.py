@@ -99,6 +99,11 @@ def test_options_hold_for_every_cell(auto_kernel: Kernel):
     assert "as below %%ddp -r 1" in auto_kernel.ok("%ddp auto").text
 
 
+def test_options_that_no_cell_could_have_are_refused(auto_kernel: Kernel):
+    assert "rank 9 is out of range" in auto_kernel.run("%ddp auto on -r 9").error
+    assert auto_kernel.ok("print(rank > 5)").lines == ["[0-1] False"]
+
+
 def test_an_interrupt_reaches_the_ranks(auto_kernel: Kernel):
     cell_id = auto_kernel.execute("import time\nprint('in')\nwhile True: time.sleep(0.02)")
     auto_kernel.wait_text(cell_id, "in")
