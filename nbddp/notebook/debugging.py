@@ -20,6 +20,7 @@ from nbddp.wire.observed import LEFT_DEBUGGER
 
 #: A rank that computes in C answers later: then the front end is told so.
 _ANSWER_S = 10.0
+_HAS_RAISED = "getattr(__import__('sys'), 'last_traceback', None) is not None"
 #: What ranks raise because another one did, or the user stopped them.
 _CONSEQUENCES = ("Collective", "KeyboardInterrupt", "Unfinished", LEFT_DEBUGGER)
 
@@ -28,12 +29,14 @@ def post_mortem(shell: InteractiveShell, words: list[str], execution_count: int)
     """Open the debugger on one rank; returns when the user has left it.
 
     Raises:
-        BadOptionError: not one rank, or none is named and the last error was not that of a cell.
-        CellError: the rank has raised nothing.
+        BadOptionError: not one rank, or none is named and the last error was not that of a cell;
+            the rank has raised nothing.
     """
     pool = session.pool()
     text = commands.parse_debug("debug", words)
     rank = _last_failed(pool) if text is None else _one_rank(pool, text)
+    if not pool.pull(_HAS_RAISED, ranks=rank):  # no cell of it: a fresh rank stays fresh
+        raise BadOptionError(f"rank {rank} has raised no exception: there is nothing to debug")
     options = CellOptions(
         ranks=pool.rank_set(rank), execution_count=execution_count, cell_name="%ddp debug"
     )

@@ -277,7 +277,10 @@ class RankShell(InteractiveShell):
     def debugger(self, force: bool = False) -> None:
         """``%debug``: IPython would say nothing of the rank."""
         if force and getattr(sys, "last_traceback", None) is None:
-            raise UsageError(f"rank {self.rank} has raised no exception: there is nothing to debug")
+            # Not raised: it would be the exception that the next `%debug` looks at.
+            text = f"rank {self.rank} has raised no exception: there is nothing to debug"
+            self.show_usage_error(UsageError(text))
+            return
         super().debugger(force)
 
     def set_next_input(self, s: str, replace: bool = False) -> None:

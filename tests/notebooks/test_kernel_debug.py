@@ -45,9 +45,15 @@ def test_the_rank_has_to_be_known(kernel: Kernel):
 
 
 def test_a_rank_without_an_error_says_so(kernel: Kernel):
-    kernel.ok("%ddp restart")
-    cell = kernel.run("%ddp debug -r 1", stdin=True)
-    assert "rank 1 has raised no exception: there is nothing to debug" in cell.error
+    kernel.ok("%ddp restart -r 1")
+    said = "rank 1 has raised no exception: there is nothing to debug"
+    for line in ("%ddp debug -r 1", "%ddp debug -r 1", "%%ddp -r 1\n%debug", "%ddp debug -r 1"):
+        if line.startswith("%%"):
+            (shown,) = kernel.ok("%ddp status").of("display_data")
+            assert "rank 1 is fresh" in shown.text
+        cell = kernel.run(line, stdin=True)
+        assert said in cell.error
+        assert cell.questions == []
 
 
 def test_without_stdin_the_debugger_ends_at_once(kernel: Kernel):
