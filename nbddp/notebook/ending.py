@@ -7,9 +7,10 @@ from typing import TypeAlias
 
 from nbddp.controller.pool import Pool
 from nbddp.controller.runs import Run
-from nbddp.controller.states import RunOutcome
+from nbddp.controller.states import RankState, RunOutcome
 from nbddp.errors import CellInterruptedError
 from nbddp.notebook import status
+from nbddp.wire.ranks import RankSet
 
 #: The name of a cell that runs, and its run.
 Running: TypeAlias = tuple[str, Run]
@@ -25,14 +26,22 @@ def interrupt(pool: Pool) -> str:
     outcome = _end_of(pool, run)
     if outcome is not None:
         return _how_it_ended(pool, name, outcome)
-    ranks = pool.unfinished
-    inside = ""
-    if ranks:
-        is_one = len(ranks) == 1
-        inside = f": {ranks.describe()} {'is' if is_one else 'are'} still inside it"
+    inside = pool.unfinished
+    if run.outcome is not None:  # since a moment ago
+        return _how_it_ended(pool, name, run.outcome)
+    return _not_yet(name, inside)
+
+
+def _not_yet(name: str, inside: RankSet) -> str:
+    if not inside:  # what is waited for then is a mend
+        return (
+            f"{name} was interrupted, and all ranks have left it; the process groups are still "
+            "being made again. Next: wait, the next cell does so too"
+        )
+    are = "is" if len(inside) == 1 else "are"
     return (
-        f"{name} was sent an interrupt and has not ended yet{inside}. "
-        "Next: %ddp stacks shows where each rank is"
+        f"{name} was sent an interrupt and has not ended yet: {inside.describe()} {are} still "
+        "inside it. Next: %ddp stacks shows where each rank is"
     )
 
 
@@ -59,7 +68,8 @@ def _how_it_ended(pool: Pool, name: str, outcome: RunOutcome) -> str:
     if error is None:
         return f"{name} has ended well {after}"
     if isinstance(error, CellInterruptedError):
-        inside = outcome.ranks("unfinished")
+        busy = {info.rank for info in pool.ranks() if info.state is RankState.BUSY}
+        inside = RankSet.of(busy.intersection(outcome.ranks("unfinished")))  # others came since
         left = f"; {inside.describe()} did not leave it. Next: %ddp restart -r {inside}"
         return f"{name} was interrupted {after}{left if inside else ''}"
     return f"{name} has failed {after}: {type(error).__name__}"

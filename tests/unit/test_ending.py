@@ -1,0 +1,15 @@
+"""What is told of a cell in the background that was interrupted and has not ended yet."""
+
+from nbddp.notebook.ending import _not_yet
+from nbddp.wire.ranks import RankSet
+
+
+def test_ranks_that_are_still_inside_are_named():
+    text = _not_yet("cell [3]", RankSet.of([1]))
+    assert "has not ended yet: rank 1 is still inside it. Next: %ddp stacks" in text
+
+
+def test_a_cell_that_only_waits_for_its_groups_is_told_as_such():
+    text = _not_yet("cell [3]", RankSet())
+    assert "all ranks have left it; the process groups are still being made again" in text
+    assert "stacks" not in text
