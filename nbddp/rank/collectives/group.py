@@ -25,7 +25,7 @@ import torch.distributed as dist
 from nbddp.errors import CollectiveFailedError
 from nbddp.rank import torch_private
 from nbddp.rank.collectives import alone, at_once, calls, checking
-from nbddp.rank.collectives.keeping import Kept, keep
+from nbddp.rank.collectives.keeping import ASYNC_LIMIT_BYTES, Kept, keep
 from nbddp.rank.collectives.recorder import GroupBook, Recorder, in_words
 from nbddp.rank.collectives.signatures import Known
 from nbddp.rank.collectives.works import AnySourceWork, TracedWork
@@ -258,7 +258,8 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
             record = recorder.collective(book, known)
             if recorder.check:
                 self.check(record, known)
-            kept = keep(args[0]) if args and book.has_peers else None
+            has_copies = args and book.has_peers
+            kept = keep(args[0], ASYNC_LIMIT_BYTES) if has_copies else None
             try:
                 work = inner(*args, **kwargs)
             except BaseException as error:
