@@ -61,7 +61,7 @@ def _said(found: Difference) -> str:
         if len(found.ranks) == 1:
             return f"nothing to compare with: it was looked at on {found.ranks.describe()} only"
         if _is_unknown(found):
-            return f"not compared: {_UNKNOWN}"
+            return f"not compared, {_UNKNOWN}"
         limit = " as far as compared" * bool(found.unknown)
         return f"equal on {found.ranks.describe()}{limit}"
     without = RankSet.of(rank for ranks in found.errors.values() for rank in ranks)

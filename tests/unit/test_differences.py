@@ -119,7 +119,7 @@ def test_a_place_that_cannot_be_told_is_named():
     unknown = Tree(leaves=(Leaf(path=".m", what="float32 (2,)", digest="", is_tensor=True),))
     found = compared(unknown, unknown)
     assert found.unknown == (".m",)
-    said = "not compared: nothing tells what is in it"
+    said = "not compared, nothing tells what is in it"
     assert page.bundle(found)["text/plain"].splitlines()[0] == f"model: {said}"
     both = Tree(leaves=(*unknown.leaves, *tree(a=1).leaves))
     lines = page.bundle(compared(both, both))["text/plain"].splitlines()
