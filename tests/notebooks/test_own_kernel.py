@@ -27,6 +27,7 @@ def installed() -> Iterator[str]:
     """Its name; Jupyter finds it during these tests."""
     with tempfile.TemporaryDirectory() as prefix, pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_PATH", str(Path(prefix, "share", "jupyter")))
+        patch.setenv("IPYTHONDIR", str(Path(prefix, "ipython")))  # a history of its own
         assert cli.main(["kernel", "install", "-n", "2", "--prefix", prefix]) == 0
         yield NAME
 

@@ -297,7 +297,7 @@ def test_words_come_before_the_exit(make_node: Callable[..., Node]):
     """The notice is fast; what was printed is in it, or before it, all the same."""
     node = make_node(2)
     for rank in (0, 1):
-        node.begin(
+        node.send(  # it may be dead before it has said that it has begun
             "import os, sys\nfor n in range(20000): print('line', n)\n"
             "sys.stdout.write('the end'); sys.stdout.flush(); os.kill(os.getpid(), 9)",
             rank,

@@ -123,12 +123,17 @@ class Node:
     def tell_ranks(self, ranks: Iterable[int], request: RankRequest) -> None:
         self._hub.send_to_ranks(0, tuple(ranks), request)
 
-    def begin(self, code: str, *ranks: int) -> str:
-        """Begin a cell and wait until it has begun on these ranks."""
+    def send(self, code: str, *ranks: int) -> str:
+        """Send a cell to these ranks."""
         self._runs += 1
         run_id = f"run{self._runs}"
         request = Execute(run_id=run_id, code=code, execution_count=self._runs, first_line=1)
         self.tell_ranks(ranks, request)
+        return run_id
+
+    def begin(self, code: str, *ranks: int) -> str:
+        """Begin a cell and wait until it has begun on these ranks."""
+        run_id = self.send(code, *ranks)
         for rank in ranks:
             self.next(RunStarted, lambda e, rank=rank: e.rank == rank)  # type: ignore[misc]
         return run_id

@@ -97,7 +97,7 @@ def _failure(  # noqa: PLR0917 - all that is known of the call
     """Record what went wrong; gives what is to be raised."""
     recorder, book = group.recorder, group.book
     if work is not None:
-        if kept is not None and has_failed(work):
+        if kept is not None and group.was_cut_off(error) and has_failed(work):
             recorder.put_back(record, kept)
         failure = group.failure(error) if isinstance(error, RuntimeError) else error
         now = _now()

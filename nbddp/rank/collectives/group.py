@@ -22,7 +22,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from nbddp.errors import CollectiveFailedError
+from nbddp.errors import CollectiveAbortedError, CollectiveFailedError
 from nbddp.rank import torch_private
 from nbddp.rank.collectives import alone, at_once, calls, checking
 from nbddp.rank.collectives.keeping import ASYNC_LIMIT_BYTES, Kept, keep
@@ -71,6 +71,14 @@ class TracedGroup(dist.ProcessGroup):
         if ended is not None:
             return ended()
         return lost(error) or error
+
+    def was_cut_off(self, error: BaseException) -> bool:
+        """Whether an operation has failed because of others, and not by what was asked for.
+
+        What torch leaves behind when it does not know an operation, for example, is its own.
+        """
+        is_ours = self.book.ended is not None or isinstance(error, CollectiveAbortedError)
+        return is_ours or lost(error) is not None
 
     def check(self, record: int, known: Known) -> None:
         """Compare with all members, also on other machines.

@@ -116,7 +116,8 @@ class TracedWork(dist.Work):
     def _close(self, began: int, error: BaseException | None) -> None:
         if self._is_open:
             recorder, kept = self._group.recorder, self._kept
-            if error is not None and kept is not None and has_failed(self._inner):
+            is_cut_off = error is not None and self._group.was_cut_off(error)
+            if kept is not None and is_cut_off and has_failed(self._inner):
                 recorder.put_back(self._record, kept)
             self._kept = None
             self._is_open = False
