@@ -13,7 +13,7 @@ from nbddp.controller.pool import Pool
 from nbddp.controller.runs import Run
 from nbddp.controller.states import InterruptRequested, RunOutcome
 from nbddp.errors import CellInterruptedError
-from nbddp.notebook import session
+from nbddp.notebook import session, untold
 from nbddp.notebook.sinks import Sink
 from nbddp.notebook.view import View
 
@@ -28,8 +28,12 @@ class CellHandle:
         self._run = run
         self._cell_name = cell_name
         self._sink = session.background_sink()
+        self._parent_id = session.parent_id()
         self._display_id = f"nbddp-handle-{run.run_id}"
         self._displayed = False
+        self._told_in = ""  #: the front end's request in whose cell the error stands
+        self._display_lock = threading.Lock()  #: between `_show` and `_ipython_display_`
+        self._has_ended = False
         self._shown = threading.Event()
         self._failure: BaseException | None = None  #: the output could not be shown
         self._thread = threading.Thread(
@@ -40,7 +44,7 @@ class CellHandle:
     @property
     def state(self) -> str:
         """``running``, ``done`` or ``failed``."""
-        if not self._shown.is_set():
+        if not self._has_ended:
             return "running"
         return "done" if self._error() is None else "failed"
 
@@ -81,24 +85,35 @@ class CellHandle:
         return f"<{self._cell_name} on {self._run.ranks.describe()}: {state}{after}>"
 
     def _ipython_display_(self) -> None:
-        """Shown as a line that changes when the cell ends, so that no notebook says "running"."""
-        self._displayed = True
-        self._show_state(session.background_sink(), update=False)
-        if self.is_done:  # perhaps since the line above
-            self._show_state(self._sink, update=True)
+        """Shown as a line that changes when the cell ends, so that no notebook says "running".
+
+        With the error below it, if it failed: nobody may ever wait for it.
+        """
+        with self._display_lock:
+            if self._told_in and self._told_in == session.parent_id():
+                return  # it was quick
+            self._displayed = True
+            self._show_state(session.background_sink(), update=False)
 
     def _show_state(self, sink: Sink, *, update: bool) -> None:
-        sink.display({"text/plain": repr(self)}, {}, self._display_id, update)
+        error = self._error() if self._has_ended else None
+        ended_by = "" if self._run.outcome is None else self._run.outcome.ended_by
+        bundle = untold.bundle(repr(self), error, is_expected=ended_by != "")
+        sink.display(bundle, {}, self._display_id, update)
 
     def _show(self, view: View) -> None:
         try:
             self._pool.wait(self._run, view)
         except BaseException as error:  # noqa: BLE001 - raised where the user waits
             self._failure = error
+        try:
+            with self._display_lock:
+                self._has_ended = True
+                if self._displayed or self._error() is not None:
+                    self._show_state(self._sink, update=self._displayed)
+                    self._told_in = "" if self._displayed else self._parent_id
         finally:
             self._shown.set()
-            if self._displayed:
-                self._show_state(self._sink, update=True)
 
     def _error(self) -> BaseException | None:
         if self._failure is not None:

@@ -172,6 +172,25 @@ def test_an_error_of_a_background_cell_comes_with_await(kernel: Kernel):
     assert "failed" in kernel.value("handle.state")
 
 
+def test_what_made_a_background_cell_fail_is_seen_without_waiting_for_it(kernel: Kernel):
+    code = "raise ValueError(f'bad {world_size}')"
+    first = kernel.execute(f"%%ddp --async\nif rank == 1: {code}")
+    kernel.finish(first)
+    kernel.wait_for(lambda: "failed" in kernel.cells[first].page[0].text)
+    (shown,) = kernel.cells[first].page
+    assert re.match(r"<cell .*: failed after [0-9.]+ s>\nrank 1\n", shown.text)
+    assert shown.text.endswith("\nrank 0 finished\nCellError: rank 1 raised ValueError: bad 2")
+    opened = shown.content["data"]["text/html"].partition("<details>")[0]
+    assert "</b>: rank 1 raised ValueError: bad 2" in opened
+    assert "Traceback" not in opened
+    # Here the handle is no value that IPython shows.
+    quiet = kernel.execute(f"h = get_ipython().run_cell_magic('ddp', '--async', {code!r})")
+    kernel.finish(quiet)
+    kernel.wait_for(lambda: kernel.cells[quiet].page)
+    (shown,) = kernel.cells[quiet].page
+    assert shown.text.endswith("\nCellError: ranks 0-1 raised ValueError: bad 2")
+
+
 def test_threads_print_into_the_cell_that_was_started_last(kernel: Kernel):
     first = kernel.execute(
         "%%ddp -r 0\nimport threading, time\nleave = threading.Event()\n"
