@@ -4,7 +4,7 @@ Runs in: the notebook's main thread. Pure: no clock, no I/O; ``now`` comes in.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nbddp.notebook.folding import Item
 from nbddp.settings import Settings
@@ -17,6 +17,8 @@ _TAIL_LINE_CHARS = 2000
 _MIN_LEFT_BYTES = 256
 #: Of a chunk that is left out, at most this much is read for its last lines.
 _READ_CHARS = 64 * 1024
+#: Text with its labels is at most about so much larger.
+_WITH_LABELS = 2
 #: A rank shows text again when it was slow for this long.
 QUIET_S = 1.0
 
@@ -106,7 +108,8 @@ class Budget:
     """A bucket of bytes that fills steadily, and a limit of all bytes.
 
     Promises: in any time ``t`` at most ``burst + rate * t`` bytes are granted, and in all at most
-    the total; only the last lines of gaps come on top (`spend`).
+    the total; only the last lines of gaps come on top (`spend`). Where ranks have more to show than
+    there is room for, none takes what the others need of equal shares (`share_out`).
     """
 
     def __init__(self, settings: Settings, ranks: int) -> None:
@@ -120,6 +123,8 @@ class Budget:
             _MIN_TAIL_BYTES, min(_TAIL_BYTES, settings.notebook_burst_bytes // max(1, ranks))
         )
         self._has_refused = False  # for lack of what is left in all
+        self._bytes_by_rank: Mapping[int, int] = {}  # that wait
+        self._share_by_rank: dict[int, int] = {}  # what each may still take; empty: all that it has
 
     @property
     def is_spent(self) -> bool:
@@ -134,11 +139,23 @@ class Budget:
         self._filled_at = now
         return 0 if self.is_spent else max(0, min(int(self._bytes), self._left))
 
-    def grant(self, size: int, now: float) -> bool:
-        """Take ``size`` bytes, or nothing if that is too much."""
-        if size > self.room(now):
+    def share_out(self, bytes_by_rank: Mapping[int, int], now: float) -> None:
+        """These bytes wait to be shown, and change as they are."""
+        waiting = [rank for rank, size in bytes_by_rank.items() if size]
+        room = self.room(now)
+        is_scarce = _WITH_LABELS * sum(bytes_by_rank.values()) > room and len(waiting) > 1
+        self._bytes_by_rank = bytes_by_rank
+        self._share_by_rank = dict.fromkeys(waiting, room // len(waiting)) if is_scarce else {}
+
+    def grant(self, size: int, now: float, ranks: Sequence[int] = ()) -> bool:
+        """Take ``size`` bytes for these ranks, or nothing if that is too much."""
+        shares, waiting = self._share_by_rank, self._bytes_by_rank
+        kept = sum(min(shares[rank], waiting[rank]) for rank in shares if rank not in ranks)
+        if size > self.room(now) - kept:
             self._has_refused |= size > self._left
             return False
+        for rank in shares.keys() & set(ranks):
+            shares[rank] = max(0, shares[rank] - size)
         self._bytes -= size
         self._left -= size
         return True

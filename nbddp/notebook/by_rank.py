@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nbddp.notebook.colours import colour_of
+from nbddp.notebook.fair import amounts_by_rank
 from nbddp.notebook.folded import details as folded_details
 from nbddp.notebook.folded import folded, pre, without_codes
 from nbddp.notebook.gather import Gatherer, Redraw, Rich, Show, Text
@@ -52,8 +53,20 @@ def details(text_by_rank: Mapping[int, RankText]) -> dict[str, str] | None:
         names += f"{'; ' if told else ''}{lost} not compared, since output of {them} was left out"
     return {
         "text/plain": "",
-        "text/html": folded_details(f"rank by rank: {names}", "".join(parts)),
+        "text/html": folded_details(
+            f"rank by rank: {names}{_totals(text_by_rank)}", "".join(parts)
+        ),
     }
+
+
+def _totals(text_by_rank: Mapping[int, RankText]) -> str:
+    """Which rank printed how much."""
+    totals = {rank: text.total for rank, text in text_by_rank.items()}
+    if any(text.is_lost for text in text_by_rank.values()):
+        return ""
+    if len(set(totals.values())) == 1:
+        return f" ({max(totals.values()):,} lines of each)"
+    return f" (lines: {amounts_by_rank(totals)})"
 
 
 def _cut(text: RankText, room: int) -> list[str]:

@@ -6,7 +6,8 @@ Runs in: the thread that waits for the cell. A sink in front of another one.
          └-> what follows    --> one display: its last lines, updated in place; in the end
                                  <details> with the rest above them
 
-Nothing above that display moves while text streams in, and its own height stays.
+Nothing above that display moves while text streams in, and its own height stays. Where ranks
+differ, all of them are seen: the first and the last lines are those of each rank (`fair`).
 """
 
 import re
@@ -14,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nbddp.notebook import fair
 from nbddp.notebook.budget import LEFT_OUT
 from nbddp.notebook.colours import colour_of
 from nbddp.notebook.sinks import Sink
@@ -47,11 +49,13 @@ class FoldedSink:
     Args:
         sink: where it goes.
         block_id: begins the ids of displays; no other view has it.
+        is_labelled: lines begin with the ranks that printed them.
     """
 
-    def __init__(self, sink: Sink, block_id: str) -> None:
+    def __init__(self, sink: Sink, block_id: str, *, is_labelled: bool = False) -> None:
         self._sink = sink
         self._block_id = block_id
+        self._is_labelled = is_labelled
         self._blocks = 0
         self._head_lines = HEAD_LINES
         self._head_chars = _HEAD_CHARS
@@ -95,7 +99,7 @@ class FoldedSink:
     def refresh(self, now: float) -> None:
         """Show the last lines, if they are new and it is time."""
         if len(self._lines) > self._shown_lines and now - self._shown_at >= _INTERVAL_S:
-            self._show(window(self._lines))
+            self._show(window(self._lines, is_labelled=self._is_labelled))
             self._shown_at = now
 
     def begin_anew(self) -> None:
@@ -106,7 +110,7 @@ class FoldedSink:
     def close(self) -> None:
         """Nothing more comes into the open block."""
         if self._lines:
-            self._show(folded(self._lines))
+            self._show(folded(self._lines, is_labelled=self._is_labelled))
             self._lines, self._shown_lines = [], 0
 
     def _show(self, bundle: dict[str, str]) -> None:
@@ -118,40 +122,49 @@ class FoldedSink:
 
     def _split(self, text: str) -> tuple[str, str]:
         """What still belongs to the head, and the rest."""
-        end = 0
-        while end < len(text) and self._head_lines > 0 and self._head_chars > 0:
-            until = text.find("\n", end) + 1 or len(text)
-            self._head_lines -= 1
-            self._head_chars -= until - end
-            end = until
-        return text[:end], text[end:]
+        if self._head_lines <= 0 or self._head_chars <= 0:
+            return "", text
+        lines = [f"{line}\n" for line in text.removesuffix("\n").split("\n")]
+        head, rest = fair.head(
+            lines, self._head_lines, self._head_chars, is_labelled=self._is_labelled
+        )
+        self._head_lines -= len(head)
+        self._head_chars -= sum(map(len, head))
+        return "".join(head), "".join(rest)
 
 
-def window(lines: Sequence[str]) -> dict[str, str]:
+def window(lines: Sequence[str], *, is_labelled: bool = False) -> dict[str, str]:
     """The end of lines that still come, as a MIME bundle."""
-    tail = lines[-TAIL_LINES:]
+    tail = fair.window(lines, TAIL_LINES, is_labelled=is_labelled)
     hidden = len(lines) - len(tail)
     note = f"... {hidden:,} more lines" if hidden else ""
+    padding = [""] * (min(len(lines), TAIL_LINES) - len(tail))  # its height stays
     return {
         "text/plain": "\n".join([*([note] if note else []), *tail]),
         "text/html": (
-            f'<div style="{SUMMARY_STYLE}">{note or "&nbsp;"}</div>{pre(tail, is_coloured=True)}'
+            f'<div style="{SUMMARY_STYLE}">{note or "&nbsp;"}</div>'
+            f"{pre([*padding, *tail], is_coloured=True)}"
         ),
     }
 
 
-def folded(lines: Sequence[str], tail_lines: int = TAIL_LINES) -> dict[str, str]:
+def folded(
+    lines: Sequence[str], tail_lines: int = TAIL_LINES, *, is_labelled: bool = False
+) -> dict[str, str]:
     """All of them, the last ones open; the text form has only these."""
-    hidden = max(0, len(lines) - tail_lines)
-    if hidden < _MIN_HIDDEN:
+    hidden, tail = fair.tail(lines, tail_lines, is_labelled=is_labelled)
+    if len(hidden) < _MIN_HIDDEN:
         return {"text/plain": "\n".join(lines), "text/html": pre(lines, is_coloured=True)}
-    amount = f"{hidden:,} more lines, {size(sum(len(line) + 1 for line in lines[:hidden]))}"
+    amount = f"{len(hidden):,} more lines, {size(sum(len(line) + 1 for line in hidden))}"
+    whose = fair.amounts(hidden) if is_labelled else ""
+    if whose:
+        amount += f" ({whose})"
     # What is missing altogether, and where it is, must be seen.
-    notices = [line for line in lines[:hidden] if LEFT_OUT in line][-_MAX_NOTICES:]
-    shown = [*notices, *lines[hidden:]]
+    notices = [line for line in hidden if LEFT_OUT in line][-_MAX_NOTICES:]
+    shown = [*notices, *tail]
     return {
         "text/plain": "\n".join([f"... {amount}", *shown]),
-        "text/html": details(amount, pre(lines[:hidden])) + pre(shown, is_coloured=True),
+        "text/html": details(amount, pre(hidden)) + pre(shown, is_coloured=True),
     }
 
 

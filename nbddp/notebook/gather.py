@@ -368,6 +368,7 @@ class Gatherer:
 
     def _collect(self, now: float, *, is_end: bool = False) -> list[Show]:
         everything = is_end or self._folder.memory_bytes > _PENDING_MEMORY_BYTES
+        self._budget.share_out(self._folder.text_bytes_by_rank, now)
         for ranks, item in self._folder.release(now, everything=everything):
             if isinstance(item, Line):
                 self._show_line(ranks, item, now)
@@ -388,7 +389,7 @@ class Gatherer:
         size = (len(label) + 2) * (1 + line.text.count("\n")) + len(line.text)
         if line.is_free:
             self._budget.spend(size)
-        elif not self._budget.grant(size, now):
+        elif not self._budget.grant(size, now, ranks):
             for rank in ranks:
                 self._leave_out(rank, line, now)
             return

@@ -257,7 +257,8 @@ def make_view(pool: Pool, run: Run, *, background: bool = False, out: Out = "mer
     on_main_thread = threading.current_thread() is threading.main_thread()
     sink = background_sink() if background else _foreground_sink()
     if pool.settings.fold_output and _goes_to_front_end(sink):
-        sink = FoldedSink(sink, f"nbddp-fold-{run.run_id}")
+        is_labelled = pool.world_size > 1
+        sink = FoldedSink(sink, f"nbddp-fold-{run.run_id}", is_labelled=is_labelled)
     return View(
         run,
         sink,

@@ -187,7 +187,7 @@ def test_below_a_long_cell_the_ranks_are_one_click_away():
     bundle = by_rank.details(texts(long, long, other))
     assert bundle is not None
     assert "<summary" in bundle["text/html"]
-    assert "rank by rank: 0-1; 2</summary>" in bundle["text/html"]
+    assert "rank by rank: 0-1; 2 (30 lines of each)</summary>" in bundle["text/html"]
     assert by_rank.details(texts(long, long)) is None
     assert by_rank.details(texts("a\n", "b\n")) is None
 
@@ -223,7 +223,7 @@ def test_where_output_was_cut_makes_no_difference_between_ranks():
     gatherer, _ = flooded(Gatherer, long_outputs(), 4)
     bundle = by_rank.details(gatherer.text_by_rank())
     assert bundle is not None
-    assert "rank by rank: 0-1,3; 2</summary>" in bundle["text/html"]
+    assert "rank by rank: 0-1,3; 2 (900 lines of each)</summary>" in bundle["text/html"]
     alike = [each for each in long_outputs() if each.rank != 2]
     gatherer, _ = flooded(Gatherer, alike, 4)
     texts = {rank: text for rank, text in gatherer.text_by_rank().items() if rank != 2}

@@ -1,0 +1,140 @@
+"""Long output of ranks that differ: all of them are seen, and none is shown out of its order."""
+
+import re
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nbddp.notebook import by_rank, fair
+from nbddp.notebook.folded import HEAD_LINES, TAIL_LINES, FoldedSink
+from nbddp.notebook.gather import Gatherer, Text
+from nbddp.notebook.items import RankText
+from nbddp.settings import Settings
+from nbddp.wire.messages import Output
+from nbddp.wire.ranks import RankSet
+from tests.support.sinks import PageSink
+
+
+def printed(label: str, count: int, first: int = 0) -> list[str]:
+    return [f"[{label}] line {number}" for number in range(first, first + count)]
+
+
+def shown(lines: Sequence[str], *, is_labelled: bool = True) -> PageSink:
+    page = PageSink()
+    sink = FoldedSink(page, "id", is_labelled=is_labelled)
+    sink.text("stdout", "".join(f"{line}\n" for line in lines))
+    sink.close()
+    return page
+
+
+def test_head_and_tail_are_of_every_rank():
+    page = shown([line for rank in range(4) for line in printed(str(rank), 300)])
+    head, rest = page.outputs
+    each = HEAD_LINES // 4
+    assert head["text"].splitlines() == [
+        line for rank in range(4) for line in printed(str(rank), each)
+    ]
+    note, *tail = rest["text/plain"].split("\n")
+    assert note.startswith("... 1,100 more lines, ")
+    assert note.endswith(" (275 of each of ranks 0-3)")
+    last = TAIL_LINES // 4
+    assert tail == [line for rank in range(4) for line in printed(str(rank), last, 300 - last)]
+
+
+def test_a_rank_with_little_to_say_leaves_its_place_to_others():
+    page = shown([*printed("0", 300), *printed("1", 3), *printed("2", 300)])
+    head = page.outputs[0]["text"]
+    assert [head.count(f"[{rank}]") for rank in range(3)] == [38, 3, 38]
+    assert "(252 of each of ranks 0,2)" in page.plain
+
+
+def test_64_ranks_have_a_line_each_at_both_ends():
+    page = shown([line for rank in range(64) for line in printed(str(rank), 50)])
+    head, rest = page.outputs
+    everybody = [f"[{rank}]" for rank in range(64)]
+    assert re.findall(r"^\[\d+\]", head["text"], re.MULTILINE) == everybody
+    assert re.findall(r"^\[\d+\]", rest["text/plain"], re.MULTILINE) == everybody
+
+
+def test_equal_output_of_all_ranks_has_the_places_of_one():
+    page = shown([*printed("0-3", 300), *printed("1", 1), *printed("0-3", 299, 300)])
+    head, rest = page.outputs
+    assert head["text"].splitlines() == printed("0-3", HEAD_LINES)
+    assert rest["text/plain"].split("\n")[1:] == printed("0-3", TAIL_LINES, 599 - TAIL_LINES)
+
+
+def test_in_a_pool_of_one_rank_nothing_is_a_label():
+    page = shown([*printed("0", 300), *printed("1", 300)], is_labelled=False)
+    assert page.outputs[0]["text"].splitlines() == printed("0", HEAD_LINES)
+    assert page.plain.split("\n")[-TAIL_LINES:] == printed("1", TAIL_LINES, 300 - TAIL_LINES)
+
+
+def test_while_it_streams_all_ranks_are_seen_at_one_height():
+    page = PageSink()
+    sink = FoldedSink(page, "id", is_labelled=True)
+    sink.text("stdout", "".join(f"{line}\n" for line in printed("0-2", HEAD_LINES + TAIL_LINES)))
+    heights = []
+    for start in range(0, 500, 100):
+        for rank in range(3):
+            lines = printed(str(rank), 100, start)
+            sink.text("stdout", "".join(f"{line}\n" for line in lines))
+        sink.refresh(float("inf"))
+        found = page.outputs[1]["text/plain"]
+        assert [found.count(f"[{rank}]") for rank in range(3)] == [6, 6, 6]
+        heights.append(len(re.findall("\n|&#10;", page.outputs[1]["text/html"])))
+    assert set(heights) == {TAIL_LINES}  # the first line end of a <pre> does not count
+
+
+LABELS = st.sampled_from(["[0]  ", "[1]  ", "[2]  ", "[0-1]", "[0,2]", "[0-2]", ""])
+
+
+@given(st.lists(LABELS, max_size=60), st.integers(1, 20))
+def test_no_rank_is_shown_out_of_its_order(labels: list[str], limit: int):
+    lines = [f"{label} {number}" for number, label in enumerate(labels)]
+    first, others = fair.head(lines, limit, 10**6, is_labelled=True)
+    hidden, last = fair.tail(lines, limit, is_labelled=True)
+    assert len(first) == min(len(lines), len(first)) <= max(limit, 0)
+    for page in (first + others, hidden + last):
+        assert sorted(page) == sorted(lines)
+        for rank in "012-":
+            mine = [line for line in lines if _is_of(line, rank)]
+            assert [line for line in page if _is_of(line, rank)] == mine
+
+
+def _is_of(line: str, rank: str) -> bool:
+    label = line.partition("]")[0] if line.startswith("[") else ""
+    if rank == "-":
+        return not label
+    return rank in label.replace("0-2", "012").replace("0-1", "01")
+
+
+def test_amounts_are_short():
+    assert fair.amounts_by_rank({0: 7, 1: 5, 2: 7}) == "7 of each of ranks 0,2, 5 of rank 1"
+    assert fair.amounts_by_rank({0: 1000, 1: 990}) == "990 to 1,000 of each of ranks 0-1"
+    many = {rank: 10 * rank for rank in range(1, 9)}
+    assert fair.amounts_by_rank(many) == "80 of rank 8, 10 to 70 of each of ranks 1-7"
+
+
+def test_below_a_long_cell_it_says_who_printed_how_much():
+    texts = {rank: RankText() for rank in range(3)}
+    for rank, text in texts.items():
+        text.add(printed(str(rank), 1000 if rank == 1 else 10))
+    bundle = by_rank.details(texts)
+    assert bundle is not None
+    told = "rank by rank: 0; 1; 2 (lines: 1,000 of rank 1, 10 of each of ranks 0,2)</summary>"
+    assert told in bundle["text/html"]
+
+
+def test_what_a_cell_may_show_is_shared_out_evenly():
+    settings = Settings(notebook_burst_bytes=40_000)
+    paths = {rank: f"/logs/rank{rank}.log" for rank in range(4)}
+    gatherer = Gatherer(RankSet.all(4), 4, run_id="r", settings=settings, log_path_by_rank=paths)
+    shows = []
+    for rank in range(4):
+        text = "".join(f"rank {rank} line {number}\n" for number in range(9000))
+        shows += gatherer.add(Output(run_id="r", rank=rank, stream="stdout", text=text), 0.0)
+    shows += gatherer.tick(1.0)
+    text = "".join(show.text for show in shows if isinstance(show, Text))
+    counts = [text.count(f"[{rank}]") for rank in range(4)]
+    assert min(counts) > 0.9 * max(counts) > 300
