@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import IPython
 import torch
@@ -301,7 +301,11 @@ class RankShell(InteractiveShell):
 
 
 def _cut_own_frames(error: BaseException) -> None:
-    """Leave out where we raised in the user's code: the handler of an interrupt, `Stdin.ask`."""
+    """Leave out our frames within and below the user's.
+
+    Below: where we raised, as the handler of an interrupt or `Stdin.ask` do. Within: what stands
+    before a function of torch that calls the user's code, as before autograd's engine.
+    """
     # The interrupted line of the user is enough, and torch has files that take a second to read.
     hidden = (_OWN_FOLDER, _TORCH_FOLDER) if isinstance(error, KeyboardInterrupt) else _OWN_FOLDER
     waiting: list[BaseException | None] = [error]
@@ -311,18 +315,32 @@ def _cut_own_frames(error: BaseException) -> None:
         if found is None or id(found) in seen:
             continue
         seen.add(id(found))
+        while found.__context__ is not found.__cause__ and _is_caught_by_us(found.__context__):
+            found.__context__ = found.__context__.__context__
         waiting += [found.__cause__, found.__context__]
+        if isinstance(found, BaseExceptionGroup):
+            waiting += found.exceptions
         last: types.TracebackType | None = None
+        above: types.TracebackType | None = None
         traceback = found.__traceback__
         while traceback is not None:
             file = traceback.tb_frame.f_code.co_filename
             if _DEBUGGER in file:
                 break  # interrupted at a breakpoint: how debugpy waits there is no news
-            if not file.startswith(hidden):
-                last = traceback
+            if above is not None and file.startswith(_OWN_FOLDER):
+                above.tb_next = traceback.tb_next
+            else:
+                above = traceback
+                last = last if file.startswith(hidden) else traceback
             traceback = traceback.tb_next
         if last is not None:
             last.tb_next = None
+
+
+def _is_caught_by_us(error: BaseException | None) -> TypeGuard[BaseException]:
+    """Not by the user: its way up has ended in one of our functions."""
+    traceback = None if error is None else error.__traceback__
+    return traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER)
 
 
 def _jsonable(bundle: dict[str, Any]) -> dict[str, Any]:

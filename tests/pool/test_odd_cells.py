@@ -84,6 +84,43 @@ def test_an_exception_group_shows_its_parts_and_the_cell(pool: Pool):
     assert "interactiveshell.py" not in text
 
 
+_IN_BACKWARD = """
+def fail(gradient):
+    if raised: raise raised
+    1 / 0
+x = torch.ones(2, requires_grad=True)
+y = x * 2
+y.register_hook(fail)
+y.sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (f"raised = None\n{_IN_BACKWARD}", ["y.sum().backward()", "1 / 0", "_engine_run_backward"]),
+        (f"raised = ExceptionGroup('two', [KeyError(1)])\n{_IN_BACKWARD}", ["fail", "KeyError: 1"]),
+        (
+            f"raised = None\ntry:{_IN_BACKWARD.replace(chr(10), chr(10) + '    ')}\n"
+            "except ZeroDivisionError as error: raise ValueError('while training') from error",
+            ["1 / 0", "direct cause", "ValueError: while training"],
+        ),
+        # It cannot be described, and torch says why: how we found out is no news.
+        ("dist.broadcast(torch.ones(2), src=5)", ["dist.broadcast", "invalid root rank"]),
+        (
+            "try: 1 / 0\nexcept ZeroDivisionError: dist.broadcast(torch.ones(2), src=5)",
+            ["ZeroDivisionError", "invalid root rank"],
+        ),
+    ],
+)
+def test_our_own_files_are_in_no_traceback(pool: Pool, code: str, words: list[str]):
+    text = error_text(pool, code)
+    for word in words:
+        assert word in text
+    assert "nbddp/" not in text.replace("/tests/", "")
+    assert "IndexError" not in text
+
+
 def test_reset_keeps_what_is_always_there(pool: Pool):
     run_cell(pool, "mine = 1")
     run_cell(pool, "%reset -f")
