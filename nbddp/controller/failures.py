@@ -136,25 +136,30 @@ def _ended_by_user(outcome: RunOutcome, cell_name: str) -> tuple[type[CellError]
 def _kept(outcome: RunOutcome) -> list[str]:
     if outcome.mend_failure or outcome.ranks("unfinished"):
         return _broken(outcome)
+    lines = ["  kept      every variable is kept; the process groups are ready again"]
+    return [*lines, *_torn(outcome, "except")]
+
+
+def _torn(outcome: RunOutcome, word: str) -> list[str]:
+    """What is not as it was before."""
     torn: dict[str, list[int]] = {}
     for rank, result in outcome.results.items():
         for name in result.torn:
             torn.setdefault(name, []).append(rank)
     return [
-        "  kept      every variable is kept; the process groups are ready again",
-        *[
-            f"  except    the tensors of {name} on {RankSet.of(ranks).describe()}: too large to be "
-            "put back, they may hold partial results"
-            for name, ranks in torn.items()
-        ],
+        f"  {word:<9} the tensors of {name} on {RankSet.of(ranks).describe()}: too large to be "
+        "put back, they may hold partial results"
+        for name, ranks in torn.items()
     ]
 
 
 def _broken(outcome: RunOutcome) -> list[str]:
     """That the pool is not as good as before."""
+    lines = _torn(outcome, "partial")
     if not outcome.mend_failure:
-        return []
+        return lines
     return [
+        *lines,
         f"  pool      the process groups could not be formed again: {outcome.mend_failure}",
         "  next      %ddp restart   (variables can still be pulled)",
     ]
@@ -230,6 +235,7 @@ def _after_exits(outcome: RunOutcome) -> list[str]:
         )
         keep = f", those of {others.describe()} are kept" if others else ""
         lines.append(f"  replaced  {fresh.describe()} {was} variables are gone{keep}")
+        lines += _torn(outcome, "except") if keep else []
         if not outcome.mend_failure:
             next_step = "run the cells that define them again"
             if others:
@@ -294,6 +300,12 @@ def _raised(outcome: RunOutcome) -> list[tuple[int, ErrorInfo]]:
         and not verdicts.is_consequence(outcome, rank)
     ]
     return [(rank, error) for _, rank, error in sorted(found, key=lambda each: each[:2])]
+
+
+def ranks_to_debug(outcome: RunOutcome) -> RankSet:
+    """Whose error made the cell fail; those that failed at all, if it was nobody's own."""
+    own = RankSet.of(rank for rank, _ in _raised(outcome))
+    return own or RankSet.of(r for r, result in outcome.results.items() if result.error is not None)
 
 
 def _first_failure(outcome: RunOutcome) -> ErrorInfo | None:

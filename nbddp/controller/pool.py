@@ -72,6 +72,7 @@ class Pool(LivingPool):
         self._execution_counts = itertools.count(1)
         self._begun = (_NO_NAME, 0)  # the last cell: its name and number
         self._last_run: Run | None = None
+        self._failed = NO_RANKS  # in the last cell that failed
         super().__init__(options, settings)
 
     # --- cells ---------------------------------------------------------------------------------
@@ -144,6 +145,7 @@ class Pool(LivingPool):
             on_mismatch=self._config.on_mismatch,
             check=options.check,
             parent_id=options.parent_id,
+            debugs=self._ranks_to_debug(options.ranks),
         )
         refusal = self._hub.begin(run, RunRequested(execute, options.ranks, options.timeout_s))
         if refusal is not None:
@@ -151,6 +153,14 @@ class Pool(LivingPool):
         self._begun = (options.cell_name, options.execution_count)
         self._last_run = run
         return run
+
+    def _ranks_to_debug(self, ranks: RankSet) -> tuple[int, ...]:
+        """Those that failed last, if they are among ``ranks``; one that is named alone is meant."""
+        last = None if self._last_run is None else self._last_run.outcome
+        if last is not None:
+            self._failed = failures.ranks_to_debug(last) or self._failed
+        found = set(self._failed).intersection(ranks)
+        return tuple(sorted(found)) if len(ranks) > 1 else ()
 
     def wait(self, run: Run, view: CellView, early: EarlyInterrupts | None = None) -> RunOutcome:
         """Show a run until it has ended."""

@@ -189,8 +189,7 @@ class CellExecutor:
         stdio.repair()
         # IPython drops empty lines at the top of a cell; the reader counts them.
         blank_lines = request.code[: -len(request.code.lstrip()) or None].count("\n")
-        shell.begin_cell(request.run_id, request.execution_count, request.first_line + blank_lines)
-        shell.parent_id = request.parent_id or shell.parent_id
+        shell.begin_cell(request, request.first_line + blank_lines)
         self._link.is_busy = True
         self._exception = None
         if self._collectives is not None:

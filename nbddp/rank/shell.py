@@ -29,7 +29,8 @@ from traitlets.config import Config
 from nbddp.rank import capture, error_text, sources, stdio
 from nbddp.rank.callbacks import Callbacks
 from nbddp.rank.link import Link
-from nbddp.wire.messages import ClearOutput, Display, Result, RunId
+from nbddp.wire.messages import ClearOutput, Display, Execute, Result, RunId
+from nbddp.wire.ranks import RankSet
 
 if TYPE_CHECKING:
     from nbddp.wire.parts import ErrorInfo
@@ -155,6 +156,8 @@ class RankShell(InteractiveShell):
         self.last_error: ErrorInfo | None = None
         #: Of the front end's request; empty: no front end, or none that shows widgets.
         self.parent_id = ""
+        #: Where a bare ``%debug`` opens; empty: on all ranks.
+        self.debugs: tuple[int, ...] = ()
         self.callbacks = Callbacks()
         #: Keeps interrupts away while a traceback is written; see `Interrupts.held`.
         self.hold_interrupts: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -183,10 +186,12 @@ class RankShell(InteractiveShell):
         self.user_ns.update(self.predefined)
         self.user_ns_hidden.update(self.predefined)  # ``%reset`` empties this too
 
-    def begin_cell(self, run_id: RunId, execution_count: int, first_line: int) -> None:
+    def begin_cell(self, request: Execute, first_line: int) -> None:
         """What `RankShell.run_cell` runs next is this cell of the notebook."""
-        self.run_id = run_id
-        self.execution_count = execution_count
+        self.run_id = request.run_id
+        self.execution_count = request.execution_count
+        self.parent_id = request.parent_id or self.parent_id
+        self.debugs = request.debugs
         self.last_error = None
         compiler = self.compile
         assert isinstance(compiler, CellCompiler)  # noqa: S101 - see compiler_class
@@ -275,7 +280,13 @@ class RankShell(InteractiveShell):
         """``exit`` and ``quit``: the cell ends by itself; the rank stays."""
 
     def debugger(self, force: bool = False) -> None:
-        """``%debug``: IPython would say nothing of the rank."""
+        """``%debug``: IPython would say nothing of the rank, and open errors of long ago."""
+        if force and self.debugs and self.rank not in self.debugs:
+            print(  # noqa: T201 - this is the rank's standard output
+                f"%debug opens on {RankSet.of(self.debugs).describe()}, which failed last; "
+                "the last error of another rank: %ddp debug -r RANK"
+            )
+            return
         if force and getattr(sys, "last_traceback", None) is None:
             # Not raised: it would be the exception that the next `%debug` looks at.
             text = f"rank {self.rank} has raised no exception: there is nothing to debug"

@@ -91,6 +91,7 @@ class Execute(MessageBase, frozen=True):
     on_mismatch: OnMismatch = "raise"
     check: bool = False  #: ranks of several machines exchange fingerprints before each operation
     parent_id: str = ""  #: id of the front end's request; an Output widget names it
+    debugs: tuple[Rank, ...] = ()  #: where a bare ``%debug`` opens; empty: on all ranks
 
 
 class InputReply(MessageBase, frozen=True):

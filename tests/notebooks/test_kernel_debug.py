@@ -56,6 +56,20 @@ def test_a_rank_without_an_error_says_so(kernel: Kernel):
         assert cell.questions == []
 
 
+def test_debug_on_all_ranks_opens_where_the_last_cell_failed(kernel: Kernel):
+    kernel.run("%%ddp\nold = rank\n1 / 0")  # of long ago, on both
+    kernel.run("%%ddp\nif rank == 1: raise ValueError('new')")
+    kernel.ok("%%ddp\nprint('well')")
+    cell = kernel.run("%%ddp\n%debug\ndist.barrier()\nprint('both')", "p rank + 40", "q")
+    assert cell.status == "ok"
+    assert cell.questions == ["[1] ipdb> "] * 2
+    assert "[1]   41" in cell.lines
+    assert cell.lines[-1] == "[0-1] both"
+    assert "[0]   %debug opens on rank 1, which failed last; " in cell.text
+    # One rank that is named is meant.
+    assert kernel.run("%%ddp -r 0\n%debug", "p old", "q").questions == ["[0] ipdb> "] * 2
+
+
 def test_without_stdin_the_debugger_ends_at_once(kernel: Kernel):
     kernel.run("%%ddp -r 0\n1 / 0")
     cell = kernel.run("%ddp debug -r 0")
