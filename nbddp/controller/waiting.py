@@ -21,6 +21,8 @@ from nbddp.wire.messages import InputReply, InputRequest
 _WAIT_S = 0.2
 #: After the second interrupt the prompt comes back, whether or not the hub answers.
 _GIVE_UP_S = 1.0
+#: Questions that come within this time are asked in the order of ranks.
+_TOGETHER_S = 0.1
 
 
 class CellView(Protocol):
@@ -97,6 +99,8 @@ class CellWait:
         self._interrupted_at = 0  #: number of events that had come by then
         self._given_up_at = 0.0  #: the time after which nothing is waited for; 0: not given up
         self._is_main = threading.current_thread() is threading.main_thread()
+        self._questions: list[tuple[InputRequest, int]] = []  # to be asked; events until each
+        self._ask_at = 0.0
         self._is_asking = False
         self._break_is_due = False  #: the next SIGINT is ours: the run has ended during a question
         self._break_lock = threading.Lock()  # between a question's end and `_break_question`
@@ -118,14 +122,21 @@ class CellWait:
                 if self._given_up_at and self._run.outcome is None:
                     self._give_up_when_due()
                 wait_s = self._view.tick()
+                wait_s = _WAIT_S if wait_s is None else min(wait_s, _WAIT_S)
+                if self._questions:
+                    left_s = self._ask_at - time.monotonic()
+                    if left_s <= 0:
+                        self._answer_all()
+                        continue
+                    wait_s = min(wait_s, left_s)
                 try:
-                    event = self._run.get(_WAIT_S if wait_s is None else min(wait_s, _WAIT_S))
+                    event = self._run.get(wait_s)
                 except TimeoutError:
                     continue
                 if event is None:
                     break
                 if isinstance(event, InputRequest):
-                    self._answer(event)
+                    self._note_question(event)
                 else:
                     self._view.show(event)
             outcome = self._run.outcome
@@ -133,10 +144,23 @@ class CellWait:
             self._view.end(outcome)
             return outcome
 
-    def _answer(self, request: InputRequest) -> None:
+    def _note_question(self, request: InputRequest) -> None:
+        if not self._questions:
+            self._ask_at = time.monotonic() + _TOGETHER_S
+        self._questions.append((request, self._run.taken))
+        if {asked.rank for asked, _ in self._questions}.issuperset(self._run.ranks):
+            self._ask_at = 0.0
+
+    def _answer_all(self) -> None:
+        """Ask what is to be asked, in the order of ranks; what comes meanwhile has another turn."""
+        questions, self._questions = self._questions, []
+        for request, number in sorted(questions, key=lambda question: question[0].rank):
+            self._answer(request, number)
+
+    def _answer(self, request: InputRequest, number: int) -> None:
         value: str | None = None
         reason = ""
-        if self._run.taken <= self._interrupted_at:
+        if number <= self._interrupted_at:
             return  # the interrupt ended this question too, before it was asked
         self._is_asking = True
         try:

@@ -254,4 +254,4 @@ def test_input_without_anyone_to_ask(pool: Pool):
     with pytest.raises(CellError) as caught:
         run_cell(pool, "input('name? ')")
     assert caught.value.by_rank[1] == ("EOFError", "the test has no more answers")
-    assert run_cell(pool, "sys.stdin.read()").result() == "''"
+    assert run_cell(pool, "import sys; sys.stdin.read()").result() == "''"

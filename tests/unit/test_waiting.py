@@ -93,6 +93,50 @@ def test_a_question_ends_with_its_cell(pressed: list[int], round_number: int):
     assert (len(view.asked), told, pressed) == (1, [], [])
 
 
+def question(rank: int, number: int = 0) -> InputRequest:
+    return InputRequest(run_id="r", rank=rank, question=number, prompt="?", password=False)
+
+
+def test_questions_that_are_open_at_once_are_asked_in_the_order_of_ranks(pressed: list[int]):
+    run = Run("r", RankSet.all(5), 1000)
+    for rank in (3, 1, 0):  # not all of them ask
+        run.put(question(rank))
+
+    class Answering(RecordingView):
+        def ask(self, request: InputRequest) -> str:
+            if request.rank == 0 and request.question == 0:
+                run.put(question(0, 1))  # it has its next turn after the others
+            answer = super().ask(request)
+            if request.question == 1:
+                end(run)
+            return answer
+
+    view = Answering("abcd")
+    _, told = wait(run, view)
+    order = [(asked.rank, asked.question) for asked in view.asked]
+    assert order == [(0, 0), (1, 0), (3, 0), (0, 1)]
+    assert told[:3] == ["reply 0", "reply 1", "reply 3"]
+
+
+def test_an_interrupt_ends_all_that_is_to_be_asked(pressed: list[int]):
+    run = Run("r", BOTH, 1000)
+    for rank in (1, 0):
+        run.put(question(rank))
+    view = RecordingView([KeyboardInterrupt(), "never"])
+    told: list[str] = []
+
+    def interrupt() -> None:
+        told.append("interrupt")
+        end(run)
+
+    CellWait(
+        run, view, interrupt=interrupt, abandon=lambda: None,
+        reply=lambda rank, reply: told.append(f"reply {rank}"),
+    ).wait()  # fmt: skip
+    assert [asked.rank for asked in view.asked] == [0]
+    assert told == ["interrupt"]
+
+
 def test_a_question_of_a_cell_that_has_ended_is_not_asked(pressed: list[int]):
     run = Run("r", BOTH, 1000)
     run.put(InputRequest(run_id="r", rank=0, question=3, prompt="?", password=False))
