@@ -14,6 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from nbddp.rank.collectives import unwoken
 from nbddp.rank.collectives.keeping import Kept, has_failed, keep
 from nbddp.rank.collectives.recorder import in_words
 from nbddp.rank.collectives.signatures import Known
@@ -72,8 +73,7 @@ def run(
             kept = keep(first)
         work = inner(first, second, *more) if more else inner(first, second)
         writer.accept(slot, record, began)
-        if work is not None:
-            work.wait()
+        group.wait_for(work, book)
     except BaseException as error:
         try:
             writer.end_wait(slot)
@@ -97,7 +97,7 @@ def _failure(  # noqa: PLR0917 - all that is known of the call
     """Record what went wrong; gives what is to be raised."""
     recorder, book = group.recorder, group.book
     if work is not None:
-        if kept is not None and group.was_cut_off(error) and has_failed(work):
+        if kept is not None and group.was_cut_off(error) and _is_over(work, error):
             recorder.put_back(record, kept)
         failure = group.failure(error) if isinstance(error, RuntimeError) else error
         now = _now()
@@ -106,3 +106,8 @@ def _failure(  # noqa: PLR0917 - all that is known of the call
     if book.ended is None and group.is_refused(record, error):
         recorder.withdraw(book, digest)
     return error
+
+
+def _is_over(work: Any, error: BaseException) -> bool:
+    """Whether nothing is written any more."""
+    return isinstance(error, unwoken.NeverWokenError) or has_failed(work)

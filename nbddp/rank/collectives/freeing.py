@@ -10,6 +10,8 @@ Nothing of the user's is touched: the groups are marked as broken and are made a
 (`reforming`).
 """
 
+import socket
+import time
 from collections.abc import Callable
 
 from nbddp.errors import CollectiveAbortedError
@@ -126,8 +128,8 @@ class Freeing:
         if before is None:
             return  # it waits patiently, and looks at `ended` by itself
         found = sockets.tcp_sockets()
-        sockets.shut(found - before)
-        sockets.shut(sockets.connected_to(found, self._store_port))
+        sockets.shut(found - before, socket.SHUT_RDWR)
+        sockets.shut(sockets.connected_to(found, self._store_port), socket.SHUT_RDWR)
         for group in self._creator.groups.values():
             group.book.is_broken = True  # their store is gone
 
@@ -135,6 +137,7 @@ class Freeing:
 def _end(group: TracedGroup) -> str:
     """End what is blocked in a group; gives what could not be ended."""
     sockets.shut(group.fds)
+    group.book.cut_at = time.monotonic()
     for backend in torch_private.nccl_backends(group.inner):
         backend.abort()
     return ""

@@ -24,11 +24,11 @@ import torch.distributed as dist
 
 from nbddp.errors import CollectiveAbortedError, CollectiveFailedError
 from nbddp.rank import torch_private
-from nbddp.rank.collectives import alone, at_once, calls, checking
+from nbddp.rank.collectives import alone, at_once, calls, checking, unwoken
 from nbddp.rank.collectives.keeping import ASYNC_LIMIT_BYTES, Kept, keep
 from nbddp.rank.collectives.recorder import GroupBook, Recorder, in_words
 from nbddp.rank.collectives.signatures import Known
-from nbddp.rank.collectives.works import AnySourceWork, TracedWork
+from nbddp.rank.collectives.works import AnySourceWork, MessageWork, TracedWork
 
 _now = time.monotonic_ns
 #: What Gloo says when the other end is gone.
@@ -58,6 +58,7 @@ class TracedGroup(dist.ProcessGroup):
         self.inner_allreduce = inner.allreduce
         #: Others than Gloo must be told whether their caller waits.
         self.is_careful = inner.name() != "gloo"
+        self.wait_for = unwoken.wait_as_torch if self.is_careful else unwoken.wait
         self._calls = {
             name: getattr(inner, name)
             for name in (*calls.COLLECTIVES, *calls.MESSAGES)
@@ -312,7 +313,11 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
             if self.is_refused(record, error):
                 recorder.withdraw_message(book, direction, peer, int(args[-1]))
             raise
-        return self._handle(work, record, AnySourceWork if is_any else TracedWork)
+        traced = self._handle(work, record, AnySourceWork if is_any else MessageWork)
+        if traced is not None:
+            traced.size = sum(tensor.nbytes for tensor in tensors)
+            traced.is_receive = direction == "recv"
+        return traced
 
     run.__name__ = method
     return run

@@ -48,6 +48,7 @@ class GroupBook:
     any_source_tags: set[int] = field(default_factory=set)
     used_before: int = 0  #: operations before the cell that runs
     is_broken: bool = False
+    cut_at: float = 0.0  #: when its sockets were shut (`time.monotonic`); 0: they were not
     #: What its operations raise now: it was freed and is not yet re-formed.
     ended: Callable[[], BaseException] | None = None
 
@@ -89,6 +90,7 @@ class GroupBook:
         self.p2p_base = p2p_base
         self.any_source_tags.clear()
         self.is_broken = False
+        self.cut_at = 0.0
         self.ended = None
 
 
@@ -278,10 +280,15 @@ class Recorder:
     def put_back(self, record: int, kept: Kept) -> None:
         """The operation has failed: its tensors become what they were, as far as that is known."""
         kept.put_back()
+        if kept.lost_bytes:
+            self.note_torn(record)
+
+    def note_torn(self, record: int) -> None:
+        """The tensors of an operation may hold partial results."""
         found = self.operation(record)
-        if not kept.lost_bytes or found is None or len(self.torn) >= _MAX_TORN:
+        if found is None or len(self.torn) >= _MAX_TORN:
             return
-        name = f"{found.signature.op} #{found.collective_seq_id}"
+        name = f"{found.signature.op} #{found.collective_seq_id or found.p2p_seq_id}"
         if name not in self.torn:
             self.torn.append(name)
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from nbddp.rank import torch_private
-from nbddp.rank.collectives import checking, sockets
+from nbddp.rank.collectives import checking, sockets, unwoken
 from nbddp.rank.collectives.creating import Creator
 from nbddp.rank.collectives.group import TracedGroup
 from nbddp.rank.collectives.recorder import GroupBook, Recorder
@@ -84,10 +84,10 @@ class Reforming:
             group = self._join(info, store, number)
         else:
             sockets.shut(group.fds)  # destroying waits for operations in flight
-            old = group.inner
             inner, group.fds = self._creator.make_inner(self._arguments(group, info), name, store)
+            old = [group.inner]
             group.replace(inner)
-            del old
+            unwoken.drop(old)
         self._recorder.abandon(info.pg_id)
         group.book.restart(number, info.collective_seq_id, info.p2p_seq_id)
         self._recorder.board.forget(info.pg_id)

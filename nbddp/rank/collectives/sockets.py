@@ -44,8 +44,12 @@ def _tcp_inode(fd: int) -> int | None:
     return status.st_ino
 
 
-def shut(sockets: Iterable[Socket]) -> int:
-    """End all communication over these; gives how many were connected."""
+def shut(sockets: Iterable[Socket], how: int = socket.SHUT_RD) -> int:
+    """End all communication over these; gives how many were connected.
+
+    For Gloo it is enough that nothing more can be read: it then closes the socket. If nothing
+    could be written either, it would forget to wake who is just about to send (see `unwoken`).
+    """
     count = 0
     for fd, inode in sockets:
         try:
@@ -54,7 +58,7 @@ def shut(sockets: Iterable[Socket]) -> int:
             with socket.socket(fileno=os.dup(fd)) as found:
                 if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                     continue
-                found.shutdown(socket.SHUT_RDWR)
+                found.shutdown(how)
                 count += 1
         except OSError:
             continue  # closed meanwhile, or not connected

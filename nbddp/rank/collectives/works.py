@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from nbddp.errors import CollectiveAbortedError
+from nbddp.rank.collectives import unwoken
 from nbddp.rank.collectives.anysource import Senders
 from nbddp.rank.collectives.keeping import Kept, has_failed
 from nbddp.rank.collectives.recorder import in_words
@@ -85,7 +86,7 @@ class TracedWork(dist.Work):
             writer.set_timeout(record, int(timeout.total_seconds() * 1000), began)
         slot = writer.begin_wait(_ident(), record, began)
         try:
-            result = self._inner.wait() if timeout is None else self._inner.wait(timeout)
+            result = self._wait_inside(timeout)
         except BaseException as error:
             try:
                 failure = self._failure(slot, began, error)
@@ -105,19 +106,25 @@ class TracedWork(dist.Work):
             writer.end_wait(slot)
         return True if result is None else result
 
+    def _wait_inside(self, timeout: Any) -> Any:
+        if timeout:  # it ends in any case
+            return self._inner.wait(timeout)
+        group = self._group
+        return group.wait_for(self._inner, group.book)
+
     def _failure(self, slot: int, began: int, error: BaseException) -> BaseException:
         """Record what went wrong in a wait; gives what is to be raised."""
         group = self._group
         group.recorder.writer.end_wait(slot)
         failure = group.failure(error) if isinstance(error, RuntimeError) else error
-        self._close(began, failure)
+        self._close(began, failure, was_woken=not isinstance(error, unwoken.NeverWokenError))
         return failure
 
-    def _close(self, began: int, error: BaseException | None) -> None:
+    def _close(self, began: int, error: BaseException | None, *, was_woken: bool = True) -> None:
         if self._is_open:
             recorder, kept = self._group.recorder, self._kept
             is_cut_off = error is not None and self._group.was_cut_off(error)
-            if kept is not None and is_cut_off and has_failed(self._inner):
+            if kept is not None and is_cut_off and (not was_woken or has_failed(self._inner)):
                 recorder.put_back(self._record, kept)
             self._kept = None
             self._is_open = False
@@ -221,7 +228,25 @@ def _wait(inner: Any, timeout: Any) -> bool:
     return bool(inner.wait() if timeout is None else inner.wait(timeout))
 
 
-class AnySourceWork(TracedWork):
+class MessageWork(TracedWork):
+    """A send or a receive."""
+
+    size = 0  #: in bytes
+    is_receive = False
+
+    def _failure(self, slot: int, began: int, error: BaseException) -> BaseException:
+        if self.is_receive and isinstance(error, unwoken.NeverWokenError):
+            self._group.recorder.note_torn(self._record)
+        return super()._failure(slot, began, error)
+
+    def _wait_inside(self, timeout: Any) -> Any:
+        group = self._group
+        if group.is_careful or timeout:
+            return super()._wait_inside(timeout)
+        return unwoken.wait_for_message(self._inner, group.book, self.size)
+
+
+class AnySourceWork(MessageWork):
     """A receive from any source: whose message it was is known at its end."""
 
     def wait(self, timeout: Any = None) -> bool:

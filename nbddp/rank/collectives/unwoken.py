@@ -1,0 +1,129 @@
+"""Waits for Gloo that end even where Gloo never wakes who waits.
+
+Runs in: the rank process, any thread.
+
+When a connection is lost, Gloo tells all operations that wait for their turn, but not those whose
+data was on its way at that moment: what was half received, and what the socket did not take
+(``Pair::signalException`` in ``gloo/transport/tcp/pair.cc`` looks neither at ``rx_`` nor at the
+unbound buffers of ``tx_``). Whoever waits for these sleeps until the group's time-out, half an
+hour. A rank that dies in the middle of a large ``broadcast`` leaves its peers so. Nothing can wake
+them, but nobody need wait with them: after the sockets were shut no one reads or writes their
+tensors any more.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nbddp.rank.collectives.recorder import GroupBook
+
+#: A wait comes back so often to see whether its group was cut off.
+_SLICE = timedelta(milliseconds=500)
+_SLICE_S = _SLICE.total_seconds()
+#: What Gloo wakes it wakes in milliseconds.
+_GRACE_S = 0.25
+#: Messages above that are half sent for a millisecond or more; the others are not worth a thread.
+_LARGE_BYTES = 1 << 20
+
+
+class NeverWokenError(RuntimeError):
+    """Gloo has ended an operation without telling whoever waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__("the connection was lost while data was on its way")
+
+
+def wait_as_torch(work: Any, book: "GroupBook") -> Any:
+    """``work.wait()`` of a group that others than Gloo belong to."""
+    del book
+    return True if work is None else work.wait()  # NCCL gives none: the stream has it
+
+
+def wait(work: Any, book: "GroupBook") -> bool:
+    """``work.wait()`` of a collective of a Gloo group.
+
+    Signals that come meanwhile are handled at its end, as in C++: who left an operation that goes
+    on would find its tensors changing.
+
+    Raises:
+        RuntimeError: what torch raises.
+        NeverWokenError: its group was cut off.
+    """
+    try:
+        work.wait(_SLICE)
+    except RuntimeError:
+        _until(lambda: _has_ended(work), book)
+    return True
+
+
+def _has_ended(work: Any) -> bool:
+    if work.is_completed():
+        work.wait()  # raises what went wrong
+        return True
+    with suppress(RuntimeError):
+        work.wait(_SLICE)
+    return False
+
+
+def wait_for_message(work: Any, book: "GroupBook", size: int) -> bool:
+    """``work.wait()`` of a send or a receive of a Gloo group.
+
+    Gloo closes all connections of a group if such a wait has a limit that runs out. So another
+    thread waits, where data of this ``size`` in bytes may be half sent.
+
+    Raises:
+        RuntimeError: what torch raises.
+        NeverWokenError: its group was cut off.
+    """
+    if size <= _LARGE_BYTES:
+        return bool(work.wait())
+    errors: list[BaseException] = []
+    ended = threading.Event()
+
+    def run() -> None:
+        try:
+            work.wait()
+        except RuntimeError as error:
+            errors.append(error)
+        finally:
+            ended.set()
+
+    threading.Thread(target=run, name="nbddp-message", daemon=True).start()
+    _until(lambda: ended.wait(_SLICE_S), book)
+    if errors:
+        raise errors.pop()
+    return True
+
+
+def _until(has_ended: Callable[[], bool], book: "GroupBook") -> None:
+    signalled: BaseException | None = None
+    while True:
+        try:
+            if has_ended():
+                break
+            _check(book)
+        except RuntimeError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised by a handler of signals
+            signalled = error
+    if signalled is not None:
+        raise signalled
+
+
+def _check(book: "GroupBook") -> None:
+    if book.cut_at and time.monotonic() - book.cut_at > _GRACE_S:
+        raise NeverWokenError
+
+
+def drop(holder: list[Any]) -> None:
+    """Let go of a stock group; not later than its threads, if these end.
+
+    Its destructor waits for the operations in flight, also for those that nobody wakes.
+    """
+    thread = threading.Thread(target=holder.clear, name="nbddp-drop", daemon=True)
+    thread.start()
+    thread.join(_GRACE_S)

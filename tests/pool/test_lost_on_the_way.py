@@ -1,0 +1,39 @@
+"""A rank dies while much data is on its way: Gloo wakes not all who wait, see `unwoken`."""
+
+import pytest
+
+from nbddp.controller.pool import Pool
+from tests.support.views import run_cell
+
+_LIMIT_S = 120.0
+#: 100 MB each: at nearly any moment, a part is on its way.
+_BEGIN = "import os, threading\nx = torch.ones(25_000_000)\nkept = rank\ndist.barrier()"
+_DIE = "if rank == 1: threading.Timer(0.3, lambda: os._exit(3)).start()"
+_CALLS = {
+    "broadcast to it": "dist.broadcast(x, 0)",
+    "broadcast from it": "dist.broadcast(x, 1)",
+    "message to it": "dist.recv(x, 0) if rank else dist.send(x, 1)",
+    "message from it": "dist.send(x, 0) if rank else dist.recv(x, 1)",
+    "any message from it": "dist.send(x, 0) if rank else dist.recv(x)",
+    "handle": "(dist.isend(x, 0) if rank else dist.irecv(x, 1)).wait()",
+    "gather": "dist.all_gather([torch.empty_like(x) for _ in range(2)], x)",
+}
+
+
+@pytest.mark.parametrize("call", _CALLS)
+def test_who_has_waited_for_it_goes_on_with_all_variables(pool: Pool, call: str):
+    code = f"{_BEGIN}\n{_DIE}\nwhile True:\n    {_CALLS[call]}"
+    view = run_cell(pool, code, check=False, timeout=_LIMIT_S)
+    assert "rank 1 was replaced" in str(view.error)
+    check = "total = torch.ones(1)\ndist.all_reduce(total)\nif rank == 0: print(kept, total.item())"
+    assert run_cell(pool, check, timeout=_LIMIT_S).texts() == {0: "0 2.0\n"}
+
+
+def test_what_was_half_received_is_named(pool: Pool):
+    """How far it has come depends on the moment: an error that names nothing is right, too."""
+    code = f"{_BEGIN}\n{_DIE}\nwhile True:\n    dist.send(x, 0) if rank else dist.recv(x, 1)"
+    for _ in range(5):
+        text = str(run_cell(pool, code, check=False, timeout=_LIMIT_S).error)
+        if "the tensors of recv #" in text:
+            break
+    assert "on rank 0: too large to be put back" in text

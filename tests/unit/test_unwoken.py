@@ -1,0 +1,132 @@
+"""Waits for Gloo that come back; the works are made up, so that they forget to wake."""
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from nbddp.rank.collectives import unwoken
+from nbddp.rank.collectives.recorder import GroupBook
+from nbddp.wire.observed import GroupInfo
+
+_LARGE = 1 << 24
+
+
+class Work:
+    """Ends when it is asked for the ``ends``-th time whether it has."""
+
+    def __init__(self, ends: int, error: Exception | None = None) -> None:
+        self.left = ends
+        self.limits: list[timedelta | None] = []
+        self.error = error
+        self.on_wait: Callable[[], object] = lambda: None
+
+    def is_completed(self) -> bool:
+        return self.left <= 0
+
+    def wait(self, limit: timedelta | None = None) -> bool:
+        self.on_wait()
+        self.limits.append(limit)
+        self.left -= 1
+        if limit is not None and self.left > 0:
+            raise RuntimeError("Operation timed out!")
+        if self.error is not None:
+            raise self.error
+        return True
+
+
+@pytest.fixture
+def book() -> GroupBook:
+    return GroupBook(GroupInfo(pg_id="0", name="0", desc="", ranks=(0, 1), backend="gloo"))
+
+
+@pytest.mark.parametrize("ends", [1, 2, 5])
+def test_it_waits_until_the_end(book: GroupBook, ends: int):
+    work = Work(ends)
+    unwoken.wait(work, book)
+    assert work.is_completed()
+
+
+@pytest.mark.parametrize("ends", [1, 2, 5])
+def test_what_torch_raises_is_raised(book: GroupBook, ends: int):
+    with pytest.raises(RuntimeError, match="peer"):
+        unwoken.wait(Work(ends, RuntimeError("Connection closed by peer")), book)
+
+
+def test_who_is_never_woken_leaves_when_the_group_was_cut_off(book: GroupBook):
+    work = Work(1000)
+
+    def cut() -> None:
+        if work.left == 990:
+            book.cut_at = time.monotonic() - 60
+
+    work.on_wait = cut
+    with pytest.raises(unwoken.NeverWokenError):
+        unwoken.wait(work, book)
+    assert 985 < work.left < 990
+
+
+def test_it_is_waited_a_little_for_gloo_to_wake_who_waits(book: GroupBook):
+    book.cut_at = time.monotonic() + 1000
+    unwoken.wait(Work(5), book)
+
+
+def test_a_signal_is_raised_at_the_end_of_the_operation(book: GroupBook):
+    work = Work(5)
+
+    def interrupt() -> None:
+        if work.left == 3:
+            work.left -= 1
+            raise KeyboardInterrupt
+
+    work.on_wait = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        unwoken.wait(work, book)
+    assert work.is_completed()
+
+
+@pytest.mark.parametrize("size", [8, _LARGE])
+def test_a_message_is_waited_for_without_a_limit(book: GroupBook, size: int):
+    """Gloo would close the connections when it runs out."""
+    work = Work(1)
+    unwoken.wait_for_message(work, book, size)
+    assert work.limits == [None]
+
+
+@pytest.mark.parametrize("size", [8, _LARGE])
+def test_what_torch_raises_for_a_message_is_raised(book: GroupBook, size: int):
+    with pytest.raises(RuntimeError, match="peer"):
+        unwoken.wait_for_message(Work(1, RuntimeError("Connection closed by peer")), book, size)
+
+
+def test_a_large_message_that_never_ends(book: GroupBook):
+    forever, work = threading.Event(), Work(1)
+    work.on_wait = forever.wait
+    book.cut_at = time.monotonic() - 60
+    with pytest.raises(unwoken.NeverWokenError):
+        unwoken.wait_for_message(work, book, _LARGE)
+    forever.set()
+
+
+def test_a_group_that_cannot_be_destroyed_keeps_nobody():
+    forever = threading.Event()
+
+    class Group:
+        def __del__(self) -> None:
+            forever.wait()
+
+    unwoken.drop([Group()])
+    forever.set()
+
+
+def test_a_group_is_gone_when_it_was_dropped():
+    gone = threading.Event()
+
+    class Group:
+        def __del__(self) -> None:
+            gone.set()
+
+    unwoken.drop([Group()])
+    assert gone.wait(60)
