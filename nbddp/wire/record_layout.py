@@ -57,7 +57,9 @@ WAIT_SINCE, WAIT_RECORD, WAIT_THREAD = range(3)
     ERROR,
 ) = range(17)
 STATES: Final[tuple[OperationState, ...]] = ("scheduled", "completed", "failed")
+#: Flags; ``TAKEN``: torch has taken the operation, which goes on while its caller does.
 ASYNC: Final = 1
+TAKEN: Final = 2
 
 #: What is written at once. In this order: a reader trusts what it has read only if the id was the
 #: same before and after, and looks only at records up to the newest of the head.

@@ -34,6 +34,7 @@ from nbddp.wire.record_layout import (
     STATE,
     STATES,
     TAG,
+    TAKEN,
     TEXT_AT,
     TEXT_BYTES,
     TEXT_HEAD,
@@ -84,6 +85,22 @@ class Reader:
         at = RING_AT + record % RING_LENGTH * RECORD_WORDS
         words = self._words
         return bool(words[at + P2P_SEQ]) and (words[at + PEER], words[at + TAG]) == (peer, tag)
+
+    def is_taken(self, operation: Operation) -> bool:
+        """Whether torch has not refused it: it has ended, goes on, or a thread waits for its end.
+
+        A wait that begins with the record says nothing, see `Writer.accept`.
+        """
+        record = operation.record_id
+        at = RING_AT + record % RING_LENGTH * RECORD_WORDS
+        return (
+            operation.state != "scheduled"
+            or bool(self._words[at + FLAGS] & TAKEN)
+            or any(
+                waited == record and since > operation.time_created_ns
+                for _, waited, since in self.waits()
+            )
+        )
 
     def waits(self) -> tuple[tuple[int, int, int], ...]:
         """``(thread, record id, since)`` of each thread that waits."""

@@ -32,6 +32,7 @@ from nbddp.wire.record_layout import (
     CREATED,
     END,
     ERROR,
+    FLAGS,
     HEAD,
     HEAD_AND_WAIT,
     ID,
@@ -46,6 +47,7 @@ from nbddp.wire.record_layout import (
     RING_LENGTH,
     SEQ,
     STATE,
+    TAKEN,
     TEXT_AT,
     TEXT_BYTES,
     TEXT_HEAD,
@@ -243,6 +245,12 @@ class Writer:
             if slot:
                 _WRITE_WAIT(mapping, slot, created_ns, record)
         return record
+
+    def take(self, record: int) -> None:
+        """Torch has taken the operation, which goes on while its caller does; see `accept`."""
+        at = record % RING_LENGTH * RECORD_WORDS
+        if self._ring[at] == record:
+            self._ring[at + FLAGS] |= TAKEN
 
     def complete(self, record: int, now_ns: int, waited_ns: int = 0, error: str = "") -> None:
         """The operation has ended; nothing happens if that was said before."""

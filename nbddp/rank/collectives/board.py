@@ -5,6 +5,12 @@ board in shared memory *before* it reads those of the others: of any two ranks t
 later one sees it. What a fingerprint holds is in `signatures`; the texts are read from the records
 of the other rank, and only when fingerprints differ, so an equal hash of different groups cannot
 raise a false alarm.
+
+A call that torch refuses gives its number back, and the rank's next one gets it. So a call that
+differs counts only when torch has taken it; who sees one about which nothing is known yet waits,
+however long that rank is not scheduled. Two that see each other would wait for ever: the higher
+rank takes back what it has published, the lower one goes on, and then the higher one looks again
+(`Board._settle`).
 """
 
 import time
@@ -22,8 +28,12 @@ if TYPE_CHECKING:
 
 #: Half of the slots are for collectives, half for messages.
 _HALF = BOARD_SLOTS // 2
-#: A disagreement is believed when the other call was not refused by torch within this time.
+#: A first call of NCCL may wait for the others before it returns. After this time such a call
+#: counts as taken, if neither rank has been refused anything with its number.
 _PATIENCE_S = 0.25
+#: A call that is not decided is looked at after a quarter of the time waited so far, within these.
+_SHORTEST_S, _LONGEST_S = 0.0002, 0.02
+_NO_LIMIT_MS = 30 * 60 * 1000  # as torch has it
 _COMPARED = ("op", "input_dtypes", "input_sizes", "reduce_op", "root", "input_splits")
 
 
@@ -60,13 +70,11 @@ class Board:
         hard = known.hard
         words[at + count + index] = hard
         words[at + index] = key
-        for peer, rank in part.peers:
+        for peer, _ in part.peers:
             if words[at + peer] == key and words[at + count + peer] != hard:
-                found = self._compare(book, record, peer, rank, seq)
-                if found is not None:
-                    return found
+                return self._settle(book, part, seq, record)
         if known.signature.input_splits or known.signature.output_splits:
-            return self._compare_splits(book, record, part, at, key, seq)
+            return self._settle(book, part, seq, record)
         return None
 
     def withdraw(self, book: "GroupBook", seq: int) -> None:
@@ -131,40 +139,81 @@ class Board:
     def _own(self, record: int) -> Operation | None:
         return self._reader(self._index).operation(record)
 
-    def _compare(
-        self, book: "GroupBook", record: int, peer: int, rank: int, seq: int
-    ) -> Mismatch | None:
+    def _settle(self, book: "GroupBook", part: _Part, seq: int, record: int) -> Mismatch | None:
+        """Somebody seems to disagree: gives who does, once torch has taken that call.
+
+        Whoever returns None has published the call and has seen nobody after that: so of two that
+        differ one at most goes on before the other's call is decided. Each that waits does so for
+        a published call of a higher rank, or has taken its own back and waits for a lower rank:
+        there is always one that goes on.
+        """
         mine = self._own(record)
-        deadline = time.monotonic() + _PATIENCE_S
+        words, count = part.words, self._count
+        at = seq % _HALF * 2 * count
+        own, key = at + self._index, part.code | seq
+        began = time.monotonic()
+        limit_s = ((mine.timeout_ms if mine else 0) or _NO_LIMIT_MS) / 1000
         while mine is not None:
-            theirs = self._with_number(peer, book.info.pg_id, seq)
-            # Calls that torch refuses give their number back, so there may be several.
-            if not theirs or any(
-                not differences(mine.signature, each.signature) for each in theirs
-            ):
-                return None
-            newest = theirs[-1]
-            if _is_refused(newest):
-                return None
-            if self._is_accepted(peer, newest) or time.monotonic() > deadline:
-                fields = differences(mine.signature, newest.signature)
-                return self._mismatch(rank, mine, newest, fields)
-            time.sleep(_PATIENCE_S / 500)
+            undecided = []
+            for peer, rank in part.peers:
+                hard = words[at + count + peer]
+                if words[at + peer] != key:
+                    continue
+                found = self._compare(book, mine, peer, rank, hard == words[own + count])
+                if found is None:
+                    continue
+                # If its fingerprint has changed meanwhile, another call was compared.
+                if self._reader(peer).is_taken(found.theirs) and words[at + count + peer] == hard:
+                    words[own] = key
+                    return found
+                undecided.append(found)
+            passed_s = time.monotonic() - began
+            if not undecided or book.ended is not None or passed_s > limit_s:
+                if words[own] == key:
+                    break
+                words[own] = key  # and look again: others may have come meanwhile
+                continue
+            first = min(undecided, key=lambda found: found.peer)
+            if passed_s > _PATIENCE_S and self._may_block(book, seq, first.peer):
+                words[own] = key
+                return first
+            if first.peer < self._rank:
+                words[own] = 0
+            time.sleep(min(max(passed_s / 4, _SHORTEST_S), _LONGEST_S))
         return None
 
-    def _is_accepted(self, peer: int, operation: Operation) -> bool:
-        """Torch has not refused the call: the rank has gone on, or waits for its end."""
-        reader = self._reader(peer)
-        record = operation.record_id
-        return (
-            operation.state != "scheduled"
-            # A wait that begins with the record says nothing: see `Writer.accept`.
-            or any(
-                waited == record and since > operation.time_created_ns
-                for _, waited, since in reader.waits()
-            )
-            or any(each.record_id > record for each in reader.operations(1))
-        )
+    def _compare(
+        self, book: "GroupBook", mine: Operation, peer: int, rank: int, is_equal: bool
+    ) -> Mismatch | None:
+        """How a peer's call with the number of mine differs; ``is_equal``: their fingerprints."""
+        calls = self._with_number(peer, book.info.pg_id, mine.collective_seq_id)
+        # Calls that torch refuses give their number back, so there may be several.
+        if not calls or _is_refused(calls[-1]):
+            return None
+        theirs = calls[-1]
+        if is_equal:
+            ranks = book.info.ranks
+            me, other = ranks.index(self._rank), ranks.index(rank)
+            fields = _differing_splits(mine.signature, theirs.signature, me, other, len(ranks))
+        else:
+            fields = differences(mine.signature, theirs.signature)
+        # Or the peer is ahead: it has made this call before, and torch refused it.
+        if not fields or any(
+            not differences(mine.signature, each.signature) for each in calls[:-1]
+        ):
+            return None
+        return Mismatch(rank=self._rank, peer=rank, mine=mine, theirs=theirs, fields=fields)
+
+    def _may_block(self, book: "GroupBook", seq: int, rank: int) -> bool:
+        """A call that is not decided may be one that torch has taken and does not return from."""
+        if book.info.backend == "gloo":
+            return False
+        pg_id = book.info.pg_id
+        calls = [
+            *self._with_number(self._index, pg_id, seq),
+            *self._with_number(rank - self._first_rank, pg_id, seq),
+        ]
+        return not any(map(_is_refused, calls))
 
     def _compare_message(  # noqa: PLR0917 - likewise
         self, book: "GroupBook", record: int, peer: int, rank: int, tag: int, count: int
@@ -180,32 +229,9 @@ class Board:
                 and {mine.signature.kind, theirs.signature.kind} == {"send", "recv"}
             ):
                 fields = differences(mine.signature, theirs.signature, is_message=True)
-                return self._mismatch(rank, mine, theirs, fields) if fields else None
-        return None
-
-    def _compare_splits(  # noqa: PLR0917 - likewise
-        self, book: "GroupBook", record: int, part: _Part, at: int, key: int, seq: int
-    ) -> Mismatch | None:
-        """What I send to a peer must be what the peer wants from me, and the other way round."""
-        mine = self._own(record)
-        ranks = book.info.ranks
-        me = ranks.index(self._rank)
-        for peer, rank in part.peers:
-            found = (
-                self._with_number(peer, book.info.pg_id, seq)
-                if part.words[at + peer] == key
-                else []
-            )
-            if mine is None or not found or _is_refused(found[-1]):
-                continue
-            theirs = found[-1]
-            other = ranks.index(rank)
-            a, b = mine.signature, theirs.signature
-            for giver, taker, source, target in ((a, b, me, other), (b, a, other, me)):
-                sent = _split(giver.input_splits, giver.input_sizes, target, len(ranks))
-                wanted = _split(taker.output_splits, taker.output_sizes, source, len(ranks))
-                if None not in (sent, wanted) and sent != wanted:
-                    return self._mismatch(rank, mine, theirs, ("input_splits", "output_splits"))
+                if not fields:
+                    return None
+                return Mismatch(rank=self._rank, peer=rank, mine=mine, theirs=theirs, fields=fields)
         return None
 
     def _with_number(self, peer: int, pg_id: str, seq: int) -> list[Operation]:
@@ -215,15 +241,24 @@ class Board:
             if theirs.pg_id == pg_id and theirs.collective_seq_id == seq
         ]
 
-    def _mismatch(
-        self, rank: int, mine: Operation, theirs: Operation, fields: tuple[str, ...]
-    ) -> Mismatch:
-        return Mismatch(rank=self._rank, peer=rank, mine=mine, theirs=theirs, fields=fields)
-
 
 def _is_refused(operation: Operation) -> bool:
     """The call has failed before anything was sent."""
     return operation.state == "failed" and not operation.waited_ns
+
+
+def _differing_splits(
+    a: Signature, b: Signature, me: int, other: int, size: int
+) -> tuple[str, ...]:
+    """What I send to a peer must be what the peer wants from me, and the other way round."""
+    if not (a.input_splits or a.output_splits):
+        return ()
+    for giver, taker, source, target in ((a, b, me, other), (b, a, other, me)):
+        sent = _split(giver.input_splits, giver.input_sizes, target, size)
+        wanted = _split(taker.output_splits, taker.output_sizes, source, size)
+        if None not in (sent, wanted) and sent != wanted:
+            return ("input_splits", "output_splits")
+    return ()
 
 
 def _split(

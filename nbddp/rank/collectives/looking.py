@@ -20,6 +20,7 @@ from nbddp.wire.observed import (
     AT_BREAKPOINT,
     CALLBACK_THREAD,
     Activity,
+    Operation,
     RankLook,
     ThreadLook,
     Wait,
@@ -55,7 +56,11 @@ class Looking:
         recorder = self._recorder
         recorder.sweep()
         version = recorder.writer.version
-        waits = {thread: (record, since) for thread, record, since in recorder.waits()}
+        waits = {
+            thread: (record, since)
+            for thread, record, since in recorder.waits()
+            if not self._may_be_refused(recorder.operation(record))
+        }
         threads = tuple(self._threads(waits))
         return RankLook(
             rank=self._rank,
@@ -66,11 +71,24 @@ class Looking:
             run_id=recorder.run_id,
             threads=threads,
             groups=tuple(book.snapshot() for book in list(recorder.books.values())),
-            operations=recorder.operations(last),
+            operations=tuple(
+                each for each in recorder.operations(last) if not self._may_be_refused(each)
+            ),
             group_count=torch_private.group_count(),
             is_fresh=self.is_fresh,
             gpu_bytes=_gpu_bytes() if memory else 0,
         )
+
+    def _may_be_refused(self, operation: Operation | None) -> bool:
+        """Torch has not taken the call: the thread is at work, and nothing is issued yet.
+
+        Gloo returns from a call at once; others may wait for their peers in it.
+        """
+        if operation is None or operation.signature.kind != "collective":
+            return False
+        book = self._recorder.books.get(operation.pg_id)
+        is_prompt = book is not None and book.info.backend == "gloo"
+        return is_prompt and not self._recorder.is_taken(operation)
 
     def _activity(self) -> Activity:
         runs_callback = self.activity == "idle" and self._recorder.callbacks.thread != 0

@@ -261,6 +261,7 @@ class Recorder:
     def opened(self, record: int, work: Any) -> None:
         """An operation goes on while its caller does something else."""
         self.open[record] = work
+        self.writer.take(record)
         if len(self.open) > self._sweep_at:
             self.sweep()
             # Gloo never tells of messages that nobody waits for.
@@ -295,6 +296,10 @@ class Recorder:
     def operation(self, record: int) -> Operation | None:
         """One of this rank's own operations."""
         return self._reader.operation(record)
+
+    def is_taken(self, operation: Operation) -> bool:
+        """Whether torch has not refused one of them, see `Reader.is_taken`."""
+        return self._reader.is_taken(operation)
 
     def operations(self, last: int = 64) -> tuple[Operation, ...]:
         """This rank's own operations, see `Reader.operations`."""

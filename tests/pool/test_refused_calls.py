@@ -1,0 +1,59 @@
+"""Calls that torch refuses use up no number, also when a rank is late in one of them."""
+
+from collections.abc import Callable
+
+import pytest
+
+from nbddp.controller.pool import Pool
+from tests.support.views import run_cell
+
+#: Ranks that are late go on when the others have issued their next operation, and wait for it.
+_PRELUDE = """\
+import time
+group = dist.group.WORLD
+late = world_size - 1
+def come_late():
+    for other in range(late):
+        reader = group.recorder.board.reader_of(other)
+        while reader.operations(1)[-1].signature.op != "all_reduce":
+            time.sleep(0.01)
+    time.sleep(0.5)  # longer than anybody waits because of a rank that seems to hang
+def attempt(function, *args):
+    try:
+        function(*args)
+    except Exception as error:
+        return type(error).__name__
+dist.barrier()
+"""
+
+_LATE_INSIDE = """\
+calls = dict(group._calls)
+for name in {"reduce_scatter_single", "_reduce_scatter_base"}.intersection(calls):
+    def refuse_late(*args, call=calls[name]):
+        come_late()
+        return call(*args)
+    if rank == late:
+        group._calls[name] = refuse_late
+refused = attempt(dist.reduce_scatter_tensor, torch.zeros(2), torch.ones(world_size, 2))
+group._calls = calls
+dist.all_reduce(total := torch.ones(1))
+print(refused, total.item())
+"""
+
+_LATE_BEFORE = """\
+if rank == late:
+    come_late()
+refused = attempt(dist.reduce_scatter_tensor, torch.zeros(2), torch.ones(world_size, 2))
+dist.all_reduce(total := torch.ones(1))
+print(refused, total.item())
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("code", [_LATE_INSIDE, _LATE_BEFORE], ids=["inside", "before"])
+def test_a_rank_that_is_late_in_a_call_that_torch_refuses(
+    fresh_pool: Callable[..., Pool], code: str, ranks: int
+):
+    pool = fresh_pool(ranks)
+    view = run_cell(pool, _PRELUDE + code, timeout=30)
+    assert view.texts() == dict.fromkeys(range(ranks), f"RuntimeError {ranks}.0\n")
