@@ -16,7 +16,7 @@ from pathlib import Path
 
 from nbddp.agent.forkserver import ProcessMaker
 from nbddp.settings import AGENT_PID_ENV
-from nbddp.wire import lifetime
+from nbddp.wire import folder, lifetime
 from nbddp.wire.launch import AgentLaunch
 
 _TRACKER_S = 1.0
@@ -25,6 +25,7 @@ _TRACKER_S = 1.0
 def main(connection_file: Path) -> None:
     """Serve until told to end, or until the notebook is gone."""
     launch = AgentLaunch.read(connection_file)
+    folder.hold(Path(launch.folder))  # until it ends
     connection_file.unlink()
     # Whatever multiprocessing puts into temporary folders goes with the pool's folder.
     tempfile.tempdir = launch.folder

@@ -22,6 +22,7 @@ from nbddp.controller.recovery import RecoveryMachine
 from nbddp.controller.states import AnnounceFailure, AnnounceUp, Phase, RestartRequested
 from nbddp.errors import BadOptionError, PoolStartError
 from nbddp.settings import Settings
+from nbddp.wire import folder
 from nbddp.wire.channels import MAX_IPC_PATH_BYTES, ipc_address
 from nbddp.wire.launch import AgentLaunch
 from nbddp.wire.parts import PoolSpec
@@ -31,7 +32,6 @@ _LOCAL_HOST = "127.0.0.1"
 _STARTING_GRACE_S = 0.3
 _KILLED_S = 2.0
 _STOPPED = "the pool did not start: it was stopped"
-_FOLDER_PREFIX = "nbddp-"
 _FOLDER_NAME_BYTES = 15
 #: Room for the names of sockets below the pool's folder, multiprocessing's included.
 _SOCKET_NAME_BYTES = 34
@@ -63,15 +63,21 @@ class Assembly:
         self._use_arena = use_arena
         self._on_segment_released = on_segment_released
         self._folder = _make_folder()
+        self._hold_fd = folder.hold(self._folder)
+        folder.remove_remains(self._folder)
         self._agents: list[LocalAgent] = []
         self._hub: HubThread | None = None
         self._generation = 0
         self._is_ending = False
 
-    def start(self) -> HubThread:
+    def start(self, is_interrupted: Callable[[], bool] = lambda: False) -> HubThread:
         """Start agents and hub, and wait until all ranks are ready.
 
+        Args:
+            is_interrupted: asked again and again; no process is left unknown by an exception.
+
         Raises:
+            KeyboardInterrupt: the user does not wait; `end` is still to be called.
             PoolStartError, BadOptionError: a process could not start; `end` is still to be called,
                 once more if it was called meanwhile.
         """
@@ -109,20 +115,20 @@ class Assembly:
                 raise PoolStartError(_STOPPED)
             self._agents.append(LocalAgent(launch, env))
         self._hub.start(self._agents)
-        self._wait_until_up(self._hub)
+        self._wait_until_up(self._hub, is_interrupted)
         return self._hub
 
-    def restart(self) -> HubThread:
+    def restart(self, is_interrupted: Callable[[], bool] = lambda: False) -> HubThread:
         """Fresh ranks; a fresh hub too if an agent has gone. Raises as `start`."""
         hub = self._hub
         if hub is None or not hub.is_alive or any(agent.has_exited() for agent in self._agents):
             self._end_processes()
             self._generation += 1
-            return self.start()
+            return self.start(is_interrupted)
         while not hub.start_results.empty():
             hub.start_results.get()  # what went wrong before is over
         hub.post(RestartRequested())
-        self._wait_until_up(hub)
+        self._wait_until_up(hub, is_interrupted)
         self._generation = hub.machine.spec.generation
         return hub
 
@@ -136,6 +142,9 @@ class Assembly:
             self._end_processes()
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
+            if self._hold_fd >= 0:
+                os.close(self._hold_fd)
+                self._hold_fd = -1
 
     def _end_processes(self) -> None:
         hub = self._hub
@@ -175,8 +184,10 @@ class Assembly:
             plain=options.plain,
         )
 
-    def _wait_until_up(self, hub: HubThread) -> None:
+    def _wait_until_up(self, hub: HubThread, is_interrupted: Callable[[], bool]) -> None:
         while True:
+            if is_interrupted():
+                raise KeyboardInterrupt
             is_served = hub.is_alive
             try:
                 # With a limit, so that an interrupt and the end of the hub are noticed.
@@ -209,5 +220,5 @@ def _make_folder() -> Path:
             and len(os.fsencode(parent)) + _FOLDER_NAME_BYTES + _SOCKET_NAME_BYTES
             <= MAX_IPC_PATH_BYTES
         ):
-            return Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=parent))
+            return Path(tempfile.mkdtemp(prefix=folder.PREFIX, dir=parent))
     raise PoolStartError("no folder for sockets has a path shorter than 50 bytes; set TMPDIR")

@@ -126,7 +126,7 @@ def test_a_killed_notebook_with_two_nodes_leaves_nothing(folder: Path):
     _check_nothing_left(folder, shared_memory)
 
 
-@pytest.mark.parametrize("seen", ["agent-0.json", "hub.sock", "agent-0.sock", "rank0.log"])
+@pytest.mark.parametrize("seen", ["agent-0.json", "hub-0.sock", "agent-0.sock", "rank0.log"])
 def test_a_notebook_killed_while_it_starts_a_pool_leaves_nothing(seen: str, folder: Path):
     """Killed as soon as a certain file is there: the start has come so far."""
     shared_memory = set(Path("/dev/shm").iterdir())
@@ -172,3 +172,11 @@ def test_a_killed_script_and_agent_take_the_ranks_with_them(folder: Path):
         process.kill()
         process.communicate()
     poll_until(lambda: not [p for p in _marked(folder) if p.status() != psutil.STATUS_ZOMBIE])
+    # There was nobody to remove the folder; the next pool does, when its logs are a day old.
+    (left,) = folder.glob("nbddp-*")
+    for path in (*left.iterdir(), left):
+        os.utime(path, (0, 0), follow_symlinks=False)
+    next_one = _start("import nbddp; nbddp.start(1).stop()", folder)
+    next_one.communicate()
+    assert next_one.returncode == 0
+    assert not list(folder.glob("nbddp-*"))

@@ -1,0 +1,66 @@
+"""What a pool has left behind is removed, and nothing else is."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nbddp.wire import folder
+
+_DAY_S = 24 * 60 * 60
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Path:
+    made = tmp_path / "nbddp-fresh"
+    made.mkdir()
+    return made
+
+
+def make(parent: Path, name: str, *, age_s: float = 2 * _DAY_S, is_pool: bool = True) -> Path:
+    made = parent / name
+    made.mkdir()
+    (made / "rank0.log").write_text("why")
+    if is_pool:
+        os.close(folder.hold(made))
+    now = parent.stat().st_mtime
+    for path in (*made.iterdir(), made):
+        os.utime(path, (now - age_s, now - age_s))
+    return made
+
+
+def test_what_a_killed_pool_left_is_removed_after_a_day(fresh: Path):
+    old = make(fresh.parent, "nbddp-old")
+    young = make(fresh.parent, "nbddp-young", age_s=_DAY_S / 2)
+    folder.remove_remains(fresh)
+    assert not old.exists()
+    assert (young / "rank0.log").exists()  # its logs may say why
+    assert fresh.exists()
+
+
+def test_a_pool_that_lives_keeps_its_folder_however_old_it_is(fresh: Path):
+    living = make(fresh.parent, "nbddp-living")
+    fd = folder.hold(living)
+    folder.remove_remains(fresh)
+    assert (living / "rank0.log").exists()
+    os.close(fd)
+    folder.remove_remains(fresh)
+    assert not living.exists()
+
+
+def test_a_log_that_is_still_written_is_young(fresh: Path):
+    living = make(fresh.parent, "nbddp-living")
+    (living / "rank0.log").write_text("now")
+    folder.remove_remains(fresh)
+    assert living.exists()
+
+
+def test_a_folder_of_the_user_is_left_alone(fresh: Path, tmp_path: Path):
+    mine = make(fresh.parent, "nbddp-my-logs", is_pool=False)
+    pool = make(tmp_path / "nbddp-fresh", "elsewhere")
+    (fresh.parent / "nbddp-link").symlink_to(pool)
+    (fresh.parent / "nbddp-file").write_text("mine")
+    folder.remove_remains(fresh)
+    assert (mine / "rank0.log").exists()
+    assert (pool / "rank0.log").exists()
+    assert (fresh.parent / "nbddp-file").exists()
