@@ -7,6 +7,7 @@
 | `NoPoolError` | a pool is needed and none runs | starts one |
 | `PoolExistsError` | a pool with other options runs already | stops or restarts it |
 | `PoolStartError` | agents, store or ranks did not come up | reads the reason |
+| `PoolInterruptedError` | the user interrupted a start, restart or stop | reads what runs now |
 | `PoolBusyError` | a cell is running | waits for it, or interrupts it |
 | `PoolBrokenError` | ranks are gone or stuck | restarts the pool |
 | `CellError` | the cell raised on some ranks | mends the cell |
@@ -97,6 +98,10 @@ class PoolStartError(NbddpError):
     """The pool did not come up; everything that had been started was ended again."""
 
 
+class PoolInterruptedError(NbddpError):
+    """The user interrupted the start, restart or stop of a pool; the message says what runs now."""
+
+
 class PoolBusyError(NbddpError):
     """A cell is running, and cells run one after another."""
 
@@ -171,7 +176,8 @@ class CollectiveError(NbddpError, RuntimeError):
             if _is_machinery(file) or any(part in file for part in _CALLERS):
                 continue
             cell = _CELL_FILE.fullmatch(file)
-            where = f"Cell In[{cell[1]}], line {line}" if cell else f"File {file}:{line}"
+            name = f"Cell In[{cell[1]}]" if cell and int(cell[1]) else "Console cell"
+            where = f"{name}, line {line}" if cell else f"File {file}:{line}"
             inside = "" if name == "<module>" else f", in {name}"
             lines += [f"{where}{inside}", f"----> {line} {linecache.getline(file, line).strip()}"]
         return [*lines, "", f"\x1b[31m{type(self).__name__}\x1b[39m: {self}"]

@@ -188,6 +188,21 @@ def replaced(fresh: RankSet, kept: RankSet, inside: RankSet = NO_RANKS) -> str:
     )
 
 
+def still_replaced(ranks: RankSet, kept: RankSet) -> str:
+    """That the user does not wait for fresh processes, which come all the same."""
+    many = len(ranks) > 1
+    what, their, them = (
+        ("fresh processes take their places", "their", "them")
+        if many
+        else ("a fresh process takes its place", "its", "it")
+    )
+    return (
+        f"the wait for {ranks.describe()} was interrupted, the restart goes on: {what}, {their} "
+        f"variables are gone, those of {kept.describe()} are kept. "
+        f"Next: run a cell, which waits for {them}"
+    )
+
+
 def _exits(
     outcome: RunOutcome,
     ranks: RankSet,

@@ -30,7 +30,7 @@ from nbddp.controller.states import (
 from nbddp.controller.talking import Talk
 from nbddp.controller.trace import TraceRow, rows_seen
 from nbddp.controller.waiting import EarlyInterrupts
-from nbddp.errors import PoolBrokenError, PoolBusyError
+from nbddp.errors import PoolBrokenError, PoolBusyError, PoolInterruptedError
 from nbddp.settings import Settings
 from nbddp.wire import arena
 from nbddp.wire.messages import InterruptCallback
@@ -58,16 +58,17 @@ class LivingPool:
         self.listeners = Listeners(rank_exited=lambda exited: self._release_all(exited.rank))
         self.talk = Talk(lambda: self._hub)
         self._arena = arena.Arena() if settings.arena and arena.is_supported() else None
-        self._assembly = Assembly(
-            options,
-            settings,
-            self.pool_id,
-            use_arena=self._arena is not None,
-            on_segment_released=self._release_segment,
-        )
-        with self._stopped_on_failure():
-            self._use(self._assembly.start())
-        atexit.register(self._end)
+        with EarlyInterrupts() as interrupts:
+            self._assembly = Assembly(
+                options,
+                settings,
+                self.pool_id,
+                use_arena=self._arena is not None,
+                on_segment_released=self._release_segment,
+            )
+            with self._stopped_on_failure(interrupts, "start", "Next: run the cell again"):
+                self._use(self._assembly.start(lambda: interrupts.count > 0))
+            atexit.register(self._end)
 
     # --- start and end -------------------------------------------------------------------------
 
@@ -91,20 +92,24 @@ class LivingPool:
             BadOptionError: a rank does not exist.
             PoolStartError: the new ranks did not come up; the pool is stopped.
             PoolBrokenError: fresh ranks could not take their places; the pool is as it is.
+            PoolInterruptedError: the user did not wait; says what has become of the ranks.
             PoolBusyError: another thread restarts it.
         """
         self._check_alive()
         chosen = self.rank_set(ranks)
-        with self._restarting():
+        with self._restarting(), EarlyInterrupts() as interrupts:
             if len(chosen) < self.world_size:
-                return self._restart_ranks(chosen)
+                return self._restart_ranks(chosen, interrupts)
             self._exchange.forget_all()
-            with self._stopped_on_failure():
-                self._use(self._assembly.restart())
+            after = "All variables are gone; the next cell starts a pool with the same options"
+            with self._stopped_on_failure(interrupts, "restart", after):
+                self._use(self._assembly.restart(lambda: interrupts.count > 0))
         return "all ranks are fresh processes: their variables are gone"
 
-    def _restart_ranks(self, ranks: RankSet) -> str:
-        done = self.talk.restart_ranks(ranks)
+    def _restart_ranks(self, ranks: RankSet, interrupts: EarlyInterrupts) -> str:
+        done = self.talk.restart_ranks(ranks, lambda: not interrupts.count)
+        if done is None:
+            raise PoolInterruptedError(failures.still_replaced(ranks, self.all_ranks - ranks))
         if done.failure:
             raise PoolBrokenError(
                 f"{ranks.describe()} could not be replaced: {done.failure}. "
@@ -147,10 +152,19 @@ class LivingPool:
         return interrupts.count
 
     @contextmanager
-    def _stopped_on_failure(self) -> Iterator[None]:
-        """An interrupt while ranks start counts as a failure too."""
+    def _stopped_on_failure(
+        self, interrupts: EarlyInterrupts, what: str, after: str
+    ) -> Iterator[None]:
+        """An interrupt while ranks start counts as a failure too, told by ``what`` was stopped."""
         try:
             yield
+            interrupts.check()
+        except KeyboardInterrupt:
+            self._end()
+            raise PoolInterruptedError(
+                f"the {what} of {self.all_ranks.describe()} was interrupted, and all processes "
+                f"were ended: no pool is running. {after}"
+            ) from None
         except BaseException:
             self._end()
             raise

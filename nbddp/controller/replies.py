@@ -43,20 +43,28 @@ class Replies:
         """
         reply = self.ask_within(None, kind, question)
         if reply is None:
-            raise PoolBrokenError(f"{self._end_reason()}. Next: %ddp stop, then %ddp start")
+            raise self.lost()
         return reply
 
+    def lost(self) -> PoolBrokenError:
+        """The hub has ended."""
+        return PoolBrokenError(f"{self._end_reason()}. Next: %ddp stop, then %ddp start")
+
     def ask_within(
-        self, limit_s: float | None, kind: type[_Reply], question: Callable[[int], None]
+        self,
+        limit_s: float | None,
+        kind: type[_Reply],
+        question: Callable[[int], None],
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> _Reply | None:
-        """The same; None: no reply came in time, or the hub has ended."""
+        """The same; None: no reply came in time, none is wanted any more, or the hub has ended."""
         number = next(self._numbers)
         found: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         self._waiting[number] = found
         until = None if limit_s is None else time.monotonic() + limit_s
         try:
             question(number)
-            while self._is_served():
+            while self._is_served() and is_wanted():
                 left_s = _POLL_S if until is None else until - time.monotonic()
                 if left_s <= 0:
                     break

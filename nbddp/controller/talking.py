@@ -61,12 +61,23 @@ class Talk:
             lambda number: hub.post(DiagnoseRequested(number, last=1, survey=True)),
         )
 
-    def restart_ranks(self, ranks: RankSet) -> RanksRestarted:
-        """Put fresh processes in the place of ranks, and wait for them. Raises as `diagnose`."""
+    def restart_ranks(
+        self, ranks: RankSet, is_wanted: Callable[[], bool] = lambda: True
+    ) -> RanksRestarted | None:
+        """Put fresh processes in the place of ranks, and wait for them. Raises as `diagnose`.
+
+        None: the wait is not wanted any more; the processes come all the same.
+        """
         hub = self._hub()
-        return hub.replies.ask(
-            RanksRestarted, lambda number: hub.post(RestartRanksRequested(number, ranks))
+        done = hub.replies.ask_within(
+            None,
+            RanksRestarted,
+            lambda number: hub.post(RestartRanksRequested(number, ranks)),
+            is_wanted,
         )
+        if done is None and is_wanted():
+            raise hub.replies.lost()
+        return done
 
     # --- to a rank -----------------------------------------------------------------------------
 

@@ -49,7 +49,8 @@ class CellView(Protocol):
 class EarlyInterrupts:
     """Counts SIGINT from before a cell is sent until somebody waits for it.
 
-    Without this, an interrupt in between would leave a running cell that nobody waits for.
+    Without this, an interrupt in between would leave a running cell that nobody waits for. Likewise
+    for the processes of a pool that starts.
     """
 
     def __init__(self) -> None:
@@ -65,6 +66,11 @@ class EarlyInterrupts:
     def __exit__(self, *_: object) -> None:
         if self._is_main and self._before is not None:  # None: set by C code
             signal.signal(signal.SIGINT, self._before)
+
+    def check(self) -> None:
+        """Raises KeyboardInterrupt if one has come."""
+        if self.count:
+            raise KeyboardInterrupt
 
     def _note(self, signum: int, frame: types.FrameType | None) -> None:
         self.count += 1

@@ -12,7 +12,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import CellOptions, Pool
-from nbddp.errors import BadOptionError, PoolBusyError, TransferError
+from nbddp.errors import BadOptionError, PoolBusyError, PoolInterruptedError, TransferError
 from nbddp.notebook import (
     auto,
     commands,
@@ -26,6 +26,7 @@ from nbddp.notebook import (
 )
 from nbddp.notebook.handle import CellHandle
 from nbddp.notebook.help import HELP
+from nbddp.wire.observed import cell_name
 from nbddp.wire.ranks import RankSet
 
 
@@ -103,7 +104,7 @@ class DdpMagics(Magics):
             timeout_s=command.timeout_s,
             execution_count=count,
             first_line=first_line,
-            cell_name=f"cell [{count}]",
+            cell_name=cell_name(count),
             check=command.check,
             parent_id=session.parent_id(),
         )
@@ -120,7 +121,12 @@ class DdpMagics(Magics):
         return None
 
     def _execution_count(self) -> int:
-        """The number of the running cell; `InteractiveShell.execution_count` may be one ahead."""
+        """The number of the running cell; `InteractiveShell.execution_count` may be one ahead.
+
+        0: it has none, since `nbddp console` has sent it; the next one of the notebook is not its.
+        """
+        if not session.is_in_history():
+            return 0
         result = self.shell.displayhook.exec_result
         count = getattr(result, "execution_count", None)
         return self.shell.execution_count if count is None else int(count)
@@ -157,7 +163,13 @@ class DdpMagics(Magics):
             print("no pool is running")  # noqa: T201 - for the reader of the notebook
             return
         running = pool.running_cell
-        session.stop(pool)
+        try:
+            session.stop(pool)
+        except KeyboardInterrupt:  # raised when everything has ended
+            raise PoolInterruptedError(
+                "%ddp stop was interrupted, and has ended all processes all the same: no pool is "
+                "running"
+            ) from None
         print(f"{ending.note(pool, running)}stopped: {pool.world_size} ranks")  # noqa: T201 - likewise
 
     def _push(self, words: list[str]) -> None:

@@ -18,6 +18,7 @@ from nbddp.errors import (
     CellTimeoutError,
     PoolBrokenError,
     PoolBusyError,
+    PoolInterruptedError,
     TransferInterruptedError,
 )
 from nbddp.wire.messages import InputRequest
@@ -230,13 +231,13 @@ def _sigint_after(delay_s: float) -> Iterator[None]:
 
 def test_an_interrupt_while_the_pool_starts_leaves_nothing(fresh_pool: Callable[..., Pool]):
     for delay_s in (0.05, 0.4, 0.8):
-        with _sigint_after(delay_s), suppress(KeyboardInterrupt):
+        with _sigint_after(delay_s), suppress(PoolInterruptedError, KeyboardInterrupt):
             fresh_pool()  # which may be quicker than the interrupt: it is stopped in the end
 
 
 def test_an_interrupt_while_the_pool_restarts_ends_it(fresh_pool: Callable[..., Pool]):
     pool = fresh_pool()
-    with _sigint_after(0.05), suppress(KeyboardInterrupt):
+    with _sigint_after(0.05), suppress(PoolInterruptedError):
         pool.restart()
     assert pool.is_stopped or run_cell(pool, "print('up')").text(0) == "up\n"
 
