@@ -157,6 +157,7 @@ class Writer:
         self._touched = 0
         self._open = 0
         self.slots: dict[int, int] = {}  #: by thread, see `slot`
+        self._lock = threading.Lock()  #: of texts and slots, which are seldom new
         self._words[PID] = os.getpid()
         self.slot(threading.get_ident())  # the first one is the main thread's
 
@@ -187,9 +188,11 @@ class Writer:
         offset = self._offset_by_key.get(key)
         if offset is not None and offset > self.oldest_text:
             return offset
-        if len(self._offset_by_key) > RING_LENGTH * 4:
-            self._offset_by_key.clear()
-        offset = self._offset_by_key[key] = self._write(msgspec.msgpack.encode(make()))
+        payload = msgspec.msgpack.encode(make())
+        with self._lock:
+            if len(self._offset_by_key) > RING_LENGTH * 4:
+                self._offset_by_key.clear()
+            offset = self._offset_by_key[key] = self._write(payload)
         return offset
 
     def _write(self, payload: bytes) -> int:
@@ -237,11 +240,12 @@ class Writer:
             record, signature, site, group, run, seq, p2p_seq, peer, tag, is_async, thread,
             timeout_ms, created_ns, 0, 0, 0, 0,
         )  # fmt: skip
-        self._open = open_count = self._open + 1
+        self._open += 1
+        # Both numbers are read last: another thread may have counted since.
         if slot == self._first_slot:
-            _WRITE_HEAD_AND_WAIT(mapping, self._head, open_count, record, created_ns, record)
+            _WRITE_HEAD_AND_WAIT(mapping, self._head, self._open, self._records, created_ns, record)
         else:
-            _WRITE_HEAD(mapping, self._head, open_count, record)
+            _WRITE_HEAD(mapping, self._head, self._open, self._records)
             if slot:
                 _WRITE_WAIT(mapping, slot, created_ns, record)
         return record
@@ -269,15 +273,15 @@ class Writer:
 
     def end(self, slot: int, record: int, now_ns: int, waited_ns: int) -> None:
         """`end_wait` and `complete` in one, for the wait of a work that went well."""
-        mapping, records = self._mapping, self._records
-        if records - record < RING_LENGTH:
+        mapping = self._mapping
+        if self._records - record < RING_LENGTH:
             end = self._first_end + record % RING_LENGTH * _RECORD_BYTES
             _WRITE_END(mapping, end, 1, now_ns, waited_ns)
-        self._open = open_count = self._open - 1
+        self._open -= 1
         if slot == self._first_slot:
-            _WRITE_HEAD_AND_WAIT(mapping, self._head, open_count, records, 0, 0)
+            _WRITE_HEAD_AND_WAIT(mapping, self._head, self._open, self._records, 0, 0)
         else:
-            _WRITE_HEAD(mapping, self._head, open_count, records)
+            _WRITE_HEAD(mapping, self._head, self._open, self._records)
             _WRITE_WAIT(mapping, slot, 0, 0)
 
     def end_interrupted(self, thread: int, going_on: Collection[int], now_ns: int) -> None:
@@ -337,19 +341,21 @@ class Writer:
 
         Slots of threads that have ended are given to others, the last one is shared.
         """
-        slot = self.slots.get(thread)
-        if slot is None:
-            taken = set(self.slots.values())
-            for number in range(MAX_THREADS):
-                slot = self._first_slot + number * WAIT_WORDS * 8
-                if slot not in taken:
-                    break
-            assert slot is not None  # noqa: S101 - there is at least one
-            self.slots[thread] = slot
-            self._words[WAITS_AT + number * WAIT_WORDS + WAIT_THREAD] = thread
+        with self._lock:
+            slot = self.slots.get(thread)
+            if slot is None:
+                taken = set(self.slots.values())
+                for number in range(MAX_THREADS):
+                    slot = self._first_slot + number * WAIT_WORDS * 8
+                    if slot not in taken:
+                        break
+                assert slot is not None  # noqa: S101 - there is at least one
+                self.slots[thread] = slot
+                self._words[WAITS_AT + number * WAIT_WORDS + WAIT_THREAD] = thread
         return slot
 
     def forget_threads(self, living: Iterable[int]) -> None:
         """Free the slots of threads that have ended."""
-        for thread in set(self.slots) - set(living):
-            del self.slots[thread]
+        with self._lock:
+            for thread in set(self.slots) - set(living):
+                del self.slots[thread]
