@@ -335,7 +335,8 @@ class _Teller:
             "length around it."
         )
         if all(self.words.graph.views[rank].state == "idle" for rank in self.culprits):
-            step = "This cell does not run on all ranks of the group: run it without -r."
+            where = f"No cell runs on {self.culprits.describe()}"
+            step = f"{where}: call it in a cell of all ranks of the group, one without -r."
         return (
             headline,
             f"a collective needs {every}, and {self.culprits.describe()} cannot come any more."

@@ -3,6 +3,7 @@
 Runs in: the rank process. Nothing here raises: an exception may have a ``__str__`` that does.
 """
 
+import cmd
 import re
 import traceback
 
@@ -55,7 +56,11 @@ def _handling(error: BaseException | None) -> str:
         seen.add(id(found))
         if isinstance(found, KeyboardInterrupt):
             interrupt = found
-        elif found is not torchs and not isinstance(found, CollectiveError):
+        elif (
+            found is not torchs
+            and not isinstance(found, CollectiveError)
+            and not is_of_debugger(found)
+        ):
             return in_a_line(found)
         torchs = found.__cause__ if isinstance(found, CollectiveError) else torchs
         found = found.__context__
@@ -63,6 +68,11 @@ def _handling(error: BaseException | None) -> str:
 
 
 def in_a_line(error: BaseException) -> str:
+def is_of_debugger(error: BaseException) -> bool:
+    """Raised by pdb itself: it looks for a command ``do_dist``, then takes the line for Python."""
+    return isinstance(error, AttributeError) and isinstance(error.obj, cmd.Cmd)
+
+
     """``ValueError: bad batch (cell [3], line 2)``."""
     first_line = safe_text(error).strip().partition("\n")[0][:_MAX_HANDLING]
     name = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__

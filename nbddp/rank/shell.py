@@ -166,6 +166,7 @@ class RankShell(InteractiveShell):
         config = Config()
         config.HistoryManager.enabled = False
         config.HistoryManager.hist_file = ":memory:"
+        self._left: tuple[BaseException, BaseException] | None = None  #: see `debugger`
         super().__init__(config=config, user_module=types.ModuleType("__main__"))
         self.set_hook("show_in_pager", page.as_hook(self._show_in_pager), 99)
         # sys.exit() ends the cell here, so IPython's advice about it would mislead.
@@ -227,6 +228,7 @@ class RankShell(InteractiveShell):
         _cut_own_frames(error)
         if isinstance(error, KeyboardInterrupt):
             # The operation that was ended for it is no news.
+            self._keep_error_of_user()
             error.__context__ = error.__cause__ = None
         if isinstance(error, BaseExceptionGroup):
             lines = error_text.group_lines(error, (_OWN_FOLDER, _IPYTHON_FOLDER))
@@ -292,7 +294,25 @@ class RankShell(InteractiveShell):
             text = f"rank {self.rank} has raised no exception: there is nothing to debug"
             self.show_usage_error(UsageError(text))
             return
-        super().debugger(force)
+        looked_at = sys.last_value
+        try:
+            super().debugger(force)
+        except BaseException as error:
+            self._left = (error, looked_at)
+            raise
+        self._look_at(looked_at)  # not at an interrupt that has ended the debugger
+
+    def _keep_error_of_user(self) -> None:
+        """What has ended the debugger, and the cell, is not what the next one looks at."""
+        left, self._left = self._left, None
+        if left is not None and sys.last_value is left[0]:
+            self._look_at(left[1])
+
+    def _look_at(self, error: BaseException) -> None:
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+        if sys.version_info >= (3, 12):
+            sys.last_exc = error
+        self.InteractiveTB.tb = error.__traceback__
 
     def set_next_input(self, s: str, replace: bool = False) -> None:
         """``%load`` and friends cannot write into the notebook; show the text instead."""

@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from tests.support.kernel import Kernel
 
 _OPERATION = re.compile(r"all_reduce #\d+")
@@ -129,6 +131,29 @@ def test_a_debugger_can_be_used_after_one_interrupt(kernel: Kernel):
     assert "[1]   6" in cell.lines
     assert "still inside" not in cell.error
     assert kernel.ok("%%ddp -r 1\nprint(look)").lines == ["[1]   5"]
+
+
+@pytest.mark.parametrize("opens", ["%ddp debug -r 1", "%%ddp -r 1\n%debug"])
+def test_an_interrupted_debugger_opens_on_the_same_error_again(kernel: Kernel, opens: str):
+    kernel.run("%%ddp -r 1\ndef fail(y):\n    return 1 / y\nfail(0)")
+    cell_id = kernel.execute(opens, stdin=True)
+    kernel.wait_for(lambda: kernel.question(cell_id) is not None, "the question")
+    kernel.interrupt()
+    kernel.finish(cell_id)
+    cell = kernel.run("%ddp debug -r 1", "p y + 40", "q")
+    assert "[1]   ----> 3     return 1 / y" in cell.lines
+    assert "[1]   40" in cell.lines
+    assert "_handle" not in cell.text
+
+
+def test_a_collective_at_the_prompt_is_explained_without_the_debugger(kernel: Kernel):
+    kernel.run("%%ddp -r 1\n1 / 0")
+    cell = kernel.run("%ddp debug -r 1", "dist.barrier()", "q")
+    (card,) = cell.of("display_data")
+    assert "rank 0 never called barrier" in card.text
+    assert "Perhaps" not in card.text
+    said = " ".join(card.text.split())
+    assert "No cell runs on rank 0: call it in a cell of all ranks of the group" in said
 
 
 def test_leaving_the_debugger_frees_those_who_wait(kernel: Kernel):

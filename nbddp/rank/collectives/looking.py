@@ -196,6 +196,8 @@ def _handling(ident: int | None) -> str:
     found: Any = sys._current_exceptions().get(ident or 0)
     if isinstance(found, tuple):  # before Python 3.12
         found = found[1]
+    while found is not None and error_text.is_of_debugger(found):
+        found = found.__context__  # what the user's code was handling at the prompt, if anything
     return "" if found is None else error_text.in_a_line(found)
 
 
