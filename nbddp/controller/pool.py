@@ -230,6 +230,8 @@ class Pool(LivingPool):
     def diff(self, expression: str, *, ranks: Sequence[int] | str | None = None) -> Difference:
         """Whether a value is equal on ranks; it stays where it is: ``pool.diff("model").is_equal``.
 
+        That is True, False, or None if nothing differs as far as it could be compared.
+
         Args:
             expression: a name, or any expression over the ranks' names; ``rng`` is the state of
                 the generators of random numbers.

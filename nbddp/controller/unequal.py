@@ -56,9 +56,19 @@ class Difference:
     gradients: "Difference | None" = None  #: of its parameters; None: no rank has any
 
     @property
-    def is_equal(self) -> bool:
-        """Whether nothing was found that differs; what `gradients` do is not part of it."""
-        return len(self.groups) == 1
+    def is_equal(self) -> bool | None:
+        """Whether all of it is the same; what `gradients` do is not part of it.
+
+        None: nothing differs as far as compared, but not all could be, see `unknown` and `is_cut`.
+        """
+        if self.differs:
+            return False
+        return None if self.unknown or self.is_cut else True
+
+    @property
+    def differs(self) -> bool:
+        """Whether something was found that is not the same everywhere."""
+        return len(self.groups) > 1
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""

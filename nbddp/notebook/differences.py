@@ -38,9 +38,9 @@ def verdict(found: Difference) -> str:
     """``ranks 0,2-3 agree; rank 1 differs``."""
     said = _said(found)
     gradients = found.gradients
-    if gradients is None or gradients.is_equal:
+    if gradients is None or not gradients.differs:
         return said
-    if found.is_equal:
+    if not found.differs:
         said = f"{_noun(found)} {said}"
     return f"{said}; gradients differ: {_groups(gradients)}"
 
@@ -57,7 +57,7 @@ def _groups(found: Difference) -> str:
 
 
 def _said(found: Difference) -> str:
-    if found.is_equal:
+    if not found.differs:
         if len(found.ranks) == 1:
             return f"nothing to compare with: it was looked at on {found.ranks.describe()} only"
         if _is_unknown(found):
@@ -116,12 +116,13 @@ def _table(found: Difference) -> Table | None:
     if not shown:
         return None
     columns = [
-        Column("where"),
+        Column("where", cut="middle"),
         Column("ranks"),
-        Column("have"),
+        Column("have", cut="end"),
         Column("first at"),
-        Column("value there"),
+        Column("value there", cut="end"),
         Column("max abs difference", "right"),
+        Column("norms", cut="end"),
     ]
     rows = [row for difference in shown for row in _rows(found.expression, difference)]
     used = [any(row[at].text for row in rows) for at in range(len(columns))]
@@ -155,15 +156,18 @@ def _rows(expression: str, difference: LeafDifference) -> list[list[Cell]]:
             value = first.values[0]
         elif detail is not None:
             value = detail.values[1]
-        index, distance = ("", "") if detail is None else (_index(detail), _max_abs(detail))
-        row = _row(name, who, shorten(text, _MAX_HAVE), index, value, distance)
+        found = (
+            ("", "", "") if detail is None else (_index(detail), _max_abs(detail), _norms(detail))
+        )
+        index, distance, norms = found
+        row = _row(name, who, shorten(text, _MAX_HAVE), index, value, distance, norms)
         rows.append([replace(cell, is_bold=has_odd and number > 0) for cell in row])
     more = sum(len(ranks) for ranks, _ in difference.groups[_MAX_GROUPS:])
     if more:
-        rows.append(_row("", f"and {more} more", "", "", "", ""))
+        rows.append(_row("", f"and {more} more", "", "", "", "", ""))
     if difference.missing:
         name = "" if rows else where
-        rows.append(_row(name, str(difference.missing), "nothing", "", "", ""))
+        rows.append(_row(name, str(difference.missing), "nothing", "", "", "", ""))
     return rows
 
 
@@ -187,11 +191,15 @@ def _max_abs(detail: Detail) -> str:
     if detail.max_abs is None:
         return ""
     text = f"{detail.max_abs:.3g}"
-    if detail.is_exact:
-        return text
+    return text if detail.is_exact else f"at least {text}"
+
+
+def _norms(detail: Detail) -> str:
+    """Where not all of the tensor was fetched."""
     one, other = detail.norms
-    norms = "" if one is None or other is None else f", norms {one:.6g} and {other:.6g}"
-    return f"at least {text}{norms}"
+    if detail.is_exact or detail.max_abs is None or one is None or other is None:
+        return ""
+    return f"{one:.6g} and {other:.6g}"
 
 
 def _notes(found: Difference) -> list[str]:

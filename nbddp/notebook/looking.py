@@ -22,8 +22,9 @@ def run(line: str) -> None:
     with told_when_stopped(f"%ddp {verb}"):
         if verb == "vars":
             names, ranks = expressions.parse_vars(rest)
-            told = session.pool().told_variables(names, ranks=ranks)
-            display(variables.bundle(told, tuple(names)), raw=True)
+            pool = session.pool()
+            told = pool.told_variables(names, ranks=ranks)
+            display(variables.bundle(told, tuple(names), pool.world_size), raw=True)
             return
         wanted, ranks = expressions.parse_diff(rest)
         for expression in wanted:

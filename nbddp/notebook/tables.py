@@ -21,6 +21,7 @@ WIDTH = 100
 FAINT_LINE = "1px solid rgba(128,128,128,0.35)"
 _BAR = "rgba(80,140,220,0.30)"
 _MAX_CELL = 120
+_MIN_CUT = 8  #: narrower, a field says nothing
 _BLANK_LINE = re.compile(r"^([^\S\n]*)\n", re.MULTILINE)
 _NUMBERS = re.compile(r"\d+(?:[-,]\d+)*")
 
@@ -34,6 +35,8 @@ class Column:
     min_px: int = 0  #: so that bars of several columns can be compared
     row_px: int = 0  #: least height of all rows, so that they stay where they are
     wraps: bool = False  #: rather than make the table wider than its place: paper cannot scroll
+    #: What goes first where the text is too wide: the end of its fields, or their middle.
+    cut: Literal["no", "end", "middle"] = "no"
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,14 @@ class Table:
     def text(self, width: int = WIDTH) -> str:
         """Aligned with spaces, cut at ``width``."""
         lines = self._fields()
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        widths = self._fitting([max(map(len, each)) for each in zip(*lines, strict=True)], width)
+        lines = [
+            [
+                (shorten_inside if column.cut == "middle" else shorten)(field, size)
+                for field, size, column in zip(line, widths, self.columns, strict=True)
+            ]
+            for line in lines
+        ]
         return "\n".join(
             shorten(
                 "  ".join(
@@ -69,6 +79,17 @@ class Table:
             )
             for line in lines
         )
+
+    def _fitting(self, widths: list[int], width: int) -> list[int]:
+        """``widths``, of which the widest that can be cut are made narrower until all fits."""
+        widths = list(widths)
+        able = [number for number, column in enumerate(self.columns) if column.cut != "no"]
+        while sum(widths) + 2 * (len(widths) - 1) > width:
+            widest = max(able, key=widths.__getitem__, default=None)
+            if widest is None or widths[widest] <= _MIN_CUT:
+                break
+            widths[widest] -= 1
+        return widths
 
     def text_width(self, cut_last: int = 0) -> int:
         """How wide the text would be; with ``cut_last``: if the last column were that wide."""
@@ -139,6 +160,14 @@ def without_numbers(text: str) -> str:
 def shorten(text: str, limit: int) -> str:
     """Cut at ``limit`` characters, with a sign that it was."""
     return text if len(text) <= limit else text[: max(1, limit - 1)].rstrip() + "…"
+
+
+def shorten_inside(text: str, limit: int) -> str:
+    """Cut in the middle: the end of a path tells more than its beginning."""
+    if len(text) <= limit:
+        return text
+    head = max(0, limit - 1) // 3
+    return f"{text[:head]}…{text[len(text) - (limit - 1 - head) :]}"
 
 
 def duration(ns: float) -> str:

@@ -24,14 +24,18 @@ _COLUMNS = [
 ]
 
 
-def bundle(told: Mapping[int, Variables], wanted: tuple[str, ...]) -> dict[str, str]:
-    """The table as text and as HTML."""
+def bundle(
+    told: Mapping[int, Variables], wanted: tuple[str, ...], world_size: int | None = None
+) -> dict[str, str]:
+    """The table as text and as HTML; ``world_size``: of the pool, of which some may be asked."""
     ranks = RankSet.of(told)
     by_name = by_name_and_rank(told, wanted)
     if not by_name:
         text = f"{ranks.describe()} {'has' if len(ranks) == 1 else 'have'} no variables"
         return {"text/plain": text, "text/html": f"<div>{escape(text)}</div>"}
-    rows = [row for name, by_rank in by_name.items() for row in _rows(name, by_rank, ranks)]
+    is_all = len(ranks) > 1 and world_size in (None, len(ranks))
+    word = "all" if is_all else _numbers(ranks)
+    rows = [row for name, by_rank in by_name.items() for row in _rows(name, by_rank, ranks, word)]
     # A column that says nothing is left out.
     used = [any(row[at].text for row in rows) for at in range(len(_COLUMNS))]
     table = Table(
@@ -60,13 +64,15 @@ def groups_of(by_rank: Mapping[int, Variable | None]) -> list[tuple[RankSet, Var
     return [(RankSet.of(ranks), by_rank[ranks[0]]) for ranks in ordered]
 
 
-def _rows(name: str, by_rank: Mapping[int, Variable | None], ranks: RankSet) -> list[list[Cell]]:
+def _rows(
+    name: str, by_rank: Mapping[int, Variable | None], ranks: RankSet, word: str
+) -> list[list[Cell]]:
+    """One if all ``ranks``, in a ``word``, have the same."""
     groups = groups_of(by_rank)
     if len(groups) == 1:
         variable = groups[0][1]
         if variable is None:
             return [_row(name, "none", None, "")]
-        word = "all" if len(ranks) > 1 else str(ranks)
         return [_row(name, word, variable, _devices(by_rank, ranks))]
     # All apart is how data should be; an odd rank among equal ones is what one looks for.
     has_odd = len(groups[0][0]) > 1
@@ -74,7 +80,7 @@ def _rows(name: str, by_rank: Mapping[int, Variable | None], ranks: RankSet) -> 
     for number, (group, variable) in enumerate(groups[:_MAX_GROUPS]):
         row = _row(
             "" if number else name,
-            name_ranks(group, 24).removeprefix("ranks ").removeprefix("rank "),
+            _numbers(group),
             variable,
             _devices(by_rank, group),
         )
@@ -92,6 +98,10 @@ def _rows(name: str, by_rank: Mapping[int, Variable | None], ranks: RankSet) -> 
     if more:
         rows.append([Cell(""), Cell(f"and {more} more ranks"), *[Cell("")] * (len(_COLUMNS) - 2)])
     return rows
+
+
+def _numbers(ranks: RankSet) -> str:
+    return name_ranks(ranks, 24).removeprefix("ranks ").removeprefix("rank ")
 
 
 def _row(name: str, ranks: str, variable: Variable | None, device: str) -> list[Cell]:

@@ -64,7 +64,10 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError(f"a tensor of layout {tensor.layout} on {tensor.device}")
     if tensor.is_quantized:
         tensor = tensor.int_repr()
-    flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    flat = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
+    if flat.stride() != (1,):  # of one element or none, which counts as contiguous all the same
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    flat = flat.view(torch.uint8)
     return flat if flat.storage_offset() % 8 == 0 else flat.clone()
 
 

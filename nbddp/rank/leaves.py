@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from nbddp.rank import of_ranks
+
 #: Longer lists of numbers are one leaf.
 _MAX_NUMBERS = 64
 _MAX_DEPTH = 30
@@ -126,10 +128,12 @@ def _attributes(value: Any) -> dict[str, Any]:
     return found
 
 
-def text_of(value: Any) -> str:
+def text_of(value: Any) -> str:  # noqa: PLR0911 - one for each kind of value
     """All that tells a leaf that is no tensor from another."""
     if isinstance(value, Hollow):
         return value.text
+    if text := of_ranks.text_of(value):
+        return text
     if isinstance(value, set | frozenset):
         return f"{{{', '.join(sorted(map(_represent, value)))}}}"
     if isinstance(value, types.FunctionType):
@@ -151,6 +155,8 @@ def can_be_compared(value: Any) -> bool:
     if isinstance(value, io.IOBase):
         return bool(_pickled(value))
     if isinstance(value, (Hollow, list, tuple, set, frozenset, memoryview, *_PLAIN)):
+        return True
+    if of_ranks.text_of(value):
         return True
     if _is_code(value) or _represent(value) == _represent(value, with_address=True):
         return True

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from nbddp.rank import digests
+from nbddp.rank import digests, of_ranks
 from nbddp.rank.grids import dtype_text, number_text
 from nbddp.rank.leaves import Outline, as_tensor, text_of, walk
 from nbddp.rank.shell import RankShell
@@ -60,7 +60,7 @@ def _describe(name: str, value: Any) -> Variable:
         dtype, device = _dtype_and_device(value)
         return Variable(
             name=name,
-            type=type(value).__name__,
+            type=of_ranks.type_name(value),
             shape=_size_text(value),
             dtype=dtype,
             device=device,
@@ -167,6 +167,10 @@ def _value_text(value: Any) -> str:  # noqa: PLR0911 - one for each kind of valu
         return f"lr {', '.join(f'{float(rate):.3g}' for rate in rates if rate is not None)}"
     if (array := as_tensor(value)) is not None:
         return _numbers(array)
+    if text := of_ranks.text_of(value):
+        return text
+    if of_ranks.is_no_member(value):
+        return f"{value} (no member)"
     if isinstance(value, Mapping):
         return _listed([repr(key) for key in list(value)[:6]], len(value))
     if isinstance(value, list | tuple | set | frozenset):

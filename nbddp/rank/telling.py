@@ -19,6 +19,7 @@ import torch
 from nbddp.rank import digests, torch_private
 from nbddp.rank.grids import dtype_text
 from nbddp.rank.leaves import Hollow, Outline, can_be_compared, text_of, walk
+from nbddp.rank.of_ranks import type_name
 from nbddp.rank.shell import RankShell
 from nbddp.wire.showntext import shape_text
 from nbddp.wire.told import Blocks, Leaf, Tree
@@ -88,7 +89,7 @@ def leaf_of(path: str, value: Any) -> Leaf:
         return _tensor_leaf(path, value)
     text = text_of(value)
     digest = digests.joined([text.encode(errors="replace")]).hex()
-    kind = value.type_name if isinstance(value, Hollow) else type(value).__name__
+    kind = value.type_name if isinstance(value, Hollow) else type_name(value)
     if not can_be_compared(value):
         return Leaf(path=path, what=kind, digest="", value=text[:_MAX_VALUE])
     if len(text) <= _MAX_VALUE:

@@ -178,6 +178,29 @@ def test_groups_and_meshes_are_not_looked_into(pool: Pool):
     for name in ("mesh", "group", "work"):
         assert pool.diff(name).is_equal, name
         assert pool.diff(name).n_values == 1
+    told = pool.vars("group", "work")
+    for name, kind, value in (
+        ("group", "ProcessGroup", "default group, ranks 0-1, gloo"),
+        ("work", "Work", "all_reduce #"),
+    ):
+        for each in told[name].values():
+            assert each is not None
+            assert each["type"] == kind
+            assert each["value"].startswith(value)
+    run_cell(pool, "part = dist.new_group([0], group_desc='mine')")
+    parts = pool.vars("part")["part"]
+    assert [each and each["value"] for each in parts.values()] == [
+        "group 'mine', rank 0, gloo",
+        "-100 (no member)",
+    ]
+
+
+def test_one_element_of_any_stride_is_compared(pool: Pool):
+    run_cell(pool, "x = (torch.arange(3.).view(1, 3) + 10 * rank)[:, 0]; y = torch.nn.Parameter(x)")
+    for name in ("x", "y"):
+        assert pool.diff(name).is_equal is False
+        assert only(pool.diff(name))[2] == 10.0
+    assert pool.diff("x * 0").is_equal
 
 
 def test_what_has_no_value_is_told_as_not_compared(pool: Pool, tmp_path: Path):
@@ -200,6 +223,7 @@ buffer = io.StringIO("a" * rank)
     )
     for name in ("steps", "lock", "file"):
         assert text(pool, name).startswith(f"{name}: not compared"), name
+        assert pool.diff(name).is_equal is None
         assert not any(each["digest"] for each in pool.vars(name)[name].values() if each)
     assert text(pool, "job").splitlines()[0].startswith("job: equal on ranks 0-1 as far as")
     assert text(pool, "job").splitlines()[-1].endswith(": job.lock")

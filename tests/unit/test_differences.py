@@ -5,7 +5,7 @@ import random
 import struct
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from nbddp.controller import blockwise, differences
-from nbddp.controller.unequal import Difference
+from nbddp.controller.unequal import Detail, Difference
 from nbddp.errors import BadOptionError
 from nbddp.notebook import differences as page
 from nbddp.notebook import expressions, variables
@@ -380,7 +380,8 @@ def test_of_a_tensor_that_differs_everywhere_a_few_blocks_are_enough():
     assert not difference.details[0].is_exact
     assert ranks.moved == 2 * 4 * digests.BLOCK_BYTES
     text = page.bundle(differences.find(ranks.pull, ranks.tell, "x", RankSet.all(2)))["text/plain"]
-    assert "at least 1, norms" in text
+    assert "max abs difference  norms" in text
+    assert "at least 1  1 and 1" in text
 
 
 def test_nothing_moves_where_all_is_equal():
@@ -492,3 +493,47 @@ def test_random_trees_are_equal_to_themselves_only():
         found = compared(tree(**values), tree(**changed), tree(**values))
         assert [each.path for each in found.differences] == [f".{name}"]
         assert [str(group) for group in found.groups] == ["0,2", "1"]
+
+
+def test_vars_of_some_ranks_name_these():
+    """Ranks that were not asked may have something else."""
+    asked = {rank: each for rank, each in told("3", "4", "3").items() if rank != 1}
+    lines = variables.bundle(asked, ("x",), 4)["text/plain"].splitlines()
+    assert lines[1].split() == ["x", "0,2", "int", "3"]
+    assert "all" in variables.bundle(asked, ("x",), 2)["text/plain"]
+
+
+def test_of_a_wide_table_the_differences_stay():
+    deep = ".".join(["encoder", "layers", "11", "self_attention", "in_projection_of_queries"])
+    leaves_of = [
+        Tree(leaves=(Leaf(path=f".{deep}.weight", what="float32 (1024, 4096, 3)", digest=digest,
+                          is_tensor=True),))
+        for digest in "aab"
+    ]  # fmt: skip
+    found = compared(*leaves_of)
+    groups = found.differences[0].groups
+    detail = Detail(
+        one=groups[0][0], other=groups[1][0], index=(1023, 4095, 2),
+        values=("-0.46684736013412476", "-0.46584737300872803"), max_abs=0.00123, is_exact=False,
+        norms=(123456.7, 123456.8),
+    )  # fmt: skip
+    wide = replace(found, differences=(replace(found.differences[0], details=(detail,)),))
+    lines = page.bundle(wide)["text/plain"].splitlines()
+    assert max(map(len, lines)) <= 100
+    assert "max abs difference  norms" in lines[1]
+    assert "at least 0.00123  1234" in lines[3]
+    assert "[1023, 4095, 2]" in lines[3]
+    assert "s.weight " in lines[2]  # the end of the path
+    assert lines[2].startswith("mo")
+
+
+def test_what_was_not_compared_is_not_called_equal():
+    same = tree(a="x")
+    unknown = Tree(leaves=(*same.leaves, Leaf(path=".lock", what="lock", digest="")))
+    found = compared(unknown, unknown)
+    assert found.is_equal is None
+    assert found.to_dict()["equal"] is None
+    assert not found.differs
+    assert compared(unknown, Tree(leaves=tree(a="y").leaves)).is_equal is False
+    assert compared(same, same).is_equal is True
+    assert compared(same, replace(same, is_cut=True)).is_equal is None

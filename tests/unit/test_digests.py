@@ -55,6 +55,14 @@ def test_how_a_tensor_lies_in_memory_does_not_count():
     assert digests.of_tensor(within[1:].view(17, 33)) == wanted  # not at a multiple of 8 bytes
 
 
+def test_one_element_or_none_may_have_any_stride():
+    for value in (0.0, 10.0):
+        column = torch.full((1, 3), value)[:, 0]  # of stride 3, and contiguous for torch
+        assert digests.blocks(column) == digests.blocks(torch.tensor([value]))
+        assert digests.blocks(column.view(1, 1)) == digests.blocks(torch.tensor([value]))
+    assert digests.blocks(torch.ones(0, 3)[:, 0]) == digests.blocks(torch.ones(0)) == []
+
+
 @pytest.mark.parametrize(
     "tensor",
     [

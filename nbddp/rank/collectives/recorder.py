@@ -286,12 +286,16 @@ class Recorder:
 
     def note_torn(self, record: int) -> None:
         """The tensors of an operation may hold partial results."""
-        found = self.operation(record)
-        if found is None or len(self.torn) >= _MAX_TORN:
-            return
-        name = f"{found.signature.op} #{found.collective_seq_id or found.p2p_seq_id}"
-        if name not in self.torn:
+        name = self.name_of(record)
+        if name and name not in self.torn and len(self.torn) < _MAX_TORN:
             self.torn.append(name)
+
+    def name_of(self, record: int) -> str:
+        """``all_reduce #5``; empty: it is no longer recorded."""
+        found = self.operation(record)
+        if found is None:
+            return ""
+        return f"{found.signature.op} #{found.collective_seq_id or found.p2p_seq_id}"
 
     def operation(self, record: int) -> Operation | None:
         """One of this rank's own operations."""
