@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from nbddp.controller.pool import Pool
+from nbddp.errors import MismatchError
 from tests.support.views import run_cell
 
 #: Ranks that are late go on when the others have issued their next operation, and wait for it.
@@ -57,3 +58,30 @@ def test_a_rank_that_is_late_in_a_call_that_torch_refuses(
     pool = fresh_pool(ranks)
     view = run_cell(pool, _PRELUDE + code, timeout=30)
     assert view.texts() == dict.fromkeys(range(ranks), f"RuntimeError {ranks}.0\n")
+
+
+_DISAGREE = """\
+calls = dict(group._calls)
+def taken_late(*args):
+    time.sleep(1)
+    return calls["broadcast"](*args)
+group._calls["broadcast"] = taken_late
+if rank == 0:
+    reader = group.recorder.board.reader_of(1)
+    while reader.operations(1)[-1].signature.op != "broadcast":
+        time.sleep(0.01)
+try:
+    dist.broadcast(torch.ones(2), src=rank)
+finally:
+    group._calls = calls
+"""
+
+
+def test_a_rank_that_is_late_in_a_call_that_torch_takes_is_told_by_the_rank_that_sees_it(
+    fresh_pool: Callable[..., Pool],
+):
+    """Looks do not take it for a rank that waits, and leave it to the ranks, which know more."""
+    view = run_cell(fresh_pool(2), _PRELUDE + _DISAGREE, timeout=30, check=False)
+    assert isinstance(view.error, MismatchError), view.error
+    for word in ("rank 0 and rank 1 disagree in root", "root=0", "root=1", "nothing was sent"):
+        assert word in str(view.error)
