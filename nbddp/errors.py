@@ -176,8 +176,8 @@ class CollectiveError(NbddpError, RuntimeError):
             if _is_machinery(file) or any(part in file for part in _CALLERS):
                 continue
             cell = _CELL_FILE.fullmatch(file)
-            name = f"Cell In[{cell[1]}]" if cell and int(cell[1]) else "Console cell"
-            where = f"{name}, line {line}" if cell else f"File {file}:{line}"
+            shown = f"Cell In[{cell[1]}]" if cell and int(cell[1]) else "Console cell"
+            where = f"{shown}, line {line}" if cell else f"File {file}:{line}"
             inside = "" if name == "<module>" else f", in {name}"
             lines += [f"{where}{inside}", f"----> {line} {linecache.getline(file, line).strip()}"]
         return [*lines, "", f"\x1b[31m{type(self).__name__}\x1b[39m: {self}"]

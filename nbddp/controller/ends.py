@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from nbddp.controller.states import TellUser
 from nbddp.wire.messages import RankExited
-from nbddp.wire.observed import Site
+from nbddp.wire.observed import Site, cell_name
 from nbddp.wire.parts import ErrorInfo
 from nbddp.wire.ranks import RankSet
 
@@ -101,7 +101,7 @@ def crash_site_lines(fault: str) -> list[str]:
         if "/IPython/" in file:
             break  # below are IPython and nbddp, above are the cell and what it called
         cell = _CELL_FILE.fullmatch(file)
-        where = f"cell [{cell[1]}]" if cell else file
+        where = cell_name(int(cell[1])) if cell else file
         frames.append(f"{where}, line {line}, in {function}")
     return [
         f"  {'at' if number == 0 else 'called by':<9} {frame}"

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from nbddp.wire.observed import cell_name
+
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>\S+)\Z')
 _CELL_FILE = re.compile(r"<ipython-input-(\d+)-")
 _LIBRARY = re.compile(r".*(?:/site-packages|/lib/python3[^/]*)/(?P<name>.*)")
@@ -46,7 +48,7 @@ class Frame:
     @property
     def place(self) -> str:
         """``cell [3], line 4``; as `str`, of a file."""
-        return str(self) if self.cell is None else f"cell [{self.cell}], line {self.line}"
+        return str(self) if self.cell is None else f"{cell_name(self.cell)}, line {self.line}"
 
     def __str__(self) -> str:
         """``cell [3], line 4, in step``, ``torch/nn/functional.py, line 10, in relu``."""

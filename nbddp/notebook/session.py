@@ -291,9 +291,17 @@ def _blocks(run: Run, sink: Sink, labels: Labels) -> Blocks | None:
 
 def parent_id() -> str:
     """Id of the front end's request that is served; empty where there is no front end."""
+    return str(_request().get("header", {}).get("msg_id", ""))
+
+
+def is_in_history() -> bool:
+    """Whether the cell that runs is one of the notebook's, with a number."""
+    return bool(_request().get("content", {}).get("store_history", True))
+
+
+def _request() -> dict[str, Any]:
     kernel = getattr(get_ipython(), "kernel", None)
-    header = {} if kernel is None else kernel.get_parent().get("header", {})
-    return str(header.get("msg_id", ""))
+    return {} if kernel is None else dict(kernel.get_parent())
 
 
 def begin_panel() -> None:

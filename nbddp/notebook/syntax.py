@@ -4,12 +4,16 @@ Runs in: the notebook's process. torch is not needed: IPython transforms, Python
 """
 
 import ast
+import re
 import warnings
 
 from IPython.core.inputtransformer2 import TransformerManager
 from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.errors import NbddpError
+
+#: What IPython says of a cell that was typed in `nbddp console`.
+_NO_NUMBER = re.compile(r"Cell(?:\x1b\[[\d;]*m|\s)*In\[0\]")
 
 
 class CellSyntaxError(NbddpError):
@@ -53,5 +57,6 @@ def check_source(code: str) -> None:
 
 def _shown(shell: InteractiveShell, error: Exception) -> CellSyntaxError:
     shown = CellSyntaxError(f"{type(error).__name__}: {error}")
-    shown.rendered = shell.SyntaxTB.structured_traceback(type(error), error, None)
+    lines = shell.SyntaxTB.structured_traceback(type(error), error, None)
+    shown.rendered = [_NO_NUMBER.sub("Console cell", line) for line in lines]
     return shown

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from nbddp.controller.trace import RankPart, TraceRow, select, whole_from
 from nbddp.notebook.commands import DEFAULT_LAST
 from nbddp.notebook.tables import WIDTH, Cell, Column, Table, duration, escape, name_ranks, size
-from nbddp.wire.observed import Site
+from nbddp.wire.observed import Site, cell_name
 from nbddp.wire.ranks import RankSet
 
 #: A column for each rank up to this many; beyond, one for all of them.
@@ -39,7 +39,7 @@ def table(
     """
     chosen = select(found, cell=cell, ranks=ranks)
     rows = select(chosen, last=last)
-    where = ("" if cell is None else f" of cell [{cell}]") + (
+    where = ("" if cell is None else f" of {cell_name(cell)}") + (
         "" if ranks is None else f" with {ranks.describe()}"
     )
     if not rows:
@@ -321,4 +321,6 @@ def _line(row: TraceRow) -> str:
 def _short(site: Site) -> str:
     """``[4]:6``, ``model.py:31``."""
     name = f"[{site.cell}]" if site.cell else site.file.rpartition("/")[2] or "?"
+    if site.cell < 0:
+        name = "console"
     return f"{name}:{site.line}"

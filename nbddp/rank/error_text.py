@@ -8,6 +8,7 @@ import re
 import traceback
 
 from nbddp.errors import CollectiveError
+from nbddp.wire.observed import cell_name
 from nbddp.wire.parts import ErrorInfo
 
 #: Longest text of an exception, and longest traceback, in characters: jupyter_server drops what
@@ -67,12 +68,12 @@ def _handling(error: BaseException | None) -> str:
     return "" if interrupt is None else in_a_line(interrupt)
 
 
-def in_a_line(error: BaseException) -> str:
 def is_of_debugger(error: BaseException) -> bool:
     """Raised by pdb itself: it looks for a command ``do_dist``, then takes the line for Python."""
     return isinstance(error, AttributeError) and isinstance(error.obj, cmd.Cmd)
 
 
+def in_a_line(error: BaseException) -> str:
     """``ValueError: bad batch (cell [3], line 2)``."""
     first_line = safe_text(error).strip().partition("\n")[0][:_MAX_HANDLING]
     name = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
@@ -98,7 +99,7 @@ def _place(error: BaseException) -> str:
     while step is not None:
         cell = _CELL_NAME.match(step.tb_frame.f_code.co_filename)
         if cell is not None:
-            place = f" (cell [{cell[1]}], line {step.tb_lineno})"
+            place = f" ({cell_name(int(cell[1]))}, line {step.tb_lineno})"
         step = step.tb_next
     return place
 
@@ -117,7 +118,8 @@ def group_lines(error: BaseException, own_folders: tuple[str, ...]) -> list[str]
         lines = traceback.format_exception(type(error), error, found)
     except BaseException:  # noqa: BLE001 - one of the group's exceptions may not be printable
         return [f"{type(error).__name__}: {safe_text(error)}"]
-    return [_CELL_FILE.sub(r"Cell In[\1], line", line).rstrip("\n") for line in lines]
+    named = [_CELL_FILE.sub(r"Cell In[\1], line", line).rstrip("\n") for line in lines]
+    return [line.replace("Cell In[0], line", "Console cell, line") for line in named]
 
 
 def _cut(text: str, limit: int) -> str:

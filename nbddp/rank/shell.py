@@ -30,6 +30,7 @@ from nbddp.rank import capture, error_text, sources, stdio
 from nbddp.rank.callbacks import Callbacks
 from nbddp.rank.link import Link
 from nbddp.wire.messages import ClearOutput, Display, Execute, Result, RunId
+from nbddp.wire.observed import CONSOLE
 from nbddp.wire.ranks import RankSet
 
 if TYPE_CHECKING:
@@ -52,6 +53,12 @@ class CellCompiler(CachingCompiler):
     #: Gives the file name of a cell with this text; None: IPython's own.
     name_of: Callable[[str], str] | None = None
     _cell_name = ""
+
+    def format_code_name(self, name: str) -> tuple[str, str] | None:
+        """How tracebacks call it; what has no number was typed in `nbddp console`."""
+        if self._filename_map.get(name) == 0:
+            return "Console", "cell"
+        return super().format_code_name(name)
 
     def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
         """The file name under which tracebacks and debuggers know a cell."""
@@ -159,6 +166,7 @@ class RankShell(InteractiveShell):
         #: Where a bare ``%debug`` opens; empty: on all ranks.
         self.debugs: tuple[int, ...] = ()
         self.callbacks = Callbacks()
+        self._left: tuple[BaseException, BaseException] | None = None  #: see `debugger`
         #: Keeps interrupts away while a traceback is written; see `Interrupts.held`.
         self.hold_interrupts: Callable[[], AbstractContextManager[None]] = nullcontext
         #: Names that are always there, after ``%reset`` too.
@@ -166,7 +174,6 @@ class RankShell(InteractiveShell):
         config = Config()
         config.HistoryManager.enabled = False
         config.HistoryManager.hist_file = ":memory:"
-        self._left: tuple[BaseException, BaseException] | None = None  #: see `debugger`
         super().__init__(config=config, user_module=types.ModuleType("__main__"))
         self.set_hook("show_in_pager", page.as_hook(self._show_in_pager), 99)
         # sys.exit() ends the cell here, so IPython's advice about it would mislead.
@@ -205,8 +212,9 @@ class RankShell(InteractiveShell):
         compiler.name_of = name_of
 
     def cell_of(self, file: str) -> int:
-        """The execution count of the cell that a file name stands for; 0: it is no cell."""
-        return int(self.compile._filename_map.get(file, 0))
+        """The execution count of the cell that a file name stands for, or `CONSOLE`; 0: no cell."""
+        number = self.compile._filename_map.get(file)
+        return 0 if number is None else int(number) or CONSOLE
 
     def showtraceback(
         self,
@@ -220,6 +228,7 @@ class RankShell(InteractiveShell):
         is_on_main_thread = threading.current_thread() is threading.main_thread()
         with self.hold_interrupts() if is_on_main_thread else nullcontext():
             self._note_error(exc_tuple, filename, tb_offset, exception_only, running_compiled_code)
+            self._keep_error_of_user()
 
     def _note_error(self, exc_tuple: Any, *options: Any) -> None:
         error = self._get_exc_info(exc_tuple)[1]
@@ -228,7 +237,6 @@ class RankShell(InteractiveShell):
         _cut_own_frames(error)
         if isinstance(error, KeyboardInterrupt):
             # The operation that was ended for it is no news.
-            self._keep_error_of_user()
             error.__context__ = error.__cause__ = None
         if isinstance(error, BaseExceptionGroup):
             lines = error_text.group_lines(error, (_OWN_FOLDER, _IPYTHON_FOLDER))

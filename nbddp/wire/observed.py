@@ -24,6 +24,15 @@ Ending: TypeAlias = Literal["open", "done", "failed", "interrupted", "freed"]
 OperationKind: TypeAlias = Literal["collective", "send", "recv", "creation", "store"]
 
 
+#: In place of the number of a cell that has none: it was typed in `nbddp console`.
+CONSOLE = -1
+
+
+def cell_name(number: int) -> str:
+    """``cell [3]``; ``console cell`` for one without a number, which may also be written as 0."""
+    return f"cell [{number}]" if number > 0 else "console cell"
+
+
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base: immutable, unknown fields are errors."""
 
@@ -35,10 +44,10 @@ class Site(_Part, frozen=True):
     line: int = 0  #: in that file; for a cell as the reader of the notebook counts
     function: str = ""  #: ``<module>`` at the top of a cell or file
     source: str = ""  #: the text of that line, stripped
-    cell: int = 0  #: execution count of the cell; 0: not a line of a cell
+    cell: int = 0  #: execution count of the cell, or `CONSOLE`; 0: not a line of a cell
 
     def __str__(self) -> str:
-        where = f"cell [{self.cell}]" if self.cell else self.file or "?"
+        where = cell_name(self.cell) if self.cell else self.file or "?"
         inside = "" if self.function in ("", "<module>") else f", in {self.function}"
         return f"{where}, line {self.line}{inside}"
 

@@ -11,7 +11,7 @@ import pytest
 
 from nbddp.cli import console
 from nbddp.errors import NoPoolError
-from tests.support.kernel import Kernel, running_kernel
+from tests.support.kernel import Kernel, plain, running_kernel
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +54,17 @@ def test_cells_run_on_the_rank(own: Kernel, terminal: "pexpect.spawn[str]"):
     terminal.sendline("")
     terminal.expect(r"\[1\]   line 0\s+\[1\]   line 1")
     terminal.expect(r"\[1\] In: ")
-    terminal.sendline("1 / 0")
-    terminal.expect("ZeroDivisionError")
+    terminal.sendline("def fail(): 1 / 0")
+    terminal.sendline("")
+    terminal.expect(r"\[1\] In: ")
+    terminal.sendline("fail()")
+    # It has no number: the next one is that of a cell of the notebook.
+    terminal.expect("CellError")
+    assert plain(terminal.before or "").count("Console cell, line 1") == 2
+    terminal.expect(r"\[1\] In: ")
+    terminal.sendline("1 +* 1")
+    terminal.expect("SyntaxError")
+    assert "Console cell, line 1" in plain(terminal.before or ""), terminal.before
     terminal.expect(r"\[1\] In: ")
     terminal.sendline("answer = input('who? ')")
     terminal.expect(r"\[1\] who\? ")
@@ -72,7 +81,7 @@ def test_ctrl_c_ends_the_cell_and_not_the_terminal(own: Kernel, terminal: "pexpe
     terminal.sendline("")
     terminal.expect(r"\[1\]   begun")
     terminal.sendintr()
-    terminal.expect("CellInterruptedError")
+    terminal.expect("CellInterruptedError.*: console cell was interrupted")
     terminal.expect(r"\[1\] In: ")
     terminal.sendeof()
     terminal.expect(pexpect.EOF)
