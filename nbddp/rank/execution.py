@@ -50,6 +50,7 @@ class Interrupts:
         self._is_for_callback = False  #: the next SIGINT
         #: The task was cancelled by an interrupt, not by the user's code.
         self.cancelled = False
+        self.was_raised = False  #: in the cell, whose code may go on all the same
         self.install()
 
     def install(self) -> None:
@@ -60,6 +61,7 @@ class Interrupts:
         """A cell is about to run: from now on SIGINT is for it."""
         self.install()
         self.cancelled = False
+        self.was_raised = False
         self._came_early = False
         self._mode = _Mode.BEGINNING
 
@@ -115,6 +117,7 @@ class Interrupts:
             self._is_for_callback = False
             if self._mode is not _Mode.CALLBACK:
                 return
+        self.was_raised = self._mode in (_Mode.PYTHON, _Mode.TASK)
         if os.getpid() != self._pid or self._mode in (_Mode.PYTHON, _Mode.CALLBACK):
             raise KeyboardInterrupt
         task = self._task
@@ -181,6 +184,8 @@ class CellExecutor:
         self._pid = os.getpid()
         #: For whatever else runs the user's code.
         self.interrupts = Interrupts(loop)
+        if collectives is not None:
+            collectives.heed_interrupts(lambda: self.interrupts.was_raised)
         shell.hold_interrupts = self.interrupts.held
 
     async def execute(self, request: Execute) -> None:

@@ -224,7 +224,7 @@ class Freed(MessageBase, frozen=True):
     rank: Rank
     phase: Literal["arm", "fire"]
     pg_ids: tuple[str, ...]  #: groups that are armed, or were ended
-    stuck: str = ""  #: why an operation cannot be ended
+    stuck: str = ""  #: why the cell may not end: ``in Python code that goes on after an interrupt``
 
 
 class Reformed(MessageBase, frozen=True):

@@ -277,6 +277,27 @@ def test_timeout_names_the_ranks_that_are_still_inside(fresh_pool: Callable[...,
     assert run_cell(pool, "dist.barrier(); print(rank)").texts() == {0: "0\n", 1: "1\n"}
 
 
+_GOES_ON = """import time
+while rank:
+    try:
+        while True: time.sleep(0.01)
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+def test_code_that_goes_on_after_an_interrupt_is_told_with_its_line(
+    fresh_pool: Callable[..., Pool],
+):
+    pool = fresh_pool()
+    view = run_cell(pool, _GOES_ON, timeout=0.3, check=False)
+    assert isinstance(view.error, CellTimeoutError)
+    (told,) = [line for line in str(view.error).splitlines() if "still inside" in line]
+    said = "rank 1 is still inside the cell (in Python code that goes on after an interrupt, at cell ["
+    assert told.startswith(said)
+    assert "line 4); if it does not come back: %ddp restart -r 1" in told
+
+
 def test_a_cell_while_another_runs_is_refused(pool: Pool):
     running = begin_cell(pool, "import time\nprint('in')\ntime.sleep(100)")
     poll_until(lambda: running.view.text(0) == "in\n")

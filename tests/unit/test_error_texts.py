@@ -176,7 +176,7 @@ def test_a_message_of_many_lines_is_short_in_the_headline():
 def test_a_cell_that_was_given_up():
     assert text(error(ok(0), unfinished(1), interrupted=True)) == (
         "rank 0 finished\n"
-        "rank 1 is still inside the cell (in C code, or still being freed); "
+        "rank 1 is still inside the cell (in C code, or in code that goes on after an interrupt); "
         "if it does not come back: %ddp restart\n"
         "CellInterruptedError: cell [7] was interrupted"
     )
@@ -188,7 +188,7 @@ def test_a_cell_that_ended_with_its_ranks_inside():
     assert type(found) is CellError
     assert text(found) == (
         "rank 0 finished\n"
-        "rank 1 is still inside the cell (in C code, or still being freed); "
+        "rank 1 is still inside the cell (in C code, or in code that goes on after an interrupt); "
         "if it does not come back: %ddp restart\n"
         "CellError: cell [7] ended before rank 1 had finished"
     )
@@ -221,7 +221,7 @@ def test_a_timeout_goes_before_an_interrupt():
     assert type(found) is CellTimeoutError
     assert text(found) == (
         "rank 0 finished\n"
-        "ranks 1-2 are still inside the cell (in C code, or still being freed); "
+        "ranks 1-2 are still inside the cell (in C code, or in code that goes on after an interrupt); "
         "if they do not come back: %ddp restart\n"
         "CellTimeoutError: cell [7] ran longer than its --timeout"
     )
@@ -246,7 +246,7 @@ def test_the_death_of_a_rank():
         "            step 40 | loss 2.31\n"
         "  log       /logs/rank2.log\n"
         "  others    rank 1 finished\n"
-        "  others    rank 3 is still inside the cell (in C code, or still being freed); "
+        "  others    rank 3 is still inside the cell (in C code, or in code that goes on after an interrupt); "
         "if it does not come back: %ddp restart\n"
         "rank 0\n<traceback of RuntimeError: connection closed>\n\n"
         "  next      %ddp restart   (ranks 0-1,3 would lose their variables too)"

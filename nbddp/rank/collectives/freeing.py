@@ -11,6 +11,8 @@ Nothing of the user's is touched: the groups are marked as broken and are made a
 """
 
 import socket
+import sys
+import threading
 import time
 from collections.abc import Callable
 
@@ -47,6 +49,8 @@ class Freeing:
         self._store_port = store_port
         #: The errors raised on our account in this cell, to tell them from the user's own.
         self.was_fired = False
+        #: Whether an interrupt was raised in the code of the cell.
+        self.was_interrupted: Callable[[], bool] = lambda: False
 
     def begin_cell(self) -> None:
         """Nothing was freed in the cell that begins; groups that are broken stay so."""
@@ -72,6 +76,8 @@ class Freeing:
                 stuck = _end(group) or stuck
             if blocked_outside or self.is_reforming():
                 self._end_creation()
+            if not (chosen or blocked_outside) and self.was_interrupted():
+                stuck = self._goes_on()
         pg_ids = tuple(group.book.info.pg_id for group in chosen)
         return Freed(
             number=request.number,
@@ -121,6 +127,14 @@ class Freeing:
             if set(map(str, request.ranks)) & set(operation.signature.keys):
                 return True
         return False
+
+    def _goes_on(self) -> str:
+        """The main thread runs Python, which has seen the interrupt."""
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        stack = self._recorder.sites.stack(frame)
+        site = next((each for each in stack if each.cell > 0), None)
+        at = f", at cell [{site.cell}], line {site.line}" if site is not None else ""
+        return f"in Python code that goes on after an interrupt{at}"
 
     def _end_creation(self) -> None:
         """Members that died while C++ connected them: end its sockets, and the store's client."""

@@ -65,6 +65,10 @@ class Collectives:
         """Trace every group from now on; False if this version of torch cannot have it."""
         return self.creator.install()
 
+    def heed_interrupts(self, was_interrupted: Callable[[], bool]) -> None:
+        """Tell of a cell that goes on after an interrupt."""
+        self._freeing.was_interrupted = was_interrupted
+
     # --- cells ---------------------------------------------------------------------------------
 
     def begin_cell(self, request: Execute) -> None:
@@ -95,8 +99,8 @@ class Collectives:
         # What C++ raises to its caller cannot be exchanged everywhere.
         return self._freeing.was_fired and isinstance(error, RuntimeError | KeyboardInterrupt)
 
-    def reform(self, request: Reform) -> None:
-        """Make groups again. Raises what `Reforming.reform` raises."""
+    def reform(self, request: Reform) -> tuple[str, ...]:
+        """Make groups again; gives what may be half written. Raises as `Reforming.reform`."""
         self._looking.activity = "reforming"
         try:
             self._reforming.reform(request)
