@@ -318,7 +318,16 @@ def _break_unfinished() -> None:
 
     At the end of the cell, on all ranks: modules that begin anew rebuild their buckets together.
     """
-    for group in torch_private.groups_of_unfinished():
+    _break(torch_private.groups_of_unfinished())
+
+
+def break_torn() -> None:
+    """At the end of a cell: the same for what is sharded, which a forward may have left, too."""
+    _break(torch_private.groups_of_torn())
+
+
+def _break(groups: list[Any]) -> None:
+    for group in groups:
         if isinstance(group, TracedGroup):
             group.book.is_broken = True
 

@@ -52,7 +52,9 @@ class Reforming:
 
     def _form(self, request: Reform, store: Any) -> None:
         rank = self._recorder.rank
-        whole = _tell_whole({info.pg_id for info in request.groups}, store)
+        formed = {info.pg_id for info in request.groups}
+        whole = _tell_whole(formed, store)
+        units = [(unit, _tell_sharded(unit, store)) for unit in torch_private.units()]
         for info in request.groups:
             if rank in info.ranks:
                 self._reform_one(info, store, request.number)
@@ -61,7 +63,8 @@ class Reforming:
             self.joined = request.number
         # Whoever has formed a group with others knows that they have told.
         spared = [module for module, key, size in whole if not key or store.add(key, 0) == size]
-        torch_private.reset_modules(request.number, spared)
+        torn = [unit for unit, key in units if not _is_to_stay(unit, key, formed, store)]
+        torch_private.reset_modules(request.number, spared, torn)
         for info in request.groups:
             if rank in info.ranks:
                 _check(self._creator.groups[info.pg_id])
@@ -139,6 +142,28 @@ def _tell_whole(formed: set[str], store: Any) -> list[tuple[Any, str, int]]:
             store.add(key, 1)
         found.append((module, key, group.size()))
     return found
+
+
+def _tell_sharded(unit: torch_private.Unit, store: Any) -> str:
+    """Gives the key under which ranks count where it is whole, if it is whole here."""
+    store.add(f"sharded/{unit.number}", 1)
+    if unit.is_torn():
+        return ""
+    key = f"sharded/{unit.number}/{unit.place()}"
+    store.add(key, 1)
+    return key
+
+
+def _is_to_stay(unit: torch_private.Unit, key: str, formed: set[str], store: Any) -> bool:
+    """Whether all ranks agree that a step, or gradients of one, may go on with the next cell.
+
+    Where any rank has left it in the middle, the default group is among those that are formed.
+    """
+    world = torch_private.default_group()
+    if not key or not isinstance(world, TracedGroup) or world.book.info.pg_id not in formed:
+        return bool(key)
+    count = store.add(key, 0)
+    return bool(count >= unit.size() and count == store.add(f"sharded/{unit.number}", 0))
 
 
 def _check(group: TracedGroup) -> None:

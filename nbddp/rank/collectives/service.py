@@ -15,7 +15,7 @@ import torch
 from nbddp.errors import CollectiveAbortedError
 from nbddp.rank.callbacks import Callbacks
 from nbddp.rank.collectives import lingering, syncing
-from nbddp.rank.collectives.creating import Creator
+from nbddp.rank.collectives.creating import Creator, break_torn
 from nbddp.rank.collectives.freeing import Freeing
 from nbddp.rank.collectives.looking import Looking
 from nbddp.rank.collectives.recorder import Recorder
@@ -84,6 +84,7 @@ class Collectives:
     def end_cell(self) -> tuple[tuple[Mismatch, ...], tuple[GroupMark, ...], tuple[str, ...]]:
         """A cell has ended: what was seen, where its groups stand, what may be half written."""
         self._looking.activity = "idle"
+        break_torn()
         marks = self.recorder.end_cell()
         return tuple(self.recorder.mismatches), marks, tuple(self.recorder.torn)
 

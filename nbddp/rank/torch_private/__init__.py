@@ -4,6 +4,7 @@ Runs in: the rank process. Checked with torch 2.13; where a name is missing, wha
 left out and said so in the docstring.
 """
 
+from nbddp.rank.torch_private.fsdp import Unit, units
 from nbddp.rank.torch_private.groups import (
     c10d,
     default_group,
@@ -34,6 +35,7 @@ from nbddp.rank.torch_private.hooks import (
     set_async,
 )
 from nbddp.rank.torch_private.modules import (
+    groups_of_torn,
     groups_of_unfinished,
     hook_ddp,
     reset_modules,
@@ -50,12 +52,14 @@ from nbddp.rank.torch_private.sharding import Sharding, is_flat_shard, sharding_
 __all__ = [
     "BLOCKING_FUNCTIONS",
     "Sharding",
+    "Unit",
     "c10d",
     "default_group",
     "exchange_registered",
     "forget_failed_groups",
     "forget_registered",
     "group_count",
+    "groups_of_torn",
     "groups_of_unfinished",
     "hide_from_compiler",
     "hook_backward",
@@ -83,5 +87,6 @@ __all__ = [
     "set_group_count",
     "set_registered_store",
     "sharding_of",
+    "units",
     "whole_modules",
 ]

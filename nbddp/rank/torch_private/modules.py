@@ -1,4 +1,4 @@
-"""Private names of DDP, FSDP and pipelines: their state after a recovery.
+"""Private names of DDP and pipelines: their state after a recovery. See `fsdp` for what is sharded.
 
 Runs in: the rank process, main thread, between cells.
 """
@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from nbddp.rank.torch_private import fsdp
+from nbddp.rank.torch_private.groups import default_group
 
 
 @dataclass
@@ -40,8 +43,18 @@ def hook_ddp() -> None:
         _ddp_modules[self] = _Ddp(_ddp_counts[name])
 
     ddp_type.__init__ = init  # type: ignore[method-assign]
-    _older_fsdp.watch()
+    fsdp.watch()
     _schedules.watch()
+
+
+def groups_of_torn() -> list[Any]:
+    """The groups of sharded modules that a step has left in the middle, and the default group.
+
+    Not all ranks of a mesh share one of its groups, and all of them must hear of it.
+    """
+    torn = [group for unit in fsdp.torn_units() for group in unit.groups()]
+    world = default_group()
+    return torn if world is None or not torn else [world, *torn]
 
 
 def groups_of_unfinished() -> list[Any]:
@@ -70,7 +83,7 @@ def _is_unfinished(module: Any) -> bool:
     return False
 
 
-def reset_modules(number: int, spared: list[Any]) -> None:
+def reset_modules(number: int, spared: list[Any], units: list[fsdp.Unit]) -> None:
     """Bring DDP, FSDP and pipelines back to the state between two steps.
 
     An aborted backward leaves them in the middle: DDP would wait for buckets that were never
@@ -79,35 +92,28 @@ def reset_modules(number: int, spared: list[Any]) -> None:
     Args:
         number: of the re-forming.
         spared: DDP modules that are to stay as they are.
+        units: what is sharded and is not to stay as it is.
     """
     left_alone = set(map(id, spared))
     for module, known in list(_ddp_modules.items()):
         if id(module) not in left_alone:
             known.reset_by = number
             _reset(_reset_ddp, module)
-    for module in _older_fsdp.living():
-        _reset(_reset_older_fsdp, module)
+    for unit in units:
+        _reset(fsdp.Unit.reset, unit, unit.name())
     for schedule in _schedules.living():
         _reset(_reset_schedule, schedule)
-    composable = sys.modules.get("torch.distributed._composable_state")
-    fsdp = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_state")
-    if composable is None or fsdp is None:
-        return
-    for reference in list(getattr(composable, "_module_state_mapping", {}).values()):
-        state = reference() if isinstance(reference, weakref.ref) else reference
-        if isinstance(state, fsdp.FSDPState):
-            _reset(_reset_fsdp_state, state)
 
 
-def _reset(reset: Callable[[Any], None], found: Any) -> None:
+def _reset(reset: Callable[[Any], None], found: Any, name: str = "") -> None:
     """One object that cannot be mended must not keep the groups from being made again."""
     try:
         reset(found)
     except Exception as error:  # noqa: BLE001 - private parts of torch: anything may be missing
-        name = type(found).__name__
         warnings.warn(
-            f"a {name} was interrupted in the middle of a step and could not be brought back to "
-            f"the beginning of one ({type(error).__name__}: {error}); make it anew",
+            f"{name or f'a {type(found).__name__}'} was left in the middle of a step and could not "
+            f"be brought back to its beginning ({type(error).__name__}: {error}): make it anew, it "
+            "would give wrong numbers",
             stacklevel=2,
         )
 
@@ -121,50 +127,6 @@ def _reset_schedule(schedule: Any) -> None:
     losses = getattr(schedule, "_internal_losses", None)
     if losses is not None:
         losses.clear()
-
-
-def _reset_fsdp_state(state: Any) -> None:
-    common = sys.modules["torch.distributed.fsdp._fully_shard._fsdp_common"]
-    idle = common.TrainingState.IDLE
-    _set(state, "_training_state", idle)
-    context = getattr(state, "_state_ctx", None)
-    _set(context, "iter_forward_root", None)
-    _set(context, "post_backward_final_callback_queued", False)
-    groups = getattr(state, "_fsdp_param_groups", None)
-    if groups is None:
-        groups = [getattr(state, "_fsdp_param_group", None)]
-    for group in groups:
-        if group is None:
-            continue
-        for name in (
-            "_all_gather_result",
-            "_post_reduce_event",
-            "_reshard_after_forward_event",
-            "_partial_reduce_output",
-            "_all_reduce_state",
-        ):
-            _set(group, name, None)
-        _set(group, "_training_state", idle)
-        if hasattr(group, "_reset_iter_state"):
-            group._reset_iter_state()
-        group._to_sharded()
-        for parameter in group.fsdp_params:
-            _set(parameter, "unsharded_accumulated_grad", None)
-        indices = getattr(group, "_post_forward_indices", None)
-        if indices is not None:
-            indices.clear()
-        communication = group.comm_ctx
-        communication.post_forward_order.clear()
-        for name in ("all_gather_state", "reduce_scatter_state"):
-            _set(communication, name, None)
-        states = getattr(communication, "reduce_scatter_states", None)
-        if states is not None:
-            states.clear()
-
-
-def _set(target: Any, name: str, value: Any) -> None:
-    if target is not None and hasattr(target, name):
-        setattr(target, name, value)
 
 
 class _Instances:
@@ -204,39 +166,4 @@ class _Instances:
         kind.__init__ = init
 
 
-_older_fsdp = _Instances(
-    "torch.distributed.fsdp.fully_sharded_data_parallel", "FullyShardedDataParallel"
-)
 _schedules = _Instances("torch.distributed.pipelining.schedules", "_PipelineSchedule")
-
-
-def _reset_older_fsdp(state: Any) -> None:
-    """Of a module of the first FSDP: like the end of a backward, without its checks."""
-    common = sys.modules["torch.distributed.fsdp._common_utils"]
-    runtime = sys.modules["torch.distributed.fsdp._runtime_utils"]
-    state.training_state = common.TrainingState.IDLE
-    _set(state, "_post_backward_callback_queued", False)
-    order = getattr(state, "_exec_order_data", None)
-    if order is not None and getattr(state, "_is_root", False):
-        if order.is_first_iter:
-            order.handles_pre_forward_order.clear()
-        order.handles_post_forward_order.clear()
-    handle = getattr(state, "_handle", None)
-    if handle is None or not hasattr(handle.flat_param, "_local_shard"):
-        return  # nothing of its own, or never used
-    handle._training_state = common.HandleTrainingState.IDLE
-    parameter = handle.flat_param
-    for name in ("_saved_grad_shard", "_cpu_grad"):
-        _set(parameter, name, None)
-    parameter.grad = None
-    # Also where the shard is in use: memory for the whole may be there, without its contents.
-    runtime._reshard(state, handle, handle.uses_sharded_strategy)
-    if hasattr(parameter, "_post_backward_hook_state"):
-        parameter._post_backward_hook_state[-1].remove()
-        del parameter._post_backward_hook_state
-    if hasattr(parameter, "_saved_grad_shard"):
-        del parameter._saved_grad_shard
-    _set(parameter, "_post_backward_called", False)
-    for name in ("_ran_pre_backward_hook", "_needs_pre_backward_unshard", "_prefetched"):
-        _set(handle, name, False)
-    _set(handle, "_post_forward_index", None)

@@ -1,0 +1,170 @@
+"""A step of a sharded model that was left anywhere leaves nothing behind."""
+
+import pytest
+
+from nbddp.controller.pool import Pool
+from tests.support.polling import poll_until
+from tests.support.torn import KINDS, PRELUDE
+from tests.support.views import begin_cell, run_cell
+
+_LIMIT_S = 60.0
+_EQUAL = {0: "equal\n", 1: "equal\n"}
+#: Shares of the lines of FSDP in a step, after which it is left.
+_PLACES = (0.01, 0.2, 0.45, 0.6, 0.8, 0.97)
+#: Hooks are where FSDP does its work: around each of them is a place of its own.
+_HOOKS = """
+def leave_at(model, place, index, who=None):
+    module = dict(model.named_modules())[index]
+    def raises(*_):
+        if who is None or rank == who:
+            raise Left(place)
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x): return x.clone()
+        @staticmethod
+        def backward(ctx, gradient): raises()
+    handle = {
+        "before forward": lambda: module.register_forward_pre_hook(raises),
+        "after forward": lambda: module.register_forward_hook(raises),
+        "before backward": lambda: module.register_full_backward_pre_hook(raises),
+        "after backward": lambda: module.register_full_backward_hook(raises),
+        "in backward": lambda: module.register_forward_hook(
+            lambda module, args, output: Fails.apply(output)),
+    }[place]()
+    try:
+        model.zero_grad()
+        step(model)
+    finally:
+        handle.remove()
+"""
+_HOOK_PLACES = (
+    "before forward", "after forward", "before backward", "in backward", "after backward",
+)  # fmt: skip
+
+
+def begin(pool: Pool, kind: str) -> None:
+    run_cell(pool, PRELUDE + _HOOKS + KINDS[kind], timeout=_LIMIT_S)
+    run_cell(pool, "expected = result(make())\nstate = make()", timeout=_LIMIT_S)
+
+
+def check(pool: Pool) -> None:
+    assert run_cell(pool, "check(state)", timeout=_LIMIT_S).texts() == _EQUAL
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_may_be_left_at_any_line(pool: Pool, kind: str):
+    begin(pool, kind)
+    run_cell(pool, "with Lines() as lines: step(make())", timeout=_LIMIT_S)
+    lines = min(pool.pull("lines.counted"))
+    for share in _PLACES:
+        code = f"leave(state, {int(share * lines)})"
+        view = run_cell(pool, code, check=False, timeout=_LIMIT_S)
+        assert "Left: " in str(view.error), share
+        assert run_cell(pool, "check(state)", timeout=_LIMIT_S).texts() == _EQUAL, share
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", ["fsdp2", "fsdp1, nested"])
+@pytest.mark.parametrize("place", _HOOK_PLACES)
+def test_a_step_may_be_left_at_any_hook(pool: Pool, kind: str, place: str):
+    begin(pool, kind)
+    blocks = [name for name in ("0", "1", "2", "") if not ("fsdp1" in kind and name)]
+    for index in [*blocks, "_fsdp_wrapped_module.1"][: 4 if kind == "fsdp2" else 2]:
+        code = f"leave_at(state, {place!r}, {index!r})"
+        view = run_cell(pool, code, check=False, timeout=_LIMIT_S)
+        assert f"Left: {place}" in str(view.error), index
+        assert run_cell(pool, "check(state)", timeout=_LIMIT_S).texts() == _EQUAL, index
+
+
+@pytest.mark.parametrize("kind", ["fsdp2", "fsdp2, accumulation", "fsdp1, nested"])
+@pytest.mark.parametrize("place", ["before forward", "in backward"])
+def test_one_rank_may_leave(pool: Pool, kind: str, place: str):
+    begin(pool, kind)
+    index = "_fsdp_wrapped_module.1" if "fsdp1" in kind else "1"
+    code = f"leave_at(state, {place!r}, {index!r}, who=1)"
+    view = run_cell(pool, code, check=False, timeout=_LIMIT_S)
+    assert view.error is not None
+    assert view.error.by_rank[1][0] == "Left"
+    check(pool)
+
+
+@pytest.mark.parametrize("kind", ["fsdp2", "fsdp1, nested"])
+def test_a_step_may_be_left_by_an_error_that_the_cell_has_caught(pool: Pool, kind: str):
+    begin(pool, kind)
+    for place in ("before forward", "in backward"):
+        index = "_fsdp_wrapped_module.1" if "fsdp1" in kind else "1"
+        code = f"try: leave_at(state, {place!r}, {index!r})\nexcept Left: print('caught')"
+        assert run_cell(pool, code, timeout=_LIMIT_S).texts() == {0: "caught\n", 1: "caught\n"}
+        check(pool)
+
+
+@pytest.mark.parametrize("kind", ["fsdp2", "fsdp2, plain root", "fsdp1"])
+def test_a_step_may_be_stopped(pool: Pool, kind: str):
+    begin(pool, kind)
+    code = """
+def sleeps(gradient):
+    print("sleeps", flush=True)
+    import time; time.sleep(600)
+x = batch(1).requires_grad_()
+handle = x.register_hook(sleeps)
+state(x).sum().backward()
+"""
+    cell = begin_cell(pool, code)
+    poll_until(lambda: cell.view.texts() == {0: "sleeps\n", 1: "sleeps\n"}, _LIMIT_S)
+    pool.interrupt()
+    cell.join(_LIMIT_S)
+    check(pool)
+
+
+@pytest.mark.parametrize("kind", ["fsdp2", "fsdp2, not resharded", "fsdp1, nested"])
+def test_a_step_in_two_cells_goes_on_after_the_step_of_another_model(pool: Pool, kind: str):
+    begin(pool, kind)
+    run_cell(pool, "state.zero_grad()\nloss = state(batch(1)).square().mean()")
+    run_cell(pool, "other = make()")
+    index = "_fsdp_wrapped_module.1" if "fsdp1" in kind else "1"
+    view = run_cell(pool, f"leave_at(other, 'in backward', {index!r})", check=False)
+    assert "Left: in backward" in str(view.error)
+    run_cell(
+        pool, "loss.backward()\nstep = lambda model: loss.item()\nstate.zero_grad = lambda: None"
+    )
+    check(pool)
+
+
+def test_gradients_of_microbatches_wait_for_theirs_while_another_model_is_left(pool: Pool):
+    begin(pool, "fsdp2, accumulation")
+    run_cell(pool, "state.set_requires_gradient_sync(False)\nonce(state, 2)", timeout=_LIMIT_S)
+    run_cell(pool, "other = two()")
+    view = run_cell(pool, "leave_at(other, 'in backward', '1')", check=False, timeout=_LIMIT_S)
+    assert "Left: in backward" in str(view.error)
+    run_cell(pool, "state.set_requires_gradient_sync(True)\nstep = once", timeout=_LIMIT_S)
+    check(pool)
+
+
+_LISTEN = """
+said, shows = [], warnings.showwarning
+warnings.simplefilter("always")
+warnings.showwarning = lambda message, *rest, **others: said.append(str(message))
+"""
+_TELL = "warnings.showwarning = shows\nwarnings.simplefilter('ignore')\nprint(*said)"
+
+
+def test_a_model_that_has_never_run_is_left_alone(pool: Pool):
+    run_cell(pool, f"{PRELUDE}{_LISTEN}state = fully_shard(nn.Linear(4, 4))", timeout=_LIMIT_S)
+    view = run_cell(pool, "if rank == 0: dist.barrier()", check=False, timeout=_LIMIT_S)
+    assert view.error is not None
+    assert run_cell(pool, _TELL, timeout=_LIMIT_S).texts() == {0: "\n", 1: "\n"}
+    run_cell(pool, "state(torch.ones(2, 4)).sum().backward()", timeout=_LIMIT_S)
+
+
+def test_what_cannot_be_mended_is_named(pool: Pool):
+    begin(pool, "fsdp2")
+    spoil = "from nbddp.rank.torch_private import fsdp2\nresets = fsdp2._reset_parameter\n"
+    run_cell(pool, f"{_LISTEN}{spoil}fsdp2._reset_parameter = lambda parameter: None")
+    run_cell(pool, "leave_at(state, 'in backward', '1')", check=False, timeout=_LIMIT_S)
+    view = run_cell(pool, f"fsdp2._reset_parameter = resets\n{_TELL}\nstate = None")
+    assert view.text() == (
+        "the sharded model FSDPSequential was left in the middle of a step and could not be "
+        "brought back to its beginning (RuntimeError: 3.weight is still gathered): make it "
+        "anew, it would give wrong numbers\n"
+    )
