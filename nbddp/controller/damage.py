@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from nbddp.controller.freeing import Freeing
 from nbddp.controller.report import Report
 from nbddp.controller.states import RunOutcome
-from nbddp.wire.ranks import Rank
+from nbddp.wire.messages import Reformed
+from nbddp.wire.ranks import Rank, RankSet
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,24 @@ def damage_of(outcome: RunOutcome, freeing: Freeing) -> Damage:
         len(set(found)) > len({sequence for sequence, _ in found}) for found in places.values()
     )
     return Damage(frozenset(broken), is_unsure=freeing.is_unsure, is_silent=is_silent)
+
+
+def torn_of(outcome: RunOutcome) -> dict[str, RankSet]:
+    """Operations whose tensors may hold partial results, and on which ranks."""
+    found: dict[str, list[Rank]] = {}
+    for rank, result in outcome.results.items():
+        for name in result.torn:
+            found.setdefault(name, []).append(rank)
+    return {name: RankSet.of(ranks) for name, ranks in found.items()}
+
+
+def with_torn(outcome: RunOutcome, answer: Reformed) -> RunOutcome:
+    """``outcome`` with what a rank has given up that nobody had waited for."""
+    result = outcome.results.get(answer.rank)
+    if result is None or not answer.torn:
+        return outcome
+    torn = tuple(dict.fromkeys((*result.torn, *answer.torn)))
+    return replace(outcome, results={**outcome.results, answer.rank: replace(result, torn=torn)})
 
 
 def with_recovery(

@@ -7,7 +7,8 @@ Order of the answer: what happened, to which ranks, during which cell, the evide
 
 from collections.abc import Mapping
 
-from nbddp.controller import verdicts
+from nbddp.controller import tracebacks, verdicts
+from nbddp.controller.damage import torn_of
 from nbddp.controller.ends import crash_site_lines, describe_exit, one_line, site_of
 from nbddp.controller.states import NO_RANKS, RankResult, RunOutcome
 from nbddp.controller.wording import came_by
@@ -22,10 +23,8 @@ from nbddp.errors import (
 from nbddp.wire.parts import ErrorInfo
 from nbddp.wire.ranks import RankSet
 
-#: Tracebacks shown in full; the others get a line each.
-MAX_FULL = 4
 _LAST_LINES = 6
-_RED, _BOLD, _OFF = "\x1b[31m", "\x1b[1m", "\x1b[0m"
+_RED, _OFF = "\x1b[31m", "\x1b[0m"
 
 
 def error_of(  # noqa: PLR0911 - one for each kind of error
@@ -41,7 +40,7 @@ def error_of(  # noqa: PLR0911 - one for each kind of error
         return None
     by_rank = {rank: _name_and_text(outcome.results[rank]) for rank in failed}
     exited = outcome.ranks("exited")
-    body = _tracebacks(outcome)
+    body = tracebacks.told(_raised(outcome))
     if exited:
         head = _exits(outcome, exited, cell_name, log_path_by_rank)
         return RankExitedError(_join(head, body, _after_exits(outcome)), by_rank)
@@ -75,7 +74,7 @@ def error_of(  # noqa: PLR0911 - one for each kind of error
         return CellInterruptedError(_join(others, head), by_rank, brief=brief)
     if first is None:
         inside = outcome.ranks("unfinished")
-        how = f"ended before {inside.describe()} had finished" if inside else "was ended by nbddp"
+        how = f"ended before {inside.describe()} had finished" if inside else _why_freed(outcome)
         tail = [f"{_headline('CellError')}: {cell_name} {how}", *_broken(outcome)]
         return CellError(_join(states, tail), by_rank)
     same, what = _ranks_with(outcome, first), one_line(first)
@@ -84,6 +83,13 @@ def error_of(  # noqa: PLR0911 - one for each kind of error
         same, what = alike, first.ename
     tail = [f"{_headline('CellError')}: {same.describe()} raised {what}"]
     return CellError(_join(body, states, [*tail, *_hints(first), *_broken(outcome)]), by_rank)
+
+
+def _why_freed(outcome: RunOutcome) -> str:
+    """What ranks were told when they were freed, and no report says more."""
+    told = (r.error.evalue.strip() for r in outcome.results.values() if r.error is not None)
+    why = next(filter(None, told), "").partition("\n")[0]
+    return f"was ended by nbddp{why and ': '}{why}"
 
 
 def _verdict(outcome: RunOutcome) -> tuple[type[CellError], list[str]] | None:
@@ -109,7 +115,7 @@ def _handling(outcome: RunOutcome) -> list[str]:
             ranks_by_text.setdefault(result.error.handling, []).append(rank)
     return [
         f"  before    {came_by(RankSet.of(ranks), text)}, and was here while handling it"
-        for text, ranks in list(ranks_by_text.items())[:MAX_FULL]
+        for text, ranks in list(ranks_by_text.items())[: tracebacks.MAX_FULL]
     ]
 
 
@@ -136,20 +142,18 @@ def _ended_by_user(outcome: RunOutcome, cell_name: str) -> tuple[type[CellError]
 def _kept(outcome: RunOutcome) -> list[str]:
     if outcome.mend_failure or outcome.ranks("unfinished"):
         return _broken(outcome)
-    lines = ["  kept      every variable is kept; the process groups are ready again"]
-    return [*lines, *_torn(outcome, "except")]
+    groups, dead = "the process groups are ready again", outcome.dead
+    if dead:
+        groups = f"groups with {dead.describe()}, which exited, need %ddp restart -r {dead}"
+    return [f"  kept      every variable is kept; {groups}", *_torn(outcome, "except")]
 
 
 def _torn(outcome: RunOutcome, word: str) -> list[str]:
     """What is not as it was before."""
-    torn: dict[str, list[int]] = {}
-    for rank, result in outcome.results.items():
-        for name in result.torn:
-            torn.setdefault(name, []).append(rank)
     return [
-        f"  {word:<9} the tensors of {name} on {RankSet.of(ranks).describe()}: too large to be "
+        f"  {word:<9} the tensors of {name} on {ranks.describe()}: too large to be "
         "put back, they may hold partial results"
-        for name, ranks in torn.items()
+        for name, ranks in torn_of(outcome).items()
     ]
 
 
@@ -212,7 +216,7 @@ def _exits(
     verb = "exited while it ran" if len(ranks) == 1 else "exited while they ran"
     lines = [f"{_headline('RankExitedError')}: {ranks.describe()} {verb} {cell_name}"]
     told: set[str] = set()
-    for rank in list(ranks)[:MAX_FULL]:
+    for rank in list(ranks)[: tracebacks.MAX_FULL]:
         result = outcome.results[rank]
         exited = result.exited
         assert exited is not None  # noqa: S101 - it is in the state "exited"
@@ -230,8 +234,8 @@ def _exits(
         ]
         if rank in log_path_by_rank:
             lines.append(f"  log       {log_path_by_rank[rank]}")
-    if len(ranks) > MAX_FULL:
-        lines.append(f"  and {RankSet.of(list(ranks)[MAX_FULL:]).describe()}")
+    if len(ranks) > tracebacks.MAX_FULL:
+        lines.append(f"  and {RankSet.of(list(ranks)[tracebacks.MAX_FULL :]).describe()}")
     others = [*_states(outcome), *verdicts.consequence_lines(outcome)]
     return [*lines, *(f"  others    {line}" for line in others)]
 
@@ -239,6 +243,8 @@ def _exits(
 def _after_exits(outcome: RunOutcome) -> list[str]:
     """What has become of the pool, and what to do."""
     kept = outcome.ranks("ok", "error", "unfinished")
+    their = "its" if len(kept) == 1 else "their"
+    keep_theirs = f"{'keeps' if len(kept) == 1 else 'keep'} {their} variables"
     fresh = outcome.fresh
     lines = []
     if fresh:
@@ -261,8 +267,8 @@ def _after_exits(outcome: RunOutcome) -> list[str]:
         lines.append(f"  pool      it could not be made whole: {outcome.mend_failure}")
     elif not outcome.is_plain and kept:
         gone = outcome.ranks("exited")
-        return [f"  next      %ddp restart -r {gone}   ({kept.describe()} keep their variables)"]
-    loses = f"   ({kept.describe()} would lose their variables too)" if kept else ""
+        return [f"  next      %ddp restart -r {gone}   ({kept.describe()} {keep_theirs})"]
+    loses = f"   ({kept.describe()} would lose {their} variables too)" if kept else ""
     return [*lines, f"  next      %ddp restart{loses}"]
 
 
@@ -286,21 +292,6 @@ def _states(outcome: RunOutcome) -> list[str]:
             f"{stuck.describe()} {are} still inside the cell ({why}); "
             f"if {they_do} not come back: {command}"
         )
-    return lines
-
-
-def _tracebacks(outcome: RunOutcome) -> list[str]:
-    """Equal tracebacks once, the first failure first, four in full."""
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for rank, error in _raised(outcome):
-        groups.setdefault((error.ename, error.evalue, *error.traceback), []).append(rank)
-    lines: list[str] = []
-    for number, (key, ranks) in enumerate(groups.items()):
-        name = RankSet.of(ranks).describe()
-        if number < MAX_FULL:
-            lines += [f"{_BOLD}{name}{_OFF}", *key[2:], ""]
-        else:
-            lines.append(f"{name}: {key[0]}: {key[1]}")
     return lines
 
 
@@ -332,7 +323,8 @@ def _ranks_with(outcome: RunOutcome, error: ErrorInfo) -> RankSet:
         rank
         for rank, result in outcome.results.items()
         if result.error is not None
-        and (result.error.ename, result.error.evalue) == (error.ename, error.evalue)
+        and result.error.ename == error.ename
+        and tracebacks.steady(result.error.evalue) == tracebacks.steady(error.evalue)
     )
 
 

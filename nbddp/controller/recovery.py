@@ -12,9 +12,11 @@ A pool with ``plain`` groups has none of this: what `PoolMachine` says is what h
 
 from dataclasses import replace
 
+import msgspec
+
 from nbddp.controller.asking import Questions
 from nbddp.controller.case import Case
-from nbddp.controller.damage import damage_of, with_recovery
+from nbddp.controller.damage import damage_of, with_recovery, with_torn
 from nbddp.controller.ends import describe_exit
 from nbddp.controller.lifecycle import PoolMachine
 from nbddp.controller.looking import Diagnose, Eyes, Views
@@ -147,6 +149,8 @@ class RecoveryMachine:
             case Looked() | Peeked() | Freed():
                 actions += self._questions.answer(stimulus, now)
             case Reformed():
+                if self._held is not None:
+                    self._held = with_torn(self._held, stimulus)
                 actions += self._mending.reformed(stimulus, now)
                 actions += self._questions.answer(stimulus, now)
             case DiagnoseRequested():
@@ -166,6 +170,10 @@ class RecoveryMachine:
         elif isinstance(stimulus, StopRequested):
             self._is_ending = True
             actions += self._forget("%ddp stop")
+        elif isinstance(stimulus, RunRequested):
+            dead = self.pool.in_state(RankState.EXITED).ranks
+            execute = msgspec.structs.replace(stimulus.execute, dead=dead)
+            stimulus = replace(stimulus, execute=execute)
         elif isinstance(stimulus, AbandonRequested) and self._is_held(stimulus.run_id):
             return self._release()
         actions += self._pass(self.pool.handle(stimulus, now), now)
@@ -280,7 +288,7 @@ class RecoveryMachine:
         # All ranks have seen a mismatch at once, and left before anybody was looked at.
         is_untold = outcome.report is None and bool(raised_mismatches(outcome))
         if not (is_broken or is_untold or damage.is_silent):
-            return [*told, EndRun(outcome)]
+            return [*told, self._end(outcome)]
         self._held = outcome
         if is_broken:
             self._is_due = True
@@ -363,7 +371,10 @@ class RecoveryMachine:
     def _release(self) -> list[Action]:
         """The cell has ended for its user."""
         outcome, self._held = self._held, None
-        return [] if outcome is None else [EndRun(outcome)]
+        return [] if outcome is None else [self._end(outcome)]
+
+    def _end(self, outcome: RunOutcome) -> EndRun:
+        return EndRun(replace(outcome, dead=self.pool.in_state(RankState.EXITED)))
 
     def _forget(self, ended_by: str) -> list[Action]:
         """All ranks end: nothing is left to be mended."""

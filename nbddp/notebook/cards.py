@@ -16,6 +16,7 @@ from nbddp.controller.history import RankView
 from nbddp.controller.report import Finding, Kind, PerRank, Report
 from nbddp.controller.trace import rows_seen
 from nbddp.controller.wording import in_plural
+from nbddp.notebook import fates
 from nbddp.notebook.stacks import stacks
 from nbddp.notebook.tables import (
     FAINT_LINE,
@@ -38,8 +39,6 @@ _MAX_LINES = 6
 _MAX_EVERYONE = 40
 _MAX_SOURCE = 120
 _MAX_TITLE = 300
-#: Operations with a shorter time-out are left to it; see ``Settings.own_timeout_s``.
-_OWN_TIMEOUT_MS = 60_000
 #: What a rank does is told of one rank; here of several.
 _RANKS = re.compile(r"\branks? \d[\d,]*-[\d,-]*\d")
 #: How a title begins, where the finding is proven.
@@ -77,6 +76,7 @@ def card(
     acted: bool = False,
     views: Mapping[int, RankView] | None = None,
     means: str = "The stop button",
+    torn: Mapping[str, RankSet] | None = None,
 ) -> dict[str, str]:
     """A report as a MIME bundle.
 
@@ -85,13 +85,14 @@ def card(
         acted: the stuck ranks are being freed; False: it is shown only.
         views: what was seen of the ranks, for the details.
         means: what interrupts the cell.
+        torn: operations whose tensors may hold partial results, once that is known.
     """
     if acted and report.proven and all(each.kind == "left-debugger" for each in report.proven):
         return _as_wanted(report.proven)
     told = [_Told(finding) for finding in report.findings[:_MAX_FINDINGS]]
     others = [_title(finding) for finding in report.findings[_MAX_FINDINGS:]]
     told = told or [_Told(_nothing(report))]
-    sections = _sections(told, others, _fate(report, acted, means))
+    sections = _sections(told, others, fates.fate(report, acted, means, torn or {}))
     return {
         "text/plain": _text(sections),
         "text/html": _html(sections, _details(report, told, views or {})),
@@ -254,32 +255,6 @@ def _lines(ranks: Mapping[int, PerRank], culprits: RankSet, limit: int = _MAX_LI
             )
         )
     return sorted(found, key=lambda each: (not each.is_culprit, each.ranks))
-
-
-def _fate(report: Report, acted: bool, means: str) -> str:
-    """What happens to the ranks that wait."""
-    waiting = report.stuck or RankSet.of(r for each in report.findings for r in each.waiting)
-    if not waiting:
-        return ""
-    is_one = len(waiting) == 1
-    who, their_place = name_ranks(waiting), "its line" if is_one else "their lines"
-    if acted:
-        # The process of a dead rank is gone: whether the next cell runs depends on more.
-        then = ", and the next cell runs" * all(f.kind != "dead-rank" for f in report.findings)
-        return (
-            f"{who} {'is' if is_one else 'are'} freed: an exception is raised in {their_place}. "
-            f"{'It keeps' if is_one else 'They keep'} every variable{then}."
-        )
-    stop = f"{means} frees {who}, which {'keeps' if is_one else 'keep'} every variable."
-    if not report.verdict:
-        return f"nothing is interrupted, the cell may still go on. {stop}"
-    limit_ms, left_ms = report.earliest_timeout_ms, report.earliest_timeout_left_ms
-    if limit_ms is not None and left_ms is not None and limit_ms <= _OWN_TIMEOUT_MS:
-        return (
-            f"the operation ends by its own time-out of {duration(limit_ms * 1e6)}, in "
-            f"{duration(max(0, left_ms) * 1e6)}. {stop}"
-        )
-    return f"nothing is interrupted. {stop}"
 
 
 # --- text ----------------------------------------------------------------------------------------

@@ -41,7 +41,9 @@ class Bundle(Item):
     __slots__ = ("rich",)
 
     def __init__(self, rich: Rich, arrived: float) -> None:
-        key = None if rich.display_id else (rich.kind, freeze(rich.data), freeze(rich.metadata))
+        key: object = (rich.kind, freeze(rich.data), freeze(rich.metadata))
+        if rich.display_id:  # its own, which is updated; it waits to be shown in the order of ranks
+            key = ("updated", rich.display_id, id(self))
         super().__init__(key, arrived, memory_bytes=2 * rich_bytes(rich))
         self.rich = rich
 

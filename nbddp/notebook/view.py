@@ -13,6 +13,7 @@ from dataclasses import replace
 import msgspec
 from IPython.core.error import StdinNotImplementedError
 
+from nbddp.controller.damage import torn_of
 from nbddp.controller.runs import CellEvent, Run
 from nbddp.controller.states import Judged, Noticed, RunOutcome
 from nbddp.notebook import by_rank, cards
@@ -100,7 +101,7 @@ class View:
         self._began = time.monotonic()
         self._done: set[int] = set()
         self._failed: dict[int, str] = {}  # by what, by rank
-        self._card_ids: set[str] = set()
+        self._judged: dict[str, Judged] = {}  # by the id of the card
         self._notice = ""  # who waits for whom, in a line
         self._live: list[str] = []
         self._live_at = self._began - _LIVE_INTERVAL_S
@@ -141,10 +142,9 @@ class View:
                 self._emit(self._gatherer.tick(now + self._settings.output_fold_s))
                 # What was shown first and is acted upon later is one card.
                 card_id = f"nbddp-card-{event.run_id}-{event.report.fingerprint}"
-                means = "The stop button" if self._can_ask else "`%ddp interrupt`"
-                card = cards.card(event.report, acted=event.acted, views=event.views, means=means)
-                self._sink.display(card, {}, card_id, card_id in self._card_ids)
-                self._card_ids.add(card_id)
+                is_known = card_id in self._judged
+                self._judged[card_id] = event
+                self._sink.display(self._card(event), {}, card_id, is_known)
             case RunStarted() | InputRequest():
                 pass  # asked by `ask`
 
@@ -190,7 +190,17 @@ class View:
         self._sink.live([])
         if self._widgets is not None:
             self._widgets.end()
+        if torn := torn_of(outcome):  # known only now that the ranks are free
+            for card_id, judged in self._judged.items():
+                if judged.acted:
+                    self._sink.display(self._card(judged, torn), {}, card_id, True)
         self._offer_by_rank()
+
+    def _card(self, judged: Judged, torn: Mapping[str, RankSet] | None = None) -> dict[str, str]:
+        means = "The stop button" if self._can_ask else "`%ddp interrupt`"
+        return cards.card(
+            judged.report, acted=judged.acted, views=judged.views, means=means, torn=torn
+        )
 
     def _offer_by_rank(self) -> None:
         """Below a long cell, one click away."""

@@ -215,9 +215,12 @@ class RankServer:
             case ReleaseSegment():
                 self._variables.release(request)
             case Reform():
+                torn: tuple[str, ...] = ()
                 if self._collectives is not None:
                     self._collectives.reform(request)
-                self.link.send(Reformed(number=request.number, rank=self._launch.rank))
+                    torn = tuple(self._collectives.recorder.torn)
+                rank = self._launch.rank
+                self.link.send(Reformed(number=request.number, rank=rank, torn=torn))
             case _:
                 assert_never(request)
 

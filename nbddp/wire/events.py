@@ -233,6 +233,7 @@ class Reformed(MessageBase, frozen=True):
     number: int
     rank: Rank
     error: ErrorInfo | None = None
+    torn: tuple[str, ...] = ()  #: as of `RunFinished`, which it follows
 
 
 class Completed(MessageBase, frozen=True):

@@ -43,6 +43,26 @@ def test_an_error_of_one_rank_names_it_and_the_others(kernel: Kernel):
     assert "rank 0 finished" in cell.error
 
 
+def test_a_card_says_what_may_hold_partial_results(kernel: Kernel):
+    """Also for a reader who looks at the card only."""
+    kernel.ok("%%ddp\nlarge = torch.full((300_000,), float(rank))")
+    cell = kernel.run(
+        "%%ddp\nif rank == 1:\n"
+        "    dist.broadcast(large, 0)\n"
+        "    raise ValueError('bad')\n"
+        "dist.broadcast(large, 0)\n"
+        "dist.all_reduce(large)"
+    )
+    card, error = (message.text for message in cell.page)
+    assert "rank 1 raised ValueError: bad; rank 0 waits for it" in card
+    told = "but the tensors of all_reduce"
+    assert f"It keeps every variable, {told}" in " ".join(card.split())
+    assert "partial   the tensors of all_reduce" in error
+    assert "on rank 0: too large to be put back" in error
+    cell = kernel.run("%%ddp\nif rank == 0: dist.barrier()\nelse: raise ValueError('bad')")
+    assert "It keeps every variable, and the next cell runs" in " ".join(cell.page[0].text.split())
+
+
 def test_what_was_printed_before_an_error_is_shown_before_it(kernel: Kernel):
     cell = kernel.run("%%ddp\nprint('so far so good')\n1 / 0")
     assert [m.kind for m in cell.page] == ["stream", "error"]

@@ -66,6 +66,15 @@ def test_what_is_too_large_is_told(four: Pool):
     assert "except" not in str(run_cell(four, "if rank: dist.barrier()", check=False).error)
 
 
+def test_what_is_too_large_is_told_of_a_handle_that_nobody_waits_for(four: Pool):
+    run_cell(four, "x = torch.ones(3_000_000)")
+    code = "if rank != 1: work = dist.all_reduce(x, async_op=True)\nelse: raise ValueError('bad')"
+    text = str(run_cell(four, code, check=False).error)
+    assert "partial   the tensors of all_reduce #1 on ranks 0,2-3: too large to be put back" in text
+    code = "work = dist.all_reduce(x, async_op=True); work.wait()\nassert rank != 1"
+    assert "partial" not in str(run_cell(four, code, check=False).error)
+
+
 def test_neither_autograd_nor_a_profiler_sees_the_copies(four: Pool):
     run_cell(
         four,

@@ -172,6 +172,15 @@ def test_what_several_ranks_do_is_told_in_the_plural():
     assert "> ranks 0-1 run, now in sleep()" in text(verdict(finding([0, 1], [2], runs)))
 
 
+def test_what_may_hold_partial_results_is_no_part_of_what_is_kept():
+    torn = {"all_reduce #17": RankSet.of([0, 1, 3]), "broadcast #2": RankSet.of([1])}
+    found = " ".join(card(verdict(missing()), acted=True, torn=torn)["text/plain"].split())
+    assert (
+        "They keep every variable, but the tensors of all_reduce #17 on ranks 0-1,3 and broadcast "
+        "#2 on rank 1 may hold partial results, and the next cell runs." in found
+    )
+
+
 def test_the_dead_keep_nothing():
     found = text(verdict(missing(kind="dead-rank")), acted=True)
     assert "ranks 0-1,3 are freed" in found

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from nbddp.controller.ends import describe_exit, idle_exit_text, site_of
-from nbddp.controller.failures import MAX_FULL, error_of, replaced
+from nbddp.controller.failures import error_of, replaced
 from nbddp.controller.report import Finding, Kind, PerRank, Report
 from nbddp.controller.states import RankResult, RunOutcome
+from nbddp.controller.tracebacks import MAX_FULL
 from nbddp.errors import (
     CellError,
     CellInterruptedError,
@@ -156,15 +157,51 @@ def test_errors_of_one_line_are_told_together_though_each_has_its_text():
     assert text(found).endswith("CellError: ranks 0,2 raised ValueError")
 
 
+def at_line(rank: int, line: int, evalue: str = "bad") -> RankResult:
+    traceback = [f"Cell In[7], line {line}\n----> {line} check(rank)", f"ValueError: {evalue}"]
+    info = ErrorInfo(ename="ValueError", evalue=evalue, traceback=traceback)
+    return RankResult(rank, "error", error=info, failed_at_ns=rank)
+
+
 def test_at_most_four_tracebacks_in_full():
-    found = text(error(*(raised(rank, evalue=f"of {rank}", at_ns=rank) for rank in range(7))))
-    assert found.count("<traceback") == MAX_FULL == 4
+    found = text(error(*(at_line(rank, rank + 1, f"of {rank}") for rank in range(7))))
+    assert found.count("----> ") == MAX_FULL == 4
     assert found.endswith(
         "rank 4: ValueError: of 4\n"
         "rank 5: ValueError: of 5\n"
         "rank 6: ValueError: of 6\n"
         "CellError: rank 0 raised ValueError: of 0"
     )
+
+
+def test_of_one_place_there_is_one_traceback_and_a_line_for_each_message():
+    results = [
+        replace(at_line(rank, 2, f"bad {rank // 2}"), failed_at_ns=-rank) for rank in (2, 5, 4, 7)
+    ]
+    assert text(error(*results)) == (
+        "rank 2\nCell In[7], line 2\n----> 2 check(rank)\nValueError: bad 1\n\n"
+        "ranks 4-5,7 at the same place\n"
+        "  ranks 4-5 ValueError: bad 2\n"
+        "  rank 7    ValueError: bad 3\n\n"
+        "CellError: ranks 2,4-5,7 raised ValueError"
+    )
+    many = text(error(*(at_line(rank, 2, f"bad {rank}") for rank in range(64))))
+    assert many.count("----> ") == 1
+    assert "\n  rank 16   ValueError: bad 16\n  ranks 17-63 with other messages\n" in many
+    # The message stands at the end; numbers of lines are none.
+    assert text(error(at_line(0, 2, "2"), at_line(1, 3, "3"))).count("----> ") == 2
+
+
+def test_addresses_make_no_other_error():
+    """Equal objects may lie anywhere, and at the same place by chance."""
+    results = [
+        at_line(rank, 2, f"no pickle of <function f at 0x7f00{place}>")
+        for rank, place in enumerate(("aa10", "aa10", "bb30", "aa10"))
+    ]
+    found = text(error(*results))
+    assert found.startswith("ranks 0-3\nCell In[7], line 2")
+    assert found.count("no pickle") == 2
+    assert found.endswith("ranks 0-3 raised ValueError: no pickle of <function f at 0x7f00aa10>")
 
 
 def test_a_message_of_many_lines_is_short_in_the_headline():

@@ -264,8 +264,10 @@ def test_what_was_printed_before_a_display_is_shown_before_it():
 
 def test_displays_with_an_id_do_not_fold_and_have_an_id_of_their_own():
     gatherer = make(2)
-    shows = gatherer.add(display(0, {"text/plain": "x"}, "bar"), 0.0)
-    shows += gatherer.add(display(1, {"text/plain": "x"}, "bar"), 0.0)
+    shows = gatherer.add(display(1, {"text/plain": "x"}, "bar"), 0.0)
+    shows += gatherer.add(display(0, {"text/plain": "x"}, "bar"), FOLD_S / 2)
+    assert shows == []  # they come together, and are shown in the order of ranks
+    shows = gatherer.tick(FOLD_S)
     assert [(show.ranks.ranks, show.display_id) for show in shows if isinstance(show, Rich)] == [
         ((0,), "nbddp-run1-0-bar"),
         ((1,), "nbddp-run1-1-bar"),

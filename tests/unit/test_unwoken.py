@@ -1,5 +1,6 @@
 """Waits for Gloo that come back; the works are made up, so that they forget to wake."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -53,6 +54,15 @@ def test_it_waits_until_the_end(book: GroupBook, ends: int):
 def test_what_torch_raises_is_raised(book: GroupBook, ends: int):
     with pytest.raises(RuntimeError, match="peer"):
         unwoken.wait(Work(ends, RuntimeError("Connection closed by peer")), book)
+
+
+def test_nothing_is_handled_while_it_waits(book: GroupBook):
+    """What a rank handles is told as the reason for which it came to its operation."""
+    work = Work(5)
+    handled: list[object] = []
+    work.on_wait = lambda: handled.append(sys.exception())
+    unwoken.wait(work, book)
+    assert handled == [None] * len(work.limits)
 
 
 def test_who_is_never_woken_leaves_when_the_group_was_cut_off(book: GroupBook):

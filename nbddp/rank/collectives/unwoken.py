@@ -53,9 +53,11 @@ def wait(work: Any, book: "GroupBook") -> bool:
         RuntimeError: what torch raises.
         NeverWokenError: its group was cut off.
     """
-    try:
+    is_over = False
+    with suppress(RuntimeError):
         work.wait(_SLICE)
-    except RuntimeError:
+        is_over = True
+    if not is_over:  # not while that error is handled: it is none of the user's
         _until(lambda: _has_ended(work), book)
     return True
 

@@ -74,6 +74,11 @@ class TracedWork(dist.Work):
         """Of the group that it belongs to."""
         return self._group.book.info.pg_id
 
+    @property
+    def description(self) -> str:
+        """``all_reduce #5``; empty: it is no longer recorded."""
+        return self._group.recorder.name_of(self._record)
+
     def wait(self, timeout: Any = None) -> bool:
         """Wait for the end; says so in the records meanwhile."""
         group, record = self._group, self._record
@@ -155,7 +160,11 @@ class TracedWork(dist.Work):
         """Its group was made anew: it never ends, and nobody need keep it."""
         why = "its group was formed again before it had ended"
         ended = self._group.book.ended
-        self._close(_now(), CollectiveAbortedError(why) if ended is None else ended())
+        if self._inner.is_completed():
+            self.notice(self._record)  # well perhaps, before the end of the others
+        # Nobody writes any longer, woken or not: the sockets are shut.
+        error = CollectiveAbortedError(why) if ended is None else ended()
+        self._close(_now(), error, was_woken=False)
         self._inner = Ended(RuntimeError(why))
 
     def get_future(self) -> Any:
