@@ -133,6 +133,7 @@ class RunOutcome:
     is_plain: bool = False  #: its pool cannot free or replace ranks
     report: Report | None = None  #: the verdict on it, if there was one
     fresh: RankSet = NO_RANKS  #: these ranks exited and were replaced
+    dead: RankSet = NO_RANKS  #: these have no process, whenever they exited
     mend_failure: str = ""  #: why the pool is not as good as before
 
     def __repr__(self) -> str:

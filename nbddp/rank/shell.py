@@ -166,7 +166,7 @@ class RankShell(InteractiveShell):
         #: Where a bare ``%debug`` opens; empty: on all ranks.
         self.debugs: tuple[int, ...] = ()
         self.callbacks = Callbacks()
-        self._left: tuple[BaseException, BaseException] | None = None  #: see `debugger`
+        self._left: tuple[BaseException, BaseException | None] | None = None  #: see `debugger`
         #: Keeps interrupts away while a traceback is written; see `Interrupts.held`.
         self.hold_interrupts: Callable[[], AbstractContextManager[None]] = nullcontext
         #: Names that are always there, after ``%reset`` too.
@@ -316,7 +316,9 @@ class RankShell(InteractiveShell):
         if left is not None and sys.last_value is left[0]:
             self._look_at(left[1])
 
-    def _look_at(self, error: BaseException) -> None:
+    def _look_at(self, error: BaseException | None) -> None:
+        if error is None:
+            return
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
         if sys.version_info >= (3, 12):
             sys.last_exc = error

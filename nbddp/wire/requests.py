@@ -92,6 +92,7 @@ class Execute(MessageBase, frozen=True):
     check: bool = False  #: ranks of several machines exchange fingerprints before each operation
     parent_id: str = ""  #: id of the front end's request; an Output widget names it
     debugs: tuple[Rank, ...] = ()  #: where a bare ``%debug`` opens; empty: on all ranks
+    dead: tuple[Rank, ...] = ()  #: have no process: nothing can complete in a group with them
 
 
 class InputReply(MessageBase, frozen=True):

@@ -11,7 +11,7 @@ import pytest
 
 from nbddp.controller.pool import Pool
 from nbddp.controller.states import RankState
-from nbddp.errors import PoolBrokenError, PoolStartError, RankExitedError
+from nbddp.errors import CellError, PoolBrokenError, PoolStartError, RankExitedError
 from tests.support.polling import poll_until
 from tests.support.views import begin_cell, run_cell
 
@@ -89,6 +89,32 @@ def test_a_rank_that_dies_while_idle_and_is_not_replaced(fresh_pool: Callable[..
         pool.pull("rank")
     assert pool.pull("rank", ranks=0) == 0
     _check_restart(pool)
+
+
+def test_groups_with_a_dead_member_refuse_until_it_is_replaced(fresh_pool: Callable[..., Pool]):
+    pool = fresh_pool(3)
+    pool.configure(on_death="keep")
+    died = run_cell(
+        pool,
+        "import os\nx = torch.ones(1)\npair = dist.new_group([0, 1])\nif rank == 2: os._exit(3)",
+        check=False,
+    )
+    assert "(ranks 0-1 keep their variables)" in str(died.error)
+    # A second time as well: the first one has changed nothing.
+    for call in ("all_reduce(x)", "barrier()", "all_reduce(x, async_op=True)", "all_reduce(x)"):
+        view = run_cell(pool, f"dist.{call}", ranks="0-1", check=False)
+        assert isinstance(view.error, CellError)
+        told = str(view.error)
+        assert "CollectiveRefusedError: rank 2 has exited, and no operation of a group with" in told
+        assert "next: %ddp restart -r 2 puts a fresh process in its place" in told
+        assert set(view.error.by_rank) == {0, 1}
+    among = run_cell(pool, "dist.all_reduce(x, group=pair); print(x.item())", ranks="0-1")
+    assert among.texts() == {0: "2.0\n", 1: "2.0\n"}
+    hung = run_cell(pool, "if rank == 0: dist.barrier(pair)", ranks="0-1", check=False)
+    assert "groups with rank 2, which exited, need %ddp restart -r 2" in str(hung.error)
+    pool.restart(2)
+    again = run_cell(pool, "dist.barrier(); print('all')")
+    assert again.texts() == dict.fromkeys(range(3), "all\n")
 
 
 def test_a_rank_that_dies_in_a_cell(fresh_pool: Callable[..., Pool]):

@@ -797,7 +797,7 @@ def test_a_rank_that_could_not_be_replaced():
     found = text(error(ok(0), died(1), mend_failure="rank 1 was not ready", is_plain=False))
     assert found.endswith(
         "  pool      it could not be made whole: rank 1 was not ready\n"
-        "  next      %ddp restart   (rank 0 would lose their variables too)"
+        "  next      %ddp restart   (rank 0 would lose its variables too)"
     )
 
 

@@ -3,14 +3,38 @@
 Runs in: the rank process, the thread that calls. A callback of a widget runs on the rank whose
 widget was touched: while a cell runs on all ranks, the others may take part, and the diagnosis sees
 it if they do not; between cells nobody would. Tab and Shift-Tab ask one rank, `pull` those that the
-user has chosen; what all members are asked for they may call together.
+user has chosen; what all members are asked for they may call together. A rank that has exited, and
+is not replaced (``on_death=keep``), calls nothing any more.
 """
 
 from collections.abc import Iterable
+from functools import partial
 
 from nbddp.errors import CollectiveRefusedError
 from nbddp.rank.collectives.recorder import Recorder
 from nbddp.wire.ranks import RankSet
+
+
+def end_groups_of_dead(recorder: Recorder, dead: Iterable[int]) -> None:
+    """From now on, and until they are made again, groups with a member of ``dead`` refuse."""
+    for book in recorder.books.values():
+        gone = RankSet.of(set(dead).intersection(book.info.ranks))
+        if gone:
+            book.is_broken = True
+            book.ended = partial(_without, gone)
+
+
+def _without(gone: RankSet) -> CollectiveRefusedError:
+    has, its, it, fresh = (
+        ("has", "its", "it", "a fresh process")
+        if len(gone) == 1
+        else ("have", "their", "them", "fresh processes")
+    )
+    return CollectiveRefusedError(
+        f"{gone.describe()} {has} exited, and no operation of a group with {it} can complete\n"
+        "  nothing was sent; every variable is kept\n"
+        f"  next: %ddp restart -r {gone} puts {fresh} in {its} place"
+    )
 
 
 def refuse(recorder: Recorder, op: str, members: Iterable[int]) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from nbddp.errors import CollectiveAbortedError
 from nbddp.rank.callbacks import Callbacks
-from nbddp.rank.collectives import lingering, syncing
+from nbddp.rank.collectives import alone, lingering, syncing
 from nbddp.rank.collectives.creating import Creator, break_torn
 from nbddp.rank.collectives.freeing import Freeing
 from nbddp.rank.collectives.looking import Looking
@@ -75,6 +75,7 @@ class Collectives:
         """A cell begins."""
         self._freeing.begin_cell()
         self.recorder.begin_cell(request.run_id, request.on_mismatch, check=request.check)
+        alone.end_groups_of_dead(self.recorder, request.dead)
         self._looking.activity = "running"
 
     def wait_for_callback(self) -> None:
@@ -100,8 +101,8 @@ class Collectives:
         # What C++ raises to its caller cannot be exchanged everywhere.
         return self._freeing.was_fired and isinstance(error, RuntimeError | KeyboardInterrupt)
 
-    def reform(self, request: Reform) -> tuple[str, ...]:
-        """Make groups again; gives what may be half written. Raises as `Reforming.reform`."""
+    def reform(self, request: Reform) -> None:
+        """Make groups again. Raises what `Reforming.reform` raises."""
         self._looking.activity = "reforming"
         try:
             self._reforming.reform(request)
