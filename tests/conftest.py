@@ -20,11 +20,20 @@ from tests.support.polling import poll_until
 from tests.support.views import RecordingView, run_cell
 
 _FOLDERS_WITHOUT_LEAKS = {"pool", "chaos"}
+#: Threads and tasks that run on could call anything: no later hang would be proven.
 _HEALTH_CELL = """
+import asyncio, threading
 _ones = torch.ones(1)
 dist.all_reduce(_ones)
 assert _ones.item() == world_size
-del _ones
+for _each in threading.enumerate():
+    if _each is threading.main_thread() or _each.name.startswith(("nbddp-", "asyncio_")):
+        continue
+    _each.join(10.0)
+    assert not _each.is_alive(), f"the test has left {_each}"
+_left = asyncio.all_tasks(asyncio.get_event_loop())
+assert len(_left) == 1, f"the test has left tasks: {_left}"
+del _ones, _each, _left
 """
 
 os.environ[leaks.RUN_ENV] = str(os.getpid())
@@ -66,7 +75,7 @@ class SharedPool:
             assert not pool.is_running, "the test has left a cell running"
             states = {info.rank: info.state.name for info in pool.ranks()}
             assert set(states.values()) == {RankState.IDLE.name}, f"ranks: {states}"
-            view = run_cell(pool, _HEALTH_CELL, timeout=10.0, check=False)
+            view = run_cell(pool, _HEALTH_CELL, timeout=30.0, check=False)
             assert view.error is None, f"the process group is broken:\n{view.error}"
         except BaseException:
             self.drop()

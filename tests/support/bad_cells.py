@@ -15,6 +15,8 @@ class BadCell:
     code: str
     error: type[CellError] | None  #: None: the cell must end well
     words: tuple[str, ...] = ()  #: that its error must hold
+    #: Threads or tasks run on, which may do anything: nothing can be proven on that pool any more.
+    runs_on: bool = False
 
 
 #: The rank's process ends; the pool must say how, and a restart must mend it.
@@ -123,6 +125,7 @@ HARMLESS = [
         "thread without end",
         "import threading\nthreading.Thread(target=threading.Event().wait).start()",
         None,
+        runs_on=True,
     ),
     BadCell(
         "atexit that hangs", "import atexit, time\natexit.register(time.sleep, 600)", None
@@ -137,6 +140,7 @@ HARMLESS = [
         "import asyncio\nasync def forever():\n    while True: await asyncio.sleep(0.01)\n"
         "task = asyncio.ensure_future(forever())\nawait asyncio.sleep(0)",
         None,
+        runs_on=True,
     ),
     BadCell("other folder, removed", "import os, tempfile\nfolder = tempfile.mkdtemp()\n"
             "os.chdir(folder); os.rmdir(folder)", None),
