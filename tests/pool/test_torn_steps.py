@@ -131,6 +131,27 @@ def test_a_step_in_two_cells_goes_on_after_the_step_of_another_model(pool: Pool,
     check(pool)
 
 
+@pytest.mark.parametrize("kind", ["fsdp2", "fsdp1, nested"])
+def test_a_step_of_a_thread_goes_on_when_a_cell_ends_in_it(pool: Pool, kind: str):
+    begin(pool, kind)
+    code = """
+import threading
+epoch = dist.group.WORLD.book.epoch
+ended, inside = threading.Event(), threading.Event()
+module = list(state.modules())[3]
+handle = module.register_forward_hook(lambda *_: (inside.set(), ended.wait(60)) and None)
+thread = threading.Thread(target=lambda: (state.zero_grad(), step(state)))
+thread.start()
+print(inside.wait(60))
+"""
+    assert run_cell(pool, code, timeout=_LIMIT_S).texts() == {0: "True\n", 1: "True\n"}
+    run_cell(pool, "groups = dist.group.WORLD.book.epoch")
+    run_cell(pool, "ended.set()\nthread.join(60)\nhandle.remove()", timeout=_LIMIT_S)
+    view = run_cell(pool, "print(dist.group.WORLD.book.epoch == groups == epoch)")
+    assert view.texts() == {0: "True\n", 1: "True\n"}
+    check(pool)
+
+
 def test_gradients_of_microbatches_wait_for_theirs_while_another_model_is_left(pool: Pool):
     begin(pool, "fsdp2, accumulation")
     run_cell(pool, "state.set_requires_gradient_sync(False)\nonce(state, 2)", timeout=_LIMIT_S)

@@ -117,7 +117,8 @@ def units() -> list[Unit]:
 def torn_units() -> list[Unit]:
     """Those that were left in the middle, and that no other thread is working on."""
     found = [unit for unit in units() if unit.is_torn()]
-    return [unit for unit in found if not _is_at_work(unit)] if found else []
+    # A thread may have been at work when it was first looked at.
+    return [unit for unit in found if not _is_at_work(unit) and unit.is_torn()]
 
 
 def _is_at_work(unit: Unit) -> bool:
