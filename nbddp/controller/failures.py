@@ -77,7 +77,8 @@ def error_of(  # noqa: PLR0911 - one for each kind of error
         how = f"ended before {inside.describe()} had finished" if inside else _why_freed(outcome)
         tail = [f"{_headline('CellError')}: {cell_name} {how}", *_broken(outcome)]
         return CellError(_join(states, tail), by_rank)
-    same, what = _ranks_with(outcome, first), one_line(first)
+    same = _ranks_with(outcome, first)
+    what = one_line(outcome.results[same.ranks[0]].error or first)  # as in the traceback above
     alike = _ranks_alike(outcome, first)
     if set(alike) - set(same):
         same, what = alike, first.ename

@@ -60,13 +60,15 @@ def _messages(groups: Sequence[Sequence[int]], errors: dict[int, ErrorInfo]) -> 
     if not groups:
         return []
     whole = RankSet.of(rank for ranks in groups for rank in ranks)
-    lines = [f"{_BOLD}{whole.describe()} at the same place{_OFF}"]
+    head = f"{_BOLD}{whole.describe()} at the same place{_OFF}"
     by_line: dict[str, list[int]] = {}
     for ranks in groups:
         by_line.setdefault(one_line(errors[ranks[0]]), []).extend(ranks)
-    for line, ranks in list(by_line.items())[:_MAX_MESSAGES]:
-        lines.append(f"  {RankSet.of(ranks).describe():<9} {line}")
-    more = RankSet.of(rank for ranks in list(by_line.values())[_MAX_MESSAGES:] for rank in ranks)
+    if len(by_line) == 1:
+        return [f"{head}: {next(iter(by_line))}", ""]
+    found = list(by_line.items())
+    lines = [f"  {RankSet.of(ranks).describe():<9} {line}" for line, ranks in found[:_MAX_MESSAGES]]
+    more = RankSet.of(rank for _, ranks in found[_MAX_MESSAGES:] for rank in ranks)
     if more:
         lines.append(f"  {more.describe()} with other messages")
-    return [*lines, ""]
+    return [head, *lines, ""]

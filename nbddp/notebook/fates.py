@@ -27,7 +27,9 @@ def fate(report: Report, acted: bool, means: str, torn: Mapping[str, RankSet]) -
             f"{who} {'is' if is_one else 'are'} freed: an exception is raised in {their_place}. "
             f"{'It keeps' if is_one else 'They keep'} every variable{_except(torn)}{then}."
         )
-    stop = f"{means} frees {who}, which {'keeps' if is_one else 'keep'} every variable."
+    stop = (
+        f"{means} frees {who}, which {'keeps' if is_one else 'keep'} every variable{_except(torn)}."
+    )
     if not report.verdict:
         return f"nothing is interrupted, the cell may still go on. {stop}"
     limit_ms, left_ms = report.earliest_timeout_ms, report.earliest_timeout_left_ms

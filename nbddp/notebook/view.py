@@ -192,8 +192,7 @@ class View:
             self._widgets.end()
         if torn := torn_of(outcome):  # known only now that the ranks are free
             for card_id, judged in self._judged.items():
-                if judged.acted:
-                    self._sink.display(self._card(judged, torn), {}, card_id, True)
+                self._sink.display(self._card(judged, torn), {}, card_id, True)
         self._offer_by_rank()
 
     def _card(self, judged: Judged, torn: Mapping[str, RankSet] | None = None) -> dict[str, str]:

@@ -75,6 +75,18 @@ def test_what_is_too_large_is_told_of_a_handle_that_nobody_waits_for(four: Pool)
     assert "partial" not in str(run_cell(four, code, check=False).error)
 
 
+def test_a_handle_without_a_partner_is_told_where_the_next_call_meets_it(four: Pool):
+    """And not before: a later cell may bring the other part."""
+    begin, end = "if rank != 1: work = dist.all_reduce(x, async_op=True)", "work.wait()"
+    run_cell(four, f"x = torch.ones(3_000_000)\n{begin}")
+    run_cell(four, f"if rank == 1: work = dist.all_reduce(x, async_op=True)\n{end}")
+    assert four.pull("x[:2].tolist()") == [[4.0, 4.0]] * 4
+    run_cell(four, begin)
+    text = str(run_cell(four, "dist.barrier()", check=False).error)
+    assert "rank 1 called barrier, ranks 0,2-3 called all_reduce" in text.replace("Rank", "rank")
+    assert "except    the tensors of all_reduce #2 on ranks 0,2-3" in text
+
+
 def test_neither_autograd_nor_a_profiler_sees_the_copies(four: Pool):
     run_cell(
         four,

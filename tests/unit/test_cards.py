@@ -179,6 +179,10 @@ def test_what_may_hold_partial_results_is_no_part_of_what_is_kept():
         "They keep every variable, but the tensors of all_reduce #17 on ranks 0-1,3 and broadcast "
         "#2 on rank 1 may hold partial results, and the next cell runs." in found
     )
+    found = " ".join(
+        card(verdict(missing()), torn={"send #1": RankSet.of([0])})["text/plain"].split()
+    )
+    assert "which keep every variable, but the tensors of send #1 on rank 0 may hold" in found
 
 
 def test_the_dead_keep_nothing():

@@ -185,6 +185,8 @@ def test_of_one_place_there_is_one_traceback_and_a_line_for_each_message():
         "  rank 7    ValueError: bad 3\n\n"
         "CellError: ranks 2,4-5,7 raised ValueError"
     )
+    two = text(error(at_line(0, 2, "bad 0"), at_line(3, 2, "bad 3")))
+    assert "\nrank 3 at the same place: ValueError: bad 3\n\nCellError: " in two
     many = text(error(*(at_line(rank, 2, f"bad {rank}") for rank in range(64))))
     assert many.count("----> ") == 1
     assert "\n  rank 16   ValueError: bad 16\n  ranks 17-63 with other messages\n" in many
@@ -258,8 +260,8 @@ def test_a_timeout_goes_before_an_interrupt():
     assert type(found) is CellTimeoutError
     assert text(found) == (
         "rank 0 finished\n"
-        "ranks 1-2 are still inside the cell (in C code, or in code that goes on after an interrupt); "
-        "if they do not come back: %ddp restart\n"
+        "ranks 1-2 are still inside the cell (in C code, or in code that goes on after an "
+        "interrupt); if they do not come back: %ddp restart\n"
         "CellTimeoutError: cell [7] ran longer than its --timeout"
     )
 
@@ -283,8 +285,8 @@ def test_the_death_of_a_rank():
         "            step 40 | loss 2.31\n"
         "  log       /logs/rank2.log\n"
         "  others    rank 1 finished\n"
-        "  others    rank 3 is still inside the cell (in C code, or in code that goes on after an interrupt); "
-        "if it does not come back: %ddp restart\n"
+        "  others    rank 3 is still inside the cell (in C code, or in code that goes on after an "
+        "interrupt); if it does not come back: %ddp restart\n"
         "rank 0\n<traceback of RuntimeError: connection closed>\n\n"
         "  next      %ddp restart   (ranks 0-1,3 would lose their variables too)"
     )
@@ -858,3 +860,34 @@ def test_the_innermost_line_of_a_cell(traceback: list[str], expected: tuple[int,
 
 def test_no_line_of_a_cell():
     assert site_of(ErrorInfo(ename="E", evalue="", traceback=["File x.py:1"])) is None
+
+
+def test_who_missed_a_monitored_barrier_is_told_by_the_rank_that_knows():
+    secondary = (
+        "the connection to another member of the group was lost\nRank 1 successfully reached "
+        "monitoredBarrier, but received errors while waiting for send/recv from rank 0."
+    )
+    missed = "[Rank 0]: Rank 2 failed to pass monitoredBarrier in 2000 ms"
+    found = text(
+        error(
+            raised(0, "RuntimeError", missed, at_ns=2),
+            raised(1, "CollectiveFailedError", secondary, at_ns=1),
+            ok(2),
+            is_plain=False,
+        )
+    )
+    assert "rank 1 came to monitored_barrier\n" in found
+    assert "CollectiveFailedError" not in found
+    assert found.endswith(f"CellError: rank 0 raised RuntimeError: {missed}")
+
+
+def test_why_ranks_were_freed_is_told_without_a_report():
+    found = text(error(freed(0, ename="CollectiveAbortedError"), is_plain=False))
+    assert "CellError: cell [7] was ended by nbddp: " in found
+
+
+def test_groups_with_a_dead_member_are_not_said_to_be_ready():
+    told = report("missing-rank")
+    found = text(error(freed(0), ok(1), report=told, dead=RankSet.of([2]), is_plain=False))
+    assert "ready again" not in found
+    assert "groups with rank 2, which exited, need %ddp restart -r 2" in found
