@@ -41,7 +41,10 @@ def find(pull: Pull, tell: Callable[[str], object], expression: str, ranks: Rank
         found = compare(expression, trees)
         if len(found.errors) and not (ranks - _ranks_with_errors(found)):
             reasons = "; ".join(f"{who.describe()}: {text}" for text, who in found.errors.items())
-            raise BadOptionError(f"{expression!r} has no value on any rank ({reasons})")
+            raise BadOptionError(
+                f"{expression!r} has no value on any rank ({reasons}). "
+                "Next: %ddp vars lists the variables of all ranks"
+            )
         wanted = detailing.wanted_blocks(found)
         if not wanted:
             return found

@@ -13,6 +13,10 @@ from nbddp.wire.ranks import Rank, RankSet
 #: What the rank raised that saw it.
 MISMATCH_ERROR = "CollectiveMismatchError"
 _LOST_ERROR = "CollectiveFailedError"
+#: What torch says of ``monitored_barrier`` on its rank 0, which alone knows who is missing, and on
+#: others that came: there it is the end of rank 0's wait that they see.
+_MISSED = "failed to pass monitoredBarrier"
+_REACHED = "successfully reached monitoredBarrier"
 #: Ranks told by a line of their own.
 _MAX_LINES = 8
 #: ``was`` or ``were``: how many ranks it is said of is known later.
@@ -123,6 +127,11 @@ def is_consequence(outcome: RunOutcome, rank: Rank) -> bool:
     if result.error is None or result.was_freed:
         return result.was_freed
     if result.error.ename == _LOST_ERROR:
+        if _REACHED in result.error.evalue:
+            return any(
+                each.error is not None and _MISSED in each.error.evalue
+                for each in outcome.results.values()
+            )
         return bool(outcome.ranks("exited"))
     return result.error.ename == MISMATCH_ERROR and rank != _first_mismatched(outcome)
 
@@ -155,6 +164,8 @@ def _consequence(outcome: RunOutcome, rank: Rank) -> str:
     site = site_of(result.error) if result.error is not None else None
     at = f" ({site})" if site is not None else ""
     if not result.was_freed and result.error is not None:
+        if _REACHED in result.error.evalue:
+            return f"came to monitored_barrier{at}"
         is_lost = result.error.ename == _LOST_ERROR
         what = "lost the connection" if is_lost else f"raised {result.error.ename} too"
         return f"{what}{at}"

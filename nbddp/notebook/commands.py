@@ -132,7 +132,7 @@ def parse_cell(line: str) -> CellCommand:
     """Read the line of a ``%%ddp``. Raises `BadOptionError`."""
     parser = Parser("%%ddp", bare="-r")
     parser.add_argument("-r", "--ranks")
-    parser.add_argument("--timeout", type=_seconds)
+    parser.add_argument("--timeout", type=_seconds, metavar="SECONDS")
     parser.add_argument("--async", action="store_true", dest="is_async")
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--check", action="store_true")
@@ -146,16 +146,18 @@ def parse_cell(line: str) -> CellCommand:
 def parse_start(words: list[str]) -> dict[str, Any]:
     """Read the words after ``%ddp start``, as arguments of `nbddp.start`."""
     parser = Parser("%ddp start", bare="-n")
-    parser.add_argument("-n", "--nproc-per-node", type=_whole, default=2)
-    parser.add_argument("--nnodes", type=_whole, default=1)
+    parser.add_argument("-n", "--nproc-per-node", type=_whole, metavar="N", default=2)
+    parser.add_argument("--nnodes", type=_whole, metavar="N", default=1)
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--devices", type=_devices, default=())
     parser.add_argument("--init", default="env")
-    parser.add_argument("--threads", type=_whole, default=1)
-    parser.add_argument("--env", type=_variable, nargs="+", action="extend", default=[])
-    parser.add_argument("--cwd", default="")
-    parser.add_argument("--timeout", type=_seconds)
+    parser.add_argument("--threads", type=_whole, metavar="N", default=1)
+    parser.add_argument(
+        "--env", metavar="NAME=VALUE", type=_variable, nargs="+", action="extend", default=[]
+    )
+    parser.add_argument("--cwd", metavar="FOLDER", default="")
+    parser.add_argument("--timeout", type=_seconds, metavar="SECONDS")
     parser.add_argument("--plain", action="store_true")
     found = vars(parser.parse(words))
     found["env"] = dict(found["env"])
@@ -165,7 +167,7 @@ def parse_start(words: list[str]) -> dict[str, Any]:
 def parse_names(verb: str, words: list[str]) -> tuple[list[str], str | None]:
     """Read the words after ``push`` or ``pull``: what, and which ranks."""
     parser = Parser(f"%ddp {verb}")
-    parser.add_argument("what", nargs="*")
+    parser.add_argument("what", nargs="*", metavar="NAME ...")
     parser.add_argument("-r", "--ranks")
     found = parser.parse(words)
     if not found.what:
@@ -178,6 +180,8 @@ def parse_pull(line: str) -> tuple[str, str | None]:
     found = _PULL.fullmatch(line)
     if found is None or (found["first"] and found["last"]):
         raise BadOptionError("%ddp pull: what? Next: %ddp pull EXPRESSION [-r RANKS]")
+    if found["what"].split()[-1] in ("-r", "--ranks"):
+        raise BadOptionError("%ddp pull: -r without ranks; legal: %ddp pull EXPRESSION [-r RANKS]")
     return found["what"], found["first"] or found["last"]
 
 
@@ -206,10 +210,10 @@ def parse_restart(words: list[str]) -> RestartCommand:
 def parse_trace(words: list[str]) -> TraceCommand:
     """Read the words after ``%ddp trace``."""
     parser = Parser("%ddp trace", bare="--cell")
-    parser.add_argument("--cell", type=_positive)
+    parser.add_argument("--cell", type=_positive, metavar="N")
     parser.add_argument("-r", "--ranks")
-    parser.add_argument("--last", type=_positive, default=DEFAULT_LAST)
-    parser.add_argument("--save")
+    parser.add_argument("--last", type=_positive, metavar="N", default=DEFAULT_LAST)
+    parser.add_argument("--save", metavar="FILE")
     found = parser.parse(words)
     if found.save == "":
         parser.error("argument --save: a file needs a name")
@@ -233,7 +237,7 @@ def parse_auto(words: list[str]) -> AutoCommand | None:
 def parse_timeline(words: list[str]) -> TimelineCommand:
     """Read the words after ``%ddp timeline``."""
     parser = Parser("%ddp timeline", bare="--cell")
-    parser.add_argument("--cell", type=_positive)
+    parser.add_argument("--cell", type=_positive, metavar="N")
     parser.add_argument("-r", "--ranks")
     found = parser.parse(words)
     return TimelineCommand(found.cell, found.ranks)
@@ -253,7 +257,7 @@ def parse_config(words: list[str]) -> ConfigCommand:
         if value not in LEGAL_CONFIG[name]:
             raise BadOptionError(f"%ddp config: {name}={value} is unknown; legal: {legal}")
         if found.get(name, value) != value:
-            raise BadOptionError(f"%ddp config: {name} has two values")
+            raise BadOptionError(f"%ddp config: {name} has two values; legal: one of {legal}")
         found[name] = value
     return ConfigCommand(**found)
 

@@ -118,7 +118,7 @@ def _failure(request: dict[str, Any], message: str) -> dict[str, Any]:
 def _one_rank(pool: Pool, text: str) -> int:
     ranks = pool.rank_set(text).ranks
     if len(ranks) != 1:
-        raise BadOptionError(f"-r {text}: a debugger works on one rank")
+        raise BadOptionError(f"-r {text}: a debugger works on one rank. Next: -r {ranks[0]}")
     return ranks[0]
 
 

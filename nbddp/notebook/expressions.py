@@ -51,8 +51,13 @@ def parse_diff(line: str) -> tuple[list[str], str | None]:
 
 def _split(verb: str, line: str) -> tuple[str, str | None]:
     found = _LINE.fullmatch(_COMMENT.split(line, maxsplit=1)[0].strip())
-    if found is None or (found["first"] and found["last"]) or found["what"] in ("-r", "--ranks"):
-        raise BadOptionError(f"%ddp {verb}: ranks twice, or none. Next: %ddp help")
+    lacks = found is not None and found["what"].split()[-1:] in (["-r"], ["--ranks"])
+    if found is None or (found["first"] and found["last"]) or lacks:
+        what = "[NAME ...]" if verb == "vars" else "EXPRESSION"
+        raise BadOptionError(
+            f"%ddp {verb}: -r stands there twice, or without ranks. "
+            f"Next: %ddp {verb} {what} [-r RANKS]"
+        )
     return found["what"], found["first"] or found["last"]
 
 

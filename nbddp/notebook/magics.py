@@ -177,8 +177,9 @@ class DdpMagics(Magics):
         missing = [name for name in names if name not in self.shell.user_ns]
         if missing:
             raise TransferError(
-                f"the notebook has no variable {', '.join(map(repr, missing))}. "
-                "No variable was changed"
+                f"the notebook has no variable {', '.join(map(repr, missing))}; no variable was "
+                "changed. Next: define it in a cell of the notebook itself; %ddp push takes names, "
+                "no expressions"
             )
         session.pool().push({name: self.shell.user_ns[name] for name in names}, ranks=ranks)
 

@@ -36,7 +36,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises `BadOptionError`."""
-        raise BadOptionError(f"{self.prog}: {message}. Next: %ddp help lists what is legal")
+        raise BadOptionError(f"{self.prog}: {message}; legal: {self._legal()}. Next: %ddp help")
+
+    def _legal(self) -> str:
+        """``-r RANKS, --out merged|ranks|quiet, --async``."""
+        return ", ".join(filter(None, map(_in_words, self._actions)))
 
     def parse(self, words: list[str]) -> argparse.Namespace:
         """Read the words. Raises `BadOptionError`."""
@@ -86,6 +90,16 @@ class Parser(argparse.ArgumentParser):
         if len(known) != 1:
             return [word]
         return [known[0], value] if equals else known
+
+
+def _in_words(action: argparse.Action) -> str:
+    name = action.option_strings[0] if action.option_strings else ""
+    if action.nargs == 0:
+        return name
+    value = "|".join(action.choices or ()) or str(action.metavar or action.dest.upper())
+    if action.nargs == "?":
+        value = f"[{value}]"
+    return f"{name} {value}".strip()
 
 
 def _is_bare(word: str, unknown: set[str]) -> bool:

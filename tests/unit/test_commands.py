@@ -76,9 +76,17 @@ def test_bad_cell_line(line: str, words: str):
     assert words in str(caught.value)
 
 
-def test_a_bad_option_says_where_to_look():
-    with pytest.raises(BadOptionError, match=r"Next: %ddp help lists what is legal$"):
+def test_a_bad_option_is_told_with_the_legal_ones():
+    with pytest.raises(BadOptionError) as caught:
         commands.parse_cell("--no-such-option")
+    assert str(caught.value) == (
+        "%%ddp: unknown: --no-such-option; legal: -r RANKS, --timeout SECONDS, --async, --trace, "
+        "--check, --out merged|ranks|quiet. Next: %ddp help"
+    )
+    with pytest.raises(BadOptionError, match=r"'maybe'.*; legal: --live \[on\|off\]\. Next"):
+        commands.parse_status(["--live", "maybe"])
+    with pytest.raises(BadOptionError, match=r"; legal: --cell N, -r RANKS, --last N, --save FILE"):
+        commands.parse_trace(["everything"])
 
 
 # --- %ddp start ----------------------------------------------------------------------------------
@@ -162,7 +170,7 @@ def test_what_a_newcomer_means(line: str, meant: str):
 
 @pytest.mark.parametrize("line", ["two", "4 gloo", "-n 2 4", "2 2", "--gpus 2"])
 def test_what_cannot_be_guessed_is_not(line: str):
-    with pytest.raises(BadOptionError, match=r"unknown: [^.]+\. Next: %ddp help lists"):
+    with pytest.raises(BadOptionError, match=r"unknown: [^.]+; legal: -n N, .*\. Next: %ddp help$"):
         commands.parse_start(line.split())
 
 
@@ -221,7 +229,7 @@ def test_an_expression_to_pull_keeps_its_quotes(line: str, what: str, ranks: str
     assert commands.parse_pull(line) == (what, ranks)
 
 
-@pytest.mark.parametrize("line", ["pull", "pull -r 0", "pull -r 0 x -r 1"])
+@pytest.mark.parametrize("line", ["pull", "pull -r 0", "pull -r 0 x -r 1", "pull x -r"])
 def test_pull_says_what_it_wants(line: str):
     with pytest.raises(BadOptionError, match="%ddp pull EXPRESSION"):
         commands.parse_pull(line)

@@ -428,6 +428,9 @@ def test_bad_lines_of_diff(line: str):
 
 def test_lines_of_vars():
     assert expressions.parse_vars("") == ([], None)
+    for line in ("-r", "x -r", "-r 0 x -r 1"):
+        with pytest.raises(BadOptionError, match=r"Next: %ddp vars \[NAME ...\] \[-r RANKS\]"):
+            expressions.parse_vars(line)
     assert expressions.parse_vars("a b -r 0") == (["a", "b"], "0")
 
 
