@@ -222,7 +222,7 @@ class CellExecutor:
             failed_at_ns=failed_at_ns,
         )
         if self._collectives is not None:
-            mismatches, marks, torn = self._collectives.end_cell()
+            mismatches, marks, torn = self._collectives.end_cell(has_failed=error is not None)
             finished = msgspec.structs.replace(
                 finished,
                 was_freed=error is not None and self._collectives.was_freed(self._exception),

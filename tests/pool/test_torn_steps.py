@@ -131,6 +131,26 @@ def test_a_step_in_two_cells_goes_on_after_the_step_of_another_model(pool: Pool,
     check(pool)
 
 
+def test_the_last_of_modules_together_may_run_in_another_cell(pool: Pool):
+    """Nothing in them tells a call that was left from one whose backward is yet to come."""
+    begin(pool, "fsdp2, modules together")
+    code = "state.zero_grad()\nhidden = state(batch(1))\nfound = hidden.detach().requires_grad_()\n"
+    code += "first, second = found.chunk(2)\nloss = state.head(first).square().mean()"
+    run_cell(pool, code, timeout=_LIMIT_S)
+    run_cell(pool, "1 / 0", check=False)
+    run_cell(
+        pool,
+        "def step(model):\n"
+        "    loss.backward()\n"
+        "    other = model.head(second).square().mean()\n"
+        "    other.backward()\n"
+        "    hidden.backward(found.grad)\n"
+        "    return loss.item() + other.item()\n"
+        "state.zero_grad = lambda: None",
+    )
+    check(pool)
+
+
 @pytest.mark.parametrize("kind", ["fsdp2", "fsdp1, nested"])
 def test_a_step_of_a_thread_goes_on_when_a_cell_ends_in_it(pool: Pool, kind: str):
     begin(pool, kind)

@@ -114,6 +114,32 @@ KINDS = {
         "two(mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))"
     )
     + "step = accumulated\n",
+    "fsdp2, modules together": """
+class Chunked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.norm, self.head = Block(), nn.Linear(6, 6), nn.Linear(6, 5)
+
+    def forward(self, x):
+        return self.norm(self.body(x))
+
+def make():
+    torch.manual_seed(3)
+    model = Chunked()
+    fully_shard(model.body)
+    fully_shard([model.norm, model.head])
+    return fully_shard(model)
+
+def step(model):
+    hidden = model(batch(1))
+    found, total = hidden.detach().requires_grad_(), 0
+    for chunk in found.chunk(2):
+        loss = model.head(chunk).square().mean()
+        loss.backward()
+        total += loss.item()
+    hidden.backward(found.grad)
+    return total
+""",
     "fsdp1": _DEFAULT.format(_ONE.format("net()", "")),
     "fsdp1, nested": _DEFAULT.format(_ONE.format(_NESTED.format(""), "")),
     "fsdp1, original parameters": _DEFAULT.format(

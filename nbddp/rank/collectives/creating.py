@@ -321,9 +321,9 @@ def _break_unfinished() -> None:
     _break(torch_private.groups_of_unfinished())
 
 
-def break_torn() -> None:
+def break_torn(*, has_failed: bool) -> None:
     """At the end of a cell: the same for what is sharded, which a forward may have left, too."""
-    _break(torch_private.groups_of_torn())
+    _break(torch_private.groups_of_torn(has_failed=has_failed))
 
 
 def _break(groups: list[Any]) -> None:

@@ -82,10 +82,12 @@ class Collectives:
         """The code of a cell has ended: wait for what a callback has called meanwhile."""
         lingering.wait(self.recorder)
 
-    def end_cell(self) -> tuple[tuple[Mismatch, ...], tuple[GroupMark, ...], tuple[str, ...]]:
+    def end_cell(
+        self, *, has_failed: bool
+    ) -> tuple[tuple[Mismatch, ...], tuple[GroupMark, ...], tuple[str, ...]]:
         """A cell has ended: what was seen, where its groups stand, what may be half written."""
         self._looking.activity = "idle"
-        break_torn()
+        break_torn(has_failed=has_failed)
         marks = self.recorder.end_cell()
         return tuple(self.recorder.mismatches), marks, tuple(self.recorder.torn)
 

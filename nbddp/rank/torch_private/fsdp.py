@@ -29,6 +29,10 @@ _KINDS: dict[str, Any] = {"FSDPState": fsdp2, "FullyShardedDataParallel": fsdp1}
 _numbers: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
 _next_number = itertools.count()
 
+#: Units by number, at the end of the last cell: those that may be whole, and those that cannot be.
+_waiting: set[int] = set()
+_left: set[int] = set()
+
 
 class Unit:
     """A root module with all that is sharded in it: it takes its steps as a whole."""
@@ -40,7 +44,11 @@ class Unit:
 
     def is_torn(self) -> bool:
         """Whether a forward or a backward has not come to its end."""
-        return bool(self._kind.is_torn(self.states))
+        return self.number in _left or bool(self._kind.is_torn(self.states))
+
+    def waits(self) -> bool:
+        """Whether the rest of a forward may be yet to come, or never; nothing tells which."""
+        return bool(self._kind.waits(self.states))
 
     def place(self) -> str:
         """What must be equal on all ranks for it to stay as it is."""
@@ -64,6 +72,7 @@ class Unit:
         Raises:
             RuntimeError: some of it cannot be mended.
         """
+        _left.discard(self.number)
         self._kind.reset(self.states)
 
     def name(self) -> str:
@@ -114,11 +123,23 @@ def units() -> list[Unit]:
     return list(found.values())
 
 
-def torn_units() -> list[Unit]:
-    """Those that were left in the middle, and that no other thread is working on."""
-    found = [unit for unit in units() if unit.is_torn()]
+def torn_units(*, has_failed: bool) -> list[Unit]:
+    """Those that were left in the middle, and that no other thread is working on.
+
+    Args:
+        has_failed: the cell that has ended now. What waits since then was left by its error.
+    """
+    known = units()
+    waiting = {unit.number for unit in known if unit.waits()}
+    if has_failed:
+        _left.update(waiting - _waiting)
+    _waiting.clear()
+    _waiting.update(waiting)
+    found = [unit for unit in known if unit.is_torn()]
     # A thread may have been at work when it was first looked at.
-    return [unit for unit in found if not _is_at_work(unit) and unit.is_torn()]
+    torn = [unit for unit in found if not _is_at_work(unit) and unit.is_torn()]
+    _left.intersection_update(unit.number for unit in torn)
+    return torn
 
 
 def _is_at_work(unit: Unit) -> bool:

@@ -35,16 +35,23 @@ def is_torn(states: list[Any]) -> bool:
     return any(map(_is_torn, states)) or any(map(_is_context_torn, states))
 
 
+def waits(states: list[Any]) -> bool:
+    """Whether some of the modules that were sharded together have run, and others have not.
+
+    They stay in their forward until the last of them has run, or until the end of backward:
+    `model.head(chunk)` of torch's chunked losses.
+    """
+    return any(len(modules(s)) > 1 and s._training_state.name == "FORWARD" for s in states)
+
+
 def _is_torn(state: Any) -> bool:
-    # Modules sharded together stay in their forward until the last of them has run, or until the
-    # end of backward: `model.head(chunk)` of torch's chunked losses.
-    waits = len(modules(state)) > 1
+    is_shared = len(modules(state)) > 1
     stages = [getattr(state, "_training_state", None)]
     for group in _parameter_groups(state):
         stages.append(group._training_state)
         if any(each.sharded_state is not group._sharded_state for each in group.fsdp_params):
             return True
-    fine = ("IDLE", "FORWARD") if waits else ("IDLE",)
+    fine = ("IDLE", "FORWARD") if is_shared else ("IDLE",)
     return any(stage is not None and stage.name not in fine for stage in stages)
 
 

@@ -47,12 +47,13 @@ def hook_ddp() -> None:
     _schedules.watch()
 
 
-def groups_of_torn() -> list[Any]:
+def groups_of_torn(*, has_failed: bool) -> list[Any]:
     """The groups of sharded modules that a step has left in the middle, and the default group.
 
     Not all ranks of a mesh share one of its groups, and all of them must hear of it.
     """
-    torn = [group for unit in fsdp.torn_units() for group in unit.groups()]
+    units = fsdp.torn_units(has_failed=has_failed)
+    torn = [group for unit in units for group in unit.groups()]
     world = default_group()
     return torn if world is None or not torn else [world, *torn]
 
