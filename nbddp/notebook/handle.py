@@ -32,6 +32,7 @@ class CellHandle:
         self._display_id = f"nbddp-handle-{run.run_id}"
         self._displayed = False
         self._told_in = ""  #: the front end's request in whose cell the error stands
+        self._updated_in = ""  #: the request that ran, or was the last, when its line changed
         self._display_lock = threading.Lock()  #: between `_show` and `_ipython_display_`
         self._has_ended = False
         self._shown = threading.Event()
@@ -99,6 +100,8 @@ class CellHandle:
         error = self._error() if self._has_ended else None
         ended_by = "" if self._run.outcome is None else self._run.outcome.ended_by
         bundle = untold.bundle(repr(self), error, is_expected=ended_by != "")
+        if update:
+            self._updated_in = session.parent_id()
         sink.display(bundle, {}, self._display_id, update)
 
     def _show(self, view: View) -> None:
@@ -122,6 +125,10 @@ class CellHandle:
         return None if outcome is None else self._pool.error_of(outcome, self._cell_name)
 
     def _result(self) -> RunOutcome:
+        if self._updated_in and self._updated_in != session.parent_id():
+            # nbclient hears nothing of what changes between two cells.
+            with self._display_lock:
+                self._show_state(self._sink, update=True)
         error = self._error()
         if error is not None:
             raise error
