@@ -76,7 +76,7 @@ from nbddp.wire.ranks import RankSet
 #: Longest wait of the loop; agents are watched this often where there is no pidfd.
 _TICK_S = 0.5
 #: A cell waits so long for ranks that have not left an old one.
-_LATE_S = 1.0
+_LATE_S = 2.0
 
 StartResult: TypeAlias = AnnounceUp | AnnounceFailure
 
@@ -166,7 +166,7 @@ class HubThread:
                 refusal = answer.get(timeout=0.2)
                 is_late = refusal is not None and bool(self.machine.late(requested.ranks))
                 if is_late and time.monotonic() - began < _LATE_S:
-                    time.sleep(_LATE_S / 20)  # a rank that was freed comes back in a moment
+                    time.sleep(_LATE_S / 40)  # a rank that was freed comes back in a moment
                     self._call(lambda: self._when_whole(begin))
                     continue
                 return refusal

@@ -35,6 +35,7 @@ def terminal(own: Kernel, folder: str) -> Iterator["pexpect.spawn[str]"]:
         sys.executable,
         ["-m", "nbddp", "console", "-r", "1"],
         timeout=20,
+        use_poll=True,  # other tests of this process may have more descriptors than select() takes
         encoding="utf8",
         env={**os.environ, "TMPDIR": folder, "TERM": "dumb"},
     )

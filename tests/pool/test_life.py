@@ -29,6 +29,7 @@ from nbddp.errors import (
     PoolBrokenError,
     PoolBusyError,
     PoolExistsError,
+    PoolInterruptedError,
 )
 from nbddp.settings import Settings
 from nbddp.wire.messages import RunStarted
@@ -284,7 +285,7 @@ def test_a_pool_that_is_given_up_while_it_starts_does_not_wait_for_torch(
 
     monkeypatch.setattr(assembly.Assembly, "_wait_until_up", interrupted)
     monkeypatch.setattr(HubThread, "join", recorded)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(PoolInterruptedError):
         Pool(PoolOptions.checked(1), Settings(), lambda pool, run: RecordingView())
     assert joins[0] == assembly._STARTING_GRACE_S
 

@@ -1,5 +1,6 @@
 """Waits for Gloo that come back; the works are made up, so that they forget to wake."""
 
+import gc
 import sys
 import threading
 import time
@@ -120,23 +121,36 @@ def test_a_large_message_that_never_ends(book: GroupBook):
     forever.set()
 
 
-def test_a_group_that_cannot_be_destroyed_keeps_nobody():
-    forever = threading.Event()
+class Group:
+    """A stock group; ``gone`` when it was destroyed."""
 
-    class Group:
-        def __del__(self) -> None:
-            forever.wait()
+    def __init__(self, gone: threading.Event) -> None:
+        self._gone = gone
 
-    unwoken.drop([Group()])
-    forever.set()
+    def __del__(self) -> None:
+        self._gone.set()
 
 
-def test_a_group_is_gone_when_it_was_dropped():
+def test_a_group_is_destroyed_when_its_threads_have_ended(book: GroupBook):
+    gone, busy = threading.Event(), [True, True]
+    unwoken.drop(Group(gone), book, lambda: bool(busy and busy.pop()))
+    assert gone.is_set()
+    assert busy == []
+
+
+def test_a_group_with_a_thread_that_nobody_wakes_is_kept(book: GroupBook):
     gone = threading.Event()
+    unwoken.drop(Group(gone), book, lambda: True)
+    gc.collect()
+    assert not gone.is_set()
+    unwoken._asleep.clear()
 
-    class Group:
-        def __del__(self) -> None:
-            gone.set()
 
-    unwoken.drop([Group()])
-    assert gone.wait(60)
+def test_a_group_in_which_a_wait_was_given_up_is_kept(book: GroupBook):
+    gone = threading.Event()
+    book.cut_at = time.monotonic() - 60
+    with pytest.raises(unwoken.NeverWokenError):
+        unwoken.wait(Work(1000), book)
+    unwoken.drop(Group(gone), book, lambda: False)
+    assert not gone.is_set()
+    unwoken._asleep.clear()

@@ -48,6 +48,7 @@ class GroupBook:
     any_source_tags: set[int] = field(default_factory=set)
     used_before: int = 0  #: operations before the cell that runs
     is_broken: bool = False
+    has_sleepers: bool = False  #: a thread of Gloo may never be woken, see `unwoken`
     cut_at: float = 0.0  #: when its sockets were shut (`time.monotonic`); 0: they were not
     #: What its operations raise now: it was freed and is not yet re-formed.
     ended: Callable[[], BaseException] | None = None
@@ -91,6 +92,7 @@ class GroupBook:
         self.any_source_tags.clear()
         self.is_broken = False
         self.cut_at = 0.0
+        self.has_sleepers = False
         self.ended = None
 
 
@@ -318,6 +320,11 @@ class Recorder:
         for work in list(self.open.values()):
             if work.pg_id == pg_id:
                 work.abandon()
+
+    def is_busy(self, pg_id: str) -> bool:
+        """Whether threads of Gloo are in collectives of a group."""
+        works = list(self.open.values())
+        return any(work.is_busy for work in works if work.pg_id == pg_id)
 
     def sweep(self) -> None:
         """Notice the end of operations that nobody has waited for."""

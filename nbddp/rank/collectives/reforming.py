@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
+from nbddp.errors import CollectiveAbortedError
 from nbddp.rank import torch_private
 from nbddp.rank.collectives import checking, sockets, unwoken
 from nbddp.rank.collectives.creating import Creator
@@ -81,16 +82,19 @@ class Reforming:
         name = f"{info.name}~{number}"
         members = list(info.ranks)
         index = members.index(self._recorder.rank)
-        self._creator.meet(store, name, members, index, timedelta(seconds=_TIMEOUT_S))
         group = self._creator.groups.get(info.pg_id)
+        if group is not None and group.book.ended is None:
+            group.book.ended = _formed_again  # why it ends, before anybody shuts a socket
+        self._creator.meet(store, name, members, index, timedelta(seconds=_TIMEOUT_S))
         if group is None:
             group = self._join(info, store, number)
         else:
             sockets.shut(group.fds)  # destroying waits for operations in flight
             inner, group.fds = self._creator.make_inner(self._arguments(group, info), name, store)
-            old = [group.inner]
+            old = group.inner
             group.replace(inner)
-            unwoken.drop(old)
+            unwoken.drop(old, group.book, lambda: self._recorder.is_busy(info.pg_id))
+            del old
         self._recorder.abandon(info.pg_id)
         group.book.restart(number, info.collective_seq_id, info.p2p_seq_id)
         self._recorder.board.forget(info.pg_id)
@@ -164,6 +168,10 @@ def _is_to_stay(unit: torch_private.Unit, key: str, formed: set[str], store: Any
         return bool(key)
     count = store.add(key, 0)
     return bool(count >= unit.size() and count == store.add(f"sharded/{unit.number}", 0))
+
+
+def _formed_again() -> BaseException:
+    return CollectiveAbortedError("its group was formed again before it had ended")
 
 
 def _check(group: TracedGroup) -> None:

@@ -22,12 +22,16 @@ if TYPE_CHECKING:
     from nbddp.rank.collectives.recorder import GroupBook
 
 #: A wait comes back so often to see whether its group was cut off.
-_SLICE = timedelta(milliseconds=500)
+_SLICE = timedelta(milliseconds=200)
 _SLICE_S = _SLICE.total_seconds()
 #: What Gloo wakes it wakes in milliseconds.
 _GRACE_S = 0.25
+_PAUSE_S = 0.002
 #: Messages above that are half sent for a millisecond or more; the others are not worth a thread.
 _LARGE_BYTES = 1 << 20
+
+#: Stock groups that are never destroyed, see `drop`.
+_asleep: list[Any] = []
 
 
 class NeverWokenError(RuntimeError):
@@ -118,14 +122,27 @@ def _until(has_ended: Callable[[], bool], book: "GroupBook") -> None:
 
 def _check(book: "GroupBook") -> None:
     if book.cut_at and time.monotonic() - book.cut_at > _GRACE_S:
+        book.has_sleepers = True
         raise NeverWokenError
 
 
-def drop(holder: list[Any]) -> None:
-    """Let go of a stock group; not later than its threads, if these end.
+def drop(group: Any, book: "GroupBook", is_busy: Callable[[], bool]) -> None:
+    """Let go of a stock group whose sockets were shut.
 
-    Its destructor waits for the operations in flight, also for those that nobody wakes.
+    Its destructor waits for its threads. So one that may have a thread that nobody wakes is kept as
+    long as this process lives: others may hold it too, and the garbage collector could destroy it
+    later in any thread.
+
+    Args:
+        group: the stock group.
+        book: of the group that it belonged to.
+        is_busy: whether one of its threads has not ended its operation.
     """
-    thread = threading.Thread(target=holder.clear, name="nbddp-drop", daemon=True)
-    thread.start()
-    thread.join(_GRACE_S)
+    until = time.monotonic() + _GRACE_S
+    while is_busy():
+        if time.monotonic() > until:
+            book.has_sleepers = True
+            break
+        time.sleep(_PAUSE_S)
+    if book.has_sleepers:
+        _asleep.append(group)

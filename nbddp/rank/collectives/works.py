@@ -79,6 +79,11 @@ class TracedWork(dist.Work):
         """``all_reduce #5``; empty: it is no longer recorded."""
         return self._group.recorder.name_of(self._record)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread of the backend is in it."""
+        return not self._inner.is_completed()
+
     def wait(self, timeout: Any = None) -> bool:
         """Wait for the end; says so in the records meanwhile."""
         group, record = self._group, self._record
@@ -242,6 +247,7 @@ class MessageWork(TracedWork):
 
     size = 0  #: in bytes
     is_receive = False
+    is_busy = False  # Gloo's messages have no threads
 
     def _failure(self, slot: int, began: int, error: BaseException) -> BaseException:
         if self.is_receive and isinstance(error, unwoken.NeverWokenError):
