@@ -77,11 +77,13 @@ def test_an_interrupted_restart_of_a_rank_is_one_line_and_goes_on(own_kernel: Ke
     own_kernel.ok("%%ddp\nkept = rank")
     server = _fork_server(own_kernel)
     server.suspend()  # the fresh process must not be there before the interrupt
-    cell_id = own_kernel.execute("%ddp restart -r 1")
-    poll_until(lambda: _has_dead_child(server), 60.0)
-    own_kernel.interrupt()
-    error = own_kernel.finish(cell_id, limit_s=60.0).error
-    server.resume()
+    try:
+        cell_id = own_kernel.execute("%ddp restart -r 1")
+        poll_until(lambda: _has_dead_child(server), 60.0)
+        own_kernel.interrupt()
+        error = own_kernel.finish(cell_id, limit_s=60.0).error
+    finally:
+        server.resume()  # else its agent would wait for it for ever
     assert error == (
         "PoolInterruptedError: the wait for rank 1 was interrupted, the restart goes on: a fresh "
         "process takes its place, its variables are gone, those of ranks 0,2 are kept. Next: run a "
