@@ -4,6 +4,7 @@
 #   VENV            where the environment is                       (default: .venv)
 #   TORCH           the build of torch that is tested              (default: pinned, below)
 #   PIP_TORCH_ARGS  more arguments for pip when it installs torch  (default: none)
+#   TESTS           what `make test` and its kin run               (default: the whole suite)
 #
 # Where the plain index serves the CUDA build of torch (Linux on x86), 2 GB are saved by naming the
 # index with the CPU builds in PIP_TORCH_ARGS="--index-url <address>"; the address is on
@@ -20,7 +21,16 @@ VENV ?= .venv
 # takes any torch from the lower bound in pyproject.toml upwards, and CI tests both ends.
 TORCH ?= torch==2.13.0
 PIP_TORCH_ARGS ?=
+TESTS ?=
+OLDEST_PYTHON ?= python3.11
+NEWEST_PYTHONS ?= python3.12 python3.13
 REPEAT ?= 50
+CELLS ?= 5000
+# One more than there are cores: a test waits for its ranks now and then.
+WORKERS ?= 3
+SEED ?= 1
+FAULTS ?= 1000
+FRAMES ?= 100000
 
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
@@ -38,7 +48,7 @@ NOTEBOOKS = $(wildcard notebooks/*.ipynb)
 
 .PHONY: help
 help:  ## list the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(READY)  ## make the environment in .venv; done again when pyproject.toml changes
@@ -74,11 +84,37 @@ format: $(READY)  ## format the code and mend what ruff can mend
 
 .PHONY: test
 test: $(READY)  ## run the whole test suite
-	$(PY) -m pytest -q -n 2 --dist loadfile --durations=10
+	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile --durations=10 -o log_level=INFO $(TESTS)
+
+# Environments of their own, made once: remove the folder to have one made again.
+.PHONY: test-oldest
+test-oldest:  ## run it with the lowest versions that pyproject.toml allows, in .venv-oldest
+	@mkdir -p .venv-oldest
+	@sed -n '/^dependencies = \[/,/^\]/s/^ *"\([^">]*\)>=\([^"]*\)".*/\1==\2/p' pyproject.toml \
+	  > .venv-oldest/constraints.txt
+	PIP_CONSTRAINT=$(CURDIR)/.venv-oldest/constraints.txt $(MAKE) test VENV=.venv-oldest \
+	  PYTHON=$(OLDEST_PYTHON) TORCH="$$(grep ^torch .venv-oldest/constraints.txt)"
+
+.PHONY: test-newest
+test-newest:  ## run it with NEWEST_PYTHONS and the newest releases, in .venv-3.12 and so on
+	@for python in $(NEWEST_PYTHONS); do \
+	  version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])') \
+	    || { echo "name the Pythons: make test-newest NEWEST_PYTHONS='/path/to/python ...'"; exit 1; }; \
+	  venv=.venv-$$version; \
+	  echo "== $$venv"; $(MAKE) test VENV=$$venv PYTHON=$$python; \
+	done
 
 .PHONY: browser
 browser: $(READY)  ## run the tests in JupyterLab and Notebook 7 (needs a Chromium)
 	$(PY) -m pytest -q tests/browser
+
+.PHONY: gpu
+gpu: $(READY)  ## run the trials on a GPU, and write out/gpu/report.md and .json
+	NBDDP_GPU_REPORT=out/gpu $(PY) -m pytest -q tests/gpu
+
+.PHONY: gpu-dry
+gpu-dry: $(READY)  ## run the same trials on CPU with Gloo: whether they are sound
+	NBDDP_GPU_DRY=1 $(PY) -m pytest -q tests/gpu
 
 .PHONY: chaos
 chaos: $(READY)  ## run the tests of deaths and floods REPEAT times (50)
@@ -89,6 +125,23 @@ chaos: $(READY)  ## run the tests of deaths and floods REPEAT times (50)
 .PHONY: bench
 bench: $(READY)  ## run the benchmarks, each beside its baseline
 	$(PY) -m tests.bench
+
+.PHONY: growth
+growth: $(READY)  ## run CELLS cells (5000) of each kind, and see that no process grows with them
+	NBDDP_TIMES=1000 $(PY) -m pytest -q tests/pool/test_letting_go.py
+	$(PY) -m tests.growth -n $(CELLS)
+
+.PHONY: soak
+soak: $(READY)  ## run FAULTS random faults (1000) from SEED (1) on one pool, each with a check after it
+	$(PY) -m tests.soak --seed $(SEED) -n $(FAULTS)
+
+.PHONY: fidelity
+fidelity: $(READY)  ## run PyTorch's own distributed tests on traced and on stock groups, in turns
+	$(PY) -m tests.fidelity
+
+.PHONY: fuzz
+fuzz: $(READY)  ## send FRAMES torn and senseless frames (100000) to hub, agent and ranks
+	$(PY) -m tests.fuzz -n $(FRAMES)
 
 # --- notebooks -----------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@
 | `RankExitedError` | a rank's process ended | restarts the pool |
 | `TransferError` | a value could not be pushed or pulled | corrects name or value |
 | `TransferInterruptedError` | the user interrupted that, or a look at values | goes on |
+| `TooLargeError` | a display is larger than a message may be | shows less of it, or a file |
 
 Raised on ranks, in the user's own line:
 
@@ -37,6 +38,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from nbddp.printable import harmless
+
 _PACKAGE = str(Path(__file__).parent)
 _CELL_FILE = re.compile(r"<ipython-input-(\d+)-\w+>")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -46,7 +49,10 @@ _CALLERS = ("/torch/", "/ipywidgets/", "/traitlets/")
 
 
 class NbddpError(Exception):
-    """Base of all errors of nbddp."""
+    """Base of all errors of nbddp. Of what others said in its text, no code moves a cursor."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*(harmless(each) if isinstance(each, str) else each for each in arguments))
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows: the user's own lines if there are any, and the message."""
@@ -80,6 +86,10 @@ class BadOptionError(NbddpError, ValueError):
 
 class BadMessageError(NbddpError):
     """Bytes from a socket are not a message of ours. They are dropped and counted."""
+
+
+class TooLargeError(NbddpError, ValueError):
+    """A display, or another message, is larger than a message may be. It was not sent."""
 
 
 class NoTorchError(NbddpError, ImportError):
@@ -139,7 +149,7 @@ class CellError(NbddpError):
         brief: str = "",
     ) -> None:
         super().__init__(_ANSI.sub("", message))
-        self._shown = brief or message
+        self._shown = harmless(brief or message)
         self.by_rank = by_rank or {}
 
     def _render_traceback_(self) -> list[str]:

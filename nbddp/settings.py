@@ -53,6 +53,7 @@ class Settings:
     mend_timeout_s: float = 20.0  #: for fresh ranks to start and for groups to be re-formed
     output_flush_s: float = 0.03  #: longest time an agent holds back text of a rank
     output_fold_s: float = 0.06  #: longest time the notebook waits for equal lines of other ranks
+    output_expect_s: float = 1.0  #: the same, while one that was never waited for in vain is silent
     output_batch_bytes: int = 256 * 1024  #: text sent at once
     output_backlog_bytes: int = 16 * 1024 * 1024  #: unsent or unread text kept in memory per pool
     notebook_burst_bytes: int = 64 * 1024  #: text a cell may show at once

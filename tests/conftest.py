@@ -39,6 +39,7 @@ del _ones, _each, _left
 os.environ[leaks.RUN_ENV] = str(os.getpid())
 # A shell has its background jobs ignore interrupts, nohup hang-ups; their children would too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 

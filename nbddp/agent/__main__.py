@@ -15,6 +15,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 
 from nbddp.agent.forkserver import ProcessMaker
+from nbddp.agent.lifeline import Lifeline
 from nbddp.settings import AGENT_PID_ENV
 from nbddp.wire import folder, lifetime
 from nbddp.wire.launch import AgentLaunch
@@ -33,11 +34,16 @@ def main(connection_file: Path) -> None:
     lifetime.adopt_orphans()
     os.environ[AGENT_PID_ENV] = str(os.getpid())
     maker = ProcessMaker(launch.settings.start_method)
+    lifeline = Lifeline(launch.node, launch.controller_pid, maker)
+    if lifeline.is_cut:
+        shutil.rmtree(launch.folder, ignore_errors=True)
+        return
+    lifeline.start()
     maker.warm()
 
     from nbddp.agent.agent import Agent  # noqa: PLC0415 - after the fork server was started
 
-    agent = Agent(launch, maker)
+    agent = Agent(launch, maker, lifeline)
     signal.signal(signal.SIGTERM, lambda *_: agent.shut_down(launch.settings.stop_grace_s))
     exit_code = 0
     try:

@@ -4,7 +4,7 @@ Runs in: the agent process, one thread, no torch. It owns the pipes, signals and
 ranks; a rank that is stuck, stopped or dead can still be described and ended.
 
     hub <--uplink-- Agent --downlink--> ranks
-                      |<--pipes, sentinels-- ranks
+                      |<--pipes, pidfds-- ranks
 
 Order is a promise: before any event of a rank goes up, the text that the rank printed before it
 has gone up (see `Sync` in `nbddp.wire.messages`).
@@ -22,6 +22,7 @@ from nbddp.agent.ending import Ending
 from nbddp.agent.exits import ExitReader
 from nbddp.agent.failures import start_failure
 from nbddp.agent.forkserver import ProcessMaker
+from nbddp.agent.lifeline import Lifeline
 from nbddp.agent.loop import Loop
 from nbddp.agent.peeking import Peeks
 from nbddp.agent.pipes import RankPipes
@@ -61,10 +62,11 @@ _READ = ("Sync", "RunStarted", "ValuePulled")
 class Agent:
     """Serves until it is told to end or the notebook's process is gone."""
 
-    def __init__(self, launch: AgentLaunch, maker: ProcessMaker) -> None:
+    def __init__(self, launch: AgentLaunch, maker: ProcessMaker, lifeline: Lifeline) -> None:
         self._launch = launch
         self._settings = launch.settings
         self._maker = maker
+        self._lifeline = lifeline
         self._uplink = AgentUplink(launch.hub, launch.node, launch.token)
         self._downlink = AgentDownlink(launch.rank_socket)
         self._loop = Loop(self._uplink, self._downlink)
@@ -80,7 +82,10 @@ class Agent:
         self._held_syncs: deque[tuple[int, int]] = deque()  # rank, number
         self._writes_wanted = False
         self._exits = ExitReader(maker)
-        self._watch_controller()
+        self._next_check_at = time.monotonic()
+        #: The notebook's process has ended: nobody else will remove the pool's folder.
+        self.is_orphan = False
+        self._loop.listen(lifeline.fd, self._hear_lifeline)
 
     def serve(self) -> None:
         """The loop; returns when everything this agent started has ended."""
@@ -146,6 +151,7 @@ class Agent:
             case StartStore():
                 with self._knowing_helpers():
                     self._store.start(request)
+                self._lifeline.watch_store(self._store.pid)
             case StartRanks():
                 self._start_ranks(request)
             case KillRanks():
@@ -193,7 +199,7 @@ class Agent:
         for fd in process.pipes.fds():
             self._loop.listen(fd, lambda fd=fd: self._read(process, fd))  # type: ignore[misc]  # mypy cannot type a lambda with a default
         self._loop.listen(process.pipes.faults.read_fd, lambda: self._read_fault(process))
-        self._loop.listen(process.process.sentinel, lambda: self._see_exit(process))
+        self._loop.listen(process.process.exit_fd, lambda: self._see_exit(process))
         self._uplink.send(
             RankSpawned(
                 rank=rank, node=self._launch.node, pid=process.pid, log_path=str(process.log_path)
@@ -277,7 +283,7 @@ class Agent:
     def _see_exit(self, process: RankProcess) -> None:
         """Tell it at once: others wait for this rank. What it left behind ends afterwards."""
         rank, pipes = process.rank, process.pipes
-        for fd in (process.process.sentinel, pipes.faults.read_fd, *pipes.fds()):
+        for fd in (process.process.exit_fd, pipes.faults.read_fd, *pipes.fds()):
             self._loop.ignore(fd)
         exit_code = process.collect()
         pipes.drain(time.monotonic())
@@ -336,22 +342,8 @@ class Agent:
 
     # --- the end -------------------------------------------------------------------------------
 
-    def _watch_controller(self) -> None:
-        self._next_check_at = time.monotonic()
-        self._controller_fd = -1
-        #: The notebook's process has ended: nobody else will remove the pool's folder.
-        self.is_orphan = False
-        pid = self._launch.controller_pid
-        if pid and lifetime.IS_LINUX:
-            try:
-                self._controller_fd = os.pidfd_open(pid)
-            except ProcessLookupError:
-                self._see_controller_end()
-            else:
-                self._loop.listen(self._controller_fd, self._see_controller_end)
-
     def _look_around(self) -> None:
-        """Once a second: orphans, descendants of ranks, and the parent where there is no pidfd."""
+        """Once a second: orphans and descendants of ranks."""
         now = time.monotonic()
         if now < self._next_check_at:
             return
@@ -359,14 +351,13 @@ class Agent:
         reap_orphans(self._helpers)
         for process in self._ranks.values():
             process.see_descendants()
-        pid = self._launch.controller_pid
-        if pid and not self.is_orphan and not lifetime.IS_LINUX and os.getppid() != pid:
-            self._see_controller_end()
 
-    def _see_controller_end(self) -> None:
-        self._loop.ignore(self._controller_fd)
-        self.is_orphan = True
-        self.shut_down(grace_s=0.2)
+    def _hear_lifeline(self) -> None:
+        for news in self._lifeline.news():
+            self._uplink.send(news)
+        if self._lifeline.is_cut and not self.is_orphan:
+            self.is_orphan = True
+            self.shut_down(grace_s=0.2)
 
     def shut_down(self, grace_s: float) -> None:
         """End all ranks, then the agent."""
@@ -388,6 +379,8 @@ class Agent:
         if not self._ending.advance(self._ranks, self._helpers, time.monotonic()):
             return
         self._store.kill()
+        self._lifeline.watch_store(0)
+        self._maker.end_if_held()
         self._ending = None
         self._remains.clear()
         self._uplink.send(RanksStopped(node=self._launch.node))

@@ -6,12 +6,11 @@ Runs in: the agent's thread.
 import signal
 from pathlib import Path
 
+from nbddp.agent.child import NOT_TOLD
 from nbddp.agent.forkserver import ProcessMaker
 from nbddp.agent.processes import RankProcess
 from nbddp.wire.messages import RankExited
 
-#: What `multiprocessing` gives where the fork server has not told the status.
-_NOT_TOLD = 255
 #: The end of the fork server may show a moment later than that of its pipes.
 _SERVER_S = 0.1
 
@@ -30,14 +29,14 @@ class ExitReader:
         reason = ""
         if exit_code is None:
             reason = "its exit status is not known"
-        elif exit_code == _NOT_TOLD:
+        elif exit_code == NOT_TOLD:
             reason = self._maker.fork_server_end(_SERVER_S)
         elif exit_code == -signal.SIGKILL:
             reason = process.ended_by
         return RankExited(
             rank=process.rank,
             pid=process.pid,
-            exit_code=_NOT_TOLD if exit_code is None else exit_code,
+            exit_code=NOT_TOLD if exit_code is None else exit_code,
             reason=reason,
             out_of_memory=exit_code == -signal.SIGKILL and self._oom_kills_seen > kills_before,
             last_output=process.pipes.last_output(),
@@ -46,11 +45,21 @@ class ExitReader:
 
 
 def _out_of_memory_kills() -> int:
-    """How often the kernel has killed a process of our control group for lack of memory."""
+    """How often the kernel has killed a process for lack of memory.
+
+    On the whole machine, since Linux 4.13; else of our control group. Others may be killed at the
+    same moment: a rank that was ended by SIGKILL just then is very likely among them.
+    """
+    try:
+        return _count_in(Path("/proc/vmstat"))
+    except (OSError, KeyError):
+        pass
     try:
         group = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]
-        events = Path("/sys/fs/cgroup", group.lstrip("/"), "memory.events").read_text()
-    except OSError:
+        return _count_in(Path("/sys/fs/cgroup", group.lstrip("/"), "memory.events"))
+    except (OSError, KeyError):
         return 0
-    counts = dict(line.split() for line in events.splitlines())
-    return int(counts.get("oom_kill", 0))
+
+
+def _count_in(path: Path) -> int:
+    return int(dict(line.split() for line in path.read_text().splitlines())["oom_kill"])

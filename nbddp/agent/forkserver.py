@@ -16,23 +16,27 @@ import os
 import signal
 import time
 from multiprocessing import forkserver
-from multiprocessing.process import BaseProcess
 from typing import Any
 
+from nbddp.agent.child import Child
 from nbddp.settings import StartMethod
-from nbddp.wire.lifetime import IS_LINUX
+from nbddp.wire import lifetime
 
 _PRELOAD = "nbddp.rank.preload"
 _LOOK_S = 0.005
+#: A debugger hears of the end of what it holds before the agent does.
+_HELD_S = 1.0
 
 
 class ProcessMaker:
     """Makes processes that run a function of `nbddp.rank`, which the agent must not import."""
 
     def __init__(self, method: StartMethod) -> None:
-        self.forks = method == "fork" or (method == "auto" and IS_LINUX)
+        self.forks = method == "fork" or (method == "auto" and lifetime.IS_LINUX)
         # Process is an attribute of each concrete context, not of their base in the stubs.
         self._context: Any
+        self._is_starting = False
+        self._is_given_up = False
         if self.forks:
             self._context = multiprocessing.get_context("forkserver")
             self._context.set_forkserver_preload([_PRELOAD])
@@ -44,15 +48,40 @@ class ProcessMaker:
         if self.forks:
             forkserver.ensure_running()
 
+    @property
+    def fork_server_pid(self) -> int:
+        """Its process id; 0: there is none."""
+        # The standard library keeps its number to itself.
+        return getattr(forkserver._forkserver, "_forkserver_pid", None) or 0
+
+    def give_up_start(self) -> None:
+        """From another thread: a `start` that waits for the fork server raises, as do others."""
+        self._is_given_up = True
+        if self._is_starting and self.fork_server_pid:
+            lifetime.kill_quietly(self.fork_server_pid, signal.SIGKILL)
+
+    def end_if_held(self) -> None:
+        """No process of the fork server lives: one that does not go on makes room for another."""
+        if self._is_held():
+            lifetime.kill_quietly(self.fork_server_pid, signal.SIGKILL)
+            self.fork_server_end(_HELD_S)
+
+    def _is_held(self) -> bool:
+        """Whether it stands still though it is told to go on."""
+        pid = self.fork_server_pid
+        if not pid or not lifetime.is_stopped(pid):
+            return False
+        lifetime.kill_quietly(pid, signal.SIGCONT)
+        return lifetime.is_stopped(pid)
+
     def fork_server_end(self, patience_s: float = 0.0) -> str:
         """How the fork server ended, and with it all its ranks; empty while it lives.
 
         Args:
             patience_s: wait so long for its end: what depends on it may show a moment earlier.
         """
-        # The standard library keeps its number to itself.
-        pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
-        if not self.forks or pid is None:
+        pid = self.fork_server_pid
+        if not pid:
             return ""
         give_up_at = time.monotonic() + patience_s
         while True:
@@ -70,13 +99,26 @@ class ProcessMaker:
             return f"the fork server ended (exit code {found.si_status})"
         return f"the fork server ended ({signal.Signals(found.si_status).name})"
 
-    def start(self, module: str, launch: object, name: str) -> BaseProcess:
-        """Run ``module.main(launch)`` in a new process; waits until the process exists."""
-        process: BaseProcess = self._context.Process(
-            target=_enter, args=(module, launch), name=name
-        )
-        process.start()
-        return process
+    def start(self, module: str, launch: object, name: str) -> Child:
+        """Run ``module.main(launch)`` in a new process; waits until the process exists.
+
+        Raises:
+            RuntimeError: the fork server stands still, or nobody wants processes any more.
+        """
+        if self._is_given_up:
+            raise RuntimeError("the notebook has ended")
+        if self._is_held():
+            raise RuntimeError(
+                f"the fork server (pid {self.fork_server_pid}) stands still and does not go on; "
+                "does a debugger hold it? Next: let it go, or %ddp restart"
+            )
+        process = self._context.Process(target=_enter, args=(module, launch), name=name)
+        self._is_starting = True
+        try:
+            process.start()
+        finally:
+            self._is_starting = False
+        return Child(process)
 
 
 def _enter(module: str, launch: object) -> None:

@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from pathlib import Path
 import msgspec
 
 from nbddp.agent.loop import Loop
+from nbddp.agent.memory import Memory, MemoryReader
 from nbddp.agent.processes import RankProcess
 from nbddp.agent.watching import Watch
 from nbddp.wire import lifetime
@@ -90,8 +92,8 @@ class _Dump:
     process_state: str
     cpu_s: float
     give_up_at: float
-    #: Of the requests, and whether they want native frames. Those that come meanwhile share it.
-    numbers: dict[int, bool]
+    #: By their numbers. Those that come meanwhile share it.
+    requests: dict[int, Peek]
     silent_at: float = 0.0  #: then what has come is all, if nothing more comes
     seen_bytes: int = 0
 
@@ -139,19 +141,20 @@ class Peeks:
         self._send = send
         self._dumps: dict[int, _Dump] = {}  # by rank
         self._answers: list[_Answer] = []
+        self._glances: deque[tuple[Peek, RankProcess]] = deque()
+        self._memory = MemoryReader()
 
     def begin(self, request: Peek, process: RankProcess, now: float) -> None:
-        """Describe a rank; the answer comes from `advance`, without a stack at once."""
-        number, native = request.number, request.native
+        """Describe a rank; the answer comes from `advance`."""
         if not request.stack:
-            self._glance(number, process)
+            self._glances.append((request, process))
             return
         under_way = self._dumps.get(process.rank)
         if under_way is not None:
-            under_way.numbers[number] = native
+            under_way.requests[request.number] = request
             return
         state, cpu_s = _main_thread(process.pid)
-        limit_s = _PATIENT_DUMP_S if native else _DUMP_S
+        limit_s = _PATIENT_DUMP_S if request.native else _DUMP_S
         is_able = state not in _DEAF and _would_dump(process)
         process.pipes.faults.forget_dumps()
         if is_able:
@@ -161,47 +164,59 @@ class Peeks:
             process_state=state,
             cpu_s=cpu_s,
             give_up_at=now + limit_s if is_able else now,
-            numbers={number: native},
+            requests={request.number: request},
         )
 
-    def _glance(self, number: int, process: RankProcess) -> None:
-        """Tell at once what costs the rank nothing."""
+    def _glance(self, request: Peek, process: RankProcess, now: float) -> None:
+        """Tell what does not disturb the rank."""
         state, cpu_s = _main_thread(process.pid)
+        memory = self._read_memory(request, process, now)
         self._send(
             Peeked(
-                number=number,
+                number=request.number,
                 rank=process.rank,
                 version=0,
                 operations=(),
                 stack="",
                 process_state=state,
                 cpu_s=cpu_s,
-                memory_bytes=memory_bytes(process.pid),
+                memory_bytes=memory.size_bytes,
+                memory_is_pss=memory.is_pss,
             )
         )
+
+    def _read_memory(self, request: Peek, process: RankProcess, now: float) -> Memory:
+        if not request.memory:
+            return Memory(0, is_pss=False)
+        return self._memory.read(process.rank, process.pid, now)
 
     @property
     def next_at(self) -> float:
         """When `advance` has something to do even if nothing comes before."""
+        if self._glances:
+            return 0.0
         times = [dump.next_at for dump in self._dumps.values()]
         times += [answer.spy.give_up_at for answer in self._answers if answer.spy is not None]
         return min(times, default=float("inf"))
 
     def advance(self, now: float) -> None:
         """Take in what has come, give up what has not, and answer. In each turn."""
+        if self._glances:  # one in each turn: counting memory takes its time
+            self._glance(*self._glances.popleft(), now)
         for rank, dump in list(self._dumps.items()):
             if dump.has_ended(now):
                 del self._dumps[rank]
-                self._take(dump)
+                self._take(dump, now)
         for answer in list(self._answers):
             if answer.spy is None:
                 self._begin_spy(answer, now)
             elif now >= answer.spy.give_up_at:
                 self._end_spy(answer)
 
-    def _take(self, dump: _Dump) -> None:
+    def _take(self, dump: _Dump, now: float) -> None:
         version, operations = self._watch.records(dump.process.rank)
-        for number, native in dump.numbers.items():
+        for number, request in dump.requests.items():
+            memory = self._read_memory(request, dump.process, now)
             peeked = Peeked(
                 number=number,
                 rank=dump.process.rank,
@@ -210,9 +225,10 @@ class Peeks:
                 stack=dump.process.pipes.faults.dump(),
                 process_state=dump.process_state,
                 cpu_s=dump.cpu_s,
-                memory_bytes=memory_bytes(dump.process.pid),
+                memory_bytes=memory.size_bytes,
+                memory_is_pss=memory.is_pss,
             )
-            if native:
+            if request.native:
                 self._answers.append(_Answer(dump.process, peeked))
             else:
                 self._send(peeked)
@@ -220,6 +236,8 @@ class Peeks:
     def forget(self, rank: int) -> None:
         """The rank has ended; that is the answer."""
         self._dumps.pop(rank, None)
+        self._memory.forget(rank)
+        self._glances = deque(each for each in self._glances if each[1].rank != rank)
         for answer in [answer for answer in self._answers if answer.process.rank == rank]:
             self._answers.remove(answer)
             self._stop(answer)
@@ -264,22 +282,6 @@ def _main_thread(pid: int) -> tuple[str, float]:
     except OSError:
         return "", 0.0
     return fields[0].upper(), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def memory_bytes(pid: int) -> int:
-    """Resident memory of a process and its descendants; 0 where the system does not tell.
-
-    Pages that several of them share count for each: what is theirs alone would take milliseconds
-    to count (``smaps_rollup``), on every look.
-    """
-    return sum(map(_resident_bytes, (pid, *lifetime.descendants_of(pid))))
-
-
-def _resident_bytes(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):  # it has ended meanwhile, or there is no /proc
-        return 0
 
 
 def _would_dump(process: RankProcess) -> bool:

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from nbddp.agent.child import Child
 from nbddp.agent.forkserver import ProcessMaker
 from nbddp.agent.pipes import RankPipes
 from nbddp.settings import RANK_MARK_ENV
@@ -37,7 +37,7 @@ class RankProcess:
 
     rank: int
     pid: int  #: its process group has the same number
-    process: BaseProcess
+    process: Child
     pipes: RankPipes
     log_path: Path
     mark: str  #: in the environment of everything that the rank starts
@@ -112,7 +112,6 @@ class RankProcess:
             raise
         finally:
             pipes.close_write_ends()
-        assert process.pid is not None  # noqa: S101 - it was started
         return cls(
             rank=rank,
             pid=process.pid,
@@ -181,15 +180,12 @@ class RankProcess:
         self.descendants = living | {pid: _start(pid) for pid in lifetime.descendants_of(self.pid)}
 
     def collect(self) -> int | None:
-        """After it ended: end its process group and give its exit code.
+        """After it ended: end its process group and give its exit code, see `Child.collect`.
 
-        -n: by signal n; None: not known. `end_remains` is for what has left the group.
+        `end_remains` is for what has left the group.
         """
-        self.process.join(timeout=1)
         lifetime.kill_quietly(self.pid, signal.SIGKILL, group=True)
-        exit_code = self.process.exitcode
-        self.process.close()
-        return exit_code
+        return self.process.collect()
 
     def end_remains(self) -> Iterator[None]:
         """After `collect`, while other ranks live on: end what it has left behind, step by step.

@@ -9,8 +9,8 @@ import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.process import BaseProcess
 
+from nbddp.agent.child import NOT_TOLD, Child
 from nbddp.agent.failures import start_failure
 from nbddp.agent.forkserver import ProcessMaker
 from nbddp.agent.loop import Loop
@@ -19,12 +19,15 @@ from nbddp.wire import lifetime
 from nbddp.wire.launch import InheritedFd, StoreLaunch
 from nbddp.wire.messages import StartFailed, StartStore, StoreExited, StoreReady
 
+#: The end of the fork server may show a moment later than that of its pipes.
+_SERVER_S = 0.1
+
 
 @dataclass
 class StoreProcess:
     """A living store."""
 
-    process: BaseProcess
+    process: Child
     host: str
     port: int
     answer_fd: int  #: the store writes "ready" here, or why it failed
@@ -67,15 +70,17 @@ class StoreProcess:
     @property
     def pid(self) -> int:
         """Its process id."""
-        assert self.process.pid is not None  # noqa: S101 - it was started
         return self.process.pid
 
     def kill(self) -> None:
         """It holds nothing that needs an orderly end."""
         lifetime.kill_quietly(self.pid, signal.SIGKILL)
-        self.process.join(timeout=1)
-        self.process.close()
+        self.collect()
+
+    def collect(self) -> int | None:
+        """After its end, see `Child.collect`."""
         os.close(self.answer_fd)
+        return self.process.collect()
 
 
 class StoreKeeper:
@@ -101,6 +106,7 @@ class StoreKeeper:
         self._send = send
         self._store: StoreProcess | None = None
         self._is_ending = False
+        self._is_awaited = False  #: it has not said yet whether it serves
 
     def start(self, request: StartStore) -> None:
         """Start it. What goes wrong is told as `StartFailed`."""
@@ -111,12 +117,14 @@ class StoreKeeper:
             return
         self._store = store
         self._is_ending = False
+        self._is_awaited = True
         self._loop.listen(store.answer_fd, lambda: self._hear(store))
-        self._loop.listen(store.process.sentinel, lambda: self._see_end(store))
+        self._loop.listen(store.process.exit_fd, lambda: self._see_end(store))
 
     def _hear(self, store: StoreProcess) -> None:
         answer = os.read(store.answer_fd, 1 << 16).decode("utf-8", "replace")
         self._loop.ignore(store.answer_fd)
+        self._is_awaited = False
         if answer == "ready":
             self._send(StoreReady(host=store.host, port=store.port, pid=store.pid))
         elif not self._is_ending:
@@ -124,8 +132,20 @@ class StoreKeeper:
             self._send(start_failure(self._node, None, error))
 
     def _see_end(self, store: StoreProcess) -> None:
-        self._loop.ignore(store.process.sentinel)
-        self._send(StoreExited(pid=store.pid))
+        self._store = None
+        if self._is_awaited:
+            self._hear(store)  # its last word
+        self._ignore(store)
+        exit_code = store.collect()
+        reason = "its exit status is not known" if exit_code is None else ""
+        if exit_code == NOT_TOLD:
+            reason = self._maker.fork_server_end(_SERVER_S)
+        self._send(StoreExited(pid=store.pid, exit_code=exit_code or 0, reason=reason))
+
+    @property
+    def pid(self) -> int:
+        """Its process; 0: there is none."""
+        return 0 if self._store is None else self._store.pid
 
     def expect_end(self) -> None:
         """The ranks are being ended: that it does not come up is no failure any more."""
@@ -135,6 +155,9 @@ class StoreKeeper:
         """End it, if there is one; nobody is told."""
         store, self._store = self._store, None
         if store is not None:
-            self._loop.ignore(store.answer_fd)
-            self._loop.ignore(store.process.sentinel)
+            self._ignore(store)
             store.kill()
+
+    def _ignore(self, store: StoreProcess) -> None:
+        self._loop.ignore(store.answer_fd)
+        self._loop.ignore(store.process.exit_fd)

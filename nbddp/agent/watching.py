@@ -1,7 +1,7 @@
 """Watches the collectives of a node's ranks in their shared memory.
 
 Runs in: the agent's thread; nothing in here waits or reads a clock. While a cell runs, two numbers
-per rank are read ten times a second; no rank is asked or disturbed. What it means that a rank is
+per rank are read twenty times a second; no rank is asked or disturbed. What it means that a rank is
 quiet is for the hub to find out (`nbddp.controller.recovery`).
 
     rank --records in shared memory--> Watch --Quiet--> hub
@@ -21,7 +21,7 @@ from nbddp.wire.records import NodeMemory
 if TYPE_CHECKING:
     from nbddp.wire.record_reader import Reader
 
-_LOOK_S = 0.1
+_LOOK_S = 0.05
 #: While it lasts, it is told again: the hub may have been unable to prove anything before.
 _REPEAT_S = 0.5
 _NEVER = float("inf")

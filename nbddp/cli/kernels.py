@@ -51,7 +51,7 @@ def _add_install(parser: argparse.ArgumentParser) -> None:
     pool.add_argument("--nnodes", type=int, default=1, metavar="M", help="simulated nodes (1)")
     pool.add_argument("--backend", default="auto", metavar="NAME", help="auto, gloo, nccl, ...")
     pool.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu or cuda")
-    pool.add_argument("--threads", type=int, default=1, metavar="T", help="of each rank (1)")
+    pool.add_argument("--threads", type=int, metavar="T", help="of each rank")
     pool.add_argument("--plain", action="store_true", help="stock process groups")
     parser.add_argument("--name", help="of the kernel in Jupyter (nbddp-N)")
     parser.add_argument("--display-name", help='in the launcher ("Python (nbddp, N ranks)")')
@@ -96,7 +96,7 @@ def _install(found: argparse.Namespace) -> list[str]:
 def _pool_words(found: argparse.Namespace) -> list[str]:
     """What differs from the defaults of ``%ddp start``; the number of ranks always."""
     words = ["-n", str(found.nproc_per_node)]
-    usual = {"nnodes": 1, "backend": "auto", "device": "auto", "threads": 1}
+    usual = {"nnodes": 1, "backend": "auto", "device": "auto", "threads": None}
     for option, default in usual.items():
         value = getattr(found, option)
         if value != default:
@@ -127,7 +127,9 @@ def _write(name: str, kernel_json: dict[str, Any], found: argparse.Namespace) ->
         prefix = sys.prefix if is_ours else None
     staging = Path(tempfile.mkdtemp(prefix="nbddp-kernel-"))
     try:
-        source = write_kernel_spec(staging / name, overrides=kernel_json)  # with ipykernel's logos
+        source = write_kernel_spec(
+            str(staging / name), overrides=kernel_json
+        )  # with ipykernel's logos
         folder = KernelSpecManager().install_kernel_spec(
             source, kernel_name=name, user=prefix is None, prefix=prefix
         )

@@ -3,6 +3,7 @@
 Runs in: the notebook's process, in the thread that starts or stops the pool.
 """
 
+import math
 import os
 import queue
 import secrets
@@ -25,16 +26,23 @@ from nbddp.settings import Settings
 from nbddp.wire import folder
 from nbddp.wire.channels import MAX_IPC_PATH_BYTES, ipc_address
 from nbddp.wire.launch import AgentLaunch
+from nbddp.wire.limits import too_few_descriptors
 from nbddp.wire.parts import PoolSpec
 
 _LOCAL_HOST = "127.0.0.1"
 #: An agent that still starts may be blocked in the import of torch; it is not waited for.
 _STARTING_GRACE_S = 0.3
 _KILLED_S = 2.0
+#: An agent that does not say in this time that its ranks have ended is blocked.
+_ANSWER_S = 3.0
 _STOPPED = "the pool did not start: it was stopped"
 _FOLDER_NAME_BYTES = 15
 #: Room for the names of sockets below the pool's folder, multiprocessing's included.
 _SOCKET_NAME_BYTES = 34
+
+
+class _NoAnswerError(Exception):
+    """An agent does not answer."""
 
 
 class Assembly:
@@ -57,6 +65,7 @@ class Assembly:
         use_arena: bool,
         on_segment_released: Callable[[int, int], None],
     ) -> None:
+        _refuse_without_gil()
         self._options = options
         self._settings = settings
         self._pool_id = pool_id
@@ -82,6 +91,8 @@ class Assembly:
                 once more if it was called meanwhile.
         """
         options = self._options
+        if lacking := too_few_descriptors(options.nproc_per_node, options.world_size):
+            raise PoolStartError(f"the pool did not start: {lacking}")
         env = {**os.environ, **options.env, "OMP_NUM_THREADS": str(options.threads)}
         token = secrets.token_hex(16)
         socket_path = self._folder / f"hub-{self._generation}.sock"
@@ -121,6 +132,8 @@ class Assembly:
     def restart(self, is_interrupted: Callable[[], bool] = lambda: False) -> HubThread:
         """Fresh ranks; a fresh hub too if an agent has gone. Raises as `start`."""
         hub = self._hub
+        for agent in self._agents:
+            agent.wake()
         if hub is None or not hub.is_alive or any(agent.has_exited() for agent in self._agents):
             self._end_processes()
             self._generation += 1
@@ -128,7 +141,12 @@ class Assembly:
         while not hub.start_results.empty():
             hub.start_results.get()  # what went wrong before is over
         hub.post(RestartRequested())
-        self._wait_until_up(hub, is_interrupted)
+        try:
+            self._wait_until_up(hub, is_interrupted, self._patience_s())
+        except _NoAnswerError:
+            self._end_processes()
+            self._generation += 1
+            return self.start(is_interrupted)
         self._generation = hub.machine.spec.generation
         return hub
 
@@ -148,6 +166,8 @@ class Assembly:
 
     def _end_processes(self) -> None:
         hub = self._hub
+        for agent in self._agents:
+            agent.wake()
         if hub is not None and hub.is_alive:
             is_starting = hub.machine.phase in (Phase.AGENTS, Phase.STORE, Phase.RANKS)
             grace_s = self._settings.stop_grace_s
@@ -184,10 +204,23 @@ class Assembly:
             plain=options.plain,
         )
 
-    def _wait_until_up(self, hub: HubThread, is_interrupted: Callable[[], bool]) -> None:
+    def _patience_s(self) -> float:
+        """How long agents may take to end their ranks."""
+        return 4 * self._settings.stop_grace_s + _ANSWER_S
+
+    def _wait_until_up(
+        self,
+        hub: HubThread,
+        is_interrupted: Callable[[], bool],
+        stops_within_s: float = math.inf,
+    ) -> None:
+        """Wait for the ranks. Raises `_NoAnswerError` if the old ones are not ended in time."""
+        stops_until = time.monotonic() + stops_within_s
         while True:
             if is_interrupted():
                 raise KeyboardInterrupt
+            if time.monotonic() >= stops_until and hub.machine.phase is Phase.STOPPING:
+                raise _NoAnswerError
             is_served = hub.is_alive
             try:
                 # With a limit, so that an interrupt and the end of the hub are noticed.
@@ -210,6 +243,16 @@ def _start_error(failure: AnnounceFailure) -> Exception:
     if failure.error is not None:
         error.add_note("".join(failure.error.traceback))
     return error
+
+
+def _refuse_without_gil() -> None:
+    """Records are written by one thread at a time, which the GIL sees to."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        raise PoolStartError(
+            "the pool did not start: this Python runs without the GIL, which nbddp needs. "
+            "Next: set PYTHON_GIL=1 in the environment before Jupyter starts, "
+            "or use a Python that is not free-threaded"
+        )
 
 
 def _make_folder() -> Path:

@@ -286,7 +286,7 @@ class _Search:
                 if operation.signature.kind in operations and is_cause and rank in self.unclaimed:
                     direct = found.setdefault(_key(rank, operation), _Direct(rank, operation))
                     direct.waiting.add(rank)
-                    if operation.signature.kind != "store":
+                    if not obstacle.needs_anyone:
                         direct.culprits |= absent
         for direct in sorted(found.values(), key=lambda each: -len(each.waiting)):
             waiting = self.claim(direct.waiting)

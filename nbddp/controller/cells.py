@@ -42,6 +42,11 @@ class CellRun:
         """Ranks that are still inside."""
         return self.ranks - RankSet.of(self.results)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether no rank is still inside."""
+        return len(self.results) == len(self.ranks)
+
     def next_deadline(self) -> float | None:
         """When its time is up."""
         deadlines = [at for at in (self.give_up_at, self.times_out_at) if at is not None]
@@ -59,6 +64,7 @@ class CellRun:
             mismatches=finished.mismatches,
             marks=finished.marks,
             torn=finished.torn,
+            group_count=finished.group_count,
         )
 
     def exit(self, exited: RankExited, now: float) -> None:

@@ -48,8 +48,9 @@ def damage_of(outcome: RunOutcome, freeing: Freeing) -> Damage:
         is_suspicious = any(
             len(set(found)) > 1 or len(found) < len(finished) for found in places.values()
         )
-        # Ranks that were freed while they made groups may have made different numbers of them.
-        is_suspicious = is_suspicious or freeing.was_outside
+        # Ranks that left while they made groups may have made different numbers of them.
+        counts = {outcome.results[rank].group_count for rank in finished}
+        is_suspicious = is_suspicious or freeing.was_outside or len(counts) > 1
         return Damage(frozenset(broken), is_suspicious, freeing.is_unsure)
     is_silent = any(
         len(set(found)) > len({sequence for sequence, _ in found}) for found in places.values()

@@ -10,7 +10,7 @@ docs/diagnosis.md describes every kind of finding, and what is not detected.
 from collections.abc import Mapping
 
 from nbddp.controller.causes import find_causes
-from nbddp.controller.history import RankView
+from nbddp.controller.history import Known, RankView
 from nbddp.controller.notices import find_notices
 from nbddp.controller.report import KINDS, Finding, GroupRef, Kind, PerRank, RankStatus, Report
 from nbddp.controller.sentences import finding_of
@@ -47,6 +47,7 @@ def diagnose(ranks: Mapping[Rank, RankView], *, now_ns: int, run_id: str) -> Rep
 
     Cost: O(ranks * members of their groups).
     """
+    ranks = Known(ranks)
     graph = WaitFor(ranks)
     words = Words(graph, now_ns, run_id)
     causes = [*find_causes(graph), *find_notices(graph, now_ns)]
@@ -79,7 +80,7 @@ def compare_records(
     Ranks that brought different things to the same operation, and operations that some members
     issued and others never will. Only operations of ``run_id``, unless it is empty.
     """
-    graph = WaitFor(ranks)
+    graph = WaitFor(Known(ranks))
     words = Words(graph, now_ns, run_id)
     return tuple(finding_of(cause, words) for cause in find_silent(graph, run_id))
 

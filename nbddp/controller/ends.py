@@ -8,13 +8,19 @@ import signal
 from collections.abc import Mapping
 
 from nbddp.controller.states import TellUser
-from nbddp.wire.messages import RankExited
+from nbddp.wire.messages import RankExited, StoreExited
 from nbddp.wire.observed import Site, cell_name
 from nbddp.wire.parts import ErrorInfo
 from nbddp.wire.ranks import RankSet
 
 _MAX_LINE = 300
 _MAX_FRAMES = 6
+#: `faulthandler` leaves out what is below a hundred frames.
+_DEEP = re.compile(r"^  \.\.\.$", re.MULTILINE)
+#: libzmq ends the process when its own descriptors are gone.
+_CLOSED_UNDER_US = re.compile(
+    r"^Assertion failed: .*\(src/(signaler|epoll|poller)|Bad file desc.*\(src/", re.MULTILINE
+)
 _FAULT_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 _CELL_FILE = re.compile(r"<ipython-input-(\d+)-\w+>")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -36,6 +42,13 @@ def describe_exit(exited: RankExited) -> tuple[str, str]:
     how = f"{name} (signal {-exited.exit_code})"
     if exited.out_of_memory:
         return how, "the system ran out of memory and the kernel ended this process"
+    if name in ("SIGSEGV", "SIGBUS") and _DEEP.search(exited.fault):
+        return how, (
+            "the stack overflowed: a function calls itself too often for the stack of the process "
+            "(`ulimit -s`); sys.setrecursionlimit() cannot make that larger"
+        )
+    if name == "SIGABRT" and _CLOSED_UNDER_US.search(exited.last_output):
+        return how, "the cell closed descriptors of files that it had not opened (os.closerange?)"
     likely = {
         "SIGKILL": "the system ran out of memory, or someone ran `kill -9`",
         "SIGSEGV": "native code touched memory that is not its own",
@@ -56,6 +69,11 @@ def describe_code(exit_code: int) -> str:
         return signal.Signals(-exit_code).name
     except ValueError:
         return f"signal {-exit_code}"
+
+
+def store_end(exited: StoreExited) -> str:
+    """``the process of the store ended (SIGKILL)``."""
+    return f"the process of the store ended ({exited.reason or describe_code(exited.exit_code)})"
 
 
 def idle_exit_text(rank: int, how: str, kept: RankSet, failure: str) -> str:

@@ -137,29 +137,9 @@ class Freeing:
             self.armed.update(pg_id for pg_id in arm.pg_ids if pg_id)
             self.is_unsure = self.is_unsure or not arm.pg_ids
 
-    def let_go(self, ranks: RankSet) -> list[Action]:
-        """The user has given up the cell: free whoever is blocked, without waiting for answers.
-
-        What ranks see of each other's closing is an error that nobody is shown any more. Nothing is
-        done if they were freed already.
-        """
-        if not ranks or self.fired_at > float("-inf"):
-            return []
-        self.is_unsure = True
-        number = self._questions.new_number()
-        return [
-            TellRanks(
-                ranks,
-                Free(
-                    number=number,
-                    run_id=self._run_id,
-                    phase=phase,
-                    reason="interrupt",
-                    text="the cell was given up by a second interrupt",
-                ),
-            )
-            for phase in ("arm", "fire")
-        ]
+    def expect_damage(self) -> None:
+        """The cell is given up: whoever is inside is freed from any group, if that was not done."""
+        self.is_unsure = self.is_unsure or self.fired_at == float("-inf")
 
     def stop(self) -> None:
         """The cell has ended: whoever is armed needs no second phase any more."""

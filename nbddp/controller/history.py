@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nbddp.controller.report import RankStatus
-from nbddp.wire.observed import LEFT_DEBUGGER, GroupInfo, Mismatch, Operation, RankLook, Site
+from nbddp.wire.observed import (
+    LEFT_DEBUGGER,
+    GroupInfo,
+    Mismatch,
+    Operation,
+    RankLook,
+    Site,
+    group_name_of,
+)
 from nbddp.wire.ranks import Rank
 
 _MISMATCH_ERROR = "CollectiveMismatchError"
@@ -61,12 +69,31 @@ class RankView:
         return self.state == "raised" and bool(self.mismatches)
 
 
+class Known(dict[Rank, RankView]):
+    """What is known of each rank of a pool.
+
+    Of any other number nothing is known: members of a group come from what a rank has told, and it
+    may name processes that are no ranks of the pool.
+    """
+
+    def __missing__(self, rank: Rank) -> RankView:
+        return RankView(rank=rank, state="silent")
+
+
+class Histories(dict[Rank, "History"]):
+    """The history of each rank of a pool; that of any other is empty."""
+
+    def __missing__(self, rank: Rank) -> "History":
+        return History(RankView(rank=rank, state="silent"))
+
+
 class History:
     """The operations of one rank."""
 
     def __init__(self, view: RankView) -> None:
         self.rank = view.rank
         self.is_dead = view.state == "dead"
+        self.clock = view.look.clock if view.look is not None else ""
         self.operations: dict[int, Operation] = {}  # by record, the newest last
         seen = (*view.operations, *(view.look.operations if view.look else ()))
         for operation in sorted(seen, key=lambda each: each.record_id):
@@ -139,14 +166,22 @@ class History:
 
     # --- creations -----------------------------------------------------------------------------
 
-    def has_created(self, wanted: Operation) -> bool:
-        """It has called the function that makes this group."""
+    def has_created(self, wanted: Operation, clock: str = "") -> bool:
+        """It has called the function that makes this group.
+
+        Args:
+            wanted: the call of another rank.
+            clock: of that rank, see `RankLook.clock`.
+        """
         found = self._creations.get(wanted.pg_id)
         if found is not None:
+            is_comparable = bool(clock) and clock == self.clock
+            if is_comparable and 0 < found.time_completed_ns < wanted.time_created_ns:
+                return False  # that group was whole before this call, and so is another one
             return found.state == "completed" or (found.state == "scheduled" and not self.is_dead)
         if self.is_dead and self.is_cut:
             return True
-        name = wanted.pg_id.partition("@")[0]
+        name = group_name_of(wanted.pg_id)
         members = wanted.signature.keys
         return any(
             group.pg_id == wanted.pg_id

@@ -7,18 +7,21 @@ the state machine. Others hand in commands and take results out of queues.
     Run, Transfer  <--   HubThread <-- agents
 """
 
+import logging
 import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+from nbddp.controller import helpers
+from nbddp.controller.agents import Agents
 from nbddp.controller.launch.local import LocalAgent
-from nbddp.controller.listeners import Listeners
+from nbddp.controller.listeners import NO_RANK, Listeners
 from nbddp.controller.recovery import RecoveryMachine
 from nbddp.controller.replies import Replies
 from nbddp.controller.report import Report
@@ -26,14 +29,15 @@ from nbddp.controller.runs import Run
 from nbddp.controller.states import (
     AbandonRequested,
     Action,
-    AgentExited,
     AnnounceExit,
     AnnounceFailure,
     AnnounceUp,
     Diagnosed,
     EndRun,
     Judged,
+    MendRequested,
     Noticed,
+    Phase,
     RanksRestarted,
     RunRequested,
     Stimulus,
@@ -47,6 +51,7 @@ from nbddp.controller.transfers import Answer, Transfer
 from nbddp.controller.trust import Trust
 from nbddp.errors import InvalidTransitionError
 from nbddp.wire.channels import Frame, HubChannel, Poller, Waker
+from nbddp.wire.lifetime import is_ending
 from nbddp.wire.messages import (
     ClearOutput,
     CommFromRank,
@@ -55,6 +60,7 @@ from nbddp.wire.messages import (
     Debugged,
     Display,
     Event,
+    HelperStopped,
     InputRequest,
     Inspected,
     Interrupt,
@@ -73,9 +79,10 @@ from nbddp.wire.messages import (
 )
 from nbddp.wire.ranks import RankSet
 
+_log = logging.getLogger(__name__)
 #: Longest wait of the loop; agents are watched this often where there is no pidfd.
 _TICK_S = 0.5
-#: A cell waits so long for ranks that have not left an old one.
+#: A cell waits so long for ranks that have not left an old one, or whose end is not told yet.
 _LATE_S = 2.0
 
 StartResult: TypeAlias = AnnounceUp | AnnounceFailure
@@ -94,15 +101,16 @@ class HubThread:
         self._channel = HubChannel(socket_path, token, recovery.pool.spec.nnodes)
         self.recovery = recovery
         self.machine = recovery.pool
-        self._trust = Trust(token, recovery.pool)
+        self.trust = Trust(token, recovery.pool)
         self._on_segment_released = on_segment_released
         self._waker = Waker()
         self._commands: deque[Callable[[], None]] = deque()
-        self._agents: dict[int, LocalAgent] = {}
+        self._agents = Agents()
         self._run: Run | None = None
         self._transfers: dict[str, Transfer] = {}
         #: What has to wait until the pool is whole again.
         self._waiting: list[Callable[[], object]] = []
+        self._ends_until = 0.0  #: an idle rank has died, and that is to be told until then
         self.replies = Replies(lambda: self.is_alive, lambda: self._end_reason)
         self._judged: Judged | None = None
         self._stopping = False
@@ -110,15 +118,13 @@ class HubThread:
         #: Where `start` and `restart` wait.
         self.start_results: queue.SimpleQueue[StartResult] = queue.SimpleQueue()
         self.listeners = Listeners()
-        #: From processes that are not our agents, or about ranks that are not the sender's.
-        self.refused_events = 0
         self._thread = threading.Thread(target=self._serve, name="nbddp-hub", daemon=True)
 
     # --- for other threads ---------------------------------------------------------------------
 
     def start(self, agents: Sequence[LocalAgent]) -> None:
         """Start the thread; ``agents`` are watched from now on."""
-        self._agents = {agent.node: agent for agent in agents}
+        self._agents = Agents(agents)
         self._thread.start()
 
     @property
@@ -145,28 +151,36 @@ class HubThread:
 
         While a pool is made whole between cells, the cell waits, but not for ever.
         """
-        answer: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        # With the reason, whether it is ranks that were freed and may come back in a moment. Asked
+        # at the same time: a moment later they may be back.
+        answer: queue.SimpleQueue[tuple[str | None, bool]] = queue.SimpleQueue()
+        has_asked = False
 
         def begin() -> None:
+            nonlocal has_asked
             refusal = self.recovery.refusal(requested.ranks)
+            if refusal is not None and not has_asked and self.recovery.may_mend_again:
+                has_asked = True
+                self._feed(MendRequested())
+                self._when_whole(begin)
+                return
             if refusal is None:
                 self._run = run
                 self._feed(requested)
-            answer.put(refusal)
+            answer.put((refusal, refusal is not None and bool(self.machine.late(requested.ranks))))
 
         def give_up() -> None:
             if begin in self._waiting:
                 self._waiting.remove(begin)
-                answer.put("fresh ranks are still taking their places")
+                answer.put(("fresh ranks are still taking their places", False))
 
-        self._call(lambda: self._when_whole(begin))
+        self._call(lambda: self._when_alive(begin))
         began = time.monotonic()
         while self.is_alive:
             with suppress(queue.Empty):
-                refusal = answer.get(timeout=0.2)
-                is_late = refusal is not None and bool(self.machine.late(requested.ranks))
+                refusal, is_late = answer.get(timeout=0.2)
                 if is_late and time.monotonic() - began < _LATE_S:
-                    time.sleep(_LATE_S / 40)  # a rank that was freed comes back in a moment
+                    time.sleep(_LATE_S / 40)
                     self._call(lambda: self._when_whole(begin))
                     continue
                 return refusal
@@ -196,7 +210,7 @@ class HubThread:
             else:
                 transfer.refuse(refusal)
 
-        self._call(lambda: self._when_whole(open_it))
+        self._call(lambda: self._when_alive(open_it))
 
     def interrupt_transfer(self, transfer: Transfer) -> None:
         """Interrupt the ranks that still evaluate a value; nobody waits for it any longer."""
@@ -233,7 +247,7 @@ class HubThread:
         def shut_down() -> None:
             self._stopping = True
             self._feed(StopRequested())
-            for node in self._agents:
+            for node in self._agents.nodes:
                 self._channel.send_to_agent(node, ShutdownAgent(grace_s=grace_s))
 
         self._call(shut_down)
@@ -249,10 +263,22 @@ class HubThread:
 
     def _when_whole(self, command: Callable[[], object]) -> None:
         """Do it now, or when the pool is whole again; what waits keeps its order. Hub thread."""
-        if self._waiting or self.recovery.is_mending:
+        if self._waiting or not self._is_whole:
             self._waiting.append(command)
         else:
             command()
+
+    def _when_alive(self, command: Callable[[], object]) -> None:
+        """The same, and if a rank has just died, when that was told and its place was taken."""
+        if self.machine.ending(is_ending):
+            self._ends_until = time.monotonic() + _LATE_S
+        self._when_whole(command)
+
+    @property
+    def _is_whole(self) -> bool:
+        if self.recovery.is_mending:
+            return False
+        return time.monotonic() >= self._ends_until or not self.machine.ending(is_ending)
 
     # --- the thread ----------------------------------------------------------------------------
 
@@ -260,31 +286,25 @@ class HubThread:
         poller = Poller()
         poller.add(self._channel)
         poller.add(self._waker)
-        watched = {agent.exit_fd: agent for agent in self._agents.values() if agent.exit_fd >= 0}
+        watched = self._agents.exit_fds
         for fd in watched:
             poller.add(fd)
         try:
-            while not (self._stopping and all(a.has_exited() for a in self._agents.values())):
+            while not (self._stopping and self._agents.all_ended()):
                 ready = poller.wait(self._timeout_s())
                 self._waker.clear()
                 for node, event, frames in self._channel.receive():
-                    if self._trust.accepts(node, event):
-                        self._route(event, frames)
-                    else:
-                        self.refused_events += 1
+                    self._hear(node, event, frames)
                 while self._commands:
                     self._commands.popleft()()
-                for fd in set(watched).intersection(
-                    source for source in ready if isinstance(source, int)
-                ):
+                for fd in watched.intersection(ready):
                     poller.remove(fd)
-                    watched.pop(fd)
-                self._notice_lost_agents()
+                    watched.discard(fd)
+                self._look_at_agents()
                 self._feed(Tick())
-                while self._waiting and not self.recovery.is_mending:
+                while self._waiting and self._is_whole:
                     self._waiting.pop(0)()
-        except Exception as error:
-            # A bug in nbddp: whoever waits must hear of it.
+        except Exception as error:  # a bug in nbddp: whoever waits must hear of it
             self._failure = f"{type(error).__name__}: {error}"
             self.start_results.put(AnnounceFailure(f"the hub failed: {self._failure}"))
             raise
@@ -299,11 +319,21 @@ class HubThread:
         deadline = self.recovery.next_deadline()
         return _TICK_S if deadline is None else min(_TICK_S, max(0.0, deadline - time.monotonic()))
 
-    def _notice_lost_agents(self) -> None:
-        for node, agent in self._agents.items():
-            if node not in self.machine.lost_agents and agent.has_exited():
-                self._feed(AgentExited(node, agent.exit_code(), agent.last_output()))
-                agent.kill_ranks([i.pid for i in self.machine.ranks.values() if i.node == node])
+    def _look_at_agents(self) -> None:
+        for exited in self._agents.lost(self.machine):
+            self._feed(exited)
+            self._agents.end_ranks(exited.node, self.machine)
+        for stopped in self._agents.stopped(time.monotonic()):
+            self._do_all(helpers.see_stop(stopped, self.machine))
+
+    def _hear(self, node: int, event: Event, frames: list[bytes]) -> None:
+        """Take an event; one that makes no sense is left out, and harms nobody else."""
+        if self.trust.accepts(node, event):
+            try:
+                self._route(event, frames)
+            except Exception as error:  # noqa: BLE001 - whatever it was, others need this thread
+                _log.info("an event was left out: %r", event, exc_info=True)
+                self.trust.refuse(f"{type(event).__name__}: {type(error).__name__}: {error}")
 
     def _route(self, event: Event, frames: list[bytes]) -> None:  # noqa: PLR0912 - a case a kind
         match event:
@@ -333,6 +363,8 @@ class HubThread:
                 self.listeners.comm(event, frames)
             case DebugEvent():
                 self.listeners.debug(event)
+            case HelperStopped():
+                self._do_all(helpers.see_stop(event, self.machine))
             case Sync():
                 pass  # between rank and agent
             case _:
@@ -352,12 +384,19 @@ class HubThread:
             self.send_to_ranks(RankSet.of([event.rank]), request)
 
     def _feed(self, stimulus: Stimulus) -> None:
+        if not self._stopping:
+            self._do_all(helpers.told(stimulus, self.machine))
         try:
             actions = self.recovery.handle(stimulus, time.monotonic())
         except InvalidTransitionError as error:
-            # A bug in nbddp: say so where a start waits, and keep serving the others.
-            self.start_results.put(AnnounceFailure(f"{type(error).__name__}: {error}"))
+            # A bug in nbddp, or a torn rank: say so where a start waits, and serve the others.
+            self.trust.refuse(str(error))
+            if self.machine.phase is not Phase.UP:
+                self.start_results.put(AnnounceFailure(f"{type(error).__name__}: {error}"))
             return
+        self._do_all(actions)
+
+    def _do_all(self, actions: Iterable[Action]) -> None:
         for action in actions:
             self._do(action)
 
@@ -384,8 +423,9 @@ class HubThread:
                 self.replies.put(action)
             case TellUser():
                 text = f"nbddp: {action.text}\n"
+                rank = NO_RANK if action.rank is None else action.rank
                 self.listeners.background(
-                    Output(run_id=None, rank=action.rank, stream="stderr", text=text)
+                    Output(run_id=None, rank=rank, stream="stderr", text=text)
                 )
 
     def _tell_ranks(self, ranks: RankSet, request: RankRequest, frames: Sequence[Frame]) -> None:

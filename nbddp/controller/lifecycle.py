@@ -10,13 +10,13 @@ or when it is given up; ranks that are still inside stay BUSY until they come ba
 `nbddp.controller.recovery` is the layer around it that frees ranks and replaces them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import assert_never
 
 import msgspec
 
 from nbddp.controller.cells import CellRun
-from nbddp.controller.ends import describe_code, describe_exit
+from nbddp.controller.ends import describe_code, describe_exit, store_end
 from nbddp.controller.prompts import Prompts
 from nbddp.controller.ranktable import RankTable
 from nbddp.controller.states import (
@@ -94,8 +94,9 @@ class PoolMachine(RankTable):
         """Why these ranks cannot take a cell now; None if they can."""
         if self.phase is not Phase.UP:
             return f"the pool is not up (it is {self.phase.name.lower()})"
-        if self.run is not None:
-            return "a cell is running"
+        held = self.held_reason(ranks)
+        if held or self.run is not None:
+            return held or "a cell is running"
         gone = RankSet.of(r for r in ranks if self.ranks[r].state is RankState.EXITED)
         if gone:
             lost = sorted({self.ranks[r].node for r in gone} & self.lost_agents)
@@ -114,6 +115,11 @@ class PoolMachine(RankTable):
         if self.run is not None:
             return RankSet()
         return RankSet.of(r for r in ranks if self.ranks[r].state is RankState.BUSY)
+
+    def ending(self, is_ending: Callable[[int], bool]) -> RankSet:
+        """Idle ranks whose processes are about to end, or have ended: nobody has told yet."""
+        idle = (self.ranks[rank] for rank in self.in_state(RankState.IDLE))
+        return RankSet.of(info.rank for info in idle if info.pid and is_ending(info.pid))
 
     def next_deadline(self) -> float | None:
         """When a `Tick` has something to do."""
@@ -139,7 +145,7 @@ class PoolMachine(RankTable):
                 return self._start_ranks(stimulus)
             case StoreExited():
                 self.store_is_lost = True
-                return []
+                return self._fail(store_end(stimulus))
             case StartFailed():
                 return self._start_failed(stimulus)
             case RankSpawned():
@@ -228,10 +234,12 @@ class PoolMachine(RankTable):
 
     def _rank_ready(self, ready: RankReady) -> list[LifeAction]:
         info = self.ranks[ready.rank]
+        if info.state is RankState.BUSY:
+            return []  # it said so before
+        self._move(info, RankState.IDLE, "ready")
         info.device, info.note = ready.device, ready.note
         # A rank that joins others has no group yet, and gets theirs.
         info.backend = ready.backend or info.backend
-        self._move(info, RankState.IDLE, "ready")
         info.exited = None
         if self.phase is not Phase.RANKS or len(self.in_state(RankState.IDLE)) < len(self.ranks):
             return []
@@ -284,11 +292,11 @@ class PoolMachine(RankTable):
 
     def _rank_exited(self, exited: RankExited, now: float) -> list[LifeAction]:
         info = self.ranks[exited.rank]
-        was_starting, run_id = info.state is RankState.STARTING, info.run_id
+        run_id = info.run_id
         self._move(info, RankState.EXITED, f"exit {exited.exit_code}")
         info.exited, info.run_id = exited, None
         announced = AnnounceExit(exited, run_id)
-        if was_starting and self.phase is Phase.RANKS:
+        if self.phase is Phase.RANKS:  # perhaps it was ready, and others were not
             last = exited.last_output.strip().rpartition("\n")[2]
             reason = f"rank {exited.rank} ended while it started ({describe_exit(exited)[0]})"
             return [announced, *self._fail(reason + (f": {last}" if last else ""))]
@@ -305,7 +313,7 @@ class PoolMachine(RankTable):
         return [*actions, *self._end_if_complete(run, now)]
 
     def _end_if_complete(self, run: CellRun, now: float) -> list[LifeAction]:
-        return [] if run.unfinished else self._end_run(run, now)
+        return self._end_run(run, now) if run.is_complete else []
 
     def _end_run(self, run: CellRun, now: float, ended_by: str = "") -> list[LifeAction]:
         self.run = None

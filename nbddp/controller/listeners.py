@@ -17,6 +17,9 @@ from nbddp.wire.messages import (
     Result,
 )
 
+#: In the place of the rank in what is told of a process behind the ranks.
+NO_RANK = -1
+
 BackgroundEvent: TypeAlias = Output | Display | Result | ClearOutput
 
 

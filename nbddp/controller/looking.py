@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
+import msgspec
+
 from nbddp.controller.asking import Answer, Answers, Questions
 from nbddp.controller.diagnosis import compare_records
 from nbddp.controller.ends import describe_exit, one_line, site_of
@@ -35,6 +37,8 @@ from nbddp.wire.ranks import Rank, RankSet
 
 #: Native frames, for a user who asks for them, take their time.
 _PEEK_S = 3.5
+#: Counting the memory of a rank takes its agent 6 ms, or more, the first time.
+_SURVEY_S = 1.5
 
 Views: TypeAlias = Mapping[Rank, RankView]
 
@@ -91,6 +95,7 @@ class Eyes:
         limit_s: float | None = None,
         native: bool = False,
         glance: RankSet = NO_RANKS,
+        memory: bool = False,
     ) -> tuple[int, list[Action]]:
         """Have ranks described by their agents, which adds to ``views``.
 
@@ -103,10 +108,12 @@ class Eyes:
 
         until = now + (self._settings.look_timeout_s if limit_s is None else limit_s)
         asked_all = RankSet.of((*ranks, *glance))
+        dump = Peek(number=number, ranks=(), native=native, memory=memory)
+        look = Peek(number=number, ranks=(), stack=False, memory=memory)
         self._questions.ask("peek", number, asked_all, until=until, then=peeked)
         return number, [
-            TellAgent(node, Peek(number=number, ranks=on_node, native=native, stack=stack))
-            for asked, stack in ((ranks, True), (glance, False))
+            TellAgent(node, msgspec.structs.replace(request, ranks=on_node))
+            for request, asked in ((dump, ranks), (look, glance))
             for node, on_node in self._pool.by_node(asked).items()
         ]
 
@@ -154,8 +161,11 @@ class Eyes:
             alive = self._pool.in_state(RankState.IDLE, RankState.BUSY)
             if requested.survey:
                 silent = self.silent(views)
-                surveyed = partial(self._surveyed, requested.number)
-                return self.peek(silent, views, now, surveyed, glance=alive - silent)[1]
+                then = partial(self._surveyed, requested.number)
+                others = alive - silent
+                return self.peek(
+                    silent, views, now, then, limit_s=_SURVEY_S, glance=others, memory=True
+                )[1]
             asked = set(self.silent(views)) | (set(requested.peek) & set(alive))
             then = partial(self._diagnosed, requested.number)
             if not asked:

@@ -4,16 +4,18 @@ Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery`.
 
     dead ranks --StartRanks--> ready --Look--> groups of the survivors --Reform--> Reformed
 
-The survivors know which groups there are: a fresh rank gets its own by `Reform`. Where nobody has
-survived there is nothing to keep, and the whole pool is started anew.
+The survivors know which groups there are: a fresh rank gets its own by `Reform`. Where all ranks
+have exited at once there is nothing to keep, and the whole pool is started anew. Where they have
+exited one after another, so that all that live are fresh, these make a default group as at first.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from enum import Enum, auto
-
-import msgspec
+from functools import partial
+from typing import TYPE_CHECKING
 
 from nbddp.controller.asking import Answers, Questions, looks_of
+from nbddp.controller.forming import groups_to_form
 from nbddp.controller.lifecycle import PoolMachine
 from nbddp.controller.states import (
     NO_RANKS,
@@ -33,8 +35,10 @@ from nbddp.wire.messages import (
     Reform,
     Reformed,
 )
-from nbddp.wire.observed import GroupInfo, RankLook
 from nbddp.wire.ranks import Rank, RankSet
+
+if TYPE_CHECKING:
+    from nbddp.wire.observed import GroupInfo
 
 #: A mend begins anew so often when a rank exits or fails in it.
 MAX_TRIES = 3
@@ -147,6 +151,12 @@ class Mending:
 
     def pool_up(self, failure: str, now: float) -> list[Action]:
         """The whole pool has been started anew, or could not be."""
+        if self._setback and self._tries < MAX_TRIES:
+            self._setback = ""
+            self._tries += 1
+            return [*self._pool.handle(RestartRequested(), now)]
+        if self._setback:
+            failure = f"{failure}; tried {MAX_TRIES} times"
         self.broken.clear()
         self._joining.clear()
         self._fresh = set(self._pool.ranks)
@@ -165,7 +175,11 @@ class Mending:
             self._respawn = RankSet.of([*self._respawn, rank])
         setback = f"rank {rank} {how} while the pool was mended"
         match self._step:
-            case _Step.NONE | _Step.RESTART:
+            case _Step.NONE:
+                return []
+            case _Step.RESTART:
+                if self._pool.phase is Phase.FAILED:
+                    self._setback = setback
                 return []
             case _Step.SETTLE:
                 self._settle(now)
@@ -230,7 +244,7 @@ class Mending:
             return [*self._pool.handle(RestartRequested(), now)]
         if self._pool.store_is_lost:
             return self._end("the process of the store has ended, and groups need it", now)
-        if not dead:
+        if not dead and not self._pool.in_state(RankState.STARTING):
             return self._look(now)
         self._step = _Step.RESPAWN
         self._fresh.update(dead)
@@ -240,14 +254,39 @@ class Mending:
     def _look(self, now: float) -> list[Action]:
         """Ask the survivors which groups there are; also those that do not leave their cell."""
         asked = self._pool.in_state(RankState.IDLE, RankState.BUSY) - RankSet.of(self._joining)
-        if not asked and self.broken and not self._pool.lost_agents:
-            # Replaced one after another, while they could not join.
-            return self._end(_NOBODY_KNOWS, now)
+        if not asked and self._joining:
+            return self._begin_anew(now)
         self._step = _Step.LOOK
         self._number = self._questions.new_number()
         until = now + self._settings.look_timeout_s
         self._questions.ask("look", self._number, asked, until=until, then=self._looked)
         return [TellRanks(asked, Look(number=self._number))] if asked else []
+
+    def _begin_anew(self, now: float) -> list[Action]:
+        """Ranks were replaced one after another, and those that knew the groups are gone."""
+        ranks = RankSet.of(self._pool.ranks)
+        if self._pool.in_state(RankState.IDLE) != ranks:
+            if not self._pool.in_state(RankState.BUSY):
+                return self._end(_NOBODY_KNOWS, now)
+            self.broken.add(_UNKNOWN)  # a fresh rank is in a cell of its own
+            return self._end("", now)
+        self.broken.clear()
+        self._forming = ()
+        request = Reform(
+            number=self._questions.new_number(),
+            groups=(),
+            group_count=0,
+            fresh=ranks.ranks,
+            initialises=True,
+        )
+        return self._reform(request, ranks)
+
+    def _reform(self, request: Reform, ranks: RankSet) -> list[Action]:
+        self._step = _Step.REFORM
+        self._number = request.number
+        then = partial(self._reformed, ranks)
+        self._questions.ask("reform", request.number, ranks, until=self._until, then=then)
+        return [TellRanks(ranks, request)]
 
     def _looked(self, answers: Answers, now: float) -> list[Action]:
         looks = {rank: found.look for rank, found in looks_of(answers).items()}
@@ -267,21 +306,20 @@ class Mending:
         counts = {looks[rank].group_count for rank in able if rank in looks}
         if not self._forming and not self._joining and len(counts) < 2:
             return self._end("", now)
-        self._step = _Step.REFORM
-        self._number = self._questions.new_number()
-        self._questions.ask("reform", self._number, able, until=self._until, then=self._reformed)
         request = Reform(
-            number=self._number,
+            number=self._questions.new_number(),
             groups=self._forming,
             group_count=max((look.group_count for look in looks.values()), default=0),
             fresh=tuple(sorted(self._joining)),
         )
-        return [TellRanks(able, request)]
+        return self._reform(request, able)
 
-    def _reformed(self, answers: Answers, now: float) -> list[Action]:
+    def _reformed(self, asked: RankSet, answers: Answers, now: float) -> list[Action]:
         if self._setback:
             return self._again(self._setback, now)
-        silent = self._pool.in_state(RankState.IDLE) - RankSet.of(answers)
+        # Not those that have come back from an old cell since then: nobody has asked them.
+        alive = self._pool.in_state(RankState.IDLE)
+        silent = RankSet.of(set(asked) & set(alive)) - RankSet.of(answers)
         if silent:
             self.broken.update(group.pg_id for group in self._forming)
             limit = f"{self._settings.mend_timeout_s:g} s"
@@ -296,6 +334,7 @@ class Mending:
         self._setback = setback
         self.broken.update(group.pg_id for group in self._forming)
         others = self._pool.in_state(RankState.IDLE)
+        reform = self._number
         number = self._questions.new_number()
         pg_ids = tuple(group.pg_id for group in self._forming)
         return [
@@ -309,6 +348,7 @@ class Mending:
                     text=setback,
                     pg_ids=pg_ids,
                     ranks=dead,
+                    reform=reform,
                 ),
             )
             for phase in ("arm", "fire")
@@ -316,9 +356,8 @@ class Mending:
         ]
 
     def _again(self, setback: str, now: float) -> list[Action]:
-        if self._tries >= MAX_TRIES or now >= self._until:
-            times = "once" if self._tries == 1 else f"{self._tries} times"
-            return self._give_up(f"{setback}; tried {times}", now)
+        if self._tries >= MAX_TRIES:
+            return self._give_up(f"{setback}; tried {MAX_TRIES} times", now)
         self._tries += 1
         self._until = now + self._settings.mend_timeout_s
         self._settle(now)
@@ -339,38 +378,3 @@ class Mending:
         is_up = self._pool.phase is Phase.UP
         alive = self._pool.in_state(RankState.IDLE) if is_up else NO_RANKS
         return self._then(failure, RankSet.of(self._fresh.intersection(alive)), now)
-
-
-def groups_to_form(
-    looks: Mapping[Rank, RankLook],
-    able: RankSet,
-    broken: Iterable[str],
-    *,
-    forms_all: bool,
-) -> tuple[tuple[GroupInfo, ...], set[str]]:
-    """Which groups are to be formed now, and the ids of those that must wait for a member.
-
-    A group is formed if it is broken, if its members disagree on how many operations there were,
-    or, with ``forms_all``, in any case. The order is that in which ranks know them: what a group
-    was made from comes before it.
-
-    Args:
-        looks: at ranks outside cells, and perhaps at some that do not leave theirs.
-        able: ranks that can take part.
-        broken: ids of groups.
-        forms_all: a rank has to learn all its groups.
-    """
-    wanted = set(broken)
-    known: dict[str, GroupInfo] = {}
-    counts: dict[str, set[int]] = {}
-    for _, look in sorted(looks.items()):
-        for group in look.groups:
-            known.setdefault(group.pg_id, group)
-            counts.setdefault(group.pg_id, set()).add(group.collective_seq_id)
-    due = [
-        msgspec.structs.replace(group, collective_seq_id=max(counts[pg_id]))
-        for pg_id, group in known.items()
-        if forms_all or pg_id in wanted or len(counts[pg_id]) > 1
-    ]
-    now = tuple(group for group in due if set(group.ranks) <= set(able))
-    return now, {group.pg_id for group in due} - {group.pg_id for group in now}

@@ -18,6 +18,8 @@ from nbddp.wire.parts import Device, InitMethod, OnMismatch
 #: More ranks than this on one machine are a slip of the finger.
 MAX_RANKS = 1024
 _MAX_PORT = 65535
+_MAX_THREADS = 4096
+_THREADS_ENV = "OMP_NUM_THREADS"
 _OWN_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 #: What may be configured while the pool lives, the default first.
 LEGAL_CONFIG: dict[str, tuple[str, ...]] = {
@@ -53,7 +55,7 @@ class PoolOptions:
         device: str = "auto",
         devices: Sequence[int] = (),
         init: str = "env",
-        threads: int = 1,
+        threads: int | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] = "",
         timeout: float | None = None,
@@ -68,7 +70,6 @@ class PoolOptions:
         _check_number("nproc_per_node (-n)", nproc_per_node, 1, MAX_RANKS)
         _check_number("nnodes", nnodes, 1, MAX_RANKS)
         _check_number("nproc_per_node x nnodes", nproc_per_node * nnodes, 1, MAX_RANKS)
-        _check_number("threads", threads, 1, 4096)
         _check_choice("device", device, get_args(Device))
         _check_choice("init", init, get_args(InitMethod))
         if not backend or not all(c.isalnum() or c in "_:," for c in backend):
@@ -96,6 +97,7 @@ class PoolOptions:
             raise BadOptionError(f"plain is {plain!r}; legal: True or False")
         for name, value in (env or {}).items():
             _check_variable(name, value)
+        threads = _checked_threads(threads, env or {})
         folder = _current_folder() if not cwd else Path(cwd).expanduser()
         if not folder.is_dir():
             raise BadOptionError(f"--cwd {str(cwd)!r} is not a folder that exists")
@@ -180,6 +182,25 @@ def _current_folder() -> Path:
         ) from None
 
 
+def _checked_threads(threads: int | None, env: Mapping[str, str]) -> int:
+    """As with torchrun: what the user has set for all programs, or else one for each rank."""
+    if threads is None:
+        return _first_number(env.get(_THREADS_ENV, os.environ.get(_THREADS_ENV, ""))) or 1
+    _check_number("threads", threads, 1, _MAX_THREADS)
+    if _THREADS_ENV in env and _first_number(env[_THREADS_ENV]) != threads:
+        raise BadOptionError(
+            f"--threads {threads} and --env {_THREADS_ENV}={env[_THREADS_ENV]} disagree; "
+            "leave out one of the two"
+        )
+    return threads
+
+
+def _first_number(text: str) -> int:
+    """Of ``4`` or ``4,2``, which is for nested regions; 0: it is none that can be used."""
+    first = text.partition(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) <= _MAX_THREADS else 0
+
+
 def _check_number(name: str, value: int, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise BadOptionError(f"{name} is {value!r}; legal: a whole number from {low} to {high}")
@@ -192,6 +213,10 @@ def _check_variable(name: str, value: str) -> None:
         raise BadOptionError(f"--env {name} is {value!r}; legal: text")
     if name in _OWN_VARIABLES:
         raise BadOptionError(f"--env {name}: nbddp sets {name} itself, for each rank")
+    if name == _THREADS_ENV and not _first_number(value):
+        raise BadOptionError(
+            f"--env {_THREADS_ENV}={value} is not a number of threads; legal: 1 to {_MAX_THREADS}"
+        )
     if name == "MASTER_PORT" and not (value.isdigit() and int(value) <= _MAX_PORT):
         raise BadOptionError(f"--env MASTER_PORT={value} is not a port; legal: 0 to {_MAX_PORT}")
 

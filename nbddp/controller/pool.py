@@ -5,6 +5,7 @@ Runs in: the notebook's process, or any script. Blocking; one cell at a time.
 
 import itertools
 import keyword
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,10 @@ from nbddp.wire.told import Variables
 
 #: A cell of a script.
 _NO_NAME = "the cell"
+#: Cells of which the trace knows the number; ranks remember the last 1024 operations.
+_REMEMBERED_CELLS = 4096
+#: Each cell tells its ranks of the last ones that failed.
+_REMEMBERED_FAILURES = 16
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,7 @@ class Pool(LivingPool):
         self._begun = (_NO_NAME, 0)  # the last cell: its name and number
         self._last_run: Run | None = None
         self._failed = NO_RANKS  # in the last cell that failed
+        self._failed_runs: deque[str] = deque(maxlen=_REMEMBERED_FAILURES)
         super().__init__(options, settings)
 
     # --- cells ---------------------------------------------------------------------------------
@@ -116,15 +122,22 @@ class Pool(LivingPool):
         make_view: "Callable[[Pool, Run], CellView] | None" = None,
     ) -> RunOutcome:
         """Run a cell of a notebook, perhaps in another view; raises as `run`."""
+        outcome = self._run_to_end(code, options, make_view or self._make_view)
+        error = self.error_of(outcome, options.cell_name)
+        if error is not None:
+            # Kept errors keep this frame. The report with all that it was judged by is 100 kB.
+            del outcome
+            raise error
+        return outcome
+
+    def _run_to_end(
+        self, code: str, options: CellOptions, make_view: "Callable[[Pool, Run], CellView]"
+    ) -> RunOutcome:
         with EarlyInterrupts() as early:
             run = self.submit(code, options)
             with self.given_up_on_failure(run):
-                view = (make_view or self._make_view)(self, run)
-            outcome = self.wait(run, view, early)
-        error = self.error_of(outcome, options.cell_name)
-        if error is not None:
-            raise error
-        return outcome
+                view = make_view(self, run)
+            return self.wait(run, view, early)
 
     def submit(self, code: str, options: CellOptions) -> Run:
         """Begin a cell without waiting for it.
@@ -136,7 +149,10 @@ class Pool(LivingPool):
         check_seconds("timeout", options.timeout_s)
         run_id = f"{self.pool_id}-{next(self._run_numbers)}"
         self._cell_by_run[run_id] = options.execution_count
+        if len(self._cell_by_run) > _REMEMBERED_CELLS:
+            del self._cell_by_run[next(iter(self._cell_by_run))]
         run = Run(run_id, options.ranks, self.settings.output_backlog_bytes)
+        self._note_failure()
         execute = Execute(
             run_id=run_id,
             code=code,
@@ -146,6 +162,8 @@ class Pool(LivingPool):
             check=options.check,
             parent_id=options.parent_id,
             debugs=self._ranks_to_debug(options.ranks),
+            failed=tuple(self._failed_runs),
+            ranks=() if options.ranks == self.all_ranks else options.ranks.ranks,
         )
         refusal = self._hub.begin(run, RunRequested(execute, options.ranks, options.timeout_s))
         if refusal is not None:
@@ -153,6 +171,14 @@ class Pool(LivingPool):
         self._begun = (options.cell_name, options.execution_count)
         self._last_run = run
         return run
+
+    def _note_failure(self) -> None:
+        """Remember the last cell if it did not go well."""
+        last = None if self._last_run is None else self._last_run.outcome
+        if last is None or last.run_id in self._failed_runs:
+            return
+        if len(last.ranks("ok")) < len(last.results):
+            self._failed_runs.append(last.run_id)
 
     def _ranks_to_debug(self, ranks: RankSet) -> tuple[int, ...]:
         """Those that failed last, if they are among ``ranks``; one that is named alone is meant."""

@@ -22,6 +22,7 @@ class RankTable:
             rank: RankInfo(rank=rank, node=rank // spec.nproc_per_node)
             for rank in range(spec.world_size)
         }
+        self.held_agents: set[int] = set()  #: they stand still, and do not go on
 
     def in_state(self, *states: RankState) -> RankSet:
         """The ranks in one of these states."""
@@ -33,6 +34,11 @@ class RankTable:
         for rank in ranks:
             found.setdefault(self.ranks[rank].node, []).append(rank)
         return {node: tuple(on_node) for node, on_node in found.items()}
+
+    def held_reason(self, ranks: Iterable[Rank]) -> str:
+        """Why these ranks cannot be reached; empty if they can."""
+        held = self.held_agents.intersection(self.by_node(ranks))
+        return f"the agent of node {min(held)} stands still" if held else ""
 
     def will_restart(self, ranks: Iterable[Rank]) -> None:
         """The user wants other processes in the places of these."""

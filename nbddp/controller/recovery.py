@@ -18,6 +18,7 @@ from nbddp.controller.asking import Questions
 from nbddp.controller.case import Case
 from nbddp.controller.damage import damage_of, with_recovery, with_torn
 from nbddp.controller.ends import describe_exit
+from nbddp.controller.insisting import Insisting
 from nbddp.controller.lifecycle import PoolMachine
 from nbddp.controller.looking import Diagnose, Eyes, Views
 from nbddp.controller.mending import Mending
@@ -38,6 +39,7 @@ from nbddp.controller.states import (
     Judged,
     LifeAction,
     LifeStimulus,
+    MendRequested,
     Phase,
     RankState,
     RestartRanksRequested,
@@ -81,6 +83,7 @@ class RecoveryMachine:
         self._mending = Mending(pool, self._questions, settings, self._mended)
         self._restarts = Restarts(pool, settings)
         self._replacing = Replacing(pool, self._restarts, lambda: self.config)
+        self._insisting = Insisting(pool, self._questions)
         self._case: Case | None = None
         self._held: RunOutcome | None = None  #: of a cell that has ended, until the pool is whole
         self._is_due = False  #: a mend is to begin as soon as nothing is in its way
@@ -121,6 +124,12 @@ class RecoveryMachine:
         reason, failure = self.pool.refusal(ranks), self._mending.failure
         return f"{reason} ({failure})" if reason and failure and self.pool.run is None else reason
 
+    @property
+    def may_mend_again(self) -> bool:
+        """Whether groups could not be formed though all ranks are there: they may be now."""
+        idle = self.pool.in_state(RankState.IDLE)
+        return bool(self._mending.failure) and len(idle) == len(self.pool.ranks)
+
     def next_deadline(self) -> float | None:
         """When a `Tick` has something to do."""
         times = [
@@ -128,6 +137,7 @@ class RecoveryMachine:
             self._questions.next_deadline(),
             self._mending.next_deadline(),
             self._restarts.next_deadline(),
+            self._insisting.next_deadline(),
         ]
         if self._case is not None:
             times.append(self._case.next_deadline())
@@ -159,6 +169,8 @@ class RecoveryMachine:
                 actions += self._restart_ranks(stimulus, now)
             case Configured():
                 self.config = stimulus.config
+            case MendRequested():
+                self._is_due = self._is_due or self.may_mend_again
             case _:
                 actions += self._live(stimulus, now)
         return actions + self._due(now)
@@ -176,6 +188,8 @@ class RecoveryMachine:
             stimulus = replace(stimulus, execute=execute)
         elif isinstance(stimulus, AbandonRequested) and self._is_held(stimulus.run_id):
             return self._release()
+        # From a cell that was given up.
+        is_back = isinstance(stimulus, RunFinished) and stimulus.run_id != self.pool.active_run_id
         actions += self._pass(self.pool.handle(stimulus, now), now)
         match stimulus:
             case RunRequested():
@@ -184,8 +198,10 @@ class RecoveryMachine:
                 actions += self._release()  # the user does not wait for the mend either
             case RunFinished() if self._case and self._case.run.run_id == stimulus.run_id:
                 self._case.finished(stimulus, now)
-            case RunFinished() if self._mending.broken and self._is_idle:
-                self._is_due = True  # a rank has come back from a cell that was given up
+            case RunFinished() if is_back:
+                self._mending.broken |= {mark.pg_id for mark in stimulus.marks if mark.is_broken}
+                # Perhaps while others form the groups without it.
+                self._is_due |= self._mending.is_active or bool(self._mending.broken)
             case InterruptRequested() if self._case and self._case.run.run_id == stimulus.run_id:
                 self._case.interrupted(now)
             case RankReady():
@@ -253,6 +269,7 @@ class RecoveryMachine:
             actions += self._case.tick(now)
         actions += self._mending.tick(now)
         actions += self._restarts.tick(now)
+        actions += self._insisting.tick(now)
         if self._is_due and self._is_idle:
             actions += self._mend(now)
         return actions
@@ -279,8 +296,10 @@ class RecoveryMachine:
         outcome = with_recovery(outcome, case.report, case.freeing.stuck)
         if outcome.ended_by:
             return [EndRun(outcome)]
-        if outcome.interrupted:
-            told += case.freeing.let_go(outcome.ranks("unfinished"))
+        inside = outcome.ranks("unfinished")
+        if outcome.interrupted and inside:
+            case.freeing.expect_damage()
+            told += self._insisting.start(outcome.run_id, inside, now)
         damage = damage_of(outcome, case.freeing)
         self._mending.broken |= damage.broken
         is_wanted = self._restarts.is_killing or self._restarts.is_asked

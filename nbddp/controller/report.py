@@ -13,9 +13,8 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from nbddp.wire.observed import Site
 from nbddp.wire.ranks import Rank, RankSet
 
-#: A key that was set is heard of within this time, also on a busy machine: who waits for one looks
-#: every 50 ms.
-KEY_HEARD_S: Final = 0.4
+#: A rank that waits for a key looks into the store every 50 ms.
+_KEY_CHECK_S: Final = 0.06
 #: Of `Report.to_dict`.
 DICT_VERSION: Final = 1
 
@@ -179,12 +178,12 @@ class Report:
 
     @property
     def confirm_after_s(self) -> float:
-        """The second round of looks proves something only if it comes so much later.
+        """The second round of looks can prove something only if it comes so much later.
 
-        Setting a key of the store leaves no record; whoever waits for it must have had the time
-        to hear of it.
+        Setting a key of the store leaves no record: the ranks that wait for it must have looked
+        into the store since the first round.
         """
-        return KEY_HEARD_S if self.waits_for_store else 0.0
+        return _KEY_CHECK_S if self.waits_for_store else 0.0
 
     @property
     def proven(self) -> tuple[Finding, ...]:

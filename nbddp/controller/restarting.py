@@ -72,7 +72,7 @@ class Restarts:
         lost = sorted({self._pool.ranks[rank].node for rank in ranks} & self._pool.lost_agents)
         if lost:
             return f"the agent of node {lost[0]} has ended"
-        return ""
+        return self._pool.held_reason(ranks)
 
     def rank_exited(self, rank: Rank) -> bool:
         """A process has ended; whether that was wanted."""

@@ -11,7 +11,7 @@ from nbddp.controller.notices import doing, waits_for_user
 from nbddp.controller.report import Finding
 from nbddp.controller.waitfor import Disagreement
 from nbddp.controller.wording import Words, brought, exit_phrase, is_rendezvous, quote, start, verb
-from nbddp.wire.observed import Operation
+from nbddp.wire.observed import Operation, group_name_of
 from nbddp.wire.ranks import RankSet
 
 
@@ -275,7 +275,7 @@ class _Teller:
             name = self.words.name(each)
             if each.signature.kind == "creation":
                 # Torch counts the groups of each rank: the numbers tell who has made more.
-                name += f" as group {each.pg_id.partition('@')[0]!r}"
+                name += f" as group {group_name_of(each.pg_id)!r}"
             ranks_by_name.setdefault(name, []).append(rank)
         parts = [f"{RankSet.of(ranks).describe()} in {n}" for n, ranks in ranks_by_name.items()]
         what = "make different groups" if len(ranks_by_name) > 1 else "make a group"
@@ -294,6 +294,14 @@ class _Teller:
         if operation is not None and operation.signature.kind == "creation":
             if set(self.cause.direct) & set(self.culprits):
                 return self._different_groups(operation)
+            if not self.culprits:
+                return (
+                    f"{waits} in {self._name()} for other members, and no rank is left that could "
+                    "be one.",
+                    "every rank of the pool is blocked, or has ended the cell; only a process "
+                    f"outside of the pool could still come.{self._in_turn()}",
+                    f"Call {operation.signature.op} on as many ranks as world_size says.",
+                )
             return (
                 f"{self._name()} was never called by {self.culprits.describe()}; "
                 f"{ranks.describe()} {verb(ranks, 'waits', 'wait')} for that.",
@@ -318,7 +326,7 @@ class _Teller:
             )
         return (
             f"{waits} in {self._name()}; nobody has set it yet.",
-            "some ranks still run and may set it.",
+            "ranks that still run, or processes that ranks have started, may set it.",
             "Wait, or interrupt the cell.",
         )
 

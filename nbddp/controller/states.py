@@ -115,6 +115,7 @@ class RankResult:
     mismatches: tuple[Mismatch, ...] = ()  #: seen by this rank, raised or not
     marks: tuple[GroupMark, ...] = ()
     torn: tuple[str, ...] = ()  #: operations whose tensors may hold partial results
+    group_count: int = 0  #: torch's number for the next group
     stuck: str = ""  #: why a blocked operation could not be ended
 
 
@@ -249,6 +250,11 @@ class AgentExited:
 
 
 @dataclass(frozen=True)
+class MendRequested:
+    """Somebody wants to use a pool whose groups could not be formed: try again."""
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed."""
 
@@ -286,6 +292,7 @@ WatchStimulus: TypeAlias = (
     | RestartRanksRequested
     | DiagnoseRequested
     | Configured
+    | MendRequested
 )
 Stimulus: TypeAlias = LifeStimulus | WatchStimulus
 
@@ -393,7 +400,7 @@ class RanksRestarted:
 class TellUser:
     """Something has happened between cells."""
 
-    rank: Rank
+    rank: Rank | None  #: None: to a process behind the ranks
     text: str
 
 

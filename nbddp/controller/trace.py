@@ -16,7 +16,15 @@ from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 from nbddp.controller.history import RankView
-from nbddp.wire.observed import Ending, GroupInfo, Operation, OperationState, Site, ending_of
+from nbddp.wire.observed import (
+    Ending,
+    GroupInfo,
+    Operation,
+    OperationState,
+    Site,
+    ending_of,
+    group_name_of,
+)
 from nbddp.wire.ranks import RankSet
 
 #: As `nbddp.wire.observed.OperationKind`; a send and its recv are one ``message``.
@@ -333,7 +341,7 @@ def _row(
     rank, operation = entries[0]
     kind = _row_kind(operation)
     pg_id = operation.pg_id  # a group that is being made has another one, which begins so too
-    group = groups.get(pg_id) or GroupInfo(pg_id=pg_id, name=pg_id.partition("@")[0])
+    group = groups.get(pg_id) or GroupInfo(pg_id=pg_id, name=group_name_of(pg_id))
     parts = {
         rank: RankPart(
             rank=rank,

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from nbddp.controller.comparing import Differences, compare
-from nbddp.controller.history import History, RankView
+from nbddp.controller.history import Histories, History, RankView
 from nbddp.controller.report import GroupRef
-from nbddp.wire.observed import GroupInfo, Operation, Signature, ThreadLook
+from nbddp.wire.observed import GroupInfo, Operation, Signature, ThreadLook, group_name_of
 from nbddp.wire.ranks import Rank, RankSet
 
 Point = tuple[str, int]  #: a collective: ``pg_id`` and ``collective_seq_id``
@@ -70,12 +70,12 @@ class WaitFor:
     """The graph of a pool at one moment."""
 
     views: Mapping[Rank, RankView]
-    histories: dict[Rank, History] = field(init=False)
+    histories: Histories = field(init=False)
     waits: dict[Rank, tuple[Waiting, ...]] = field(init=False)  #: of each rank, main thread first
     able: set[Rank] = field(init=False)  #: ranks that can go on, now or after others
 
     def __post_init__(self) -> None:
-        self.histories = {rank: History(view) for rank, view in self.views.items()}
+        self.histories = Histories((rank, History(view)) for rank, view in self.views.items())
         for view in self.views.values():
             for wrong in view.mismatches:
                 self.histories[view.rank].add_mismatched(wrong.mine)
@@ -84,6 +84,10 @@ class WaitFor:
         self._groups: dict[str, GroupInfo] = {}
         for history in self.histories.values():
             self._groups.update((group.pg_id, group) for group in history.groups())
+        #: Processes that no look tells of: they may set keys, and join groups of the user's store.
+        self.has_others = any(
+            view.look is not None and view.look.has_children for view in self.views.values()
+        )
         self._disagreements: dict[Point, Disagreement | None] = {}
         self._absent: dict[tuple[Rank, int], tuple[Rank, ...] | None] = {}
         self.waits = {rank: tuple(self._waits(view)) for rank, view in self.views.items()}
@@ -139,7 +143,7 @@ class WaitFor:
         if operation.signature.kind == "store" or not operation.pg_id:
             return None
         members = self._members(operation) or ()
-        name = operation.pg_id.partition("@")[0]
+        name = group_name_of(operation.pg_id)
         return GroupRef(operation.pg_id, name, ranks=RankSet.of(members))
 
     # --- what can end --------------------------------------------------------------------------
@@ -160,7 +164,7 @@ class WaitFor:
         absent = self.absent(rank, operation)
         if absent is None:
             # Any rank might do it: a key of the store may be set by everybody.
-            left = () if self.able else tuple(self.views)
+            left = () if self.able or self.has_others else tuple(self.views)
         else:
             left = tuple(other for other in absent if other not in self.able)
             if len(left) < len(absent) and is_from_any(operation):
@@ -191,9 +195,8 @@ class WaitFor:
                     rank, operation, lambda other: histories[other].has_joined(pg_id, seq)
                 )
             case "creation":
-                return self._members_without(
-                    rank, operation, lambda other: histories[other].has_created(operation)
-                )
+                may_come = self.has_others and is_in_own_store(operation)
+                return () if may_come else self._absent_makers(rank, operation)
             case "recv" if is_from_any(operation):
                 return self._absent_senders(rank, operation)
             case "recv" | "send":
@@ -213,6 +216,12 @@ class WaitFor:
             other
             for other in members
             if other != rank and other in self.views and not has_come(other)
+        )
+
+    def _absent_makers(self, rank: Rank, operation: Operation) -> tuple[Rank, ...] | None:
+        clock = self.histories[rank].clock
+        return self._members_without(
+            rank, operation, lambda other: self.histories[other].has_created(operation, clock)
         )
 
     def _absent_peer(self, rank: Rank, operation: Operation) -> tuple[Rank, ...]:
@@ -318,6 +327,11 @@ class WaitFor:
             known = tuple(each for each in found if each is not None)
             is_whole = len(known) == len(found) > 0
             yield Waiting(view.rank, thread, known, is_whole, thread.wait.since_ns)
+
+
+def is_in_own_store(operation: Operation) -> bool:
+    """A group is made in a store of the user's own, in which other processes may meet, too."""
+    return operation.signature.kind == "creation" and "@@" in operation.pg_id
 
 
 def is_from_any(operation: Operation) -> bool:

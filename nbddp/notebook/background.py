@@ -1,8 +1,8 @@
 """What ranks print while no cell runs: threads, subprocesses, late words of an abandoned cell.
 
 Runs in: a thread of its own, ``nbddp-background``, since showing may block or fail, and the hub
-must do neither. It is shown in the cell that was started last, so that the next cell gets only its
-own output.
+must do neither. Late words of a cell are shown in that cell, all else in the cell that was started
+last, so that the next cell gets only its own output.
 
     hub thread --put--> queue --> nbddp-background --> sink
 """
@@ -15,10 +15,11 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
-from nbddp.controller.listeners import BackgroundEvent
+from nbddp.controller.listeners import NO_RANK, BackgroundEvent
 from nbddp.notebook.remains import without_widget
 from nbddp.notebook.shown import Labels, labelled
 from nbddp.notebook.sinks import EarlierCellSink, Sink, TerminalSink
+from nbddp.printable import harmless
 from nbddp.wire.messages import ClearOutput, Output
 
 #: Text per second that is shown; the rest is in the logs.
@@ -33,10 +34,17 @@ class Background:
     Args:
         world_size: number of ranks.
         last_parent: the front end's request of the last ``%%ddp`` cell, if there was one.
+        parent_of: that of a cell, by its run's id; None: it is not known any more.
     """
 
-    def __init__(self, world_size: int, last_parent: Callable[[], Any] = lambda: None) -> None:
+    def __init__(
+        self,
+        world_size: int,
+        last_parent: Callable[[], Any] = lambda: None,
+        parent_of: Callable[[str], Any] = lambda run_id: None,
+    ) -> None:
         self._last_parent = last_parent
+        self._parent_of = parent_of
         self._waiting: queue.SimpleQueue[BackgroundEvent | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         #: Why the last event could not be shown; a closed stdout, for example.
@@ -72,11 +80,11 @@ class Background:
             return  # what it would clear is not ours
         if isinstance(event, Output) and not event.text.strip("\n"):
             return  # a debugger that is given up ends its line
-        sink = self._sink()
-        label = self._labels.of((event.rank,))
+        sink = self._sink(event.run_id or "")
+        label = "" if event.rank == NO_RANK else self._labels.of((event.rank,))
         if isinstance(event, Output):
             if self._has_room(len(event.text)):
-                sink.text(event.stream, labelled(label, event.text.rstrip("\n")))
+                sink.text(event.stream, labelled(label, harmless(event.text).rstrip("\n")))
             elif not self._left_out:
                 self._left_out = True
                 sink.text("stderr", labelled(label, "... more is in the log: %ddp status"))
@@ -88,7 +96,7 @@ class Background:
                 sink.text("stdout", label.rstrip() + "\n")
             sink.display(data, event.metadata, None, False)
         elif isinstance(plain, str) and self._has_room(len(plain)):
-            sink.text("stdout", labelled(label, plain))
+            sink.text("stdout", labelled(label, harmless(plain)))
 
     def _has_room(self, size: int) -> bool:
         now = time.monotonic()
@@ -100,11 +108,12 @@ class Background:
         self._left_out = False
         return True
 
-    def _sink(self) -> Sink:
+    def _sink(self, run_id: str) -> Sink:
         kernel = getattr(get_ipython(), "kernel", None)
         if kernel is None:
             return TerminalSink()
-        parent = kernel.get_parent()
+        # The next cell may have begun: it waits for a rank that leaves an old one.
+        parent = self._parent_of(run_id) or kernel.get_parent()
         if parent.get("header", {}).get("msg_type") != "execute_request":
             # The last word of the front end was to a widget: that is no place to show anything.
             parent = self._last_parent() or parent

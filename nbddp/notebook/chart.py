@@ -20,7 +20,7 @@ from math import ceil
 from nbddp.controller.trace import RankPart, TraceRow
 from nbddp.notebook.colours import RANK_COLOURS, colour_of
 from nbddp.notebook.picture import INK, SMALL, WHITE, Colour, Picture, text_width
-from nbddp.notebook.tables import WIDTH, duration, escape, name_ranks, shorten, size
+from nbddp.notebook.tables import WIDTH, clean, duration, escape, name_ranks, shorten, size
 from nbddp.notebook.waits import lateness, latest, still_waiting
 from nbddp.wire.observed import Ending
 from nbddp.wire.ranks import RankSet
@@ -199,13 +199,15 @@ def timeline(
     html_legend = _legend(chart, is_html=True)
     sentences = "".join(f"<div>{escape(text)}</div>" for text in below)
     return {
-        "text/plain": "\n".join(
-            [
-                headline,
-                *_text_rows(chart, late),
-                _legend(chart, is_html=False),
-                *below,
-            ]
+        "text/plain": clean(
+            "\n".join(
+                [
+                    headline,
+                    *_text_rows(chart, late),
+                    _legend(chart, is_html=False),
+                    *below,
+                ]
+            )
         ),
         "text/html": (
             f"<div><div><b>{escape(headline)}</b></div>{_image(chart, told, late)}"

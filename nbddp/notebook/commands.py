@@ -152,7 +152,7 @@ def parse_start(words: list[str]) -> dict[str, Any]:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--devices", type=_devices, default=())
     parser.add_argument("--init", default="env")
-    parser.add_argument("--threads", type=_whole, metavar="N", default=1)
+    parser.add_argument("--threads", type=_whole, metavar="N")
     parser.add_argument(
         "--env", metavar="NAME=VALUE", type=_variable, nargs="+", action="extend", default=[]
     )

@@ -77,7 +77,7 @@ class Relay:
         #: Models that live in ranks, and no longer in the front end: nothing shows them.
         self._retired: dict[str, Model] = {}
         self.closed: dict[str, None] = {}  #: the last ones that their ranks closed
-        self._parent_by_run: dict[str, Any] = {}
+        self.parent_by_run: dict[str, Any] = {}  #: the front end's requests
         self.last_parent: Any = None  #: of the last cell that was shown
         self._held: dict[str, dict[str, Any]] = {}  # new state by model, not yet sent
         self._sent_at: dict[str, float] = {}
@@ -92,9 +92,9 @@ class Relay:
     def note_run(self, run_id: str, parent: Any) -> None:
         """Messages of this cell's widgets carry ``parent``, the request of the front end."""
         with self._lock:
-            self._parent_by_run[run_id] = self.last_parent = parent
-            if len(self._parent_by_run) > _REMEMBERED_CELLS:
-                del self._parent_by_run[next(iter(self._parent_by_run))]
+            self.parent_by_run[run_id] = self.last_parent = parent
+            if len(self.parent_by_run) > _REMEMBERED_CELLS:
+                del self.parent_by_run[next(iter(self.parent_by_run))]
         reloading.answer_with(self._kernel.comm_manager, self._states)
 
     def _states(self) -> reloading.Told:
@@ -118,7 +118,7 @@ class Relay:
         content, comm_id = event.content, str(event.content["comm_id"])
         data = content.get("data") or {}
         with self._lock:
-            parent = self._parent_by_run.get(event.run_id or "")
+            parent = self.parent_by_run.get(event.run_id or "")
             if event.msg_type == "comm_open":
                 content = _slim(content)
                 state = (content.get("data") or {}).get("state") or {}

@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nbddp.controller.unequal import Detail, Difference, LeafDifference
-from nbddp.notebook.tables import Cell, Column, Table, escape, name_ranks, shorten, size, words
+from nbddp.notebook.tables import (
+    Cell,
+    Column,
+    Table,
+    clean,
+    escape,
+    name_ranks,
+    shorten,
+    size,
+    words,
+)
 from nbddp.wire.ranks import RankSet
 
 #: Places that are shown; the others are counted. Of gradients at least so many.
@@ -26,7 +36,7 @@ def bundle(found: Difference) -> dict[str, str]:
     text = [head, *([table.text()] if table else []), *notes]
     faint = "".join(f'<div style="opacity:0.7">{escape(note)}</div>' for note in notes)
     return {
-        "text/plain": "\n".join(text),
+        "text/plain": clean("\n".join(text)),
         "text/html": (
             f"<div><code>{escape(found.expression)}</code>: <b>{escape(verdict(found))}</b></div>"
             f"{table.html() if table else ''}{faint}"

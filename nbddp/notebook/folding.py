@@ -9,6 +9,7 @@ on a fourth come out as ``[0-3] A``, ``[3] odd``, ``[0-3] B``, ``[0-3] C``. Wher
 the same items in different orders, the match that lies further back is given up.
 """
 
+import sys
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
@@ -17,6 +18,8 @@ LOOK_AHEAD = 64
 #: When an item has waited long enough, those that came in this part of the window after it go
 #: along, in the order of ranks: readers look for rank 0 first.
 _BATCH = 2 / 3
+_NEVER = float("inf")
+_ALL = sys.maxsize
 #: Memory of an item besides its content, with its places in queue and index.
 _ITEM_BYTES = 300
 
@@ -48,25 +51,42 @@ class Folder:
     """Merges the queues of several ranks.
 
     Promises: every item comes out of `release` once, in the order of its rank; only items with
-    equal keys come out together; none stays longer than ``fold_s`` unless it is held, or stands
-    behind one that is; one that all awaited ranks have within the look-ahead comes at once.
+    equal keys come out together; one that all awaited ranks have within the look-ahead comes at
+    once; none stays longer than ``fold_s``, unless it is held, or stands behind one that is, or an
+    expected rank is behind: then it may be ``expect_s``. A rank that has shown four items is behind
+    the fifth of another, and it is expected until another has waited for it in vain.
+
+    So what all ranks of a program show is folded though they are far apart in time, up to
+    ``expect_s``; and what some of them show alone is late once.
+
+    Args:
+        ranks: which show something.
+        fold_s: seconds.
+        expect_s: seconds.
     """
 
-    def __init__(self, ranks: Iterable[int], fold_s: float) -> None:
+    def __init__(self, ranks: Iterable[int], fold_s: float, expect_s: float = 0.0) -> None:
         self._fold_s = fold_s
+        self._expect_s = max(fold_s, expect_s)
         self._queue_by_rank: dict[int, deque[Item]] = {rank: deque() for rank in ranks}
         self._awaited = set(self._queue_by_rank)
+        self._expected = set(self._queue_by_rank)  # nobody has waited for these in vain
+        self._shown_by_rank = dict.fromkeys(self._queue_by_rank, 0)  # items so far
         self._count_by_rank_by_key: dict[Hashable, dict[int, int]] = {}  # within the look-ahead
         self._complete: list[Hashable] = []  # keys that all awaited ranks had; checked again
         self._ready: list[int] = []  # ranks whose first item waits for nobody; checked again
-        self._batch: tuple[int, float] | None = None  # a rank, and until when it arrived
-        self._no_head_before = float("inf")  # at most when the first item of any queue arrived
+        self._batch: tuple[int, float, int] | None = None  # a rank, and which of its items go
+        self._no_head_before = _NEVER  # at most when the first item of any queue arrived
         self._filled_queues = 0
         self.memory_bytes = 0  #: of all items together, about
         self.text_bytes_by_rank = dict.fromkeys(self._queue_by_rank, 0)
 
     def append(self, rank: int, item: Item) -> None:
         """Add the newest item of ``rank``."""
+        self._shown_by_rank[rank] += 1
+        self._push(rank, item)
+
+    def _push(self, rank: int, item: Item) -> None:
         queue = self._queue_by_rank[rank]
         queue.append(item)
         self._account(rank, item, 1)
@@ -80,13 +100,13 @@ class Folder:
         held = self._queue_by_rank[rank].pop()
         self._account(rank, held, -1)
         self.append(rank, item)
-        self.append(rank, held)
+        self._push(rank, held)
 
     def prepend(self, rank: int, items: Sequence[Item]) -> None:
         """Put items in front of all others of ``rank``."""
         rest = self.drop(rank)
         for item in [*items, *rest]:
-            self.append(rank, item)
+            self._push(rank, item)
 
     def drop(self, rank: int) -> list[Item]:
         """Remove and return all items of ``rank``."""
@@ -111,6 +131,7 @@ class Folder:
     def add_rank(self, rank: int) -> None:
         """A rank that nobody awaits shows something, too."""
         self._queue_by_rank[rank] = deque()
+        self._shown_by_rank[rank] = 0
         self.text_bytes_by_rank[rank] = 0
 
     def set_awaited(self, rank: int, is_awaited: bool) -> None:
@@ -119,6 +140,7 @@ class Folder:
             self._awaited.add(rank)
         elif rank in self._awaited:
             self._awaited.remove(rank)
+            self._expected.discard(rank)
             keys = self._count_by_rank_by_key
             self._complete = [key for key in keys if self._is_complete(key)]
 
@@ -128,9 +150,28 @@ class Folder:
 
     def deadline(self) -> float | None:
         """When `release` has something to give, if nothing comes before."""
-        heads = [queue[0] for queue in self._queue_by_rank.values() if queue]
-        arrived = [item.arrived for item in heads if not item.is_held]
-        return min(arrived) + self._fold_s if arrived else None
+        shown = self._least_shown()
+        return min((self._due_at(rank, item, shown) for rank, item in self._heads()), default=None)
+
+    def _heads(self) -> list[tuple[int, Item]]:
+        """The first item of each rank, unless it is held."""
+        return [
+            (rank, queue[0])
+            for rank, queue in self._queue_by_rank.items()
+            if queue and not queue[0].is_held
+        ]
+
+    def _least_shown(self) -> int:
+        """How many items the expected rank has shown that has shown least."""
+        return min((self._shown_by_rank[rank] for rank in self._expected), default=_ALL)
+
+    def _due_at(self, rank: int, item: Item, shown: int) -> float:
+        """When the first item of a rank may not wait any longer."""
+        return item.arrived + (self._fold_s if self._number(rank) <= shown else self._expect_s)
+
+    def _number(self, rank: int) -> int:
+        """Of its first item that waits: the how-manieth that the rank has shown."""
+        return self._shown_by_rank[rank] - len(self._queue_by_rank[rank]) + 1
 
     def release(
         self, now: float, *, everything: bool = False
@@ -152,9 +193,9 @@ class Folder:
                 return rank
             self._ready.pop()
         if self._batch is not None:  # goes on: nothing of a lower rank belongs to it
-            rank, until = self._batch
+            rank, until, shown = self._batch
             queue = self._queue_by_rank[rank]
-            if queue and not queue[0].is_held and queue[0].arrived <= until:
+            if queue and not queue[0].is_held and self._goes(rank, queue[0], until, shown):
                 return rank
             self._batch = None
         while self._complete and self._awaited:
@@ -165,17 +206,26 @@ class Folder:
         is_over = everything or not self._awaited
         if not is_over and now < self._no_head_before + self._fold_s:
             return None
-        heads = [
-            (queue[0].arrived, rank)
-            for rank, queue in self._queue_by_rank.items()
-            if queue and not queue[0].is_held
+        heads, shown = self._heads(), _ALL if is_over else self._least_shown()
+        self._no_head_before = min((item.arrived for _, item in heads), default=_NEVER)
+        late = [
+            (item.arrived, self._number(rank))
+            for rank, item in heads
+            if is_over or self._due_at(rank, item, shown) <= now
         ]
-        self._no_head_before = oldest = min(heads)[0] if heads else float("inf")
-        if not heads or not (is_over or oldest + self._fold_s <= now):
+        if not late:
             return None
-        until = oldest + self._fold_s * (1 if is_over else _BATCH)
-        self._batch = min(rank for arrived, rank in heads if arrived <= until), until
+        until = min(late)[0] + self._fold_s * (1 if is_over else _BATCH)
+        if not is_over:  # who is behind was waited for in vain
+            number = max(number for _, number in late)
+            self._expected = {r for r in self._expected if self._shown_by_rank[r] >= number}
+            shown = self._least_shown()
+        self._batch = min(r for r, item in heads if self._goes(r, item, until, shown)), until, shown
         return self._batch[0]
+
+    def _goes(self, rank: int, item: Item, until: float, shown: int) -> bool:
+        """Whether the first item of a rank goes along with one that may not wait any longer."""
+        return item.arrived <= until and self._number(rank) <= shown
 
     def _first(self, rank: int) -> int:
         """The rank whose first item goes now, so that the first one of ``rank`` can go next.

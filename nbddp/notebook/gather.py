@@ -18,6 +18,7 @@ from nbddp.notebook.folding import Folder, Item
 from nbddp.notebook.items import Bundle, Line, Notice, RankText, utf8_len
 from nbddp.notebook.lines import LineAssembler
 from nbddp.notebook.shown import Labels, Redraw, Rich, Screen, Show, Text
+from nbddp.printable import harmless
 from nbddp.settings import Settings
 from nbddp.wire.messages import ClearOutput, Display, Output, Result, Stream
 from nbddp.wire.ranks import RankSet
@@ -71,8 +72,9 @@ class Gatherer:
 
     Promises:
         - What a rank showed is shown in its order; lines fold only where they are equal.
-        - Nothing that is within the budget waits longer than ``output_fold_s``; what all ranks
-          that still run have delivered comes at once.
+        - What all ranks that still run have delivered comes at once. Nothing that is within the
+          budget waits longer than ``output_fold_s``, or than ``output_expect_s`` for a rank that
+          was never waited for in vain and is silent: it may be slower.
         - Text beyond the budget is counted and its end kept; a notice says what was left out
           and where the whole is, before anything later of that rank is shown. After
           ``notebook_total_bytes`` that notice comes when the rank has ended.
@@ -95,7 +97,7 @@ class Gatherer:
         self._settings = settings
         self._log_path_by_rank = log_path_by_rank
         self._lane_by_rank = {rank: _Lane(rank) for rank in ranks}
-        self._folder = Folder(ranks, settings.output_fold_s)
+        self._folder = Folder(ranks, settings.output_fold_s, settings.output_expect_s)
         self._budget = Budget(settings, len(ranks))
         self._screen = Screen(settings, Labels(world_size))
 
@@ -165,13 +167,12 @@ class Gatherer:
         return min((time for time in times if time is not None), default=None)
 
     # What can be asked
-
     def open_lines(self) -> list[tuple[RankSet, str]]:
         """Lines that have no end yet, such as progress bars; equal ones of ranks together."""
         ranks_by_row: dict[tuple[str, int, str], list[int]] = {}
         for rank, lane in sorted(self._lane_by_rank.items()):
             for stream, assembler in lane.assembler_by_stream.items():
-                for index, row in enumerate(assembler.open_rows()):
+                for index, row in enumerate(map(harmless, assembler.open_rows())):
                     ranks_by_row.setdefault((stream, index, row), []).append(rank)
         return [(RankSet.of(ranks), row) for (_, _, row), ranks in ranks_by_row.items()]
 
@@ -179,7 +180,7 @@ class Gatherer:
         """The last ``n`` lines (at most 20) of ``rank``, shown or not, an open one included."""
         lane = self._lane(rank)
         rows = [row for each in lane.assembler_by_stream.values() for row in each.open_rows()]
-        return [*lane.recent, *rows][-n:] if n > 0 else []
+        return [*lane.recent, *map(harmless, rows)][-n:] if n > 0 else []
 
     def text_by_rank(self) -> dict[int, RankText]:
         """What each rank printed, in short; displays are a word in it."""
@@ -243,7 +244,7 @@ class Gatherer:
     def _add_lines(self, lane: _Lane, stream: Stream, lines: Sequence[str], now: float) -> None:
         if not lines:
             return
-        lane.remember(lines)
+        lane.remember(lines := [harmless(line) for line in lines])
         if lane.gap:
             for line in lines:
                 lane.gap.add_line(stream, line)
@@ -283,6 +284,7 @@ class Gatherer:
         """A bundle that is only text: lines that stay together."""
         if is_result:
             text = f"Out:\n{text}" if "\n" in text else f"Out: {text}"
+        text = harmless(text)
         lines = text.split("\n")
         lane.counts.lines += len(lines)
         lane.counts.output_bytes += utf8_len(text) + 1

@@ -1,6 +1,6 @@
 """A cell that runs in the background: ``%%ddp --async``.
 
-Runs in: the notebook's process; the output is shown by a thread of its own, in the cell that
+Runs in: the notebook's process; the output is shown by `nbddp.notebook.viewing`, in the cell that
 started it.
 """
 
@@ -37,10 +37,7 @@ class CellHandle:
         self._has_ended = False
         self._shown = threading.Event()
         self._failure: BaseException | None = None  #: the output could not be shown
-        self._thread = threading.Thread(
-            target=self._show, args=(view,), name=f"nbddp-view-{run.run_id}", daemon=True
-        )
-        self._thread.start()
+        session.viewing.put(lambda: self._show(view))
 
     @property
     def state(self) -> str:

@@ -19,7 +19,7 @@ HELP = """\
     --device NAME             auto, cpu or cuda
     --devices 0,1             CUDA devices by rank
     --init HOW                env, tcp, file; none leaves init_process_group to your cell
-    --threads T               intra-op threads of a rank (default 1)
+    --threads T               intra-op threads of a rank (default OMP_NUM_THREADS, or 1)
     --env K=V ...             variables for the ranks
     --cwd DIR                 working folder of the ranks
     --timeout S               of collectives of the default process group

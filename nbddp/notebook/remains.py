@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nbddp.notebook.folded import PRE_STYLE, details
-from nbddp.notebook.tables import preformatted
+from nbddp.notebook.tables import clean, preformatted
 
 #: How a rank shows a widget: the id of its model.
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
@@ -154,7 +154,7 @@ class Row:
     @property
     def lines(self) -> list[str]:
         """The text behind the label."""
-        first, *rest = self.text.split("\n")
+        first, *rest = clean(self.text).split("\n")
         if not self.label:
             return [first, *rest]
         return [f"{self.label} {first}", *(" " * (len(self.label) + 1) + line for line in rest)]
@@ -179,7 +179,7 @@ def _pages(rows: Sequence[Row]) -> str:
         lines += row.lines
         if row.images:
             parts.append(_page(lines))
-            parts += [f'<img src="{source}" alt="picture" />' for source in row.images]
+            parts += [f'<img src="{html.escape(source)}" alt="picture" />' for source in row.images]
             lines = []
     if lines:
         parts.append(_page(lines))

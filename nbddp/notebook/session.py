@@ -31,6 +31,7 @@ from nbddp.notebook.panel import Panel
 from nbddp.notebook.shown import Labels
 from nbddp.notebook.sinks import CellSink, EarlierCellSink, Sink, TerminalSink
 from nbddp.notebook.view import View
+from nbddp.notebook.viewing import Viewing
 from nbddp.settings import LIVE_PREFIX, NOTEBOOK_WORD, Settings
 from nbddp.wire.messages import RankExited
 
@@ -41,6 +42,7 @@ _starter: threading.Thread | None = None
 _start_has_ended = threading.Event()  #: an interrupted `Thread.join` takes the thread for ended
 _panel: Panel | None = None
 _relay: Relay | None = None  #: of the current pool, in a notebook
+viewing = Viewing()  #: shows the cells that run in the background
 
 
 def current_pool() -> Pool | None:
@@ -71,7 +73,7 @@ def start(
     device: str = "auto",
     devices: Sequence[int] = (),
     init: str = "env",
-    threads: int = 1,
+    threads: int | None = None,
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] = "",
     timeout: float | None = None,
@@ -87,7 +89,7 @@ def start(
         devices: CUDA devices by rank; default: all, in order.
         init: how the process group is initialised: ``env``, ``tcp``, ``file``, or ``none`` to
             leave it to a cell.
-        threads: intra-op threads of each rank.
+        threads: intra-op threads of each rank; default: OMP_NUM_THREADS, or else 1, as torchrun.
         env: variables for the ranks.
         cwd: working folder of the ranks; default: the current one.
         timeout: seconds after which a collective of the default process group fails.
@@ -197,24 +199,29 @@ def _listen(pool: Pool) -> None:
     """What ranks tell between cells, and what their widgets say, is shown here."""
     global _relay  # noqa: PLW0603 - one pool per process
     kernel = getattr(get_ipython(), "kernel", None)
-    if kernel is None:
-        _relay = None
-        pool.listeners.background = Background(pool.world_size).put
-        return
-    relay = _relay = Relay(pool, kernel)
-    background = Background(pool.world_size, lambda: relay.last_parent)
+    relay = _relay = None if kernel is None else Relay(pool, kernel)
+    background = Background(
+        pool.world_size,
+        lambda: None if relay is None else relay.last_parent,
+        lambda run_id: None if relay is None else relay.parent_by_run.get(run_id),
+    )
     release = pool.listeners.rank_exited
+
+    def heard(event: BackgroundEvent | None) -> None:
+        background.put(event)
+        if event is None:
+            viewing.end()
+            if relay is not None:
+                relay.end()
+
+    pool.listeners.background = heard
+    if relay is None:
+        return
 
     def rank_exited(exited: RankExited) -> None:
         release(exited)
         relay.rank_exited(exited)
 
-    def heard(event: BackgroundEvent | None) -> None:
-        background.put(event)
-        if event is None:
-            relay.end()
-
-    pool.listeners.background = heard
     pool.listeners.rank_exited = rank_exited
     pool.listeners.comm = relay.hear
 
@@ -284,9 +291,14 @@ def _blocks(run: Run, sink: Sink, labels: Labels) -> Blocks | None:
     kernel = getattr(get_ipython(), "kernel", None)
     if _relay is None or kernel is None:
         return None
-    parent = kernel.get_parent()
+    parent = _parent(kernel)
     _relay.note_run(run.run_id, parent)
     return Blocks(_relay, sink, labels, parent, f"nbddp-{run.run_id}")
+
+
+def _parent(kernel: Any) -> dict[str, Any]:
+    """What a message needs of the request that it answers: kept long, and without the code."""
+    return {"header": kernel.get_parent().get("header", {})}
 
 
 def parent_id() -> str:
@@ -346,7 +358,7 @@ def background_sink() -> Sink:
     kernel = getattr(get_ipython(), "kernel", None)
     if kernel is None:
         return TerminalSink()
-    return EarlierCellSink(kernel, kernel.get_parent(), _new_live_id())
+    return EarlierCellSink(kernel, _parent(kernel), _new_live_id())
 
 
 def _new_live_id() -> str:

@@ -21,6 +21,7 @@ import msgspec
 
 from nbddp.notebook import tiles
 from nbddp.notebook.sinks import Sink, TerminalSink
+from nbddp.notebook.tables import clean
 from nbddp.wire.messages import Display
 from nbddp.wire.ranks import RankSet
 from nbddp.wire.shown import MIME, ShowCall, TensorShown
@@ -148,7 +149,7 @@ class Showing:
 
     def _bundle(self, found: _Collected) -> tuple[dict[str, Any], dict[str, Any]]:
         blocks = _blocks(self._ranks, found, self._world_size)
-        text = tiles.text(found.title, blocks)
+        text = clean(tiles.text(found.title, blocks))
         bundle: dict[str, Any] = {"text/plain": text}
         if self._is_terminal or (not found.is_drawn and self._picture_count >= MAX_PICTURES):
             return bundle, {}

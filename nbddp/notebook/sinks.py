@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from nbddp.notebook.tables import preformatted
+from nbddp.notebook.tables import clean, preformatted
+from nbddp.printable import harmless
 from nbddp.wire.messages import Stream
 
 Bundle = Mapping[str, Any]
@@ -142,7 +143,7 @@ class TerminalSink:
         """See `Sink.display`."""
         plain = data.get("text/plain")
         if isinstance(plain, str):
-            self.text("stdout", plain.rstrip("\n") + "\n")
+            self.text("stdout", harmless(plain).rstrip("\n") + "\n")
 
     def clear(self) -> None:
         """A terminal keeps what it has shown."""
@@ -151,7 +152,7 @@ class TerminalSink:
         """See `Sink.live`: the last of them, where the terminal can overwrite a line."""
         if not sys.stderr.isatty() or not (lines or self._live_width):
             return
-        line = lines[-1][:120] if lines else ""
+        line = clean(lines[-1][:120]) if lines else ""
         sys.stderr.write("\r" + " " * self._live_width + "\r" + line)
         sys.stderr.flush()
         self._live_width = len(line)
@@ -160,7 +161,7 @@ class TerminalSink:
 def _live_bundle(lines: list[str]) -> dict[str, str]:
     if not lines:
         return {"text/plain": ""}
-    text = "\n".join(lines)
+    text = "\n".join(map(clean, lines))
     return {
         "text/plain": text,
         "text/html": preformatted(html.escape(text), QUIET_STYLE),

@@ -18,6 +18,7 @@ from nbddp.notebook.tables import (
     Cell,
     Column,
     Table,
+    clean,
     escape,
     name_ranks,
     one_line,
@@ -45,7 +46,8 @@ class Row:
     source: str = ""  #: of that line
     collective: str = ""  #: the last one: ``all_reduce #7``
     collective_state: str = ""  #: ``waits 3.2 s``, ``done``
-    memory_bytes: int = 0  #: of the process; 0: not known
+    memory_bytes: int = 0  #: of the process and its descendants, PSS; 0: not known
+    memory_is_rss: bool = False  #: the system tells no PSS
     gpu_bytes: int = 0  #: that torch holds on the GPU
     pid: int = 0
     node: int = 0
@@ -88,8 +90,8 @@ class Survey:
         if logs:
             below += f'<div style="opacity:0.7;font-size:90%">{escape(logs)}</div>'
         return {
-            "text/plain": "\n".join(
-                [self.headline, _text(self.rows), *notes, *([logs] if logs else [])]
+            "text/plain": clean(
+                "\n".join([self.headline, _text(self.rows), *notes, *([logs] if logs else [])])
             ),
             "text/html": (
                 f"<div><div><b>{escape(self.headline)}</b></div>{table.html()}{below}</div>"
@@ -128,6 +130,7 @@ def row(info: RankInfo, found: Diagnosed, *, is_running: bool) -> Row:
         collective=collective,
         collective_state=collective_state,
         memory_bytes=peeked.memory_bytes if peeked else 0,
+        memory_is_rss=bool(peeked and peeked.memory_bytes and not peeked.memory_is_pss),
         gpu_bytes=view.look.gpu_bytes if view.look else 0,
         pid=info.pid,
         node=info.node,
@@ -277,7 +280,8 @@ def _table(
         on_gpu = [each.gpu_bytes for each in group]
         if is_lean:
             memory, on_gpu = [max(memory)], [max(on_gpu)]
-        line += [Cell(_range(memory))] if has_memory else []
+        rss = " RSS" if any(each.memory_is_rss for each in group) else ""
+        line += [Cell(_range(memory) + rss)] if has_memory else []
         line += [Cell(_range(on_gpu, zero="0"))] if has_gpu else []
         line += [Cell(str(first.pid) if first.pid else "")] if has_pids else []
         line += [Cell(str(RankSet.of(each.node for each in group)))] if has_nodes else []

@@ -5,7 +5,7 @@ Runs in: the notebook's process. Pure.
 
 from nbddp.errors import CellError, CellInterruptedError
 from nbddp.notebook.folded import PRE_STYLE, details, pre, without_codes
-from nbddp.notebook.tables import escape, preformatted
+from nbddp.notebook.tables import clean, escape, preformatted
 
 #: Shown open; a longer text is folded below its headline.
 _MAX_OPEN = 4
@@ -20,6 +20,7 @@ def bundle(state: str, error: BaseException | None, *, is_expected: bool = False
         error: as `CellHandle.wait` raises it; None: there is none.
         is_expected: the user has ended the cell, and `state` says so.
     """
+    state = clean(state)
     if error is None:
         return {"text/plain": state}
     lines = _lines(error)
@@ -55,4 +56,4 @@ def _lines(error: BaseException) -> list[str]:
         text = "\n".join(error._render_traceback_())
     else:
         text = f"{type(error).__name__}: {error}"
-    return without_codes(text).strip("\n").split("\n")
+    return clean(without_codes(text)).strip("\n").split("\n")

@@ -27,7 +27,8 @@ from nbddp.notebook.remains import WIDGET_MIME, without_widget
 from nbddp.notebook.showing import Showing
 from nbddp.notebook.shown import Labels, Redraw, Rich, Show, Text
 from nbddp.notebook.sinks import QUIET_STYLE, Sink
-from nbddp.notebook.tables import preformatted
+from nbddp.notebook.tables import clean, preformatted
+from nbddp.printable import harmless
 from nbddp.settings import Settings
 from nbddp.wire.messages import (
     ClearOutput,
@@ -87,6 +88,7 @@ class View:
         #: Long output is folded; None: not where this is shown.
         self._folded = sink if isinstance(sink, FoldedSink) else None
         self._settings = settings
+        self._patience_s = max(settings.output_fold_s, settings.output_expect_s)
         self._labels = Labels(world_size)
         self._can_ask = can_ask
         self._widgets = widgets  # None: there is no front end that shows them
@@ -139,7 +141,7 @@ class View:
             case Judged():
                 self._notice = ""
                 # First what the ranks showed before.
-                self._emit(self._gatherer.tick(now + self._settings.output_fold_s))
+                self._emit(self._gatherer.tick(now + self._patience_s))
                 # What was shown first and is acted upon later is one card.
                 card_id = f"nbddp-card-{event.run_id}-{event.report.fingerprint}"
                 is_known = card_id in self._judged
@@ -164,17 +166,16 @@ class View:
     def ask(self, request: InputRequest) -> str:
         """See `CellView.ask`."""
         now = time.monotonic()
-        self._emit(self._gatherer.tick(now + self._settings.output_fold_s))
+        self._emit(self._gatherer.tick(now + self._patience_s))
         if self._folded is not None:
             self._folded.begin_anew()
         if not self._can_ask:
             # The same on all ranks, so that their errors are told as one.
             raise EOFError("input was asked for, and this front end cannot ask the user")
         label = f"[{request.rank}] " if self._labels else ""
+        prompt = label + harmless(request.prompt)
         try:
-            if request.password:
-                return getpass.getpass(label + request.prompt)
-            return builtins.input(label + request.prompt)
+            return getpass.getpass(prompt) if request.password else builtins.input(prompt)
         except StdinNotImplementedError:
             raise EOFError(
                 "input was asked for, and this notebook runs without a user "
@@ -216,7 +217,7 @@ class View:
             "stderr", f"{label}nbddp could not fold this ({type(error).__name__}: {error}):\n"
         )
         if isinstance(event, Output):
-            self._sink.text(event.stream, label + event.text)
+            self._sink.text(event.stream, label + harmless(event.text))
         elif isinstance(event, Display | Result):
             self._sink.display(event.data, event.metadata, None, False)
 
@@ -325,7 +326,7 @@ def _how_it_left(error: ErrorInfo) -> str:
     if error.ename == LEFT_DEBUGGER:
         return "left the debugger"
     first_line = error.evalue.partition("\n")[0][:_MAX_ERROR_CHARS]
-    return f"raised {error.ename}: {first_line}".rstrip(": ")
+    return clean(f"raised {error.ename}: {first_line}".rstrip(": "))
 
 
 def _duration(seconds: int) -> str:

@@ -10,6 +10,7 @@ event loop: a front end is answered also while the main thread is stopped at a b
 import asyncio
 import importlib
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,9 @@ from nbddp.wire.messages import Debug, DebugEvent, Debugged
 if TYPE_CHECKING:
     from nbddp.rank.debugger import RankDebugger
 
+#: ``STATE_RUN`` and ``STATE_SUSPEND`` of ``_pydevd_bundle.pydevd_constants``.
+_RUNS, _SUSPENDED = 1, 2
+_NO_STEP = -1  #: else it would stop at the next line
 #: Threads that must go on while those of the user are stopped.
 _OWN_THREADS = "nbddp-"
 
@@ -89,6 +93,21 @@ class Debugging:
 
     def _tell(self, event: dict[str, Any]) -> None:
         self._link.send(DebugEvent(rank=self._shell.rank, content=event))
+
+
+def leave_stop() -> None:
+    """The main thread, at a breakpoint of debugpy's, is about to leave it by an interrupt.
+
+    Where pydevd uses `sys.monitoring`, from Python 3.12, it would stop again at the next line that
+    it sees: it only knows that the thread is to be suspended.
+    """
+    module: Any = sys.modules.get("_pydevd_bundle.pydevd_additional_thread_info")
+    if module is None:
+        return
+    info = module.set_additional_thread_info(threading.main_thread())
+    if info.pydev_state == _SUSPENDED:
+        info.pydev_state = _RUNS
+        info.pydev_step_cmd, info.pydev_step_stop = _NO_STEP, None
 
 
 def _exempt_own_threads() -> None:

@@ -8,6 +8,7 @@ import re
 import traceback
 
 from nbddp.errors import CollectiveError
+from nbddp.rank import hooks_of_shell
 from nbddp.wire.observed import cell_name
 from nbddp.wire.parts import ErrorInfo
 
@@ -32,11 +33,13 @@ def safe_text(error: BaseException | None) -> str:
 
 def error_info(error: BaseException | None, lines: list[str] | None = None) -> ErrorInfo:
     """An exception for a message; ``lines`` is its traceback if that was formatted already."""
-    name, text = type(error).__name__, safe_text(error)
+    name, text = type(error).__name__[:_MAX_HANDLING], safe_text(error)
+    lines = _cut_lines(lines or [f"{name}: {text}" if text else name])
+    hint = hooks_of_shell.hint(error)
     return ErrorInfo(
         ename=name,
         evalue=text,
-        traceback=_cut_lines(lines or [f"{name}: {text}" if text else name]),
+        traceback=[*lines, hint] if hint else lines,
         handling=_handling(error),
     )
 

@@ -10,18 +10,20 @@ import signal
 import sys
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
 from typing import Any
 
 import msgspec
 
-from nbddp.rank import stdio
+from nbddp.rank import stdio, torch_private
 from nbddp.rank.collectives.service import Collectives
 from nbddp.rank.error_text import error_info, exit_lines
 from nbddp.rank.link import Link
 from nbddp.rank.shell import RankShell
+from nbddp.rank.swallowed import Swallowed
+from nbddp.rank.wakeup import Wakeup
 from nbddp.wire.messages import Execute, RunFinished, RunStarted
 from nbddp.wire.parts import ErrorInfo
 
@@ -51,11 +53,18 @@ class Interrupts:
         #: The task was cancelled by an interrupt, not by the user's code.
         self.cancelled = False
         self.was_raised = False  #: in the cell, whose code may go on all the same
+        #: Called before an interrupt is raised in the code of a cell.
+        self.before_raise: Callable[[], None] = lambda: None
+        self._cell = 0  #: counts up
+        self._swallowed = Swallowed(lambda: 0 if self._mode is _Mode.IDLE else self._cell)
+        self._handled = 0  #: counts up
+        self._wakeup = Wakeup(lambda: self._handled)
         self.install()
 
     def install(self) -> None:
         """Put the handler in place (again: a cell may have changed it)."""
         signal.signal(signal.SIGINT, self._handle)
+        self._wakeup.install()
 
     def expect(self) -> None:
         """A cell is about to run: from now on SIGINT is for it."""
@@ -63,6 +72,7 @@ class Interrupts:
         self.cancelled = False
         self.was_raised = False
         self._came_early = False
+        self._cell += 1
         self._mode = _Mode.BEGINNING
 
     def arm(self, task: "asyncio.Task[Any] | None" = None) -> None:
@@ -111,13 +121,19 @@ class Interrupts:
             self._is_held = False
 
     def _handle(self, signum: int, frame: types.FrameType | None) -> None:
+        self._handled += 1
         if self._is_held:
+            return
+        if self._swallowed.is_here:
+            self._swallowed.again(self._cell)
             return
         if self._is_for_callback:
             self._is_for_callback = False
             if self._mode is not _Mode.CALLBACK:
                 return
         self.was_raised = self._mode in (_Mode.PYTHON, _Mode.TASK)
+        if self.was_raised:
+            self.before_raise()
         if os.getpid() != self._pid or self._mode in (_Mode.PYTHON, _Mode.CALLBACK):
             raise KeyboardInterrupt
         task = self._task
@@ -229,6 +245,7 @@ class CellExecutor:
                 mismatches=mismatches,
                 marks=marks,
                 torn=torn,
+                group_count=torch_private.group_count(),
             )
         self._exception = None
         self._link.send(finished)

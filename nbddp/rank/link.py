@@ -55,7 +55,10 @@ class Link:
                 cell, and not in the thread that everything depends on.
         """
         if os.getpid() == self._pid:
-            self._outgoing.append((codec.encode(event), frames))
+            payload = codec.encode(event)
+            for frame in frames:
+                codec.check_size(f"a buffer of {type(event).__name__}", memoryview(frame).nbytes)
+            self._outgoing.append((payload, frames))
             self._waker.wake()
 
     def sync(self) -> None:

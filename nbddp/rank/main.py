@@ -9,7 +9,7 @@ import os
 import signal
 import traceback
 
-from nbddp.rank import environment, preload, stdio
+from nbddp.rank import environment, own_state, preload, stdio
 from nbddp.rank.error_text import error_info
 from nbddp.rank.server import RankServer
 from nbddp.wire import lifetime
@@ -22,6 +22,7 @@ def main(launch: RankLaunch) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.setsid()
     lifetime.die_with_parent(preload.FORK_SERVER_PID if launch.forked else launch.agent_pid)
+    own_state.renew()
     # Not ours, which would make DataLoader workers unable to find what is defined in a cell.
     multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
     stdio.take_over(launch.stdout.take(), launch.stderr.take())

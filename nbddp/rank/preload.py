@@ -23,6 +23,7 @@ _MODULES = (
     "IPython.core.completer",
     "IPython.core.completerlib",
     "IPython.core.debugger",
+    "IPython.core.logger",
     "IPython.core.magics",
     "IPython.core.oinspect",
     "IPython.display",
@@ -30,6 +31,7 @@ _MODULES = (
     "pygments.formatters.html",
     "pygments.formatters.terminal256",
     "pygments.lexers.python",
+    "multiprocessing.popen_forkserver",
     "nbddp.rank.server",
 )
 
@@ -48,6 +50,8 @@ for _name in filter(None, os.environ.get(PRELOAD_ENV, "").split(",")):
     except Exception as error:  # noqa: BLE001 - a user's module may raise anything
         # Into the agent's log. The cell that imports it shows the error where it belongs.
         print(f"{PRELOAD_ENV}: {_name}: {type(error).__name__}: {error}", flush=True)  # noqa: T201
+# Marks every function of nbddp: in each rank that would copy 5 MB of pages.
+importlib.import_module("nbddp.rank.torch_private").hide_from_compiler("nbddp.")
 gc.freeze()
 gc.enable()
 # Nor is any of it a rank's to clean up: torch alone takes 134 libraries of operators apart, 22 ms.

@@ -19,7 +19,7 @@ import nbddp
 from nbddp.rank import environment, torch_private
 from nbddp.rank.collectives.service import Collectives
 from nbddp.rank.comms import Comms
-from nbddp.rank.debugging import Debugging
+from nbddp.rank.debugging import Debugging, leave_stop
 from nbddp.rank.error_text import error_info
 from nbddp.rank.execution import CellExecutor
 from nbddp.rank.link import Link
@@ -76,6 +76,7 @@ class RankServer:
         self._executor = CellExecutor(
             self._shell, self.link, self._loop, launch.rank, self._collectives
         )
+        self._executor.interrupts.before_raise = leave_stop
         self._variables = Variables(self._shell, self.link, launch, self._executor.interrupts)
         self._comms = Comms(self._shell, self.link, self._loop, self._executor.interrupts)
         self._busy = asyncio.Lock()
@@ -92,13 +93,15 @@ class RankServer:
         """Initialise, say so, and work until told to end."""
         launch = self._launch
         self.link.start()
-        wait = None if self._collectives is None else self._collectives.creator.wait_for_store
+        found = self._collectives
+        wait = None if found is None else found.creator.patience.wait_for_store
         torch_private.separate_rendezvous(self._next_prefix, wait)
         device, backend, note = environment.choose_device(launch)
+        self._initialise = lambda: environment.init_process_group(launch, backend)
         if device.startswith("cuda"):
             torch.cuda.set_device(device)
         if not launch.joins:
-            environment.init_process_group(launch, backend)
+            self._initialise()
         self._stdin.install()
         self._comms.install()
         self._shell.predefine(
@@ -145,10 +148,11 @@ class RankServer:
             self._last_run_id = self._shell.run_id
             self._init_count = 0
         self._init_count += 1
-        cell = self._shell.run_id or "start"
+        cell = self._shell.run_id or (f"anew-{self._anew}" if self._anew else "start")
         return f"nbddp/{self._launch.pool.generation}/{cell}/{self._init_count}"
 
     _last_run_id: str | None = None
+    _anew = 0  #: number of the `Reform` that has initialised the default group
 
     def _receive(self, request: RankRequest, buffers: list[bytes]) -> None:
         """Called by the I/O thread."""
@@ -217,7 +221,9 @@ class RankServer:
             case Reform():
                 torn: tuple[str, ...] = ()
                 if self._collectives is not None:
-                    self._collectives.reform(request)
+                    if request.initialises:
+                        self._anew, self._init_count = request.number, 0
+                    self._collectives.reform(request, self._initialise)
                     torn = tuple(self._collectives.recorder.torn)
                 rank = self._launch.rank
                 self.link.send(Reformed(number=request.number, rank=rank, torn=torn))

@@ -201,9 +201,19 @@ class RankShell(InteractiveShell):
         self.parent_id = request.parent_id or self.parent_id
         self.debugs = request.debugs
         self.last_error = None
+        self._forget_history()
         compiler = self.compile
         assert isinstance(compiler, CellCompiler)  # noqa: S101 - see compiler_class
         compiler.first_line = first_line
+
+    def _forget_history(self) -> None:
+        """IPython keeps what cells show for ``%notebook``, and has a database; ranks have neither.
+
+        `In` and `Out` stay, and so does what ``%history`` shows.
+        """
+        history = self.history_manager
+        for name in ("db_input_cache", "outputs", "exceptions"):
+            getattr(history, name, []).clear()  # the last two came with IPython 9
 
     def name_cells(self, name_of: Callable[[str], str] | None) -> None:
         """From now on cells have these file names; None: those of IPython."""
@@ -229,12 +239,17 @@ class RankShell(InteractiveShell):
         with self.hold_interrupts() if is_on_main_thread else nullcontext():
             self._note_error(exc_tuple, filename, tb_offset, exception_only, running_compiled_code)
             self._keep_error_of_user()
+            sources.forget_parsed(self.compile._filename_map.__contains__)
 
     def _note_error(self, exc_tuple: Any, *options: Any) -> None:
         error = self._get_exc_info(exc_tuple)[1]
         if isinstance(error, SystemExit | asyncio.CancelledError):
             return
         _cut_own_frames(error)
+        with sources.found_without_search(error):
+            self._write_error(error, exc_tuple, *options)
+
+    def _write_error(self, error: BaseException, exc_tuple: Any, *options: Any) -> None:
         if isinstance(error, KeyboardInterrupt):
             # The operation that was ended for it is no news.
             error.__context__ = error.__cause__ = None
@@ -265,6 +280,10 @@ class RankShell(InteractiveShell):
             print("\n".join(error.traceback), file=sys.stderr)  # noqa: T201 - no cell ends with it
         else:
             self.last_error = error
+
+    def _format_exception_for_storage(self, *_: Any, **__: Any) -> dict[str, Any]:
+        """IPython 9 formats each error once more, for ``%notebook``: a rank keeps none of it."""
+        return {}
 
     def show_usage_error(self, exc: BaseException) -> None:
         """A magic was called wrongly: an error of the cell, like any other."""

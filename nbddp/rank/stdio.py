@@ -9,6 +9,7 @@ import ctypes
 import fcntl
 import io
 import os
+import resource
 import sys
 from contextlib import suppress
 
@@ -27,9 +28,10 @@ def take_over(stdout_fd: int, stderr_fd: int) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
+    far = min(_FAR_FD, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
     for fd, target in ((stdout_fd, 1), (stderr_fd, 2)):
         # The first one stays, far from the numbers that a cell may close or write over.
-        _pipe_by_target[target] = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FAR_FD)
+        _pipe_by_target[target] = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, far)
         os.close(fd)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for the whole process
     _connect()

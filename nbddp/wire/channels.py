@@ -17,14 +17,15 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, get_args
 
 import zmq
 
 from nbddp.errors import BadMessageError
 from nbddp.wire import codec
-from nbddp.wire.messages import AgentRequest, Event, RankRequest
+from nbddp.wire.messages import AgentRequest, Event, RankEvent, RankRequest
 
 #: A buffer that travels beside a message.
 Frame = bytes | bytearray | memoryview
@@ -33,8 +34,13 @@ MAX_IPC_PATH_BYTES = 100
 #: Messages with text that may wait in a socket; text beyond it waits, bounded, in the agent.
 _EVENT_HIGH_WATER = 64
 _WAKE_UPS_READ = 4096
+#: Events of ranks that come together travel together, up to this size.
+_TOGETHER_BYTES = 1 << 16
+#: Stands before several events in one frame.
+_SEVERAL = b""
 #: Then the owner of a socket looks at its other duties: commands, signals, time.
 _MESSAGES_PER_TURN = 256
+_RANK_EVENTS = frozenset(kind.__name__ for kind in get_args(RankEvent))
 
 
 class HasFileno(Protocol):
@@ -92,6 +98,8 @@ class Channel:
         self._socket = self._context.socket(kind)
         self._socket.linger = 0
         self._socket.sndhwm = 0
+        # Before any room is made for it: a longer frame ends the connection, which begins anew.
+        self._socket.maxmsgsize = codec.MAX_FRAME_BYTES
         if identity:
             self._socket.setsockopt(zmq.IDENTITY, identity)
         #: Frames that were not a valid message and were dropped.
@@ -186,9 +194,21 @@ class HubChannel(Channel):
         """``(node, event, buffers)`` of all that has arrived; bad frames are dropped, counted."""
         for identity, *frames in self._receive_all():
             try:
-                yield self._peers.number(identity), codec.decode_event(frames[0]), frames[1:]
+                node = self._peers.number(identity)
+                if frames[0] != _SEVERAL:
+                    yield node, codec.decode_event(frames[0]), frames[1:]
+                    continue
+                payloads = codec.decode_several(frames[1])
             except (BadMessageError, IndexError):
                 self.bad_frames += 1
+                continue
+            for payload in payloads:
+                try:
+                    event = codec.decode_event(payload)
+                except BadMessageError:
+                    self.bad_frames += 1
+                else:
+                    yield node, event, []
 
 
 class AgentUplink(Channel):
@@ -202,28 +222,51 @@ class AgentUplink(Channel):
         super().__init__(zmq.DEALER, agent_identity(node, token))
         self._socket.sndhwm = _EVENT_HIGH_WATER
         self._socket.connect(address)
-        self._waiting: deque[list[Frame]] = deque()
+        self._waiting: deque[list[bytes]] = deque()
         self.backlog_bytes = 0
+        self._unsent_bytes = 0  #: came since the last `flush`
 
     def send(self, event: Event) -> None:
-        """One event of the agent's own."""
-        self.forward([codec.encode(event)])
-
-    def forward(self, frames: list[Frame]) -> None:
-        """One event of a rank, as it came."""
-        self._waiting.append(frames)
-        self.backlog_bytes += sum(len(frame) for frame in frames)
+        """One event of the agent's own, now."""
+        self._append([codec.encode(event)])
         self.flush()
+
+    def forward(self, frames: list[bytes]) -> None:
+        """One event of a rank, as it came; it leaves with the next `flush` at the latest."""
+        self._append(frames)
+        if self._unsent_bytes > _TOGETHER_BYTES:
+            self.flush()
 
     def flush(self) -> bool:
         """Send what fits; tells whether all of it did."""
+        self._unsent_bytes = 0
         while self._waiting:
+            count = self._count_together()
+            together = [frames[0] for frames in islice(self._waiting, count)]
+            message = self._waiting[0] if count == 1 else [_SEVERAL, codec.encode_several(together)]
             try:
-                self._socket.send_multipart(self._waiting[0], zmq.NOBLOCK)
+                self._socket.send_multipart(message, zmq.NOBLOCK)
             except zmq.Again:
                 return False
-            self.backlog_bytes -= sum(len(frame) for frame in self._waiting.popleft())
+            for _ in range(count):
+                self.backlog_bytes -= sum(map(len, self._waiting.popleft()))
         return True
+
+    def _append(self, frames: list[bytes]) -> None:
+        size = sum(map(len, frames))
+        self._waiting.append(frames)
+        self.backlog_bytes += size
+        self._unsent_bytes += size
+
+    def _count_together(self) -> int:
+        """How many events the next message holds: those with buffers travel alone."""
+        size = count = 0
+        for frames in self._waiting:
+            size += len(frames[0])
+            if len(frames) > 1 or size > _TOGETHER_BYTES:
+                break
+            count += 1
+        return max(count, 1)
 
     def receive(self) -> Iterator[tuple[tuple[int, ...], list[bytes]]]:
         """``(ranks, [payload, *buffers])`` of every request; no ranks: for the agent itself."""
@@ -254,11 +297,20 @@ class AgentDownlink(Channel):
         self._socket.send_multipart([self._peers.identity(rank), *frames])
 
     def receive(self) -> Iterator[tuple[int, str, list[bytes]]]:
-        """``(rank, type of message, [payload, *buffers])`` of every event."""
+        """``(rank, type of message, [payload, *buffers])`` of every event.
+
+        A rank speaks of itself: what it says of others, or of processes, which only the agent can
+        know, is dropped and counted as bad frames are.
+        """
         for identity, *frames in self._receive_all():
             try:
-                yield self._peers.number(identity), codec.peek_type(frames[0]), frames
+                rank, tag = self._peers.number(identity), codec.peek(frames[0])
             except (BadMessageError, IndexError):
+                self.bad_frames += 1
+                continue
+            if tag.type in _RANK_EVENTS and tag.rank in (rank, None):
+                yield rank, tag.type, frames
+            else:
                 self.bad_frames += 1
 
 

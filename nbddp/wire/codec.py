@@ -4,30 +4,44 @@ Runs in: every process. Decoding builds plain structs and cannot run code; whate
 message raises `BadMessageError`.
 """
 
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from nbddp.errors import BadMessageError
+from nbddp.errors import BadMessageError, TooLargeError
 from nbddp.wire.messages import AgentRequest, Event, Message, Rank, RankRequest
 
+#: Longest frame, in bytes: ends that get a longer one close the connection before they make room.
+#: Values are cut into smaller ones; a display of this size no front end can show.
+MAX_FRAME_BYTES: Final = 512 * 1024 * 1024
 
-class _Tag(msgspec.Struct, frozen=True):
-    """The tag of a message; all else is skipped without being built."""
+
+class Tag(msgspec.Struct, frozen=True):
+    """Type of a message, and the rank that it tells of; all else is skipped without being built."""
 
     type: str
+    rank: int | None = None  #: None: it tells of none
+
+
+def _refuse_extension(code: int, data: memoryview) -> object:
+    raise ValueError(f"extension {code} of MessagePack")
 
 
 _encoder = msgspec.msgpack.Encoder()
 _agent_request_decoder: msgspec.msgpack.Decoder[AgentRequest] = msgspec.msgpack.Decoder(
-    AgentRequest
+    AgentRequest, ext_hook=_refuse_extension
 )
-_rank_request_decoder: msgspec.msgpack.Decoder[RankRequest] = msgspec.msgpack.Decoder(RankRequest)
-_event_decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
+_rank_request_decoder: msgspec.msgpack.Decoder[RankRequest] = msgspec.msgpack.Decoder(
+    RankRequest, ext_hook=_refuse_extension
+)
+_event_decoder: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(
+    Event, ext_hook=_refuse_extension
+)
 _ranks_decoder: msgspec.msgpack.Decoder[tuple[Rank, ...]] = msgspec.msgpack.Decoder(
     tuple[Rank, ...]
 )
-_tag_decoder: msgspec.msgpack.Decoder[_Tag] = msgspec.msgpack.Decoder(_Tag)
+_tag_decoder: msgspec.msgpack.Decoder[Tag] = msgspec.msgpack.Decoder(Tag)
+_several_decoder: msgspec.msgpack.Decoder[list[bytes]] = msgspec.msgpack.Decoder(list[bytes])
 
 
 def encode(message: Message) -> bytes:
@@ -38,11 +52,23 @@ def encode(message: Message) -> bytes:
     Raises:
         TypeError, OverflowError, RecursionError: a field of type Any holds something else than
             what JSON has.
+        TooLargeError: it does not fit into a frame.
     """
     try:
-        return _encoder.encode(message)
+        payload = _encoder.encode(message)
     except UnicodeEncodeError:
-        return _encoder.encode(_escaped(msgspec.to_builtins(message)))
+        payload = _encoder.encode(_escaped(msgspec.to_builtins(message)))
+    check_size(type(message).__name__, len(payload))
+    return payload
+
+
+def check_size(what: str, size_bytes: int) -> None:
+    """Raise `TooLargeError` if a frame of this size would not be read at the other end."""
+    if size_bytes > MAX_FRAME_BYTES:
+        raise TooLargeError(
+            f"{what} of {size_bytes / 2**20:,.0f} MiB is not sent: the limit is "
+            f"{MAX_FRAME_BYTES / 2**20:,.0f} MiB. Write it to a file, and show the file's name"
+        )
 
 
 def _escaped(value: Any) -> Any:
@@ -80,9 +106,24 @@ def decode_ranks(payload: bytes) -> tuple[int, ...]:
     return _decode(_ranks_decoder, payload)
 
 
+def encode_several(payloads: list[bytes]) -> bytes:
+    """Encoded messages, one after the other, as one frame."""
+    return _encoder.encode(payloads)
+
+
+def decode_several(frame: bytes) -> list[bytes]:
+    """The messages of such a frame, still encoded. Raises `BadMessageError`."""
+    return _decode(_several_decoder, frame)
+
+
 def peek_type(payload: bytes) -> str:
     """The class name of an encoded message, without building it. Raises `BadMessageError`."""
-    return _decode(_tag_decoder, payload).type
+    return peek(payload).type
+
+
+def peek(payload: bytes) -> Tag:
+    """What an encoded message is, without building it. Raises `BadMessageError`."""
+    return _decode(_tag_decoder, payload)
 
 
 _T = TypeVar("_T")
@@ -91,5 +132,5 @@ _T = TypeVar("_T")
 def _decode(decoder: "msgspec.msgpack.Decoder[_T]", payload: bytes) -> _T:
     try:
         return decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise BadMessageError(f"not a valid message: {error}") from None

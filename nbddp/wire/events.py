@@ -42,6 +42,17 @@ class StoreExited(MessageBase, frozen=True):
     """The process of the TCPStore has ended though nobody asked it to."""
 
     pid: int
+    exit_code: int  #: negative: ended by that signal; means nothing where there is a ``reason``
+    reason: str = ""  #: what ended it, where that is known and the exit code does not tell
+
+
+class HelperStopped(MessageBase, frozen=True):
+    """A process behind the ranks stood still, by SIGSTOP for example, and was told to go on."""
+
+    node: Node
+    name: str  #: "the fork server"
+    pid: int
+    goes_on: bool  #: whether it does
 
 
 class StartFailed(MessageBase, frozen=True):
@@ -107,7 +118,8 @@ class Peeked(MessageBase, frozen=True):
     native: str = ""  #: with native frames, where py-spy is installed
     process_state: str = ""  #: of the main thread: R, S, D, T (stopped), Z
     cpu_s: float = 0.0  #: processor time of the main thread so far
-    memory_bytes: int = 0  #: resident, of the process and its children; 0: not known
+    memory_bytes: int = 0  #: of the process and its descendants; 0: not known, or not asked for
+    memory_is_pss: bool = False  #: shared pages count in part; False: resident memory
 
 
 # --- rank -> hub -------------------------------------------------------------------------------
@@ -181,6 +193,7 @@ class RunFinished(MessageBase, frozen=True):
     mismatches: tuple[Mismatch, ...] = ()  #: seen by this rank, raised or not
     marks: tuple[GroupMark, ...] = ()  #: of the groups that were used, or are broken
     torn: tuple[str, ...] = ()  #: operations whose tensors may hold partial results
+    group_count: int = 0  #: torch's number for the next group, which names it
 
 
 class ValuePulled(MessageBase, frozen=True):

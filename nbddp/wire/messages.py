@@ -22,6 +22,7 @@ from nbddp.wire.events import (
     Debugged,
     Display,
     Freed,
+    HelperStopped,
     InputRequest,
     Inspected,
     Looked,
@@ -92,6 +93,7 @@ __all__ = [
     "Free",
     "FreeReason",
     "Freed",
+    "HelperStopped",
     "InputReply",
     "InputRequest",
     "Inspect",
@@ -168,6 +170,7 @@ AgentEvent: TypeAlias = (
     AgentHello
     | StoreReady
     | StoreExited
+    | HelperStopped
     | StartFailed
     | RankSpawned
     | RankExited

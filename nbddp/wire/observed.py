@@ -28,6 +28,11 @@ OperationKind: TypeAlias = Literal["collective", "send", "recv", "creation", "st
 CONSOLE = -1
 
 
+def shortened(text: str, limit: int = 200) -> str:
+    """A name that a user may give, of a size that looks and records can hold."""
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
 def cell_name(number: int) -> str:
     """``cell [3]``; ``console cell`` for one without a number, which may also be written as 0."""
     return f"cell [{number}]" if number > 0 else "console cell"
@@ -82,10 +87,17 @@ class MessageCount(_Part, frozen=True):
     count: int  #: the number of the last one, see `Operation.p2p_seq_id`
 
 
+def group_name_of(pg_id: str) -> str:
+    """Torch's name of a group, also of one that is gone or is being made."""
+    return pg_id.partition("@")[0].partition(":")[0]
+
+
 class GroupInfo(_Part, frozen=True):
     """One process group."""
 
-    pg_id: str  #: equal on all members, never used for another group, kept when it is re-formed
+    #: Equal on all members, never used for another group, kept when it is re-formed. It begins with
+    #: the name: ``0:5f1c9e`` is a group, ``1@0:5f1c9e@4a17b156`` one that is being made.
+    pg_id: str
     name: str  #: as torch names it: ``0`` is the default group of a fresh pool
     desc: str = ""  #: ``default_pg``, or what the user gave
     ranks: tuple[int, ...] = ()  #: members
@@ -186,6 +198,8 @@ class RankLook(_Part, frozen=True):
     activity: Activity
     version: int  #: counts every operation issued, completed, waited for; cells begun and ended
     time_ns: int
+    #: Whose `time.monotonic_ns` it is: equal for ranks of one machine. Empty: not known.
+    clock: str = ""
     run_id: str = ""
     threads: tuple[ThreadLook, ...] = ()
     groups: tuple[GroupInfo, ...] = ()
@@ -193,7 +207,11 @@ class RankLook(_Part, frozen=True):
     operations: tuple[Operation, ...] = ()
     group_count: int = 0  #: torch's counter for the names of groups
     is_fresh: bool = False  #: it took the place of a rank that died; its variables are new
+    has_children: bool = False  #: processes that it has started live, and may do what ranks do
     gpu_bytes: int = 0  #: that torch holds on the device, if the look asked for it
+    #: So long ago began the latest look into the store of the thread that waits longest for one
+    #: there, if the key was still missing. None: no thread waits, or none has looked yet.
+    key_check_age_ns: int | None = None
 
 
 class Mismatch(_Part, frozen=True):

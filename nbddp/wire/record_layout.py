@@ -23,6 +23,8 @@ TEXT_AT: Final = RING_AT + RING_LENGTH * RECORD_WORDS
 TEXT_BYTES: Final = 1 << 20
 REGION_WORDS: Final = TEXT_AT + TEXT_BYTES // 8
 LARGEST_TEXT: Final = 1 << 14
+#: Texts that a process remembers at most. A loop has some dozens; each cell brings new ones.
+MAX_TEXTS: Final = 2 * RING_LENGTH
 
 #: The board: for each of so many groups and positions, a key and a fingerprint of each local rank.
 BOARD_GROUPS: Final = 64

@@ -18,6 +18,7 @@ from nbddp.wire.record_layout import (
     GROUP,
     ID,
     LARGEST_TEXT,
+    MAX_TEXTS,
     MAX_THREADS,
     OPEN,
     P2P_SEQ,
@@ -182,7 +183,7 @@ class Reader:
             found = msgspec.msgpack.decode(payload, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
-        if len(self._cache) > RING_LENGTH * 4:
+        if len(self._cache) > MAX_TEXTS:
             self._cache.clear()
         self._cache[offset, kind] = found
         return found

@@ -37,6 +37,7 @@ from nbddp.wire.record_layout import (
     HEAD_AND_WAIT,
     ID,
     LARGEST_TEXT,
+    MAX_TEXTS,
     MAX_THREADS,
     OPEN,
     PID,
@@ -190,7 +191,7 @@ class Writer:
             return offset
         payload = msgspec.msgpack.encode(make())
         with self._lock:
-            if len(self._offset_by_key) > RING_LENGTH * 4:
+            if len(self._offset_by_key) > MAX_TEXTS:
                 self._offset_by_key.clear()
             offset = self._offset_by_key[key] = self._write(payload)
         return offset

@@ -53,6 +53,7 @@ class Peek(MessageBase, frozen=True):
     ranks: tuple[Rank, ...]
     native: bool = False  #: with native frames, which takes a second or more
     stack: bool = True  #: False: no signal is sent, and no records are read
+    memory: bool = False  #: with ``memory_bytes``, which takes some milliseconds
 
 
 class Interrupt(MessageBase, frozen=True):
@@ -93,6 +94,8 @@ class Execute(MessageBase, frozen=True):
     parent_id: str = ""  #: id of the front end's request; an Output widget names it
     debugs: tuple[Rank, ...] = ()  #: where a bare ``%debug`` opens; empty: on all ranks
     dead: tuple[Rank, ...] = ()  #: have no process: nothing can complete in a group with them
+    failed: tuple[RunId, ...] = ()  #: the last cells that did not go well on all of their ranks
+    ranks: tuple[Rank, ...] = ()  #: that run it; empty: all
 
 
 class InputReply(MessageBase, frozen=True):
@@ -163,6 +166,8 @@ class Free(MessageBase, frozen=True):
     #: These groups, ``""`` for waits for the store; none: those in which a thread is blocked now.
     pg_ids: tuple[str, ...] = ()
     ranks: tuple[Rank, ...] = ()  #: and all groups that have one of these members
+    #: And the `Reform` with this number, also where its rank has not begun it.
+    reform: int = 0
 
 
 class Reform(MessageBase, frozen=True):
@@ -176,6 +181,8 @@ class Reform(MessageBase, frozen=True):
     groups: tuple[GroupInfo, ...]
     group_count: int
     fresh: tuple[Rank, ...] = ()  #: ranks that have taken the place of others
+    #: No rank is left that knows the groups: initialise the default group as at the start.
+    initialises: bool = False
 
 
 class InterruptCallback(MessageBase, frozen=True):

@@ -77,16 +77,16 @@ class SimulatedAgent:
         )
 
     def _execute(self, ranks: tuple[int, ...], payload: bytes) -> None:
-        """As a real agent: every message of every rank is encoded and sent on its own."""
+        """As a real agent: every message of every rank is encoded on its own, and forwarded."""
         request = codec.decode_rank_request(payload)
         if not isinstance(request, Execute):
             return
         for rank in ranks:
-            self.uplink.send(RunStarted(run_id=request.run_id, rank=rank))
+            self.uplink.forward([codec.encode(RunStarted(run_id=request.run_id, rank=rank))])
+        self.uplink.flush()  # real ranks need some time to finish
         for rank in ranks:
-            self.uplink.send(
-                RunFinished(run_id=request.run_id, rank=rank, elapsed_s=0.0, error=None)
-            )
+            finished = RunFinished(run_id=request.run_id, rank=rank, elapsed_s=0.0, error=None)
+            self.uplink.forward([codec.encode(finished)])
 
 
 def main(address: str, token: str, first: int, count: int, per_node: int) -> None:

@@ -126,12 +126,65 @@ def test_a_killed_notebook_with_two_nodes_leaves_nothing(folder: Path):
     _check_nothing_left(folder, shared_memory)
 
 
+@pytest.mark.parametrize("stopped", ["agent", "fork server", "store"])
+def test_a_notebook_killed_beside_a_stopped_helper_leaves_nothing(stopped: str, folder: Path):
+    """Nobody is there any more who would see that it stands still."""
+    shared_memory = set(Path("/dev/shm").iterdir())
+    process = _start(_SCRIPT.format(ranks=2, nodes=1, then=_THEN["idle"]), folder)
+    try:
+        _wait_ready(process)
+        (agent,) = psutil.Process(process.pid).children()
+        (server,) = [p for p in agent.children() if "forkserver" in " ".join(p.cmdline())]
+        # By the order of their making; the ranks have children.
+        store = min((p for p in server.children() if not p.children()), key=lambda p: p.pid)
+        helper = {"agent": agent, "fork server": server, "store": store}[stopped]
+        # Before anybody looks: the notebook stands still, too.
+        process.send_signal(signal.SIGSTOP)
+        helper.suspend()
+    finally:
+        process.kill()
+        process.communicate()
+    _check_nothing_left(folder, shared_memory)
+
+
+def test_a_notebook_killed_while_its_fork_server_loads_leaves_nothing(folder: Path):
+    """The agent waits for it; here it loads for ever, as on a machine with very much to do."""
+    shared_memory = set(Path("/dev/shm").iterdir())
+    (folder / "loads_for_ever.py").write_text("import time\ntime.sleep(1000)\n")
+    script = (
+        "import os, nbddp\n"
+        "os.environ['NBDDP_PRELOAD'] = 'loads_for_ever'\n"
+        f"os.environ['PYTHONPATH'] = {str(folder)!r} + ':' + os.environ.get('PYTHONPATH', '')\n"
+        "nbddp.start(2)"
+    )
+    process = _start(script, folder)
+    try:
+        poll_until(lambda: any(map(_reads_a_pipe, psutil.Process(process.pid).children())), 30.0)
+    finally:
+        process.kill()
+        process.communicate()
+    _check_nothing_left(folder, shared_memory)
+
+
+def _reads_a_pipe(agent: psutil.Process) -> bool:
+    """Through which the fork server tells the number of a process."""
+    return "pipe_read" in Path(f"/proc/{agent.pid}/wchan").read_text()
+
+
 @pytest.mark.parametrize("seen", ["agent-0.json", "hub-0.sock", "agent-0.sock", "rank0.log"])
 def test_a_notebook_killed_while_it_starts_a_pool_leaves_nothing(seen: str, folder: Path):
-    """Killed as soon as a certain file is there: the start has come so far."""
+    """Killed as soon as a certain file is there, and the agent: the start has come so far.
+
+    Before there is an agent nobody can remove the folder; the next pool does, a day later.
+    """
     shared_memory = set(Path("/dev/shm").iterdir())
     process = _start("import nbddp; nbddp.start(2)", folder)
-    poll_until(lambda: list(folder.glob(f"nbddp-*/{seen}")) or process.poll() is not None, 20.0)
+
+    def has_come_so_far() -> bool:
+        has_agent = list(folder.glob(f"nbddp-*/{seen}")) and psutil.Process(process.pid).children()
+        return bool(has_agent) or process.poll() is not None
+
+    poll_until(has_come_so_far, 20.0)
     process.kill()
     process.communicate()
     _check_nothing_left(folder, shared_memory)

@@ -53,7 +53,8 @@ def test_the_error_of_a_local_cell_quotes_what_the_user_wrote(auto_kernel: Kerne
     assert "      2 first = 1\n----> 3 1 / 0" in cell.error
     assert "local" not in cell.error
     cell = auto_kernel.run("%%local\n%%time\n1 / 0")
-    assert f"Cell In[{cell.number}], line 2" in cell.error
+    # Below %%time IPython 8.18 names no cell, ours or not.
+    assert f"Cell In[{cell.number}], line 2" in cell.error or "<timed eval>:1" in cell.error
 
 
 def test_tab_gives_the_magics_of_the_notebook_and_those_of_the_ranks(auto_kernel: Kernel):

@@ -45,7 +45,7 @@ def test_an_error_of_one_rank_names_it_and_the_others(kernel: Kernel):
 
 def test_a_card_says_what_may_hold_partial_results(kernel: Kernel):
     """Also for a reader who looks at the card only."""
-    kernel.ok("%%ddp\nlarge = torch.full((300_000,), float(rank))")
+    kernel.ok("%%ddp\nlarge = torch.full((2_000_000,), float(rank))")
     cell = kernel.run(
         "%%ddp\nif rank == 1:\n"
         "    dist.broadcast(large, 0)\n"
@@ -123,7 +123,10 @@ def test_a_cell_from_another_thread_is_refused(kernel: Kernel):
     assert "--async" in cell.text
 
 
-def test_nbclient_stops_at_the_first_error_and_saves_one_output(kernel: Kernel):
+def test_nbclient_stops_at_the_first_error_and_saves_one_output(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("NBDDP_PROGRESS_AFTER_S", "60")  # a slow machine would show a display
     notebook = nbformat.v4.new_notebook(
         cells=[
             nbformat.v4.new_code_cell("%load_ext nbddp\n%ddp start -n 2"),

@@ -1,5 +1,7 @@
 """The stop button, wherever the ranks are."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.support.kernel import Kernel
@@ -95,3 +97,30 @@ def test_awaiting_a_background_cell_can_be_interrupted_and_it_goes_on(kernel: Ke
     assert "running" in kernel.value("handle.state")
     kernel.ok("%ddp interrupt")
     assert "KeyboardInterrupt" in kernel.run("handle.wait(10)").error
+
+
+_LATE = """%%ddp
+import pathlib, signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+print("in", flush=True)
+while not pathlib.Path({path!r}).exists():
+    pass
+print("late word", flush=True)
+"""
+
+
+def test_late_words_of_a_cell_that_was_given_up_are_not_in_the_next_one(
+    kernel: Kernel, tmp_path: Path
+):
+    go_on = tmp_path / "go"
+    old_id = kernel.execute(_LATE.format(path=str(go_on)))
+    kernel.wait_text(old_id, "in")
+    kernel.interrupt()
+    kernel.wait_text(old_id, "stop again")
+    kernel.interrupt()
+    kernel.finish(old_id)
+    new_id = kernel.execute(f"import pathlib\npathlib.Path({str(go_on)!r}).touch()\nimport time\n"
+                            "time.sleep(1)")  # fmt: skip
+    assert kernel.finish(new_id).text == ""
+    kernel.wait_text(old_id, "late word")
+    assert kernel.ok("%%ddp\nprint('here')").text == "[0-1] here\n"

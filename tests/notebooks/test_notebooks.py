@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import get_args
@@ -13,6 +12,7 @@ from typing import get_args
 import nbformat
 import papermill
 import pytest
+import torch
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
@@ -51,6 +51,11 @@ LOCAL_PATHS = re.compile(
 SHOWS = re.compile(r"^(print|plt\.show|show_before_after)\(", re.MULTILINE)
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+#: Its Gloo has no all_to_all with lists of tensors.
+OLD_GLOO = {"01_ranks_and_groups"} if torch.__version__ < "2.13" else set[str]()
+each_that_runs = pytest.mark.parametrize(
+    "path", [path for path in NOTEBOOKS if path.stem not in OLD_GLOO], ids=lambda path: path.stem
+)
 
 
 @cache
@@ -127,7 +132,7 @@ def accuracy_of(notebook: NotebookNode) -> float:
 
 
 @pytest.mark.timeout(300)
-@each_notebook
+@each_that_runs
 def test_runs_in_a_stock_kernel(path: Path):
     executed(path)
 
@@ -203,7 +208,7 @@ def test_the_trace_names_the_straggler(source: Callable[[Path], NotebookNode]):
 #: A cell, and what it shows.
 EXAMPLE = re.compile(r"```python\n(%%ddp\n.*?)```\n```\n(.*?)```", re.DOTALL)
 #: What differs from run to run.
-VARIES = re.compile(r"#\d+|\[\d+\]|\d+ ms|pid \d+|\d\.\d s|/tmp/\S+|\S+(?=/ctypes/)")
+VARIES = re.compile(r"#\d+|\[\d+\]|\d+ ms|pid \d+|\d\.\d s|/tmp/\S+|\S+/ctypes/\S+ line \d+")
 
 
 def shown(text: str) -> list[str]:
@@ -349,22 +354,18 @@ def losses_of_the_dying(notebook: NotebookNode) -> set[str]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_papermill_runs_it(path: Path, tmp_path: Path):
+def test_papermill_runs_it(tmp_path: Path):
+    """The one whose cells fail: of the others a stock kernel says as much."""
+    path = DISAGREE
     out = tmp_path / "out.ipynb"
     # It runs cells that fail on purpose and those after them, and complains at the end: it does not
     # know the tag.
-    cells = code_cells(committed(path))
-    fails = any("raises-exception" in cell.metadata.get("tags", ()) for cell in cells)
-    expected = pytest.raises(papermill.PapermillExecutionError) if fails else nullcontext()
-    with expected:
+    with pytest.raises(papermill.PapermillExecutionError):
         papermill.execute_notebook(
             str(path), str(out), kernel_name="python3", cwd=str(tmp_path), progress_bar=False
         )
     found = nbformat.read(out, as_version=4)
     assert all(cell.execution_count for cell in code_cells(found))
-    if path == DEMO:
-        assert accuracy_of(found) >= MIN_TEST_ACCURACY
 
 
 @pytest.mark.timeout(120)

@@ -1,6 +1,7 @@
 """Options that only the ranks or the system can judge: a message, and nothing left."""
 
 import socket
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -67,3 +68,18 @@ def test_a_start_that_takes_too_long(fresh_pool: Callable[..., Pool]):
     with pytest.raises(PoolStartError) as caught:
         fresh_pool(1, settings=Settings(start_timeout_s=0.05))
     assert "the start took longer than 0.05 s" in str(caught.value)
+
+
+def test_a_python_without_the_gil(fresh_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    with pytest.raises(PoolStartError, match=r"without the GIL, which nbddp needs.*PYTHON_GIL=1"):
+        fresh_pool(1)
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: True)
+    assert fresh_pool(1).pull("rank") == [0]
+
+
+def test_ranks_of_a_free_threaded_python_have_the_gil(
+    fresh_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("sysconfig.get_config_var", lambda name: int(name == "Py_GIL_DISABLED"))
+    assert fresh_pool(1).pull("__import__('os').environ.get('PYTHON_GIL')") == ["1"]

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from nbddp.controller.pool import Pool
 from nbddp.errors import CellError
@@ -13,6 +14,7 @@ from tests.support.fidelity_collectives import COLLECTIVES
 from tests.support.fidelity_groups import GROUPS
 from tests.support.fidelity_sharded import SHARDED
 from tests.support.fidelity_training import TRAINING
+from tests.support.fidelity_wider import WIDER
 from tests.support.views import run_cell
 
 
@@ -79,8 +81,10 @@ def differences(ours: Any, stock: Any) -> list[tuple[Any, Any]]:
 
 
 @pytest.mark.timeout(180)
-@parametrize([*GROUPS, *COLLECTIVES, *TRAINING, *SHARDED])
+@parametrize([*GROUPS, *COLLECTIVES, *TRAINING, *SHARDED, *WIDER])
 def test_a_program_gives_the_same(pair: Pair, program: Program):
+    if torch.__version__ < program.since:
+        pytest.skip(f"torch {torch.__version__} compiles calls of stock groups only")
     stock = results(pair, program, plain=True)
     traced = results(pair, program, plain=False)
     assert len(stock) == program.ranks

@@ -38,6 +38,21 @@ def test_tensors_are_as_they_were(four: Pool):
             run_cell(four, f"{_BEFORE}\ndist.all_reduce(x)\nassert x.tolist() == [10.0] * 3")
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "if rank == 2: dist.barrier()\ndist.all_reduce(x)",
+        "dist.all_reduce(x if rank else x[:100])",
+        "if rank == 0: dist.broadcast(x, 0)\nelse: dist.all_reduce(x)",
+    ],
+    ids=["other operation", "other shape", "other kind"],
+)
+def test_a_million_elements_are_as_they_were(four: Pool, code: str):
+    run_cell(four, "x = torch.full((1_000_000,), float(rank))")
+    assert run_cell(four, code, check=False).error is not None
+    assert four.pull("bool(x.eq(rank).all())") == [True] * 4
+
+
 def test_after_the_stop_button(four: Pool):
     run_cell(four, _BEFORE)
     cell = begin_cell(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from nbddp.wire.messages import (
@@ -146,9 +147,12 @@ def test_a_glance_tells_memory_and_sends_no_signal(make_node: Callable[..., Node
     node.next(Output, lambda e: "there" in e.text)
     for _ in range(3):
         number = next(_numbers)
-        node.tell(Peek(number=number, ranks=(0, 1), stack=False))
+        node.tell(Peek(number=number, ranks=(0, 1), stack=False, memory=True))
         seen = answers(node, number, 0, 1)
+    assert seen[0].memory_is_pss
     assert seen[0].memory_bytes > seen[1].memory_bytes + 45_000_000 > 50_000_000
+    # Each has its part of torch's pages, and not all of them.
+    assert seen[1].memory_bytes < 0.7 * psutil.Process(node.pids[1]).memory_info().rss
     assert (seen[0].stack, seen[0].operations, seen[0].process_state) == ("", (), "S")
     os.kill(node.pids[0], signal.SIGUSR2)
     assert node.next(Output, lambda e: "signal" in e.text).text.count("signal") == 1

@@ -1,5 +1,6 @@
 """Cells that do what no cell should, and what must come of it: one table, run in many contexts."""
 
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -47,15 +48,18 @@ DEADLY = [
         RankExitedError,
         ("exit code 5",),
     ),
-    BadCell(
-        "c stack overflow",
-        "import sys; sys.setrecursionlimit(10**9)\n"
-        "def deeper(_=None): sorted([1], key=deeper)\n"
-        "deeper()",
-        RankExitedError,
-        ("SIGSEGV (signal 11)",),
-    ),
 ]
+if sys.version_info < (3, 12):  # later ones count calls of C, too, whatever the limit is
+    DEADLY.append(
+        BadCell(
+            "c stack overflow",
+            "import sys; sys.setrecursionlimit(10**9)\n"
+            "def deeper(_=None): sorted([1], key=deeper)\n"
+            "deeper()",
+            RankExitedError,
+            ("SIGSEGV (signal 11)",),
+        )
+    )
 
 _MEMORY = """\
 import resource

@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import nbformat
+import psutil
 from nbformat import NotebookNode
 
+from tests.support import leaks
 from tests.support.polling import poll_until
 
 if TYPE_CHECKING:  # an extra: without it, the tests must be there to be skipped
@@ -163,7 +165,10 @@ def browsing() -> Iterator["Browser"]:
     """A browser. While it lives, this thread has an asyncio loop that others may stumble upon."""
     from playwright.sync_api import sync_playwright
 
+    before = _children()
     with sync_playwright() as playwright:
+        drivers = _children() - before
+        leaks.LASTING.update(drivers)
         browser = playwright.chromium.launch(
             executable_path=chromium(),
             args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
@@ -172,6 +177,11 @@ def browsing() -> Iterator["Browser"]:
             yield browser
         finally:
             browser.close()
+            leaks.LASTING.difference_update(drivers)
+
+
+def _children() -> set[int]:
+    return {process.pid for process in psutil.Process().children()}
 
 
 class BookCell:

@@ -99,6 +99,8 @@ class Program:
     ranks: int = 2
     #: Limit in seconds; a program that hangs must not hold up the others.
     timeout_s: float = 40.0
+    #: Before, torch compiles calls of stock groups only.
+    since: str = "2.11"
 
 
 def parametrize(programs: list[Program]) -> pytest.MarkDecorator:

@@ -453,7 +453,9 @@ result = [
     attempt(dist.all_to_all_single, t, t, [1], [1, 1]),
     attempt(dist.all_to_all, [t], [t]),
     attempt(dist.all_to_all, [t, t], [t, torch.ones(2, dtype=torch.int64)]),
-    attempt(dist.new_group, [0, 9]), attempt(dist.new_group, [0, 0]),
+    attempt(dist.new_group, [0, 9]),
+    # Stock groups of torch 2.11 hang in this one.
+    attempt(dist.new_group, [0, 0]) if torch.__version__ >= (2, 13) else "",
     attempt(dist.new_group, backend="nonsense"),
     attempt(dist.all_reduce, t, "SUM"), attempt(dist.reduce, t, 9),
     attempt(dist.all_gather_object, [], 1),

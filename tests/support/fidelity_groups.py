@@ -21,6 +21,7 @@ result = [
     type(world._get_backend(torch.device("cuda"))).__name__, str(c10d._world.pg_map[world][0]),
     dist.get_group_rank(world, 1), dist.get_global_rank(world, 0),
     attempt(lambda: type(world.get_group_store()).__name__), dist.get_debug_level().name,
+    c10d._get_all_pg_configs(), dist.new_group().group_desc, dist.new_group([0, 1]).name(),
 ]
 """,
     ),

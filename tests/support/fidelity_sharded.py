@@ -251,7 +251,7 @@ result += [plainly([f + 0 for f in functional.all_gather_into_tensor_coalesced([
 result.append(attempt(lambda: plainly(
     [f + 0 for f in functional.reduce_scatter_tensor_coalesced([x, x], "sum", [0, 0], group)])))
 y = range_of(4).requires_grad_()
-functional.all_gather_tensor_autograd(y * 2, 0, group).sum().backward()
+functional.all_gather_tensor_autograd(y * 2, 0, group).pow(2).sum().backward()
 result.append(plainly(y.grad))
 y.grad = None
 functional.reduce_scatter_tensor_autograd(y, "sum", 0, group).pow(2).sum().backward()
@@ -300,6 +300,7 @@ result.append(train(torch.compile(model, backend="eager")))
 torch._dynamo.reset()
 """,
         timeout_s=60,
+        since="2.13",
     ),
     Program(
         "remote calls",

@@ -4,6 +4,16 @@ from tests.support.fidelity import Program
 
 TRAINING = [
     Program(
+        "DDP's logging data",
+        """
+model = DDP(net())
+train(model)
+found = model._get_ddp_logging_data()
+result = {name: found[name] for name in sorted(found)
+          if "time" not in name and name != "master_port"}
+""",
+    ),
+    Program(
         "ddp",
         """
 result = [train(DDP(net(), **options)) for options in (

@@ -4,6 +4,7 @@ A snapshot before the test is compared with what there is after it. The shared p
 is living all the time, so its processes are compared by number: after a restart they are others.
 """
 
+import contextlib
 import sys
 import tempfile
 import threading
@@ -20,6 +21,9 @@ from tests.support.polling import poll_until
 #: Descriptors that libraries open once and keep (random numbers, logging, a ZeroMQ context), and
 #: free segments of the shared pool's arena.
 FD_TOLERANCE = 4
+#: Programs of the session that start and end helpers when they like: a browser. Neither they nor
+#: what descends from them belongs to a test.
+LASTING: set[int] = set()
 #: Ending processes, the hub thread's last step, a removed folder: none of it is instant.
 _SETTLE_S = 8.0
 
@@ -109,6 +113,7 @@ def _our_processes() -> dict[Process, str]:
     me = psutil.Process()
     found: dict[Process, str] = {}
     descendants = {process.pid for process in me.children(recursive=True)}
+    descendants -= _lasting_processes()
     for process in psutil.process_iter(["create_time", "status"]):
         is_zombie = process.info["status"] == psutil.STATUS_ZOMBIE
         if process.pid == me.pid or (is_zombie and process.pid not in descendants):
@@ -116,6 +121,14 @@ def _our_processes() -> dict[Process, str]:
         pool_id, is_ours = _pool_of(process.pid, me.pid)
         if is_ours or process.pid in descendants:
             found[Process(process.pid, process.info["create_time"])] = pool_id
+    return found
+
+
+def _lasting_processes() -> set[int]:
+    found = set(LASTING)
+    for pid in LASTING:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.update(child.pid for child in psutil.Process(pid).children(recursive=True))
     return found
 
 

@@ -68,6 +68,8 @@ class RankState:
         self.state: RankStatus = "running"
         self.activity: Activity = "running"
         self.answers = True
+        self.clock = ""
+        self.has_children = False
         self.more: dict[str, Any] = {}
         self.seq: dict[str, int] = {}
         self.p2p: dict[tuple[str, str, int, int], int] = {}
@@ -90,6 +92,7 @@ class RankState:
         timeout_ms: int = 0,
         run_id: str = RUN,
         at_s: float = 0.0,
+        ended_s: float = 0.0,
         **fields: Any,
     ) -> int:
         """Issue an operation without waiting for it."""
@@ -117,6 +120,7 @@ class RankState:
             peer=peer,
             tag=tag,
             time_created_ns=NOW - int(at_s * SECOND),
+            time_completed_ns=NOW - int(ended_s * SECOND) if ended_s else 0,
             site=site(line, source or f"dist.{op}(x)"),
             error=error,
             waited_ns=waited_ns,
@@ -249,6 +253,8 @@ class RankState:
             activity=self.activity,
             version=self.version,
             time_ns=NOW,
+            clock=self.clock,
+            has_children=self.has_children,
             run_id=RUN if self.activity == "running" else "",
             threads=tuple(self.threads.values()),
             groups=self.infos(),

@@ -163,9 +163,7 @@ class Pool:
         self.done.clear()
 
     def idle(self, rank: int, **more: Any) -> RankLook:
-        return seen(
-            rank, is_running=False, waits=False, groups=(world(self.n),), group_count=1, **more
-        )
+        return seen(rank, is_running=False, waits=False, groups=(world(self.n),), **more)
 
     def _diagnose(self, views: Views, /, *, now_ns: int, run_id: str) -> Report:
         assert now_ns == int(self.now * 1e9)

@@ -23,7 +23,7 @@ START_DEFAULTS = {
     "device": "auto",
     "devices": (),
     "init": "env",
-    "threads": 1,
+    "threads": None,
     "env": {},
     "cwd": "",
     "timeout": None,

@@ -1,5 +1,7 @@
 """Messages, circles, keys and groups in the making: what proves a hang, whom it names."""
 
+from typing import Any
+
 import pytest
 
 from nbddp.wire.ranks import RankSet
@@ -215,6 +217,50 @@ def test_a_group_that_not_all_make():
     )
     assert pool.diagnose().pg_ids == ("1@p@x",)
     assert pool.diagnose().waits_for_store == RankSet.of([0])
+
+
+@pytest.mark.parametrize("clock", ["", "of one machine"])
+def test_a_group_after_one_of_the_same_name(clock: str):
+    """Which of the two the other rank has made is known only if times can be compared."""
+    pool = Ranks(2)
+    group: dict[str, Any] = {"group": "0@@x", "keys": ("0", "1")}
+    pool[1].done("init_process_group", at_s=5.0, ended_s=4.0, **group)
+    pool[1].finished()
+    pool[0].blocked("init_process_group", at_s=3.0, **group)
+    for rank in pool:
+        rank.clock = clock
+    assert pool.diagnose().verdict is bool(clock)
+    pool[1].done("init_process_group", at_s=3.5, ended_s=2.9, **group)
+    assert not pool.diagnose().verdict
+
+
+def test_a_group_of_members_that_are_not_known():
+    pool = Ranks(3)
+    pool[0].blocked("init_process_group", group="0@@x")
+    pool[1].blocked(group=pool.group("a", 1, 2))
+    assert not pool.diagnose().verdict  # rank 2 may come
+    pool[2].finished()
+    told_by_kind = {each.kind: each for each in pool.diagnose().findings}
+    assert told(told_by_kind["missing-rank"]) == ("missing-rank", "2", "1")
+    finding = told_by_kind["store-wait"]
+    assert told(finding) == ("store-wait", "", "0")
+    assert finding.headline == (
+        "Rank 0 waits in init_process_group for other members, and no rank is left that could be "
+        "one."
+    )
+
+
+def test_what_a_process_that_a_rank_has_started_may_do():
+    """It may set keys, and join what is made in a store of the user's own."""
+    pool = Ranks(3)
+    pool[0].blocked("store.wait", keys=("ready",))
+    pool[1].blocked("init_process_group", group="0@@x", keys=("0", "1", "2"))
+    pool[2].finished()
+    assert pool.diagnose().stuck == RankSet.of([0, 1])
+    pool[0].has_children = True
+    assert not pool.diagnose().verdict
+    pool[1].blocked("init_process_group", group="0@nbddp@x", keys=("0", "1", "2"))
+    assert pool.diagnose().stuck == RankSet.of([1])
 
 
 def test_a_group_while_another_rank_is_in_a_collective():

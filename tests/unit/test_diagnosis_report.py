@@ -230,7 +230,7 @@ def test_a_verdict_on_a_key_takes_longer_to_confirm():
     pool = Ranks(2)
     pool[0].blocked("store.wait", keys=("x",))
     pool[1].finished()
-    assert pool.diagnose().confirm_after_s == 0.4
+    assert pool.diagnose().confirm_after_s == 0.06
     assert hang().diagnose().confirm_after_s == 0.0
 
 

@@ -70,7 +70,7 @@ def test_one_element_or_none_may_have_any_stride():
         torch.empty(0),
         torch.ones(5, dtype=torch.bool),
         torch.ones(5, dtype=torch.complex64).conj(),
-        torch.ones(5, dtype=torch.float8_e4m3fn),
+        torch.ones(5).to(torch.float8_e4m3fn),
         torch.ones(5, requires_grad=True),
     ],
     ids=lambda tensor: f"{tensor.dtype}{tuple(tensor.shape)}",

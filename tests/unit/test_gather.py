@@ -100,7 +100,7 @@ def test_lines_in_another_order_are_never_swapped():
 
 
 def test_some_ranks_fold_when_the_window_ends():
-    gatherer = make()
+    gatherer = make(output_expect_s=0.0)
     for rank in (0, 1, 3):
         gatherer.add(out(rank, "step 1\n"), 0.01 * rank)
     assert text_of(gatherer.tick(FOLD_S)) == "[0-1,3] step 1\n"
@@ -289,7 +289,7 @@ def test_updates_come_at_most_ten_times_a_second_and_the_last_one_wins():
 
 
 def test_an_update_of_a_display_that_waits_changes_it():
-    gatherer = make(2)
+    gatherer = make(2, output_expect_s=0.0)
     gatherer.add(out(0, "in front\n"), 0.0)
     gatherer.add(display(0, {"text/html": "old"}, "d"), 0.0)
     gatherer.add(display(0, {"text/html": "new"}, "d", update=True), 0.0)

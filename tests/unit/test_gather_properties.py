@@ -59,7 +59,7 @@ class World:
             RankSet.all(RANKS),
             RANKS,
             run_id="r",
-            settings=Settings(output_fold_s=FOLD_S),
+            settings=Settings(output_fold_s=FOLD_S, output_expect_s=FOLD_S),
             log_path_by_rank={},
         )
         self.now = 0.0

@@ -12,7 +12,8 @@ from nbddp.controller.states import Config
 from nbddp.errors import BadOptionError, NoTorchError
 
 
-def test_defaults():
+def test_defaults(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     found = PoolOptions.checked()
     assert found == PoolOptions(cwd=str(Path.cwd().resolve()))
     assert found.world_size == 2
@@ -56,8 +57,36 @@ def test_all_options(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
+    ("inherited", "given", "threads"),
+    [
+        ("", {}, 1),
+        ("3", {}, 3),
+        ("4,2", {}, 4),
+        ("many", {}, 1),
+        ("0", {}, 1),
+        ("3", {"threads": 2}, 2),
+        ("3", {"env": {"OMP_NUM_THREADS": "5"}}, 5),
+        ("", {"env": {"OMP_NUM_THREADS": "5"}, "threads": 5}, 5),
+    ],
+)
+def test_threads_are_as_many_as_with_torchrun(
+    inherited: str, given: dict[str, Any], threads: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OMP_NUM_THREADS", inherited)
+    assert PoolOptions.checked(**given).threads == threads
+
+
+@pytest.mark.parametrize(
     ("given", "words"),
     [
+        (
+            {"env": {"OMP_NUM_THREADS": "5"}, "threads": 4},
+            "--threads 4 and --env OMP_NUM_THREADS=5 disagree; leave out one of the two",
+        ),
+        (
+            {"env": {"OMP_NUM_THREADS": "x"}},
+            "--env OMP_NUM_THREADS=x is not a number of threads; legal: 1 to 4096",
+        ),
         ({"nproc_per_node": 0}, "nproc_per_node (-n) is 0; legal: a whole number from 1 to 1024"),
         ({"nproc_per_node": -3}, "nproc_per_node (-n) is -3; legal: a whole number"),
         ({"nproc_per_node": 1025}, "nproc_per_node (-n) is 1025; legal: a whole number from 1"),

@@ -11,13 +11,15 @@ from nbddp.controller.states import (
     StopRequested,
 )
 from nbddp.settings import Settings
-from nbddp.wire.messages import Free
+from nbddp.wire.messages import Free, Interrupt, Reform, RunFinished
 from nbddp.wire.observed import GroupMark
+from nbddp.wire.parts import ErrorInfo
 from nbddp.wire.ranks import RankSet
 from tests.support.recovering import (
     NOTHING,
     WORLD,
     Pool,
+    agent_requests,
     kinds,
     notice,
     outcome_of,
@@ -292,3 +294,33 @@ def test_nothing_is_mended_while_the_pool_ends():
     assert kinds(pool.exited(0, exit_code=0)) == ["AnnounceExit"]
     assert kinds(pool.exited(1, exit_code=0)) == ["AnnounceExit"]
     assert pool.tick(after_s=10.0) == []
+
+
+def test_who_is_inside_a_cell_that_was_given_up_is_freed_again_and_again():
+    pool, run_id = running(2)
+    pool.feed(InterruptRequested(run_id))
+    pool.finished(0, run_id, "KeyboardInterrupt")
+    given_up = pool.feed(AbandonRequested(run_id))
+    [(_, interrupt)] = agent_requests(given_up, Interrupt)
+    assert (interrupt.run_id, interrupt.ranks) == (run_id, (1,))
+    assert [ranks for ranks, _ in requests(given_up, Free)] == [(1,), (1,)]
+    for _ in range(3):
+        again = pool.tick(after_s=0.5)
+        assert agent_requests(again, Interrupt) == []
+        assert [free.phase for _, free in requests(again, Free)] == ["arm", "fire"]
+    pool.finished(1, run_id, "KeyboardInterrupt")
+    assert requests(pool.tick(after_s=0.5), Free) == []
+
+
+def test_ranks_that_have_made_different_numbers_of_groups_count_alike_again():
+    pool, run_id = running(2)
+    pool.feed(InterruptRequested(run_id))
+    error = ErrorInfo(ename="KeyboardInterrupt", evalue="", traceback=[])
+    for rank, count in enumerate((3, 4)):
+        pool.looks[rank] = pool.idle(rank, group_count=count)
+        last = pool.feed(
+            RunFinished(run_id=run_id, rank=rank, elapsed_s=1, error=error, group_count=count)
+        )
+    reform = pool.answer_looks(last)
+    assert requests(reform, Reform)[0][1].group_count == 4
+    assert kinds(pool.answer_reform(reform)) == ["EndRun"]

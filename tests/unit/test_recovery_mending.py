@@ -2,10 +2,12 @@
 
 import pytest
 
-from nbddp.controller.mending import groups_to_form
+from nbddp.controller.forming import groups_to_form
 from nbddp.controller.states import (
+    AbandonRequested,
     AgentExited,
     InterruptRequested,
+    MendRequested,
     RanksRestarted,
     RankState,
     RestartRanksRequested,
@@ -15,8 +17,10 @@ from nbddp.controller.states import (
 from nbddp.settings import Settings
 from nbddp.wire.messages import (
     Free,
+    Look,
     RanksStopped,
     Reform,
+    Reformed,
     RunFinished,
     StartFailed,
     StartRanks,
@@ -191,6 +195,8 @@ def test_a_reform_that_fails_is_tried_again_with_the_others_freed():
     assert kinds(frees) == ["Free arm 0-1", "Free fire 0-1"]
     assert {free.reason for _, free in requests(frees, Free)} == {"error"}
     assert {free.pg_ids for _, free in requests(frees, Free)} == {(WORLD,)}
+    ended = {free.reform for _, free in requests(frees, Free)}
+    assert ended == {request.number for _, request in requests(reform, Reform)}
     look = pool.tick(after_s=0.05)
     again = pool.answer_looks(look)
     numbers = [request.number for _, request in requests([*reform, *again], Reform)]
@@ -211,6 +217,25 @@ def test_a_reform_that_fails_three_times_is_said():
     # Next time, the groups are still to be formed.
     run_id = pool.run("0")
     assert kinds(pool.finished(0, run_id)) == ["EndRun"]
+
+
+def test_groups_that_could_not_be_formed_are_tried_again_on_request():
+    pool, _ = dead_in_cell()
+    pool.start_fresh(pool.done)
+    reform = pool.answer_looks([pool.done[-1]])
+    ended = pool.tick(after_s=20.0)
+    assert outcome_of(ended).mend_failure == "ranks 0-2 did not form their groups in 20 s"
+    assert "could not be formed again" in str(pool.machine.refusal(RankSet.all(3)))
+    assert pool.machine.may_mend_again
+    pool.feed(MendRequested())
+    assert pool.is_mending()
+    reform = pool.answer_looks(pool.tick(after_s=0.05))
+    assert requests(reform, Reform)[0][1].fresh == (1,)
+    pool.answer_reform(reform)
+    assert not pool.is_mending()
+    assert pool.machine.refusal(RankSet.all(3)) is None
+    pool.feed(MendRequested())
+    assert not pool.is_mending()  # nothing is broken
 
 
 def test_a_reform_that_does_not_end_is_said():
@@ -367,7 +392,7 @@ def test_a_survivor_that_dies_while_it_is_asked_for_its_groups():
 
 def test_without_the_store_groups_cannot_be_formed():
     pool = Pool(2)
-    pool.feed(StoreExited(pid=2))
+    pool.feed(StoreExited(pid=2, exit_code=-9))
     run_id = pool.run()
     pool.finished(0, run_id, marks=(BROKEN,))
     ended = pool.finished(1, run_id, marks=(BROKEN,))
@@ -403,6 +428,80 @@ def test_where_nobody_survives_the_pool_starts_anew():
     assert kinds(ended) == ["EndRun"]  # nobody waits for a start
     assert outcome_of(ended).fresh == RankSet.all(2)
     assert pool.machine.refusal(RankSet.all(2)) is None
+
+
+def test_a_rank_that_dies_while_the_pool_starts_anew_has_it_start_again():
+    pool = Pool(2)
+    pool.run()
+    pool.exited(0)
+    pool.exited(1)
+    for _ in range(2):
+        pool.feed(RanksStopped(node=0))
+        pool.feed(StoreReady(host="127.0.0.1", port=1, pid=9))
+        pool.spawned(0)
+        pool.ready(0)
+        assert kinds(pool.exited(0)) == ["AnnounceExit", "StopRanks"]  # ready, and rank 1 is not
+    pool.feed(RanksStopped(node=0))
+    pool.feed(StoreReady(host="127.0.0.1", port=1, pid=9))
+    pool.spawned(0)
+    failure = outcome_of(pool.exited(0)).mend_failure
+    assert failure.startswith("rank 0 ended while it started")
+    assert failure.endswith("tried 3 times")
+
+
+def test_when_the_last_rank_that_knows_the_groups_dies_the_fresh_ones_make_a_default_group():
+    pool = Pool(3)
+    pool.exited(0)
+    pool.exited(1)
+    start = pool.tick(after_s=0.05)
+    assert kinds(start) == ["StartRanks 0-1"]
+    pool.spawned(0)
+    pool.ready(0)
+    pool.exited(2)
+    again = pool.tick(after_s=0.05)
+    assert kinds(again) == ["StartRanks 2"]
+    pool.spawned(1)
+    assert pool.ready(1) == []
+    reform = pool.start_fresh(again)
+    [(ranks, request)] = requests(reform, Reform)
+    assert ranks == request.fresh == (0, 1, 2)
+    assert request.initialises
+    assert request.groups == ()
+    pool.answer_reform(reform)
+    assert not pool.is_mending()
+    assert not pool.machine.joining
+    assert pool.machine.refusal(RankSet.all(3)) is None
+
+
+def test_fresh_ranks_that_could_not_make_a_default_group_try_again():
+    pool = Pool(2)
+    pool.exited(0)
+    start = pool.tick(after_s=0.05)
+    pool.exited(1)
+    reform = pool.start_fresh([*pool.tick(after_s=0.05), *start])
+    assert requests(reform, Reform)[0][1].initialises
+    frees = pool.exited(0)
+    assert [free.ranks for _, free in requests(frees, Free)] == [(0,), (0,)]
+    [(_, request)] = requests(reform, Reform)
+    settle = pool.feed(Reformed(number=request.number, rank=1, error=error("rank 0 exited")))
+    start = [*settle, *pool.tick(after_s=0.05)]
+    assert kinds(start) == ["StartRanks 0"]
+    reform = pool.start_fresh(start)
+    [(ranks, request)] = requests(reform, Reform)
+    assert ranks == (0, 1)
+    assert request.initialises
+    pool.answer_reform(reform)
+    assert pool.machine.refusal(RankSet.all(2)) is None
+
+
+def test_fresh_ranks_that_start_are_waited_for_when_another_rank_is_lost_for_good():
+    pool = Pool(1, 3)
+    pool.exited(0)
+    assert kinds(pool.tick(after_s=0.05)) == ["StartRanks 0"]
+    pool.feed(AgentExited(node=2, exit_code=-9, last_output=""))
+    assert kinds(pool.tick(after_s=0.05)) == []
+    pool.spawned(0)
+    assert requests(pool.ready(0), Look)[0][0] == (1,)
 
 
 def test_a_new_start_that_fails_is_said():
@@ -501,6 +600,35 @@ def test_a_rank_that_comes_back_from_an_old_cell_gets_its_groups():
     assert requests(reform, Reform)[0][1].groups == (world(2),)
     pool.answer_reform(reform)
     assert pool.machine.refusal(RankSet.all(2)) is None
+
+
+def test_a_rank_that_comes_back_while_groups_are_formed_is_not_waited_for_and_gets_its_own():
+    """Nobody has asked it, so it has nothing to answer."""
+    pool = Pool(3)
+    run_id = pool.run()
+    pool.looks[2] = seen(2, groups=(world(3), group("pair", 0, 1)))
+    pool.feed(InterruptRequested(run_id))
+    pool.answer_free(pool.tick(after_s=0.1), pg_ids=(WORLD, "pair"))
+    for rank in (0, 1):
+        pool.looks[rank] = seen(
+            rank, is_running=False, waits=False, groups=(world(3), group("pair", 0, 1))
+        )
+        pool.finished(rank, run_id, "KeyboardInterrupt", marks=(BROKEN,))
+    look = pool.feed(AbandonRequested(run_id))
+    assert statuses(outcome_of(look))[2] == "unfinished"
+    reform = pool.answer_looks(look if requests(look, Look) else pool.tick(after_s=0.05))
+    assert [ranks for ranks, _ in requests(reform, Reform)] == [(0, 1)]
+    pool.feed(RunFinished(run_id=run_id, rank=2, elapsed_s=9.0, error=None))
+    pool.looks[2] = pool.idle(2)
+    again = pool.answer_reform(reform)
+    assert pool.machine.refusal(RankSet.all(3)) is None
+    assert pool.is_mending()
+    look = again if requests(again, Look) else pool.tick(after_s=0.05)
+    reform = pool.answer_looks(look)
+    assert requests(reform, Reform)[0][1].groups[0] == world(3)
+    pool.answer_reform(reform)
+    assert not pool.is_mending()
+    assert pool.machine.refusal(RankSet.all(3)) is None
 
 
 # --- %ddp restart -r -----------------------------------------------------------------------------

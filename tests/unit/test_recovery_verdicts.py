@@ -240,7 +240,8 @@ def test_a_notice_interrupts_nothing_and_goes_when_the_cell_goes_on():
     pool, run_id = stuck_pool()
     pool.report = notice()
     assert pool.answer_looks(pool.quiet(0, 2)) == [Noticed(run_id, pool.report)]
-    assert pool.tick(after_s=0.7) == []
+    assert pool.answer_looks(pool.tick(after_s=0.1)) == [Noticed(run_id, pool.report)]
+    assert pool.tick(after_s=0.65) == []
     assert pool.tick(after_s=0.1) == [Noticed(run_id, None)]
     assert pool.tick(after_s=100) == []
 
@@ -285,9 +286,21 @@ def test_looks_come_at_most_twice_a_second_while_nothing_changes():
     pool, _ = stuck_pool()
     pool.report = notice()
     pool.answer_looks(pool.quiet(0, 2))
+    pool.answer_looks(pool.tick(after_s=0.1))
     assert pool.quiet(0, 2, after_s=0.3) == []
     assert pool.machine.next_deadline() == pytest.approx(pool.now + 0.2)
     assert kinds(pool.tick(after_s=0.2)) == ["Look 0-2"]
+
+
+def test_what_has_changed_is_looked_at_twice():
+    """Two looks see whether a thread sleeps in C++: a deadlock there is told by the second."""
+    pool, _ = stuck_pool()
+    proven, pool.report = pool.report, NOTHING
+    assert pool.answer_looks(pool.quiet(0, 2)) == []
+    assert pool.machine.next_deadline() == pytest.approx(pool.now + 0.08)
+    pool.report = proven
+    again = pool.answer_looks(pool.tick(after_s=0.08))
+    assert kinds(pool.answer_looks(again)) == ["Judged", "Free arm 0-2"]
 
 
 def test_more_quiet_ranks_are_looked_at_soon():
@@ -362,13 +375,59 @@ def test_waits_for_the_store_are_named_by_the_empty_group():
     pool, _ = stuck_pool()
     pool.report = verdict((0, 2), (0, 2), "store-wait", (), waits_for_store=RankSet.of([0, 2]))
     assert pool.answer_looks(pool.quiet(0, 2)) == []
-    # Setting a key leaves no record: who waits for it must have had the time to hear of it.
-    assert pool.tick(after_s=0.3) == []
-    second = pool.tick(after_s=0.2)
-    assert kinds(second) == ["Look 0,2"]
-    [(ranks, free)] = requests(pool.answer_looks(second), Free)
+    told = _told_of_checks(pool, {0: 10, 2: 60})
+    assert kinds(told) == ["Judged", "Free arm 0,2"]
+    [(ranks, free)] = requests(told, Free)
     assert ranks == (0, 2)
     assert free.pg_ids == ("",)
+
+
+def _told_of_checks(pool: Pool, ages_ms: dict[int, int | None]) -> list[Action]:
+    """What follows from the next second round, in which ranks tell when they saw no key."""
+    deadline = pool.machine.next_deadline()
+    assert deadline is not None
+    second = pool.tick(after_s=deadline - pool.now)
+    assert kinds(second) == ["Look 0,2"]
+    for rank, age_ms in ages_ms.items():
+        age_ns = None if age_ms is None else age_ms * 1_000_000
+        pool.looks[rank] = seen(rank, groups=(world(3, seq=1),), key_check_age_ns=age_ns)
+    return pool.answer_looks(second)
+
+
+def _pool_that_waits_for_keys() -> Pool:
+    pool, _ = stuck_pool()
+    pool.report = verdict((0, 2), (0, 2), "store-wait", (), waits_for_store=RankSet.of([0, 2]))
+    assert pool.answer_looks(pool.quiet(0, 2)) == []
+    return pool
+
+
+def test_a_look_into_the_store_before_the_first_round_proves_nothing():
+    """Setting a key leaves no record: it may have been set since."""
+    pool = _pool_that_waits_for_keys()
+    assert _told_of_checks(pool, {0: 10, 2: 61}) == []
+    assert _told_of_checks(pool, {0: 10, 2: 111}) == []
+    assert kinds(_told_of_checks(pool, {0: 10, 2: 20})) == ["Judged", "Free arm 0,2"]
+
+
+def test_ranks_that_do_not_tell_when_they_looked_into_the_store_are_given_time():
+    pool = _pool_that_waits_for_keys()
+    began = pool.now
+    while not (told := _told_of_checks(pool, {0: 10, 2: None})):
+        assert pool.now - began < 1
+    assert kinds(told) == ["Judged", "Free arm 0,2"]
+    assert pool.now - began >= 0.4
+
+
+def test_a_store_that_does_not_answer_proves_nothing():
+    pool = _pool_that_waits_for_keys()
+    began = pool.now
+    told: list[Action] = []
+    while not told:
+        assert pool.now - began < 2
+        assert pool.quiet(0, 2) == []
+        age_ms = int((pool.now - began) * 1000) + 200
+        told = _told_of_checks(pool, {0: 10, 2: age_ms})
+    assert kinds(told) == ["Look 0-2"]  # from the beginning
 
 
 def test_all_members_of_the_groups_are_armed_and_nobody_else():

@@ -246,7 +246,7 @@ def numbers(tensor: torch.Tensor) -> list[str]:
         (torch.tensor([1 + 2j, 1 - 0.5j]), ["1+2j 1-0.5j"]),
         (torch.tensor([123456789]), ["1.23e8"]),
         (torch.ones(2, 2, dtype=torch.bfloat16), ["1 1", "1 1"]),
-        (torch.ones(2, dtype=torch.float8_e4m3fn), ["1 1"]),
+        (torch.ones(2).to(torch.float8_e4m3fn), ["1 1"]),
         (torch.zeros(2, dtype=torch.uint8), ["0 0"]),
         (torch.eye(2).to_sparse(), ["1 0", "0 1"]),
         (torch.empty(0, 3), ["(no elements)"]),

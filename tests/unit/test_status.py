@@ -172,6 +172,8 @@ def test_columns_that_say_nothing_are_left_out():
         "1     idle   182 MB   11",
         "logs: /tmp/p/rank0.log to rank1.log",
     ]
+    rows[1] = Row(1, "idle", pid=11, device="cpu", memory_bytes=191_000_000, memory_is_rss=True)
+    assert text_of(rows)[3].split() == ["1", "idle", "191", "MB", "RSS", "11"]
     nodes = [Row(rank, "idle", node=rank, device=f"cuda:{rank}") for rank in range(2)]
     assert text_of(nodes)[1].split() == ["rank", "state", "GPU", "memory", "pid", "node", "device"]
 

@@ -133,14 +133,14 @@ class Group:
 
 def test_a_group_is_destroyed_when_its_threads_have_ended(book: GroupBook):
     gone, busy = threading.Event(), [True, True]
-    unwoken.drop(Group(gone), book, lambda: bool(busy and busy.pop()))
+    unwoken.drop([Group(gone)], book, lambda: bool(busy and busy.pop()))
     assert gone.is_set()
     assert busy == []
 
 
 def test_a_group_with_a_thread_that_nobody_wakes_is_kept(book: GroupBook):
     gone = threading.Event()
-    unwoken.drop(Group(gone), book, lambda: True)
+    unwoken.drop([Group(gone)], book, lambda: True)
     gc.collect()
     assert not gone.is_set()
     unwoken._asleep.clear()
@@ -151,6 +151,30 @@ def test_a_group_in_which_a_wait_was_given_up_is_kept(book: GroupBook):
     book.cut_at = time.monotonic() - 60
     with pytest.raises(unwoken.NeverWokenError):
         unwoken.wait(Work(1000), book)
-    unwoken.drop(Group(gone), book, lambda: False)
+    unwoken.drop([Group(gone)], book, lambda: False)
     assert not gone.is_set()
     unwoken._asleep.clear()
+
+
+def test_a_destructor_that_waits_for_a_thread_that_nobody_wakes_is_left(book: GroupBook):
+    gone, woken = threading.Event(), threading.Event()
+
+    class Sleeping(Group):
+        def __del__(self) -> None:
+            woken.wait(20.0)
+            super().__del__()
+
+    unwoken.drop([Sleeping(gone)], book, lambda: False)
+    assert not gone.is_set()
+    woken.set()
+    assert gone.wait(20.0)
+
+
+def test_a_small_message_that_never_ends_is_left_where_gloo_cannot_end_it(book: GroupBook):
+    """A receive from any source."""
+    forever, work = threading.Event(), Work(1)
+    work.on_wait = forever.wait
+    book.cut_at = time.monotonic() - 60
+    with pytest.raises(unwoken.NeverWokenError):
+        unwoken.wait_beside(work, book)
+    forever.set()

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from nbddp.agent.agent import Agent
+from nbddp.agent.lifeline import Lifeline
 from nbddp.agent.pipes import RankPipes
 from nbddp.settings import Settings
 from nbddp.wire import channels, codec
@@ -69,12 +70,15 @@ class Scene:
         # Children of the tests are no orphans of an agent.
         monkeypatch.setattr("nbddp.agent.agent.reap_orphans", lambda known: None)
         monkeypatch.setattr("nbddp.agent.ending.end_orphans", lambda known: True)
-        self.agent = Agent(launch, cast("Any", SimpleNamespace(forks=True)))
+        maker = cast("Any", SimpleNamespace(forks=True, end_if_held=lambda: None))
+        self.agent = Agent(launch, maker, Lifeline(0, os.getpid(), maker))
         self.pipes = RankPipes(0, folder / "rank0.log", settings)
         process = SimpleNamespace(
             pipes=self.pipes,
             see_descendants=lambda: None,
             await_begin=lambda run_id: None,
+            see_begin=lambda run_id: None,
+            pulling="",
             interrupt_at=float("inf"),
             interrupt_if_due=lambda now: None,
         )

@@ -1,6 +1,7 @@
 """Real sockets: what is sent arrives, and what is no message is dropped and counted."""
 
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import zmq
 
+from nbddp.errors import TooLargeError
 from nbddp.wire import channels, codec
 from nbddp.wire.channels import (
     AgentDownlink,
@@ -19,7 +21,19 @@ from nbddp.wire.channels import (
     RankChannel,
     Waker,
 )
-from nbddp.wire.messages import Event, Execute, Output, RunStarted, Shutdown, StopRanks, Sync
+from nbddp.wire.messages import (
+    Event,
+    Execute,
+    Output,
+    RankExited,
+    RanksStopped,
+    RunFinished,
+    RunStarted,
+    Shutdown,
+    StopRanks,
+    StoreExited,
+    Sync,
+)
 from tests.support.polling import poll_until
 
 TOKEN = "secret"
@@ -89,6 +103,7 @@ def test_hub_and_agent(sockets: Sockets):
     hub, agent = sockets.hub(), sockets.uplink(3)
     agent.send(STARTED)
     agent.forward([codec.encode(STARTED), b"buffer", b""])
+    agent.flush()
     assert gather(hub.receive, 2) == [(3, STARTED, []), (3, STARTED, [b"buffer", b""])]
     hub.send_to_agent(3, StopRanks(grace_s=1.0))
     hub.send_to_ranks(3, (0, 2), EXECUTE, [b"one", memoryview(b"two")])
@@ -125,6 +140,51 @@ def test_messages_keep_their_order(sockets: Sockets):
 
     poll_until(all_there)
     assert [event for _, event, _ in found] == sent
+
+
+def test_events_that_come_together_travel_together(sockets: Sockets):
+    """In one message of ZeroMQ; one that is torn costs none of the others."""
+    hub, agent = sockets.hub(), sockets.uplink(2)
+    sent = [Output(run_id="r", rank=0, stream="stdout", text=str(n)) for n in range(20)]
+    for event in sent[:10]:
+        agent.forward([codec.encode(event)])
+    agent.forward([b"\x80\x04garbage"])
+    for event in sent[10:]:
+        agent.forward([codec.encode(event)])
+    assert list(hub.receive()) == []  # nothing has left yet
+    assert agent.flush()
+    assert agent.backlog_bytes == 0
+    found = gather(hub.receive, 20)
+    assert [event for _, event, _ in found] == sent
+    assert hub.bad_frames == 1
+
+
+def test_events_that_come_together_are_one_message(sockets: Sockets):
+    hub, agent = sockets.hub(), sockets.uplink()
+    for _ in range(20):
+        agent.forward([codec.encode(STARTED)])
+    agent.flush()
+    [(_, *frames)] = gather(lambda: iter([hub.socket.recv_multipart()]))
+    assert frames == [b"", codec.encode_several([codec.encode(STARTED)] * 20)]
+
+
+def test_large_events_do_not_wait_for_others(sockets: Sockets):
+    hub, agent = sockets.hub(), sockets.uplink()
+    large = Output(run_id="r", rank=0, stream="stdout", text="x" * 70_000)
+    for event in (STARTED, large, STARTED):
+        agent.forward([codec.encode(event)])
+    assert [event for _, event, _ in gather(hub.receive, 2)] == [STARTED, large]
+    agent.flush()
+    assert [event for _, event, _ in gather(hub.receive)] == [STARTED]
+
+
+@pytest.mark.parametrize("frame", [b"", b"\xc1", b"\x93\x01\x02\x03", codec.encode(STARTED)])
+def test_several_events_that_are_none_are_counted(sockets: Sockets, frame: bytes):
+    hub, agent = sockets.hub(), sockets.uplink()
+    send_raw(agent, b"", frame)
+    agent.send(STARTED)
+    assert [event for _, event, _ in gather(hub.receive)] == [STARTED]
+    assert hub.bad_frames == 1
 
 
 def test_what_is_for_an_agent_that_is_not_there_is_dropped(sockets: Sockets):
@@ -215,9 +275,56 @@ def test_an_agent_drops_what_is_of_no_rank(
         stranger.send_multipart(frames)
         poll_until(lambda: [*agent.receive()] == [] and agent.bad_frames == 1)
     rank = sockets.rank(4)
-    rank.send(codec.encode(STARTED))
+    rank.send(codec.encode(RunStarted(run_id="r", rank=4)))
     [(number, kind, _)] = gather(agent.receive)
     assert (number, kind) == (4, "RunStarted")
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        codec.encode(RunStarted(run_id="r", rank=1)),
+        codec.encode(RunFinished(run_id="r", rank=1, elapsed_s=0.0, error=None)),
+        codec.encode(RankExited(rank=0, pid=1, exit_code=0, out_of_memory=False, last_output="")),
+        codec.encode(RanksStopped(node=0)),
+        codec.encode(StoreExited(pid=1, exit_code=-9)),
+        codec.encode(Output(run_id="r", rank=0, stream="stdout", text="forged")),
+        codec.encode(EXECUTE),
+    ],
+)
+def test_a_rank_speaks_only_of_itself(sockets: Sockets, payload: bytes):
+    agent, rank = sockets.downlink(), sockets.rank(0)
+    rank.send(payload)
+    rank.send(codec.encode(STARTED))
+    assert [(number, kind) for number, kind, _ in gather(agent.receive)] == [(0, "RunStarted")]
+    assert agent.bad_frames == 1
+
+
+def test_a_frame_that_is_too_long_is_refused_before_there_is_room_for_it(sockets: Sockets):
+    """Its header alone ends the connection, and others go on."""
+    hub, agent = sockets.hub(), sockets.uplink(0)
+    agent.send(STARTED)
+    gather(hub.receive)
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
+    command = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.settimeout(10)
+        stranger.connect(str(sockets.folder / "hub.sock"))
+        stranger.sendall(greeting)
+        stranger.sendall(b"\x04" + bytes([len(command)]) + command)
+        stranger.sendall(b"\x02" + (codec.MAX_FRAME_BYTES + 1).to_bytes(8, "big"))
+        while stranger.recv(4096):
+            pass
+    agent.send(STARTED)
+    assert gather(hub.receive) == [(0, STARTED, [])]
+
+
+def test_what_does_not_fit_into_a_frame_is_an_error_of_its_sender(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(codec, "MAX_FRAME_BYTES", 1 << 20)
+    fits = Output(run_id="r", rank=0, stream="stdout", text="x" * 1_000_000)
+    assert codec.decode_event(codec.encode(fits)) == fits
+    with pytest.raises(TooLargeError, match="Output of 2 MiB is not sent: the limit is 1 MiB"):
+        codec.encode(Output(run_id="r", rank=0, stream="stdout", text="x" * (2 << 20)))
 
 
 def test_a_hub_drops_what_is_of_no_agent(sockets: Sockets):
@@ -251,14 +358,14 @@ def test_nobody_takes_the_place_of_an_agent(sockets: Sockets):
 
 def test_a_restarted_rank_is_another_peer_than_the_one_before(sockets: Sockets):
     agent, old = sockets.downlink(), sockets.rank(3)
-    old.send(codec.encode(STARTED))
+    old.send(codec.encode(RunStarted(run_id="r", rank=3)))
     gather(agent.receive)
     identities = {channels.rank_identity(3) for _ in range(10)}
     assert len(identities) == 10
     fresh = identities.pop()
     agent.admit(3, fresh)
     new = sockets.rank(3, fresh)
-    old.send(codec.encode(STARTED))
+    old.send(codec.encode(RunStarted(run_id="r", rank=3)))
     new.send(codec.encode(Sync(number=1)))
     assert [kind for _, kind, _ in gather(agent.receive)] == ["Sync"]
     agent.send(3, [codec.encode(EXECUTE)])

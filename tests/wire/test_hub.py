@@ -78,6 +78,10 @@ class FakeAgent(LocalAgent):
         self.requests: list[Any] = []
         self.has_ended = False
 
+    @property
+    def pid(self) -> int:
+        return 0
+
     def has_exited(self) -> bool:
         return self.has_ended
 
@@ -171,7 +175,7 @@ def finished(rank: int) -> RunFinished:
 def test_an_agent_that_is_not_ours_is_refused(stage: Stage, said: dict[str, Any], node: int):
     stage.agent.hello(**said)
     stage.agent.send(StoreReady(host="evil", port=1, pid=1), ready(0))
-    poll_until(lambda: stage.hub.refused_events == 3)
+    poll_until(lambda: stage.hub.trust.refused == 3)
     assert stage.phase() is Phase.AGENTS
     assert stage.hub.machine.master == ("", 0)
     assert not stage.hub.machine.in_state(RankState.IDLE)
@@ -198,8 +202,33 @@ def test_events_about_ranks_that_do_not_exist_are_refused(stage: Stage):
     stage.start()
     exited = RankExited(rank=7, pid=1, exit_code=-9, out_of_memory=False, last_output="")
     stage.agent.send(exited, ready(2), finished(99))
-    poll_until(lambda: stage.hub.refused_events == 3)
+    poll_until(lambda: stage.hub.trust.refused == 3)
     assert stage.phase() is Phase.UP
+    assert stage.hub.start_results.empty()
+
+
+def test_what_a_torn_rank_tells_ends_no_cell_of_others(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+):
+    """Whatever goes wrong with it here: the hub serves on."""
+    stage.start()
+
+    def stumble(*arguments: Any, **options: Any) -> Any:
+        raise KeyError(-1)
+
+    monkeypatch.setattr(stage.hub.recovery._eyes, "_diagnose", stumble)
+    run = Run("r", RankSet.all(2), 1000)
+    execute = Execute(run_id="r", code="1", execution_count=1, first_line=1)
+    assert stage.hub.begin(run, RunRequested(execute, run.ranks)) is None
+    stage.agent.send(Quiet(node=0, ranks=(0,)))
+    look = stage.agent.next_request(Look)
+    for rank in (0, 1):
+        found = seen(rank, is_running=True)
+        stage.agent.send(Looked(number=look.number, rank=rank, look=found))
+    stage.agent.send(ready(0), finished(0), finished(1), finished(1))
+    assert [run.get(10), run.get(10), run.get(10)] == [finished(0), finished(1), None]
+    assert stage.hub.trust.refused == 1
+    assert stage.hub.trust.last_refusal == "Looked: KeyError: -1"
     assert stage.hub.start_results.empty()
 
 

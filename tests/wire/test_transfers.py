@@ -288,6 +288,7 @@ def test_answers_that_are_queued_when_a_pull_fails_are_released(
     stage: Stage, exchange: Exchange, arena: Arena
 ):
     transfer = exchange._open(BOTH)
+    poll_until(lambda: transfer.request_id in stage.hub._transfers)
     request = PullValue(request_id=transfer.request_id, expression="x", ranks=(0, 1))
     answer = pulled(request, 0, b"x" * 100_000, arena)
     assert answer.value is not None

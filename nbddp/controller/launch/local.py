@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -37,7 +38,8 @@ class LocalAgent:
                     AGENT_ENV: self._mark,
                     "PYTHONPATH": _python_path(env),
                     USER_PYTHONPATH_ENV: env.get("PYTHONPATH", ""),
-                },
+                }
+                | _keep_gil(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -50,6 +52,11 @@ class LocalAgent:
     def pid(self) -> int:
         """Process id."""
         return self._process.pid
+
+    def wake(self) -> None:
+        """Tell it to go on if it stands still; else this means nothing."""
+        if not self.has_exited():
+            lifetime.kill_quietly(self.pid, signal.SIGCONT)
 
     def has_exited(self) -> bool:
         """Whether the process has ended."""
@@ -94,3 +101,8 @@ def _python_path(env: dict[str, str]) -> str:
     """Lets the agent find this very nbddp, installed or not."""
     before = env.get("PYTHONPATH", "")
     return _PACKAGE_PARENT + (os.pathsep + before if before else "")
+
+
+def _keep_gil() -> dict[str, str]:
+    """For a free-threaded Python whose GIL is on because of ``-X gil=1`` or of a module."""
+    return {"PYTHON_GIL": "1"} if sysconfig.get_config_var("Py_GIL_DISABLED") else {}

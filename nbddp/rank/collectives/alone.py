@@ -37,6 +37,30 @@ def _without(gone: RankSet) -> CollectiveRefusedError:
     )
 
 
+def refuse_in_part(recorder: Recorder, op: str, callers: Iterable[int]) -> None:
+    """Raise if the cell does not run on all of these ranks, which have to call ``op``.
+
+    Torch names groups by counting: a rank that does not call it gives another name to the next
+    group than the others, and waits for them for ever.
+
+    Raises:
+        CollectiveRefusedError: some would not call it.
+    """
+    here = recorder.cell_ranks
+    others = RankSet.of(set(callers).difference(here)) if here else RankSet()
+    if not others or recorder.is_child:
+        return
+    raise CollectiveRefusedError(
+        f"rank {recorder.rank} called {op}, which all ranks of the default group have to call, "
+        f"members or not; this cell runs on {RankSet.of(here).describe()} only\n"
+        f"  {others.describe()} would count one group less, and every later group would have "
+        "different names\n"
+        "  nothing was sent; every variable is kept\n"
+        f"  next: call {op} in a cell that all ranks run (%%ddp without -r), or with "
+        "use_local_synchronization=True"
+    )
+
+
 def refuse(recorder: Recorder, op: str, members: Iterable[int]) -> None:
     """Raise if members have to take part that do not run the code which calls this.
 

@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from nbddp.rank.collectives import unwoken
+from nbddp.rank.collectives import failing, unwoken
 from nbddp.rank.collectives.keeping import Kept, has_failed, keep
 from nbddp.rank.collectives.recorder import in_words
 from nbddp.rank.collectives.signatures import Known
@@ -65,26 +65,30 @@ def run(
     )  # fmt: skip
     kept = work = None
     try:
-        if book.has_peers and recorder.board.is_on:
-            wrong = recorder.board.check(book, seq, known, record)
-            if wrong is not None:
-                recorder.disagree(book, record, wrong)
         if book.has_peers:
+            if recorder.board.is_on:
+                wrong = recorder.board.check(book, seq, known, record)
+                if wrong is not None:
+                    recorder.disagree(book, record, wrong)
             kept = keep(first)
-        work = inner(first, second, *more) if more else inner(first, second)
-        writer.accept(slot, record, began)
+            work = inner(first, second, *more) if more else inner(first, second)
+            writer.accept(slot, record, began)
+        else:  # nobody compares, nobody can be waited for, no connection can be lost
+            work = inner(first, second, *more) if more else inner(first, second)
         group.wait_for(work, book)
     except BaseException as error:
         try:
             writer.end_wait(slot)
-            failure = _failure(group, record, error, began, digest, work, kept)
+            # In a list, see `works.TracedWork.wait`.
+            failures = [_failure(group, record, error, began, digest, work, kept)]
         except KeyboardInterrupt as interrupt:  # while torch waited: raised at our first call
             writer.end_wait(slot)
             _failure(group, record, interrupt, began, digest, work, kept)
-            failure = interrupt
-        if failure is not error:
+            failures = [interrupt]
+        if failures[0] is not error:
             inner = work = kept = None  # see `works.Ended`
-            raise failure from error.with_traceback(None)
+            raise failures.pop() from error.with_traceback(None)
+        failures.clear()
         raise
     ended = _now()
     writer.end(slot, record, ended, ended - began)
@@ -97,11 +101,15 @@ def _failure(  # noqa: PLR0917 - all that is known of the call
     """Record what went wrong; gives what is to be raised."""
     recorder, book = group.recorder, group.book
     if work is not None:
-        if kept is not None and group.was_cut_off(error) and _is_over(work, error):
+        if kept is not None and failing.was_cut_off(book, error) and _is_over(work, error):
             recorder.put_back(record, kept)
-        failure = group.failure(error) if isinstance(error, RuntimeError) else error
+        failure = failing.failure(book, error) if isinstance(error, RuntimeError) else error
         now = _now()
         recorder.writer.complete(record, now, now - began, in_words(failure))
+        return failure
+    if book.ended is not None and isinstance(error, RuntimeError):  # it was blocked in the call
+        failure = failing.failure(book, error)
+        recorder.writer.complete(record, _now(), _now() - began, in_words(failure))
         return failure
     if book.ended is None and group.is_refused(record, error):
         recorder.withdraw(book, digest)

@@ -34,6 +34,8 @@ _PATIENCE_S = 0.25
 #: A call that is not decided is looked at after a quarter of the time waited so far, within these.
 _SHORTEST_S, _LONGEST_S = 0.0002, 0.02
 _NO_LIMIT_MS = 30 * 60 * 1000  # as torch has it
+#: What the wrapper of TORCH_DISTRIBUTED_DEBUG=DETAIL does not compare by itself.
+_UNCHECKED = ("reduce_op", "root", "input_splits", "output_splits")
 _COMPARED = ("op", "input_dtypes", "input_sizes", "reduce_op", "root", "input_splits")
 
 
@@ -110,7 +112,7 @@ class Board:
         return None
 
     def forget(self, pg_id: str) -> None:
-        """The group counts anew, in a new epoch: its keys are others from now on."""
+        """The group is gone, or counts from new numbers in a new epoch, with other keys."""
         self._parts.pop(pg_id, None)
 
     def _part(self, book: "GroupBook") -> _Part:
@@ -197,6 +199,8 @@ class Board:
             fields = _differing_splits(mine.signature, theirs.signature, me, other, len(ranks))
         else:
             fields = differences(mine.signature, theirs.signature)
+        if book.is_checked:  # torch tells the rest, on all ranks
+            fields = tuple(field for field in fields if field in _UNCHECKED)
         # Or the peer is ahead: it has made this call before, and torch refused it.
         if not fields or any(
             not differences(mine.signature, each.signature) for each in calls[:-1]
@@ -206,7 +210,7 @@ class Board:
 
     def _may_block(self, book: "GroupBook", seq: int, rank: int) -> bool:
         """A call that is not decided may be one that torch has taken and does not return from."""
-        if book.info.backend == "gloo":
+        if book.info.backend == "gloo" and not book.is_checked:
             return False
         pg_id = book.info.pg_id
         calls = [

@@ -8,41 +8,51 @@ Runs in: the rank process, the thread that makes the group.
           put a `TracedGroup` around it and in its place
 """
 
-import secrets
+import os
 import threading
-import time
 import zlib
-from collections.abc import Callable
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+from torch.distributed.distributed_c10d import PrefixStore
+
 from nbddp.rank import torch_private
-from nbddp.rank.collectives import alone, sockets
-from nbddp.rank.collectives.group import TracedGroup, lost
+from nbddp.rank.collectives import alone, failing, signatures, sockets
+from nbddp.rank.collectives.group import TracedGroup
+from nbddp.rank.collectives.patience import Patience, Waiting, complete
 from nbddp.rank.collectives.recorder import GroupBook, Recorder, in_words
-from nbddp.rank.collectives.signatures import make
+from nbddp.rank.collectives.roster import Members, Roster
 from nbddp.wire.observed import GroupInfo
 
-_now = time.monotonic_ns
-#: A wait for the store is done by looking: in between, interrupts and our own ends are heard. The
-#: next look comes after a quarter of the time waited so far, within these limits.
-_SHORTEST_S, _LONGEST_S = 0.0005, 0.05
-_DEFAULT_TIMEOUT = timedelta(seconds=1800)
+#: Set to make Gloo connect members when they first communicate, and not when a group is made.
+_LAZY_ENV = "TORCH_GLOO_LAZY_INIT"
 
 
 class Creator:
-    """Makes groups; one per rank."""
+    """Makes groups; one per rank.
 
-    def __init__(self, recorder: Recorder) -> None:
+    Args:
+        recorder: of this rank.
+        pool: names the pool, without spaces; a restart gives it another name.
+        world_size: of the pool.
+    """
+
+    def __init__(self, recorder: Recorder, pool: str, world_size: int) -> None:
         self.recorder = recorder
+        self.patience = Patience(recorder)
         self.groups: dict[str, TracedGroup] = {}  # by pg_id, in the order of creation
         self.original: Callable[..., Any] | None = None
         #: While C++ connects the members of a group: the sockets that were there before.
         self.connecting: set[sockets.Socket] | None = None
-        #: Raised by whoever waits for the store or for other members: set by `freeing`.
-        self.ended: Callable[[], BaseException] | None = None
+        self._pool = pool
+        self._world_size = world_size
         self._lock = threading.RLock()
+        self._run_id: str | None = None
+        #: How many groups of a name and these ranks were made in this cell.
+        self._made: Counter[tuple[str, tuple[int, ...]]] = Counter()
 
     def install(self) -> bool:
         """From now on all groups are traced; False if this version of torch cannot have it."""
@@ -50,63 +60,111 @@ class Creator:
         if self.original is None:
             return False
         torch_private.hook_batched_messages(TracedGroup)
+        torch_private.hook_hashed_names()
         torch_private.hook_options()
         torch_private.hook_ddp()
         torch_private.hook_join()
         torch_private.hook_timeouts(_note_timeout)
-        torch_private.hook_store_waits(self.wait_for_store)
+        torch_private.hook_store_waits(self.patience.wait_for_store)
         torch_private.hook_backward(self._backward)
-        torch_private.hide_from_compiler("nbddp.")
         return True
 
     # --- creation ------------------------------------------------------------------------------
 
     def create(self, original: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         """Stands before torch's own helper."""
-        store, ranks = arguments["store"], list(arguments["global_ranks_in_group"])
-        size, group_rank = arguments["group_size"], arguments["group_rank"]
+        store, size = arguments["store"], arguments["group_size"]
+        group_rank, name = arguments["group_rank"], str(arguments["group_name"])
         is_member = isinstance(group_rank, int) and 0 <= group_rank < size
-        name = str(arguments["group_name"])
-        ranks = ranks or list(range(size))
-        self._refuse_alone(name, ranks)
+        ranks = list(arguments["global_ranks_in_group"]) or list(range(size))
+        expected = self._pool_ranks(ranks)
+        self._refuse_alone(name, expected)
         if not is_member or self.recorder.is_child or str(arguments["backend"]) in ("mpi", "fake"):
             return original(**arguments)
-        prefix = _pool_prefix(store)
-        record = self._record_creation(name, ranks, prefix, arguments)
+        prefix = torch_private.shared_prefix(store)
+        record = self._record_creation(name, expected, ranks, prefix, arguments)
+        key = f"nbddp/{name}" if prefix is None else self._key(name, ranks)
+        roster = Roster(store, key, group_rank, size)
+        stock = None
+        is_new = torch_private.named(name) is None
         try:
-            token = ""
-            if prefix is not None:
-                with _Waiting(self.recorder, record):
-                    token = self.meet(store, name, ranks, group_rank, arguments["timeout"])
-            stock, stock_store, found = self._make(original, arguments, record)
-            if prefix is not None:
-                # Who destroyed the group at once would cut those who still connect.
-                with _Waiting(self.recorder, record):
-                    self._gather(
-                        store, f"{self._key(name, ranks)}/made", ranks, arguments["timeout"]
-                    )
+            with Waiting(self.recorder, record):
+                members = self._assemble(roster, store, key, prefix, arguments)
+                if members is not None and arguments["global_ranks_in_group"]:
+                    # Addresses that a gone group of this name has left are not for this one.
+                    arguments["store"] = PrefixStore(f"nbddp/{members.identity}", store)
+                stock, stock_store, found = self._make(original, arguments)
+                # In a store of the user's own, Gloo has waited for all members.
+                members = members or roster.read(self._pool)
+                if members is not None:
+                    # A member that destroyed the group at once would cut those that connect.
+                    made = f"nbddp/{name}/{members.identity}/made"
+                    self.patience.gather(store, made, size, arguments["timeout"])
         except BaseException as error:
-            self._complete(record, in_words(error))
+            complete(self.recorder, record, in_words(error))
+            # Also what torch had made when it was interrupted.
+            left = torch_private.named(name) if is_new else stock
+            if left is not None and not isinstance(left, TracedGroup):
+                torch_private.forget_registered(left, name)
             self._give_back(name)
             raise
-        self._complete(record)
-        if not hasattr(stock, "_device_types") or isinstance(stock, TracedGroup):
+        complete(self.recorder, record)
+        self._made[name, tuple(ranks)] += 1
+        is_traced = isinstance(stock, TracedGroup) or not hasattr(stock, "_device_types")
+        if members is None or is_traced:
             return stock, stock_store
-        if prefix is not None:
-            # Groups made from this one take their store from here.
-            torch_private.mark_pool_store(stock_store, f"{prefix}/{name}")
-        group = self._wrap(stock, name, ranks, token, arguments)
+        group = self._wrap(stock, name, members, arguments)
         group.fds = found
+        if connects_at_once(arguments):
+            sockets.refuse_new(found)  # all members are connected
+        # Groups made from this one take their store from here, and meet there.
+        torch_private.share_store(stock_store, group.book.info.pg_id)
         torch_private.exchange_registered(stock, group, name)
         return group, stock_store
 
-    def _refuse_alone(self, name: str, ranks: list[int]) -> None:
+    def _assemble(
+        self, roster: Roster, store: Any, key: str, prefix: str | None, arguments: dict[str, Any]
+    ) -> Members | None:
+        """Tell the other members that this rank is here, and wait for them if it is known how.
+
+        After this nobody has to wait in C++ for a member that never comes. In a store of the user's
+        own a member may be another process than a rank of this pool, and leave no card: there Gloo
+        waits for the members.
+
+        Returns:
+            the members; None: they are not known before torch has connected them.
+        """
+        roster.enter(self._pool, self.recorder.rank)
+        timeout = arguments["timeout"]
+        if prefix is not None:
+            self.patience.gather(store, f"{key}/arrived", len(roster.keys), timeout)
+        elif connects_at_once(arguments):
+            return None
+        else:
+            self.patience.wait(store, roster.keys, timeout)
+        return roster.read(self._pool)
+
+    def _pool_ranks(self, ranks: list[int]) -> tuple[int, ...]:
+        """Ranks as torch counts them, as ranks of the pool; empty: they are not known yet."""
         world = torch_private.default_group()
-        if world is not None and _is_counted(name):
-            ranks = list(range(world.size()))  # those that are no members count it, too
+        if isinstance(world, TracedGroup):
+            known = world.book.info.ranks
+            return tuple(known[rank] for rank in ranks if 0 <= rank < len(known))
+        if world is None and len(ranks) == 1:
+            return (self.recorder.rank,)
+        # The user may have numbered the ranks in another way, but not left one out.
+        is_everybody = world is None and len(ranks) == self._world_size
+        return tuple(range(self._world_size)) if is_everybody else ()
+
+    def _refuse_alone(self, name: str, members: tuple[int, ...]) -> None:
+        world = torch_private.default_group()
+        if isinstance(world, TracedGroup) and _is_counted(name):
+            members = world.book.info.ranks  # those that are no members count it, too
         try:
             op = "init_process_group" if world is None else "new_group"
-            alone.refuse(self.recorder, op, ranks)
+            alone.refuse(self.recorder, op, members or range(self._world_size))
+            if world is not None and _is_counted(name):
+                alone.refuse_in_part(self.recorder, op, members)
         except BaseException:
             self._give_back(name)
             raise
@@ -120,98 +178,106 @@ class Creator:
         """Put a traced group around one that ``split_group`` has made."""
         if stock is None or isinstance(stock, TracedGroup) or self.recorder.is_child:
             return stock
-        backend, store, ranks = torch_private.registered(stock)
+        backend, store = torch_private.registered(stock)
+        name = stock.group_name
+        roster = Roster(store, f"nbddp/{name}", stock.rank(), stock.size())
+        roster.enter(self._pool, self.recorder.rank)
+        self.patience.wait(store, roster.keys, None)
+        members = roster.read(self._pool)
+        if members is None:
+            return stock
         arguments = {"backend": backend, "timeout": None, "group_desc": stock.group_desc}
-        group = self._wrap(stock, stock.group_name, list(ranks), "split", arguments)
-        torch_private.exchange_registered(stock, group, stock.group_name)
-        del store
+        group = self._wrap(stock, name, members, arguments)
+        torch_private.exchange_registered(stock, group, name)
         return group
 
     def make_inner(self, arguments: dict[str, Any], name: str, store: Any) -> tuple[Any, list[Any]]:
-        """A stock group like the one that these arguments made, that torch knows nothing of."""
-        assert self.original is not None  # noqa: S101 - see install
+        """A stock group like the one that these arguments made, that torch knows nothing of.
+
+        Gloo waits in C++ for members that have died meanwhile: it is left there when `freeing` ends
+        the attempt, and the next one has another name. Raises what ended it.
+        """
+        original = self.original
+        assert original is not None  # noqa: S101 - see install
         wanted = {**arguments, "group_name": name, "store": store, "pg_tag": None}
-        stock, _, found = self._make(self.original, wanted, 0)
-        torch_private.forget_registered(stock, name)
-        return stock, found
+
+        def make() -> tuple[Any, list[Any]]:
+            stock, _, found = self._make(original, wanted)
+            torch_private.forget_registered(stock, name)
+            return stock, found
+
+        # Of other backends it matters which thread makes them: CUDA has a device for each.
+        return self.patience.run_beside(make) if str(wanted["backend"]) == "gloo" else make()
 
     def _make(
-        self, original: Callable[..., Any], arguments: dict[str, Any], record: int
+        self, original: Callable[..., Any], arguments: dict[str, Any]
     ) -> tuple[Any, Any, list[sockets.Socket]]:
+        with self.connecting_others() as before:
+            stock, store = original(**arguments)
+        return stock, store, sorted(sockets.tcp_sockets() - before)
+
+    @contextmanager
+    def connecting_others(self) -> Iterator[set[sockets.Socket]]:
+        """Within this block C++ connects this rank with others: `freeing` ends that.
+
+        Gives the sockets that were there before. Raises what ended it.
+        """
         before = sockets.tcp_sockets()
         self.connecting = before
         try:
-            if record:
-                with _Waiting(self.recorder, record):
-                    stock, store = original(**arguments)
-            else:
-                stock, store = original(**arguments)
+            yield before
         except RuntimeError as error:
-            if self.ended is not None:
-                raise self.ended() from error
+            if self.patience.ended is not None:
+                raise self.patience.ended() from error
             raise
         finally:
-            self.connecting = None
-        return stock, store, sorted(sockets.tcp_sockets() - before)
-
-    def meet(self, store: Any, name: str, ranks: list[int], group_rank: int, timeout: Any) -> str:
-        """Wait until all members are there; gives a token that is the same for all.
-
-        After this nobody has to wait in C++ for a member that never comes.
-        """
-        base = self._key(name, ranks)
-        if group_rank == 0:
-            store.set(f"{base}/token", secrets.token_hex(3))
-        self._gather(store, f"{base}/arrived", ranks, timeout)
-        return bytes(store.get(f"{base}/token")).decode()
+            if self.connecting is before:  # and not that of a later attempt
+                self.connecting = None
 
     def _key(self, name: str, ranks: list[int]) -> str:
-        # Who came in an earlier cell, and was freed, is not here any more.
-        members = zlib.crc32(repr(ranks).encode())
-        return f"nbddp/{name}/{self.recorder.run_id}/{members:08x}"
+        """Where the members meet in a store that only ranks of this pool use.
 
-    def _gather(self, store: Any, key: str, ranks: list[int], timeout: Any) -> None:
-        """Wait until all members have come to the same place."""
-        if store.add(key, 1) == len(ranks):
-            store.set(f"{key}-all", "1")
-        try:
-            self.wait_patiently(store, [f"{key}-all"], timeout)
-        except BaseException:
-            with suppress(RuntimeError):  # the store's connection may be what failed
-                store.add(key, -1)
-            raise
+        A rank that came in an earlier cell, and was freed, is not here any more.
+        """
+        run_id = self.recorder.run_id
+        if self._run_id != run_id:
+            self._run_id = run_id
+            self._made.clear()
+        members = zlib.crc32(repr(ranks).encode())
+        return f"nbddp/{name}/{run_id}/{members:08x}/{self._made[name, tuple(ranks)]}"
 
     def _record_creation(
-        self, name: str, ranks: list[int], prefix: str | None, arguments: dict[str, Any]
+        self,
+        name: str,
+        expected: tuple[int, ...],
+        ranks: list[int],
+        prefix: str | None,
+        arguments: dict[str, Any],
     ) -> int:
         op = "new_group" if arguments["global_ranks_in_group"] else "init_process_group"
-        members = tuple(map(str, ranks))
+        members = tuple(map(str, expected))
         recorder = self.recorder
-        key = ("creation", op, name, members, prefix)
-        known = recorder.signatures.find(key, lambda: make("creation", op, keys=members))
+        known = signatures.known(signatures.make("creation", op, keys=members))
         info = GroupInfo(
             pg_id=f"{name}@{prefix or ''}@{zlib.crc32(repr(ranks).encode()):08x}",
             name=name,
             desc=str(arguments.get("group_desc") or ""),
-            ranks=tuple(ranks),
+            ranks=expected,
             backend=str(arguments["backend"]),
         )
         timeout = arguments.get("timeout")
         milliseconds = int(timeout.total_seconds() * 1000) if timeout is not None else 0
         return recorder.other(known, GroupBook(info), milliseconds)
 
-    def _complete(self, record: int, error: str = "") -> None:
-        self.recorder.writer.complete(record, _now(), 0, error)
-
     def _wrap(
-        self, stock: Any, name: str, ranks: list[int], token: str, arguments: dict[str, Any]
+        self, stock: Any, name: str, members: Members, arguments: dict[str, Any]
     ) -> TracedGroup:
         timeout = arguments.get("timeout")
         info = GroupInfo(
-            pg_id=f"{name}:{token or f'{zlib.crc32(repr(ranks).encode()):08x}'}",
+            pg_id=f"{name}:{members.identity}",
             name=name,
             desc=str(arguments.get("group_desc") or ""),
-            ranks=tuple(ranks),
+            ranks=members.ranks,
             backend=str(arguments["backend"]),
             timeout_ms=int(timeout.total_seconds() * 1000) if timeout is not None else 0,
         )
@@ -220,7 +286,7 @@ class Creator:
     def wrap(self, stock: Any, book: GroupBook, arguments: dict[str, Any]) -> TracedGroup:
         """A traced group around a stock one; torch does not know it yet."""
         group = TracedGroup(stock, book, self.recorder)
-        group.creation = arguments
+        group.creation = {**arguments, "store": None}
         group.setGroupName(book.info.name)
         group.forget = self._forget
         with self._lock:
@@ -233,60 +299,8 @@ class Creator:
         with self._lock:
             self.groups.pop(group.book.info.pg_id, None)
             self.recorder.books.pop(group.book.info.pg_id, None)
-
-    # --- waits outside of groups ---------------------------------------------------------------
-
-    def wait_for_store(
-        self, original: Callable[..., Any], store: Any, keys: list[str], timeout: Any
-    ) -> None:
-        """Stands before `Store.wait`, and before `Store.get` of a key that is not there."""
-        if self.recorder.is_child:
-            original(store, keys) if timeout is None else original(store, keys, timeout)
-            return
-        try:
-            if store.check(keys):
-                return
-        except RuntimeError:
-            pass  # a store that cannot look: its wait will tell
-        recorder = self.recorder
-        known = recorder.signatures.find(
-            ("store", tuple(keys)), lambda: make("store", "store.wait", keys=tuple(keys))
-        )
-        total = timeout or _timeout_of(store)
-        record = recorder.other(known, None, int(total.total_seconds() * 1000))
-        try:
-            with _Waiting(recorder, record):
-                self.wait_patiently(store, keys, total, original)
-        except BaseException as error:
-            self._complete(record, in_words(error))
-            raise
-        self._complete(record)
-
-    def wait_patiently(
-        self, store: Any, keys: list[str], timeout: Any, original: Callable[..., Any] | None = None
-    ) -> None:
-        """`Store.wait` that hears interrupts, and that `freeing` can end.
-
-        Short waits in C++ would do too, but torch warns of each that runs out.
-        """
-        wait = original or torch_private.original_store_wait
-        total_s = (timeout or _DEFAULT_TIMEOUT).total_seconds()
-        began = time.monotonic()
-        while True:
-            if self.ended is not None:
-                raise self.ended()
-            if store.check(keys):
-                return
-            waited_s = time.monotonic() - began
-            if waited_s >= total_s:
-                break
-            pause_s = min(max(waited_s / 4, _SHORTEST_S), _LONGEST_S, total_s - waited_s)
-            time.sleep(pause_s)
-        try:
-            wait(store, keys, timedelta(milliseconds=1))  # raises what torch raises
-        except RuntimeError as error:
-            text = str(error).replace("after 1ms", f"after {total_s * 1000:.0f}ms")
-            raise type(error)(text) from None
+        self.recorder.board.forget(group.book.info.pg_id)
+        torch_private.forget_meshes()
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Stands before autograd's engine: what C++ raises when a group was freed is not ours."""
@@ -298,10 +312,13 @@ class Creator:
                 _break_unfinished()
                 if not isinstance(error, RuntimeError):
                     raise
-                ended = self.ended_now() or lost(error)
-                if ended is not None and type(error) is not type(ended):
-                    raise ended from error
-                raise
+                ended = self.ended_now() or failing.lost(error)
+                try:
+                    if ended is not None and type(error) is not type(ended):
+                        raise ended from error
+                    raise
+                finally:
+                    del ended  # see `works.TracedWork.wait`
 
         return run
 
@@ -332,20 +349,6 @@ def _break(groups: list[Any]) -> None:
             group.book.is_broken = True
 
 
-class _Waiting:
-    """Notes that the calling thread waits for a record."""
-
-    def __init__(self, recorder: Recorder, record: int) -> None:
-        self._writer = recorder.writer
-        self._record = record
-
-    def __enter__(self) -> None:
-        self._slot = self._writer.begin_wait(threading.get_ident(), self._record, _now())
-
-    def __exit__(self, *_: object) -> None:
-        self._writer.end_wait(self._slot)
-
-
 def _is_counted(name: str) -> bool:
     """Whether torch has just given this name, by counting the groups of this process."""
     return name == str(torch_private.group_count() - 1)
@@ -356,17 +359,8 @@ def _note_timeout(group: Any, timeout: timedelta) -> None:
         group.note_timeout(timeout)
 
 
-def _pool_prefix(store: Any) -> str | None:
-    """The keys' prefix if the store is, or lies above, one that leads to the pool's own."""
-    found = torch_private.pool_prefix(store)
-    if found is None:
-        # init_process_group puts PrefixStore("default_pg", store) around what it was given.
-        found = torch_private.pool_prefix(getattr(store, "underlying_store", None))
-    return found
-
-
-def _timeout_of(store: Any) -> timedelta:
-    try:
-        return timedelta(seconds=store.timeout.total_seconds())
-    except (AttributeError, RuntimeError):
-        return _DEFAULT_TIMEOUT
+def connects_at_once(arguments: dict[str, Any]) -> bool:
+    """Whether torch returns only when all members are there."""
+    is_lazy = os.environ.get(_LAZY_ENV, "0").lower() not in ("", "0", "false", "off", "no", "n")
+    backend = str(arguments["backend"])
+    return ("gloo" in backend or backend == "undefined") and not is_lazy

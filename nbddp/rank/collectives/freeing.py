@@ -55,10 +55,11 @@ class Freeing:
     def begin_cell(self) -> None:
         """Nothing was freed in the cell that begins; groups that are broken stay so."""
         self.was_fired = False
-        self._creator.ended = None
+        self._creator.patience.ended = None
 
     def handle(self, request: Free) -> Freed:
         """Arm or fire."""
+        self._creator.patience.end_attempt(request.reform)
         chosen = self._choose(request)
         blocked_outside = self._is_blocked_outside(request)
         stuck = ""
@@ -69,7 +70,7 @@ class Freeing:
                 group.book.ended = reason
                 group.book.is_broken = True
             if blocked_outside or self.is_reforming():
-                self._creator.ended = reason
+                self._creator.patience.ended = reason
         else:
             self.was_fired = self.was_fired or bool(chosen) or blocked_outside
             for group in chosen:
@@ -103,7 +104,7 @@ class Freeing:
 
     def _blocked_groups(self) -> set[str]:
         """Groups with an operation that is waited for, or open while C++ waits."""
-        return {work.pg_id for work in list(self._recorder.open.values())} | {
+        return {operation.pg_id for operation in list(self._recorder.open.values())} | {
             operation.pg_id
             for _, record, _ in self._own_waits()
             if (operation := self._recorder.operation(record)) is not None
@@ -115,7 +116,7 @@ class Freeing:
     def _is_blocked_outside(self, request: Free) -> bool:
         """A thread waits for the store, or for others to make a group with it."""
         if request.phase == "fire":
-            return self._creator.ended is not None
+            return self._creator.patience.ended is not None
         for _, record, _ in self._own_waits():
             operation = self._recorder.operation(record)
             if operation is None or operation.signature.kind not in ("creation", "store"):

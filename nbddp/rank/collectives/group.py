@@ -22,17 +22,14 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from nbddp.errors import CollectiveAbortedError, CollectiveFailedError
 from nbddp.rank import torch_private
-from nbddp.rank.collectives import alone, at_once, calls, checking, unwoken
+from nbddp.rank.collectives import alone, at_once, calls, checking, failing, releasing, unwoken
 from nbddp.rank.collectives.keeping import ASYNC_LIMIT_BYTES, Kept, keep
 from nbddp.rank.collectives.recorder import GroupBook, Recorder, in_words
 from nbddp.rank.collectives.signatures import Known
 from nbddp.rank.collectives.works import AnySourceWork, MessageWork, TracedWork
 
 _now = time.monotonic_ns
-#: What Gloo says when the other end is gone.
-_LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 _ident = threading.get_ident
 
 
@@ -56,30 +53,19 @@ class TracedGroup(dist.ProcessGroup):
         """Use another stock group from now on."""
         self.inner = inner
         self.inner_allreduce = inner.allreduce
-        #: Others than Gloo must be told whether their caller waits.
-        self.is_careful = inner.name() != "gloo"
-        self.wait_for = unwoken.wait_as_torch if self.is_careful else unwoken.wait
+        self.is_careful = self.book.is_careful = inner.name() != "gloo"
+        self.book.is_checked = torch_private.is_wrapped(inner)
+        is_plain = self.is_careful or not self.book.has_peers
+        self.wait_for = unwoken.wait_as_torch if is_plain else unwoken.wait
         self._calls = {
             name: getattr(inner, name)
             for name in (*calls.COLLECTIVES, *calls.MESSAGES)
             if hasattr(inner, name)
         }
 
-    def failure(self, error: BaseException) -> BaseException:
-        """What is raised for ``error`` of an operation: if the group was freed, the reason."""
-        self.book.is_broken = True
-        ended = self.book.ended
-        if ended is not None:
-            return ended()
-        return lost(error) or error
-
-    def was_cut_off(self, error: BaseException) -> bool:
-        """Whether an operation has failed because of others, and not by what was asked for.
-
-        What torch leaves behind when it does not know an operation, for example, is its own.
-        """
-        is_ours = self.book.ended is not None or isinstance(error, CollectiveAbortedError)
-        return is_ours or lost(error) is not None
+    def __del__(self) -> None:
+        owned = ("inner", "inner_allreduce", "_calls")
+        releasing.release([self.__dict__.pop(name, None) for name in owned])
 
     def check(self, record: int, known: Known) -> None:
         """Compare with all members, also on other machines.
@@ -97,7 +83,7 @@ class TracedGroup(dist.ProcessGroup):
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         """For C++ only: for a name that it knows it would look for the backend in here."""
-        return f"traced {self.inner.name()}"
+        return f"{torch_private.TRACED_PREFIX}{self.inner.name()}"
 
     def rank(self) -> int:
         """In this group."""
@@ -124,12 +110,12 @@ class TracedGroup(dist.ProcessGroup):
 
     @property
     def group_desc(self) -> str:
-        """What the user gave."""
-        return self.book.info.desc
+        """What the user gave, or torch's word for nothing."""
+        return self.book.info.desc or str(self.inner.group_desc)
 
     def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
-        """What the user gave."""
-        return self.book.info.desc
+        """What the user gave, or torch's word for nothing."""
+        return self.book.info.desc or str(self.inner.group_desc)
 
     def setGroupDesc(self, desc: str) -> None:  # noqa: N802 - torch's name
         """Kept by the inner group."""
@@ -193,9 +179,25 @@ class TracedGroup(dist.ProcessGroup):
         if work is None:  # NCCL, synchronous: the stream has it
             self.recorder.writer.complete(record, _now())
             return None
-        traced = kind(work, self, record, kept)
-        self.recorder.opened(record, traced)
+        traced = kind(work, self.book, self.recorder, record, kept)
+        self.recorder.opened(record, traced.opened)
         return traced
+
+    def _blocking(self, record: int, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A call that may wait for the other members before it gives a handle."""
+        writer = self.recorder.writer
+        began = _now()
+        slot = writer.begin_wait(_ident(), record, began)
+        try:
+            return inner(*args, **kwargs)
+        except RuntimeError as error:
+            if self.book.ended is None:
+                raise
+            failure = failing.failure(self.book, error)
+            writer.complete(record, _now(), _now() - began, in_words(failure))
+            raise failure from error
+        finally:
+            writer.end_wait(slot)
 
     def is_refused(self, record: int, error: BaseException) -> bool:
         """The call has failed: because of its arguments, and so before anything was sent?"""
@@ -204,14 +206,6 @@ class TracedGroup(dist.ProcessGroup):
             return True
         self.book.is_broken = True
         return False
-
-
-def lost(error: BaseException) -> CollectiveFailedError | None:
-    """What to raise for an error of torch's that says that another member is gone."""
-    text = str(error)
-    if not any(words in text for words in _LOST):
-        return None
-    return CollectiveFailedError(f"the connection to another member of the group was lost\n{text}")
 
 
 class Waiting:
@@ -229,12 +223,17 @@ class Waiting:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         writer = self._group.recorder.writer
         writer.end_wait(self._slot)
-        failure = self._group.failure(error) if isinstance(error, RuntimeError) else error
+        failure = (
+            failing.failure(self._group.book, error) if isinstance(error, RuntimeError) else error
+        )
         now = _now()
         if self._ends or error is not None:
             writer.complete(self._record, now, now - self._began, in_words(failure))
-        if failure is not None and failure is not error:
-            raise failure from error
+        try:
+            if failure is not None and failure is not error:
+                raise failure from error
+        finally:
+            del failure  # see `works.TracedWork.wait`
 
 
 def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
@@ -270,9 +269,13 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
             has_copies = args and book.has_peers
             kept = keep(args[0], ASYNC_LIMIT_BYTES) if has_copies else None
             try:
-                work = inner(*args, **kwargs)
+                work = (
+                    self._blocking(record, inner, *args, **kwargs)
+                    if book.is_checked
+                    else (inner(*args, **kwargs))
+                )
             except BaseException as error:
-                if self.is_refused(record, error):
+                if book.ended is None and self.is_refused(record, error):
                     recorder.withdraw(book, digest)
                 raise
             return self._handle(work, record, kept=kept)

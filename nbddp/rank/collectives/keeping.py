@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
-#: More than that is not copied. To copy 1 MiB takes 20 us, and to send it a millisecond.
-LIMIT_BYTES = 1 << 20
+#: More than that is not copied. To copy 4 MiB takes 0.1 ms, and to add them up 8 ms; with more the
+#: allocator asks the system for fresh pages each time, and a copy takes five times as long.
+LIMIT_BYTES = 4 << 20
 #: Of an operation that nobody waits for at once: DDP's gradients come in buckets of megabytes while
 #: the backward goes on, which copies would slow down, and after a failure they are made anew.
 ASYNC_LIMIT_BYTES = 1 << 16

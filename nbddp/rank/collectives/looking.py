@@ -3,11 +3,13 @@
 Runs in: the rank process, I/O thread, also while the main thread waits in C++ without the GIL.
 """
 
+import functools
 import os
 import sys
 import threading
 import time
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from nbddp.wire.observed import (
     RankLook,
     ThreadLook,
     Wait,
+    shortened,
 )
 
 #: Functions in which a thread waits for another thread of its own process: file, name. Such a
@@ -44,8 +47,11 @@ _IDLE_TICKS = 0
 class Looking:
     """Makes `RankLook`."""
 
-    def __init__(self, recorder: Recorder, rank: int) -> None:
+    def __init__(
+        self, recorder: Recorder, rank: int, key_check_age_ns: Callable[[], int | None]
+    ) -> None:
         self._recorder = recorder
+        self._key_check_age_ns = key_check_age_ns
         self._rank = rank
         self.activity: Activity = "idle"
         self.is_fresh = False
@@ -68,6 +74,7 @@ class Looking:
             activity=self._activity(),
             version=version,
             time_ns=time.monotonic_ns(),
+            clock=_clock(),
             run_id=recorder.run_id,
             threads=threads,
             groups=tuple(book.snapshot() for book in list(recorder.books.values())),
@@ -76,18 +83,21 @@ class Looking:
             ),
             group_count=torch_private.group_count(),
             is_fresh=self.is_fresh,
+            has_children=_has_children(),
             gpu_bytes=_gpu_bytes() if memory else 0,
+            key_check_age_ns=self._key_check_age_ns(),
         )
 
     def _may_be_refused(self, operation: Operation | None) -> bool:
         """Torch has not taken the call: the thread is at work, and nothing is issued yet.
 
-        Gloo returns from a call at once; others may wait for their peers in it.
+        Gloo returns from a call at once; others may wait for their peers in it, and torch's wrapper
+        for debugging does.
         """
         if operation is None or operation.signature.kind != "collective":
             return False
         book = self._recorder.books.get(operation.pg_id)
-        is_prompt = book is not None and book.info.backend == "gloo"
+        is_prompt = book is not None and book.info.backend == "gloo" and not book.is_checked
         return is_prompt and not self._recorder.is_taken(operation)
 
     def _activity(self) -> Activity:
@@ -159,7 +169,9 @@ class Looking:
     ) -> ThreadLook:
         is_main = thread is threading.main_thread()
         return ThreadLook(
-            name=CALLBACK_THREAD if thread.name.startswith(_OWN_THREADS) else thread.name,
+            name=CALLBACK_THREAD
+            if thread.name.startswith(_OWN_THREADS)
+            else shortened(str(thread.name)),
             is_main=is_main,
             wait=wait,
             is_dormant=not is_main
@@ -191,6 +203,34 @@ class Looking:
         )
 
 
+@functools.cache
+def _clock() -> str:
+    """Names the clock of this machine; empty where it has no name."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _has_children() -> bool:
+    """Whether processes live that this one has started; False where the system does not tell."""
+    for path in Path("/proc/self/task").glob("*/children"):
+        try:
+            children = path.read_text().split()
+        except OSError:
+            continue  # the thread has ended
+        if any(map(_lives, children)):
+            return True
+    return False
+
+
+def _lives(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def _handling(ident: int | None) -> str:
     """The exception that a thread handles now, in its ``except`` or ``finally``."""
     found: Any = sys._current_exceptions().get(ident or 0)
@@ -210,7 +250,7 @@ def _is_in(frame: types.FrameType, functions: tuple[tuple[str, str], ...]) -> bo
 def _innermost(frame: types.FrameType | None) -> str:
     if _has(frame, (("pydevd.py", AT_BREAKPOINT),)):
         return AT_BREAKPOINT  # below it debugpy waits for the front end
-    return frame.f_code.co_name if frame is not None else ""
+    return shortened(frame.f_code.co_name) if frame is not None else ""
 
 
 def _has(frame: types.FrameType | None, functions: tuple[tuple[str, str], ...]) -> bool:

@@ -18,7 +18,14 @@ from nbddp.rank.collectives.keeping import Kept
 from nbddp.rank.collectives.signatures import Known, Signatures
 from nbddp.rank.collectives.sites import Sites
 from nbddp.wire.messages import OnMismatch
-from nbddp.wire.observed import GroupInfo, GroupMark, MessageCount, Mismatch, Operation
+from nbddp.wire.observed import (
+    GroupInfo,
+    GroupMark,
+    MessageCount,
+    Mismatch,
+    Operation,
+    shortened,
+)
 from nbddp.wire.records import NodeMemory, Writer
 
 _now = time.monotonic_ns
@@ -47,6 +54,9 @@ class GroupBook:
     #: compare the two ends of what follows.
     any_source_tags: set[int] = field(default_factory=set)
     used_before: int = 0  #: operations before the cell that runs
+    is_careful: bool = False  #: others than Gloo must be told whether their caller waits
+    #: Made with TORCH_DISTRIBUTED_DEBUG=DETAIL: torch compares the ranks in each call, and blocks.
+    is_checked: bool = False
     is_broken: bool = False
     has_sleepers: bool = False  #: a thread of Gloo may never be woken, see `unwoken`
     cut_at: float = 0.0  #: when its sockets were shut (`time.monotonic`); 0: they were not
@@ -62,10 +72,14 @@ class GroupBook:
         """How many operations there were."""
         return self.seq + sum(list(self.p2p.values()))
 
+    def told(self) -> GroupInfo:
+        """What is told of the group: the user may have described it at length."""
+        return msgspec.structs.replace(self.info, desc=shortened(self.info.desc))
+
     def snapshot(self) -> GroupInfo:
         """The group as others see it."""
         return msgspec.structs.replace(
-            self.info,
+            self.told(),
             collective_seq_id=self.seq,
             p2p_seq_id=max(self.p2p.values(), default=self.p2p_base),
             p2p_base=self.p2p_base,
@@ -110,7 +124,7 @@ class Recorder:
         self.board = Board(memory, local_rank, rank, first_local)
         self.rank = rank
         self.books: dict[str, GroupBook] = {}  # by pg_id, in the order of creation
-        self.open: dict[int, Any] = {}  # works by record
+        self.open: dict[int, Any] = {}  #: `opened.Opened` by record
         self._sweep_at = _SWEEP_AT
         self.mismatches: list[Mismatch] = []
         self.torn: list[str] = []  #: operations whose tensors may hold partial results
@@ -122,6 +136,7 @@ class Recorder:
         self.callbacks = callbacks
         callbacks.look_changed = self.set_careful
         self.run_id = ""
+        self.cell_ranks: tuple[int, ...] = ()  #: that run the cell; empty: all
         self.run_offset = 0
         self._newest_before = 0  #: the newest record when the cell began
         os.register_at_fork(after_in_child=self._become_child)
@@ -162,8 +177,8 @@ class Recorder:
         if self.writer.newest != self._newest_before or self.waits():
             self.writer.end_interrupted(_ident(), self.open, _now())
         open_by_group: dict[str, int] = {}
-        for work in self.open.values():
-            pg_id = work.pg_id
+        for operation in self.open.values():
+            pg_id = operation.pg_id
             open_by_group[pg_id] = open_by_group.get(pg_id, 0) + 1
         marks = tuple(
             GroupMark(
@@ -257,12 +272,12 @@ class Recorder:
             group = book.offset
             if group <= writer.oldest_text:
                 info = book.info
-                group = book.offset = writer.text(info, lambda: info)
+                group = book.offset = writer.text(info, book.told)
         return signature, group
 
-    def opened(self, record: int, work: Any) -> None:
+    def opened(self, record: int, operation: Any) -> None:
         """An operation goes on while its caller does something else."""
-        self.open[record] = work
+        self.open[record] = operation
         self.writer.take(record)
         if len(self.open) > self._sweep_at:
             self.sweep()
@@ -317,19 +332,19 @@ class Recorder:
 
     def abandon(self, pg_id: str) -> None:
         """The group was made anew: what was open in it never ends."""
-        for work in list(self.open.values()):
-            if work.pg_id == pg_id:
-                work.abandon()
+        for operation in list(self.open.values()):
+            if operation.pg_id == pg_id:
+                operation.abandon()
 
     def is_busy(self, pg_id: str) -> bool:
         """Whether threads of Gloo are in collectives of a group."""
-        works = list(self.open.values())
-        return any(work.is_busy for work in works if work.pg_id == pg_id)
+        found = list(self.open.values())
+        return any(each.is_busy for each in found if each.pg_id == pg_id)
 
     def sweep(self) -> None:
         """Notice the end of operations that nobody has waited for."""
-        for record, work in list(self.open.items()):
-            work.notice(record)
+        for operation in list(self.open.values()):
+            operation.notice()
 
 
 class RunText(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ a store prefix that was never used, so that they meet.
 """
 
 import os
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from nbddp.errors import CollectiveAbortedError
 from nbddp.rank import torch_private
 from nbddp.rank.collectives import checking, sockets, unwoken
-from nbddp.rank.collectives.creating import Creator
+from nbddp.rank.collectives.creating import Creator, connects_at_once
 from nbddp.rank.collectives.group import TracedGroup
 from nbddp.rank.collectives.recorder import GroupBook, Recorder
 from nbddp.wire.messages import Reform
@@ -38,18 +39,39 @@ class Reforming:
         #: Number of the request by which this process took the place of another; 0: it did not.
         self.joined = 0
 
-    def reform(self, request: Reform) -> None:
+    def reform(self, request: Reform, initialise: Callable[[], None]) -> None:
         """Make the groups of the request again, and see that they work.
 
+        Args:
+            request: which groups.
+            initialise: makes the default group as at the start of the pool.
+
         Raises:
+            CollectiveAbortedError: this attempt was ended, perhaps before it began.
             RuntimeError: a peer is missing, or a group does not work.
         """
-        self._creator.ended = None
+        self._creator.patience.begin_attempt(request.number)
+        if request.initialises:
+            self._begin_anew(initialise)
+            self.joined = request.number
+            return
         try:
             self._form(request, self._store(request.number))
         except BaseException:
             self._client = None  # what was ended may have been its connection
             raise
+
+    def _begin_anew(self, initialise: Callable[[], None]) -> None:
+        """All ranks are fresh. What an attempt before this one has made is of no use."""
+        for group in list(self._creator.groups.values()):
+            sockets.shut(group.fds)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        torch_private.forget_failed_groups()
+        initialise()
+        world = torch_private.default_group()
+        if isinstance(world, TracedGroup):
+            _check(world)
 
     def _form(self, request: Reform, store: Any) -> None:
         rank = self._recorder.rank
@@ -68,38 +90,38 @@ class Reforming:
         torch_private.reset_modules(request.number, spared, torn)
         for info in request.groups:
             if rank in info.ranks:
-                _check(self._creator.groups[info.pg_id])
+                group = self._creator.groups[info.pg_id]
+                _check(group)
+                if connects_at_once(group.creation):
+                    sockets.refuse_new(group.fds)
 
     def _store(self, number: int) -> Any:
         if self._client is None:
             host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
             self._client = torch_private.new_store_client(host, port, _STORE_TIMEOUT_S)
-        store = PrefixStore(f"{self._prefix}/reform/{number}", self._client)
-        torch_private.mark_pool_store(store, f"{self._prefix}/reform/{number}")
-        return store
+        return PrefixStore(f"{self._prefix}/reform/{number}", self._client)
 
     def _reform_one(self, info: GroupInfo, store: Any, number: int) -> None:
         name = f"{info.name}~{number}"
-        members = list(info.ranks)
-        index = members.index(self._recorder.rank)
         group = self._creator.groups.get(info.pg_id)
         if group is not None and group.book.ended is None:
             group.book.ended = _formed_again  # why it ends, before anybody shuts a socket
-        self._creator.meet(store, name, members, index, timedelta(seconds=_TIMEOUT_S))
+        arrived = f"arrived/{info.pg_id}"
+        timeout = timedelta(seconds=_TIMEOUT_S)
+        self._creator.patience.gather(store, arrived, len(info.ranks), timeout)
         if group is None:
             group = self._join(info, store, number)
         else:
             sockets.shut(group.fds)  # destroying waits for operations in flight
             inner, group.fds = self._creator.make_inner(self._arguments(group, info), name, store)
-            old = group.inner
+            held = [group.inner]
             group.replace(inner)
-            unwoken.drop(old, group.book, lambda: self._recorder.is_busy(info.pg_id))
-            del old
+            unwoken.drop(held, group.book, lambda: self._recorder.is_busy(info.pg_id))
         self._recorder.abandon(info.pg_id)
         group.book.restart(number, info.collective_seq_id, info.p2p_seq_id)
         self._recorder.board.forget(info.pg_id)
         below = PrefixStore(f"{name}/", store)
-        torch_private.mark_pool_store(below, f"{self._prefix}/reform/{number}/{name}")
+        torch_private.share_store(below, f"{self._prefix}/reform/{number}/{name}")
         torch_private.set_registered_store(group, below)
 
     def _arguments(self, group: TracedGroup, info: GroupInfo) -> dict[str, Any]:
@@ -116,7 +138,7 @@ class Reforming:
         return {
             "group_size": len(info.ranks),
             "group_rank": info.ranks.index(rank),
-            "global_ranks_in_group": [] if is_default else list(info.ranks),
+            "global_ranks_in_group": [] if is_default else _torch_ranks(info),
             "backend": dist.Backend(info.backend),
             "store": None,
             "group_name": info.name,
@@ -130,10 +152,18 @@ class Reforming:
         inner, fds = self._creator.make_inner(arguments, f"{info.name}~{number}", store)
         group = self._creator.wrap(inner, GroupBook(info), arguments)
         group.fds = fds
-        torch_private.register_group(group, info.backend, store, info.name, info.ranks)
+        torch_private.register_group(group, info.backend, store, info.name, _torch_ranks(info))
         if info.desc == "default_pg":
             torch_private.set_default_group(group)
         return group
+
+
+def _torch_ranks(info: GroupInfo) -> list[int]:
+    """The members as torch counts them: by their ranks in the default group."""
+    world = torch_private.default_group()
+    if info.desc == "default_pg" or not isinstance(world, TracedGroup):
+        return list(range(len(info.ranks)))
+    return [world.book.info.ranks.index(rank) for rank in info.ranks]
 
 
 def _tell_whole(formed: set[str], store: Any) -> list[tuple[Any, str, int]]:

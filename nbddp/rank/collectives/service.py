@@ -20,6 +20,7 @@ from nbddp.rank.collectives.freeing import Freeing
 from nbddp.rank.collectives.looking import Looking
 from nbddp.rank.collectives.recorder import Recorder
 from nbddp.rank.collectives.reforming import Reforming
+from nbddp.rank.collectives.remote import RemoteCalls
 from nbddp.wire.launch import RankLaunch
 from nbddp.wire.messages import Execute, Free, Freed, Look, Looked, Reform
 from nbddp.wire.observed import GroupMark, Mismatch
@@ -50,8 +51,10 @@ class Collectives:
             first_local=launch.rank - launch.local_rank,
             callbacks=callbacks,
         )
-        self.creator = Creator(self.recorder)
-        self._looking = Looking(self.recorder, launch.rank)
+        pool = launch.pool
+        home = f"{pool.pool_id}/{pool.generation}"
+        self.creator = Creator(self.recorder, home, pool.world_size)
+        self._looking = Looking(self.recorder, launch.rank, self.creator.patience.check_age_ns)
         self._freeing = Freeing(
             self.creator,
             self.recorder,
@@ -59,10 +62,12 @@ class Collectives:
             lambda: self._looking.activity == "reforming",
         )
         self._looking.is_fresh = launch.joins
-        self._reforming = Reforming(self.creator, self.recorder, f"nbddp/{launch.pool.generation}")
+        self._remote = RemoteCalls(self.recorder, self.creator, pool.world_size)
+        self._reforming = Reforming(self.creator, self.recorder, f"nbddp/{pool.generation}")
 
     def install(self) -> bool:
         """Trace every group from now on; False if this version of torch cannot have it."""
+        self._remote.install()
         return self.creator.install()
 
     def heed_interrupts(self, was_interrupted: Callable[[], bool]) -> None:
@@ -76,6 +81,8 @@ class Collectives:
         self._freeing.begin_cell()
         self.recorder.begin_cell(request.run_id, request.on_mismatch, check=request.check)
         alone.end_groups_of_dead(self.recorder, request.dead)
+        self.recorder.cell_ranks = request.ranks
+        self._remote.begin_cell(request.failed)
         self._looking.activity = "running"
 
     def wait_for_callback(self) -> None:
@@ -103,11 +110,13 @@ class Collectives:
         # What C++ raises to its caller cannot be exchanged everywhere.
         return self._freeing.was_fired and isinstance(error, RuntimeError | KeyboardInterrupt)
 
-    def reform(self, request: Reform) -> None:
-        """Make groups again. Raises what `Reforming.reform` raises."""
+    def reform(self, request: Reform, initialise: Callable[[], None]) -> None:
+        """Make groups again. Arguments, and what is raised, are those of `Reforming.reform`."""
         self._looking.activity = "reforming"
+        if request.fresh:
+            self._remote.lose_worker()
         try:
-            self._reforming.reform(request)
+            self._reforming.reform(request, initialise)
             syncing.joined = self._reforming.joined
         finally:
             self._looking.activity = "idle"

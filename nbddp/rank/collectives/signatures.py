@@ -43,14 +43,18 @@ class Signatures:
         if found is None:
             if len(self.known) > 4096:
                 self.known.clear()
-            signature = make()
-            found = self.known[key] = Known(
-                signature,
-                fingerprint(_hard_parts(signature)),
-                fingerprint(_full_parts(signature)),
-                keep=keep,
-            )
+            found = self.known[key] = known(make(), keep)
         return found
+
+
+def known(signature: Signature, keep: object = None) -> Known:
+    """A signature with its fingerprints, for a call that does not come again."""
+    return Known(
+        signature,
+        fingerprint(_hard_parts(signature)),
+        fingerprint(_full_parts(signature)),
+        keep=keep,
+    )
 
 
 def fingerprint(parts: object) -> int:

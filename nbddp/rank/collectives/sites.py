@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 
-from nbddp.wire.observed import Site
+from nbddp.wire.observed import Site, shortened
 from nbddp.wire.records import Writer
 
 _CELL, _USER, _LIBRARY, _MACHINERY = 3, 2, 1, 0
@@ -158,10 +158,10 @@ class Sites:
     def _site(self, frame: types.FrameType) -> Site:
         code = frame.f_code
         return Site(
-            file=code.co_filename,
+            file=shortened(code.co_filename, 1000),
             line=frame.f_lineno,
-            function=code.co_name,
-            source=_source(frame),
+            function=shortened(code.co_name),
+            source=shortened(_source(frame), 500),
             cell=self._cell_of(code.co_filename),
         )
 

@@ -8,12 +8,18 @@ thread would end the process (std::terminate). A descriptor may have been used a
 else since, so its inode is compared.
 """
 
+import ctypes
 import os
 import socket
+import struct
+import sys
 from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 
 #: A descriptor and the inode behind it.
 Socket = tuple[int, int]
+#: Of Linux; Python has no names for them.
+_SO_ATTACH_FILTER, _BPF_RETURN = 26, 0x06
 _FD_FOLDER = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"  # noqa: PTH112 - once
 
 
@@ -63,6 +69,33 @@ def shut(sockets: Iterable[Socket], how: int = socket.SHUT_RD) -> int:
         except OSError:
             continue  # closed meanwhile, or not connected
     return count
+
+
+def refuse_new(sockets: Iterable[Socket]) -> None:
+    """From now on nobody else connects to a group whose members are all connected.
+
+    Gloo listens as long as the group lives, on a port that every user of the machine may dial, and
+    keeps whatever comes. A filter on the listening socket has the kernel drop what dials it, and
+    Gloo sees nothing. Of two listening ones among ``sockets`` one may be the user's: none is
+    closed.
+
+    Source: socket(7), SO_ATTACH_FILTER; ``include/uapi/linux/filter.h`` of Linux.
+    """
+    if sys.platform != "linux":
+        return
+    with ExitStack() as opened:
+        listening = []
+        for fd, inode in sockets:
+            with suppress(OSError):
+                found = opened.enter_context(socket.socket(fileno=os.dup(fd)))
+                is_same = os.fstat(found.fileno()).st_ino == inode
+                if is_same and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    listening.append(found)
+        if len(listening) == 1:
+            keep_nothing = ctypes.create_string_buffer(struct.pack("HBBI", _BPF_RETURN, 0, 0, 0))
+            program = struct.pack("HP", 1, ctypes.addressof(keep_nothing))
+            with suppress(OSError):  # a kernel without it: the port stays open
+                listening[0].setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
 
 def connected_to(found: Iterable[Socket], port: int) -> list[Socket]:

@@ -27,6 +27,8 @@ _SLICE_S = _SLICE.total_seconds()
 #: What Gloo wakes it wakes in milliseconds.
 _GRACE_S = 0.25
 _PAUSE_S = 0.002
+#: A destructor is waited for so long, so that sockets of old groups do not pile up.
+_RELEASE_S = 0.5
 #: Messages above that are half sent for a millisecond or more; the others are not worth a thread.
 _LARGE_BYTES = 1 << 20
 
@@ -57,12 +59,14 @@ def wait(work: Any, book: "GroupBook") -> bool:
         RuntimeError: what torch raises.
         NeverWokenError: its group was cut off.
     """
-    is_over = False
-    with suppress(RuntimeError):
+    try:  # a context manager costs half a microsecond
         work.wait(_SLICE)
-        is_over = True
-    if not is_over:  # not while that error is handled: it is none of the user's
-        _until(lambda: _has_ended(work), book)
+    except RuntimeError:
+        pass
+    else:
+        return True
+    # Not while that error is handled: it is none of the user's.
+    _until(lambda: _has_ended(work), book)
     return True
 
 
@@ -85,8 +89,11 @@ def wait_for_message(work: Any, book: "GroupBook", size: int) -> bool:
         RuntimeError: what torch raises.
         NeverWokenError: its group was cut off.
     """
-    if size <= _LARGE_BYTES:
-        return bool(work.wait())
+    return bool(work.wait()) if size <= _LARGE_BYTES else wait_beside(work, book)
+
+
+def wait_beside(work: Any, book: "GroupBook") -> bool:
+    """``work.wait()`` in a thread that can be left when the group is cut off. Raises as `wait`."""
     errors: list[BaseException] = []
     ended = threading.Event()
 
@@ -116,8 +123,11 @@ def _until(has_ended: Callable[[], bool], book: "GroupBook") -> None:
             raise
         except BaseException as error:  # noqa: BLE001 - raised by a handler of signals
             signalled = error
-    if signalled is not None:
-        raise signalled
+    try:
+        if signalled is not None:
+            raise signalled
+    finally:
+        del signalled  # see `works.TracedWork.wait`
 
 
 def _check(book: "GroupBook") -> None:
@@ -126,15 +136,15 @@ def _check(book: "GroupBook") -> None:
         raise NeverWokenError
 
 
-def drop(group: Any, book: "GroupBook", is_busy: Callable[[], bool]) -> None:
+def drop(held: list[Any], book: "GroupBook", is_busy: Callable[[], bool]) -> None:
     """Let go of a stock group whose sockets were shut.
 
     Its destructor waits for its threads. So one that may have a thread that nobody wakes is kept as
     long as this process lives: others may hold it too, and the garbage collector could destroy it
-    later in any thread.
+    later in any thread. Of some that is not known: they are destroyed by a thread that can be left.
 
     Args:
-        group: the stock group.
+        held: the stock group, of which the caller holds nothing else.
         book: of the group that it belonged to.
         is_busy: whether one of its threads has not ended its operation.
     """
@@ -145,4 +155,8 @@ def drop(group: Any, book: "GroupBook", is_busy: Callable[[], bool]) -> None:
             break
         time.sleep(_PAUSE_S)
     if book.has_sleepers:
-        _asleep.append(group)
+        _asleep.append(held)
+        return
+    thread = threading.Thread(target=held.clear, name="nbddp-release", daemon=True)
+    thread.start()
+    thread.join(_RELEASE_S)

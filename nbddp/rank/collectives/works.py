@@ -1,23 +1,22 @@
 """The handle of an operation of a traced group.
 
-Runs in: the rank process, any thread.
+Runs in: the rank process, any thread. A handle may be released by a thread of the backend, and
+whoever releases a group joins the threads of its backend: so a handle does not own the group.
 """
 
+import copy
 import threading
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 
-from nbddp.errors import CollectiveAbortedError
-from nbddp.rank.collectives import unwoken
+from nbddp.rank.collectives import failing, unwoken
 from nbddp.rank.collectives.anysource import Senders
-from nbddp.rank.collectives.keeping import Kept, has_failed
-from nbddp.rank.collectives.recorder import in_words
-
-if TYPE_CHECKING:
-    from nbddp.rank.collectives.group import TracedGroup
+from nbddp.rank.collectives.keeping import Kept
+from nbddp.rank.collectives.opened import Opened
+from nbddp.rank.collectives.recorder import GroupBook, Recorder
 
 _now = time.monotonic_ns
 _ident = threading.get_ident
@@ -49,8 +48,8 @@ class Ended:
         return self._error
 
     def wait(self, *_: Any) -> Any:
-        """Raises what torch has raised."""
-        raise self._error
+        """Raises what torch has raised: a copy, whose traceback is not kept here."""
+        raise copy.copy(self._error)
 
     synchronize = result = get_future = source_rank = wait
 
@@ -58,38 +57,42 @@ class Ended:
 class TracedWork(dist.Work):
     """A handle of one operation."""
 
+    is_message = False
+
     def __init__(
-        self, inner: Any, group: "TracedGroup", record: int, kept: Kept | None = None
+        self,
+        inner: Any,
+        book: GroupBook,
+        recorder: Recorder,
+        record: int,
+        kept: Kept | None = None,
     ) -> None:
         super().__init__()
-        self._inner = inner
-        self._group = group
+        self.inner = inner
+        self._book = book
+        self._recorder = recorder
         self._record = record
-        self._kept = kept
+        self.opened = Opened(self, book, recorder, record, kept, is_message=self.is_message)
 
-    _is_open = True
-
-    @property
-    def pg_id(self) -> str:
-        """Of the group that it belongs to."""
-        return self._group.book.info.pg_id
+    def __del__(self) -> None:
+        opened = self.opened
+        if opened.is_open and not self._recorder.is_child:
+            opened.lose(self.inner)
 
     @property
     def description(self) -> str:
         """``all_reduce #5``; empty: it is no longer recorded."""
-        return self._group.recorder.name_of(self._record)
+        return self._recorder.name_of(self._record)
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a thread of the backend is in it."""
-        return not self._inner.is_completed()
+    def let_go(self, error: BaseException) -> None:
+        """Keep nothing of the stock group; whoever waits gets this."""
+        self.inner = Ended(error)
 
     def wait(self, timeout: Any = None) -> bool:
         """Wait for the end; says so in the records meanwhile."""
-        group, record = self._group, self._record
-        recorder = group.recorder
+        recorder, record = self._recorder, self._record
         if recorder.is_child:
-            return _wait(self._inner, timeout)
+            return _wait(self.inner, timeout)
         writer = recorder.writer
         began = _now()
         if timeout:  # zero, as DDP's reducer gives it, means none
@@ -99,16 +102,19 @@ class TracedWork(dist.Work):
             result = self._wait_inside(timeout)
         except BaseException as error:
             try:
-                failure = self._failure(slot, began, error)
+                # In a list: a variable would hold the error, whose traceback holds the variable.
+                failures = [self._failure(slot, began, error)]
             except KeyboardInterrupt as interrupt:  # while torch waited: raised at our first call
-                failure = self._failure(slot, began, interrupt)
-            if failure is not error:
-                self._inner = Ended(error)
-                raise failure from error
+                failures = [self._failure(slot, began, interrupt)]
+            if failures[0] is not error:
+                self.let_go(error)
+                raise failures.pop() from error
+            failures.clear()
             raise
-        if self._is_open:
-            self._is_open = False
-            self._kept = None
+        opened = self.opened
+        if opened.is_open:
+            opened.is_open = False
+            opened.kept = None
             recorder.open.pop(record, None)
             ended = _now()
             writer.end(slot, record, ended, ended - began)
@@ -118,124 +124,71 @@ class TracedWork(dist.Work):
 
     def _wait_inside(self, timeout: Any) -> Any:
         if timeout:  # it ends in any case
-            return self._inner.wait(timeout)
-        group = self._group
-        return group.wait_for(self._inner, group.book)
+            return self.inner.wait(timeout)
+        wait = unwoken.wait_as_torch if self._book.is_careful else unwoken.wait
+        return wait(self.inner, self._book)
 
     def _failure(self, slot: int, began: int, error: BaseException) -> BaseException:
         """Record what went wrong in a wait; gives what is to be raised."""
-        group = self._group
-        group.recorder.writer.end_wait(slot)
-        failure = group.failure(error) if isinstance(error, RuntimeError) else error
-        self._close(began, failure, was_woken=not isinstance(error, unwoken.NeverWokenError))
+        self._recorder.writer.end_wait(slot)
+        book = self._book
+        failure = failing.failure(book, error) if isinstance(error, RuntimeError) else error
+        was_woken = not isinstance(error, unwoken.NeverWokenError)
+        self.opened.close(began, failure, was_woken=was_woken)
         return failure
-
-    def _close(self, began: int, error: BaseException | None, *, was_woken: bool = True) -> None:
-        if self._is_open:
-            recorder, kept = self._group.recorder, self._kept
-            is_cut_off = error is not None and self._group.was_cut_off(error)
-            if kept is not None and is_cut_off and (not was_woken or has_failed(self._inner)):
-                recorder.put_back(self._record, kept)
-            self._kept = None
-            self._is_open = False
-            recorder.open.pop(self._record, None)
-            now = _now()
-            recorder.writer.complete(self._record, now, now - began, in_words(error))
-
-    def notice(self, record: int) -> None:
-        """Look whether it has ended without anybody waiting. For any thread, quick."""
-        if self._inner.is_completed():
-            self._close(_now(), self._trouble())
-
-    def _trouble(self) -> BaseException | None:
-        """What went wrong in an operation that has ended.
-
-        Torch warns whoever asks the work itself. The future of NCCL would make a stream wait.
-        """
-        ended = self._group.book.ended
-        if self._group.is_careful:
-            return None if ended is None else ended()
-        try:
-            self._inner.get_future().value()
-        except RuntimeError as error:
-            return error if ended is None else ended()
-        return None
-
-    def abandon(self) -> None:
-        """Its group was made anew: it never ends, and nobody need keep it."""
-        why = "its group was formed again before it had ended"
-        ended = self._group.book.ended
-        if self._inner.is_completed():
-            self.notice(self._record)  # well perhaps, before the end of the others
-        # Nobody writes any longer, woken or not: the sockets are shut.
-        error = CollectiveAbortedError(why) if ended is None else ended()
-        self._close(_now(), error, was_woken=False)
-        self._inner = Ended(RuntimeError(why))
 
     def get_future(self) -> Any:
         """The future of the operation inside; its end is recorded when it comes."""
-        future = self._inner.get_future()
-        future.add_done_callback(self._see_future)
+        future = self.inner.get_future()
+        future.add_done_callback(self.opened.see_future)
         return future
-
-    def _see_future(self, future: Any) -> None:
-        if not self._is_open or self._group.recorder.is_child:
-            return
-        ended = _now()
-        try:
-            future.value()
-        except RuntimeError:
-            self.notice(self._record)  # who waits for it records why
-        else:
-            # Gloo completes the future before the work, so the work itself may not know yet.
-            self._close(ended, None)
 
     def is_completed(self) -> bool:
         """Whether the operation has ended."""
-        done = bool(self._inner.is_completed())
-        if done and self._is_open:
-            self.notice(self._record)
+        done = bool(self.inner.is_completed())
+        if done:
+            self.opened.notice()
         return done
 
     def is_success(self) -> bool:
         """Whether it has ended well."""
-        return bool(self._inner.is_success())
+        return bool(self.inner.is_success())
 
     def exception(self) -> Any:
         """Its error."""
-        return self._inner.exception()
+        return self.inner.exception()
 
     def result(self) -> Any:
         """Its tensors."""
-        return self._inner.result()
+        return self.inner.result()
 
     def synchronize(self) -> None:
         """Let the current stream wait for it."""
-        self._inner.synchronize()
+        self.inner.synchronize()
 
     def source_rank(self) -> int:
         """Where a message from any source came from."""
-        return int(self._inner.source_rank())
+        return int(self.inner.source_rank())
 
     _source_rank = source_rank
 
     def _get_op_type(self) -> Any:
-        return self._inner._get_op_type()
+        return self.inner._get_op_type()
 
     def _get_duration(self) -> Any:
-        return self._inner._get_duration()
+        return self.inner._get_duration()
 
     def get_future_result(self) -> Any:
         """As of a stock work."""
-        return self._inner.get_future_result()
+        return self.inner.get_future_result()
 
     def block_current_stream(self) -> None:
         """As of a stock work."""
-        self._inner.block_current_stream()
+        self.inner.block_current_stream()
 
     def __getattr__(self, name: str) -> Any:
         # Called only for what is not above: names that other versions of torch have.
-        return getattr(self.__dict__["_inner"], name)
+        return getattr(self.__dict__["inner"], name)
 
 
 def _wait(inner: Any, timeout: Any) -> bool:
@@ -247,18 +200,17 @@ class MessageWork(TracedWork):
 
     size = 0  #: in bytes
     is_receive = False
-    is_busy = False  # Gloo's messages have no threads
+    is_message = True
 
     def _failure(self, slot: int, began: int, error: BaseException) -> BaseException:
         if self.is_receive and isinstance(error, unwoken.NeverWokenError):
-            self._group.recorder.note_torn(self._record)
+            self._recorder.note_torn(self._record)
         return super()._failure(slot, began, error)
 
     def _wait_inside(self, timeout: Any) -> Any:
-        group = self._group
-        if group.is_careful or timeout:
+        if self._book.is_careful or timeout:
             return super()._wait_inside(timeout)
-        return unwoken.wait_for_message(self._inner, group.book, self.size)
+        return unwoken.wait_for_message(self.inner, self._book, self.size)
 
 
 class AnySourceWork(MessageWork):
@@ -266,22 +218,28 @@ class AnySourceWork(MessageWork):
 
     def wait(self, timeout: Any = None) -> bool:
         """As of any work; the message then counts as one from its source."""
-        was_open = self._is_open
-        if was_open and not self._group.recorder.is_child:
+        was_open = self.opened.is_open
+        if was_open and not self._recorder.is_child:
             timeout = self._await_sender(timeout)
         done = super().wait(timeout)
-        group = self._group
-        if was_open and not group.recorder.is_child:
-            group.recorder.received_from_any(group.book, self.source_rank(), self._record)
+        if was_open and not self._recorder.is_child:
+            source = self.source_rank()
+            self._recorder.received_from_any(self._book, source, self._record)
         return done
+
+    def _wait_inside(self, timeout: Any) -> Any:
+        if self._book.is_careful or timeout:
+            return super()._wait_inside(timeout)
+        # Its message may never come: the sender has recorded it, and was interrupted before it sent
+        # it. Gloo wakes nobody then, whatever happens to the sockets.
+        return unwoken.wait_beside(self.inner, self._book)
 
     def _await_sender(self, timeout: timedelta | None) -> timedelta | None:
         """Wait until a message is on its way; gives what is left of the time-out.
 
         Nothing is done if a member is on another machine: its records cannot be read here.
         """
-        group, record = self._group, self._record
-        recorder, book = group.recorder, group.book
+        recorder, book, record = self._recorder, self._book, self._record
         own = recorder.operation(record)
         found = [(rank, recorder.board.reader_of(rank)) for rank in book.info.ranks]
         readers = [(r, reader) for r, reader in found if reader is not None and r != recorder.rank]
@@ -296,8 +254,8 @@ class AnySourceWork(MessageWork):
             passed = self._look_for_message(Senders(readers, own, recorder.rank), own.tag, limit)
         except BaseException as error:
             recorder.writer.end_wait(slot)
-            self._close(began, error)
-            self._inner = Ended(error)
+            self.opened.close(began, error)
+            self.let_go(error)
             raise
         recorder.writer.end_wait(slot)
         if passed >= limit:
@@ -306,7 +264,7 @@ class AnySourceWork(MessageWork):
 
     def _look_for_message(self, senders: Senders, tag: int, limit: timedelta) -> timedelta:
         """Gives the time that it took, at least ``limit`` if none has come."""
-        book = self._group.book
+        book = self._book
         ranks = book.info.ranks
         began = time.monotonic()
         while True:

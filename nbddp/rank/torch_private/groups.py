@@ -3,9 +3,10 @@
 Runs in: the rank process.
 """
 
+import hashlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -67,21 +68,29 @@ def forget_registered(stock: Any, name: str) -> None:
     world = c10d._world
     for table in (getattr(world, table, {}) for table in _TABLES):
         table.pop(stock, None)
-    for groups in world.tags_to_pg.values():
+    for tag, groups in list(world.tags_to_pg.items()):
         groups[:] = [group for group in groups if group is not stock]
+        if not groups:
+            del world.tags_to_pg[tag]
     c10d._unregister_process_group(name)
 
 
-def registered(group: Any) -> tuple[str, Any, dict[int, int]]:
-    """``(backend, store, global to group rank)`` of a group."""
+def registered(group: Any) -> tuple[str, Any]:
+    """``(backend, store)`` of a group."""
     backend, store = c10d._world.pg_map[group]
-    return str(backend), store, c10d._world.pg_group_ranks.get(group, {})
+    return str(backend), store
 
 
 def set_registered_store(group: Any, store: Store) -> None:
     """The store from which later groups get theirs."""
     backend, _ = c10d._world.pg_map[group]
     c10d._world.pg_map[group] = (backend, store)
+
+
+def named(name: str) -> Any:
+    """The group that torch knows by this name; None: there is none."""
+    names = getattr(c10d._world, "pg_names", {})
+    return next((group for group, found in names.items() if found == name), None)
 
 
 def group_count() -> int:
@@ -92,6 +101,31 @@ def group_count() -> int:
 def set_group_count(count: int) -> None:
     """So that the next group has the same name on all ranks."""
     c10d._world.group_count = count
+
+
+def hook_hashed_names() -> None:
+    """Let the names of ``use_local_synchronization`` count groups of the same ranks only.
+
+    torch makes them of the number of all groups that a rank has. After a cell that failed, ranks
+    may have different numbers, and none of them would find the others, though all call the same.
+    """
+    if not hasattr(c10d, "_hash_ranks_to_str"):
+        return
+
+    def hash_ranks(ranks: list[int]) -> str:
+        members = list(ranks)
+        taken = set(c10d._world.pg_names.values())
+        count = sum(list(found) == members for found in c10d._world.pg_group_ranks.values())
+        while (name := _hashed(members, count)) in taken:  # one before it was destroyed
+            count += 1
+        return name
+
+    c10d._hash_ranks_to_str = hash_ranks
+
+
+def _hashed(ranks: list[int], count: int) -> str:
+    text = "_".join(map(str, (*ranks, count)))
+    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 def default_group() -> Any:
@@ -105,19 +139,21 @@ def set_default_group(group: Any) -> None:
     c10d._world.pg_group_ranks[group] = {rank: rank for rank in range(group.size())}
 
 
-def register_group(
-    group: Any, backend: str, store: Store, name: str, ranks: tuple[int, ...]
-) -> None:
-    """Enter a group that no call of the user's has made into torch's tables."""
-    c10d._register_pg_in_world(
-        group,
-        backend_name=c10d.Backend(backend),
-        store=store,
-        group_name=name,
-        backend_config=str(c10d.BackendConfig(c10d.Backend(backend))),
-        rank_mapping={rank: index for index, rank in enumerate(ranks)},
-        add_to_default_tag=True,
-    )
+def register_group(group: Any, backend: str, store: Store, name: str, ranks: Sequence[int]) -> None:
+    """Enter a group that no call of the user's has made into torch's tables.
+
+    Newer versions of torch have a function for it; the tables are the same in all of them.
+    """
+    world = c10d._world
+    world.pg_map[group] = (c10d.Backend(backend), store)
+    world.pg_names[group] = name
+    world.pg_backend_config[group] = str(c10d.BackendConfig(c10d.Backend(backend)))
+    world.pg_group_ranks[group] = {rank: index for index, rank in enumerate(ranks)}
+    tag = f"ptd:{name}"  # codespell:ignore ptd
+    world.pg_to_tag[group] = tag
+    for each in ("", tag):
+        world.tags_to_pg.setdefault(each, []).append(group)
+    c10d._register_process_group(name, group)
 
 
 def forget_failed_groups() -> None:

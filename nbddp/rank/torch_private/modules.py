@@ -5,10 +5,12 @@ Runs in: the rank process, main thread, between cells.
 
 import functools
 import gc
+import os
 import sys
 import warnings
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +29,8 @@ class _Ddp:
 
 
 _ddp_modules: "weakref.WeakKeyDictionary[Any, _Ddp]" = weakref.WeakKeyDictionary()
+#: Before the name of a backend, as C++ gets it.
+TRACED_PREFIX = "traced "
 _ddp_counts: dict[str, int] = {}  # by name of the group
 
 
@@ -43,8 +47,35 @@ def hook_ddp() -> None:
         _ddp_modules[self] = _Ddp(_ddp_counts[name])
 
     ddp_type.__init__ = init  # type: ignore[method-assign]
+    _hook_logging_data(ddp_type)
     fsdp.watch()
     _schedules.watch()
+
+
+def _hook_logging_data(ddp_type: Any) -> None:
+    """What DDP logs has the name that C++ was given for the backend; users know it by torch's.
+
+    And for Gloo it has more, which C++ leaves out where it does not know the name.
+    """
+    original = getattr(ddp_type, "_get_ddp_logging_data", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def logging_data(self: Any) -> Any:
+        found = original(self)
+        name = found.get("backend_name")
+        if isinstance(name, str):
+            found["backend_name"] = name.removeprefix(TRACED_PREFIX)
+            if name == f"{TRACED_PREFIX}gloo":
+                for variable in ("GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT"):
+                    found[variable.lower()] = os.environ.get(variable, "N/A")
+                with suppress(AttributeError, RuntimeError):  # a wrapper of torch's has no options
+                    backend = self.process_group._get_backend(torch.device("cpu"))
+                    found["gloo_num_threads"] = backend.options._threads
+        return found
+
+    ddp_type._get_ddp_logging_data = logging_data
 
 
 def groups_of_torn(*, has_failed: bool) -> list[Any]:

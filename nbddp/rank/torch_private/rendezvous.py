@@ -6,6 +6,8 @@ Runs in: the rank process.
 import os
 import socket
 import sys
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
@@ -64,7 +66,8 @@ def _with_prefix(
             store, rank, world_size = next(found)
         own = PrefixStore(prefix, store)
         if _target(url) == home:
-            _prefix_by_store[id(own)] = (own, prefix)
+            share_store(own, prefix)
+            _on_their_way.append(own)
         yield own, rank, world_size
         yield from found
 
@@ -145,19 +148,27 @@ def _store_of_rank_0(*, unless: bool) -> Iterator[None]:
             os.environ[_AGENT_STORE_ENV] = before
 
 
-#: Stores that lead to the pool's own, by id; kept alive so that no other object gets the id.
-_prefix_by_store: dict[int, tuple[Store, str]] = {}
+#: Stores in which only ranks of this pool meet, each with a name that is equal on all of them.
+_names: "weakref.WeakKeyDictionary[Store, str]" = weakref.WeakKeyDictionary()
+#: Stores on their way from a rendezvous to the group that is made of it: torch holds them in C++
+#: only, and the object that Python knows would be gone.
+_on_their_way: deque[Store] = deque(maxlen=4)
 
 
-def pool_prefix(store: Any) -> str | None:
-    """The keys' prefix if the store leads to the pool's own; None for a store of the user's."""
-    found = _prefix_by_store.get(id(store))
-    return None if found is None else found[1]
+def shared_prefix(store: Any) -> str | None:
+    """The name of a store in which only ranks of this pool meet; None: it is not known to be one.
+
+    ``init_process_group`` puts ``PrefixStore("default_pg", store)`` around what it was given.
+    """
+    try:
+        return _names.get(store) or _names.get(getattr(store, "underlying_store", store))
+    except TypeError:
+        return None  # an object of the user that cannot be referred to weakly
 
 
-def mark_pool_store(store: Store, prefix: str) -> None:
-    """This store, made by torch or us, leads to the pool's own."""
-    _prefix_by_store[id(store)] = (store, prefix)
+def share_store(store: Store, name: str) -> None:
+    """Only ranks of this pool meet in this store, and know it by this name."""
+    _names[store] = name
 
 
 def new_store_client(host: str, port: int, timeout_s: float) -> Store:

@@ -1,0 +1,44 @@
+"""Shows the cells that run in the background, one after another.
+
+Runs in: the notebook's process; what is put in is called on a thread of its own, ``nbddp-views``.
+Cells run one at a time, so one thread does for all of them. A thread for each cell would cost three
+descriptors each: ipykernel opens a socket for every thread that sends, and closes those of threads
+that have ended every ten seconds.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+
+Showing = Callable[[], None]
+
+
+class Viewing:
+    """The thread; it begins with the first cell."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[Showing | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def put(self, show: Showing) -> None:
+        """Call ``show``, which must not raise, when what was put in before it has returned."""
+        with self._lock:
+            self._waiting.put(show)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="nbddp-views", daemon=True)
+                self._thread.start()
+
+    def end(self) -> None:
+        """End the thread when it has shown what is waiting; `put` begins another."""
+        with self._lock:
+            if self._thread is not None:
+                self._waiting.put(None)
+                self._thread = None
+                self._waiting = queue.SimpleQueue()
+
+    def _serve(self) -> None:
+        waiting = self._waiting
+        while (show := waiting.get()) is not None:
+            show()
+            del show  # it holds a view, and there may be no other cell for hours

@@ -1,0 +1,51 @@
+"""Text of others without what moves a cursor, sets a title, or makes a link: only colours stay.
+
+Runs in: every process. Pure.
+
+A rank prints what it likes, and its exceptions say what they like. In a terminal that would be
+able to clear the screen, or to write over the label that says whose line it is.
+
+Source: the classes of codes are those of ECMA-48 ("Control Functions for Coded Character Sets").
+"""
+
+import re
+
+#: Controls but tab and line end: C0, delete, C1.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_ONLY_COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
+_CODE = re.compile(
+    r"(?P<colour>\x1b\[[0-9;:]*m)"
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?"  # control sequences: cursor, erase, modes
+    # Strings, to their end or the end of the line: titles, links, clipboards.
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x9c|\x1b\\)?"
+    r"|\x1b[ -/]*[0-~]?"
+)
+_ERASED = re.compile(r"[^\x08\n]?\x08")
+
+
+def harmless(text: str) -> str:
+    r"""``text`` with line ends, tabs and colours; every other control is left out.
+
+    A backspace takes the character before it away, as front ends of notebooks do, but never one of
+    what stands before ``text``.
+
+    >>> harmless("\x1b[2J\x1b[31mred\x1b[0m\x1b]0;title\x07")
+    '\x1b[31mred\x1b[0m'
+    """
+    if _CONTROL.search(text) is None:
+        return text
+    if "\x1b" in text or not text.isascii():
+        text = _CODE.sub(_colour, text)
+    while "\x08" in text:
+        text = _ERASED.sub("", text)
+    if "\x1b" not in text:
+        return _CONTROL.sub("", text)
+    parts = _ONLY_COLOURS.split(text)
+    colours = [*_ONLY_COLOURS.findall(text), ""]
+    return "".join(
+        _CONTROL.sub("", part) + colour for part, colour in zip(parts, colours, strict=True)
+    )
+
+
+def _colour(found: re.Match[str]) -> str:
+    return found["colour"] or ""

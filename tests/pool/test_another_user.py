@@ -1,0 +1,131 @@
+"""What another user of the same machine can see of a pool, and do to it: see docs/security.md."""
+
+import os
+import pwd
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from nbddp.controller.pool import Pool
+from tests.pool.test_safety import folder_of, listening, processes_of
+from tests.support.views import run_cell
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),
+]
+
+
+def as_nobody(do: Callable[[], object]) -> str:
+    """What ``do`` gives in a process of another user; the name of the error if it is denied."""
+    read, write = os.pipe()
+    nobody = pwd.getpwnam("nobody")
+    pid = os.fork()
+    if pid == 0:
+        said = "died"
+        try:
+            os.setgroups([])
+            os.setgid(nobody.pw_gid)
+            os.setuid(nobody.pw_uid)
+            said = str(do())
+        except BaseException as error:  # noqa: BLE001 - all of it is an answer
+            said = type(error).__name__
+        finally:
+            os.write(write, said.encode()[:60_000])
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as answer:
+        said = answer.read().decode()
+    os.waitpid(pid, 0)
+    return said
+
+
+def test_folder_sockets_and_logs(pool: Pool):
+    folder = folder_of(pool)
+    assert as_nobody(lambda: os.listdir(folder)) == "PermissionError"  # noqa: PTH208
+    for name in ("hub-0.sock", "agent-0.sock"):
+
+        def dial(path: Path = folder / name) -> None:
+            with socket.socket(socket.AF_UNIX) as dialed:
+                dialed.connect(str(path))
+
+        assert as_nobody(dial) == "PermissionError"
+    assert as_nobody((folder / "rank0.log").read_text) == "PermissionError"
+
+
+def test_memory_and_processes(pool: Pool):
+    run_cell(pool, "secret = b's' * 5_000_000")
+    assert [len(each) for each in pool.pull("secret")] == [5_000_000] * 2  # in shared memory
+    for process in processes_of(pool)[1:]:
+        base = Path(f"/proc/{process.pid}")
+        for name in ("environ", "mem", "maps", "stack"):
+            assert as_nobody((base / name).read_bytes) in ("PermissionError", "died")
+        assert as_nobody(lambda: os.listdir(base / "fd")) == "PermissionError"  # noqa: B023, PTH208
+        assert as_nobody(lambda: os.kill(process.pid, 0)) == "PermissionError"  # noqa: B023
+        # A command line is public: it tells where things are, and no secret.
+        assert pool.hub.trust._token not in (base / "cmdline").read_text()
+
+
+def ports() -> set[int]:
+    """On which any process that this one has started listens."""
+    processes = psutil.Process().children(recursive=True)
+    return {int(address.rpartition(":")[2], 16) for address in listening(processes)}
+
+
+def dials(port: int) -> bool:
+    with socket.socket() as dialed:
+        dialed.settimeout(0.5)
+        try:
+            dialed.connect(("127.0.0.1", port))
+        except OSError:
+            return False
+        with suppress(OSError):
+            dialed.sendall(os.urandom(4096))
+        return True
+
+
+@pytest.mark.parametrize("when", ["made", "formed again"])
+def test_of_torchs_ports_only_that_of_the_store_can_be_dialed(
+    fresh_pool: Callable[..., Pool], when: str
+):
+    before = ports()  # those of the shared pool
+    pool = fresh_pool(3)
+    run_cell(pool, "group = dist.new_group([0, 2])")
+    if when == "formed again":
+        run_cell(pool, "if rank == 1:\n    dist.barrier()", timeout=30, check=False)
+    store = int(pool.pull("__import__('os').environ['MASTER_PORT']", ranks=0))
+    new = sorted(ports() - before)
+    assert len(new) == 1 + 3 + 2, "the store, and each member of each group"
+    found = as_nobody(lambda: [port for port in new if dials(port)])
+    assert found == str([store])
+    run_cell(pool, "dist.barrier()\nif rank != 1:\n    dist.barrier(group)")
+    pool.restart(ranks=[1])
+    run_cell(pool, "dist.barrier()\nanother = dist.new_group()\ndist.barrier(another)")
+
+
+def test_garbage_at_the_store_harms_nobody(pool: Pool):
+    store = int(pool.pull("__import__('os').environ['MASTER_PORT']", ranks=0))
+    assert as_nobody(lambda: [dials(store) for _ in range(50)]).count("True") == 50
+    run_cell(pool, "dist.barrier()\ngroup = dist.new_group()\ndist.barrier(group)")
+    run_cell(pool, "dist.destroy_process_group(group)\ndel group")
+
+
+def test_the_store_is_open_to_everybody(pool: Pool):
+    """As docs/security.md says; if this fails, torch has learned better, and so may the text."""
+    import torch.distributed as dist
+
+    port = int(pool.pull("__import__('os').environ['MASTER_PORT']", ranks=0))
+
+    def write() -> str:
+        store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]  # missing in torch's own types
+        store.set("of nobody", "x")
+        return str(store.num_keys() > 1 and store.delete_key("of nobody"))
+
+    assert as_nobody(write) == "True"
+    run_cell(pool, "dist.barrier()\ngroup = dist.new_group()\ndist.barrier(group)")
+    run_cell(pool, "dist.destroy_process_group(group)\ndel group")

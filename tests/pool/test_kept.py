@@ -1,0 +1,23 @@
+"""What an error keeps of its cell."""
+
+import traceback
+
+import pytest
+
+from nbddp.controller.pool import Pool
+from nbddp.controller.runs import Run
+from nbddp.controller.states import RunOutcome
+from nbddp.errors import DeadlockError
+from tests.support.views import RecordingView
+
+
+def test_an_error_that_is_kept_does_not_keep_what_was_seen_of_its_cell(pool: Pool):
+    with pytest.raises(DeadlockError) as caught:
+        pool.run("if rank == 0:\n    dist.barrier()")
+    kept = [
+        value
+        for frame, _ in traceback.walk_tb(caught.value.__traceback__)
+        for value in frame.f_locals.values()
+        if isinstance(value, Run | RunOutcome | RecordingView)
+    ]
+    assert not kept

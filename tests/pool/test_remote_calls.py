@@ -1,0 +1,94 @@
+"""RPC in cells: what the next cell finds after one that failed, was freed, or lost a rank."""
+
+import pytest
+
+from nbddp.controller.pool import Pool
+from nbddp.errors import CellError, DeadlockError, RankExitedError
+from tests.support.polling import poll_until
+from tests.support.views import begin_cell, run_cell
+
+_INIT = """
+import threading
+import torch.distributed.rpc as rpc
+rpc.init_rpc(f"worker{rank}", rank=rank, world_size=world_size)
+"""
+_CALL = """
+answer = rpc.rpc_sync(f"worker{1 - rank}", torch.add, (torch.ones(2) * rank, 1)).tolist()
+"""
+_SHUTDOWN = "\nrpc.shutdown()\nanswer\n"
+_LIMIT_S = 40.0
+
+
+def works(pool: Pool, shutdown: str = _SHUTDOWN) -> None:
+    """RPC from its begin to its end, and the process group."""
+    found = run_cell(pool, _INIT + _CALL + shutdown, timeout=_LIMIT_S)
+    assert [found.result(rank) for rank in range(2)] == ["[1.0, 1.0]", "[2.0, 2.0]"]
+    run_cell(pool, "t = torch.ones(1)\ndist.all_reduce(t)\nassert t.item() == 2", timeout=_LIMIT_S)
+
+
+def test_it_stays_from_cell_to_cell_until_it_is_shut_down(pool: Pool):
+    run_cell(pool, _INIT, timeout=_LIMIT_S)
+    run_cell(pool, _CALL, timeout=_LIMIT_S)
+    with pytest.raises(CellError):  # a cell that has not begun it
+        run_cell(pool, "1 / 0", timeout=_LIMIT_S)
+    run_cell(pool, _CALL + _SHUTDOWN, timeout=_LIMIT_S)
+    works(pool)
+
+
+@pytest.mark.parametrize("bad_ranks", ["(0, 1)", "(1,)"])
+def test_after_an_error_the_next_cell_may_begin_anew(pool: Pool, bad_ranks: str):
+    with pytest.raises(CellError, match="ValueError"):
+        run_cell(pool, f"{_INIT}if rank in {bad_ranks}:\n    raise ValueError", timeout=_LIMIT_S)
+    works(pool)
+
+
+def test_after_an_interrupt_of_a_shutdown_the_next_cell_may_begin_anew(pool: Pool):
+    code = f"""{_INIT}
+if rank == 0:
+    print("shuts down", flush=True)
+    rpc.shutdown()
+else:
+    threading.Event().wait(600)
+"""
+    cell = begin_cell(pool, code)
+    poll_until(lambda: "shuts down" in cell.view.text(0), _LIMIT_S)
+    pool.interrupt()
+    view = cell.join(_LIMIT_S)
+    assert view.outcome is not None
+    assert not view.outcome.ranks("unfinished")
+    works(pool)
+
+
+def test_who_waits_for_a_worker_that_never_comes_is_freed(pool: Pool):
+    with pytest.raises(DeadlockError, match="init_rpc"):
+        run_cell(pool, f"if rank == 0:{_INIT}".replace("\n", "\n    "), timeout=_LIMIT_S)
+    works(pool)
+
+
+def test_an_interrupt_ends_the_wait_for_workers(pool: Pool):
+    code = f"import threading\nif rank == 0:{_INIT}".replace("\n", "\n    ").replace(
+        "    if rank", "if rank"
+    )
+    cell = begin_cell(pool, f"{code}\nelse:\n    threading.Event().wait(600)")
+    pool.interrupt()
+    view = cell.join(_LIMIT_S)
+    assert view.outcome is not None
+    assert not view.outcome.ranks("unfinished")
+    works(pool)
+
+
+@pytest.mark.breaks_pool
+def test_a_fresh_rank_takes_part_in_the_next_one(pool: Pool):
+    works(pool)
+    run_cell(pool, _INIT, timeout=_LIMIT_S)
+    with pytest.raises(RankExitedError):
+        run_cell(pool, "import os\nif rank:\n    os._exit(1)", timeout=_LIMIT_S)
+    # A graceful shutdown would not do: torch counts those of a process in C++, see decision 54.
+    works(pool, "\ndist.barrier()\nrpc.shutdown(graceful=False)\nanswer\n")
+
+
+@pytest.mark.breaks_pool
+def test_a_pool_with_rpc_ends_at_once(pool: Pool):
+    run_cell(pool, _INIT, timeout=_LIMIT_S)
+    pool.stop()
+    assert pool.is_stopped

@@ -1,0 +1,88 @@
+"""The processes behind a pool's ranks: agents, fork servers, the store."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import psutil
+
+from nbddp.controller.pool import Pool
+from nbddp.wire import lifetime
+from nbddp.wire.messages import Output
+from tests.support.polling import poll_until
+
+
+class Told:
+    """What a pool tells its user between cells, and when.
+
+    Put it in the place of what a notebook has there: ``told = Told(pool)``.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self.lines: list[tuple[float, str]] = []
+        pool.listeners.background = self._hear
+
+    def _hear(self, event: object) -> None:
+        if isinstance(event, Output) and event.text.startswith("nbddp: "):
+            self.lines.append((time.monotonic(), event.text))
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "".join(text for _, text in self.lines)
+
+    def wait_for(self, *words: str, timeout_s: float = 10.0) -> str:
+        """Until a line with all these words was told; gives the line."""
+
+        def found() -> list[str]:
+            lines = [text for _, text in self.lines if all(word in text for word in words)]
+            assert lines, f"told so far: {self.text!r}"
+            return lines
+
+        return poll_until(found, timeout_s)[0]
+
+
+def pid_of(pool: Pool, rank: int) -> int:
+    return next(info.pid for info in pool.ranks() if info.rank == rank)
+
+
+def agent_of(pool: Pool, node: int = 0) -> psutil.Process:
+    """The process of an agent."""
+    agent = fork_server_of(pool, node).parent()
+    assert agent is not None
+    return agent
+
+
+def fork_server_of(pool: Pool, node: int = 0) -> psutil.Process:
+    """The child of the agent that is the parent of its ranks."""
+    rank = node * pool.options.nproc_per_node
+    server = psutil.Process(pid_of(pool, rank)).parent()
+    assert server is not None
+    return server
+
+
+def store_of(pool: Pool) -> psutil.Process:
+    """The child of the first fork server that is no rank."""
+    ranks = {info.pid for info in pool.ranks()}
+    (store,) = [child for child in fork_server_of(pool).children() if child.pid not in ranks]
+    return store
+
+
+def is_gone(process: psutil.Process) -> bool:
+    """Whether a process has ended."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def stop(process: psutil.Process) -> None:
+    """SIGSTOP, and wait until it stands still."""
+    os.kill(process.pid, signal.SIGSTOP)
+    poll_until(lambda: lifetime.is_stopped(process.pid), 5.0)
+
+
+def all_gone(processes: list[psutil.Process]) -> Callable[[], bool]:
+    """A predicate for `poll_until`."""
+    return lambda: all(map(is_gone, processes))

@@ -1,0 +1,101 @@
+"""Limits of the system, in words."""
+
+import errno
+import resource
+
+import pytest
+
+from nbddp.agent import exits
+from nbddp.controller.ends import describe_exit
+from nbddp.wire import limits
+from nbddp.wire.messages import RankExited
+
+
+@pytest.mark.parametrize(
+    ("number", "word"),
+    [
+        (errno.EMFILE, "ulimit -n"),
+        (errno.ENFILE, "fs.file-max"),
+        (errno.EFBIG, "ulimit -f"),
+        (errno.ENOSPC, "TMPDIR"),
+        (errno.EDQUOT, "TMPDIR"),
+        (errno.EROFS, "TMPDIR"),
+        (errno.EAGAIN, "ulimit -u"),
+        (errno.ENOMEM, "ulimit -v"),
+    ],
+)
+def test_errors_of_the_system_say_what_to_do(number: int, word: str):
+    assert word in limits.what_to_do(OSError(number, "no"))
+
+
+def test_other_errors_say_nothing():
+    assert not limits.what_to_do(FileNotFoundError(errno.ENOENT, "no"))
+    assert not limits.what_to_do(ValueError("no"))
+    assert "ulimit -v" in limits.what_to_do(MemoryError())
+
+
+def test_descriptors(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "_open_here", lambda: 10)
+    allowed = 256
+
+    def limit(_: int) -> tuple[int, int]:
+        return allowed, allowed
+
+    monkeypatch.setattr(resource, "getrlimit", limit)
+    assert not limits.too_few_descriptors(8, 8)
+    assert "256 files" in limits.too_few_descriptors(64, 64)
+    allowed = 64
+    assert not limits.too_few_descriptors(2, 2)
+    assert "a pool of 1 rank needs up to 70" in (
+        monkeypatch.setattr(limits, "_open_here", lambda: 50) or limits.too_few_descriptors(1, 1)
+    )
+    allowed = resource.RLIM_INFINITY
+    assert not limits.too_few_descriptors(512, 512)
+
+
+def exited(code: int, *, fault: str = "", last_output: str = "") -> RankExited:
+    return RankExited(
+        rank=0, pid=1, exit_code=code, out_of_memory=False, last_output=last_output, fault=fault
+    )
+
+
+def test_a_deep_stack_is_an_overflow_and_a_short_one_is_not():
+    frame = '  File "<ipython-input-1-x>", line 2 in f\n'
+    head = (
+        "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n"
+    )
+    assert "stack overflowed" in describe_exit(exited(-11, fault=f"{head}{frame * 100}  ...\n"))[1]
+    assert "not its own" in describe_exit(exited(-11, fault=f"{head}{frame * 3}"))[1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Assertion failed: pfd.revents & POLLIN (src/signaler.cpp:238)",
+        "Bad file descriptor (src/epoll.cpp:73)",
+    ],
+)
+def test_descriptors_that_a_cell_has_closed(line: str):
+    assert "closed descriptors" in describe_exit(exited(-6, last_output=f"a\n{line}\n"))[1]
+    assert "gave up" in describe_exit(exited(-6, last_output="Assertion failed: x (mine.cpp:1)"))[1]
+
+
+def test_kills_for_lack_of_memory_are_counted(monkeypatch: pytest.MonkeyPatch):
+    from pathlib import Path
+
+    files = {"/proc/vmstat": "nr_free_pages 12\noom_kill 3\n"}
+
+    def read_text(path: Path) -> str:
+        if str(path) not in files:
+            raise FileNotFoundError(path)
+        return files[str(path)]
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert exits._out_of_memory_kills() == 3
+    files["/proc/vmstat"] = "nr_free_pages 12\n"  # Linux before 4.13
+    assert exits._out_of_memory_kills() == 0
+    files |= {
+        "/proc/self/cgroup": "0::/a\n",
+        "/sys/fs/cgroup/a/memory.events": "oom 9\noom_kill 2\n",
+    }
+    assert exits._out_of_memory_kills() == 2

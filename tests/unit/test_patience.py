@@ -1,0 +1,53 @@
+"""What C++ waits for can be left."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from nbddp.errors import CollectiveAbortedError
+from nbddp.rank.collectives.patience import Patience
+
+_NO_RECORDER: Any = None
+
+
+def test_what_is_run_beside_gives_its_value_or_its_error():
+    patience = Patience(_NO_RECORDER)
+    assert patience.run_beside(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        patience.run_beside(lambda: 1 // 0)
+
+
+def test_what_is_run_beside_is_left_when_it_is_ended():
+    patience = Patience(_NO_RECORDER)
+    woken, left = threading.Event(), threading.Event()
+
+    def wait_as_gloo_does() -> None:
+        patience.ended = lambda: CollectiveAbortedError("rank 1 exited")
+        woken.wait(20.0)
+        left.set()
+
+    with pytest.raises(CollectiveAbortedError, match="rank 1 exited"):
+        patience.run_beside(wait_as_gloo_does)
+    assert not left.is_set()
+    woken.set()
+    assert left.wait(20.0)
+
+
+def test_what_was_ended_before_is_not_waited_for():
+    patience = Patience(_NO_RECORDER)
+    patience.ended = lambda: CollectiveAbortedError("rank 1 exited")
+    woken = threading.Event()
+    with pytest.raises(CollectiveAbortedError):
+        patience.run_beside(lambda: woken.wait(20.0))
+    woken.set()
+
+
+def test_an_attempt_that_was_ended_before_it_began_is_not_begun():
+    patience = Patience(_NO_RECORDER)
+    patience.begin_attempt(3)
+    patience.end_attempt(4)
+    patience.end_attempt(0)  # of no attempt
+    with pytest.raises(CollectiveAbortedError, match="another rank"):
+        patience.begin_attempt(4)
+    patience.begin_attempt(5)
