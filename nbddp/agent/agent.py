@@ -6,8 +6,8 @@ ranks; a rank that is stuck, stopped or dead can still be described and ended.
     hub <--uplink-- Agent --downlink--> ranks
                       |<--pipes, pidfds-- ranks
 
-Order is a promise: before any event of a rank goes up, the text that the rank printed before it
-has gone up (see `Sync` in `nbddp.wire.messages`).
+Order is a promise: what a rank shows goes up after the text that it printed before, and before the
+text that it prints later (see `InOrder` in `nbddp.wire.events`).
 """
 
 import os
@@ -56,7 +56,7 @@ _TICK_S = 1.0
 #: the agent for every line, and both pay for it.
 _GATHER_S = 0.002
 #: Of what ranks send, the agent reads these; the rest it passes on.
-_READ = ("Sync", "RunStarted", "ValuePulled")
+_READ = ("RunStarted", "ValuePulled")
 
 
 class Agent:
@@ -105,8 +105,8 @@ class Agent:
             ready = self._loop.wait(self._timeout())
             for ranks, frames in self._uplink.receive():
                 self._handle_request(ranks, frames)
-            for rank, kind, frames in self._downlink.receive():
-                self._handle_rank_event(rank, kind, frames)
+            for rank, tag, frames in self._downlink.receive():
+                self._handle_rank_event(rank, tag, frames)
             self._loop.act(ready)
             self._watch_ranks()
             self._flush_due_text()
@@ -220,40 +220,40 @@ class Agent:
 
     # --- ranks ---------------------------------------------------------------------------------
 
-    def _handle_rank_event(self, rank: int, kind: str, frames: list[bytes]) -> None:
+    def _handle_rank_event(self, rank: int, tag: codec.Tag, frames: list[bytes]) -> None:
         process = self._ranks.get(rank)
         if process is None:
             return  # the last words of a rank that was already given up
         pipes = process.pipes
         event: Event | None = None
-        if kind in _READ:
+        if tag.type in _READ:
             try:
                 event = codec.decode_event(frames[0])
             except BadMessageError:
                 self._downlink.bad_frames += 1
                 return
-        if isinstance(event, messages.Sync):
+        if tag.sync:
             pipes.drain(time.monotonic())
             self._send_text(pipes)
-            self._held_syncs.append((rank, event.number))
-            self._release_syncs()
-            return
-        if kind == messages.RankReady.__name__:
+        if tag.type == messages.RankReady.__name__:
             process.is_ready = True
         if isinstance(event, messages.RunStarted):
             process.see_begin(event.run_id)
         if isinstance(event, messages.ValuePulled) and event.request_id == process.pulling:
             process.pulling = ""
-        if kind == messages.RunFinished.__name__:
+        if tag.type == messages.RunFinished.__name__:
             pipes.drain(time.monotonic())
             self._send_text(pipes, last=True)
             pipes.run_id = None
         self._uplink.forward(list(frames))
+        if tag.sync:
+            self._held_syncs.append((rank, tag.sync))
+            self._release_syncs()
 
     def _release_syncs(self) -> None:
         """Let ranks go on, unless the notebook is far behind.
 
-        A rank waits for `Synced` before each display, so a flood of displays waits here, in the
+        A rank waits for `Synced` after each display, so a flood of displays waits here, in the
         rank, instead of filling the agent's memory.
         """
         if self._uplink.backlog_bytes > self._settings.output_backlog_bytes:

@@ -36,6 +36,9 @@ _DUMP_S, _PATIENT_DUMP_S = 0.3, 1.0
 #: A dump that does not look whole is, if nothing more has come for so long: `faulthandler` writes
 #: without pauses.
 _SILENCE_S = 0.03
+#: Between two signals to a rank. The handler does not give back ``errno`` (CPython 3.10 to 3.13): a
+#: signal just after one that has ended a system call turns "try again" into ``OSError: [Errno 0]``.
+_PAUSE_S = 0.03
 #: It reads the symbols of torch, which takes most of a second.
 _SPY_S = 3.0
 _SPY_BYTES = 1 << 20
@@ -91,14 +94,30 @@ class _Dump:
     process: RankProcess
     process_state: str
     cpu_s: float
-    give_up_at: float
+    ask_at: float
+    limit_s: float
     #: By their numbers. Those that come meanwhile share it.
     requests: dict[int, Peek]
+    is_asked: bool = False
     silent_at: float = 0.0  #: then what has come is all, if nothing more comes
     seen_bytes: int = 0
 
+    @property
+    def give_up_at(self) -> float:
+        """When it is not waited for any longer."""
+        return self.ask_at + self.limit_s
+
+    def ask(self) -> None:
+        """Send the signal, unless the rank does not handle it."""
+        self.is_asked = True
+        self.process.pipes.faults.forget_dumps()
+        if self.limit_s:
+            lifetime.kill_quietly(self.process.pid, signal.SIGUSR2)
+
     def has_ended(self, now: float) -> bool:
         """Whether the dump has come, or is not waited for any longer."""
+        if not self.is_asked:
+            return False
         faults = self.process.pipes.faults
         if faults.has_whole_dump or now >= self.give_up_at:
             return True
@@ -109,7 +128,9 @@ class _Dump:
 
     @property
     def next_at(self) -> float:
-        """When it ends if nothing comes."""
+        """When there is something to do if nothing comes."""
+        if not self.is_asked:
+            return self.ask_at
         return min(self.give_up_at, self.silent_at) if self.seen_bytes else self.give_up_at
 
 
@@ -140,6 +161,7 @@ class Peeks:
         self._known = known
         self._send = send
         self._dumps: dict[int, _Dump] = {}  # by rank
+        self._asked_at: dict[int, float] = {}  # by rank, the last time
         self._answers: list[_Answer] = []
         self._glances: deque[tuple[Peek, RankProcess]] = deque()
         self._memory = MemoryReader()
@@ -156,14 +178,14 @@ class Peeks:
         state, cpu_s = _main_thread(process.pid)
         limit_s = _PATIENT_DUMP_S if request.native else _DUMP_S
         is_able = state not in _DEAF and _would_dump(process)
-        process.pipes.faults.forget_dumps()
-        if is_able:
-            lifetime.kill_quietly(process.pid, signal.SIGUSR2)
+        ask_at = max(now, self._asked_at.get(process.rank, 0.0) + _PAUSE_S) if is_able else now
+        self._asked_at[process.rank] = ask_at
         self._dumps[process.rank] = _Dump(
             process=process,
             process_state=state,
             cpu_s=cpu_s,
-            give_up_at=now + limit_s if is_able else now,
+            ask_at=ask_at,
+            limit_s=limit_s if is_able else 0.0,
             requests={request.number: request},
         )
 
@@ -204,6 +226,8 @@ class Peeks:
         if self._glances:  # one in each turn: counting memory takes its time
             self._glance(*self._glances.popleft(), now)
         for rank, dump in list(self._dumps.items()):
+            if not dump.is_asked and now >= dump.ask_at:
+                dump.ask()
             if dump.has_ended(now):
                 del self._dumps[rank]
                 self._take(dump, now)
@@ -236,6 +260,7 @@ class Peeks:
     def forget(self, rank: int) -> None:
         """The rank has ended; that is the answer."""
         self._dumps.pop(rank, None)
+        self._asked_at.pop(rank, None)
         self._memory.forget(rank)
         self._glances = deque(each for each in self._glances if each[1].rank != rank)
         for answer in [answer for answer in self._answers if answer.process.rank == rank]:

@@ -73,7 +73,6 @@ from nbddp.wire.messages import (
     RunStarted,
     SegmentReleased,
     ShutdownAgent,
-    Sync,
     ValuePulled,
     ValuePushed,
 )
@@ -365,8 +364,6 @@ class HubThread:
                 self.listeners.debug(event)
             case HelperStopped():
                 self._do_all(helpers.see_stop(event, self.machine))
-            case Sync():
-                pass  # between rank and agent
             case _:
                 self._feed(event)
 

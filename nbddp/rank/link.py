@@ -13,13 +13,25 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from nbddp.rank import stdio
 from nbddp.wire import codec
 from nbddp.wire.channels import Frame, Poller, RankChannel, Waker
-from nbddp.wire.messages import RankEvent, RankRequest, Sync, Synced
+from nbddp.wire.messages import (
+    ClearOutput,
+    Display,
+    InputRequest,
+    RankEvent,
+    RankRequest,
+    Result,
+    Synced,
+)
 
 _FLUSH_S = 0.02  #: longest time an unfinished line stays in Python's buffer while a cell runs
 _IDLE_FLUSH_S = 0.5
+
+InOrderEvent = Display | Result | ClearOutput | InputRequest
 
 
 class Link:
@@ -61,20 +73,25 @@ class Link:
             self._outgoing.append((payload, frames))
             self._waker.wake()
 
-    def sync(self) -> None:
-        """Wait until everything printed so far is on its way to the notebook.
+    def send_in_order(self, event: InOrderEvent) -> None:
+        """Send an event after all that was printed so far, and before all that is printed later.
 
-        Whatever is sent afterwards is shown after it. In ``nbddp-io`` itself nothing is waited for.
+        Waits until the agent has it: it reads what is printed from pipes, and this would not know
+        its place there. In ``nbddp-io`` itself nothing is waited for.
+
+        Raises:
+            As `send`.
         """
         if threading.current_thread() is self._thread:
-            return  # it would wait for itself
+            self.send(event)  # it would wait for itself
+            return
         stdio.flush_all()
         if os.getpid() != self._pid:
             return
         number = next(self._sync_numbers)
         done = self._synced[number] = threading.Event()
-        self.send(Sync(number=number))
         try:
+            self.send(msgspec.structs.replace(event, sync=number))
             done.wait()
         finally:
             del self._synced[number]

@@ -101,8 +101,7 @@ class RankDisplayPublisher(DisplayPublisher):
             display_id = (transient or {}).get("display_id")
             captured.display(_jsonable(data), metadata or {}, display_id, update)
             return
-        self.shell.link.sync()
-        self.shell.link.send(
+        self.shell.link.send_in_order(
             Display(
                 run_id=self.shell.run_id,
                 rank=self.shell.rank,
@@ -119,8 +118,9 @@ class RankDisplayPublisher(DisplayPublisher):
         if captured is not None:
             captured.clear(wait)
             return
-        self.shell.link.sync()
-        self.shell.link.send(ClearOutput(run_id=self.shell.run_id, rank=self.shell.rank, wait=wait))
+        self.shell.link.send_in_order(
+            ClearOutput(run_id=self.shell.run_id, rank=self.shell.rank, wait=wait)
+        )
 
 
 class RankDisplayHook(DisplayHook):
@@ -135,8 +135,7 @@ class RankDisplayHook(DisplayHook):
         self, format_dict: dict[str, Any], md_dict: dict[str, Any] | None = None
     ) -> None:
         """Send the value as a MIME bundle."""
-        self.shell.link.sync()
-        self.shell.link.send(
+        self.shell.link.send_in_order(
             Result(
                 run_id=self.shell.run_id,
                 rank=self.shell.rank,

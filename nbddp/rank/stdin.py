@@ -55,11 +55,10 @@ class Stdin:
             raise EOFError("input() is not available in a forked child of a rank")
         if run_id is None:
             raise EOFError("input() is not available while no cell runs")
-        self._link.sync()
         number = next(self._numbers)
         replies = self._replies[number] = queue.SimpleQueue()
         try:
-            self._link.send(
+            self._link.send_in_order(
                 InputRequest(
                     run_id=run_id,
                     rank=self._shell.rank,

@@ -296,8 +296,8 @@ class AgentDownlink(Channel):
         """One request as it came from the hub, or `Synced`."""
         self._socket.send_multipart([self._peers.identity(rank), *frames])
 
-    def receive(self) -> Iterator[tuple[int, str, list[bytes]]]:
-        """``(rank, type of message, [payload, *buffers])`` of every event.
+    def receive(self) -> Iterator[tuple[int, codec.Tag, list[bytes]]]:
+        """``(rank, what it is, [payload, *buffers])`` of every event.
 
         A rank speaks of itself: what it says of others, or of processes, which only the agent can
         know, is dropped and counted as bad frames are.
@@ -309,7 +309,7 @@ class AgentDownlink(Channel):
                 self.bad_frames += 1
                 continue
             if tag.type in _RANK_EVENTS and tag.rank in (rank, None):
-                yield rank, tag.type, frames
+                yield rank, tag, frames
             else:
                 self.bad_frames += 1
 

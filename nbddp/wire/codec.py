@@ -17,10 +17,11 @@ MAX_FRAME_BYTES: Final = 512 * 1024 * 1024
 
 
 class Tag(msgspec.Struct, frozen=True):
-    """Type of a message, and the rank that it tells of; all else is skipped without being built."""
+    """What routes a message; all else is skipped without being built."""
 
     type: str
-    rank: int | None = None  #: None: it tells of none
+    rank: int | None = None  #: which it tells of; None: of none
+    sync: int = 0  #: see `InOrder`
 
 
 def _refuse_extension(code: int, data: memoryview) -> object:

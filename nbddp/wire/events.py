@@ -143,7 +143,16 @@ class RunStarted(MessageBase, frozen=True):
     rank: Rank
 
 
-class Display(MessageBase, frozen=True):
+class InOrder(MessageBase, frozen=True, kw_only=True):
+    """Comes after everything that the rank printed before, and before all that it prints later.
+
+    The rank prints nothing until `Synced` says that its agent has the message.
+    """
+
+    sync: int = 0  #: what `Synced` answers; counts up per rank
+
+
+class Display(InOrder, frozen=True, kw_only=True):
     """Rich output; content exactly as in Jupyter's ``display_data`` and ``update_display_data``."""
 
     run_id: RunId | None
@@ -154,7 +163,7 @@ class Display(MessageBase, frozen=True):
     update: bool = False
 
 
-class Result(MessageBase, frozen=True):
+class Result(InOrder, frozen=True, kw_only=True):
     """Value of the cell's last expression, as a MIME bundle."""
 
     run_id: RunId | None
@@ -163,7 +172,7 @@ class Result(MessageBase, frozen=True):
     metadata: dict[str, Any]
 
 
-class ClearOutput(MessageBase, frozen=True):
+class ClearOutput(InOrder, frozen=True, kw_only=True):
     """``clear_output`` of one rank."""
 
     run_id: RunId | None
@@ -171,7 +180,7 @@ class ClearOutput(MessageBase, frozen=True):
     wait: bool
 
 
-class InputRequest(MessageBase, frozen=True):
+class InputRequest(InOrder, frozen=True, kw_only=True):
     """``input()`` or ``getpass()`` waits. Answered by `InputReply`."""
 
     run_id: RunId
@@ -293,9 +302,3 @@ class DebugEvent(MessageBase, frozen=True):
 
     rank: Rank
     content: dict[str, Any]
-
-
-class Sync(MessageBase, frozen=True):
-    """Rank -> agent: forward everything printed so far. Answered by `Synced`."""
-
-    number: int

@@ -41,7 +41,6 @@ from nbddp.wire.events import (
     StartFailed,
     StoreExited,
     StoreReady,
-    Sync,
     ValuePulled,
     ValuePushed,
 )
@@ -136,7 +135,6 @@ __all__ = [
     "StoreExited",
     "StoreReady",
     "Stream",
-    "Sync",
     "Synced",
     "ValuePulled",
     "ValuePushed",
@@ -199,7 +197,6 @@ RankEvent: TypeAlias = (
     | CommFromRank
     | Debugged
     | DebugEvent
-    | Sync
 )
 Event: TypeAlias = AgentEvent | RankEvent
 Message: TypeAlias = AgentRequest | RankRequest | Event

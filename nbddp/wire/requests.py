@@ -223,7 +223,7 @@ class Debug(MessageBase, frozen=True):
 
 
 class Synced(MessageBase, frozen=True):
-    """Agent -> rank: everything printed before `Sync` ``number`` is on its way."""
+    """Agent -> rank: the message `InOrder` with this number is on its way."""
 
     number: int
 

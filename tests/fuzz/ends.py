@@ -42,7 +42,6 @@ from nbddp.wire.messages import (
     ReleaseSegment,
     RunFinished,
     StoreExited,
-    Sync,
     Synced,
 )
 from nbddp.wire.observed import RankLook
@@ -279,7 +278,7 @@ class RankEnd:
     def _torn_event(self) -> bytes:
         # A cell, a mend and a value that are under way could not end without the rank's own word.
         rng = self._rng
-        left_out = (RunFinished, Reformed, Freed, Looked, Output, Sync)
+        left_out = (RunFinished, Reformed, Freed, Looked, Output)
         kind = rng.choice([each for each in RANK_EVENTS if each not in left_out] + [*AGENT_EVENTS])
         payload = codec.encode(self._nonsense.message(kind))
         if rng.random() < 0.5 and len(payload) < 100_000:

@@ -44,6 +44,20 @@ def test_prints_and_displays_keep_their_order_in_every_cell(kernel: Kernel):
         assert found == ["before", "Markdown", "after"], f"cell {number}: {texts}"
 
 
+def test_text_does_not_overtake_a_display_that_the_rank_could_not_send_yet(kernel: Kernel):
+    cell = kernel.ok(
+        "%%ddp -r 0\nimport ctypes, sys\nfrom IPython.display import Markdown, display\n"
+        "holding_the_gil, switch_s = ctypes.PyDLL(None), sys.getswitchinterval()\n"
+        "sys.setswitchinterval(5)\n"
+        "display(Markdown('first'))\n"
+        "holding_the_gil.puts(b'second')\n"
+        "holding_the_gil.usleep(200_000)\n"
+        "sys.setswitchinterval(switch_s)"
+    )
+    texts = "".join(m.text for m in cell.page)
+    assert re.findall("Markdown|second", texts) == ["Markdown", "second"]
+
+
 def test_output_of_a_subprocess_and_of_c_code_comes_in_its_place(kernel: Kernel):
     cell = kernel.ok(
         "%%ddp -r 0\nimport ctypes\nprint('python')\n!echo shell\nctypes.CDLL(None).puts(b'c')\n"

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from nbddp.agent.agent import Agent
@@ -25,13 +26,13 @@ from nbddp.wire.messages import (
     Freed,
     Look,
     Looked,
+    Output,
     Quiet,
     RankRequest,
     Reform,
     Reformed,
     RunFinished,
     ShutdownAgent,
-    Sync,
     Synced,
 )
 from nbddp.wire.observed import RankLook
@@ -97,9 +98,8 @@ class Scene:
         poll_until(lambda: [e for _, e, _ in self.hub.receive() if isinstance(e, AgentHello)])
 
     def show(self, number: int) -> None:
-        """As a rank does: a display, and the question before the next."""
-        self.rank.send(codec.encode(HTML))
-        self.rank.send(codec.encode(Sync(number=number)))
+        """As a rank does, which then waits to be answered."""
+        self.rank.send(codec.encode(msgspec.structs.replace(HTML, sync=number)))
 
     def received(self) -> list[RankRequest]:
         """All that the rank has got."""
@@ -157,6 +157,31 @@ def test_a_flood_of_displays_waits_in_the_rank_while_the_hub_does_not_read(scene
     assert held not in scene.answered()
     assert scene.backlog() < LIMIT + 3 * 200_000
     poll_until(lambda: scene.events() == [] and held in scene.answered())
+
+
+def test_a_display_has_its_place_in_the_text(scene: Scene):
+    scene.hub.send_to_ranks(0, (0,), CELL)
+    poll_until(lambda: CELL in scene.received())
+    stdout_fd = scene.pipes.write_ends()[0].take()
+    os.write(stdout_fd, b"before")
+    scene.show(1)
+    poll_until(lambda: scene.answered() == [1])
+    os.write(stdout_fd, b"after")
+    scene.rank.send(codec.encode(RunFinished(run_id="r1", rank=0, elapsed_s=1.0, error=None)))
+    found: list[str] = []
+
+    def has_ended() -> bool:
+        for _, event, _ in scene.hub.receive():
+            found.append(event.text if isinstance(event, Output) else type(event).__name__)
+        return "RunFinished" in found
+
+    poll_until(has_ended)
+    assert [each for each in found if each != "Quiet"] == [
+        "before",
+        "Display",
+        "after",
+        "RunFinished",
+    ]
 
 
 def test_what_concerns_collectives_passes_while_displays_wait(scene: Scene):

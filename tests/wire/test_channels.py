@@ -22,6 +22,7 @@ from nbddp.wire.channels import (
     Waker,
 )
 from nbddp.wire.messages import (
+    ClearOutput,
     Event,
     Execute,
     Output,
@@ -29,10 +30,10 @@ from nbddp.wire.messages import (
     RanksStopped,
     RunFinished,
     RunStarted,
+    SegmentReleased,
     Shutdown,
     StopRanks,
     StoreExited,
-    Sync,
 )
 from tests.support.polling import poll_until
 
@@ -115,10 +116,11 @@ def test_hub_and_agent(sockets: Sockets):
 
 def test_agent_and_rank(sockets: Sockets):
     agent, rank = sockets.downlink(), sockets.rank(5)
-    rank.send(codec.encode(Sync(number=1)), [b"x"])
-    [(number, kind, frames)] = gather(agent.receive)
-    assert (number, kind) == (5, "Sync")
-    assert frames == [codec.encode(Sync(number=1)), b"x"]
+    shown = ClearOutput(run_id="r", rank=5, wait=False, sync=7)
+    rank.send(codec.encode(shown), [b"x"])
+    [(number, tag, frames)] = gather(agent.receive)
+    assert (number, tag) == (5, codec.Tag("ClearOutput", 5, 7))
+    assert frames == [codec.encode(shown), b"x"]
     agent.send(5, [codec.encode(EXECUTE), b"buffer"])
     assert gather(rank.receive) == [(EXECUTE, [b"buffer"])]
 
@@ -276,8 +278,8 @@ def test_an_agent_drops_what_is_of_no_rank(
         poll_until(lambda: [*agent.receive()] == [] and agent.bad_frames == 1)
     rank = sockets.rank(4)
     rank.send(codec.encode(RunStarted(run_id="r", rank=4)))
-    [(number, kind, _)] = gather(agent.receive)
-    assert (number, kind) == (4, "RunStarted")
+    [(number, tag, _)] = gather(agent.receive)
+    assert (number, tag.type) == (4, "RunStarted")
 
 
 @pytest.mark.parametrize(
@@ -296,7 +298,7 @@ def test_a_rank_speaks_only_of_itself(sockets: Sockets, payload: bytes):
     agent, rank = sockets.downlink(), sockets.rank(0)
     rank.send(payload)
     rank.send(codec.encode(STARTED))
-    assert [(number, kind) for number, kind, _ in gather(agent.receive)] == [(0, "RunStarted")]
+    assert [(number, tag.type) for number, tag, _ in gather(agent.receive)] == [(0, "RunStarted")]
     assert agent.bad_frames == 1
 
 
@@ -366,8 +368,8 @@ def test_a_restarted_rank_is_another_peer_than_the_one_before(sockets: Sockets):
     agent.admit(3, fresh)
     new = sockets.rank(3, fresh)
     old.send(codec.encode(RunStarted(run_id="r", rank=3)))
-    new.send(codec.encode(Sync(number=1)))
-    assert [kind for _, kind, _ in gather(agent.receive)] == ["Sync"]
+    new.send(codec.encode(SegmentReleased(segment=1, rank=3)))
+    assert [tag.type for _, tag, _ in gather(agent.receive)] == ["SegmentReleased"]
     agent.send(3, [codec.encode(EXECUTE)])
     assert gather(new.receive) == [(EXECUTE, [])]
     assert [*old.receive()] == []
