@@ -22,7 +22,7 @@ from tests.support.views import RecordingView, run_cell
 _FOLDERS_WITHOUT_LEAKS = {"pool", "chaos"}
 #: Threads and tasks that run on could call anything: no later hang would be proven.
 _HEALTH_CELL = """
-import asyncio, threading
+import asyncio, sys, threading, time
 _ones = torch.ones(1)
 dist.all_reduce(_ones)
 assert _ones.item() == world_size
@@ -31,9 +31,17 @@ for _each in threading.enumerate():
         continue
     _each.join(10.0)
     assert not _each.is_alive(), f"the test has left {_each}"
+# An interrupted `Thread.join` makes Python forget a thread that runs on.
+for _try in range(1000):
+    _known = {_each.ident for _each in threading.enumerate()}
+    _forgotten = [_f for _i, _f in sys._current_frames().items() if _i not in _known]
+    if not _forgotten:
+        break
+    time.sleep(0.01)
+assert not _forgotten, f"the test has left threads: {_forgotten}"
 _left = asyncio.all_tasks(asyncio.get_event_loop())
 assert len(_left) == 1, f"the test has left tasks: {_left}"
-del _ones, _each, _left
+del _ones, _each, _left, _try, _known, _forgotten
 """
 
 os.environ[leaks.RUN_ENV] = str(os.getpid())

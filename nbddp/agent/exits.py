@@ -7,12 +7,9 @@ import signal
 from pathlib import Path
 
 from nbddp.agent.child import NOT_TOLD
-from nbddp.agent.forkserver import ProcessMaker
+from nbddp.agent.forkserver import END_SHOWS_S, ProcessMaker
 from nbddp.agent.processes import RankProcess
 from nbddp.wire.messages import RankExited
-
-#: The end of the fork server may show a moment later than that of its pipes.
-_SERVER_S = 0.1
 
 
 class ExitReader:
@@ -30,7 +27,7 @@ class ExitReader:
         if exit_code is None:
             reason = "its exit status is not known"
         elif exit_code == NOT_TOLD:
-            reason = self._maker.fork_server_end(_SERVER_S)
+            reason = self._maker.fork_server_end(END_SHOWS_S)
         elif exit_code == -signal.SIGKILL:
             reason = process.ended_by
         return RankExited(

@@ -24,6 +24,8 @@ from nbddp.wire import lifetime
 
 _PRELOAD = "nbddp.rank.preload"
 _LOOK_S = 0.005
+#: The end of the fork server may show so much later than that of the pipes from it.
+END_SHOWS_S = 0.1
 #: A debugger hears of the end of what it holds before the agent does.
 _HELD_S = 1.0
 
@@ -68,11 +70,7 @@ class ProcessMaker:
 
     def _is_held(self) -> bool:
         """Whether it stands still though it is told to go on."""
-        pid = self.fork_server_pid
-        if not pid or not lifetime.is_stopped(pid):
-            return False
-        lifetime.kill_quietly(pid, signal.SIGCONT)
-        return lifetime.is_stopped(pid)
+        return bool(self.fork_server_pid) and lifetime.is_held(self.fork_server_pid)
 
     def fork_server_end(self, patience_s: float = 0.0) -> str:
         """How the fork server ended, and with it all its ranks; empty while it lives.

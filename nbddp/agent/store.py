@@ -12,15 +12,12 @@ from dataclasses import dataclass
 
 from nbddp.agent.child import NOT_TOLD, Child
 from nbddp.agent.failures import start_failure
-from nbddp.agent.forkserver import ProcessMaker
+from nbddp.agent.forkserver import END_SHOWS_S, ProcessMaker
 from nbddp.agent.loop import Loop
 from nbddp.errors import BadOptionError
 from nbddp.wire import lifetime
 from nbddp.wire.launch import InheritedFd, StoreLaunch
 from nbddp.wire.messages import StartFailed, StartStore, StoreExited, StoreReady
-
-#: The end of the fork server may show a moment later than that of its pipes.
-_SERVER_S = 0.1
 
 
 @dataclass
@@ -139,7 +136,7 @@ class StoreKeeper:
         exit_code = store.collect()
         reason = "its exit status is not known" if exit_code is None else ""
         if exit_code == NOT_TOLD:
-            reason = self._maker.fork_server_end(_SERVER_S)
+            reason = self._maker.fork_server_end(END_SHOWS_S)
         self._send(StoreExited(pid=store.pid, exit_code=exit_code or 0, reason=reason))
 
     @property

@@ -127,9 +127,8 @@ def _write(name: str, kernel_json: dict[str, Any], found: argparse.Namespace) ->
         prefix = sys.prefix if is_ours else None
     staging = Path(tempfile.mkdtemp(prefix="nbddp-kernel-"))
     try:
-        source = write_kernel_spec(
-            str(staging / name), overrides=kernel_json
-        )  # with ipykernel's logos
+        # With ipykernel's logos.
+        source = write_kernel_spec(str(staging / name), overrides=kernel_json)
         folder = KernelSpecManager().install_kernel_spec(
             source, kernel_name=name, user=prefix is None, prefix=prefix
         )

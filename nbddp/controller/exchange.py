@@ -43,6 +43,7 @@ class Exchange:
 
         Raises:
             TransferError: it could not be evaluated, pickled or built here.
+            RequestRefusedError: the pool does not take it now.
             Stopped: interrupted; the ranks were, too.
         """
         try:
@@ -55,6 +56,7 @@ class Exchange:
 
         Raises:
             TransferError: a value cannot be pickled here or built there.
+            RequestRefusedError: the pool does not take it now.
             Stopped: interrupted; no name is bound.
         """
         try:

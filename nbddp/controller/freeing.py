@@ -10,6 +10,8 @@ its own.
 
 from collections.abc import Mapping
 
+import msgspec
+
 from nbddp.controller.asking import Answers, Questions
 from nbddp.controller.lifecycle import PoolMachine
 from nbddp.controller.states import NO_RANKS, Action, RankState, TellRanks
@@ -109,15 +111,7 @@ class Freeing:
         targets = RankSet.of(set(ranks) & set(alive))
         if not targets:
             return []
-        fire = Free(
-            number=arm.number,
-            run_id=arm.run_id,
-            phase="fire",
-            reason=arm.reason,
-            text=arm.text,
-            pg_ids=arm.pg_ids,
-            ranks=arm.ranks,
-        )
+        fire = msgspec.structs.replace(arm, phase="fire")
         self._fires.append(fire.number)
         self._questions.ask("fire", fire.number, targets, until=now + _ARM_S, then=self._fired)
         return [TellRanks(targets, fire)]
@@ -175,6 +169,12 @@ class Freeing:
                 self.give_up_at = self.interrupt_at + self._settings.interrupt_grace_s
         elif self.give_up_at is None:
             self.give_up_at = now + self._settings.interrupt_grace_s
+
+
+def both_phases(ranks: RankSet, arm: Free) -> list[Action]:
+    """One right after the other: what ranks see of each other's closing harms nobody any more."""
+    fire = msgspec.structs.replace(arm, phase="fire")
+    return [TellRanks(ranks, arm), TellRanks(ranks, fire)]
 
 
 def _runs(look: RankLook | None) -> bool:

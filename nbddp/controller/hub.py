@@ -109,7 +109,10 @@ class HubThread:
         self._transfers: dict[str, Transfer] = {}
         #: What has to wait until the pool is whole again.
         self._waiting: list[Callable[[], object]] = []
-        self._ends_until = 0.0  #: an idle rank has died, and that is to be told until then
+        #: Ranks that have not left an old cell, and until when they, and ranks that have just died,
+        #: are waited for.
+        self._late = RankSet()
+        self._settles_until = 0.0
         self.replies = Replies(lambda: self.is_alive, lambda: self._end_reason)
         self._judged: Judged | None = None
         self._stopping = False
@@ -150,9 +153,7 @@ class HubThread:
 
         While a pool is made whole between cells, the cell waits, but not for ever.
         """
-        # With the reason, whether it is ranks that were freed and may come back in a moment. Asked
-        # at the same time: a moment later they may be back.
-        answer: queue.SimpleQueue[tuple[str | None, bool]] = queue.SimpleQueue()
+        answer: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         has_asked = False
 
         def begin() -> None:
@@ -166,23 +167,18 @@ class HubThread:
             if refusal is None:
                 self._run = run
                 self._feed(requested)
-            answer.put((refusal, refusal is not None and bool(self.machine.late(requested.ranks))))
+            answer.put(refusal)
 
         def give_up() -> None:
             if begin in self._waiting:
                 self._waiting.remove(begin)
-                answer.put(("fresh ranks are still taking their places", False))
+                answer.put("fresh ranks are still taking their places")
 
-        self._call(lambda: self._when_alive(begin))
+        self._call(lambda: self._when_settled(requested.ranks, begin))
         began = time.monotonic()
         while self.is_alive:
             with suppress(queue.Empty):
-                refusal, is_late = answer.get(timeout=0.2)
-                if is_late and time.monotonic() - began < _LATE_S:
-                    time.sleep(_LATE_S / 40)
-                    self._call(lambda: self._when_whole(begin))
-                    continue
-                return refusal
+                return answer.get(timeout=0.2)
             if time.monotonic() - began > self.recovery.settings.start_timeout_s:
                 self._call(give_up)
         return self._end_reason
@@ -209,7 +205,7 @@ class HubThread:
             else:
                 transfer.refuse(refusal)
 
-        self._call(lambda: self._when_alive(open_it))
+        self._call(lambda: self._when_settled(transfer.ranks, open_it))
 
     def interrupt_transfer(self, transfer: Transfer) -> None:
         """Interrupt the ranks that still evaluate a value; nobody waits for it any longer."""
@@ -267,17 +263,22 @@ class HubThread:
         else:
             command()
 
-    def _when_alive(self, command: Callable[[], object]) -> None:
-        """The same, and if a rank has just died, when that was told and its place was taken."""
-        if self.machine.ending(is_ending):
-            self._ends_until = time.monotonic() + _LATE_S
+    def _when_settled(self, ranks: RankSet, command: Callable[[], object]) -> None:
+        """The same; ranks that come back from an old cell, or have just died, have their time."""
+        late = self.machine.late(ranks)
+        if late or self.machine.ending(is_ending):
+            self._late = RankSet.of({*self._late, *late})
+            self._settles_until = time.monotonic() + _LATE_S
         self._when_whole(command)
 
     @property
     def _is_whole(self) -> bool:
         if self.recovery.is_mending:
             return False
-        return time.monotonic() >= self._ends_until or not self.machine.ending(is_ending)
+        if time.monotonic() < self._settles_until:
+            return not self.machine.late(self._late) and not self.machine.ending(is_ending)
+        self._late = RankSet()
+        return True
 
     # --- the thread ----------------------------------------------------------------------------
 

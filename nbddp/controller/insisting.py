@@ -3,19 +3,20 @@
 Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery`.
 
 What a rank did when it was freed first may have been Python; a moment later it is blocked in an
-operation for which no other rank comes any more, and nobody watches a cell that has ended. So who
-is still inside is freed again and again. What ranks see of each other's closing is an error that
-nobody is shown any more.
+operation for which no other rank comes any more, and nobody watches a cell that has ended. So the
+ranks that are still inside are freed again and again. What ranks see of each other's closing is an
+error that nobody is shown any more.
 """
 
 from nbddp.controller.asking import Questions
+from nbddp.controller.freeing import both_phases
 from nbddp.controller.lifecycle import PoolMachine
-from nbddp.controller.states import NO_RANKS, Action, RankState, TellAgent, TellRanks
+from nbddp.controller.states import NO_RANKS, Action, RankState, TellAgent
 from nbddp.wire.messages import Free, Interrupt
 from nbddp.wire.ranks import RankSet
 
 _EVERY_S = 0.5
-#: Who is still inside then is in code that nothing but the end of its process ends.
+#: A rank that is still inside then is in code that nothing but the end of its process ends.
 _LIMIT_S = 60.0
 
 
@@ -62,17 +63,11 @@ class Insisting:
         return self._free(inside)
 
     def _free(self, ranks: RankSet) -> list[Action]:
-        number = self._questions.new_number()
-        return [
-            TellRanks(
-                ranks,
-                Free(
-                    number=number,
-                    run_id=self._run_id,
-                    phase=phase,
-                    reason="interrupt",
-                    text="the cell was given up by a second interrupt",
-                ),
-            )
-            for phase in ("arm", "fire")
-        ]
+        request = Free(
+            number=self._questions.new_number(),
+            run_id=self._run_id,
+            phase="arm",
+            reason="interrupt",
+            text="the cell was given up by a second interrupt",
+        )
+        return both_phases(ranks, request)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from nbddp.controller.asking import Answers, Questions, looks_of
 from nbddp.controller.forming import groups_to_form
+from nbddp.controller.freeing import both_phases
 from nbddp.controller.lifecycle import PoolMachine
 from nbddp.controller.states import (
     NO_RANKS,
@@ -334,26 +335,19 @@ class Mending:
         self._setback = setback
         self.broken.update(group.pg_id for group in self._forming)
         others = self._pool.in_state(RankState.IDLE)
-        reform = self._number
-        number = self._questions.new_number()
-        pg_ids = tuple(group.pg_id for group in self._forming)
-        return [
-            TellRanks(
-                others,
-                Free(
-                    number=number,
-                    run_id="",
-                    phase=phase,
-                    reason="death" if dead else "error",
-                    text=setback,
-                    pg_ids=pg_ids,
-                    ranks=dead,
-                    reform=reform,
-                ),
-            )
-            for phase in ("arm", "fire")
-            if others and now < self._until
-        ]
+        if not others or now >= self._until:
+            return []
+        request = Free(
+            number=self._questions.new_number(),
+            run_id="",
+            phase="arm",
+            reason="death" if dead else "error",
+            text=setback,
+            pg_ids=tuple(group.pg_id for group in self._forming),
+            ranks=dead,
+            reform=self._number,
+        )
+        return both_phases(others, request)
 
     def _again(self, setback: str, now: float) -> list[Action]:
         if self._tries >= MAX_TRIES:

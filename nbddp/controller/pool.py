@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbddp.controller import differences, failures, variables
+from nbddp.controller.exchange import Exchange
 from nbddp.controller.living import LivingPool
 from nbddp.controller.options import PoolOptions, check_seconds
 from nbddp.controller.runs import Run
@@ -25,7 +26,7 @@ from nbddp.controller.states import (
     RunOutcome,
     RunRequested,
 )
-from nbddp.controller.transfers import told_when_stopped
+from nbddp.controller.transfers import RequestRefusedError, told_when_stopped
 from nbddp.controller.unequal import Difference
 from nbddp.controller.waiting import CellView, CellWait, EarlyInterrupts
 from nbddp.errors import BadOptionError, CellError, PoolBrokenError, PoolBusyError
@@ -250,8 +251,8 @@ class Pool(LivingPool):
         return values[0] if isinstance(ranks, int) else values
 
     def _pull(self, expression: str, ranks: RankSet) -> list[Any]:
-        self._check_idle(ranks)
-        return self._exchange.pull(expression, ranks)
+        with self._exchanging(ranks) as exchange:
+            return exchange.pull(expression, ranks)
 
     def diff(self, expression: str, *, ranks: Sequence[int] | str | None = None) -> Difference:
         """Whether a value is equal on ranks; it stays where it is: ``pool.diff("model").is_equal``.
@@ -316,18 +317,21 @@ class Pool(LivingPool):
             if not name.isidentifier() or keyword.iskeyword(name):
                 raise BadOptionError(f"{name!r} is not a name that a variable can have")
         chosen = self.rank_set(ranks)
-        with told_when_stopped(f"pushing {', '.join(map(repr, by_name))}"):
-            self._check_idle(chosen)
-            self._exchange.push(by_name, chosen)
+        stopped = told_when_stopped(f"pushing {', '.join(map(repr, by_name))}")
+        with stopped, self._exchanging(chosen) as exchange:
+            exchange.push(by_name, chosen)
 
     # --- refusals ------------------------------------------------------------------------------
 
-    def _check_idle(self, ranks: RankSet) -> None:
+    @contextmanager
+    def _exchanging(self, ranks: RankSet) -> Iterator[Exchange]:
         self._check_alive()
-        if self._hub.recovery.is_mending:
-            return  # the hub lets it wait
-        refusal = self._hub.recovery.transfer_refusal(ranks)
-        if refusal is not None:
+        refusal = ""
+        try:
+            yield self._exchange
+        except RequestRefusedError as error:
+            refusal = error.reason
+        if refusal:
             self._refuse(refusal, ranks)
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
 
-from nbddp.errors import NbddpError, PoolBrokenError, PoolBusyError, TransferInterruptedError
+from nbddp.errors import NbddpError, PoolBrokenError, TransferInterruptedError
 from nbddp.wire.messages import RankExited, ValuePulled, ValuePushed
 from nbddp.wire.ranks import Rank, RankSet
 
@@ -18,6 +18,14 @@ from nbddp.wire.ranks import Rank, RankSet
 _PATIENCE_S = 2.0
 
 Answer = ValuePulled | ValuePushed
+
+
+class RequestRefusedError(NbddpError):
+    """The pool does not take the request; no variable was changed."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class Transfer:
@@ -73,8 +81,7 @@ class Transfer:
 
     def refuse(self, reason: str) -> None:
         """The request will not be sent. Called by the hub thread."""
-        kind = PoolBusyError if reason == "a cell is running" else PoolBrokenError
-        self._answers.put(kind(f"{reason}; no variable was changed. Next: %ddp status"))
+        self._answers.put(RequestRefusedError(reason))
 
     def rank_exited(self, exited: RankExited) -> None:
         """A rank will never answer. Called by the hub thread."""
@@ -90,7 +97,8 @@ class Transfer:
 
         Raises:
             PoolBrokenError: a rank whose answer is missing has exited, or the pool has ended.
-            PoolBusyError: a cell began before the request could be sent, or what ``look`` raises.
+            RequestRefusedError: the request was not sent.
+            PoolBusyError: what ``look`` raises.
         """
         began = time.monotonic()
         while True:

@@ -167,6 +167,7 @@ class Gatherer:
         return min((time for time in times if time is not None), default=None)
 
     # What can be asked
+
     def open_lines(self) -> list[tuple[RankSet, str]]:
         """Lines that have no end yet, such as progress bars; equal ones of ranks together."""
         ranks_by_row: dict[tuple[str, int, str], list[int]] = {}

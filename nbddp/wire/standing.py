@@ -4,8 +4,6 @@ Runs in: the notebook's process, about agents; agents, about the fork server and
 needs one of them to stand still, and a pool in which one does cannot even be ended.
 """
 
-import signal
-
 from nbddp.wire import lifetime
 from nbddp.wire.messages import HelperStopped
 
@@ -15,7 +13,7 @@ _NEVER = float("-inf")
 
 
 class Standing:
-    """Remembers who stood still."""
+    """Remembers the processes that stood still."""
 
     def __init__(self) -> None:
         self._held: set[int] = set()  #: process ids
@@ -35,11 +33,9 @@ class Standing:
         """
         was_held = pid in self._held
         stood = bool(pid) and lifetime.is_stopped(pid)
-        if stood:
-            lifetime.kill_quietly(pid, signal.SIGCONT)
-            if lifetime.is_stopped(pid):
-                self._held.add(pid)
-                return None if was_held else _told(node, name, pid, goes_on=False)
+        if stood and lifetime.is_held(pid):
+            self._held.add(pid)
+            return None if was_held else _told(node, name, pid, goes_on=False)
         self._held.discard(pid)
         is_new = stood and now - self._told_at.get(pid, _NEVER) >= _TELL_S
         if not was_held and not is_new:

@@ -157,7 +157,7 @@ def test_a_cell_waits_for_ranks_that_are_being_freed(fresh_pool: Callable[..., P
         assert run_cell(pool, "print(kept); dist.barrier()").texts() == {0: "0\n", 1: "1\n"}
 
 
-def test_a_cell_waits_for_a_rank_that_is_late(
+def test_what_comes_next_waits_for_a_rank_that_is_late(
     fresh_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch
 ):
     pool = fresh_pool()
@@ -171,9 +171,15 @@ def test_a_cell_waits_for_a_rank_that_is_late(
     # Asked from another thread it may be answered when the rank is back that was refused.
     monkeypatch.setattr(PoolMachine, "late", noted_late)
     in_c = "if rank: sum(range(20_000_000))  # some tenths of a second of C, which no signal ends"
-    outcome = _interrupted(pool, in_c, presses=2)
-    assert outcome.ranks("unfinished").ranks == (1,)
-    assert run_cell(pool, "print(kept); dist.barrier()").texts() == {0: "0\n", 1: "1\n"}
+    for use in (
+        lambda: run_cell(pool, "print(kept); dist.barrier()"),
+        lambda: pool.pull("kept"),
+        lambda: pool.push({"kept": 7}),
+    ):
+        outcome = _interrupted(pool, in_c, presses=2)
+        assert outcome.ranks("unfinished").ranks == (1,)
+        use()
+    assert pool.pull("kept") == [7, 7]
     assert [thread.name for thread in threads] == ["nbddp-hub"]
 
 

@@ -18,7 +18,7 @@ class Rank:
     def __init__(self) -> None:
         self.asked: list[InputRequest] = []
         self.shell: Any = SimpleNamespace(run_id="r", rank=2)
-        link: Any = SimpleNamespace(send=self.asked.append, sync=lambda: None)
+        link: Any = SimpleNamespace(send_in_order=self.asked.append)
         self.stdin = Stdin(cast("Any", self.shell), cast("Any", link))
         self.answers: dict[str, str] = {}
 

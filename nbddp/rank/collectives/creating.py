@@ -22,8 +22,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from nbddp.rank import torch_private
 from nbddp.rank.collectives import alone, failing, signatures, sockets
 from nbddp.rank.collectives.group import TracedGroup
-from nbddp.rank.collectives.patience import Patience, Waiting, complete
-from nbddp.rank.collectives.recorder import GroupBook, Recorder, in_words
+from nbddp.rank.collectives.patience import Patience, RecordedWait
+from nbddp.rank.collectives.recorder import GroupBook, Recorder
 from nbddp.rank.collectives.roster import Members, Roster
 from nbddp.wire.observed import GroupInfo
 
@@ -88,7 +88,7 @@ class Creator:
         stock = None
         is_new = torch_private.named(name) is None
         try:
-            with Waiting(self.recorder, record):
+            with RecordedWait(self.recorder, record):
                 members = self._assemble(roster, store, key, prefix, arguments)
                 if members is not None and arguments["global_ranks_in_group"]:
                     # Addresses that a gone group of this name has left are not for this one.
@@ -100,15 +100,13 @@ class Creator:
                     # A member that destroyed the group at once would cut those that connect.
                     made = f"nbddp/{name}/{members.identity}/made"
                     self.patience.gather(store, made, size, arguments["timeout"])
-        except BaseException as error:
-            complete(self.recorder, record, in_words(error))
+        except BaseException:
             # Also what torch had made when it was interrupted.
             left = torch_private.named(name) if is_new else stock
             if left is not None and not isinstance(left, TracedGroup):
                 torch_private.forget_registered(left, name)
             self._give_back(name)
             raise
-        complete(self.recorder, record)
         self._made[name, tuple(ranks)] += 1
         is_traced = isinstance(stock, TracedGroup) or not hasattr(stock, "_device_types")
         if members is None or is_traced:

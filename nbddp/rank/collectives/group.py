@@ -115,7 +115,7 @@ class TracedGroup(dist.ProcessGroup):
 
     def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
         """What the user gave, or torch's word for nothing."""
-        return self.book.info.desc or str(self.inner.group_desc)
+        return self.group_desc
 
     def setGroupDesc(self, desc: str) -> None:  # noqa: N802 - torch's name
         """Kept by the inner group."""
@@ -272,7 +272,7 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
                 work = (
                     self._blocking(record, inner, *args, **kwargs)
                     if book.is_checked
-                    else (inner(*args, **kwargs))
+                    else inner(*args, **kwargs)
                 )
             except BaseException as error:
                 if book.ended is None and self.is_refused(record, error):

@@ -18,6 +18,7 @@ import torch
 from nbddp.rank import error_text, torch_private
 from nbddp.rank.collectives import joining
 from nbddp.rank.collectives.recorder import Recorder
+from nbddp.wire import lifetime
 from nbddp.wire.observed import (
     AT_BREAKPOINT,
     CALLBACK_THREAD,
@@ -214,21 +215,7 @@ def _clock() -> str:
 
 def _has_children() -> bool:
     """Whether processes live that this one has started; False where the system does not tell."""
-    for path in Path("/proc/self/task").glob("*/children"):
-        try:
-            children = path.read_text().split()
-        except OSError:
-            continue  # the thread has ended
-        if any(map(_lives, children)):
-            return True
-    return False
-
-
-def _lives(pid: str) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+    return not all(map(lifetime.has_ended, lifetime.children_of(os.getpid())))
 
 
 def _handling(ident: int | None) -> str:

@@ -71,13 +71,8 @@ class Patience:
         known = signatures.known(signatures.make("store", "store.wait", keys=told))
         total = timeout or _timeout_of(store)
         record = recorder.other(known, None, int(total.total_seconds() * 1000))
-        try:
-            with Waiting(recorder, record):
-                self.wait(store, keys, total, original)
-        except BaseException as error:
-            complete(recorder, record, in_words(error))
-            raise
-        complete(recorder, record)
+        with RecordedWait(recorder, record):
+            self.wait(store, keys, total, original)
 
     def wait(
         self, store: Any, keys: list[str], timeout: Any, original: Callable[..., Any] | None = None
@@ -156,8 +151,8 @@ class Patience:
             raise
 
 
-class Waiting:
-    """Notes that the calling thread waits for a record."""
+class RecordedWait:
+    """The calling thread waits, for the store or for members, until the record is complete."""
 
     def __init__(self, recorder: Recorder, record: int) -> None:
         self._writer = recorder.writer
@@ -166,13 +161,9 @@ class Waiting:
     def __enter__(self) -> None:
         self._slot = self._writer.begin_wait(threading.get_ident(), self._record, _now())
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._writer.end_wait(self._slot)
-
-
-def complete(recorder: Recorder, record: int, error: str = "") -> None:
-    """The creation of a group, or a wait for the store, has ended."""
-    recorder.writer.complete(record, _now(), 0, error)
+        self._writer.complete(self._record, _now(), 0, in_words(error))
 
 
 def _raise(error: BaseException) -> NoReturn:

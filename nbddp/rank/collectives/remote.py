@@ -16,8 +16,8 @@ from typing import Any
 from nbddp.rank import torch_private
 from nbddp.rank.collectives import signatures
 from nbddp.rank.collectives.creating import Creator
-from nbddp.rank.collectives.patience import Waiting, complete
-from nbddp.rank.collectives.recorder import GroupBook, Recorder, in_words
+from nbddp.rank.collectives.patience import RecordedWait
+from nbddp.rank.collectives.recorder import GroupBook, Recorder
 from nbddp.wire.observed import GroupInfo
 
 #: A call from another rank that still runs here holds up the end of RPC.
@@ -61,16 +61,10 @@ class RemoteCalls:
         is_own = limit != torch_private.rpc_timeout()
         milliseconds = int(limit.total_seconds() * 1000) if is_own else 0
         record = recorder.other(signatures.known(made), GroupBook(info), milliseconds)
-        try:
-            with Waiting(recorder, record):
-                self._creator.patience.gather(store, "nbddp/arrived", size, limit)
-                with self._creator.connecting_others():
-                    found = call()
-        except BaseException as error:
-            complete(recorder, record, in_words(error))
-            raise
-        complete(recorder, record)
-        return found
+        with RecordedWait(recorder, record):
+            self._creator.patience.gather(store, "nbddp/arrived", size, limit)
+            with self._creator.connecting_others():
+                return call()
 
     def begin_cell(self, failed: Collection[str]) -> None:
         """End what is left of a cell that has failed.
