@@ -78,7 +78,7 @@ check: $(READY)  ## lint, format, types, imports, spelling
 	$(VENV)/bin/codespell
 
 .PHONY: format
-format: $(READY)  ## format the code and mend what ruff can mend
+format: $(READY)  ## format the code and fix what ruff can fix
 	$(VENV)/bin/ruff check --fix
 	$(VENV)/bin/ruff format
 
