@@ -1,14 +1,15 @@
 """The processes behind a pool's ranks: agents, fork servers, the store."""
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 
 from nbddp.controller.pool import Pool
-from nbddp.wire import lifetime
 from nbddp.wire.messages import Output
 from tests.support.polling import poll_until
 
@@ -78,9 +79,16 @@ def is_gone(process: psutil.Process) -> bool:
 
 
 def stop(process: psutil.Process) -> None:
-    """SIGSTOP, and wait until it stands still."""
+    """SIGSTOP, and wait until it stands still, or did: the pool may have told it to go on."""
     os.kill(process.pid, signal.SIGSTOP)
-    poll_until(lambda: lifetime.is_stopped(process.pid), 5.0)
+    poll_until(lambda: not _is_pending(process.pid, signal.SIGSTOP), 5.0)
+
+
+def _is_pending(pid: int, signum: int) -> bool:
+    """Whether a process has not begun to handle a signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    pending = re.findall(r"^(?:SigPnd|ShdPnd):\s*(\w+)", status, re.MULTILINE)
+    return any(int(each, 16) >> (signum - 1) & 1 for each in pending)
 
 
 def all_gone(processes: list[psutil.Process]) -> Callable[[], bool]:
