@@ -1,6 +1,7 @@
 """A step of a sharded model that was left anywhere leaves nothing behind."""
 
 import pytest
+import torch
 
 from nbddp.controller.pool import Pool
 from tests.support.polling import poll_until
@@ -8,6 +9,7 @@ from tests.support.torn import KINDS, PRELUDE
 from tests.support.views import begin_cell, run_cell
 
 _LIMIT_S = 60.0
+_TOGETHER = "fsdp2, modules together"
 _EQUAL = {0: "equal\n", 1: "equal\n"}
 #: Shares of the lines of FSDP in a step, after which it is left. None is between two microbatches
 #: (0.45), where torch's gradients wait for more.
@@ -46,6 +48,8 @@ _HOOK_PLACES = (
 
 
 def begin(pool: Pool, kind: str) -> None:
+    if kind == _TOGETHER and torch.__version__ < "2.13":
+        pytest.skip(f"torch {torch.__version__} raises in such modules, also on stock groups")
     run_cell(pool, PRELUDE + _HOOKS + KINDS[kind], timeout=_LIMIT_S)
     run_cell(pool, "expected = result(make())\nstate = make()", timeout=_LIMIT_S)
 
@@ -136,7 +140,7 @@ def test_a_step_in_two_cells_goes_on_after_the_step_of_another_model(pool: Pool,
 
 def test_the_last_of_modules_together_may_run_in_another_cell(pool: Pool):
     """Nothing in them tells a call that was left from one whose backward is yet to come."""
-    begin(pool, "fsdp2, modules together")
+    begin(pool, _TOGETHER)
     code = "state.zero_grad()\nhidden = state(batch(1))\nfound = hidden.detach().requires_grad_()\n"
     code += "first, second = found.chunk(2)\nloss = state.head(first).square().mean()"
     run_cell(pool, code, timeout=_LIMIT_S)
