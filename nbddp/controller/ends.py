@@ -17,9 +17,9 @@ _MAX_LINE = 300
 _MAX_FRAMES = 6
 #: `faulthandler` leaves out what is below a hundred frames.
 _DEEP = re.compile(r"^  \.\.\.$", re.MULTILINE)
-#: libzmq ends the process when its own descriptors are gone.
+#: libzmq and Gloo end the process when their own descriptors are gone.
 _CLOSED_UNDER_US = re.compile(
-    r"^Assertion failed: .*\(src/(signaler|epoll|poller)|Bad file desc.*\(src/", re.MULTILINE
+    r"^Assertion failed: .*\(src/(signaler|epoll|poller)|Bad file descriptor", re.MULTILINE
 )
 _FAULT_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 _CELL_FILE = re.compile(r"<ipython-input-(\d+)-\w+>")
