@@ -20,7 +20,7 @@ from typing import Any
 from torch.distributed.distributed_c10d import PrefixStore
 
 from nbddp.rank import torch_private
-from nbddp.rank.collectives import alone, failing, signatures, sockets
+from nbddp.rank.collectives import alone, failing, relayed, signatures, sockets
 from nbddp.rank.collectives.group import TracedGroup
 from nbddp.rank.collectives.patience import Patience, RecordedWait
 from nbddp.rank.collectives.recorder import GroupBook, Recorder
@@ -67,6 +67,7 @@ class Creator:
         torch_private.hook_timeouts(_note_timeout)
         torch_private.hook_store_waits(self.patience.wait_for_store)
         torch_private.hook_backward(self._backward)
+        torch_private.hook_builtin_comm_hooks(relayed.keep_original)
         return True
 
     # --- creation ------------------------------------------------------------------------------
@@ -310,13 +311,16 @@ class Creator:
                 _break_unfinished()
                 if not isinstance(error, RuntimeError):
                     raise
+                shown = relayed.as_raised(error)
                 ended = self.ended_now() or failing.lost(error)
                 try:
                     if ended is not None and type(error) is not type(ended):
-                        raise ended from error
+                        raise ended from shown
+                    if shown is not error:
+                        raise shown from None
                     raise
                 finally:
-                    del ended  # see `works.TracedWork.wait`
+                    del ended, shown  # see `works.TracedWork.wait`
 
         return run
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from nbddp.errors import CollectiveAbortedError
 from nbddp.rank import torch_private
-from nbddp.rank.collectives import sockets
+from nbddp.rank.collectives import relayed, sockets
 from nbddp.rank.collectives.creating import Creator
 from nbddp.rank.collectives.group import TracedGroup
 from nbddp.rank.collectives.recorder import Recorder
@@ -153,6 +153,8 @@ def _end(group: TracedGroup) -> str:
     """End what is blocked in a group; gives what could not be ended."""
     sockets.shut(group.fds)
     group.book.cut_at = time.monotonic()
+    if not group.is_careful:
+        relayed.end_soon(group.book)
     for backend in torch_private.nccl_backends(group.inner):
         backend.abort()
     return ""

@@ -59,6 +59,7 @@ class GroupBook:
     is_checked: bool = False
     is_broken: bool = False
     has_sleepers: bool = False  #: a thread of Gloo may never be woken, see `unwoken`
+    relays: set[Any] = field(default_factory=set)  #: of open futures, see `relayed`
     cut_at: float = 0.0  #: when its sockets were shut (`time.monotonic`); 0: they were not
     #: What its operations raise now: it was freed and is not yet re-formed.
     ended: Callable[[], BaseException] | None = None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SLICE = timedelta(milliseconds=200)
 _SLICE_S = _SLICE.total_seconds()
 #: What Gloo wakes it wakes in milliseconds.
-_GRACE_S = 0.25
+GRACE_S = 0.25
 _PAUSE_S = 0.002
 #: A destructor is waited for so long, so that sockets of old groups do not pile up.
 _RELEASE_S = 0.5
@@ -131,7 +131,7 @@ def _until(has_ended: Callable[[], bool], book: "GroupBook") -> None:
 
 
 def _check(book: "GroupBook") -> None:
-    if book.cut_at and time.monotonic() - book.cut_at > _GRACE_S:
+    if book.cut_at and time.monotonic() - book.cut_at > GRACE_S:
         book.has_sleepers = True
         raise NeverWokenError
 
@@ -148,7 +148,7 @@ def drop(held: list[Any], book: "GroupBook", is_busy: Callable[[], bool]) -> Non
         book: of the group that it belonged to.
         is_busy: whether one of its threads has not ended its operation.
     """
-    until = time.monotonic() + _GRACE_S
+    until = time.monotonic() + GRACE_S
     while is_busy():
         if time.monotonic() > until:
             book.has_sleepers = True

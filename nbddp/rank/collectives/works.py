@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from nbddp.rank.collectives import failing, unwoken
+from nbddp.rank.collectives import failing, relayed, unwoken
 from nbddp.rank.collectives.anysource import Senders
 from nbddp.rank.collectives.keeping import Kept
 from nbddp.rank.collectives.opened import Opened
@@ -138,10 +138,10 @@ class TracedWork(dist.Work):
         return failure
 
     def get_future(self) -> Any:
-        """The future of the operation inside; its end is recorded when it comes."""
+        """The future of the operation; its end is recorded when it comes."""
         future = self.inner.get_future()
         future.add_done_callback(self.opened.see_future)
-        return future
+        return future if self._book.is_careful else relayed.future_behind(future, self._book)
 
     def is_completed(self) -> bool:
         """Whether the operation has ended."""

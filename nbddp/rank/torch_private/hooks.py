@@ -111,6 +111,21 @@ def hook_backward(run: Callable[[Callable[..., Any]], Callable[..., Any]]) -> No
             module._engine_run_backward = wrapped  # type: ignore[union-attr]
 
 
+def hook_builtin_comm_hooks(note: Callable[[], None]) -> None:
+    """Let ``note`` hear that a hook in C++ that halves the gradients was chosen for a model."""
+    package: Any = torch.distributed
+    original = getattr(package, "_register_builtin_comm_hook", None)
+    if original is None:
+        return
+
+    def register(reducer: Any, comm_hook_type: Any) -> None:
+        if comm_hook_type == package.BuiltinCommHookType.FP16_COMPRESS:
+            note()
+        original(reducer, comm_hook_type)
+
+    package._register_builtin_comm_hook = register
+
+
 def hook_timeouts(note: Callable[[Any, timedelta], None]) -> None:
     """Let ``note(group, timeout)`` hear of what ``_set_pg_timeout`` tells backends only."""
     original = getattr(c10d, "_set_pg_timeout", None)
