@@ -189,6 +189,16 @@ class History:
             for group in self._groups.values()
         )
 
+    def makes(self, wanted: Operation) -> bool:
+        """Whether this rank makes a group like that of another rank's call, or has in its cell."""
+        return any(
+            each.run_id == wanted.run_id
+            and each.state in ("scheduled", "completed")
+            and each.signature == wanted.signature
+            and group_name_of(each.pg_id) == group_name_of(wanted.pg_id)
+            for each in self._creations.values()
+        )
+
     # --- messages ------------------------------------------------------------------------------
 
     def messages(

@@ -164,12 +164,23 @@ class WaitFor:
         absent = self.absent(rank, operation)
         if absent is None:
             # Any rank might do it: a key of the store may be set by everybody.
-            left = () if self.able or self.has_others else tuple(self.views)
+            may_end = self.able or self.has_others or self._may_be_whole(operation)
+            left = () if may_end else tuple(self.views)
         else:
             left = tuple(other for other in absent if other not in self.able)
             if len(left) < len(absent) and is_from_any(operation):
                 left = ()  # one sender is enough
         return Obstacle(operation, left, needs_anyone=absent is None) if left else None
+
+    def _may_be_whole(self, operation: Operation) -> bool:
+        """Whether all members of a group may be here, and torch connects them.
+
+        That takes as long as it takes. Which ranks they are is not known, but how many.
+        """
+        if operation.signature.kind != "creation":
+            return False
+        here = sum(history.makes(operation) for history in self.histories.values())
+        return here >= len(operation.signature.keys)
 
     def absent(self, rank: Rank, operation: Operation) -> tuple[Rank, ...] | None:
         """Ranks whose part in an operation of ``rank`` is missing; None: it is not known whose.

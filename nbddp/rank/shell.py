@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import IPython
 import torch
 from IPython.core import page
+from IPython.core.autocall import ExitAutocall
 from IPython.core.compilerop import CachingCompiler
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
-from traitlets import Type
+from traitlets import Type, default
 from traitlets.config import Config
 
 from nbddp.rank import capture, error_text, sources, stdio
@@ -146,6 +147,13 @@ class RankDisplayHook(DisplayHook):
 
     def finish_displayhook(self) -> None:
         """Nothing was written to standard output, so there is no line to end."""
+
+
+class _Exit(ExitAutocall):
+    """``exit`` and ``quit``, with and without parentheses: the cell ends, the rank stays."""
+
+    def __call__(self, code: object = None) -> None:
+        raise SystemExit(code)
 
 
 class RankShell(InteractiveShell):
@@ -304,8 +312,9 @@ class RankShell(InteractiveShell):
         """IPython 9 keeps all that cells print, without limit, and triples the cost of a print."""
         yield
 
-    def ask_exit(self) -> None:
-        """``exit`` and ``quit``: the cell ends by itself; the rank stays."""
+    @default("exiter")
+    def _make_exiter(self) -> ExitAutocall:
+        return _Exit(self)
 
     def debugger(self, force: bool = False) -> None:
         """``%debug``: IPython would say nothing of the rank, and open errors of long ago."""

@@ -72,7 +72,8 @@ class Signature(_Part, frozen=True):
     root: int = -1  #: source or destination of a rooted collective; -1: none
     input_splits: tuple[int, ...] = ()  #: of all_to_all_single
     output_splits: tuple[int, ...] = ()
-    keys: tuple[str, ...] = ()  #: what a store operation waits for
+    #: What a store operation waits for; the members of a group that is made.
+    keys: tuple[str, ...] = ()
 
 
 class MessageCount(_Part, frozen=True):
@@ -155,6 +156,8 @@ class Wait(_Part, frozen=True):
     since_ns: int
 
 
+#: In `Signature.keys`, for each member of a group whose members are not known before it is made.
+UNKNOWN_MEMBER: Final = "?"
 #: `ThreadLook.innermost` of a thread that waits for an answer of the user; see `nbddp.rank.stdin`.
 AT_PROMPT: Final = "_wait_for_answer"
 #: Likewise, if debugpy has stopped it; a function of pydevd's.

@@ -4,12 +4,10 @@ import os
 import random
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
 from nbddp.controller.lifecycle import PoolMachine
@@ -24,10 +22,8 @@ from nbddp.errors import (
     PoolInterruptedError,
     TransferInterruptedError,
 )
-from nbddp.wire import lifetime
 from nbddp.wire.messages import InputRequest
 from nbddp.wire.ranks import RankSet
-from tests.support.helpers_of_pools import pid_of
 from tests.support.polling import poll_until
 from tests.support.views import RecordingView, begin_cell, run_cell
 
@@ -205,44 +201,6 @@ def test_a_rank_that_blocks_after_its_cell_was_given_up_comes_back(
     assert 1 in _interrupted(pool, _LATE, presses=2).ranks("unfinished")
     poll_until(lambda: all(info.state is RankState.IDLE for info in pool.ranks()), 30.0)
     assert run_cell(pool, "dist.barrier(); print(rank)").texts() == {0: "0\n", 1: "1\n"}
-
-
-#: Rank 1 stands still while gradients of 64 MB are on their way: rank 0 has sent a part of them,
-#: and the system takes no more.
-_HALF_SENT = """
-import os, signal, socket, threading
-for fd in dist.group.WORLD.fds:
-    with socket.socket(fileno=os.dup(fd)) as found:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4000, 4000))
-if rank: threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGSTOP)).start()
-while True: model(torch.ones(1, 4000)).sum().backward()
-"""
-
-
-def _does_nothing(pid: int) -> bool:
-    process = psutil.Process(pid)
-    before = process.cpu_times()
-    time.sleep(0.2)
-    return process.cpu_times() == before
-
-
-def test_a_backward_whose_gradients_are_on_their_way_is_ended(fresh_pool: Callable[..., Pool]):
-    """Gloo tells nobody of what it has half sent, and DDP's reducer waits for it in C++."""
-    pool = fresh_pool()
-    run_cell(pool, "kept = rank")
-    run = pool.submit(_HALF_SENT, CellOptions(pool.all_ranks))
-    stopped = pid_of(pool, 1)
-    poll_until(lambda: lifetime.is_stopped(stopped), 30.0)
-    poll_until(lambda: _does_nothing(pid_of(pool, 0)))
-    pool.interrupt()
-    pool.interrupt()
-    pool.wait(run, RecordingView())
-    os.kill(stopped, signal.SIGCONT)
-    poll_until(lambda: all(info.state is RankState.IDLE for info in pool.ranks()), 30.0)
-    check = "one = torch.ones(1); dist.all_reduce(one); print(kept, one.item())"
-    assert run_cell(pool, check).texts() == {0: "0 2.0\n", 1: "1 2.0\n"}
 
 
 def test_a_debugger_ends_when_its_cell_is_given_up(pool: Pool):

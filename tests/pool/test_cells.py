@@ -167,7 +167,13 @@ def test_an_error_on_one_rank_leaves_the_others(pool: Pool):
 
 
 @pytest.mark.parametrize(
-    "code", ["exit", "quit()", "import sys; sys.exit()", "raise SystemExit(0)"]
+    "code",
+    [
+        "exit",  # IPython calls it where it is all of the cell
+        "quit()\nassert False",
+        "import sys\nsys.exit()\nassert False",
+        "raise SystemExit(0)\nassert False",
+    ],
 )
 def test_an_exit_that_says_all_is_well_ends_the_cell(pool: Pool, code: str):
     pid = run_cell(pool, "import os; os.getpid()").result()
@@ -176,7 +182,8 @@ def test_an_exit_that_says_all_is_well_ends_the_cell(pool: Pool, code: str):
 
 
 @pytest.mark.parametrize(
-    ("code", "evalue"), [("sys.exit(3)", "3"), ("sys.exit('no data')", "no data")]
+    ("code", "evalue"),
+    [("sys.exit(3)", "3"), ("exit(3)", "3"), ("sys.exit('no data')", "no data")],
 )
 def test_an_exit_with_a_reason_is_an_error(pool: Pool, code: str, evalue: str):
     with pytest.raises(CellError) as caught:

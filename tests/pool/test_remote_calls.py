@@ -84,7 +84,10 @@ def test_a_fresh_rank_takes_part_in_the_next_one(pool: Pool):
     with pytest.raises(RankExitedError):
         run_cell(pool, "import os\nif rank:\n    os._exit(1)", timeout=_LIMIT_S)
     # A graceful shutdown would not do: torch counts those of a process in C++, see decision 54.
-    works(pool, "\ndist.barrier()\nrpc.shutdown(graceful=False)\nanswer\n")
+    ungraceful = "\ndist.barrier()\nrpc.shutdown(graceful=False)\nanswer\n"
+    found = run_cell(pool, _INIT + _CALL + ungraceful, timeout=_LIMIT_S)
+    assert all("rpc.shutdown() may wait" in found.text(rank, "stderr") for rank in range(2))
+    works(pool, ungraceful)
 
 
 @pytest.mark.breaks_pool

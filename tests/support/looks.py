@@ -99,7 +99,7 @@ class RankState:
         kind: OperationKind = "collective"
         if op in ("send", "recv"):
             kind = op  # type: ignore[assignment]  # one of two
-        elif op in ("new_group", "init_process_group"):
+        elif op in ("new_group", "init_process_group", "init_rpc"):
             kind = "creation"
         elif op.startswith("store"):
             kind = "store"

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from nbddp.wire.observed import UNKNOWN_MEMBER
 from nbddp.wire.ranks import RankSet
 from tests.support.looks import Ranks, only, told
 
@@ -236,7 +237,7 @@ def test_a_group_after_one_of_the_same_name(clock: str):
 
 def test_a_group_of_members_that_are_not_known():
     pool = Ranks(3)
-    pool[0].blocked("init_process_group", group="0@@x")
+    pool[0].blocked("init_process_group", group="0@@x", keys=(UNKNOWN_MEMBER,) * 2)
     pool[1].blocked(group=pool.group("a", 1, 2))
     assert not pool.diagnose().verdict  # rank 2 may come
     pool[2].finished()
@@ -248,6 +249,27 @@ def test_a_group_of_members_that_are_not_known():
         "Rank 0 waits in init_process_group for other members, and no rank is left that could be "
         "one."
     )
+
+
+@pytest.mark.parametrize("op", ["init_process_group", "init_rpc"])
+def test_as_many_as_a_group_has_members_are_not_accused(op: str):
+    """They may be its members, and torch connects them, which may take its time."""
+    pool = Ranks(3)
+    making: dict[str, Any] = {"group": "0@@x", "keys": (UNKNOWN_MEMBER,) * 3}
+    for rank in range(3):
+        pool[rank].blocked(op, **making)
+    assert not pool.diagnose().verdict
+    pool = Ranks(3)
+    pool[0].blocked(op, **making)
+    pool[1].blocked(op, **making)
+    pool[2].done(op, **making)  # connected before the others
+    pool[2].blocked(group=pool.group("a", 0, 1, 2))
+    assert not pool.diagnose().verdict
+    pool = Ranks(3)
+    pool[0].blocked(op, **making)
+    pool[1].blocked(op, **making)
+    pool[2].finished()
+    assert list(pool.diagnose().stuck) == [0, 1]
 
 
 def test_what_a_process_that_a_rank_has_started_may_do():

@@ -25,7 +25,7 @@ from nbddp.rank.collectives.group import TracedGroup
 from nbddp.rank.collectives.patience import Patience, RecordedWait
 from nbddp.rank.collectives.recorder import GroupBook, Recorder
 from nbddp.rank.collectives.roster import Members, Roster
-from nbddp.wire.observed import GroupInfo
+from nbddp.wire.observed import UNKNOWN_MEMBER, GroupInfo
 
 #: Set to make Gloo connect members when they first communicate, and not when a group is made.
 _LAZY_ENV = "TORCH_GLOO_LAZY_INIT"
@@ -254,7 +254,7 @@ class Creator:
         arguments: dict[str, Any],
     ) -> int:
         op = "new_group" if arguments["global_ranks_in_group"] else "init_process_group"
-        members = tuple(map(str, expected))
+        members = tuple(map(str, expected)) or (UNKNOWN_MEMBER,) * len(ranks)
         recorder = self.recorder
         known = signatures.known(signatures.make("creation", op, keys=members))
         info = GroupInfo(

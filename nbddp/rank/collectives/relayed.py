@@ -25,7 +25,7 @@ from nbddp.rank.collectives.unwoken import GRACE_S, NeverWokenError
 _keeps_original = False
 #: The name of an error, its text, and where in Python it was raised.
 _ADDED = re.compile(
-    r"Got the following error when running the callback: \w+: ((?:(?!\n\nAt:\n).)*)\n\nAt:\n"
+    r"Got the following error when running the callback: \w+: (.*?)\n\nAt:\n"
     r"  [^\n]*relayed\.py\(\d+\): _raise\n(?:  [^\n]*(?:\n|\Z))*",
     re.DOTALL,
 )

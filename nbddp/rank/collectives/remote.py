@@ -18,10 +18,12 @@ from nbddp.rank.collectives import signatures
 from nbddp.rank.collectives.creating import Creator
 from nbddp.rank.collectives.patience import RecordedWait
 from nbddp.rank.collectives.recorder import GroupBook, Recorder
-from nbddp.wire.observed import GroupInfo
+from nbddp.wire.observed import UNKNOWN_MEMBER, GroupInfo
 
 #: A call from another rank that still runs here holds up the end of RPC.
 _PATIENCE_S = 5.0
+#: Counts the workers that are not in the first RPC of their process.
+_USED = "nbddp/used"
 
 
 class RemoteCalls:
@@ -39,6 +41,7 @@ class RemoteCalls:
         self._world_size = world_size
         self._begun_in: str | None = None  #: the cell that has called ``init_rpc``
         self._has_lost_worker = False
+        self._was_used = False
 
     def install(self) -> None:
         """Stand before torch's connecting of workers."""
@@ -55,14 +58,19 @@ class RemoteCalls:
             return call()
         prefix = torch_private.shared_prefix(store)
         ranks = tuple(range(size)) if size == self._world_size and prefix is not None else ()
-        made = signatures.make("creation", "init_rpc", keys=tuple(map(str, ranks)))
+        members = tuple(map(str, ranks)) or (UNKNOWN_MEMBER,) * size
+        made = signatures.make("creation", "init_rpc", keys=members)
         info = GroupInfo(pg_id=f"rpc@{prefix or ''}@", name="rpc", desc="", ranks=ranks, backend="")
         limit = store.timeout
         is_own = limit != torch_private.rpc_timeout()
         milliseconds = int(limit.total_seconds() * 1000) if is_own else 0
         record = recorder.other(signatures.known(made), GroupBook(info), milliseconds)
         with RecordedWait(recorder, record):
+            store.add(_USED, self._was_used)
             self._creator.patience.gather(store, "nbddp/arrived", size, limit)
+            if 0 < store.add(_USED, 0) < size:
+                _warn_of_counts()
+            self._was_used = True
             with self._creator.connecting_others():
                 return call()
 
@@ -93,3 +101,12 @@ class RemoteCalls:
                 "still runs here. Next: %ddp restart gives fresh processes",
                 file=sys.stderr,
             )
+
+
+def _warn_of_counts() -> None:
+    print(  # noqa: T201 - for the cell that begins
+        "nbddp: some of these ranks have used RPC before, and others are fresh processes. torch "
+        "counts shutdowns in each process: rpc.shutdown() may wait for its time-out and fail. "
+        "Next: dist.barrier(); rpc.shutdown(graceful=False), or %ddp restart",
+        file=sys.stderr,
+    )

@@ -1,0 +1,128 @@
+"""Futures that we can complete where Gloo never does; the inner ones are made up."""
+
+import gc
+import time
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch.futures import Future
+
+from nbddp.rank.collectives import relayed
+from nbddp.rank.collectives.recorder import GroupBook
+from nbddp.rank.collectives.unwoken import GRACE_S, NeverWokenError
+from nbddp.wire.observed import GroupInfo
+from tests.support.polling import poll_until
+
+
+@pytest.fixture
+def book() -> GroupBook:
+    return GroupBook(GroupInfo(pg_id="0", name="0", desc="", ranks=(0, 1), backend="gloo"))
+
+
+def _failed(text: str) -> Any:
+    """A future of an operation that has failed."""
+
+    def fail(_: Any) -> None:
+        raise RuntimeError(text)
+
+    began: Any = Future()
+    failed = began.then(fail)
+    began.set_result(None)
+    return failed
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_the_value_is_passed_on(book: GroupBook, is_early: bool):
+    inner: Any = Future()
+    value = [torch.ones(2)]
+    if is_early:
+        inner.set_result(value)
+    future = relayed.future_behind(inner, book)
+    if not is_early:
+        assert not future.done()
+        inner.set_result(value)
+    assert future.wait() is value
+    assert future.then(lambda done: done.value()[0].sum().item()).wait() == 2.0
+    assert not book.relays
+
+
+def test_the_error_is_passed_on(book: GroupBook):
+    future = relayed.future_behind(_failed("Connection closed by peer"), book)
+    with pytest.raises(RuntimeError, match="Connection closed by peer"):
+        future.wait()
+
+
+def test_one_that_never_ends_is_ended_after_its_sockets_were_shut(book: GroupBook):
+    inner: Any = Future()
+    before = relayed.future_behind(inner, book)
+    relayed.end_soon(book)
+    meanwhile = relayed.future_behind(Future(), book)
+    for future in (before, meanwhile):
+        with pytest.raises(RuntimeError, match="the connection was lost while data was on its way"):
+            future.wait()
+    assert book.has_sleepers
+    inner.set_result([torch.ones(1)])  # Gloo's thread wakes up half an hour later
+
+
+def test_what_gloo_ends_in_time_ends_as_it_says(book: GroupBook):
+    inner: Any = Future()
+    future = relayed.future_behind(inner, book)
+    relayed.end_soon(book)
+    inner.set_result("well")
+    assert future.wait() == "well"
+    time.sleep(2 * GRACE_S)
+    assert not book.has_sleepers
+
+
+def test_operations_of_the_group_that_was_made_again_go_on(book: GroupBook):
+    relayed.future_behind(Future(), book)
+    relayed.end_soon(book)
+    book.restart(1, 0, 0)
+    later: Any = relayed.future_behind(Future(), book)
+    poll_until(lambda: len(book.relays) == 1)
+    assert not later.done()
+    assert not book.has_sleepers
+
+
+def test_values_die_when_nobody_has_the_future(book: GroupBook):
+    inner: Any = Future()
+    future = relayed.future_behind(inner, book)
+    tensor = torch.ones(2)
+    seen = weakref.ref(tensor)
+    gc.disable()
+    try:
+        inner.set_result([tensor])
+        del tensor, inner
+        assert seen() is not None
+        del future
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
+def test_what_cpp_adds_to_an_error_is_left_out(book: GroupBook):
+    stock = _failed("Connection closed by peer")
+    with pytest.raises(RuntimeError) as caught:
+        relayed.future_behind(stock, book).wait()
+    with pytest.raises(RuntimeError) as expected:
+        stock.wait()
+    assert str(caught.value) != str(expected.value)
+    assert str(relayed.as_raised(caught.value)) == str(expected.value)
+    other = RuntimeError("of the user's")
+    assert relayed.as_raised(other) is other
+
+
+def test_a_callback_in_cpp_that_wants_the_original_gets_it(
+    book: GroupBook, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(relayed, "_keeps_original", False)
+    inner: Any = Future()
+    assert relayed.future_behind(inner, book) is not inner
+    relayed.keep_original()
+    assert relayed.future_behind(inner, book) is inner
+
+
+def test_the_error_is_one_of_torch():
+    assert issubclass(NeverWokenError, RuntimeError)
