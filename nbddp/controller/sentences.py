@@ -225,8 +225,9 @@ class _Teller:
                 is_send = "send" in kinds
                 what = f"all {'send' if is_send else 'receive'} first, and nobody "
                 what += "receives" if is_send else "sends"
+            first = "send" if kinds == {"recv"} else "receive"
             step = (
-                "Let one side receive first, or use isend/irecv and wait afterwards "
+                f"Let one side {first} first, or use isend/irecv and wait afterwards "
                 "(batch_isend_irecv issues both at once)."
             )
         else:

@@ -20,6 +20,7 @@ import msgspec
 from nbddp.rank import stdio, torch_private
 from nbddp.rank.collectives.service import Collectives
 from nbddp.rank.error_text import error_info, exit_lines
+from nbddp.rank.importing import ImportWatch
 from nbddp.rank.link import Link
 from nbddp.rank.shell import RankShell
 from nbddp.rank.swallowed import Swallowed
@@ -57,6 +58,7 @@ class Interrupts:
         self.before_raise: Callable[[], None] = lambda: None
         self._cell = 0  #: counts up
         self._swallowed = Swallowed(lambda: 0 if self._mode is _Mode.IDLE else self._cell)
+        self._imports = ImportWatch()
         self._handled = 0  #: counts up
         self._wakeup = Wakeup(lambda: self._handled)
         self.install()
@@ -131,8 +133,12 @@ class Interrupts:
             self._is_for_callback = False
             if self._mode is not _Mode.CALLBACK:
                 return
-        self.was_raised = self._mode in (_Mode.PYTHON, _Mode.TASK)
-        if self.was_raised:
+        is_in_code = self._mode in (_Mode.PYTHON, _Mode.TASK)
+        if is_in_code and self._imports.is_in_the_way(frame, self._cell):
+            self._swallowed.again(self._cell)
+            return
+        self.was_raised = is_in_code
+        if is_in_code:
             self.before_raise()
         if os.getpid() != self._pid or self._mode in (_Mode.PYTHON, _Mode.CALLBACK):
             raise KeyboardInterrupt

@@ -12,6 +12,8 @@ _IPYTHON = "/IPython/"
 
 def hint(error: BaseException | None) -> str:
     """What to do if ``error`` comes from such a hook; empty if it does not."""
+    if isinstance(error, KeyboardInterrupt):
+        return ""  # the user has stopped the cell in such a hook
     hook = ""
     step = error.__traceback__ if error is not None else None
     while step is not None:

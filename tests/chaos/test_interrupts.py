@@ -203,6 +203,18 @@ def test_a_rank_that_blocks_after_its_cell_was_given_up_comes_back(
     assert run_cell(pool, "dist.barrier(); print(rank)").texts() == {0: "0\n", 1: "1\n"}
 
 
+@pytest.mark.timeout(120)
+def test_a_module_that_is_being_imported_is_whole_afterwards(fresh_pool: Callable[..., Pool]):
+    """As in the first DDP of a process; what it imports cannot be imported once more."""
+    pool = fresh_pool(3)
+    code = "import threading\nif rank == 0: threading.Timer(0.5, os._exit, (1,)).start()\n"
+    view = run_cell(pool, f"import os\n{code}import torch._dynamo\ndist.barrier()", check=False)
+    assert view.error is not None
+    poll_until(lambda: all(info.state is RankState.IDLE for info in pool.ranks()), 60.0)
+    model = "torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))"
+    run_cell(pool, f"import torch._dynamo.utils\n{model}(torch.ones(1, 2)).sum().backward()")
+
+
 def test_a_debugger_ends_when_its_cell_is_given_up(pool: Pool):
     view = RecordingView([KeyboardInterrupt(), KeyboardInterrupt(), KeyboardInterrupt()])
     run = pool.submit("if rank == 0: breakpoint()\n", CellOptions(ranks=pool.all_ranks))

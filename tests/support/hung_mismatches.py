@@ -225,6 +225,19 @@ dist.all_gather_into_tensor(torch.empty(2 * world_size, mine.shape[1]), mine)
         error=MismatchError,
     ),
     HungCell(
+        name="functional all_gather_tensor of another size",
+        n=3,
+        code="""\
+import torch.distributed._functional_collectives as functional
+functional.all_gather_tensor(torch.ones(3 if rank == 1 else 4), 0, dist.group.WORLD) + 0
+""",
+        kind="mismatched-collective",
+        culprits="1",
+        waiting=None,
+        fields=("input_sizes",),
+        error=MismatchError,
+    ),
+    HungCell(
         name="broadcast_object_list of different lengths",
         code="""\
 objects = [1, 2] if rank == 0 else [None]

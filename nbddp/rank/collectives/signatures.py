@@ -73,6 +73,8 @@ def _hard_parts(found: Signature) -> tuple[object, ...]:
             sizes: object = tuple(map(_numel, found.input_sizes)), found.tensors
         case "all_gather" | "all_gather_into_tensor" | "gather" | "all_gather_coalesced":
             sizes = tuple(map(_numel, found.input_sizes)), found.tensors
+        case "all_gather_into_tensor_coalesced" | "reduce_scatter_tensor_coalesced":
+            sizes = tuple(map(_numel, found.input_sizes)), found.tensors
         case "reduce_scatter" | "reduce_scatter_tensor":
             sizes = tuple(map(_numel, found.input_sizes)), found.tensors
         case "scatter":

@@ -1,0 +1,46 @@
+"""Which imports an interrupt waits for."""
+
+import importlib
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from nbddp.rank import importing
+
+_MODULE = "import sys\nframe = sys._getframe()\n"
+
+
+def _frame_of(module: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> FrameType:
+    (folder / f"{module}.py").write_text(_MODULE)
+    monkeypatch.syspath_prepend(str(folder))
+    importlib.invalidate_caches()
+    found = importlib.import_module(module)
+    del sys.modules[module]
+    frame = found.frame
+    assert isinstance(frame, FrameType)
+    return frame
+
+
+def test_only_libraries_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    frame = _frame_of("nbddp_test_module", tmp_path, monkeypatch)
+    assert not importing.is_in_library_import(frame)
+    monkeypatch.setattr(importing, "_libraries", (str(tmp_path),))
+    assert importing.is_in_library_import(frame)
+    assert not importing.is_in_library_import(sys._getframe())
+    assert not importing.is_in_library_import(None)
+
+
+def test_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    frame = _frame_of("nbddp_test_module", tmp_path, monkeypatch)
+    monkeypatch.setattr(importing, "_libraries", (str(tmp_path),))
+    watch, now = importing.ImportWatch(), 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert watch.is_in_the_way(frame, 1)
+    now = 109.9
+    assert watch.is_in_the_way(frame, 1)
+    now = 110.1
+    assert not watch.is_in_the_way(frame, 1)
+    assert watch.is_in_the_way(frame, 2)
