@@ -1,10 +1,14 @@
 """What a collective was writing when it was ended is as it was before."""
 
+import os
+import signal
+import time
 from collections.abc import Callable
 
 import pytest
 
 from nbddp.controller.pool import Pool
+from tests.support.helpers_of_pools import pid_of
 from tests.support.polling import poll_until
 from tests.support.views import begin_cell, run_cell
 
@@ -59,6 +63,21 @@ def test_after_the_stop_button(four: Pool):
         four, "import time\nif rank == 1: time.sleep(600)\nprint('now')\ndist.all_reduce(x)"
     )
     poll_until(lambda: all("now" in cell.view.text(rank) for rank in (0, 2, 3)))
+    four.interrupt()
+    assert cell.join().error is not None
+    assert four.pull("x.tolist()") == [[rank + 1.0] * 3 for rank in range(4)]
+
+
+def test_after_an_interrupt_that_comes_before_the_group_is_freed(four: Pool):
+    """The rank leaves an operation that goes on without it."""
+    run_cell(four, _BEFORE)
+    cell = begin_cell(
+        four, "import time\nif rank == 1: time.sleep(600)\nprint('now')\ndist.all_reduce(x)"
+    )
+    poll_until(lambda: all("now" in cell.view.text(rank) for rank in (0, 2, 3)))
+    for rank in (2, 3):
+        os.kill(pid_of(four, rank), signal.SIGINT)
+    time.sleep(0.5)  # the wait comes back to look after a fifth of a second
     four.interrupt()
     assert cell.join().error is not None
     assert four.pull("x.tolist()") == [[rank + 1.0] * 3 for rank in range(4)]

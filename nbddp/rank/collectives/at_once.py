@@ -101,6 +101,9 @@ def _failure(  # noqa: PLR0917 - all that is known of the call
     """Record what went wrong; gives what is to be raised."""
     recorder, book = group.recorder, group.book
     if work is not None:
+        if not isinstance(error, RuntimeError) and not work.is_completed():
+            group.leave(work, record, kept)
+            return error
         if kept is not None and failing.was_cut_off(book, error) and _is_over(work, error):
             recorder.put_back(record, kept)
         failure = failing.failure(book, error) if isinstance(error, RuntimeError) else error

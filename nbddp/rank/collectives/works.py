@@ -131,6 +131,9 @@ class TracedWork(dist.Work):
     def _failure(self, slot: int, began: int, error: BaseException) -> BaseException:
         """Record what went wrong in a wait; gives what is to be raised."""
         self._recorder.writer.end_wait(slot)
+        if not isinstance(error, RuntimeError) and not self.inner.is_completed():
+            # Interrupted: it goes on, and writes into its tensors, until its group is freed.
+            return error
         book = self._book
         failure = failing.failure(book, error) if isinstance(error, RuntimeError) else error
         was_woken = not isinstance(error, unwoken.NeverWokenError)
