@@ -22,32 +22,42 @@ from nbddp.errors import (
     PoolInterruptedError,
     TransferInterruptedError,
 )
-from nbddp.wire.messages import InputRequest
+from nbddp.wire.messages import InputRequest, RunFinished
 from nbddp.wire.ranks import RankSet
 from tests.support.polling import poll_until
 from tests.support.views import RecordingView, begin_cell, run_cell
 
 
 class _PressingView(RecordingView):
-    """Presses Ctrl-C, as often as told, each time when the cell's ranks have said so."""
+    """Presses Ctrl-C, as often as told, each time when the cell's ranks have said so.
 
-    def __init__(self, presses: int, said: str = "in\n", ranks: int = 2) -> None:
+    Args:
+        ended: ranks that have ended the cell before.
+    """
+
+    def __init__(
+        self, presses: int, said: str = "in\n", ranks: int = 2, ended: tuple[int, ...] = ()
+    ) -> None:
         super().__init__()
+        self._ended = set(ended)
         self._presses = presses
         self._said = said
         self._ranks = ranks
 
     def tick(self) -> float | None:
         said = [rank for rank, text in self.texts().items() if self._said in text]
-        if self._presses and len(said) >= self._ranks:
+        ended = {event.rank for event in self.events if isinstance(event, RunFinished)}
+        if self._presses and len(said) >= self._ranks and self._ended <= ended:
             self._presses -= 1
             signal.raise_signal(signal.SIGINT)
         return 0.05
 
 
-def _interrupted(pool: Pool, code: str, presses: int = 1, ranks: int = 2) -> RunOutcome:
+def _interrupted(
+    pool: Pool, code: str, presses: int = 1, ranks: int = 2, ended: tuple[int, ...] = ()
+) -> RunOutcome:
     run = pool.submit(f"print('in', flush=True)\n{code}\n", CellOptions(ranks=pool.all_ranks))
-    return pool.wait(run, _PressingView(presses, ranks=ranks))
+    return pool.wait(run, _PressingView(presses, ranks=ranks, ended=ended))
 
 
 _IN_PYTHON = {
@@ -135,7 +145,7 @@ def test_a_second_interrupt_always_gives_the_prompt_back(
     stuck: str, fresh_pool: Callable[..., Pool]
 ):
     pool = fresh_pool()
-    outcome = _interrupted(pool, stuck, presses=2)
+    outcome = _interrupted(pool, stuck, presses=2, ended=(0,))
     error = pool.error_of(outcome)
     assert isinstance(error, CellInterruptedError)
     assert outcome.ranks("unfinished").ranks == (1,)
@@ -176,7 +186,7 @@ def test_what_comes_next_waits_for_a_rank_that_is_late(
         lambda: pool.pull("kept"),
         lambda: pool.push({"kept": 7}),
     ):
-        outcome = _interrupted(pool, in_c, presses=2)
+        outcome = _interrupted(pool, in_c, presses=2, ended=(0,))
         assert outcome.ranks("unfinished").ranks == (1,)
         use()
     assert pool.pull("kept") == [7, 7]
@@ -249,6 +259,7 @@ def test_a_rank_that_comes_back_late_can_be_used_again(fresh_pool: Callable[...,
         pool,
         "if rank: sum(range(50_000_000))  # about a second of C, which no signal ends",
         presses=2,
+        ended=(0,),
     )
     assert outcome.ranks("unfinished").ranks == (1,)
     poll_until(lambda: all(info.state is RankState.IDLE for info in pool.ranks()))
