@@ -19,7 +19,10 @@ _MAX_FRAMES = 6
 _DEEP = re.compile(r"^  \.\.\.$", re.MULTILINE)
 #: libzmq and Gloo end the process when their own descriptors are gone.
 _CLOSED_UNDER_US = re.compile(
-    r"^Assertion failed: .*\(src/(signaler|epoll|poller)|Bad file descriptor", re.MULTILINE
+    r"^Assertion failed: .*\(src/(signaler|epoll|poller)"
+    r"|\[enforce fail at .*/?gloo/transport/tcp/loop\.cc:"
+    r"|Bad file descriptor",
+    re.MULTILINE,
 )
 _FAULT_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 _CELL_FILE = re.compile(r"<ipython-input-(\d+)-\w+>")

@@ -25,13 +25,14 @@ from nbddp.wire.messages import (
     RankEvent,
     RankRequest,
     Result,
+    StartFailed,
     Synced,
 )
 
 _FLUSH_S = 0.02  #: longest time an unfinished line stays in Python's buffer while a cell runs
 _IDLE_FLUSH_S = 0.5
 
-InOrderEvent = Display | Result | ClearOutput | InputRequest
+InOrderEvent = Display | Result | ClearOutput | InputRequest | StartFailed
 
 
 class Link:
@@ -92,7 +93,8 @@ class Link:
         done = self._synced[number] = threading.Event()
         try:
             self.send(msgspec.structs.replace(event, sync=number))
-            done.wait()
+            while self._thread.is_alive() and not done.wait(timeout=1.0):
+                pass
         finally:
             del self._synced[number]
 

@@ -38,7 +38,7 @@ def main(launch: RankLaunch) -> None:
         try:
             server.serve()
         except Exception as error:  # noqa: BLE001 - whatever it was, the notebook must hear of it
-            server.link.send(
+            server.link.send_in_order(
                 StartFailed(
                     node=launch.node,
                     rank=launch.rank,

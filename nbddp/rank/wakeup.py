@@ -58,7 +58,11 @@ class Wakeup:
 
     def _serve(self) -> None:
         while True:
-            if signal.SIGINT in os.read(self._read_fd, 512):
+            try:
+                numbers = os.read(self._read_fd, 512)
+            except OSError:
+                return  # a cell has closed the descriptor, see `nbddp.controller.ends`
+            if signal.SIGINT in numbers:
                 self._wake_until_handled()
                 self._known = self._handled()
 

@@ -55,8 +55,20 @@ class HelperStopped(MessageBase, frozen=True):
     goes_on: bool  #: whether it does
 
 
-class StartFailed(MessageBase, frozen=True):
-    """The store (``rank`` None) or a rank could not be started."""
+class InOrder(MessageBase, frozen=True, kw_only=True):
+    """Comes after everything that the rank printed before, and before all that it prints later.
+
+    The rank prints nothing until `Synced` says that its agent has the message.
+    """
+
+    sync: int = 0  #: what `Synced` answers; counts up per rank
+
+
+class StartFailed(InOrder, frozen=True, kw_only=True):
+    """The store (``rank`` None) or a rank could not be started.
+
+    A rank ends only when its agent has the message: its end must not be told before.
+    """
 
     node: Node
     rank: Rank | None
@@ -141,15 +153,6 @@ class RunStarted(MessageBase, frozen=True):
 
     run_id: RunId
     rank: Rank
-
-
-class InOrder(MessageBase, frozen=True, kw_only=True):
-    """Comes after everything that the rank printed before, and before all that it prints later.
-
-    The rank prints nothing until `Synced` says that its agent has the message.
-    """
-
-    sync: int = 0  #: what `Synced` answers; counts up per rank
 
 
 class Display(InOrder, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -295,6 +296,24 @@ def test_ranks_that_cannot_be_started(make_node: Callable[..., Node], rank: int,
     assert (failed.node, failed.rank) == (0, rank)
     assert words in failed.error.evalue
     node.run("dist.barrier()", 0, 1)
+
+
+def test_the_reason_comes_before_the_exit(make_node: Callable[..., Node]):
+    """A rank that could not start ends only when its agent has the reason."""
+    node = make_node(2)
+    node.spec = msgspec.structs.replace(node.spec, backend="cpu:gloo,cuda:nccl")
+    os.kill(node.pids[1], signal.SIGKILL)
+    node.next(RankExited)
+    for _ in range(10):
+        node.tell(node.request((1,), joins=True))
+        while not (ends := [e for e in node.events if isinstance(e, StartFailed | RankExited)]):
+            node.read(0.2)
+        failed = ends[0]
+        assert isinstance(failed, StartFailed)
+        assert failed.sync == 1
+        assert "needs GPUs" in failed.error.evalue
+        node.events.remove(failed)
+        node.next(RankExited)
 
 
 def test_words_come_before_the_exit(make_node: Callable[..., Node]):
