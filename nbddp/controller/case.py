@@ -13,6 +13,7 @@ from nbddp.controller.lifecycle import PoolMachine
 from nbddp.controller.looking import Eyes, Views
 from nbddp.controller.report import Report
 from nbddp.controller.states import Action, Config, Judged, Noticed, RankState
+from nbddp.controller.verdicts import is_end_of_wait
 from nbddp.controller.watching import Watch
 from nbddp.settings import Settings
 from nbddp.wire.messages import FreeReason, RankExited, RunFinished
@@ -56,6 +57,7 @@ class Case:
         ] = {}  #: verdicts that were shown, and whether they were acted on
         self._wait_until: dict[str, float] = {}  #: for time-outs of the ranks' own, by verdict
         self._withheld: Judged | None = None  #: until it is known how a brief time-out ends
+        self._awaited: Report | None = None  #: the last verdict that was left to a time-out
         self._free_at: float | None = None
         self._knows_timeout = False
         self._has_interrupted = False  #: nbddp itself, since a rank died or was freed long ago
@@ -143,7 +145,8 @@ class Case:
             return []
         if self._free_at is not None or now < self.freeing.fired_at + JUDGE_AGAIN_S:
             return []  # they are on their way out
-        reason, text = reason_of(report), report.proven[0].headline if report.proven else ""
+        cause = self._cause(report)
+        reason, text = reason_of(cause), cause.proven[0].headline if cause.proven else ""
         # Who has interrupted the ranks knows why the cell ends: what they raise is no news.
         is_ending = self._is_interrupted or self._has_interrupted
         if self._is_interrupted:
@@ -151,19 +154,20 @@ class Case:
         elif self._has_interrupted and self.freeing.reason is not None:
             reason, text = self.freeing.reason, self.freeing.text
         if not is_ending:
-            self.report = report
+            self.report = cause
             if self._config().on_deadlock == "report":
-                return self._show(report, views, acted=False)
-            wait_until = self._own_timeout(report, reason, now)
+                return self._show(cause, views, acted=False)
+            wait_until = self._own_timeout(report, now)
             if wait_until > now:
+                self._awaited = cause
                 self.watch.look_soon(wait_until)
                 if (report.earliest_timeout_ms or 0) <= _BRIEF_TIMEOUT_MS:
-                    self._withheld = Judged(self.run.run_id, report, acted=False, views=views)
-                    return [Noticed(self.run.run_id, report)]
-                return self._show(report, views, acted=False)
+                    self._withheld = Judged(self.run.run_id, cause, acted=False, views=views)
+                    return [Noticed(self.run.run_id, cause)]
+                return self._show(cause, views, acted=False)
         alive = set(self._pool.in_state(RankState.IDLE, RankState.BUSY))
         return [
-            *(self._show(report, views, acted=True) if not is_ending else ()),
+            *(self._show(cause, views, acted=True) if not is_ending else ()),
             *self.freeing.start(
                 reason,
                 text,
@@ -175,6 +179,23 @@ class Case:
             ),
         ]
 
+    def _cause(self, report: Report) -> Report:
+        """The verdict to be told: ``report``, or the one that its errors came of.
+
+        A rank that was proven to be stuck has left its operation by the time-out of that. It has
+        raised first and the others wait for it, and still its error is not what went wrong.
+        """
+        awaited = self._awaited
+        if awaited is None or not report.proven or report.proven[0].kind != "first-error":
+            return report
+        raised = set(report.proven[0].culprits)
+        if awaited.proven and awaited.proven[0].kind == "first-error":
+            raised -= set(awaited.proven[0].culprits)
+        results = self.run.results
+        if all(r in results and is_end_of_wait(awaited, r, results[r].error) for r in raised):
+            return awaited
+        return report
+
     def _show(self, report: Report, views: Views, *, acted: bool) -> list[Action]:
         actions: list[Action] = []
         if not acted:
@@ -184,14 +205,14 @@ class Case:
             actions.append(Judged(self.run.run_id, report, acted, views))
         return actions
 
-    def _own_timeout(self, report: Report, reason: FreeReason, now: float) -> float:
+    def _own_timeout(self, report: Report, now: float) -> float:
         """When the time-out that the user asked for has shown: its error is the lesson."""
         timeout_ms, left_ms = report.earliest_timeout_ms, report.earliest_timeout_left_ms
         if timeout_ms is None or left_ms is None:
             return 0.0
         if timeout_ms > self._settings.own_timeout_s * 1e3:
             return 0.0
-        if reason == "error" and left_ms > _OWN_TIMEOUT_AFTER_ERROR_S * 1e3:
+        if reason_of(report) == "error" and left_ms > _OWN_TIMEOUT_AFTER_ERROR_S * 1e3:
             return 0.0
         until = now + left_ms / 1e3 + _OWN_TIMEOUT_GRACE_S
         return self._wait_until.setdefault(report.fingerprint, until)

@@ -83,7 +83,8 @@ def error_of(  # noqa: PLR0911 - one for each kind of error
     if set(alike) - set(same):
         same, what = alike, first.ename
     tail = [f"{_headline('CellError')}: {same.describe()} raised {what}"]
-    return CellError(_join(body, states, [*tail, *_hints(first), *_broken(outcome)]), by_rank)
+    tail += [*_reason(outcome, same), *_hints(first), *_broken(outcome)]
+    return CellError(_join(body, states, tail), by_rank)
 
 
 def _why_freed(outcome: RunOutcome) -> str:
@@ -106,6 +107,16 @@ def _verdict(outcome: RunOutcome) -> tuple[type[CellError], list[str]] | None:
         return None
     is_mismatch = finding.kind == "mismatched-collective"
     return (MismatchError if is_mismatch else DeadlockError), verdicts.finding_lines(finding)
+
+
+def _reason(outcome: RunOutcome, raised: RankSet) -> list[str]:
+    """What was proven before the time-outs of these ranks had passed."""
+    report, results = outcome.report, outcome.results
+    if report is None or not report.proven:
+        return []
+    if not all(verdicts.is_end_of_wait(report, rank, results[rank].error) for rank in raised):
+        return []
+    return [f"  proven    {report.proven[0].headline.rstrip('.')}"]
 
 
 def _handling(outcome: RunOutcome) -> list[str]:

@@ -3,6 +3,7 @@
 Runs in: the notebook's process. Pure.
 """
 
+import re
 from collections.abc import Mapping
 
 from nbddp.controller.causes import Cause
@@ -13,6 +14,9 @@ from nbddp.controller.waitfor import Disagreement
 from nbddp.controller.wording import Words, brought, exit_phrase, is_rendezvous, quote, start, verb
 from nbddp.wire.observed import Operation, group_name_of
 from nbddp.wire.ranks import RankSet
+
+#: As Gloo, the store and ``monitored_barrier`` say that a time-out has passed.
+_TIMED_OUT = re.compile(r"time[d -]*out", re.IGNORECASE)
 
 
 def finding_of(cause: Cause, words: Words) -> Finding:
@@ -116,11 +120,17 @@ class _Teller:
         first = self.culprits.ranks[0]
         error = self.words.graph.views[first].error or "an error"
         others = "" if len(self.culprits) == 1 else f" (and {len(self.culprits) - 1} more raised)"
+        step = f"Fix the error on {self.culprits.describe()}; the others only waited for it."
+        if _TIMED_OUT.search(error):
+            step = (
+                f"Look for what {self.culprits.describe()} waited for: "
+                f"{verb(self.culprits, 'its', 'their')} time-out was over first."
+            )
         return (
             f"Rank {first} raised {error}{others}; {self._they_wait()}.",
             f"{self.culprits.describe()} {verb(self.culprits, 'has', 'have')} left the cell and "
             f"cannot come any more.{self._in_turn()}",
-            f"Mend the error on {self.culprits.describe()}; the others only waited for it.",
+            step,
         )
 
     def _left_debugger(self) -> tuple[str, str, str]:

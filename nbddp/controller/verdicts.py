@@ -8,6 +8,7 @@ from nbddp.controller.report import Finding, PerRank, Report, place
 from nbddp.controller.states import RunOutcome
 from nbddp.controller.wording import brought, is_interrupt, quote
 from nbddp.wire.observed import LEFT_DEBUGGER, Mismatch, Operation
+from nbddp.wire.parts import ErrorInfo
 from nbddp.wire.ranks import Rank, RankSet
 
 #: What the rank raised that saw it.
@@ -31,6 +32,17 @@ def is_cause(outcome: RunOutcome) -> bool:
     return any(
         result.was_freed or result.status == "unfinished" for result in outcome.results.values()
     )
+
+
+def is_end_of_wait(report: Report, rank: Rank, error: ErrorInfo | None) -> bool:
+    """Whether a rank raised where ``report`` proves that it waits in vain: by a time-out."""
+    if error is None or rank not in report.stuck:
+        return False
+    each, raised = report.ranks.get(rank), site_of(error)
+    waited = each.site if each is not None else None
+    if waited is None or raised is None or not waited.cell:
+        return True  # in a file: lines of cells tell nothing
+    return (waited.cell, waited.line) == (raised.cell, raised.line)
 
 
 def raised_mismatches(outcome: RunOutcome) -> list[Mismatch]:

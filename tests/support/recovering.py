@@ -222,8 +222,9 @@ class Pool:
         was_freed: bool = False,
         marks: tuple[GroupMark, ...] = (),
         mismatches: tuple[Mismatch, ...] = (),
+        traceback: Sequence[str] = (),
     ) -> list[Action]:
-        error = ErrorInfo(ename=ename, evalue="", traceback=[]) if ename else None
+        error = ErrorInfo(ename=ename, evalue="", traceback=list(traceback)) if ename else None
         return self.feed(
             RunFinished(
                 run_id=run_id,

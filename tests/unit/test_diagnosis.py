@@ -1,5 +1,7 @@
 """Each kind of finding: what proves it, whom it names, what it says."""
 
+import pytest
+
 from nbddp.controller.diagnosis import KINDS
 from nbddp.wire.ranks import RankSet
 from tests.support.looks import Ranks, only, told
@@ -128,7 +130,23 @@ def test_a_rank_that_raised_and_is_waited_for():
         "rank 2 raised ValueError: boom, after barrier #1"
         " at cell [3], line 5: `raise ValueError('boom')`"
     )
-    assert "Mend the error on rank 2" in finding.next_step
+    assert finding.next_step == "Fix the error on rank 2; the others only waited for it."
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 300ms for recv",
+        "DistStoreError: wait timeout after 300ms, keys: /x",
+    ],
+)
+def test_a_time_out_is_no_error_to_fix(error: str):
+    """Too short for a proof before it: the rank waited as the others do."""
+    pool = Ranks(2)
+    pool[0].blocked()
+    pool[1].raised(error, line=5)
+    step = "Look for what rank 1 waited for: its time-out was over first."
+    assert only(pool).next_step == step
 
 
 def test_who_left_the_debugger_made_no_error():

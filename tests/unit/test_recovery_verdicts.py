@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nbddp.controller.report import Kind
+from nbddp.controller.report import Kind, PerRank
 from nbddp.controller.states import (
     AbandonRequested,
     Action,
@@ -15,7 +15,7 @@ from nbddp.controller.states import (
 )
 from nbddp.settings import Settings
 from nbddp.wire.messages import Free, FreeReason, Look, Looked, Peek, Reform
-from nbddp.wire.observed import GroupMark, Mismatch, RankLook
+from nbddp.wire.observed import GroupMark, Mismatch, RankLook, Site
 from nbddp.wire.ranks import RankSet
 from tests.support.examples import plain_example
 from tests.support.recovering import (
@@ -549,6 +549,44 @@ def test_the_limit_for_short_time_outs_is_a_setting():
     pool, _ = stuck_pool(settings=Settings(own_timeout_s=0))
     pool.report = replace(pool.report, earliest_timeout_ms=5_000, earliest_timeout_left_ms=5_000)
     assert kinds(judged(pool)) == ["Judged", "Free arm 0-2"]
+
+
+@pytest.mark.parametrize(("line", "is_told"), [(5, True), (6, False)])
+def test_the_time_out_of_a_stuck_rank_is_no_error_of_its_own(line: int, is_told: bool):
+    """It raises where it waits, or after it has dealt with the time-out, on another line."""
+    pool, run_id = stuck_pool()
+    site = Site(line=5, cell=1)
+    where = {0: PerRank(0, "running", "waits in all_reduce #1", site)}
+    pool.report = first = replace(
+        pool.report, ranks=where, earliest_timeout_ms=5_000, earliest_timeout_left_ms=100
+    )
+    judged(pool)
+    frame = f"Cell In[1], line {line}\n----> {line} dist.all_reduce(t)"
+    pool.finished(0, run_id, "RuntimeError", traceback=[frame])
+    error = finding("first-error", culprits=RankSet.of([0]), headline="rank 0 raised RuntimeError")
+    pool.report = replace(verdict((2,), (0, 1, 2)), findings=(error,))
+    found = pool.answer_looks(pool.answer_looks(pool.tick(after_s=0.2)))
+    [shown] = of_type(found, Judged)
+    [(_, arm)] = requests(found, Free)
+    assert shown.acted
+    if is_told:
+        assert shown.report is first
+        assert (arm.reason, arm.text) == ("deadlock", "rank 0 waits for rank 1")
+    else:
+        assert shown.report is pool.report
+        assert (arm.reason, arm.text) == ("error", "rank 0 raised RuntimeError")
+
+
+def test_the_error_of_another_rank_is_told_though_a_time_out_was_awaited():
+    pool, run_id = stuck_pool()
+    pool.report = replace(pool.report, earliest_timeout_ms=5_000, earliest_timeout_left_ms=100)
+    judged(pool)
+    pool.finished(0, run_id, "RuntimeError")
+    culprits = RankSet.of([0, 1])
+    pool.report = verdict((2,), (0, 1, 2))
+    pool.report = replace(pool.report, findings=(finding("first-error", culprits=culprits),))
+    [shown] = of_type(pool.answer_looks(pool.answer_looks(pool.tick(after_s=0.2))), Judged)
+    assert shown.report is pool.report
 
 
 # --- after a verdict -----------------------------------------------------------------------------

@@ -1,0 +1,55 @@
+"""A time-out of the user's own ends a proven deadlock: the error of the cell tells both."""
+
+import pytest
+
+from nbddp.controller.pool import Pool
+from nbddp.errors import CellError, DeadlockError
+from tests.support.views import run_cell
+
+_CIRCLE = """
+from datetime import timedelta
+group = dist.new_group(timeout=timedelta(seconds={seconds}))
+calls = [lambda: dist.all_reduce(torch.ones(2), group=group), dist.barrier]
+for call in calls if rank == 0 else calls[::-1]:
+    call()
+"""
+_RECEIVE = """
+from datetime import timedelta
+group = dist.new_group(timeout=timedelta(seconds=1.5))
+dist.recv(torch.ones(2), 1 - rank, group=group)
+"""
+
+
+@pytest.mark.parametrize("seconds", [1.5, 3.2])  # the card is held back, or shown
+def test_the_cause_is_told_and_not_the_rank_whose_time_was_over(pool: Pool, seconds: float):
+    view = run_cell(pool, _CIRCLE.format(seconds=seconds), timeout=30, check=False)
+    assert isinstance(view.error, DeadlockError)
+    text = str(view.error)
+    assert "DeadlockError: Ranks 0-1 wait for each other in a circle" in text
+    assert "Timed out waiting" in text  # the traceback of rank 0
+    assert "rank 1 waited in barrier" in text
+    assert view.outcome is not None
+    assert view.outcome.report is not None
+    [finding] = view.outcome.report.proven
+    assert finding.kind == "group-cycle"
+    run_cell(pool, "dist.barrier()", timeout=20)
+
+
+def test_time_outs_on_all_ranks_are_told_with_their_cause(pool: Pool):
+    view = run_cell(pool, _RECEIVE, timeout=30, check=False)
+    assert type(view.error) is CellError
+    text = str(view.error)
+    assert "ranks 0-1 raised RuntimeError: " in text
+    assert "  proven    Ranks 0-1 wait for each other in a circle: all receive first" in text
+    run_cell(pool, "dist.barrier()", timeout=20)
+
+
+def test_an_error_after_a_time_out_is_the_ranks_own(pool: Pool):
+    guarded = (
+        "try:\n        call()\n    except RuntimeError:\n        raise ValueError('mine') from None"
+    )
+    code = _CIRCLE.format(seconds=1.5).replace("call()", guarded)
+    view = run_cell(pool, code, timeout=30, check=False)
+    assert type(view.error) is CellError
+    assert "ranks 0-1 raised ValueError: mine" in str(view.error)  # rank 1 when it was freed
+    assert "proven" not in str(view.error)
