@@ -10,12 +10,15 @@ from typing import Final
 
 from nbddp.controller.causes import Cause
 from nbddp.controller.history import RankView
-from nbddp.controller.waitfor import WaitFor
+from nbddp.controller.waitfor import WaitFor, acting_threads, can_act
 from nbddp.wire.observed import CALLBACK_THREAD, WAITS_FOR_USER, Operation, ThreadLook
 from nbddp.wire.ranks import Rank, RankSet
 
 #: An operation for which all have come is told after this time: it should have been over.
 IN_PROGRESS_NS: Final = 5_000_000_000
+
+#: Threads that are told by their names.
+_MAX_THREADS: Final = 3
 
 #: Functions of Python that wait for something outside of the ranks.
 _WAITING_FUNCTIONS: Final = frozenset(
@@ -91,6 +94,33 @@ def doing(views: Sequence[RankView], *, is_outside: bool) -> str:
         unknown = f"which {'waits' if one else 'wait'} for something else"
         return (told.pop() if len(told) == 1 else "") or unknown
     return f"which still {'runs' if one else 'run'}"
+
+
+def may_act(graph: WaitFor) -> str:
+    """Which ranks, threads and processes go on, so that nothing is proven: ends a sentence."""
+    running: list[Rank] = []
+    parents: list[Rank] = []
+    threads: list[str] = []
+    for rank, view in graph.views.items():
+        acting = [] if view.look is None else acting_threads(view.look)
+        threads += [f"thread {each.name!r} of rank {rank}" for each in acting if not each.is_main]
+        if can_act(view) and (not acting or any(each.is_main for each in acting)):
+            running.append(rank)
+        if view.look is not None and view.look.has_children:
+            parents.append(rank)
+    told = threads[:_MAX_THREADS]
+    if len(threads) > len(told):
+        told[-1] += f" and {len(threads) - len(told)} more"
+    if running:
+        told.insert(0, f"{RankSet.of(running).describe()}, which still {_runs(running)}")
+    if parents:
+        has = "has" if len(parents) == 1 else "have"
+        told.append(f"processes that {RankSet.of(parents).describe()} {has} started")
+    return "; ".join(told) or "another process"
+
+
+def _runs(ranks: Sequence[Rank]) -> str:
+    return "runs" if len(ranks) == 1 else "run"
 
 
 def _waits_outside(view: RankView, *, one: bool) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from nbddp.controller.causes import Cause
 from nbddp.controller.hints import AFTER_INTERRUPT, suspicions, was_interrupted
-from nbddp.controller.notices import doing, waits_for_user
+from nbddp.controller.notices import doing, may_act, waits_for_user
 from nbddp.controller.report import Finding
 from nbddp.controller.waitfor import Disagreement
 from nbddp.controller.wording import Words, brought, exit_phrase, is_rendezvous, quote, start, verb
@@ -337,7 +337,7 @@ class _Teller:
             )
         return (
             f"{waits} in {self._name()}; nobody has set it yet.",
-            "ranks that still run, or processes that ranks have started, may set it.",
+            f"it may still be set by {may_act(self.words.graph)}.",
             "Wait, or interrupt the cell.",
         )
 

@@ -18,7 +18,14 @@ from typing import assert_never
 from nbddp.controller.comparing import Differences, compare
 from nbddp.controller.history import Histories, History, RankView
 from nbddp.controller.report import GroupRef
-from nbddp.wire.observed import GroupInfo, Operation, Signature, ThreadLook, group_name_of
+from nbddp.wire.observed import (
+    GroupInfo,
+    Operation,
+    RankLook,
+    Signature,
+    ThreadLook,
+    group_name_of,
+)
 from nbddp.wire.ranks import Rank, RankSet
 
 Point = tuple[str, int]  #: a collective: ``pg_id`` and ``collective_seq_id``
@@ -364,11 +371,17 @@ def can_act(view: RankView) -> bool:
         return True
     if is_running and not any(thread.is_main for thread in look.threads):
         return True
-    return any(
-        thread.wait is None and not thread.is_dormant
+    return bool(acting_threads(look))
+
+
+def acting_threads(look: RankLook) -> list[ThreadLook]:
+    """Threads that are not blocked in an operation, and so may issue one."""
+    is_running = look.activity == "running"
+    return [
+        thread
         for thread in look.threads
-        if is_running or not thread.is_main
-    )
+        if (is_running or not thread.is_main) and thread.wait is None and not thread.is_dormant
+    ]
 
 
 def disagreement(

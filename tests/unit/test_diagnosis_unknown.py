@@ -153,6 +153,38 @@ def test_a_key_that_a_running_rank_may_set():
     assert pool.diagnose().findings[0].headline == (
         "Rank 0 waits in store.wait('ready'); nobody has set it yet."
     )
+    why = "Not proven: it may still be set by rank 1, which still runs."
+    assert pool.diagnose().findings[0].explanation == why
+
+
+def test_threads_and_processes_that_may_set_a_key_are_told():
+    pool = Ranks(3)
+    for each in pool:
+        each.blocked("store.wait", keys=("ready",))
+    assert not notices_of_threads(pool)
+    for thread in ("pin", "feed"):
+        pool[1].runs(thread=thread)
+    told = "thread 'pin' of rank 1; thread 'feed' of rank 1"
+    assert notices_of_threads(pool) == f"Not proven: it may still be set by {told}."
+    for thread in ("one", "two"):
+        pool[2].runs(thread=thread)
+    told = "thread 'pin' of rank 1; thread 'feed' of rank 1; thread 'one' of rank 2 and 1 more"
+    assert notices_of_threads(pool) == f"Not proven: it may still be set by {told}."
+
+
+def test_processes_that_may_set_a_key_are_told():
+    pool = Ranks(2)
+    for each in pool:
+        each.blocked("store.wait", keys=("ready",))
+    pool[0].has_children = True
+    told = "processes that rank 0 has started"
+    assert notices_of_threads(pool) == f"Not proven: it may still be set by {told}."
+
+
+def notices_of_threads(pool: Ranks) -> str:
+    """Why it is not proven that keys never come; empty: it is."""
+    [finding] = pool.diagnose().findings
+    return "" if finding.proven else finding.explanation
 
 
 def test_a_key_that_a_rank_may_set_which_is_waited_for():
