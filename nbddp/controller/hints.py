@@ -131,7 +131,8 @@ def _fewer_turns(cause: Cause, operation: Operation, graph: WaitFor) -> Iterator
     if turns:
         yield (
             f"{turns.describe()} {verb(turns, 'has', 'have')} run this line, and fewer times: a "
-            f"loop with fewer turns, perhaps since the data is shared out unevenly"
+            f"loop with fewer turns, perhaps since the data is shared out unevenly, or turns that "
+            f"an exception has left"
         )
 
 

@@ -414,4 +414,9 @@ def _agree(disagreement: Disagreement) -> str:
     names = list(dict.fromkeys(_HUMAN_FIELDS.get(name, name) for name in fields))
     if "split sizes" in names:
         return "What one rank sends to another is what that one must expect: compare the splits."
-    return f"Use the same {' and '.join(names)} on all ranks of the group."
+    step = f"Use the same {' and '.join(names)} on all ranks of the group"
+    sites = (each.site for each in disagreement.operation_by_rank.values())
+    lines = {(site.cell, site.file, site.line) for site in sites if site.line}
+    if len(lines) > 1:
+        return f"{step}, or, if each line is right, call them in the same order."
+    return f"{step}."

@@ -22,7 +22,7 @@ def mismatch(*brought: tuple[str, Fields]) -> Finding:
     """Each rank waits in one collective."""
     pool = Ranks(len(brought))
     for rank, (op, fields) in enumerate(brought):
-        pool[rank].blocked(op, line=rank + 1, **fields)
+        pool[rank].blocked(op, **{"line": rank + 1, **fields})
     report = pool.diagnose()
     (finding,) = report.findings
     assert finding.kind == "mismatched-collective"
@@ -51,7 +51,7 @@ def test_the_minority_is_named():
 
 
 def test_of_two_ranks_both_are_named():
-    finding = mismatch(("all_reduce", sizes((2, 3))), ("all_reduce", sizes((2, 4))))
+    finding = mismatch(*(("all_reduce", {**sizes((2, n)), "line": 1}) for n in (3, 4)))
     assert finding.culprits == RankSet.all(2)
     assert finding.fields == ("input_sizes",)
     assert finding.headline == (
@@ -59,6 +59,14 @@ def test_of_two_ranks_both_are_named():
         "as collective #1 of the default group."
     )
     assert finding.next_step == "Use the same shape on all ranks of the group."
+
+
+def test_calls_on_different_lines_may_be_swapped():
+    finding = mismatch(("all_reduce", sizes((2,))), ("all_reduce", sizes((3,))))
+    assert finding.next_step == (
+        "Use the same shape on all ranks of the group, "
+        "or, if each line is right, call them in the same order."
+    )
 
 
 def test_without_a_majority_all_are_named():
