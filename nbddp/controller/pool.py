@@ -308,7 +308,7 @@ class Pool(LivingPool):
         """Copy values to ranks: ``pool.push(x=1)`` or ``pool.push({"x": 1})``.
 
         Raises:
-            BadOptionError: a name is not an identifier.
+            BadOptionError: a name is not an identifier, or is ``rank`` or ``local_rank``.
             TransferError: a value cannot be pickled; no name was bound anywhere.
             TransferInterruptedError, PoolBusyError: as `pull`.
         """
@@ -316,6 +316,11 @@ class Pool(LivingPool):
         for name in by_name:
             if not name.isidentifier() or keyword.iskeyword(name):
                 raise BadOptionError(f"{name!r} is not a name that a variable can have")
+            if name in ("rank", "local_rank"):
+                raise BadOptionError(
+                    f"{name!r} is another number on each rank, which cells rely on; a copy of one "
+                    "value would be wrong. Next: push it under another name"
+                )
         chosen = self.rank_set(ranks)
         stopped = told_when_stopped(f"pushing {', '.join(map(repr, by_name))}")
         with stopped, self._exchanging(chosen) as exchange:

@@ -228,6 +228,8 @@ def test_bad_names_and_ranks(pool: Pool):
     for name in ("not a name", "1x", "", "class"):
         with pytest.raises(BadOptionError, match="is not a name that a variable can have"):
             pool.push({name: 1})
+    with pytest.raises(BadOptionError, match="'rank' is another number on each rank"):
+        pool.push(rank=0, x=1)
     for ranks in (2, [0, 5], "7", -1):
         with pytest.raises(BadOptionError, match="legal: 'all', a rank, or a list"):
             pool.pull("rank", ranks=ranks)
