@@ -4,7 +4,7 @@
 #   VENV            where the environment is                       (default: .venv)
 #   TORCH           the build of torch that is tested              (default: pinned, below)
 #   PIP_TORCH_ARGS  more arguments for pip when it installs torch  (default: none)
-#   TESTS           what `make test` and its kin run               (default: the whole suite)
+#   TESTS           what `make test` and its kin run               (default: all tests)
 #
 # Where the plain index serves the CUDA build of torch (Linux on x86), 2 GB are saved by naming the
 # index with the CPU builds in PIP_TORCH_ARGS="--index-url <address>"; the address is on
@@ -83,8 +83,13 @@ format: $(READY)  ## format the code and fix what ruff can fix
 	$(VENV)/bin/ruff format
 
 .PHONY: test
-test: $(READY)  ## run the whole test suite
-	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile --durations=10 -o log_level=INFO $(TESTS)
+test: $(READY)  ## run the test suite
+	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow" \
+	  --durations=10 -o log_level=INFO $(TESTS)
+
+.PHONY: test-slow
+test-slow: $(READY)  ## run what that leaves out: each benchmark once, Notebook 7, papermill
+	$(PY) -m pytest -q -m slow -o log_level=INFO $(TESTS)
 
 # Environments of their own, made once: remove the folder to have one made again.
 .PHONY: test-oldest

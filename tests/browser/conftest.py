@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 #: Pictures of what was seen when a test failed.
 FAILURES = Path(__file__).resolve().parents[2] / "out" / "browser"
 
+APPS = ["lab", pytest.param("notebooks", marks=pytest.mark.slow)]
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All tests of this folder are `browser`, and skipped where there can be none."""
@@ -76,7 +78,7 @@ def open_book(server: Server, browser: "Browser") -> Callable[..., Book]:
     return opened
 
 
-@pytest.fixture(scope="package", params=["lab", "notebooks"])
+@pytest.fixture(scope="package", params=APPS)
 def any_book(request: pytest.FixtureRequest, open_book: Callable[..., Book]) -> Iterator[Book]:
     """A notebook with a pool of two ranks, in each of the two applications."""
     app: App = request.param
@@ -95,7 +97,7 @@ def lab_book(open_book: Callable[..., Book]) -> Iterator[Book]:
     book.close()
 
 
-@pytest.fixture(scope="package", params=["lab", "notebooks"])
+@pytest.fixture(scope="package", params=APPS)
 def own_book(request: pytest.FixtureRequest, open_book: Callable[..., Book]) -> Iterator[Book]:
     """A notebook whose kernel is ours, with two ranks, in each of the two applications."""
     app: App = request.param

@@ -353,6 +353,7 @@ def losses_of_the_dying(notebook: NotebookNode) -> set[str]:
     return set(re.findall(r"^\[0-3\] .*: loss (\S+)$", "\n".join(texts(notebook)), re.MULTILINE))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_papermill_runs_it(tmp_path: Path):
     """The one whose cells fail: of the others a stock kernel says as much."""

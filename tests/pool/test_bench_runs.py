@@ -28,7 +28,7 @@ TINY = {
 }
 
 
-@pytest.mark.bench
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(TINY))
 def test_it_runs_and_ends_with_a_line_of_json(name: str) -> None:
     command = [sys.executable, "-m", f"tests.bench.{name}", *ROUND, *TINY[name]]
