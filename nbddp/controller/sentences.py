@@ -236,10 +236,14 @@ class _Teller:
                 what = f"all {'send' if is_send else 'receive'} first, and nobody "
                 what += "receives" if is_send else "sends"
             first = "send" if kinds == {"recv"} else "receive"
-            step = (
-                f"Let one side {first} first, or use isend/irecv and wait afterwards "
-                "(batch_isend_irecv issues both at once)."
-            )
+            sources = [operation.site.source for _, operation, _ in circle]
+            if any("isend" in source or "irecv" in source for source in sources):
+                step = "Issue every isend and irecv of a step before the first wait()."
+            else:
+                step = (
+                    f"Let one side {first} first, or use isend/irecv and wait afterwards "
+                    "(batch_isend_irecv issues both at once)."
+                )
         else:
             what = "each is in a collective of another group"
             step = "Call the groups in the same order on all ranks that are members of several."

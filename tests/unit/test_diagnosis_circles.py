@@ -113,6 +113,21 @@ def test_a_ring_that_one_rank_breaks():
     assert not pool.diagnose().verdict
 
 
+@pytest.mark.parametrize(
+    ("source", "advice"),
+    [
+        ("dist.recv(x, 1 - rank)", "Let one side send first, or use isend/irecv"),
+        ("dist.irecv(x, 1 - rank).wait()", "Issue every isend and irecv of a step before"),
+        ("dist.batch_isend_irecv(ops)[0].wait()", "Issue every isend and irecv of a step before"),
+    ],
+)
+def test_whoever_uses_them_is_not_told_to_use_isend_and_irecv(source: str, advice: str):
+    pool = Ranks(2)
+    for rank in range(2):
+        pool[rank].blocked("recv", peer=1 - rank, line=3, source=source)
+    assert only(pool).next_step.startswith(advice)
+
+
 def test_who_waits_behind_a_ring():
     pool = Ranks(4)
     pool.group("a", 0, 2)
