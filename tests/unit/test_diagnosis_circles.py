@@ -121,7 +121,7 @@ def test_a_ring_that_one_rank_breaks():
         ("dist.batch_isend_irecv(ops)[0].wait()", "Issue every isend and irecv of a step before"),
     ],
 )
-def test_whoever_uses_them_is_not_told_to_use_isend_and_irecv(source: str, advice: str):
+def test_users_of_isend_are_not_told_to_use_it(source: str, advice: str):
     pool = Ranks(2)
     for rank in range(2):
         pool[rank].blocked("recv", peer=1 - rank, line=3, source=source)
