@@ -57,7 +57,9 @@ class Case:
         ] = {}  #: verdicts that were shown, and whether they were acted on
         self._wait_until: dict[str, float] = {}  #: for time-outs of the ranks' own, by verdict
         self._withheld: Judged | None = None  #: until it is known how a brief time-out ends
-        self._awaited: Report | None = None  #: the last verdict that was left to a time-out
+        self._basis: Report | None = (
+            None  #: the last verdict that was acted on, or left to a time-out
+        )
         self._free_at: float | None = None
         self._knows_timeout = False
         self._has_interrupted = False  #: nbddp itself, since a rank died or was freed long ago
@@ -159,12 +161,13 @@ class Case:
                 return self._show(cause, views, acted=False)
             wait_until = self._own_timeout(report, now)
             if wait_until > now:
-                self._awaited = cause
+                self._basis = cause
                 self.watch.look_soon(wait_until)
                 if (report.earliest_timeout_ms or 0) <= _BRIEF_TIMEOUT_MS:
                     self._withheld = Judged(self.run.run_id, cause, acted=False, views=views)
                     return [Noticed(self.run.run_id, cause)]
                 return self._show(cause, views, acted=False)
+            self._basis = cause
         alive = set(self._pool.in_state(RankState.IDLE, RankState.BUSY))
         return [
             *(self._show(cause, views, acted=True) if not is_ending else ()),
@@ -182,19 +185,21 @@ class Case:
     def _cause(self, report: Report) -> Report:
         """The verdict to be told: ``report``, or the one that its errors came of.
 
-        A rank that was proven to be stuck has left its operation by the time-out of that. It has
-        raised first and the others wait for it, and still its error is not what went wrong.
+        A rank that was proven to be stuck has been freed, or has left its operation by the time-out
+        of that. Others that come later wait for it, and still its error is not what went wrong.
         """
-        awaited = self._awaited
-        if awaited is None or not report.proven or report.proven[0].kind != "first-error":
+        basis = self._basis
+        if basis is None or not report.proven or report.proven[0].kind != "first-error":
             return report
         raised = set(report.proven[0].culprits)
-        if awaited.proven and awaited.proven[0].kind == "first-error":
-            raised -= set(awaited.proven[0].culprits)
-        results = self.run.results
-        if all(r in results and is_end_of_wait(awaited, r, results[r].error) for r in raised):
-            return awaited
-        return report
+        if basis.proven and basis.proven[0].kind == "first-error":
+            raised -= set(basis.proven[0].culprits)
+        results = [self.run.results[rank] for rank in raised if rank in self.run.results]
+        is_consequence = len(results) == len(raised) and all(
+            result.was_freed or is_end_of_wait(basis, result.rank, result.error)
+            for result in results
+        )
+        return basis if is_consequence else report
 
     def _show(self, report: Report, views: Views, *, acted: bool) -> list[Action]:
         actions: list[Action] = []

@@ -167,8 +167,23 @@ def test_a_cell_waits_for_ranks_that_are_being_freed(fresh_pool: Callable[..., P
         assert run_cell(pool, "print(kept); dist.barrier()").texts() == {0: "0\n", 1: "1\n"}
 
 
+#: No signal ends the wait for a mutex. The other thread opens it when the file is there.
+_IN_C = """
+import ctypes, os, threading, time
+if rank:
+    libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+    libc.pthread_mutex_lock(mutex)
+    def open_it():
+        while not os.path.exists({path!r}):
+            time.sleep(0.01)
+        libc.pthread_mutex_unlock(mutex)
+    threading.Thread(target=open_it, daemon=True).start()
+    libc.pthread_mutex_lock(mutex)
+"""
+
+
 def test_what_comes_next_waits_for_a_rank_that_is_late(
-    fresh_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch
+    fresh_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     pool = fresh_pool()
     run_cell(pool, "kept = rank")
@@ -176,17 +191,21 @@ def test_what_comes_next_waits_for_a_rank_that_is_late(
 
     def noted_late(machine: PoolMachine, ranks: RankSet) -> RankSet:
         threads.add(threading.current_thread())
-        return late(machine, ranks)
+        found = late(machine, ranks)
+        if found:
+            path.touch()
+        return found
 
     # Asked from another thread it may be answered when the rank is back that was refused.
     monkeypatch.setattr(PoolMachine, "late", noted_late)
-    in_c = "if rank: sum(range(20_000_000))  # some tenths of a second of C, which no signal ends"
-    for use in (
+    uses = (
         lambda: run_cell(pool, "print(kept); dist.barrier()"),
         lambda: pool.pull("kept"),
         lambda: pool.push({"kept": 7}),
-    ):
-        outcome = _interrupted(pool, in_c, presses=2, ended=(0,))
+    )
+    for number, use in enumerate(uses):
+        path = tmp_path / str(number)
+        outcome = _interrupted(pool, _IN_C.format(path=str(path)), presses=2, ended=(0,))
         assert outcome.ranks("unfinished").ranks == (1,)
         use()
     assert pool.pull("kept") == [7, 7]

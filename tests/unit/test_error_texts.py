@@ -542,7 +542,10 @@ def test_a_time_out_of_the_users_own_is_the_lesson():
     """The verdict was shown, and the time-out of the operation ended it."""
     found = error(raised(0, "RuntimeError", "Timed out", at_ns=1), ok(1), ok(2), report=report())
     assert type(found) is CellError
-    assert text(found).endswith("CellError: rank 0 raised RuntimeError: Timed out")
+    assert text(found).endswith(
+        "CellError: rank 0 raised RuntimeError: Timed out\n"
+        "  proven    Rank 1 never called all_reduce #17; ranks 0,2 wait for it"
+    )
 
 
 def test_the_first_error_is_the_cells_and_the_others_were_freed():

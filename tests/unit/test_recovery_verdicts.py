@@ -577,6 +577,24 @@ def test_the_time_out_of_a_stuck_rank_is_no_error_of_its_own(line: int, is_told:
         assert (arm.reason, arm.text) == ("error", "rank 0 raised RuntimeError")
 
 
+def test_the_error_of_a_freed_rank_is_no_cause_for_one_that_comes_later():
+    """Rank 2 was on its way to where ranks 0 and 1 were stuck."""
+    pool = Pool(3)
+    run_id = pool.run()
+    for rank in range(3):
+        pool.looks[rank] = seen(rank, groups=(world(3, seq=1),))
+    pool.report = verdict(stuck=(0, 1), involved=(0, 1, 2))
+    pool.answer_free(pool.answer_free(judged(pool)))
+    for rank in (0, 1):
+        pool.finished(rank, run_id, "CollectiveAbortedError", was_freed=True)
+    error = finding("first-error", culprits=RankSet.of([0, 1]), headline="rank 0 raised")
+    pool.report = replace(verdict((2,), (0, 1, 2)), findings=(error,))
+    found = pool.answer_looks(pool.answer_looks(pool.tick(after_s=1.1)))
+    assert kinds(found) == ["Free arm 0-2"]
+    [(_, arm)] = requests(found, Free)
+    assert (arm.reason, arm.text) == ("deadlock", "rank 0 waits for rank 1")
+
+
 def test_the_error_of_another_rank_is_told_though_a_time_out_was_awaited():
     pool, run_id = stuck_pool()
     pool.report = replace(pool.report, earliest_timeout_ms=5_000, earliest_timeout_left_ms=100)

@@ -384,11 +384,10 @@ def test_an_agent_keeps_what_the_hub_does_not_take(sockets: Sockets):
     hub, agent = sockets.hub(), sockets.uplink()
     text = "x" * 200_000
     sent = 0
-    while agent.backlog_bytes < 20 * len(text):
+    while agent.backlog_bytes < 20 * len(text) or agent.flush():  # the hub may be late to take some
         agent.send(Output(run_id="r", rank=0, stream="stdout", text=text, dropped_bytes=sent))
         sent += 1
         assert sent < 5000, "the socket takes everything"
-    assert not agent.flush()
     found: list[int] = []
 
     def read_all() -> bool:
