@@ -55,7 +55,8 @@ class Case:
         self._told: dict[
             str, bool
         ] = {}  #: verdicts that were shown, and whether they were acted on
-        self._wait_until: dict[str, float] = {}  #: for time-outs of the ranks' own, by verdict
+        #: For time-outs of the ranks' own, by verdict and moment.
+        self._wait_until: dict[tuple[object, ...], float] = {}
         self._withheld: Judged | None = None  #: until it is known how a brief time-out ends
         self._basis: Report | None = (
             None  #: the last verdict that was acted on, or left to a time-out
@@ -159,7 +160,7 @@ class Case:
             self.report = cause
             if self._config().on_deadlock == "report":
                 return self._show(cause, views, acted=False)
-            wait_until = self._own_timeout(report, now)
+            wait_until = self._own_timeout(report, views, now)
             if wait_until > now:
                 self._basis = cause
                 self.watch.look_soon(wait_until)
@@ -210,8 +211,11 @@ class Case:
             actions.append(Judged(self.run.run_id, report, acted, views))
         return actions
 
-    def _own_timeout(self, report: Report, now: float) -> float:
-        """When the time-out that the user asked for has shown: its error is the lesson."""
+    def _own_timeout(self, report: Report, views: Views, now: float) -> float:
+        """When the time-out that the user asked for has shown: its error is the lesson.
+
+        A program may deal with it, and wait for the same once more: that is another wait.
+        """
         timeout_ms, left_ms = report.earliest_timeout_ms, report.earliest_timeout_left_ms
         if timeout_ms is None or left_ms is None:
             return 0.0
@@ -220,7 +224,8 @@ class Case:
         if reason_of(report) == "error" and left_ms > _OWN_TIMEOUT_AFTER_ERROR_S * 1e3:
             return 0.0
         until = now + left_ms / 1e3 + _OWN_TIMEOUT_GRACE_S
-        return self._wait_until.setdefault(report.fingerprint, until)
+        versions = (look.version if (look := views[rank].look) else 0 for rank in report.stuck)
+        return self._wait_until.setdefault((report.fingerprint, *versions), until)
 
 
 def reason_of(report: Report) -> FreeReason:

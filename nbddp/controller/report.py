@@ -79,6 +79,8 @@ class PerRank:
     what: str  #: ``waits in all_reduce #17``; continues a sentence that begins with the rank
     site: Site | None = None  #: the line that it is at, or that it has come to
     since_s: float | None = None  #: how long it has been waiting; None: it does not wait
+    #: The line of a cell at which it waits, which may be another one than that of the operation.
+    waits_at: Site | None = None
 
     def __str__(self) -> str:
         since = "" if self.since_s is None else f", for {_seconds(self.since_s)}"

@@ -231,13 +231,17 @@ class _Teller:
         if self.cause.kind == "p2p-cycle":
             kinds = {operation.signature.kind for _, operation, _ in circle}
             what = "each would do its part for another one only afterwards"
-            if len(kinds) == 1:
+            if self._has_other_ends():
+                what = "each has sends and receives, and they do not fit each other"
+            elif len(kinds) == 1:
                 is_send = "send" in kinds
                 what = f"all {'send' if is_send else 'receive'} first, and nobody "
                 what += "receives" if is_send else "sends"
             first = "send" if kinds == {"recv"} else "receive"
             sources = [operation.site.source for _, operation, _ in circle]
-            if any("isend" in source or "irecv" in source for source in sources):
+            if self._has_other_ends():
+                step = "Give each send its recv: same two ranks, same group, same tag, same order."
+            elif any("isend" in source or "irecv" in source for source in sources):
                 step = "Issue every isend and irecv of a step before the first wait()."
             else:
                 step = (
@@ -252,6 +256,15 @@ class _Teller:
             parts.append(f"and {len(circle) - 4} more")
         headline = f"{start(self.culprits)} wait for each other in a circle: {what}."
         return headline, f"{', '.join(parts)}.{self._behind_circle()}", step
+
+    def _has_other_ends(self) -> bool:
+        """Whether ranks of the circle have issued both kinds of messages, which do not meet."""
+        for rank, waited, _ in self.cause.circle:
+            wanted = "recv" if waited.signature.kind == "send" else "send"
+            operations = self.words.graph.histories[rank].operations.values()
+            if not any(o.signature.kind == wanted and o.state == "scheduled" for o in operations):
+                return False
+        return True
 
     def _waits_for(self, operation: Operation, ranks: RankSet) -> str:
         whom = f" for {ranks.describe()}" if operation.signature.kind == "collective" else ""

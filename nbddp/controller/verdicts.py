@@ -39,10 +39,11 @@ def is_end_of_wait(report: Report, rank: Rank, error: ErrorInfo | None) -> bool:
     if error is None or rank not in report.stuck:
         return False
     each, raised = report.ranks.get(rank), site_of(error)
-    waited = each.site if each is not None else None
-    if waited is None or raised is None or not waited.cell:
+    sites = () if each is None else (each.site, each.waits_at)
+    lines = {(site.cell, site.line) for site in sites if site is not None and site.cell}
+    if not lines or raised is None:
         return True  # in a file: lines of cells tell nothing
-    return (waited.cell, waited.line) == (raised.cell, raised.line)
+    return (raised.cell, raised.line) in lines
 
 
 def raised_mismatches(outcome: RunOutcome) -> list[Mismatch]:

@@ -70,7 +70,10 @@ class Words:
         view = self.graph.views[rank]
         what, site = self._what(view, pg_id)
         since_s = self.since_s(rank) if view.state == "running" else None
-        return PerRank(rank, view.state, what, site, since_s)
+        waits = self.graph.waits[rank]
+        stack = waits[0].thread.stack if waits else ()
+        waits_at = next((line for line in stack if line.cell), None)
+        return PerRank(rank, view.state, what, site, since_s, waits_at)
 
     def _what(self, view: RankView, pg_id: str | None) -> tuple[str, Site | None]:
         match view.state:

@@ -44,6 +44,45 @@ def test_time_outs_on_all_ranks_are_told_with_their_cause(pool: Pool):
     run_cell(pool, "dist.barrier()", timeout=20)
 
 
+_WAIT = """
+from datetime import timedelta
+if rank:
+    work = dist.all_reduce(torch.ones(2), async_op=True)
+    work.wait(timedelta(seconds=1.5))
+"""
+
+
+def test_a_wait_on_another_line_than_the_call(pool: Pool):
+    view = run_cell(pool, _WAIT, timeout=30, check=False)
+    assert type(view.error) is CellError
+    assert "  proven    Rank 0 never called all_reduce" in str(view.error)
+    run_cell(pool, "dist.barrier()", timeout=20)
+
+
+_RETRY = """
+from datetime import timedelta
+tries = []
+if rank == 0:
+    for seconds in (1, 1.2):
+        try:
+            store.wait([f'never {seconds if several else 0}'], timedelta(seconds=seconds))
+        except dist.DistStoreError:
+            tries.append(seconds)
+dist.barrier()
+tries
+"""
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_program_that_tries_again_goes_on(pool: Pool, several: bool):
+    """Each wait has a time-out of its own, also for the same key."""
+    run_cell(pool, "from torch.distributed import distributed_c10d as c10d\n")
+    code = f"several = {several}\nstore = c10d._get_default_store()\n{_RETRY}"
+    view = run_cell(pool, code, timeout=30, check=False)
+    assert view.error is None, view.error
+    assert view.result(0) == "[1, 1.2]"
+
+
 def test_an_error_after_a_time_out_is_the_ranks_own(pool: Pool):
     guarded = (
         "try:\n        call()\n    except RuntimeError:\n        raise ValueError('mine') from None"

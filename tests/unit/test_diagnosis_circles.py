@@ -128,6 +128,22 @@ def test_users_of_isend_are_not_told_to_use_it(source: str, advice: str):
     assert only(pool).next_step.startswith(advice)
 
 
+def test_messages_that_have_other_ends_which_do_not_fit():
+    """All send to the next one and receive from it, too."""
+    pool = Ranks(3)
+    for rank in range(3):
+        sent = pool[rank].issue("send", peer=(rank + 1) % 3, source="dist.batch_isend_irecv(ops)")
+        pool[rank].issue("recv", peer=(rank + 1) % 3, source="dist.batch_isend_irecv(ops)")
+        pool[rank].waits(sent)
+    finding = only(pool)
+    assert told(finding) == ("p2p-cycle", "0-2", "0-2")
+    assert finding.headline == (
+        "Ranks 0-2 wait for each other in a circle: "
+        "each has sends and receives, and they do not fit each other."
+    )
+    assert finding.next_step.startswith("Give each send its recv: same two ranks")
+
+
 def test_who_waits_behind_a_ring():
     pool = Ranks(4)
     pool.group("a", 0, 2)

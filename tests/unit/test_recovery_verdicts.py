@@ -527,6 +527,14 @@ def test_a_short_time_out_is_left_to_show_itself():
     assert kinds(found) == ["Judged", "Free arm 0-2"]
 
 
+def test_each_wait_of_a_loop_that_tries_again_is_left_to_its_own_time_out():
+    pool, _ = stuck_pool()
+    for number in range(5):
+        pool.looks[0] = seen(0, version=number, groups=(world(3, seq=1),))
+        pool.report = replace(pool.report, earliest_timeout_ms=1_000, earliest_timeout_left_ms=900)
+        assert "Free arm 0-2" not in kinds(judged(pool, after_s=1.0))
+
+
 def test_a_long_time_out_is_not_waited_for():
     pool, _ = stuck_pool()
     pool.report = replace(pool.report, earliest_timeout_ms=60_001, earliest_timeout_left_ms=1_000)

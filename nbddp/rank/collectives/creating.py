@@ -48,7 +48,7 @@ class Creator:
         #: While C++ connects the members of a group: the sockets that were there before.
         self.connecting: set[sockets.Socket] | None = None
         self._pool = pool
-        self._world_size = world_size
+        self.world_size = world_size
         self._lock = threading.RLock()
         self._run_id: str | None = None
         #: How many groups of a name and these ranks were made in this cell.
@@ -152,8 +152,8 @@ class Creator:
         if world is None and len(ranks) == 1:
             return (self.recorder.rank,)
         # The user may have numbered the ranks in another way, but not left one out.
-        is_everybody = world is None and len(ranks) == self._world_size
-        return tuple(range(self._world_size)) if is_everybody else ()
+        is_everybody = world is None and len(ranks) == self.world_size
+        return tuple(range(self.world_size)) if is_everybody else ()
 
     def _refuse_alone(self, name: str, members: tuple[int, ...]) -> None:
         world = torch_private.default_group()
@@ -161,7 +161,7 @@ class Creator:
             members = world.book.info.ranks  # those that are no members count it, too
         try:
             op = "init_process_group" if world is None else "new_group"
-            alone.refuse(self.recorder, op, members or range(self._world_size))
+            alone.refuse(self.recorder, op, members or range(self.world_size))
             if world is not None and _is_counted(name):
                 alone.refuse_in_part(self.recorder, op, members)
         except BaseException:

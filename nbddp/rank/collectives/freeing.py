@@ -145,6 +145,7 @@ class Freeing:
         found = sockets.tcp_sockets()
         sockets.shut(found - before, socket.SHUT_RDWR)
         sockets.shut(sockets.connected_to(found, self._store_port), socket.SHUT_RDWR)
+        sockets.dial_in_place_of_members(found - before, self._creator.world_size)
         for group in self._creator.groups.values():
             group.book.is_broken = True  # their store is gone
 

@@ -18,6 +18,8 @@ from contextlib import ExitStack, suppress
 
 #: A descriptor and the inode behind it.
 Socket = tuple[int, int]
+#: To this machine; a kernel drops what a full queue cannot take.
+_DIAL_S = 0.2
 #: Of Linux; Python has no names for them.
 _SO_ATTACH_FILTER, _BPF_RETURN = 26, 0x06
 _FD_FOLDER = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"  # noqa: PTH112 - once
@@ -96,6 +98,31 @@ def refuse_new(sockets: Iterable[Socket]) -> None:
             program = struct.pack("HP", 1, ctypes.addressof(keep_nothing))
             with suppress(OSError):  # a kernel without it: the port stays open
                 listening[0].setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+
+
+def dial_in_place_of_members(sockets: Iterable[Socket], count: int) -> None:
+    """Let a group that is being made go on, to an error, where it waits for members to dial.
+
+    Of two members one dials, and the other one waits until its listening socket has a connection
+    with the number of their pair, which the caller sends: there is no socket to be shut meanwhile.
+    A member that has gone never dials, so this does, with every number; the connection ends at
+    once. Numbers of other pairs are kept by Gloo, for when they are waited for.
+
+    Args:
+        sockets: of the group.
+        count: at least as many as it has members.
+
+    Source: ``Pair::connect`` and ``Listener::handleEvents`` in ``gloo/transport/tcp``.
+    """
+    for fd, inode in sockets:
+        with suppress(OSError), socket.socket(fileno=os.dup(fd)) as found:
+            is_same = os.fstat(found.fileno()).st_ino == inode
+            if not is_same or not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                continue
+            host, port = found.getsockname()[:2]
+            for number in range(count):
+                with socket.create_connection((host, port), timeout=_DIAL_S) as dialed:
+                    dialed.sendall(struct.pack("=q", number))
 
 
 def connected_to(found: Iterable[Socket], port: int) -> list[Socket]:

@@ -82,9 +82,16 @@ def registered(group: Any) -> tuple[str, Any]:
 
 
 def set_registered_store(group: Any, store: Store) -> None:
-    """The store from which later groups get theirs."""
-    backend, _ = c10d._world.pg_map[group]
-    c10d._world.pg_map[group] = (backend, store)
+    """The store from which later groups get theirs.
+
+    A group that is missing in some table was being destroyed when that was interrupted: it is gone.
+    """
+    world = c10d._world
+    entry = world.pg_map.get(group)
+    if entry is None:
+        forget_registered(group, group.group_name)
+    else:
+        world.pg_map[group] = (entry[0], store)
 
 
 def named(name: str) -> Any:
