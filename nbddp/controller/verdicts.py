@@ -3,7 +3,7 @@
 Runs in: the notebook's process. Pure; a part of `nbddp.controller.failures`.
 """
 
-from nbddp.controller.ends import site_of
+from nbddp.controller.ends import one_line, site_of
 from nbddp.controller.report import Finding, PerRank, Report, place
 from nbddp.controller.states import RunOutcome
 from nbddp.controller.wording import brought, is_interrupt, quote
@@ -14,6 +14,17 @@ from nbddp.wire.ranks import Rank, RankSet
 #: What the rank raised that saw it.
 MISMATCH_ERROR = "CollectiveMismatchError"
 _LOST_ERROR = "CollectiveFailedError"
+#: What a rank raises that was freed, from Python or from C++.
+_OF_FREED = (
+    "CollectiveAbortedError",
+    "DistBackendError",
+    "DistNetworkError",
+    "DistStoreError",
+    "KeyboardInterrupt",
+    "RuntimeError",
+    _LOST_ERROR,
+    MISMATCH_ERROR,
+)
 #: What torch says of ``monitored_barrier`` on its rank 0, which alone knows who is missing, and on
 #: others that came: there it is the end of rank 0's wait that they see.
 _MISSED = "failed to pass monitoredBarrier"
@@ -158,6 +169,14 @@ def _first_mismatched(outcome: RunOutcome) -> Rank | None:
     return min(found)[1] if found else None
 
 
+def _raised_in_turn(error: ErrorInfo | None) -> str:
+    """What the code of the user raised while it handled that it was freed: it is told as well."""
+    if error is None or error.ename in _OF_FREED:
+        return ""
+    site = site_of(error)
+    return f", and raised {one_line(error)}{f' ({site})' if site is not None else ''} in turn"
+
+
 def consequence_lines(outcome: RunOutcome) -> list[str]:
     """One line for the ranks that failed at the same place because of others."""
     by_text: dict[str, list[Rank]] = {}
@@ -186,7 +205,8 @@ def _consequence(outcome: RunOutcome, rank: Rank) -> str:
     if each is not None and each.what.startswith("waits "):
         site = each.site or site
         at = f" ({site})" if site is not None else ""
-        return f"waited {each.what.removeprefix('waits ')}{at} and {_WERE} freed"
+        how = f"waited {each.what.removeprefix('waits ')}{at} and {_WERE} freed"
+        return how + _raised_in_turn(result.error)
     if result.error is not None and result.error.ename == "KeyboardInterrupt":
         return f"{_WERE} interrupted{at}"  # perhaps it did not wait for anybody
     return f"waited{at} and {_WERE} freed" if at else f"{_WERE} freed"

@@ -597,6 +597,18 @@ def test_where_freed_ranks_waited_comes_from_their_tracebacks_without_a_report()
     assert "rank 2 waited (cell [7], line 8) and was freed\n" in found
 
 
+def test_what_a_freed_rank_raised_in_turn_is_told():
+    """In an ``except`` of the user's."""
+    verdict = report("first-error")
+    results = freed(0, 8, "NameError"), raised(1, at_ns=1), freed(2, 8, "NameError")
+    found = text(error(*results, report=verdict))
+    assert (
+        "ranks 0,2 waited in all_reduce #17 (cell [7], line 5) and were freed, "
+        "and raised NameError: freed (cell [7], line 8) in turn\n"
+    ) in found
+    assert "in turn" not in text(error(freed(0, 8), results[1], results[1], report=verdict))
+
+
 def test_freed_ranks_of_which_nothing_is_known():
     info = ErrorInfo(ename="E", evalue="", traceback=[])
     result = RankResult(0, "error", error=info, was_freed=True)
