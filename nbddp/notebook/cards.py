@@ -77,6 +77,7 @@ def card(
     views: Mapping[int, RankView] | None = None,
     means: str = "The stop button",
     torn: Mapping[str, RankSet] | None = None,
+    is_over: bool = False,
 ) -> dict[str, str]:
     """A report as a MIME bundle.
 
@@ -86,13 +87,16 @@ def card(
         views: what was seen of the ranks, for the details.
         means: what interrupts the cell.
         torn: operations whose tensors may hold partial results, once that is known.
+        is_over: the cell has ended.
     """
     if acted and report.proven and all(each.kind == "left-debugger" for each in report.proven):
         return _as_wanted(report.proven)
     told = [_Told(finding) for finding in report.findings[:_MAX_FINDINGS]]
     others = [_title(finding) for finding in report.findings[_MAX_FINDINGS:]]
     told = told or [_Told(_nothing(report))]
-    sections = _sections(told, others, fates.fate(report, acted, means, torn or {}))
+    sections = _sections(
+        told, others, fates.fate(report, acted, means, torn or {}, is_over=is_over)
+    )
     return {
         "text/plain": _text(sections),
         "text/html": _html(sections, _details(report, told, views or {})),

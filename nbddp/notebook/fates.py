@@ -13,8 +13,10 @@ from nbddp.wire.ranks import RankSet
 _OWN_TIMEOUT_MS = 60_000
 
 
-def fate(report: Report, acted: bool, means: str, torn: Mapping[str, RankSet]) -> str:
-    """What happens to the ranks that wait."""
+def fate(
+    report: Report, acted: bool, means: str, torn: Mapping[str, RankSet], *, is_over: bool = False
+) -> str:
+    """What happens to the ranks that wait; ``is_over``: what has happened, the cell has ended."""
     waiting = report.stuck or RankSet.of(r for each in report.findings for r in each.waiting)
     if not waiting:
         return ""
@@ -27,17 +29,19 @@ def fate(report: Report, acted: bool, means: str, torn: Mapping[str, RankSet]) -
             f"{who} {'is' if is_one else 'are'} freed: an exception is raised in {their_place}. "
             f"{'It keeps' if is_one else 'They keep'} every variable{_except(torn)}{then}."
         )
+    limit_ms, left_ms = report.earliest_timeout_ms, report.earliest_timeout_left_ms
+    has_limit = limit_ms is not None and left_ms is not None and limit_ms <= _OWN_TIMEOUT_MS
+    limit, left = duration((limit_ms or 0) * 1e6), duration(max(0, left_ms or 0) * 1e6)
+    if is_over:
+        by = f"the operation was left to its own time-out of {limit}, and " if has_limit else ""
+        return f"{by}the cell has ended."
     stop = (
         f"{means} frees {who}, which {'keeps' if is_one else 'keep'} every variable{_except(torn)}."
     )
     if not report.verdict:
         return f"nothing is interrupted, the cell may still go on. {stop}"
-    limit_ms, left_ms = report.earliest_timeout_ms, report.earliest_timeout_left_ms
-    if limit_ms is not None and left_ms is not None and limit_ms <= _OWN_TIMEOUT_MS:
-        return (
-            f"the operation ends by its own time-out of {duration(limit_ms * 1e6)}, in "
-            f"{duration(max(0, left_ms) * 1e6)}. {stop}"
-        )
+    if has_limit:
+        return f"the operation ends by its own time-out of {limit}, in {left}. {stop}"
     return f"nothing is interrupted. {stop}"
 
 

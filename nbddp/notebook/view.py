@@ -191,15 +191,23 @@ class View:
         self._sink.live([])
         if self._widgets is not None:
             self._widgets.end()
-        if torn := torn_of(outcome):  # known only now that the ranks are free
-            for card_id, judged in self._judged.items():
-                self._sink.display(self._card(judged, torn), {}, card_id, True)
+        torn = torn_of(outcome)  # known only now that the ranks are free
+        for card_id, judged in self._judged.items():
+            if torn or not judged.acted:
+                self._sink.display(self._card(judged, torn, is_over=True), {}, card_id, True)
         self._offer_by_rank()
 
-    def _card(self, judged: Judged, torn: Mapping[str, RankSet] | None = None) -> dict[str, str]:
+    def _card(
+        self, judged: Judged, torn: Mapping[str, RankSet] | None = None, *, is_over: bool = False
+    ) -> dict[str, str]:
         means = "The stop button" if self._can_ask else "`%ddp interrupt`"
         return cards.card(
-            judged.report, acted=judged.acted, views=judged.views, means=means, torn=torn
+            judged.report,
+            acted=judged.acted,
+            views=judged.views,
+            means=means,
+            torn=torn,
+            is_over=is_over,
         )
 
     def _offer_by_rank(self) -> None:

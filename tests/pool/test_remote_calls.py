@@ -1,5 +1,7 @@
 """RPC in cells: what the next cell finds after one that failed, was freed, or lost a rank."""
 
+from pathlib import Path
+
 import pytest
 
 from nbddp.controller.pool import Pool
@@ -95,3 +97,30 @@ def test_a_pool_with_rpc_ends_at_once(pool: Pool):
     run_cell(pool, _INIT, timeout=_LIMIT_S)
     pool.stop()
     assert pool.is_stopped
+
+
+_MIXED = """
+import torch.distributed.rpc as rpc
+options = rpc.TensorPipeRpcBackendOptions(init_method={place!r})
+told = ""
+if rank == 0:
+    rpc.init_rpc("fixed", rank=0, world_size=1, rpc_backend_options=options)
+dist.barrier()
+if rank == 1:
+    try:
+        rpc.init_rpc("goes", rank=1, rpc_backend_options=options)
+    except RuntimeError as error:
+        told = str(error)
+dist.barrier()
+if rank == 0:
+    rpc.shutdown(graceful=False)
+told
+"""
+
+
+def test_workers_that_come_and_go_are_not_mixed_with_others(pool: Pool, tmp_path: Path):
+    """Both kinds look in the same place of the store, though each process counts its calls."""
+    for number in range(2):
+        code = _MIXED.format(place=f"file://{tmp_path / str(number)}")
+        view = run_cell(pool, code, timeout=_LIMIT_S)
+        assert "mixes statically and dynamically" in str(view.result(1))

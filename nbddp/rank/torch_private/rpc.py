@@ -35,9 +35,11 @@ def hook_init_rpc(connect: Callable[[Any, int, Callable[[], Any]], Any]) -> None
     def init_rpc_backend(
         backend: Any, store: Any, name: Any, rank: Any, world_size: Any, *more: Any, **names: Any
     ) -> Any:
-        if world_size and isinstance(store, PrefixStore):
+        if isinstance(store, PrefixStore):
+            # Also where workers come and go: torch refuses to mix the two kinds in one place.
             store = PrefixStore("rpc", store.underlying_store)
-            _forget_rounds()
+            if world_size:
+                _forget_rounds()
         call = partial(original, backend, store, name, rank, world_size, *more, **names)
         return connect(store, world_size or 0, call)
 
