@@ -20,6 +20,7 @@ import msgspec
 from nbddp.rank import stdio, torch_private
 from nbddp.rank.collectives.service import Collectives
 from nbddp.rank.error_text import error_info, exit_lines
+from nbddp.rank.hooks_of_shell import callback_before_cell, is_of_ipython
 from nbddp.rank.importing import ImportWatch
 from nbddp.rank.link import Link
 from nbddp.rank.shell import RankShell
@@ -124,6 +125,9 @@ class Interrupts:
 
     def _handle(self, signum: int, frame: types.FrameType | None) -> None:
         self._handled += 1
+        is_in_code = self._mode in (_Mode.PYTHON, _Mode.TASK)
+        if is_in_code and self._is_before_cell(frame):
+            return
         if self._is_held:
             return
         if self._swallowed.is_here:
@@ -133,7 +137,6 @@ class Interrupts:
             self._is_for_callback = False
             if self._mode is not _Mode.CALLBACK:
                 return
-        is_in_code = self._mode in (_Mode.PYTHON, _Mode.TASK)
         if is_in_code and self._imports.is_in_the_way(frame, self._cell):
             self._swallowed.again(self._cell)
             return
@@ -152,6 +155,17 @@ class Interrupts:
             if _is_user_code(frame):
                 # Another task, or a callback, keeps the loop from doing anything else.
                 raise KeyboardInterrupt
+
+    def _is_before_cell(self, frame: types.FrameType | None) -> bool:
+        """Whether only a later interrupt can end the cell: IPython runs callbacks before its code.
+
+        What is raised in a callback of the user's ends that, and goes no further.
+        """
+        callback = callback_before_cell(frame)
+        if callback is None:
+            return False
+        self._swallowed.again(self._cell)
+        return self._is_held or is_of_ipython(callback)
 
     def _cancel(self, task: "asyncio.Task[Any]") -> None:
         """The task waits for something: wake it there, from the loop."""

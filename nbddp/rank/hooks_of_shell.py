@@ -3,7 +3,7 @@
 Runs in: the rank process, main thread.
 """
 
-from types import TracebackType
+from types import FrameType, TracebackType
 
 _EVENTS = "/IPython/core/events.py"
 _TRANSFORMERS = "/IPython/core/inputtransformer2.py"
@@ -39,3 +39,26 @@ def _hook(step: TracebackType, file: str) -> str:
             "or %ddp restart -r RANKS"
         )
     return ""
+
+
+def callback_before_cell(frame: FrameType | None) -> object:
+    """The callback that IPython runs before the cell's own code, if ``frame`` is inside; or None.
+
+    What it raises goes no further, an interrupt neither: IPython prints it and runs the cell.
+    """
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "trigger" and code.co_filename.endswith(_EVENTS):
+            is_before = str(frame.f_locals.get("event", "")).startswith("pre_")
+            return frame.f_locals.get("func", _NOT_BEGUN) if is_before else None
+        frame = frame.f_back
+    return None
+
+
+def is_of_ipython(callback: object) -> bool:
+    """Whether IPython itself has registered it: an interrupt there is none of the user's code."""
+    module = getattr(callback, "__module__", None) or ""
+    return callback is _NOT_BEGUN or module.startswith("IPython.")
+
+
+_NOT_BEGUN = object()

@@ -167,6 +167,33 @@ def test_a_cell_waits_for_ranks_that_are_being_freed(fresh_pool: Callable[..., P
         assert run_cell(pool, "print(kept); dist.barrier()").texts() == {0: "0\n", 1: "1\n"}
 
 
+#: As where the button is pressed in the first moments of the cell after this one.
+_PRESSED_BEFORE = """
+import os, signal, time
+from IPython.core.events import EventManager
+shell = get_ipython()
+def press(*_):
+    shell.events.unregister({event!r}, press)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.01)
+press.__module__ = {module!r}
+shell.events.register({event!r}, press)
+"""
+
+
+@pytest.mark.parametrize("event", ["pre_execute", "pre_run_cell"])
+@pytest.mark.parametrize("module", ["IPython.core.interactiveshell", "__main__"])
+def test_an_interrupt_before_the_code_of_a_cell_is_not_lost(pool: Pool, event: str, module: str):
+    """IPython prints what its callbacks raise, and runs the cell all the same."""
+    run_cell(pool, _PRESSED_BEFORE.format(event=event, module=module))
+    view = run_cell(pool, "import time; time.sleep(30)", timeout=20, check=False)
+    assert view.outcome is not None
+    assert not view.outcome.timed_out
+    results = view.outcome.results.values()
+    assert {result.error.ename for result in results if result.error} == {"KeyboardInterrupt"}
+    assert ("Error in callback" in view.text()) == (module == "__main__")
+
+
 #: No signal ends the wait for a mutex. The other thread opens it when the file is there.
 _IN_C = """
 import ctypes, os, threading, time
