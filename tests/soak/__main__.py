@@ -49,9 +49,10 @@ class Soak:
         plan = fault.plan(chance, self._ranks)
         pool, checks = self._get()
         wrong: list[str] = []
+        told = ""
         try:
             done = run_fault(pool, fault, plan, number)
-            wrong = done.violations
+            wrong, told = done.violations, done.error
             wrong += checks.after(
                 number, done.hit, fault.then, exits=fault.exits, stays=fault.stays
             )
@@ -62,7 +63,8 @@ class Soak:
             old = self.most.get(name, (0, 0.0))
             self.most[name] = (max(old[0], fds), max(old[1], size))
         if wrong:
-            wrong = [*wrong, f"plan: {plan}"]
+            wrong += [f"error: {line}" for line in told.splitlines()[-8:]]
+            wrong.append(f"plan: {plan}")
             self.drop()
         return fault.name, wrong
 
