@@ -51,6 +51,19 @@ signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file is run by one worker, and so are all files with a browser: two would crowd out all."""
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # it has no types
+        def _split_scope(self, nodeid: str) -> str:
+            folder = "tests/browser"
+            return folder if nodeid.startswith(f"{folder}/") else str(super()._split_scope(nodeid))
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 def make_pool(n: int = 2, settings: Settings | None = None, **options: Any) -> Pool:
     """A pool whose cells show nothing; use `tests.support.views.run_cell`."""
     return Pool(
