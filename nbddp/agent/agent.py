@@ -19,8 +19,7 @@ from contextlib import contextmanager
 from typing import assert_never
 
 from nbddp.agent.ending import Ending
-from nbddp.agent.exits import ExitReader
-from nbddp.agent.failures import start_failure
+from nbddp.agent.exits import ExitReader, start_failure
 from nbddp.agent.forkserver import ProcessMaker
 from nbddp.agent.lifeline import Lifeline
 from nbddp.agent.loop import Loop

@@ -4,12 +4,15 @@ Runs in: the agent's thread.
 """
 
 import signal
+import traceback
 from pathlib import Path
 
 from nbddp.agent.child import NOT_TOLD
 from nbddp.agent.forkserver import END_SHOWS_S, ProcessMaker
 from nbddp.agent.processes import RankProcess
-from nbddp.wire.messages import RankExited
+from nbddp.wire.limits import what_to_do
+from nbddp.wire.messages import RankExited, StartFailed
+from nbddp.wire.parts import ErrorInfo
 
 
 class ExitReader:
@@ -60,3 +63,20 @@ def _out_of_memory_kills() -> int:
 
 def _count_in(path: Path) -> int:
     return int(dict(line.split() for line in path.read_text().splitlines())["oom_kill"])
+
+
+# --- ranks and stores that could not be started --------------------------------------------------
+
+
+def start_failure(node: int, rank: int | None, error: Exception) -> StartFailed:
+    """The store (``rank`` None) or a rank could not be started: ``error`` says why."""
+    advice = what_to_do(error)
+    return StartFailed(
+        node=node,
+        rank=rank,
+        error=ErrorInfo(
+            ename=type(error).__name__,
+            evalue=f"{error}. Next: {advice}" if advice else str(error),
+            traceback=traceback.format_exception(error),
+        ),
+    )

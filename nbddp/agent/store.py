@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nbddp.agent.child import NOT_TOLD, Child
-from nbddp.agent.failures import start_failure
+from nbddp.agent.exits import start_failure
 from nbddp.agent.forkserver import END_SHOWS_S, ProcessMaker
 from nbddp.agent.loop import Loop
 from nbddp.errors import BadOptionError

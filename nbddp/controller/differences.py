@@ -10,9 +10,9 @@ Runs in: the thread that asks. All but `find` is pure.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
-from nbddp.controller import detailing, outlines
+from nbddp.controller import detailing
 from nbddp.controller.unequal import Difference, LeafDifference, grouped, largest_first
 from nbddp.errors import BadOptionError
 from nbddp.wire.ranks import RankSet
@@ -91,7 +91,7 @@ def _compare(expression: str, trees: Mapping[int, Tree]) -> Difference:
             errors.setdefault(tree.error, []).append(rank)
     able = [rank for rank in ranks if not trees[rank].error]
     labels: dict[int, list[object]] = {rank: [trees[rank].error] for rank in ranks}
-    differences = outlines.compare(
+    differences = _compare_outlines(
         {rank: trees[rank] for rank in able}, {rank: leaves_by_rank[rank] for rank in able}, labels
     )
     unknown: list[str] = []
@@ -173,3 +173,50 @@ def _has(leaf: Leaf | None, *, with_type: bool = False) -> str:
     if leaf.is_tensor:
         return leaf.what
     return f"{leaf.value} ({leaf.what})" if with_type else leaf.value
+
+
+# --- types and modes -----------------------------------------------------------------------------
+
+
+def _compare_outlines(
+    trees: Mapping[int, Tree],
+    leaves_by_rank: Mapping[int, Mapping[str, Leaf]],
+    labels: Mapping[int, list[object]],
+) -> list[LeafDifference]:
+    """Find the places; notes for each rank with whom it agrees there."""
+    found = []
+    for path in dict.fromkeys(path for tree in trees.values() for path in tree.kinds):
+        kinds = {}
+        for rank, tree in trees.items():
+            leaf = leaves_by_rank[rank].get(path)
+            kind = tree.kinds.get(path) or (leaf.what if leaf else None)
+            if kind is not None:
+                kinds[rank] = kind
+        found += _differing("type", path, kinds, labels)
+    told: dict[str, dict[int, str]] = {}
+    for path in dict.fromkeys(path for tree in trees.values() for path in tree.modes):
+        modes = {
+            rank: "train mode" if tree.modes[path] else "eval mode"
+            for rank, tree in trees.items()
+            if path in tree.modes
+        }
+        above = path.rpartition(".")[0]
+        if len(set(modes.values())) > 1:
+            told[path] = modes
+            if told.get(above) != modes or not path:  # else it goes with the module it is in
+                found += _differing("mode", path, modes, labels)
+    return found
+
+
+def _differing(
+    kind: Literal["type", "mode"],
+    path: str,
+    has_by_rank: Mapping[int, str],
+    labels: Mapping[int, list[object]],
+) -> list[LeafDifference]:
+    if len(set(has_by_rank.values())) < 2:
+        return []
+    for rank, has in has_by_rank.items():
+        labels[rank].append(has)
+    groups = tuple((group, has_by_rank[group.ranks[0]]) for group in grouped(has_by_rank))
+    return [LeafDifference(path, groups, RankSet(()), is_tensor=False, kind=kind)]

@@ -9,6 +9,7 @@ the state machine. Others hand in commands and take results out of queues.
 
 import logging
 import queue
+import secrets
 import threading
 import time
 from collections import deque
@@ -21,6 +22,7 @@ from typing import TypeAlias
 from nbddp.controller import helpers
 from nbddp.controller.agents import Agents
 from nbddp.controller.launch.local import LocalAgent
+from nbddp.controller.lifecycle import PoolMachine
 from nbddp.controller.listeners import NO_RANK, Listeners
 from nbddp.controller.recovery import RecoveryMachine
 from nbddp.controller.replies import Replies
@@ -48,11 +50,12 @@ from nbddp.controller.states import (
     Tick,
 )
 from nbddp.controller.transfers import Answer, Transfer
-from nbddp.controller.trust import Trust
 from nbddp.errors import InvalidTransitionError
 from nbddp.wire.channels import Frame, HubChannel, Poller, Waker
 from nbddp.wire.lifetime import is_ending
 from nbddp.wire.messages import (
+    PROTOCOL_VERSION,
+    AgentHello,
     ClearOutput,
     CommFromRank,
     Completed,
@@ -429,3 +432,40 @@ class HubThread:
     def _tell_ranks(self, ranks: RankSet, request: RankRequest, frames: Sequence[Frame]) -> None:
         for node, on_node in self.machine.by_node(ranks).items():
             self._channel.send_to_ranks(node, on_node, request, frames)
+
+
+# --- senders -------------------------------------------------------------------------------------
+
+
+class Trust:
+    """Knows the nodes whose agents have shown the token of the connection file."""
+
+    def __init__(self, token: str, pool: PoolMachine) -> None:
+        self._token = token
+        self._pool = pool
+        self._nodes: set[int] = set()
+        #: Events that were left out, and what was wrong with the latest that made no sense.
+        self.refused = 0
+        self.last_refusal = ""
+
+    def accepts(self, node: int, event: Event) -> bool:
+        """Whether the sender has shown the token, and speaks of itself and its own ranks."""
+        is_ours = self._is_ours(node, event)
+        self.refused += not is_ours
+        return is_ours
+
+    def refuse(self, reason: str) -> None:
+        """An event of our own has made no sense; it is left out, and the others go on."""
+        self.refused += 1
+        self.last_refusal = reason
+
+    def _is_ours(self, node: int, event: Event) -> bool:
+        if isinstance(event, AgentHello):
+            is_known = secrets.compare_digest(event.token.encode(), self._token.encode())
+            if is_known and event.version == PROTOCOL_VERSION and event.node == node:
+                self._nodes.add(node)
+        if node not in self._nodes or getattr(event, "node", node) != node:
+            return False
+        rank = getattr(event, "rank", None)
+        info = self._pool.ranks.get(rank) if rank is not None else None
+        return rank is None or (info is not None and info.node == node)

@@ -22,8 +22,7 @@ from nbddp.controller.insisting import Insisting
 from nbddp.controller.lifecycle import PoolMachine
 from nbddp.controller.looking import Diagnose, Eyes, Views
 from nbddp.controller.mending import Mending
-from nbddp.controller.replacing import TOO_OFTEN, Replacing
-from nbddp.controller.restarting import Restarts
+from nbddp.controller.restarting import TOO_OFTEN, Replacing, Restarts
 from nbddp.controller.states import (
     NO_RANKS,
     AbandonRequested,

@@ -16,7 +16,6 @@ from nbddp.controller.history import RankView
 from nbddp.controller.report import Finding, Kind, PerRank, Report
 from nbddp.controller.trace import rows_seen
 from nbddp.controller.wording import in_plural
-from nbddp.notebook import fates
 from nbddp.notebook.stacks import stacks
 from nbddp.notebook.tables import (
     FAINT_LINE,
@@ -28,6 +27,7 @@ from nbddp.notebook.tables import (
     one_line,
     shorten,
     without_numbers,
+    words,
 )
 from nbddp.notebook.timeline import grid
 from nbddp.wire.observed import Site
@@ -95,7 +95,7 @@ def card(
     others = [_title(finding) for finding in report.findings[_MAX_FINDINGS:]]
     told = told or [_Told(_nothing(report))]
     sections = _sections(
-        told, others, fates.fate(report, acted, means, torn or {}, is_over=is_over)
+        told, others, _fate(report, acted, means, torn or {}, is_over=is_over)
     )
     return {
         "text/plain": _text(sections),
@@ -376,3 +376,50 @@ def _folded(summary: str, body: str) -> str:
         f'<details style="margin:4px 0 0 0"><summary style="{_FAINT};cursor:pointer">'
         f"{escape(summary)}</summary>{body}</details>"
     )
+
+
+# --- what happens now ----------------------------------------------------------------------------
+
+
+#: Operations with a shorter time-out are left to it; see ``Settings.own_timeout_s``.
+_OWN_TIMEOUT_MS = 60_000
+
+
+def _fate(
+    report: Report, acted: bool, means: str, torn: Mapping[str, RankSet], *, is_over: bool = False
+) -> str:
+    """What happens to the ranks that wait; ``is_over``: what has happened, the cell has ended."""
+    waiting = report.stuck or RankSet.of(r for each in report.findings for r in each.waiting)
+    if not waiting:
+        return ""
+    is_one = len(waiting) == 1
+    who, their_place = name_ranks(waiting), "its line" if is_one else "their lines"
+    if acted:
+        # The process of a dead rank is gone: whether the next cell runs depends on more.
+        then = ", and the next cell runs" * all(f.kind != "dead-rank" for f in report.findings)
+        return (
+            f"{who} {'is' if is_one else 'are'} freed: an exception is raised in {their_place}. "
+            f"{'It keeps' if is_one else 'They keep'} every variable{_except(torn)}{then}."
+        )
+    limit_ms, left_ms = report.earliest_timeout_ms, report.earliest_timeout_left_ms
+    has_limit = limit_ms is not None and left_ms is not None and limit_ms <= _OWN_TIMEOUT_MS
+    limit, left = duration((limit_ms or 0) * 1e6), duration(max(0, left_ms or 0) * 1e6)
+    if is_over:
+        by = f"the operation was left to its own time-out of {limit}, and " if has_limit else ""
+        return f"{by}the cell has ended."
+    stop = (
+        f"{means} frees {who}, which {'keeps' if is_one else 'keep'} every variable{_except(torn)}."
+    )
+    if not report.verdict:
+        return f"nothing is interrupted, the cell may still go on. {stop}"
+    if has_limit:
+        return f"the operation ends by its own time-out of {limit}, in {left}. {stop}"
+    return f"nothing is interrupted. {stop}"
+
+
+def _except(torn: Mapping[str, RankSet]) -> str:
+    """Behind "every variable"."""
+    if not torn:
+        return ""
+    which = words(f"{name} on {name_ranks(ranks)}" for name, ranks in torn.items())
+    return f", but the tensors of {which} may hold partial results"

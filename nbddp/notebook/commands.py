@@ -4,6 +4,7 @@ Runs in: the notebook's process. Pure.
 """
 
 import argparse
+import ast
 import re
 import shlex
 from dataclasses import dataclass
@@ -329,3 +330,71 @@ def _variable(text: str) -> tuple[str, str]:
     if not (name.isidentifier() and equals):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
     return name, value
+
+
+# --- expressions ---------------------------------------------------------------------------------
+
+
+#: Ranks in front of the rest, or behind it.
+_LINE = re.compile(
+    rf"(?:{_RANKS}(?P<first>\S+)(?:\s+|$))?(?P<what>.*?)(?:(?:\s+|^){_RANKS}(?P<last>\S+))?"
+)
+
+
+def parse_vars(line: str) -> tuple[list[str], str | None]:
+    """Read what is behind ``vars``: names, and which ranks. Raises `BadOptionError`."""
+    text, ranks = _split_expressions("vars", line)
+    return text.split(), ranks
+
+
+def parse_diff(line: str) -> tuple[list[str], str | None]:
+    """Read what is behind ``diff``: expressions, whose quotes are Python's, and which ranks.
+
+    The line is one expression if it can be, else each word is one.
+
+    Raises:
+        BadOptionError: it is neither.
+    """
+    text, ranks = _split_expressions("diff", line)
+    if not text:
+        raise BadOptionError("%ddp diff: what? Next: %ddp diff EXPRESSION [-r RANKS]")
+    pieces = [text] if _parsed(text) is not None else text.split()
+    for piece in pieces:
+        if (quoted := _quoted(piece)) is not None:
+            raise BadOptionError(
+                f"%ddp diff: {piece} is a text, which is the same everywhere. "
+                f"Next: %ddp diff {quoted or 'model'}, without the quotes"
+            )
+        if _parsed(piece) is None:
+            raise BadOptionError(
+                f"%ddp diff: {piece!r} is not an expression. "
+                "Next: %ddp diff model, or %ddp diff model.state_dict() [-r RANKS]"
+            )
+    return pieces, ranks
+
+
+def _split_expressions(verb: str, line: str) -> tuple[str, str | None]:
+    found = _LINE.fullmatch(_COMMENT.split(line, maxsplit=1)[0].strip())
+    lacks = found is not None and found["what"].split()[-1:] in (["-r"], ["--ranks"])
+    if found is None or (found["first"] and found["last"]) or lacks:
+        what = "[NAME ...]" if verb == "vars" else "EXPRESSION"
+        raise BadOptionError(
+            f"%ddp {verb}: -r stands there twice, or without ranks. "
+            f"Next: %ddp {verb} {what} [-r RANKS]"
+        )
+    return found["what"], found["first"] or found["last"]
+
+
+def _quoted(text: str) -> str | None:
+    """What is inside of the quotes; None: it is not in quotes."""
+    found = _parsed(text)
+    if isinstance(found, ast.Constant) and isinstance(found.value, str):
+        return found.value.strip()
+    return None
+
+
+def _parsed(text: str) -> ast.expr | None:
+    try:
+        return ast.parse(text, "<diff>", "eval").body
+    except (SyntaxError, ValueError):
+        return None

@@ -12,9 +12,11 @@ from typing import Any
 from nbddp.controller.pool import Pool
 from nbddp.controller.runs import Run
 from nbddp.controller.states import InterruptRequested, RunOutcome
-from nbddp.errors import CellInterruptedError
-from nbddp.notebook import session, untold
+from nbddp.errors import CellError, CellInterruptedError
+from nbddp.notebook import session
+from nbddp.notebook.folded import PRE_STYLE, details, pre, without_codes
 from nbddp.notebook.sinks import Sink
+from nbddp.notebook.tables import clean, escape, preformatted
 from nbddp.notebook.view import View
 
 _AWAIT_S = 0.05
@@ -96,7 +98,7 @@ class CellHandle:
     def _show_state(self, sink: Sink, *, update: bool) -> None:
         error = self._error() if self._has_ended else None
         ended_by = "" if self._run.outcome is None else self._run.outcome.ended_by
-        bundle = untold.bundle(repr(self), error, is_expected=ended_by != "")
+        bundle = failure_bundle(repr(self), error, is_expected=ended_by != "")
         if update:
             self._updated_in = session.parent_id()
         sink.display(bundle, {}, self._display_id, update)
@@ -131,3 +133,60 @@ class CellHandle:
             raise error
         assert self._run.outcome is not None  # noqa: S101 - it has ended
         return self._run.outcome
+
+
+# --- errors that nobody has waited for -----------------------------------------------------------
+
+
+#: Shown open; a longer text is folded below its headline.
+_MAX_OPEN = 4
+_RED = "#d1495b"
+
+
+def failure_bundle(
+    state: str, error: BaseException | None, *, is_expected: bool = False
+) -> dict[str, str]:
+    """The state of a cell, and below it what made it fail.
+
+    Args:
+        state: a line.
+        error: as `CellHandle.wait` raises it; None: there is none.
+        is_expected: the user has ended the cell, and `state` says so.
+    """
+    state = clean(state)
+    if error is None:
+        return {"text/plain": state}
+    lines = _lines(error)
+    if isinstance(error, CellInterruptedError) or (is_expected and len(lines) == 1):
+        where = details("where the ranks were", pre(lines)) if len(lines) > 1 else ""
+        return {"text/plain": state, "text/html": pre([state]) + where}
+    headline = _headline(lines, type(error).__name__)
+    told = lines if len(lines) <= _MAX_OPEN else [headline]
+    html = pre([state]) + _errors(told, type(error).__name__)
+    if told is not lines:
+        html += details("the whole error", pre(lines))
+    return {"text/plain": "\n".join([state, *lines]), "text/html": html}
+
+
+def _headline(lines: list[str], name: str) -> str:
+    """It stands below the tracebacks, or above the story of a rank that exited."""
+    return next((line for line in reversed(lines) if line.startswith(name)), lines[-1])
+
+
+def _errors(lines: list[str], name: str) -> str:
+    """As HTML; the name of the error is what is seen first."""
+    bold = f'<b style="color:{_RED}">{name}</b>'
+    shown = [
+        f"{bold}{escape(line[len(name) :])}" if line.startswith(name) else escape(line)
+        for line in lines
+    ]
+    return preformatted("\n".join(shown), PRE_STYLE)
+
+
+def _lines(error: BaseException) -> list[str]:
+    """As a cell in the foreground shows it."""
+    if isinstance(error, CellError):
+        text = "\n".join(error._render_traceback_())
+    else:
+        text = f"{type(error).__name__}: {error}"
+    return clean(without_codes(text)).strip("\n").split("\n")

@@ -18,7 +18,6 @@ from nbddp.notebook import (
     commands,
     debugging,
     ending,
-    looking,
     observing,
     session,
     status,
@@ -53,8 +52,8 @@ class DdpMagics(Magics):
         session.await_start()
         if line.split(maxsplit=1)[:1] == ["pull"]:
             return self._pull(line)
-        if looking.is_for(line):
-            looking.run(line)
+        if observing.is_on_values(line):
+            observing.run_on_values(line)
             return None
         verb, words = commands.split_verb(line)
         if verb == "start":

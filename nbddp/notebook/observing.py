@@ -1,4 +1,4 @@
-"""``%ddp status``, ``diagnose``, ``stacks``, ``trace``, ``timeline``, ``config``: ask, and show.
+"""The verbs of ``%ddp`` that ask and show: ``status``, ``trace``, ``vars``, ``diff`` and others.
 
 Runs in: the notebook's process, thread of the running cell.
 """
@@ -11,11 +11,24 @@ from IPython.display import display
 from nbddp.controller.export import chrome_trace
 from nbddp.controller.pool import Pool
 from nbddp.controller.trace import select
+from nbddp.controller.transfers import told_when_stopped
 from nbddp.errors import BadOptionError
-from nbddp.notebook import cards, chart, commands, session, stacks, status, timeline
+from nbddp.notebook import (
+    cards,
+    chart,
+    commands,
+    differences,
+    session,
+    stacks,
+    status,
+    timeline,
+    variables,
+)
 from nbddp.notebook.tables import escape
 
 VERBS = ("status", "diagnose", "stacks", "trace", "timeline", "config")
+#: Verbs whose lines hold expressions: their quotes are Python's.
+VALUE_VERBS = ("vars", "diff")
 
 
 def run(verb: str, words: list[str]) -> None:
@@ -118,3 +131,27 @@ def _refuse_plain(verb: str) -> None:
 
 def _show(bundle: dict[str, str]) -> None:
     display(bundle, raw=True)
+
+
+# --- values --------------------------------------------------------------------------------------
+
+
+def is_on_values(line: str) -> bool:
+    """Whether this line of ``%ddp`` is one of ours; the quotes in its expression are Python's."""
+    return line.split(maxsplit=1)[:1] in ([verb] for verb in VALUE_VERBS)
+
+
+def run_on_values(line: str) -> None:
+    """Do what it says. Raises what the pool raises."""
+    verb, _, rest = line.strip().partition(" ")
+    with told_when_stopped(f"%ddp {verb}"):
+        if verb == "vars":
+            names, ranks = commands.parse_vars(rest)
+            pool = session.pool()
+            told = pool.told_variables(names, ranks=ranks)
+            display(variables.bundle(told, tuple(names), pool.world_size), raw=True)
+            return
+        wanted, ranks = commands.parse_diff(rest)
+        for expression in wanted:
+            found = session.pool().diff(expression, ranks=ranks)
+            display(differences.bundle(found), raw=True)

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from nbddp.wire.messages import Peeked
 from nbddp.wire.observed import cell_name
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>\S+)\Z')
@@ -77,3 +78,27 @@ def lines_of_user(text: str) -> list[str] | None:
     if any(_MACHINERY.search(frame.file) for frame in found):
         return []
     return [str(frame) for frame in found]
+
+
+# --- one line of a stack -------------------------------------------------------------------------
+
+
+#: States of a process as Linux has them, see proc(5).
+_STATES = {"R": "computes", "S": "sleeps", "D": "waits for a disk"}
+
+
+def is_stopped(peeked: Peeked | None) -> bool:
+    """By SIGSTOP, or by a debugger."""
+    return peeked is not None and peeked.process_state == "T"
+
+
+def state(peeked: Peeked | None) -> str:
+    """Of a rank that runs a cell: ``in a cell, sleeps``."""
+    how = _STATES.get(peeked.process_state) if peeked is not None else None
+    return f"in a cell, {how}" if how else "in a cell"
+
+
+def place(stack_text: str) -> str:
+    """The innermost line of the user's code: ``cell [4], line 5``."""
+    found = frames(stack_text)
+    return next((frame.place for frame in found if not frame.is_library), "")

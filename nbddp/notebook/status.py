@@ -11,7 +11,7 @@ from pathlib import PurePath
 from nbddp.controller.history import RankView
 from nbddp.controller.pool import Pool
 from nbddp.controller.states import Diagnosed, RankInfo, RankState
-from nbddp.notebook import operations, peeks
+from nbddp.notebook import outside
 from nbddp.notebook.colours import colour_of
 from nbddp.notebook.tables import (
     WIDTH,
@@ -19,6 +19,7 @@ from nbddp.notebook.tables import (
     Column,
     Table,
     clean,
+    duration,
     escape,
     name_ranks,
     one_line,
@@ -26,7 +27,14 @@ from nbddp.notebook.tables import (
     size,
 )
 from nbddp.wire.messages import Peeked
-from nbddp.wire.observed import CALLBACK_THREAD, WAITS_FOR_USER
+from nbddp.wire.observed import (
+    CALLBACK_THREAD,
+    WAITS_FOR_USER,
+    Operation,
+    RankLook,
+    ThreadLook,
+    ending_of,
+)
 from nbddp.wire.ranks import RankSet
 
 #: A row for each rank up to this many; beyond, one for those that do the same.
@@ -121,7 +129,7 @@ def row(info: RankInfo, found: Diagnosed, *, is_running: bool) -> Row:
     place, source = _place(view) if is_busy else ("", "")
     if info.replaced and view.look is not None:
         state += ", fresh"
-    collective, collective_state = operations.last_collective(view)
+    collective, collective_state = _last_collective(view)
     return Row(
         rank=info.rank,
         state=state,
@@ -178,14 +186,14 @@ def _state(view: RankView, peeked: Peeked | None, *, is_running: bool) -> tuple[
             return shorten(f"exited: {view.exit_text}" if view.exit_text else "exited", 60), True
         case "starting":
             return "starting", False
-        case "silent" | "running" | "idle" if look is None and peeks.is_stopped(peeked):
+        case "silent" | "running" | "idle" if look is None and outside.is_stopped(peeked):
             return "stopped (SIGSTOP)", True
         case "silent":
             return "does not answer", True
         case "running" if look is None:
-            state = peeks.state(peeked)
+            state = outside.state(peeked)
         case "running":
-            main = operations.main_thread(look)
+            main = _main_thread(look)
             state = "waits" if main is not None and main.wait is not None else "runs"
             if main is not None:
                 state = WAITS_FOR_USER.get(main.innermost, state)
@@ -204,7 +212,7 @@ def _place(view: RankView) -> tuple[str, str]:
     """The innermost line of the user's code, and its source."""
     if view.look is None:
         is_inside = view.state in ("running", "silent")
-        return (peeks.place(view.stack_text) if is_inside else ""), ""
+        return (outside.place(view.stack_text) if is_inside else ""), ""
     if view.look.activity != "callback":
         if view.state == "raised" and view.error_site is not None:
             return str(view.error_site), view.error_site.source
@@ -367,3 +375,41 @@ def fresh_notes(infos: Sequence[RankInfo]) -> list[str]:
 
 def _stuck(pool: Pool) -> RankSet:
     return RankSet.of(info.rank for info in pool.ranks() if info.state is RankState.BUSY)
+
+
+# --- operations ----------------------------------------------------------------------------------
+
+
+def _main_thread(look: RankLook | None) -> ThreadLook | None:
+    """The thread that runs cells."""
+    threads = look.threads if look is not None else ()
+    return next((thread for thread in threads if thread.is_main), None)
+
+
+def _last_collective(view: RankView) -> tuple[str, str]:
+    """``all_reduce #7``, and how it stands: ``for 3.2 s``, ``done``."""
+    known = (*view.operations, *(view.look.operations if view.look else ()))
+    told = [each for each in known if each.site.line or each.state == "scheduled"]
+    if not told:
+        return "", ""
+    last = max(told, key=lambda each: each.record_id)
+    main = _main_thread(view.look)
+    wait = main.wait if main is not None else None
+    ending = ending_of(last.state, last.error)
+    if ending != "open" or wait is None or view.look is None:
+        return _name(last), ending
+    return _name(last), f"for {duration(max(0, view.look.time_ns - wait.since_ns))}"
+
+
+def _name(operation: Operation) -> str:
+    signature = operation.signature
+    match signature.kind:
+        case "send":
+            return f"{signature.op} to {operation.peer}"
+        case "recv":
+            return f"{signature.op} from {'any' if operation.peer < 0 else operation.peer}"
+        case "store":
+            return f"store {signature.op}"
+        case _:
+            number = operation.collective_seq_id
+            return f"{signature.op} #{number}" if number else signature.op

@@ -9,6 +9,9 @@ the objects are here: what it would infer from source can be looked at.
 
 import io
 import keyword
+import queue
+import threading
+import time
 import tokenize
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,8 +22,11 @@ from IPython.core.completer import Completion, provisionalcompleter, rectify_com
 from IPython.utils.tokenutil import token_at_cursor
 from torch import nn
 
+from nbddp.rank.callbacks import Question
+from nbddp.rank.link import Link
 from nbddp.rank.shell import RankShell
 from nbddp.wire.messages import Complete, Completed, Inspect, Inspected
+from nbddp.wire.ranks import RankSet
 
 #: Where ipykernel tells what kind of thing each match is.
 _TYPES_KEY = "_jupyter_types_experimental"
@@ -146,3 +152,42 @@ def _inspect(shell: RankShell, question: Inspect) -> Completed | Inspected:
     return Inspected(
         number=question.number, rank=shell.rank, found=bool(data), data=data, metadata={}
     )
+
+
+# --- the thread ----------------------------------------------------------------------------------
+
+
+#: Nobody waits longer than that for an answer.
+_STALE_S = 1.0
+
+
+class Side:
+    """Takes questions from the I/O thread."""
+
+    def __init__(self, shell: RankShell, link: Link) -> None:
+        self._shell = shell
+        self._link = link
+        self._questions: queue.SimpleQueue[tuple[float, Complete | Inspect]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def put(self, question: Complete | Inspect) -> None:
+        """Answer it soon. Called by the I/O thread."""
+        self._questions.put((time.monotonic(), question))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="nbddp-side", daemon=True)
+            self._thread.start()
+
+    def _serve(self) -> None:
+        prepare(self._shell)
+        looks = Question(RankSet.of([self._shell.rank]))
+        while True:
+            asked_at, question = self._questions.get()
+            if time.monotonic() - asked_at > _STALE_S:
+                continue
+            try:
+                with self._shell.callbacks.asked(looks):
+                    reply = answer(self._shell, question)
+                self._link.send(reply)
+            except Exception:  # noqa: BLE001 - of the user's objects, or of IPython
+                # Silently: who pressed Tab has asked for names, not for a traceback in a cell.
+                self._link.send(nothing(self._shell.rank, question))

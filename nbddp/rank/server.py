@@ -22,9 +22,9 @@ from nbddp.rank.comms import Comms
 from nbddp.rank.debugging import Debugging, leave_stop
 from nbddp.rank.error_text import error_info
 from nbddp.rank.execution import CellExecutor
+from nbddp.rank.inspection import Side
 from nbddp.rank.link import Link
 from nbddp.rank.shell import RankShell
-from nbddp.rank.side import Side
 from nbddp.rank.stdin import Stdin
 from nbddp.rank.variables import Variables
 from nbddp.wire.launch import RankLaunch

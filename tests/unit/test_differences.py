@@ -15,8 +15,8 @@ from torch import nn
 from nbddp.controller import blockwise, differences
 from nbddp.controller.unequal import Detail, Difference
 from nbddp.errors import BadOptionError
+from nbddp.notebook import commands, variables
 from nbddp.notebook import differences as page
-from nbddp.notebook import expressions, variables
 from nbddp.rank import digests, leaves
 from nbddp.wire.ranks import RankSet
 from nbddp.wire.told import Blocks, Leaf, Tree, Variable, Variables
@@ -417,21 +417,21 @@ def test_a_value_that_no_rank_has_is_an_error():
     ],
 )
 def test_lines_of_diff(line: str, found: tuple[list[str], str | None]):
-    assert expressions.parse_diff(line) == found
+    assert commands.parse_diff(line) == found
 
 
 @pytest.mark.parametrize("line", ["", "-r 0", "a b(", "-r 0 model -r 1", "if x", "-r"])
 def test_bad_lines_of_diff(line: str):
     with pytest.raises(BadOptionError, match="Next: %ddp"):
-        expressions.parse_diff(line)
+        commands.parse_diff(line)
 
 
 def test_lines_of_vars():
-    assert expressions.parse_vars("") == ([], None)
+    assert commands.parse_vars("") == ([], None)
     for line in ("-r", "x -r", "-r 0 x -r 1"):
         with pytest.raises(BadOptionError, match=r"Next: %ddp vars \[NAME ...\] \[-r RANKS\]"):
-            expressions.parse_vars(line)
-    assert expressions.parse_vars("a b -r 0") == (["a", "b"], "0")
+            commands.parse_vars(line)
+    assert commands.parse_vars("a b -r 0") == (["a", "b"], "0")
 
 
 def told(*values: str | None) -> dict[int, Variables]:

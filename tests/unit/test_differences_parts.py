@@ -6,8 +6,8 @@ from torch import nn
 from nbddp.controller import blockwise, differences
 from nbddp.controller.unequal import Difference
 from nbddp.errors import BadOptionError
+from nbddp.notebook import commands
 from nbddp.notebook import differences as page
-from nbddp.notebook import expressions
 from nbddp.rank import leaves
 from nbddp.wire.told import Leaf, Tree
 
@@ -177,8 +177,8 @@ def test_a_text_that_differs_in_a_later_block():
 )
 def test_a_text_in_quotes_is_told_as_one(line: str, told: str):
     with pytest.raises(BadOptionError, match=told):
-        expressions.parse_diff(line)
+        commands.parse_diff(line)
 
 
 def test_a_text_within_an_expression_is_none_of_that():
-    assert expressions.parse_diff("state['a'] cfg[\"b\"]") == (["state['a']", 'cfg["b"]'], None)
+    assert commands.parse_diff("state['a'] cfg[\"b\"]") == (["state['a']", 'cfg["b"]'], None)

@@ -21,11 +21,11 @@ from nbddp.notebook import (
     chart,
     differences,
     folded,
+    handle,
     remains,
     stacks,
     status,
     timeline,
-    untold,
     variables,
 )
 from nbddp.notebook.items import RankText
@@ -263,8 +263,8 @@ def others(bad: str) -> Iterable[Mapping[str, Any]]:
     yield found
     yield folded.folded([f"[1]   {printed}"] * 100)
     yield folded.window([f"[1]   {printed}"] * 100)
-    yield untold.bundle(f"cell {bad}", CellError(f"{bad}\n" * 9 + f"CellError: {bad}", {}))
-    yield untold.bundle(f"cell {bad}", CellInterruptedError(f"{bad}\nat {bad}", {}))
+    yield handle.failure_bundle(f"cell {bad}", CellError(f"{bad}\n" * 9 + f"CellError: {bad}", {}))
+    yield handle.failure_bundle(f"cell {bad}", CellInterruptedError(f"{bad}\nat {bad}", {}))
     yield remains.bundle_of([remains.Row("[0]", bad)])
     yield _live_bundle([bad])
     grid = Grid(texts=[[bad]], values=[[1.0]], label=bad)

@@ -7,6 +7,8 @@ user has chosen; what all members are asked for they may call together. A rank t
 is not replaced (``on_death=keep``), calls nothing any more.
 """
 
+import threading
+import time
 from collections.abc import Iterable
 from functools import partial
 
@@ -97,3 +99,36 @@ def refuse(recorder: Recorder, op: str, members: Iterable[int]) -> None:
         f"rank {recorder.rank} called {op} for Tab or Shift-Tab, which ask one rank\n"
         f"  {others.describe()} would never make this call; nothing was sent"
     )
+
+
+# --- callbacks that go on ------------------------------------------------------------------------
+
+
+_POLL_S = 0.01
+
+
+def wait_for_callbacks(recorder: Recorder) -> None:
+    """Wait as long as a callback does, for the same operation.
+
+    What the callback calls later is refused, since the cell has ended.
+    """
+    thread = threading.get_ident()
+    slot = None
+    try:
+        while awaited := _awaited(recorder, thread):
+            # Whoever looks at this rank sees what it waits for: the cell is freed like any other.
+            slot = recorder.writer.begin_wait(thread, *awaited)
+            while _awaited(recorder, thread) == awaited:
+                time.sleep(_POLL_S)
+    finally:
+        if slot is not None:
+            recorder.writer.end_wait(slot)
+
+
+def _awaited(recorder: Recorder, own: int) -> tuple[int, int] | None:
+    """The record for which the callback waits, and since when; None: it does not, or has ended."""
+    callback = recorder.callbacks.thread
+    if callback in (0, own):
+        return None
+    waits = recorder.waits()
+    return next(((record, since) for thread, record, since in waits if thread == callback), None)

@@ -14,7 +14,7 @@ import torch
 
 from nbddp.errors import CollectiveAbortedError
 from nbddp.rank.callbacks import Callbacks
-from nbddp.rank.collectives import alone, lingering, syncing
+from nbddp.rank.collectives import alone, syncing
 from nbddp.rank.collectives.creating import Creator, break_torn
 from nbddp.rank.collectives.freeing import Freeing
 from nbddp.rank.collectives.looking import Looking
@@ -87,7 +87,7 @@ class Collectives:
 
     def wait_for_callback(self) -> None:
         """The code of a cell has ended: wait for what a callback has called meanwhile."""
-        lingering.wait(self.recorder)
+        alone.wait_for_callbacks(self.recorder)
 
     def end_cell(
         self, *, has_failed: bool

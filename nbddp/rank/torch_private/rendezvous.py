@@ -3,6 +3,7 @@
 Runs in: the rank process.
 """
 
+import ctypes
 import os
 import socket
 import sys
@@ -16,8 +17,6 @@ from urllib.parse import urlsplit
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
-
-from nbddp.rank.resolver import impatient_resolver
 
 _AGENT_STORE_ENV = "TORCHELASTIC_USE_AGENT_STORE"
 _DOOR_S = 0.5
@@ -182,3 +181,28 @@ def new_store_client(host: str, port: int, timeout_s: float) -> Store:
             timeout=timedelta(seconds=timeout_s),
         )
     return store
+
+
+# --- addresses -----------------------------------------------------------------------------------
+
+
+_ENV = "RES_OPTIONS"  # see resolv.conf(5)
+
+
+@contextmanager
+def impatient_resolver() -> Iterator[None]:
+    """Within this block, look-ups of the calling thread give up after a second.
+
+    What the user has set is left alone. Without glibc nothing changes.
+    """
+    reinit = getattr(ctypes.CDLL(None), "__res_init", None)
+    if reinit is None or _ENV in os.environ:
+        yield
+        return
+    os.environ[_ENV] = "timeout:1 attempts:1"
+    reinit()
+    try:
+        yield
+    finally:
+        del os.environ[_ENV]
+        reinit()
