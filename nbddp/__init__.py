@@ -17,7 +17,7 @@ from nbddp.errors import CellError, NbddpError, RankExitedError
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from nbddp.controller.pool import Pool
+    from nbddp.controller.pool.pool import Pool
     from nbddp.notebook.session import last_report, pool, start
 
 __version__ = "0.1.0.dev0"
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Pool": "nbddp.controller.pool",
+    "Pool": "nbddp.controller.pool.pool",
     "last_report": "nbddp.notebook.session",
     "pool": "nbddp.notebook.session",
     "start": "nbddp.notebook.session",
@@ -73,7 +73,7 @@ def show(*tensors: Any, title: str | None = None) -> Any:
             "nbddp.show shows tensors, in a %%ddp cell. "
             "Next: %ddp pull NAME -r 0 gets a value into the notebook"
         )
-    from nbddp.rank import showing
+    from nbddp.rank.values import show as showing
 
     return showing.show(*tensors, title=title, frame=sys._getframe(1))
 
@@ -81,7 +81,7 @@ def show(*tensors: Any, title: str | None = None) -> Any:
 def sync(*objects: Any, src: int | None = None, group: Any = None) -> None:
     """Give all ranks the state that one has: ``nbddp.sync(model, optimizer, src=0)`` in a cell.
 
-    For use after a rank was replaced. See `nbddp.rank.collectives.syncing.sync`.
+    For use after a rank was replaced. See `nbddp.rank.collectives.state_sync.sync`.
 
     Args:
         objects: tensors, or what has ``state_dict()``, such as modules and optimizers.
@@ -98,9 +98,9 @@ def sync(*objects: Any, src: int | None = None, group: Any = None) -> None:
 
     if RANK_MARK_ENV not in os.environ:
         raise NbddpError("nbddp.sync works on ranks. Next: call it in a %%ddp cell, on every rank")
-    from nbddp.rank.collectives import syncing
+    from nbddp.rank.collectives import state_sync
 
-    syncing.sync(*objects, src=src, group=group)
+    state_sync.sync(*objects, src=src, group=group)
 
 
 def load_ipython_extension(shell: "InteractiveShell") -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from nbddp.controller.options import PoolOptions
-from nbddp.controller.pool import Pool
-from nbddp.controller.states import RankState
-from nbddp.notebook import syntax
+from nbddp.controller.pool.options import PoolOptions
+from nbddp.controller.pool.pool import Pool
+from nbddp.controller.state.rank_state import RankState
+from nbddp.notebook import source_check
 from nbddp.settings import Settings
 from tests.support import leaks
 from tests.support.polling import poll_until
@@ -70,7 +70,7 @@ def make_pool(n: int = 2, settings: Settings | None = None, **options: Any) -> P
         PoolOptions.checked(n, **options),
         settings or Settings(),
         lambda pool, run: RecordingView(),
-        syntax.check_source,
+        source_check.check_source,
     )
 
 

@@ -14,11 +14,11 @@ import traceback
 from multiprocessing import resource_tracker
 from pathlib import Path
 
-from nbddp.agent.forkserver import ProcessMaker
-from nbddp.agent.lifeline import Lifeline
+from nbddp.agent.fork_server import ProcessMaker
+from nbddp.agent.parent_watch import ParentWatch
 from nbddp.settings import AGENT_PID_ENV
-from nbddp.wire import folder, lifetime
-from nbddp.wire.launch import AgentLaunch
+from nbddp.system import pool_folder, process_tree
+from nbddp.wire.launch_specs import AgentLaunch
 
 _TRACKER_S = 1.0
 
@@ -26,15 +26,15 @@ _TRACKER_S = 1.0
 def main(connection_file: Path) -> None:
     """Serve until told to end, or until the notebook is gone."""
     launch = AgentLaunch.read(connection_file)
-    folder.hold(Path(launch.folder))  # until it ends
+    pool_folder.hold(Path(launch.folder))  # until it ends
     connection_file.unlink()
     # Whatever multiprocessing puts into temporary folders goes with the pool's folder.
     tempfile.tempdir = launch.folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    lifetime.adopt_orphans()
+    process_tree.adopt_orphans()
     os.environ[AGENT_PID_ENV] = str(os.getpid())
     maker = ProcessMaker(launch.settings.start_method)
-    lifeline = Lifeline(launch.node, launch.controller_pid, maker)
+    lifeline = ParentWatch(launch.node, launch.controller_pid, maker)
     if lifeline.is_cut:
         shutil.rmtree(launch.folder, ignore_errors=True)
         return
@@ -68,15 +68,15 @@ def _end_helpers() -> None:
     """
     tracker_pid = getattr(resource_tracker._resource_tracker, "_pid", None)
     tracker_fd = resource_tracker.getfd() if tracker_pid is not None else None
-    for pid in lifetime.descendants_of(os.getpid()) - {tracker_pid}:
-        lifetime.kill_quietly(pid, signal.SIGKILL)
+    for pid in process_tree.descendants_of(os.getpid()) - {tracker_pid}:
+        process_tree.kill_quietly(pid, signal.SIGKILL)
     if tracker_pid is None or tracker_fd is None:
         return
     os.close(tracker_fd)
     patience = time.monotonic() + _TRACKER_S
     while os.waitpid(tracker_pid, os.WNOHANG) == (0, 0):
         if time.monotonic() > patience:
-            lifetime.kill_quietly(tracker_pid, signal.SIGKILL)
+            process_tree.kill_quietly(tracker_pid, signal.SIGKILL)
         time.sleep(0.002)
 
 

@@ -18,20 +18,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import assert_never
 
-from nbddp.agent.ending import Ending
-from nbddp.agent.exits import ExitReader, start_failure
-from nbddp.agent.forkserver import ProcessMaker
-from nbddp.agent.lifeline import Lifeline
-from nbddp.agent.loop import Loop
-from nbddp.agent.peeking import Peeks
-from nbddp.agent.pipes import RankPipes
-from nbddp.agent.processes import RankProcess, Remains, reap_orphans
-from nbddp.agent.store import StoreKeeper
-from nbddp.agent.watching import Watch
+from nbddp.agent.event_loop import EventLoop
+from nbddp.agent.exit_reports import ExitReader, start_failure
+from nbddp.agent.fork_server import ProcessMaker
+from nbddp.agent.output_pipes import RankPipes
+from nbddp.agent.parent_watch import ParentWatch
+from nbddp.agent.rank_process import RankProcess, Remains, reap_orphans
+from nbddp.agent.stack_dumps import StackDumps
+from nbddp.agent.stall_monitor import StallMonitor
+from nbddp.agent.store_process import StoreKeeper
+from nbddp.agent.termination import Termination
 from nbddp.errors import BadMessageError, BadOptionError
-from nbddp.wire import codec, lifetime, messages
+from nbddp.system import process_tree
+from nbddp.wire import codec, messages
 from nbddp.wire.channels import AgentDownlink, AgentUplink
-from nbddp.wire.launch import AgentLaunch
+from nbddp.wire.launch_specs import AgentLaunch
 from nbddp.wire.messages import (
     AgentHello,
     AgentRequest,
@@ -61,22 +62,22 @@ _READ = ("RunStarted", "ValuePulled")
 class Agent:
     """Serves until it is told to end or the notebook's process is gone."""
 
-    def __init__(self, launch: AgentLaunch, maker: ProcessMaker, lifeline: Lifeline) -> None:
+    def __init__(self, launch: AgentLaunch, maker: ProcessMaker, lifeline: ParentWatch) -> None:
         self._launch = launch
         self._settings = launch.settings
         self._maker = maker
         self._lifeline = lifeline
         self._uplink = AgentUplink(launch.hub, launch.node, launch.token)
         self._downlink = AgentDownlink(launch.rank_socket)
-        self._loop = Loop(self._uplink, self._downlink)
+        self._loop = EventLoop(self._uplink, self._downlink)
         self._has_read = False
         self._ranks: dict[int, RankProcess] = {}
         self._store = StoreKeeper(launch.node, maker, self._loop, self._uplink.send)
-        self._watch = Watch(launch.node, launch.settings.quiet_after_s)
-        self._ending: Ending | None = None
+        self._watch = StallMonitor(launch.node, launch.settings.quiet_after_s)
+        self._ending: Termination | None = None
         self._is_last_ending = False
-        self._helpers = lifetime.children_of(os.getpid())
-        self._peeks = Peeks(self._loop, self._watch, self._helpers, self._uplink.send)
+        self._helpers = process_tree.children_of(os.getpid())
+        self._peeks = StackDumps(self._loop, self._watch, self._helpers, self._uplink.send)
         self._remains = Remains()
         self._held_syncs: deque[tuple[int, int]] = deque()  # rank, number
         self._writes_wanted = False
@@ -211,11 +212,11 @@ class Agent:
 
         What is there before may be: a dead rank's, when another takes its place.
         """
-        before = lifetime.children_of(os.getpid())
+        before = process_tree.children_of(os.getpid())
         try:
             yield
         finally:
-            self._helpers |= lifetime.children_of(os.getpid()) - before
+            self._helpers |= process_tree.children_of(os.getpid()) - before
 
     # --- ranks ---------------------------------------------------------------------------------
 
@@ -366,7 +367,7 @@ class Agent:
     def _end_all(self, grace_s: float) -> None:
         if self._ending is None:
             self._store.expect_end()
-            self._ending = Ending(
+            self._ending = Termination(
                 ask=lambda rank: self._downlink.send(rank, [codec.encode(messages.Shutdown())]),
                 grace_s=grace_s,
                 now=time.monotonic(),

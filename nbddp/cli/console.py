@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbddp.errors import NbddpError, NoPoolError
 from nbddp.settings import LIVE_PREFIX, NOTEBOOK_WORD
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 
 if TYPE_CHECKING:
     from jupyter_client.blocking.client import BlockingKernelClient

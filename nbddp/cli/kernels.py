@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nbddp.controller.options import PoolOptions
+from nbddp.controller.pool.options import PoolOptions
 from nbddp.errors import BadOptionError
 
 #: Marks our kernels in ``kernel.json``.
@@ -108,7 +108,7 @@ def _kernel_json(display_name: str, pool: str) -> dict[str, Any]:
     return {
         # Frozen modules have no source, which a debugger would warn of at each start.
         "argv": [
-            sys.executable, "-Xfrozen_modules=off", "-m", "nbddp.notebook.kernel",
+            sys.executable, "-Xfrozen_modules=off", "-m", "nbddp.notebook.ipykernel_app",
             "-f", "{connection_file}", f"--NbddpKernel.pool={pool}",
         ],
         "display_name": display_name,

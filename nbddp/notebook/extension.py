@@ -10,8 +10,9 @@ import sys
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from nbddp.notebook import auto, completion, session
-from nbddp.notebook.magics import DdpMagics
+from nbddp.notebook import session
+from nbddp.notebook.magics import auto_mode, completion
+from nbddp.notebook.magics.magics import DdpMagics
 
 _leaving: "_Leaving | None" = None
 
@@ -21,22 +22,22 @@ def load(shell: InteractiveShell) -> None:
     global _leaving
     left, _leaving = _leaving, None
     shell.register_magics(DdpMagics)
-    auto.install(shell)
+    auto_mode.install(shell)
     completion.install(shell)
     if left is not None:
         left.cancel()
-        auto.current(shell).options = left.auto_options
+        auto_mode.current(shell).options = left.auto_options
 
 
 def unload(shell: InteractiveShell) -> None:
     """Forget the magics, and stop the pool when the running cell has ended."""
     global _leaving  # noqa: PLW0603 - an extension is loaded once per process
     _leaving = _Leaving(shell)
-    auto.uninstall(shell)
+    auto_mode.uninstall(shell)
     completion.uninstall(shell)
     for magics in (shell.magics_manager.magics["line"], shell.magics_manager.magics["cell"]):
         magics.pop("ddp", None)
-    if auto.runs_in_cell(sys._getframe(1)):
+    if auto_mode.runs_in_cell(sys._getframe(1)):
         shell.events.register("post_execute", _leaving.end)
     else:
         _leaving.end()
@@ -47,7 +48,7 @@ class _Leaving:
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
-        self.auto_options = auto.current(shell).options
+        self.auto_options = auto_mode.current(shell).options
 
     def cancel(self) -> None:
         """It was a reload."""

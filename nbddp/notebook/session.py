@@ -15,23 +15,24 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
-from nbddp.controller.listeners import BackgroundEvent
-from nbddp.controller.options import PoolOptions
-from nbddp.controller.pool import Pool
-from nbddp.controller.report import Report
-from nbddp.controller.runs import Run
+from nbddp.controller.diagnosis.report import Report
+from nbddp.controller.hub.listeners import BackgroundEvent
+from nbddp.controller.hub.run import Run
+from nbddp.controller.pool.options import PoolOptions
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import NbddpError, NoPoolError, PoolBusyError, PoolExistsError
-from nbddp.notebook import status, syntax
-from nbddp.notebook.background import Background
-from nbddp.notebook.blocks import Blocks
-from nbddp.notebook.commands import Out
-from nbddp.notebook.comms import Relay
-from nbddp.notebook.folded import FoldedSink
-from nbddp.notebook.panel import Panel
-from nbddp.notebook.shown import Labels
-from nbddp.notebook.sinks import CellSink, EarlierCellSink, Sink, TerminalSink
-from nbddp.notebook.view import View
-from nbddp.notebook.viewing import Viewing
+from nbddp.notebook import source_check
+from nbddp.notebook.live_status import Panel
+from nbddp.notebook.output.background import Background
+from nbddp.notebook.output.background_views import Viewing
+from nbddp.notebook.output.cell_view import View
+from nbddp.notebook.output.folded_sink import FoldedSink
+from nbddp.notebook.output.modes import Out
+from nbddp.notebook.output.screen import Labels
+from nbddp.notebook.output.sinks import CellSink, EarlierCellSink, Sink, TerminalSink
+from nbddp.notebook.output.widget_blocks import Blocks
+from nbddp.notebook.render import status_table
+from nbddp.notebook.widgets.relay import Relay
 from nbddp.settings import LIVE_PREFIX, NOTEBOOK_WORD, Settings
 from nbddp.wire.messages import RankExited
 
@@ -122,7 +123,7 @@ def start(
     try:
         living = current_pool()
         if living is None:
-            _current = Pool(options, Settings.from_env(), make_view, syntax.check_source)
+            _current = Pool(options, Settings.from_env(), make_view, source_check.check_source)
             _listen(_current)
             _leave_word(_current)
             return _current
@@ -322,7 +323,7 @@ def begin_panel() -> None:
     living = pool()
     sink = background_sink()
     if isinstance(sink, TerminalSink):
-        bundle = status.survey(living).bundle("a table that changes needs a notebook")
+        bundle = status_table.survey(living).bundle("a table that changes needs a notebook")
         sink.display(bundle, {}, None, False)
         return
     if _panel is not None:

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from nbddp.errors import BadOptionError
 from nbddp.rank import torch_private
 from nbddp.settings import AGENT_PID_ENV, POOL_ID_ENV, RANK_MARK_ENV, USER_PYTHONPATH_ENV
-from nbddp.wire.launch import RankLaunch
-from nbddp.wire.parts import PoolSpec
+from nbddp.wire.launch_specs import RankLaunch
+from nbddp.wire.message_types import PoolSpec
 
 _ROLE = "default"
 

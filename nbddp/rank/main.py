@@ -1,4 +1,4 @@
-"""Entry of a rank process, called by `nbddp.agent.forkserver`.
+"""Entry of a rank process, called by `nbddp.agent.fork_server`.
 
 Runs in: the rank process, main thread.
 """
@@ -9,11 +9,11 @@ import os
 import signal
 import traceback
 
-from nbddp.rank import environment, own_state, preload, stdio
-from nbddp.rank.error_text import error_info
+from nbddp.rank import environment, preload, process_state, streams
+from nbddp.rank.exception_text import error_info
 from nbddp.rank.server import RankServer
-from nbddp.wire import lifetime
-from nbddp.wire.launch import RankLaunch
+from nbddp.system import process_tree
+from nbddp.wire.launch_specs import RankLaunch
 from nbddp.wire.messages import StartFailed
 
 
@@ -21,15 +21,15 @@ def main(launch: RankLaunch) -> None:
     """Be a rank until told to end; never returns."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.setsid()
-    lifetime.die_with_parent(preload.FORK_SERVER_PID if launch.forked else launch.agent_pid)
-    own_state.renew()
+    process_tree.die_with_parent(preload.FORK_SERVER_PID if launch.forked else launch.agent_pid)
+    process_state.renew()
     # Not ours, which would make DataLoader workers unable to find what is defined in a cell.
     multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
-    stdio.take_over(launch.stdout.take(), launch.stderr.take())
+    streams.take_over(launch.stdout.take(), launch.stderr.take())
     fault_fd = launch.fault.take()
     faulthandler.enable(fault_fd, all_threads=False)
-    # How the agent asks for a stack (`nbddp.agent.peeking`). Not SIGUSR1, which NCCL may use. Not
-    # of all threads: the handler would walk frames that run meanwhile, and crash the rank.
+    # How the agent asks for a stack (`nbddp.agent.stack_dumps`). Not SIGUSR1, which NCCL may use.
+    # Not of all threads: the handler would walk frames that run meanwhile, and crash the rank.
     faulthandler.register(signal.SIGUSR2, fault_fd, all_threads=False, chain=False)
     exit_code = 0
     try:
@@ -51,6 +51,6 @@ def main(launch: RankLaunch) -> None:
         traceback.print_exc()
         exit_code = 1
     finally:
-        stdio.flush_all()
+        streams.flush_all()
         # Not by returning: multiprocessing would wait for threads that the user's cells left.
         os._exit(exit_code)

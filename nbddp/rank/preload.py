@@ -10,7 +10,7 @@ import os
 import weakref
 
 from nbddp.settings import AGENT_PID_ENV, PRELOAD_ENV
-from nbddp.wire import lifetime
+from nbddp.system import process_tree
 
 #: The fork server's process id, which is the parent of every forked rank.
 FORK_SERVER_PID = os.getpid()
@@ -37,7 +37,7 @@ _MODULES = (
 
 # First: an agent that is killed while torch loads takes its fork server with it.
 if AGENT_PID_ENV in os.environ:
-    lifetime.die_with_parent(int(os.environ[AGENT_PID_ENV]))
+    process_tree.die_with_parent(int(os.environ[AGENT_PID_ENV]))
 
 # Nothing of this is ever garbage. Without collections it loads faster; frozen, it is not looked at
 # by those of the ranks, each of which would copy every page that it looks at.

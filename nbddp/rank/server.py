@@ -17,17 +17,19 @@ import torch.distributed as dist
 
 import nbddp
 from nbddp.rank import environment, torch_private
+from nbddp.rank.agent_link import Link
+from nbddp.rank.cells.debug_adapter import Debugging, leave_stop
+from nbddp.rank.cells.executor import CellExecutor
+from nbddp.rank.cells.name_lookup import NameLookupThread
+from nbddp.rank.cells.shell import RankShell
+from nbddp.rank.cells.stdin import Stdin
 from nbddp.rank.collectives.service import Collectives
-from nbddp.rank.comms import Comms
-from nbddp.rank.debugging import Debugging, leave_stop
-from nbddp.rank.error_text import error_info
-from nbddp.rank.execution import CellExecutor
-from nbddp.rank.inspection import Side
-from nbddp.rank.link import Link
-from nbddp.rank.shell import RankShell
-from nbddp.rank.stdin import Stdin
-from nbddp.rank.variables import Variables
-from nbddp.wire.launch import RankLaunch
+from nbddp.rank.exception_text import error_info
+from nbddp.rank.values.transfers import Variables
+from nbddp.rank.widget_comms import Comms
+from nbddp.wire.flight_recorder.writer import NodeMemory
+from nbddp.wire.launch_specs import RankLaunch
+from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
     BindPushed,
     CommToRank,
@@ -52,8 +54,6 @@ from nbddp.wire.messages import (
     ValuePulled,
     ValuePushed,
 )
-from nbddp.wire.parts import ErrorInfo
-from nbddp.wire.records import NodeMemory
 
 #: What the main thread does, one after another.
 _Work: TypeAlias = Execute | PullValue | PushValue | BindPushed | ReleaseSegment | Reform
@@ -70,7 +70,7 @@ class RankServer:
         self.link = Link(launch.agent_address, launch.identity, self._receive)
         self._shell = RankShell.instance(link=self.link, rank=launch.rank)
         self._stdin = Stdin(self._shell, self.link)
-        self._side = Side(self._shell, self.link)
+        self._side = NameLookupThread(self._shell, self.link)
         self._debugging = Debugging(self._shell, self.link, self._loop)
         self._collectives = self._make_collectives()
         self._executor = CellExecutor(

@@ -5,8 +5,8 @@ Runs in: every process. Import them from `nbddp.wire.messages`.
 
 from typing import Any, Literal
 
-from nbddp.wire.observed import GroupMark, Mismatch, Operation, RankLook
-from nbddp.wire.parts import (
+from nbddp.wire.flight_recorder.schema import GroupMark, Mismatch, Operation, RankLook
+from nbddp.wire.message_types import (
     CommType,
     ErrorInfo,
     MessageBase,

@@ -44,7 +44,7 @@ from nbddp.wire.events import (
     ValuePulled,
     ValuePushed,
 )
-from nbddp.wire.parts import CommType, FreeReason, Node, OnMismatch, Rank, RunId, Stream
+from nbddp.wire.message_types import CommType, FreeReason, Node, OnMismatch, Rank, RunId, Stream
 from nbddp.wire.requests import (
     BindPushed,
     CommToRank,

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from nbddp.wire.observed import GroupInfo
-from nbddp.wire.parts import (
+from nbddp.wire.flight_recorder.schema import GroupInfo
+from nbddp.wire.message_types import (
     CommType,
     FreeReason,
     MessageBase,
@@ -120,7 +120,7 @@ class PushValue(MessageBase, frozen=True):
     """Build a value and hold it until `BindPushed`. Answered by `ValuePushed`.
 
     The value is a dict of variables by name. ``part`` of ``parts`` when it comes in chunks; only
-    the last one is answered. See `nbddp.wire.values` for the frames beside it.
+    the last one is answered. See `nbddp.wire.values.pickling` for the frames beside it.
     """
 
     request_id: str

@@ -10,7 +10,7 @@ share them.
 """
 
 import nbddp
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from tests.bench.common import Report, interleaved, ms, parser, timed
 
 _MODEL = """

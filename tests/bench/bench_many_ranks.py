@@ -24,19 +24,20 @@ from pathlib import Path
 from typing import cast
 
 import nbddp
-from nbddp.controller.diagnosis import diagnose
-from nbddp.controller.hub import HubThread
+from nbddp.controller.diagnosis.diagnose import diagnose
+from nbddp.controller.hub.run import Run
+from nbddp.controller.hub.thread import HubThread
 from nbddp.controller.launch.local import LocalAgent
-from nbddp.controller.lifecycle import PoolMachine
-from nbddp.controller.recovery import RecoveryMachine
-from nbddp.controller.runs import Run
-from nbddp.controller.states import AnnounceFailure, RunRequested
+from nbddp.controller.recovery.machine import RecoveryMachine
+from nbddp.controller.state.actions import AnnounceFailure
+from nbddp.controller.state.pool_machine import PoolMachine
+from nbddp.controller.state.stimuli import RunRequested
 from nbddp.settings import Settings
 from nbddp.wire import codec, messages
 from nbddp.wire.channels import ipc_address
+from nbddp.wire.message_types import PoolSpec
 from nbddp.wire.messages import Execute, RankReady, RunFinished, RunStarted
-from nbddp.wire.parts import PoolSpec
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 from tests.bench import common
 from tests.bench.common import Report, interleaved, ms, parser, timed
 

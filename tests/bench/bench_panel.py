@@ -16,9 +16,9 @@ import time
 import psutil
 
 import nbddp
-from nbddp.controller.pool import CellOptions, Pool
-from nbddp.notebook import status
-from nbddp.notebook.panel import Panel
+from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.notebook.live_status import Panel
+from nbddp.notebook.render import status_table
 from tests.bench.common import Report, descendants, interleaved, ms, parser, timed
 from tests.support.sinks import PageSink
 from tests.support.views import RecordingView
@@ -57,7 +57,7 @@ def looks(pool: Pool, seconds: float, pauses: int) -> list[float]:
     found = []
     for _ in range(pauses):
         time.sleep(seconds / pauses / 2)
-        found.append(timed(lambda: status.survey(pool).bundle())())
+        found.append(timed(lambda: status_table.survey(pool).bundle())())
     pool.wait(run, RecordingView())
     return found
 
@@ -71,7 +71,7 @@ def processor_s(looks: int, pool: Pool) -> float:
 
     before = used()
     for _ in range(looks):
-        status.survey(pool).bundle()
+        status_table.survey(pool).bundle()
     return (used() - before) / looks
 
 
@@ -91,7 +91,7 @@ def main() -> None:
             chosen.n,
             chosen.warmup,
         )
-        idle = [timed(lambda: status.survey(pool).bundle())() for _ in range(20 * chosen.n)]
+        idle = [timed(lambda: status_table.survey(pool).bundle())() for _ in range(20 * chosen.n)]
         processor = [processor_s(100, pool) for _ in range(chosen.n)]
         busy = looks(pool, chosen.seconds, 4 * chosen.n)
     without = report.add("all_reduce, no table", "us", samples["without"])

@@ -14,9 +14,9 @@ import itertools
 import time
 
 import nbddp
-from nbddp.controller.pool import CellOptions, Pool
-from nbddp.controller.runs import CellEvent
-from nbddp.controller.states import Judged
+from nbddp.controller.hub.run import CellEvent
+from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.state.actions import Judged
 from tests.bench.common import Report, ms, parser
 from tests.support.views import RecordingView, run_cell
 

@@ -13,14 +13,14 @@ in here.
 import time
 from typing import Literal
 
-from nbddp.controller.runs import Run
-from nbddp.controller.states import RunOutcome
-from nbddp.notebook.commands import Out
-from nbddp.notebook.folded import FoldedSink
-from nbddp.notebook.view import View
+from nbddp.controller.hub.run import Run
+from nbddp.controller.state.outcome import RunOutcome
+from nbddp.notebook.output.cell_view import View
+from nbddp.notebook.output.folded_sink import FoldedSink
+from nbddp.notebook.output.modes import Out
 from nbddp.settings import Settings
 from nbddp.wire.messages import Output, RunFinished
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 from tests.bench.common import Report, interleaved, ms, parser
 from tests.support.sinks import PageSink
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import PoolBrokenError, RankExitedError
 from tests.support.bad_cells import DEADLY, HARMLESS, BadCell, parametrize
 from tests.support.views import RecordingView, run_cell

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nbddp.controller.pool import Pool
-from nbddp.controller.states import RankState
+from nbddp.controller.pool.pool import Pool
+from nbddp.controller.state.rank_state import RankState
 from nbddp.errors import CellError, PoolBrokenError, PoolStartError, RankExitedError
 from tests.support.polling import poll_until
 from tests.support.views import begin_cell, run_cell

@@ -7,12 +7,12 @@ from typing import Any
 
 import psutil
 
-from nbddp.controller.pool import CellOptions, Pool
-from nbddp.controller.states import RunOutcome
+from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.state.outcome import RunOutcome
 from nbddp.errors import CellInterruptedError
-from nbddp.notebook.shown import RICH_TOTAL_BYTES
-from nbddp.notebook.sinks import Sink
-from nbddp.notebook.view import View
+from nbddp.notebook.output.cell_view import View
+from nbddp.notebook.output.screen import RICH_TOTAL_BYTES
+from nbddp.notebook.output.sinks import Sink
 from nbddp.settings import Settings
 from nbddp.wire.messages import Stream
 from tests.support.polling import poll_until

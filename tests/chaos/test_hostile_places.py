@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import RankExitedError
 from tests.support.views import run_cell
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from nbddp.controller.pool import Pool
-from nbddp.controller.report import Finding, Report
-from nbddp.controller.states import Judged, Noticed
+from nbddp.controller.diagnosis.report import Finding, Report
+from nbddp.controller.pool.pool import Pool
+from nbddp.controller.state.actions import Judged, Noticed
 from nbddp.errors import CellError, CellInterruptedError, DeadlockError, RankExitedError
 from nbddp.settings import Settings
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 from tests.support.hung_cells import HungCell, parametrize
 from tests.support.hung_collectives import MISSING
 from tests.support.hung_cycles import CYCLES

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from nbddp.controller.lifecycle import PoolMachine
-from nbddp.controller.pool import CellOptions, Pool
-from nbddp.controller.runs import Run
-from nbddp.controller.states import RankState, RunOutcome
+from nbddp.controller.hub.run import Run
+from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.state.outcome import RunOutcome
+from nbddp.controller.state.pool_machine import PoolMachine
+from nbddp.controller.state.rank_state import RankState
 from nbddp.errors import (
     CellInterruptedError,
     CellTimeoutError,
@@ -23,7 +24,7 @@ from nbddp.errors import (
     TransferInterruptedError,
 )
 from nbddp.wire.messages import InputRequest, RunFinished
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 from tests.support.polling import poll_until
 from tests.support.views import RecordingView, begin_cell, run_cell
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import PoolBrokenError, PoolStartError
 from tests.support.helpers_of_pools import (
     Told,

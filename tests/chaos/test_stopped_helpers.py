@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import PoolBrokenError, RankExitedError
-from nbddp.wire import lifetime
+from nbddp.system import process_tree
 from tests.support.helpers_of_pools import (
     Told,
     agent_of,
@@ -44,7 +44,7 @@ def test_one_that_stands_still_goes_on_and_the_user_hears_of_it(
     line = told.wait_for(name)
     assert f"{name} of node 0 (pid {helper.pid}) was stopped" in line
     assert "nothing is lost" in line
-    poll_until(lambda: not lifetime.is_stopped(helper.pid))
+    poll_until(lambda: not process_tree.is_stopped(helper.pid))
     assert run_cell(pool, "print(kept)").texts() == {0: "0\n", 1: "1\n"}
     _check_works(pool)
 
@@ -128,7 +128,7 @@ def hold() -> Iterator[Callable[[psutil.Process], Callable[[], None]]]:
         debuggers.append(debugger)
         assert debugger.stdout is not None
         assert debugger.stdout.readline() == "held\n"
-        poll_until(lambda: lifetime.is_stopped(process.pid))
+        poll_until(lambda: process_tree.is_stopped(process.pid))
         return debugger.kill
 
     yield begin

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import psutil
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import DeadlockError, MismatchError
 from tests.support.hung_cells import HungCell
 from tests.support.hung_collectives import MISSING

@@ -2,8 +2,8 @@
 
 import pytest
 
-from nbddp.controller.pool import Pool
-from nbddp.controller.states import Judged
+from nbddp.controller.pool.pool import Pool
+from nbddp.controller.state.actions import Judged
 from tests.support.lasting_pool import choose_lasting_pool, make_lasting_pools
 from tests.support.tricky_cells import TrickyCell, parametrize
 from tests.support.tricky_orders import ORDERS

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from nbddp.controller.options import PoolOptions
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.options import PoolOptions
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import NbddpError
-from nbddp.notebook import syntax
+from nbddp.notebook import source_check
 from nbddp.settings import Settings
 from tests.fidelity.suites import TorchTest
 from tests.support.views import RecordingView, run_cell
@@ -95,7 +95,7 @@ class Side:
                 env={"BACKEND": "gloo"},
             )
             view = RecordingView()
-            self._pool = Pool(options, _SETTINGS, lambda *_: view, syntax.check_source)
+            self._pool = Pool(options, _SETTINGS, lambda *_: view, source_check.check_source)
         return self._pool
 
     def _clean_up(self, pool: Pool, test: TorchTest, folder: Path) -> None:

@@ -17,11 +17,12 @@ import psutil
 import pytest
 import zmq
 
-from nbddp.controller.pool import Pool
-from nbddp.controller.runs import Run
-from nbddp.controller.states import RunRequested
+from nbddp.controller.hub.run import Run
+from nbddp.controller.pool.pool import Pool
+from nbddp.controller.state.stimuli import RunRequested
 from nbddp.errors import BadMessageError
 from nbddp.wire import channels, codec
+from nbddp.wire.flight_recorder.schema import RankLook
 from nbddp.wire.messages import (
     AgentHello,
     BindPushed,
@@ -44,8 +45,7 @@ from nbddp.wire.messages import (
     StoreExited,
     Synced,
 )
-from nbddp.wire.observed import RankLook
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 from tests.fuzz.nonsense import AGENT_EVENTS, RANK_EVENTS, REQUESTS, Nonsense
 from tests.support.polling import poll_until
 from tests.support.views import run_cell

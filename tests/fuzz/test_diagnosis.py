@@ -6,9 +6,9 @@ import random
 import msgspec
 import pytest
 
-from nbddp.controller.diagnosis import compare_records, diagnose
-from nbddp.controller.history import RankView
-from nbddp.wire.observed import (
+from nbddp.controller.diagnosis.diagnose import compare_records, diagnose
+from nbddp.controller.diagnosis.rank_view import RankView
+from nbddp.wire.flight_recorder.schema import (
     GroupInfo,
     Mismatch,
     Operation,

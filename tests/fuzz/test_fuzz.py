@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from tests.fuzz.ends import AgentEnd, HubEnd, RankEnd, memory_is_bounded
 
 _FRAMES = 400

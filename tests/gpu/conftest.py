@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from tests.gpu import report
 from tests.gpu.places import IS_DRY, SHARED, Place, Pools
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from tests.conftest import make_pool
 from tests.support.views import run_cell
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import BadOptionError
 from nbddp.settings import Settings
 from tests.gpu.places import FORCED, HEALTH_CELL, IS_DRY, PLACES, SHARED, Place

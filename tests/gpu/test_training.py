@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import CellError
 from tests.gpu.places import IS_DRY, PLACES, SHARED, Place
 from tests.support.views import run_cell

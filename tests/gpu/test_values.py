@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from nbddp.controller.pool import Pool
-from nbddp.notebook import status
+from nbddp.controller.pool.pool import Pool
+from nbddp.notebook.render import status_table
 from tests.gpu.places import IS_DRY, PLACES, TOGETHER, Place
 from tests.support.views import run_cell
 
@@ -48,9 +48,9 @@ def test_diff(pool: Pool, place: Place):
 
 @places
 def test_memory_in_the_status(pool: Pool, place: Place, seen: Seen):
-    before = [row.gpu_bytes for row in status.survey(pool).rows]
+    before = [row.gpu_bytes for row in status_table.survey(pool).rows]
     run_cell(pool, f"held = torch.empty({_MB} * 2**20, dtype=torch.uint8, device=device)")
-    after = [row.gpu_bytes for row in status.survey(pool).rows]
+    after = [row.gpu_bytes for row in status_table.survey(pool).rows]
     seen("before, after", f"{before}, {after}")
     run_cell(pool, "del held")
     grown = 0 if IS_DRY else _MB << 20

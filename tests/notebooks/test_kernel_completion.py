@@ -140,7 +140,7 @@ def test_both_answer_while_the_rank_runs_a_cell(named: Kernel):
 
 def test_without_the_extension_everything_is_as_it_was(named: Kernel):
     named.ok(
-        "from nbddp.notebook import completion\nkernel = get_ipython().kernel\n"
+        "from nbddp.notebook.magics import completion\nkernel = get_ipython().kernel\n"
         "completion.uninstall(get_ipython())"
     )
     assert named.value("'do_complete' in vars(kernel)") == "False"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.kernel import Kernel, running_kernel
 
-LAUNCH = ("-Xfrozen_modules=off", "-m", "nbddp.notebook.kernel", "--NbddpKernel.pool=-n 2")
+LAUNCH = ("-Xfrozen_modules=off", "-m", "nbddp.notebook.ipykernel_app", "--NbddpKernel.pool=-n 2")
 CELL = """x = rank + 1
 def double(number):
     twice = number * 2

@@ -16,7 +16,7 @@ import torch
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-from nbddp.controller.report import Kind
+from nbddp.controller.diagnosis.report import Kind
 from tests.support.kernel import running_kernel
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -18,7 +18,7 @@ from nbddp import cli
 from tests.support.kernel import Kernel, running_kernel
 from tests.support.polling import poll_until
 
-LAUNCH = ("-m", "nbddp.notebook.kernel", "--NbddpKernel.pool=-n 2")
+LAUNCH = ("-m", "nbddp.notebook.ipykernel_app", "--NbddpKernel.pool=-n 2")
 NAME = "nbddp-2"
 
 
@@ -104,7 +104,9 @@ def test_a_restart_and_a_shutdown_leave_nothing():
 
 
 def test_a_pool_that_does_not_come_up_is_told_by_the_first_cell():
-    with running_kernel("-m", "nbddp.notebook.kernel", "--NbddpKernel.pool=-n 2 --backend no") as k:
+    with running_kernel(
+        "-m", "nbddp.notebook.ipykernel_app", "--NbddpKernel.pool=-n 2 --backend no"
+    ) as k:
         assert k.value("%%local\n1 + 1") == "2"
         assert "backend 'no' is not available" in k.run("rank").error
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import TransferError
 from tests.support.views import begin_cell, run_cell
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from tests.pool.test_safety import folder_of, listening, processes_of
 from tests.support.views import run_cell
 

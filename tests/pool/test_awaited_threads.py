@@ -2,8 +2,8 @@
 
 import pytest
 
-from nbddp.controller.pool import Pool
-from nbddp.controller.states import Judged
+from nbddp.controller.pool.pool import Pool
+from nbddp.controller.state.actions import Judged
 from tests.support.views import run_cell
 
 _LIMIT_S = 60.0

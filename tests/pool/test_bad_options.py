@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import BadOptionError, PoolStartError
 from nbddp.settings import Settings
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from nbddp.controller.pool import Pool
-from nbddp.controller.states import Noticed
+from nbddp.controller.pool.pool import Pool
+from nbddp.controller.state.actions import Noticed
 from nbddp.errors import CellInterruptedError, PoolBusyError
 from nbddp.wire.messages import Output
 from tests.support.polling import poll_until

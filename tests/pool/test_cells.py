@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from nbddp.controller.listeners import BackgroundEvent
-from nbddp.controller.pool import Pool
+from nbddp.controller.hub.listeners import BackgroundEvent
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import CellError
 from tests.support.polling import poll_until
 from tests.support.views import run_cell

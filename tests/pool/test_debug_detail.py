@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import CellError, DeadlockError, MismatchError
 from tests.support.views import begin_cell, run_cell
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import RankExitedError
 from tests.conftest import SharedPool
 from tests.support.views import run_cell

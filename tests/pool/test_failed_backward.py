@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from tests.support.polling import poll_until
 from tests.support.views import begin_cell, run_cell
 

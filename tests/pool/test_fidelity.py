@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import CellError
 from tests.conftest import make_pool
 from tests.support.fidelity import CLEAN_UP, PRELUDE, Program, parametrize

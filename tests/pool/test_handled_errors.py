@@ -2,8 +2,8 @@
 
 import pytest
 
-from nbddp.controller.pool import Pool
-from nbddp.controller.states import Judged
+from nbddp.controller.pool.pool import Pool
+from nbddp.controller.state.actions import Judged
 from nbddp.errors import CellInterruptedError
 from tests.support.polling import poll_until
 from tests.support.views import begin_cell, run_cell

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import TransferInterruptedError
 from tests.support.polling import poll_until
 from tests.support.views import run_cell
 
 #: Tensors that a rank keeps between two questions about them.
-KEPT = "len(__import__('nbddp.rank.telling', fromlist=['_'])._tensors)"
+KEPT = "len(__import__('nbddp.rank.values.fingerprints', fromlist=['_'])._tensors)"
 _ENDLESS = """
 class Endless:
     def __repr__(self):

@@ -4,9 +4,9 @@ import traceback
 
 import pytest
 
-from nbddp.controller.pool import Pool
-from nbddp.controller.runs import Run
-from nbddp.controller.states import RunOutcome
+from nbddp.controller.hub.run import Run
+from nbddp.controller.pool.pool import Pool
+from nbddp.controller.state.outcome import RunOutcome
 from nbddp.errors import DeadlockError
 from tests.support.views import RecordingView
 

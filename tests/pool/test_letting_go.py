@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from tests.conftest import make_pool
 from tests.support.letting_go import PIPELINE, PRELUDE
 from tests.support.views import run_cell

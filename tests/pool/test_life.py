@@ -13,12 +13,12 @@ import psutil
 import pytest
 
 import nbddp
-from nbddp.controller import assembly
-from nbddp.controller.hub import HubThread
-from nbddp.controller.options import PoolOptions
-from nbddp.controller.pool import CellOptions, Pool
-from nbddp.controller.runs import CellEvent
-from nbddp.controller.states import Phase
+from nbddp.controller.hub.run import CellEvent
+from nbddp.controller.hub.thread import HubThread
+from nbddp.controller.pool import startup
+from nbddp.controller.pool.options import PoolOptions
+from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.state.rank_state import Phase
 from nbddp.errors import (
     BadOptionError,
     CellError,
@@ -283,11 +283,11 @@ def test_a_pool_that_is_given_up_while_it_starts_does_not_wait_for_torch(
         joins.append(timeout_s)
         return join(hub, timeout_s)
 
-    monkeypatch.setattr(assembly.Assembly, "_wait_until_up", interrupted)
+    monkeypatch.setattr(startup.PoolStartup, "_wait_until_up", interrupted)
     monkeypatch.setattr(HubThread, "join", recorded)
     with pytest.raises(PoolInterruptedError):
         Pool(PoolOptions.checked(1), Settings(), lambda pool, run: RecordingView())
-    assert joins[0] == assembly._STARTING_GRACE_S
+    assert joins[0] == startup._STARTING_GRACE_S
 
 
 def test_an_interrupted_stop_ends_everything_first(fresh_pool: Callable[..., Pool]):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import CellInterruptedError
-from nbddp.wire.observed import CALLBACK_THREAD
+from nbddp.wire.flight_recorder.schema import CALLBACK_THREAD
 from tests.pool.test_callbacks import Slider
 from tests.support.polling import poll_until
 from tests.support.views import BackgroundCell, begin_cell, run_cell

@@ -1,7 +1,7 @@
 """Names that a user gives may be long: what is told of them is short, and the proof is the same."""
 
-from nbddp.controller.pool import Pool
-from nbddp.controller.talking import Talk
+from nbddp.controller.hub.queries import RankQueries
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import DeadlockError
 from nbddp.wire import codec
 from nbddp.wire.messages import Looked
@@ -46,7 +46,7 @@ ready.wait()
 """
     run_cell(pool, code)
     try:
-        looks = Talk(lambda: pool.hub).survey().looks
+        looks = RankQueries(lambda: pool.hub).survey().looks
         sizes = [
             len(codec.encode(Looked(number=1, rank=rank, look=look)))
             for rank, look in looks.items()

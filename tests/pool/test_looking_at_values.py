@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from nbddp.controller.pool import Pool
-from nbddp.controller.unequal import Difference
+from nbddp.controller.pool.pool import Pool
+from nbddp.controller.values.result import Difference
 from nbddp.errors import BadOptionError, PoolBusyError
-from nbddp.notebook import differences as page
-from nbddp.notebook import variables
-from nbddp.wire.shown import MIME
+from nbddp.notebook.render import diff_report as page
+from nbddp.notebook.render import variables_table
+from nbddp.wire.values.tensor_preview import MIME
 from tests.pool.test_interrupted_looks import KEPT
 from tests.support.views import begin_cell, run_cell
 
@@ -408,7 +408,9 @@ bad, good = Bad(), 1
     assert told["good"][0] is not None
     assert told["bad"][0] is not None
     assert "worse" in told["bad"][0]["value"]
-    text = variables.bundle(pool.told_variables(["bad", "good"]), ("bad", "good"))["text/plain"]
+    text = variables_table.bundle(pool.told_variables(["bad", "good"]), ("bad", "good"))[
+        "text/plain"
+    ]
     assert "good  all" in text
 
 

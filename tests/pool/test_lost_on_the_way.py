@@ -1,8 +1,8 @@
-"""A rank dies while much data is on its way: Gloo wakes not all who wait, see `unwoken`."""
+"""A rank dies while much data is on its way: Gloo wakes not all who wait, see `gloo.waits`."""
 
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from tests.support.views import run_cell
 
 _LIMIT_S = 120.0

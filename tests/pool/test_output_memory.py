@@ -1,6 +1,6 @@
 """What a rank prints takes no memory of the rank."""
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from tests.support.views import run_cell
 
 

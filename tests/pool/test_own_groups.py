@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import CellError, DeadlockError, MismatchError
 from tests.support.views import run_cell
 

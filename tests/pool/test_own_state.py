@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import RankExitedError
 from nbddp.settings import Settings
 from tests.support import process_state

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from tests.support.helpers_of_pools import pid_of
 from tests.support.polling import poll_until
 from tests.support.views import begin_cell, run_cell

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import CellError
 from tests.conftest import make_pool
 from tests.support.reforming import CLEAN_UP, DEFAULTS, KINDS, PRELUDE, Kind, parametrize

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import CellError, DeadlockError, RankExitedError
 from tests.support.polling import poll_until
 from tests.support.views import begin_cell, run_cell

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from tests.support.views import run_cell
 
 _LISTEN = "0A"  # /proc/net/tcp

@@ -1,7 +1,7 @@
 """Keys that are set while the ranks are looked at."""
 
-from nbddp.controller.pool import Pool
-from nbddp.controller.states import Judged
+from nbddp.controller.pool.pool import Pool
+from nbddp.controller.state.actions import Judged
 from tests.support.views import run_cell
 
 #: Rank 1 counts as quiet after 0.2 s; soon after that come the two rounds of looks. In each round

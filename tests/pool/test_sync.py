@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import CellError
 from tests.support.views import run_cell
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from tests.support.polling import poll_until
 from tests.support.torn import KINDS, PRELUDE
 from tests.support.views import begin_cell, run_cell

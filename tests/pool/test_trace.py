@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from nbddp.controller.pool import Pool
-from nbddp.wire.observed import ThreadLook, ending_of
+from nbddp.controller.pool.pool import Pool
+from nbddp.wire.flight_recorder.schema import ThreadLook, ending_of
 from tests.support.polling import poll_until
 from tests.support.views import begin_cell, run_cell
 

@@ -1,6 +1,6 @@
 """What the traceback of a cell costs."""
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from tests.support.views import run_cell
 
 _COUNTER = """

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import BadOptionError, CellError, TransferError
 from nbddp.settings import Settings
 from tests.support.polling import poll_until
@@ -21,7 +21,7 @@ BIG = 3_000_000  # elements: several chunks, far above what goes inline
 def arena_counts(pool: Pool) -> tuple[int, ...]:
     """Leased segments of the notebook, then of each rank."""
     code = (
-        "import gc; from nbddp.wire.arena import Arena; "
+        "import gc; from nbddp.wire.values.shared_memory import Arena; "
         "sum(a.leased_count for a in gc.get_objects() if isinstance(a, Arena))"
     )
     view = run_cell(pool, code)

@@ -14,10 +14,10 @@ import sys
 import time
 import types
 
-from nbddp.controller.options import PoolOptions
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.options import PoolOptions
+from nbddp.controller.pool.pool import Pool
 from nbddp.errors import NbddpError
-from nbddp.notebook import syntax
+from nbddp.notebook import source_check
 from nbddp.settings import PRELOAD_ENV, Settings
 from tests.soak.checking import Checks
 from tests.soak.driving import run_fault
@@ -75,7 +75,7 @@ class Soak:
                 PoolOptions.checked(self._ranks),
                 Settings.from_env(),
                 lambda pool, run: RecordingView(),
-                syntax.check_source,
+                source_check.check_source,
             )
             self._checks = Checks(self._pool)
         return self._pool, self._checks

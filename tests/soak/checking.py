@@ -6,8 +6,8 @@ from pathlib import Path
 
 import psutil
 
-from nbddp.controller.pool import Pool
-from nbddp.controller.states import RankState
+from nbddp.controller.pool.pool import Pool
+from nbddp.controller.state.rank_state import RankState
 from nbddp.errors import NbddpError
 from tests.support import leaks
 from tests.support.views import run_cell

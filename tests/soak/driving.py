@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nbddp.controller.pool import CellOptions, Pool
-from nbddp.controller.runs import CellEvent
-from nbddp.controller.states import RankState
+from nbddp.controller.hub.run import CellEvent
+from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.state.rank_state import RankState
 from nbddp.errors import CellError, NbddpError
 from nbddp.wire.messages import Output
 from tests.soak.faults import Event, Fault, Since

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool.pool import Pool
 from nbddp.wire.messages import Output
 from tests.support.polling import poll_until
 

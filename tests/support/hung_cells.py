@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from nbddp.controller.report import Kind
+from nbddp.controller.diagnosis.report import Kind
 from nbddp.errors import CellError, DeadlockError
 
 #: A cell that lets go of an iterator of a DataLoader, and so of its workers: IPython and Python

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from nbddp.controller.options import PoolOptions
-from nbddp.controller.pool import Pool
-from nbddp.controller.states import RankState
-from nbddp.notebook import syntax
+from nbddp.controller.pool.options import PoolOptions
+from nbddp.controller.pool.pool import Pool
+from nbddp.controller.state.rank_state import RankState
+from nbddp.notebook import source_check
 from nbddp.settings import Settings
 from tests.support import leaks
 from tests.support.polling import poll_until
@@ -84,7 +84,7 @@ class LastingPool:
                 PoolOptions.checked(self.n),
                 Settings(),
                 lambda pool, run: RecordingView(),
-                syntax.check_source,
+                source_check.check_source,
             )
             self._prepare(self._pool)
         return self._pool

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from nbddp.controller.diagnosis import Finding, RankView, Report, compare_records, diagnose
-from nbddp.controller.report import RankStatus
-from nbddp.wire.observed import (
+from nbddp.controller.diagnosis.diagnose import Finding, RankView, Report, compare_records, diagnose
+from nbddp.controller.diagnosis.report import RankStatus
+from nbddp.wire.flight_recorder.schema import (
     Activity,
     GroupInfo,
     Mismatch,
@@ -27,7 +27,7 @@ from nbddp.wire.observed import (
     Wait,
     WaitKind,
 )
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 
 RUN = "run"
 NOW = 100_000_000_000

@@ -2,20 +2,20 @@
 
 from collections.abc import Sequence
 
-from nbddp.controller.lifecycle import PoolMachine
-from nbddp.controller.states import (
+from nbddp.controller.state.actions import (
     Action,
     AnnounceExit,
     AnnounceUp,
     EndRun,
     LifeAction,
-    LifeStimulus,
-    Phase,
-    RunOutcome,
-    RunRequested,
     TellAgent,
 )
+from nbddp.controller.state.outcome import RunOutcome
+from nbddp.controller.state.pool_machine import PoolMachine
+from nbddp.controller.state.rank_state import Phase
+from nbddp.controller.state.stimuli import LifeStimulus, RunRequested
 from nbddp.settings import Settings
+from nbddp.wire.message_types import ErrorInfo, PoolSpec
 from nbddp.wire.messages import (
     PROTOCOL_VERSION,
     AgentHello,
@@ -27,8 +27,7 @@ from nbddp.wire.messages import (
     RunFinished,
     StoreReady,
 )
-from nbddp.wire.parts import ErrorInfo, PoolSpec
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 
 SETTINGS = Settings()
 

@@ -16,7 +16,8 @@ from nbddp.controller.launch.local import LocalAgent
 from nbddp.settings import Settings
 from nbddp.wire import channels
 from nbddp.wire.channels import HubChannel, Poller
-from nbddp.wire.launch import AgentLaunch
+from nbddp.wire.launch_specs import AgentLaunch
+from nbddp.wire.message_types import PoolSpec
 from nbddp.wire.messages import (
     AgentHello,
     AgentRequest,
@@ -32,7 +33,6 @@ from nbddp.wire.messages import (
     StartStore,
     StoreReady,
 )
-from nbddp.wire.parts import PoolSpec
 
 T = TypeVar("T", bound=Event)
 

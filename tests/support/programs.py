@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from nbddp.controller.diagnosis import RankView
-from nbddp.controller.report import RankStatus
-from nbddp.wire.observed import (
+from nbddp.controller.diagnosis.diagnose import RankView
+from nbddp.controller.diagnosis.report import RankStatus
+from nbddp.wire.flight_recorder.schema import (
     GroupInfo,
     MessageCount,
     Operation,

@@ -4,25 +4,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from nbddp.controller.lifecycle import PoolMachine
-from nbddp.controller.looking import Views
-from nbddp.controller.recovery import RecoveryMachine
-from nbddp.controller.report import Report
-from nbddp.controller.states import (
+from nbddp.controller.diagnosis.report import Report
+from nbddp.controller.recovery.machine import RecoveryMachine
+from nbddp.controller.recovery.probes import Views
+from nbddp.controller.state.actions import (
     Action,
-    AgentExited,
     Diagnosed,
     EndRun,
-    Phase,
     RanksRestarted,
-    RankState,
-    RunRequested,
-    Stimulus,
     TellAgent,
     TellRanks,
-    Tick,
 )
+from nbddp.controller.state.pool_machine import PoolMachine
+from nbddp.controller.state.rank_state import Phase, RankState
+from nbddp.controller.state.stimuli import AgentExited, RunRequested, Stimulus, Tick
 from nbddp.settings import Settings
+from nbddp.wire.flight_recorder.schema import GroupMark
+from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
     PROTOCOL_VERSION,
     AgentHello,
@@ -48,9 +46,7 @@ from nbddp.wire.messages import (
     StopRanks,
     StoreReady,
 )
-from nbddp.wire.observed import GroupMark
-from nbddp.wire.parts import ErrorInfo
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 from tests.support.machines import make_spec
 from tests.support.recovering import NOTHING, WORLD, seen, world
 

@@ -3,26 +3,32 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from nbddp.controller.lifecycle import PoolMachine
-from nbddp.controller.looking import Views
-from nbddp.controller.recovery import RecoveryMachine
-from nbddp.controller.report import Finding, Kind, Report
-from nbddp.controller.states import (
+from nbddp.controller.diagnosis.report import Finding, Kind, Report
+from nbddp.controller.recovery.machine import RecoveryMachine
+from nbddp.controller.recovery.probes import Views
+from nbddp.controller.state.actions import (
     Action,
     AnnounceUp,
-    Config,
-    Configured,
     EndRun,
     Judged,
     Noticed,
-    RunOutcome,
-    RunRequested,
-    Stimulus,
     TellAgent,
     TellRanks,
-    Tick,
 )
+from nbddp.controller.state.config import Config
+from nbddp.controller.state.outcome import RunOutcome
+from nbddp.controller.state.pool_machine import PoolMachine
+from nbddp.controller.state.stimuli import Configured, RunRequested, Stimulus, Tick
 from nbddp.settings import Settings
+from nbddp.wire.flight_recorder.schema import (
+    GroupInfo,
+    GroupMark,
+    Mismatch,
+    RankLook,
+    ThreadLook,
+    Wait,
+)
+from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
     PROTOCOL_VERSION,
     AgentHello,
@@ -43,9 +49,7 @@ from nbddp.wire.messages import (
     StartRanks,
     StoreReady,
 )
-from nbddp.wire.observed import GroupInfo, GroupMark, Mismatch, RankLook, ThreadLook, Wait
-from nbddp.wire.parts import ErrorInfo
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 from tests.support.machines import make_spec
 
 WORLD = "0@world"

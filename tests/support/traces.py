@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nbddp.wire.observed import GroupInfo, Operation, Signature, Site
+from nbddp.wire.flight_recorder.schema import GroupInfo, Operation, Signature, Site
 
 MS = 1_000_000
 WORLD = GroupInfo(pg_id="0/0-3", name="0", desc="default_pg", ranks=(0, 1, 2, 3), backend="gloo")
@@ -110,5 +110,5 @@ def recorders(count: int) -> list[Recorder]:
 
 
 def by_rank(made: list[Recorder]) -> dict[int, list[Operation]]:
-    """What `nbddp.controller.trace.rows` takes."""
+    """What `nbddp.controller.trace.rows.rows` takes."""
     return {recorder.rank: recorder.operations for recorder in made}

@@ -4,9 +4,9 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from nbddp.controller.pool import CellOptions, Pool
-from nbddp.controller.runs import CellEvent, Run
-from nbddp.controller.states import RunOutcome
+from nbddp.controller.hub.run import CellEvent, Run
+from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.state.outcome import RunOutcome
 from nbddp.errors import CellError
 from nbddp.wire.messages import (
     ClearOutput,
@@ -21,7 +21,7 @@ from nbddp.wire.messages import (
 
 
 class RecordingView:
-    """A `nbddp.controller.waiting.CellView` that shows nothing and keeps everything.
+    """A `nbddp.controller.pool.cell_wait.CellView` that shows nothing and keeps everything.
 
     Args:
         answers: to the questions of ranks, in the order of asking. When they are used up, the

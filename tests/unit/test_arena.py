@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from nbddp.errors import BadMessageError
-from nbddp.wire import arena as arena_module
-from nbddp.wire.arena import Arena, SegmentUnreachableError, attach, is_supported
-from nbddp.wire.parts import ValueHeader
+from nbddp.wire.message_types import ValueHeader
+from nbddp.wire.values import shared_memory as arena_module
+from nbddp.wire.values.shared_memory import Arena, SegmentUnreachableError, attach, is_supported
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="no memfd on this system")
 
@@ -53,15 +53,15 @@ def answer(script: str, header: ValueHeader) -> str:
 
 READER = """
 import sys, msgspec
-from nbddp.wire.arena import attach
-from nbddp.wire.parts import (ValueHeader)
+from nbddp.wire.values.shared_memory import attach
+from nbddp.wire.message_types import (ValueHeader)
 released = []
 attached = attach(msgspec.json.decode(sys.stdin.readline(), type=ValueHeader), released.append)
 """
 
 OWNER = """
 import sys, msgspec
-from nbddp.wire.arena import Arena
+from nbddp.wire.values.shared_memory import Arena
 arena = Arena()
 print(msgspec.json.encode(arena.write([b"pickle", b"x" * 100_000])).decode(), flush=True)
 sys.stdin.read()

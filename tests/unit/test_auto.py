@@ -8,8 +8,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from nbddp.errors import BadOptionError
-from nbddp.notebook import auto
-from nbddp.notebook.help import HELP
+from nbddp.notebook.magics import auto_mode
+from nbddp.notebook.magics.help_text import HELP
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ from nbddp.notebook.help import HELP
     ],
 )
 def test_goes_to_the_ranks(code: str):
-    assert auto.goes_to_ranks(code)
+    assert auto_mode.goes_to_ranks(code)
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,12 @@ def test_goes_to_the_ranks(code: str):
     ],
 )
 def test_stays_in_the_notebook(code: str):
-    assert not auto.goes_to_ranks(code)
+    assert not auto_mode.goes_to_ranks(code)
 
 
 def test_magics_of_the_notebook_are_found_wherever_they_stand():
     code = "import torch\nif torch:\n    %ddp status\nx = %pip list\n'%ddp stop'\n%time x"
-    assert sorted(auto.notebook_magics(code)) == ["%ddp", "%pip"]
+    assert sorted(auto_mode.notebook_magics(code)) == ["%ddp", "%pip"]
 
 
 # --- the transformer -----------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def shell() -> InteractiveShell:
     config.HistoryManager.enabled = False
     config.HistoryManager.hist_file = ":memory:"
     shell = InteractiveShell(config=config)
-    auto.install(shell)
+    auto_mode.install(shell)
     return shell
 
 
@@ -99,13 +99,17 @@ def is_sent(shell: InteractiveShell, code: str) -> bool:
 
 
 def test_off_on_off(shell: InteractiveShell):
-    assert auto.switch(shell, []).startswith("auto mode is off: only %%ddp cells")
+    assert auto_mode.switch(shell, []).startswith("auto mode is off: only %%ddp cells")
     assert not is_sent(shell, "x")
-    assert auto.switch(shell, ["on"]).startswith("auto mode is on: every cell runs on the ranks;")
+    assert auto_mode.switch(shell, ["on"]).startswith(
+        "auto mode is on: every cell runs on the ranks;"
+    )
     assert is_sent(shell, "x")
-    assert "as below %%ddp -r 0,2 --trace;" in auto.switch(shell, ["on", "-r", "0,2", "--trace"])
-    assert "as below" in auto.switch(shell, [])
-    auto.switch(shell, ["off"])
+    assert "as below %%ddp -r 0,2 --trace;" in auto_mode.switch(
+        shell, ["on", "-r", "0,2", "--trace"]
+    )
+    assert "as below" in auto_mode.switch(shell, [])
+    auto_mode.switch(shell, ["off"])
     assert not is_sent(shell, "x")
 
 
@@ -118,28 +122,28 @@ def test_off_on_off(shell: InteractiveShell):
     ],
 )
 def test_bad_words_change_nothing(shell: InteractiveShell, words: list[str], said: str):
-    auto.switch(shell, ["on"])
+    auto_mode.switch(shell, ["on"])
     with pytest.raises(BadOptionError) as caught:
-        auto.switch(shell, words)
+        auto_mode.switch(shell, words)
     assert said in str(caught.value)
     assert is_sent(shell, "x")
 
 
 def test_the_source_is_sent_byte_by_byte(shell: InteractiveShell):
-    auto.switch(shell, ["on"])
+    auto_mode.switch(shell, ["on"])
     code = "\n\n  x = '\\n'  # \"ä\"\n  y = 1"
     with_kernel(shell, code)
     assert f", '', {code!r})" in shell.transform_cell(code)
 
 
 def test_whether_a_cell_is_complete_is_asked_of_the_cell_itself(shell: InteractiveShell):
-    auto.switch(shell, ["on"])
+    auto_mode.switch(shell, ["on"])
     assert shell.check_complete("x = 1") == ("complete", "")
     assert shell.check_complete("for i in range(3):") == ("incomplete", "    ")
 
 
 def test_what_runs_within_a_cell_stays_there(shell: InteractiveShell):
-    auto.switch(shell, ["on"])
+    auto_mode.switch(shell, ["on"])
     shell.user_ns["shell"] = shell
     shell.run_cell("%%local\nshell.run_cell('y = 7')\n%time z = 8")
     assert (shell.user_ns["y"], shell.user_ns["z"]) == (7, 8)
@@ -158,7 +162,7 @@ def test_what_runs_within_a_cell_stays_there(shell: InteractiveShell):
 def test_only_what_the_user_runs_is_sent(
     shell: InteractiveShell, content: dict[str, Any], sent: bool
 ):
-    auto.switch(shell, ["on"])
+    auto_mode.switch(shell, ["on"])
     with_kernel(shell, "x", **content)
     assert is_sent(shell, "x") is sent
     assert not is_sent(shell, "y")  # something else than was asked for
@@ -169,7 +173,7 @@ def test_only_what_the_user_runs_is_sent(
 
 @pytest.mark.parametrize("mode", ["on", "off"])
 def test_local_runs_here_and_keeps_the_numbers_of_lines(shell: InteractiveShell, mode: str):
-    auto.switch(shell, [mode])
+    auto_mode.switch(shell, [mode])
     assert shell.transform_cell("%%local\nx\n") == "\nx\n"
     assert shell.transform_cell("%%local  # why\n\nx\n") == "\n\nx\n"
     assert shell.transform_cell("%%local\n").strip() == ""
@@ -177,7 +181,7 @@ def test_local_runs_here_and_keeps_the_numbers_of_lines(shell: InteractiveShell,
 
 
 def test_local_leaves_the_first_line_to_another_magic(shell: InteractiveShell):
-    auto.switch(shell, ["on"])
+    auto_mode.switch(shell, ["on"])
     assert shell.transform_cell("%%local\n\n%%time\nx\n").startswith(
         "\n\nget_ipython().run_cell_magic('time'"
     )
@@ -192,20 +196,22 @@ def test_local_takes_no_options(shell: InteractiveShell):
 
 
 def test_installing_twice_is_installing_once(shell: InteractiveShell):
-    auto.install(shell)
-    found = [each for each in shell.input_transformers_cleanup if isinstance(each, auto.AutoMode)]
+    auto_mode.install(shell)
+    found = [
+        each for each in shell.input_transformers_cleanup if isinstance(each, auto_mode.AutoMode)
+    ]
     assert len(found) == 1
 
 
 def test_loading_once_more_leaves_the_mode_as_it_is(shell: InteractiveShell):
-    auto.switch(shell, ["on"])
-    auto.install(shell)
+    auto_mode.switch(shell, ["on"])
+    auto_mode.install(shell)
     assert is_sent(shell, "x")
 
 
 def test_uninstalling_leaves_nothing(shell: InteractiveShell):
-    auto.switch(shell, ["on"])
-    auto.uninstall(shell)
+    auto_mode.switch(shell, ["on"])
+    auto_mode.uninstall(shell)
     assert not is_sent(shell, "x")
     assert shell.transform_cell("y\n") == "y\n"
     assert shell.input_transformers_post == []
@@ -213,7 +219,7 @@ def test_uninstalling_leaves_nothing(shell: InteractiveShell):
 
 
 def test_a_cell_with_a_magic_of_the_notebook_in_it_is_refused(shell: InteractiveShell):
-    auto.switch(shell, ["on"])
+    auto_mode.switch(shell, ["on"])
     result = shell.run_cell("x = 1\n%pip list")
     assert str(result.error_in_exec) == (
         "auto mode: %pip works in the notebook's process, the rest of the cell on the ranks. "

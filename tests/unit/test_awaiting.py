@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nbddp.rank.collectives.joining import awaited_thread
+from nbddp.rank.collectives.thread_waits import awaited_thread
 from tests.support.polling import poll_until
 
 Work = Callable[[], object]

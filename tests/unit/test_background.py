@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from nbddp.notebook.background import Background
+from nbddp.notebook.output.background import Background
 from nbddp.wire.messages import Output
 from tests.support.polling import poll_until
 

@@ -1,7 +1,7 @@
 """The binary parts of widgets: what is kept of them, and for how long."""
 
-from nbddp.notebook.binaries import keep_within, note, told
-from nbddp.notebook.remains import Model
+from nbddp.notebook.widgets.buffers import keep_within, note, told
+from nbddp.notebook.widgets.static_text import Model
 
 
 def picture(size: int = 3) -> Model:

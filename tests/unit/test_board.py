@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from nbddp.errors import CollectiveMismatchError
-from nbddp.rank.callbacks import Callbacks
-from nbddp.rank.collectives import board
-from nbddp.rank.collectives.recorder import GroupBook, Recorder
-from nbddp.wire.observed import GroupInfo, Signature, Site
-from nbddp.wire.records import NodeMemory
+from nbddp.rank.collectives.recording import mismatch_board
+from nbddp.rank.collectives.recording.group_counters import GroupCounters
+from nbddp.rank.collectives.recording.recorder import Recorder
+from nbddp.rank.user_code_context import Callbacks
+from nbddp.wire.flight_recorder.schema import GroupInfo, Signature, Site
+from nbddp.wire.flight_recorder.writer import NodeMemory
 
 _TOO_LONG = 20_000
 
@@ -153,7 +154,7 @@ class World:
     def _run(self, recorder: Recorder) -> None:
         n = len(self.programs)
         info = GroupInfo(pg_id="g", name="0", ranks=tuple(range(n)), backend=self.backend)
-        book = GroupBook(info)
+        book = GroupCounters(info)
         try:
             for call in self.programs[recorder.rank]:
                 self._call(recorder, book, call)
@@ -162,7 +163,7 @@ class World:
         except CollectiveMismatchError as error:
             self.told[recorder.rank] = error
 
-    def _call(self, recorder: Recorder, book: GroupBook, call: Call) -> None:
+    def _call(self, recorder: Recorder, book: GroupCounters, call: Call) -> None:
         switch, writer = self.turns.switch, recorder.writer
         site = Site(file="cell", line=call.line)
         recorder.sites.here = lambda depth=0: writer.text(site, lambda: site)  # type: ignore[method-assign]
@@ -226,7 +227,7 @@ class Clock:
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
     def run(seed: int, *programs: Sequence[Call], backend: str = "gloo") -> World:
         turns = Turns(seed, patient=[seed % (len(programs) + 1)])
-        monkeypatch.setattr(board, "time", Clock(turns))
+        monkeypatch.setattr(mismatch_board, "time", Clock(turns))
         return World(turns, programs, backend).run()
 
     return run

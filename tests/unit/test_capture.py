@@ -6,9 +6,9 @@ from typing import Any, TextIO
 
 import pytest
 
-from nbddp.rank import capture
-from nbddp.rank.capture import Captured
-from nbddp.wire.parts import ErrorInfo
+from nbddp.rank.cells import output_capture
+from nbddp.rank.cells.output_capture import Captured
+from nbddp.wire.message_types import ErrorInfo
 
 
 class Widget:
@@ -38,11 +38,11 @@ def widget_class() -> type[Widget]:
         pass
 
     def show(error: Any) -> None:
-        target = capture.current()
+        target = output_capture.current()
         assert target is not None
         target.error(ErrorInfo(ename=error[0].__name__, evalue=str(error[1]), traceback=[]))
 
-    capture.install(Own, lambda: True, show)
+    output_capture.install(Own, lambda: True, show)
     return Own
 
 
@@ -136,14 +136,14 @@ def test_an_exception_ends_up_in_the_widget_the_stop_button_does_not(widget_clas
     assert widget.outputs[0]["ename"] == "ValueError"
     with pytest.raises(KeyboardInterrupt), widget:
         fail(KeyboardInterrupt())
-    assert capture.current() is None
+    assert output_capture.current() is None
 
 
 def test_without_a_front_end_nothing_is_captured(capsys: pytest.CaptureFixture[str]):
     class Own(Widget):
         pass
 
-    capture.install(Own, lambda: False, lambda _: None)
+    output_capture.install(Own, lambda: False, lambda _: None)
     widget = Own()
     with widget:
         say("seen")

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from nbddp.controller.history import RankView
-from nbddp.controller.report import KINDS, Finding, GroupRef, Kind, PerRank, Report
-from nbddp.notebook import cards
-from nbddp.notebook.cards import card, line
-from nbddp.wire.observed import GroupInfo, RankLook, Site
-from nbddp.wire.ranks import RankSet
+from nbddp.controller.diagnosis.rank_view import RankView
+from nbddp.controller.diagnosis.report import KINDS, Finding, GroupRef, Kind, PerRank, Report
+from nbddp.notebook.render import diagnosis_card
+from nbddp.notebook.render.diagnosis_card import card, line
+from nbddp.wire.flight_recorder.schema import GroupInfo, RankLook, Site
+from nbddp.wire.rank_set import RankSet
 from tests.support.traces import recorders
 
 IF = Site(file="c", line=3, function="<module>", source="if rank != 2:", cell=4)
@@ -410,5 +410,5 @@ def test_html_keeps_to_what_untrusted_notebooks_let_through():
     found = html(verdict(missing(), missing(headline="b")), views=seen())
     assert not re.search(r"<(?:style|script|svg|iframe)|\son\w+=|var\(|currentColor|\dch\b", found)
     assert not re.search(r"[^-]color:(?!transparent)", found)  # text has the colour of its theme
-    colours = {cards._RED, cards._AMBER, cards._BLUE}
+    colours = {diagnosis_card._RED, diagnosis_card._AMBER, diagnosis_card._BLUE}
     assert set(re.findall(r"#[0-9a-f]{6}", found)) <= colours

@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from nbddp.controller.trace import TraceRow, rows
-from nbddp.notebook import chart
-from nbddp.notebook.waits import lateness, still_waiting
-from nbddp.wire.observed import GroupInfo
-from nbddp.wire.ranks import RankSet
+from nbddp.controller.trace.rows import TraceRow, rows
+from nbddp.notebook.render import timeline
+from nbddp.notebook.render.timeline_text import lateness, still_waiting
+from nbddp.wire.flight_recorder.schema import GroupInfo
+from nbddp.wire.rank_set import RankSet
 from tests.support.traces import GROUPS, LINE, MS, by_rank, recorders
 
 
@@ -39,7 +39,7 @@ def overlapping() -> list[TraceRow]:
 
 
 def test_a_bar_waits_until_the_last_rank_has_come():
-    found = chart.layout(training(count=2, steps=2))
+    found = timeline.layout(training(count=2, steps=2))
     assert found.span_ns == 150 * MS
     first, second = found.bars[0]
     assert (first.begin_ns, first.moves_ns, first.end_ns) == (0, 40 * MS, 50 * MS)
@@ -49,7 +49,7 @@ def test_a_bar_waits_until_the_last_rank_has_come():
 
 
 def test_bars_that_overlap_share_the_height():
-    found = chart.layout(overlapping()).bars[0]
+    found = timeline.layout(overlapping()).bars[0]
     assert [(bar.lane, bar.lanes) for bar in found] == [(0, 2), (1, 2), (0, 1)]
 
 
@@ -59,7 +59,7 @@ def test_what_is_open_goes_to_the_end_and_never_moves_without_all():
     for recorder in ranks:
         recorder.collective(at=0, end=100, group=group)
     ranks[0].collective(at=100, group=group)
-    found = chart.layout(rows(by_rank(ranks), {"w": group}))
+    found = timeline.layout(rows(by_rank(ranks), {"w": group}))
     assert [bar.part.ending for bar in found.bars[0]] == ["done", "open"]
     bar = found.bars[0][1]
     assert bar.moves_ns == bar.end_ns == found.span_ns > 100 * MS
@@ -83,19 +83,19 @@ def test_the_time_of_what_one_rank_never_joined_is_that_of_what_is_drawn():
     ranks = recorders(2)
     ranks[0].collective(at=0, end=1600, group=group, error="KeyboardInterrupt", state="failed")
     found = rows(by_rank(ranks), {"w": group})
-    assert chart.headline_of(found, 4, "1 all_reduce").endswith("in 1.6 s")
+    assert timeline.headline_of(found, 4, "1 all_reduce").endswith("in 1.6 s")
 
 
 def test_what_is_open_in_a_cell_that_runs_goes_on_until_now():
-    found = chart.layout(hanging())
+    found = timeline.layout(hanging())
     bar = found.bars[0][1]
     assert bar.moves_ns == bar.end_ns == found.span_ns == 3300 * MS
     assert bar.tip == (
         "all_reduce #2 on rank 0: 4.0 kB, rank 1 has not come yet, waits, 3.2 s so far; "
         "cell [4], line 6"
     )
-    headline = chart.headline_of(hanging(), 4, "2 all_reduce")
-    bundle = chart.timeline(hanging(), headline)
+    headline = timeline.headline_of(hanging(), 4, "2 all_reduce")
+    bundle = timeline.timeline(hanging(), headline)
     lines = bundle["text/plain"].splitlines()
     assert lines[0] == "timeline of cell [4]: 2 all_reduce; 8.0 kB in 3.3 s so far"
     assert re.fullmatch(r"rank 0  A{2,3}/{80,}", lines[1])
@@ -114,7 +114,7 @@ def test_what_all_have_issued_in_a_cell_that_runs_is_not_said_to_wait_for_anybod
     assert still_waiting(found) == [
         "all_reduce #1: all ranks have come, and it is not complete, 1.0 s so far"
     ]
-    tip = chart.layout(found).bars[0][0].tip
+    tip = timeline.layout(found).bars[0][0].tip
     assert "waited 100 ms for others, not complete, 1.1 s so far" in tip
 
 
@@ -132,7 +132,7 @@ def test_what_has_ended_badly_is_never_drawn_as_done(error: str, ending: str):
     for recorder in ranks:
         recorder.collective(at=0, end=50, group=group, state="failed", error=error)
     found = rows(by_rank(ranks), {"w": group})
-    bundle = chart.timeline(found, "timeline")
+    bundle = timeline.timeline(found, "timeline")
     lines = bundle["text/plain"].splitlines()
     assert re.fullmatch(r"ranks 0-1  /{80,}!", lines[1])
     assert lines[3] == f"A all_reduce   /: waits for the others   !: {ending}"
@@ -141,7 +141,7 @@ def test_what_has_ended_badly_is_never_drawn_as_done(error: str, ending: str):
 
 
 def test_a_bar_tells_what_it_is():
-    tip = chart.layout(training()).bars[0][6].tip
+    tip = timeline.layout(training()).bars[0][6].tip
     assert tip == (
         "all_reduce #7 on rank 0: 4.0 kB, waited 40 ms for others, then 10 ms; cell [4], line 6"
     )
@@ -201,7 +201,7 @@ def test_a_rank_that_is_last_in_turn_is_not_named():
 
 
 def test_text():
-    lines = chart.timeline(training(steps=2), "timeline")["text/plain"].splitlines()
+    lines = timeline.timeline(training(steps=2), "timeline")["text/plain"].splitlines()
     assert lines[0] == "timeline"
     assert re.fullmatch(r"ranks 0-2  /{20,}A{5,}·+/{20,}A{5,}", lines[1])
     assert re.fullmatch(r"rank 3     ·{20,}A{5,}·{50,}A{5,}", lines[2])
@@ -217,21 +217,21 @@ def test_text_of_many_ranks_has_the_late_one():
         for recorder in ranks:  # each comes at a time of its own
             at = step * 100 + (60 if recorder.rank == 33 else recorder.rank)
             recorder.collective(at=at, end=step * 100 + 70, group=group)
-    text = chart.timeline(rows(by_rank(ranks), {"w": group}), "timeline")["text/plain"]
+    text = timeline.timeline(rows(by_rank(ranks), {"w": group}), "timeline")["text/plain"]
     assert "rank 33 always came last" in text
     assert "\nrank 33 " in text
     assert "more rows; -r RANKS chooses" in text
 
 
 def test_only_some_ranks():
-    bundle = chart.timeline(training(), "timeline", RankSet.of([1]))
+    bundle = timeline.timeline(training(), "timeline", RankSet.of([1]))
     assert "rank 1 " in bundle["text/plain"]
     assert "rank 3 always came last" in bundle["text/plain"]  # it is judged by all
     assert "on rank 3" not in bundle["text/html"]
 
 
 def test_html_is_an_image_that_tells_on_hover_and_stays_small():
-    html = chart.timeline(training(count=64, steps=30), "timeline")["text/html"]
+    html = timeline.timeline(training(count=64, steps=30), "timeline")["text/html"]
     png, height = re.findall(r'base64,([^"]*)" width="560" height="(\d+)"', html)[0]
     assert base64.b64decode(png).startswith(b"\x89PNG")
     assert int(height) < 800

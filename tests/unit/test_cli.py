@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nbddp import cli
-from nbddp.notebook import commands
+from nbddp.notebook.magics import command_line
 
 
 @pytest.fixture
@@ -49,8 +49,8 @@ def test_the_options_are_those_of_start(prefix: Path):
     argv = found["argv"]
     assert isinstance(argv, list)
     pool = argv[-1].removeprefix("--NbddpKernel.pool=")
-    arguments = commands.parse_start(pool.split())
-    assert arguments == commands.parse_start(["-n", "1"]) | {
+    arguments = command_line.parse_start(pool.split())
+    assert arguments == command_line.parse_start(["-n", "1"]) | {
         "nnodes": 2,
         "backend": "gloo",
         "plain": True,

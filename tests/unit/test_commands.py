@@ -4,17 +4,17 @@ from collections.abc import Callable
 
 import pytest
 
-from nbddp.controller.states import Config
+from nbddp.controller.state.config import Config
 from nbddp.errors import BadOptionError
-from nbddp.notebook import commands
-from nbddp.notebook.commands import (
+from nbddp.notebook.magics import command_line
+from nbddp.notebook.magics.command_line import (
     CellCommand,
     ConfigCommand,
     RestartCommand,
     StacksCommand,
     TraceCommand,
 )
-from nbddp.notebook.help import HELP
+from nbddp.notebook.magics.help_text import HELP
 
 START_DEFAULTS = {
     "nproc_per_node": 2,
@@ -52,7 +52,7 @@ START_DEFAULTS = {
     ],
 )
 def test_cell(line: str, found: CellCommand):
-    assert commands.parse_cell(line) == found
+    assert command_line.parse_cell(line) == found
 
 
 @pytest.mark.parametrize(
@@ -72,28 +72,28 @@ def test_cell(line: str, found: CellCommand):
 )
 def test_bad_cell_line(line: str, words: str):
     with pytest.raises(BadOptionError) as caught:
-        commands.parse_cell(line)
+        command_line.parse_cell(line)
     assert words in str(caught.value)
 
 
 def test_a_bad_option_is_told_with_the_legal_ones():
     with pytest.raises(BadOptionError) as caught:
-        commands.parse_cell("--no-such-option")
+        command_line.parse_cell("--no-such-option")
     assert str(caught.value) == (
         "%%ddp: unknown: --no-such-option; legal: -r RANKS, --timeout SECONDS, --async, --trace, "
         "--check, --out merged|ranks|quiet. Next: %ddp help"
     )
     with pytest.raises(BadOptionError, match=r"'maybe'.*; legal: --live \[on\|off\]\. Next"):
-        commands.parse_status(["--live", "maybe"])
+        command_line.parse_status(["--live", "maybe"])
     with pytest.raises(BadOptionError, match=r"; legal: --cell N, -r RANKS, --last N, --save FILE"):
-        commands.parse_trace(["everything"])
+        command_line.parse_trace(["everything"])
 
 
 # --- %ddp start ----------------------------------------------------------------------------------
 
 
 def test_start_defaults():
-    assert commands.parse_start([]) == START_DEFAULTS
+    assert command_line.parse_start([]) == START_DEFAULTS
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,9 @@ def test_start_defaults():
     ],
 )
 def test_start(line: str, changed: dict[str, object]):
-    verb, words = commands.split_verb(f"start {line}")
+    verb, words = command_line.split_verb(f"start {line}")
     assert verb == "start"
-    assert commands.parse_start(words) == START_DEFAULTS | changed
+    assert command_line.parse_start(words) == START_DEFAULTS | changed
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_start(line: str, changed: dict[str, object]):
 )
 def test_bad_start(line: str, words: str):
     with pytest.raises(BadOptionError) as caught:
-        commands.parse_start(commands.split_verb(f"start {line}")[1])
+        command_line.parse_start(command_line.split_verb(f"start {line}")[1])
     assert words in str(caught.value)
 
 
@@ -163,15 +163,15 @@ def test_bad_start(line: str, words: str):
 )
 def test_what_a_newcomer_means(line: str, meant: str):
     with pytest.raises(BadOptionError) as caught:
-        commands.parse_start(line.split())
+        command_line.parse_start(line.split())
     assert str(caught.value).endswith(f". Did you mean %ddp start {meant}?")
-    commands.parse_start(meant.split())
+    command_line.parse_start(meant.split())
 
 
 @pytest.mark.parametrize("line", ["two", "4 gloo", "-n 2 4", "2 2", "--gpus 2"])
 def test_what_cannot_be_guessed_is_not(line: str):
     with pytest.raises(BadOptionError, match=r"unknown: [^.]+; legal: -n N, .*\. Next: %ddp help$"):
-        commands.parse_start(line.split())
+        command_line.parse_start(line.split())
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_what_cannot_be_guessed_is_not(line: str):
 )
 def test_ranks_without_their_option(line: str, meant: str):
     with pytest.raises(BadOptionError) as caught:
-        commands.parse_cell(line)
+        command_line.parse_cell(line)
     assert str(caught.value).endswith(f". Did you mean %%ddp {meant}?")
 
 
@@ -188,32 +188,32 @@ def test_a_verb_with_a_slip(verb: str, meant: str):
     with pytest.raises(
         BadOptionError, match=f"unknown; did you mean %ddp {meant}\\? Legal: start, "
     ):
-        commands.split_verb(verb)
+        command_line.split_verb(verb)
 
 
-@pytest.mark.parametrize("verb", commands.VERBS)
+@pytest.mark.parametrize("verb", command_line.VERBS)
 def test_every_verb_is_known_and_in_the_help(verb: str):
-    assert commands.split_verb(f" {verb} a 'b c' ") == (verb, ["a", "b c"])
+    assert command_line.split_verb(f" {verb} a 'b c' ") == (verb, ["a", "b c"])
     assert f"%ddp {verb}" in HELP
 
 
 def test_no_verb_means_help():
-    assert commands.split_verb("  ") == ("help", [])
+    assert command_line.split_verb("  ") == ("help", [])
 
 
 def test_an_unknown_verb_lists_the_legal_ones():
     with pytest.raises(BadOptionError) as caught:
-        commands.split_verb("begin -n 4")
-    assert str(caught.value) == "%ddp begin: unknown; legal: " + ", ".join(commands.VERBS)
+        command_line.split_verb("begin -n 4")
+    assert str(caught.value) == "%ddp begin: unknown; legal: " + ", ".join(command_line.VERBS)
 
 
 def test_names():
-    assert commands.parse_names("push", ["x", "y"]) == (["x", "y"], None)
-    assert commands.parse_names("pull", ["x", "-r", "0,1"]) == (["x"], "0,1")
+    assert command_line.parse_names("push", ["x", "y"]) == (["x", "y"], None)
+    assert command_line.parse_names("pull", ["x", "-r", "0,1"]) == (["x"], "0,1")
     with pytest.raises(BadOptionError, match=r"%ddp push: what\? Next: %ddp push NAME"):
-        commands.parse_names("push", [])
+        command_line.parse_names("push", [])
     with pytest.raises(BadOptionError, match="%ddp pull: unknown: --rank"):
-        commands.parse_names("pull", ["x", "--rank", "1"])
+        command_line.parse_names("pull", ["x", "--rank", "1"])
 
 
 @pytest.mark.parametrize(
@@ -226,22 +226,22 @@ def test_names():
     ],
 )
 def test_an_expression_to_pull_keeps_its_quotes(line: str, what: str, ranks: str | None):
-    assert commands.parse_pull(line) == (what, ranks)
+    assert command_line.parse_pull(line) == (what, ranks)
 
 
 @pytest.mark.parametrize("line", ["pull", "pull -r 0", "pull -r 0 x -r 1", "pull x -r"])
 def test_pull_says_what_it_wants(line: str):
     with pytest.raises(BadOptionError, match="%ddp pull EXPRESSION"):
-        commands.parse_pull(line)
+        command_line.parse_pull(line)
 
 
 @pytest.mark.parametrize(("line", "ranks"), [("", None), ("-r 2", "2"), ("--ranks=0,2-3", "0,2-3")])
 def test_stacks_and_restart_take_ranks(line: str, ranks: str | None):
-    assert commands.parse_stacks(line.split()) == StacksCommand(ranks)
-    assert commands.parse_restart(line.split()) == RestartCommand(ranks)
+    assert command_line.parse_stacks(line.split()) == StacksCommand(ranks)
+    assert command_line.parse_restart(line.split()) == RestartCommand(ranks)
 
 
-@pytest.mark.parametrize("parse", [commands.parse_stacks, commands.parse_restart])
+@pytest.mark.parametrize("parse", [command_line.parse_stacks, command_line.parse_restart])
 def test_a_rank_needs_its_option(parse: Callable[[list[str]], object]):
     with pytest.raises(BadOptionError, match=r"unknown: 2\. Did you mean %ddp \w+ -r 2\?"):
         parse(["2"])
@@ -258,9 +258,9 @@ def test_a_rank_needs_its_option(parse: Callable[[list[str]], object]):
     ],
 )
 def test_trace(line: str, found: TraceCommand):
-    verb, words = commands.split_verb(f"trace {line}")
+    verb, words = command_line.split_verb(f"trace {line}")
     assert verb == "trace"
-    assert commands.parse_trace(words) == found
+    assert command_line.parse_trace(words) == found
 
 
 @pytest.mark.parametrize(
@@ -278,30 +278,32 @@ def test_trace(line: str, found: TraceCommand):
 )
 def test_bad_trace(line: str, words: str):
     with pytest.raises(BadOptionError) as caught:
-        commands.parse_trace(commands.split_verb(f"trace {line}")[1])
+        command_line.parse_trace(command_line.split_verb(f"trace {line}")[1])
     assert words in str(caught.value)
 
 
 def test_config():
-    assert commands.parse_config([]) == ConfigCommand()
-    assert commands.parse_config([]).changes == {}
-    found = commands.parse_config(["on_deadlock=report", "on_death=keep"])
+    assert command_line.parse_config([]) == ConfigCommand()
+    assert command_line.parse_config([]).changes == {}
+    found = command_line.parse_config(["on_deadlock=report", "on_death=keep"])
     assert found == ConfigCommand(on_deadlock="report", on_death="keep")
     assert found.changes == {"on_deadlock": "report", "on_death": "keep"}
-    assert commands.parse_config(["on_death=keep", "on_death=keep"]).changes == {"on_death": "keep"}
+    assert command_line.parse_config(["on_death=keep", "on_death=keep"]).changes == {
+        "on_death": "keep"
+    }
 
 
-@pytest.mark.parametrize("name", commands.LEGAL_CONFIG)
+@pytest.mark.parametrize("name", command_line.LEGAL_CONFIG)
 def test_every_value_of_config_is_read_and_in_the_help(name: str):
-    for value in commands.LEGAL_CONFIG[name]:
-        assert commands.parse_config([f"{name}={value}"]).changes == {name: value}
-    assert f"{name}={commands.LEGAL_CONFIG[name][0]}" in HELP  # the default
-    assert [value for value in commands.LEGAL_CONFIG[name] if value not in HELP] == []
+    for value in command_line.LEGAL_CONFIG[name]:
+        assert command_line.parse_config([f"{name}={value}"]).changes == {name: value}
+    assert f"{name}={command_line.LEGAL_CONFIG[name][0]}" in HELP  # the default
+    assert [value for value in command_line.LEGAL_CONFIG[name] if value not in HELP] == []
 
 
 def test_the_default_of_config_comes_first():
     config = Config()
-    for name, legal in commands.LEGAL_CONFIG.items():
+    for name, legal in command_line.LEGAL_CONFIG.items():
         assert getattr(config, name) == legal[0]
 
 
@@ -329,14 +331,14 @@ def test_the_default_of_config_comes_first():
 )
 def test_bad_config(line: str, words: str):
     with pytest.raises(BadOptionError) as caught:
-        commands.parse_config(commands.split_verb(f"config {line}")[1])
+        command_line.parse_config(command_line.split_verb(f"config {line}")[1])
     assert words in str(caught.value)
 
 
 def test_verbs_without_options():
-    commands.expect_nothing("stop", [])
+    command_line.expect_nothing("stop", [])
     with pytest.raises(BadOptionError, match="%ddp stop takes no options, and got '-f now'"):
-        commands.expect_nothing("stop", ["-f", "now"])
+        command_line.expect_nothing("stop", ["-f", "now"])
 
 
 def test_the_help_names_every_option():
@@ -347,6 +349,6 @@ def test_the_help_names_every_option():
 
 
 def test_a_comment_behind_the_words_is_left_out():
-    assert commands.parse_cell("-r 0,2  # don't run it on 1").ranks == "0,2"
-    assert commands.split_verb("start -n 4 # four") == ("start", ["-n", "4"])
-    assert commands.split_verb("start --cwd a#b") == ("start", ["--cwd", "a#b"])
+    assert command_line.parse_cell("-r 0,2  # don't run it on 1").ranks == "0,2"
+    assert command_line.split_verb("start -n 4 # four") == ("start", ["-n", "4"])
+    assert command_line.split_verb("start --cwd a#b") == ("start", ["--cwd", "a#b"])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from nbddp.controller.diagnosis import KINDS
-from nbddp.wire.ranks import RankSet
+from nbddp.controller.diagnosis.diagnose import KINDS
+from nbddp.wire.rank_set import RankSet
 from tests.support.looks import Ranks, only, told
 
 # --- missing-rank --------------------------------------------------------------------------------

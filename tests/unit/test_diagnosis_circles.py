@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from nbddp.wire.observed import UNKNOWN_MEMBER
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.flight_recorder.schema import UNKNOWN_MEMBER
+from nbddp.wire.rank_set import RankSet
 from tests.support.looks import Ranks, only, told
 
 # --- messages ------------------------------------------------------------------------------------

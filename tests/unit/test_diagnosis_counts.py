@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import msgspec
 
-from nbddp.controller.diagnosis import Report, diagnose
-from nbddp.wire.observed import MessageCount
+from nbddp.controller.diagnosis.diagnose import Report, diagnose
+from nbddp.wire.flight_recorder.schema import MessageCount
 from tests.support.looks import NOW, RUN, Ranks
 
 #: Operations that are told; the others are left out.

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from nbddp.controller.diagnosis import Finding
-from nbddp.wire.ranks import RankSet
+from nbddp.controller.diagnosis.diagnose import Finding
+from nbddp.wire.rank_set import RankSet
 from tests.support.looks import Ranks
 
 Fields = dict[str, Any]

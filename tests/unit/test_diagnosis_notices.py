@@ -2,10 +2,10 @@
 
 import pytest
 
-from nbddp.controller.diagnosis import diagnose
-from nbddp.controller.notices import is_waiting_outside
-from nbddp.wire.observed import AT_BREAKPOINT, AT_PROMPT, ThreadLook
-from nbddp.wire.ranks import RankSet
+from nbddp.controller.diagnosis.diagnose import diagnose
+from nbddp.controller.diagnosis.notices import is_waiting_outside
+from nbddp.wire.flight_recorder.schema import AT_BREAKPOINT, AT_PROMPT, ThreadLook
+from nbddp.wire.rank_set import RankSet
 from tests.support.looks import Ranks, notices
 
 # --- ranks that still run ------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nbddp.controller.diagnosis import RankView, Report, diagnose
-from nbddp.wire.ranks import RankSet
+from nbddp.controller.diagnosis.diagnose import RankView, Report, diagnose
+from nbddp.wire.rank_set import RankSet
 from tests.support.programs import Step, World, silenced
 
 GROUPS: dict[str, tuple[int, ...]] = {

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nbddp.controller.comparing import compare, compare_message
+from nbddp.wire.flight_recorder.matching import compare, compare_message
 from tests.support.looks import signature
 
 Fields = dict[str, Any]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from nbddp.controller.diagnosis import Report
-from nbddp.wire.observed import OperationState
-from nbddp.wire.ranks import RankSet
+from nbddp.controller.diagnosis.diagnose import Report
+from nbddp.wire.flight_recorder.schema import OperationState
+from nbddp.wire.rank_set import RankSet
 from tests.support.looks import Ranks, notices, site
 
 # --- threads -------------------------------------------------------------------------------------

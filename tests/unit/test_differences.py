@@ -12,14 +12,16 @@ import pytest
 import torch
 from torch import nn
 
-from nbddp.controller import blockwise, differences
-from nbddp.controller.unequal import Detail, Difference
+from nbddp.controller.values import blocks as blockwise
+from nbddp.controller.values import compare
+from nbddp.controller.values.result import Detail, Difference
 from nbddp.errors import BadOptionError
-from nbddp.notebook import commands, variables
-from nbddp.notebook import differences as page
-from nbddp.rank import digests, leaves
-from nbddp.wire.ranks import RankSet
-from nbddp.wire.told import Blocks, Leaf, Tree, Variable, Variables
+from nbddp.notebook.magics import command_line
+from nbddp.notebook.render import diff_report as page
+from nbddp.notebook.render import variables_table
+from nbddp.rank.values import tensor_hash, traversal
+from nbddp.wire.rank_set import RankSet
+from nbddp.wire.values.fingerprints import Blocks, Leaf, Tree, Variable, Variables
 
 
 def tree(**values: object) -> Tree:
@@ -35,7 +37,7 @@ def tree(**values: object) -> Tree:
 
 
 def compared(*trees: Tree) -> Difference:
-    return differences.compare("model", dict(enumerate(trees)))
+    return compare.compare("model", dict(enumerate(trees)))
 
 
 def verdict(*trees: Tree) -> str:
@@ -147,7 +149,7 @@ def test_plain_data_holds_what_was_found():
 
 
 def one_block(dtype: str, first: torch.Tensor, second: torch.Tensor) -> blockwise.BlockDifference:
-    one, other = (bytes(digests.as_bytes(each).tolist()) for each in (first, second))
+    one, other = (bytes(tensor_hash.as_bytes(each).tolist()) for each in (first, second))
     return blockwise.compare(dtype, 1 << 20, {0: one}, {0: other})
 
 
@@ -266,7 +268,7 @@ Pair = namedtuple("Pair", "first second")  # noqa: PYI024 - users have such
     ids=lambda value: type(value).__name__,
 )
 def test_leaves(value: object, paths: list[str]):
-    assert [path for path, _ in leaves.walk(value)] == paths
+    assert [path for path, _ in traversal.walk(value)] == paths
 
 
 def test_leaves_of_an_optimizer_are_its_state():
@@ -274,17 +276,17 @@ def test_leaves_of_an_optimizer_are_its_state():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    found = dict(leaves.walk(optimizer))
+    found = dict(traversal.walk(optimizer))
     assert isinstance(found["['state'][0]['momentum_buffer']"], torch.Tensor)
     assert found["['param_groups'][0]['lr']"] == 0.1
 
 
 def test_text_of_equal_things_is_equal():
-    assert leaves.text_of({"b", "a"}) == leaves.text_of({"a", "b"})
-    assert leaves.text_of(object()) == leaves.text_of(object()), "addresses do not count"
-    assert leaves.text_of(1) != leaves.text_of(1.0)
-    assert leaves.text_of(0.0) != leaves.text_of(-0.0)
-    assert leaves.text_of(math.nan) == leaves.text_of(math.nan)
+    assert traversal.text_of({"b", "a"}) == traversal.text_of({"a", "b"})
+    assert traversal.text_of(object()) == traversal.text_of(object()), "addresses do not count"
+    assert traversal.text_of(1) != traversal.text_of(1.0)
+    assert traversal.text_of(0.0) != traversal.text_of(-0.0)
+    assert traversal.text_of(math.nan) == traversal.text_of(math.nan)
 
 
 def test_functions_differ_where_their_code_does():
@@ -294,21 +296,21 @@ def test_functions_differ_where_their_code_does():
         return names["f"]
 
     first, same, other = made("f = lambda x: x + 1"), made("f = lambda x: x + 1"), made("f = abs")
-    assert leaves.text_of(first) == leaves.text_of(same)
-    assert leaves.text_of(first) != leaves.text_of(other)
+    assert traversal.text_of(first) == traversal.text_of(same)
+    assert traversal.text_of(first) != traversal.text_of(other)
 
 
 def test_a_list_inside_of_itself_ends():
     value: list[Any] = [1]
     value.append(value)
-    assert len(list(leaves.walk(value))) == 2
+    assert len(list(traversal.walk(value))) == 2
 
 
 # --- the exchange ---------------------------------------------------------------------------------
 
 
 class FakeRanks:
-    """Ranks that tell of a tensor each, as `nbddp.rank.telling` does."""
+    """Ranks that tell of a tensor each, as `nbddp.rank.values.fingerprints` does."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.tensors = tensors
@@ -332,7 +334,7 @@ class FakeRanks:
         leaf = Leaf(
             path="",
             what=str(tuple(tensor.shape)),
-            digest=digests.of_tensor(tensor).hex(),
+            digest=tensor_hash.of_tensor(tensor).hex(),
             is_tensor=True,
             shape=tuple(tensor.shape),
             dtype="float32",
@@ -341,15 +343,15 @@ class FakeRanks:
 
     def blocks(self, rank: int) -> Any:
         def told(wanted: Mapping[str, list[int]]) -> dict[str, Any]:
-            found = Blocks(tuple(digests.blocks(self.tensors[rank])), 1.0)
+            found = Blocks(tuple(tensor_hash.blocks(self.tensors[rank])), 1.0)
             return {path: found for path, ranks in wanted.items() if rank in ranks}
 
         return told
 
     def contents(self, rank: int) -> Any:
         def told(wanted: Mapping[str, tuple[list[int], list[int]]]) -> dict[str, Any]:
-            flat = digests.as_bytes(self.tensors[rank])
-            pieces = flat.split(digests.BLOCK_BYTES)
+            flat = tensor_hash.as_bytes(self.tensors[rank])
+            pieces = flat.split(tensor_hash.BLOCK_BYTES)
             found = {
                 path: {number: pieces[number].numpy().tobytes() for number in numbers}
                 for path, (ranks, numbers) in wanted.items()
@@ -366,27 +368,27 @@ def test_only_the_blocks_that_differ_move():
     other = tensor.clone()
     other[2, 5] = 0.5
     ranks = FakeRanks([tensor, other, tensor])
-    found = differences.find(ranks.pull, ranks.tell, "x", RankSet.all(3))
+    found = compare.find(ranks.pull, ranks.tell, "x", RankSet.all(3))
     (detail,) = found.differences[0].details
     assert (detail.index, detail.max_abs, detail.is_exact) == ((2, 5), 0.5, True)
-    assert ranks.moved == 2 * digests.BLOCK_BYTES
+    assert ranks.moved == 2 * tensor_hash.BLOCK_BYTES
     assert ranks.asked == ["tree", "blocks", "contents", "forget"]
 
 
 def test_of_a_tensor_that_differs_everywhere_a_few_blocks_are_enough():
     tensor = torch.zeros(10, 1 << 18)
     ranks = FakeRanks([tensor, tensor + 1])
-    (difference,) = differences.find(ranks.pull, ranks.tell, "x", RankSet.all(2)).differences
+    (difference,) = compare.find(ranks.pull, ranks.tell, "x", RankSet.all(2)).differences
     assert not difference.details[0].is_exact
-    assert ranks.moved == 2 * 4 * digests.BLOCK_BYTES
-    text = page.bundle(differences.find(ranks.pull, ranks.tell, "x", RankSet.all(2)))["text/plain"]
+    assert ranks.moved == 2 * 4 * tensor_hash.BLOCK_BYTES
+    text = page.bundle(compare.find(ranks.pull, ranks.tell, "x", RankSet.all(2)))["text/plain"]
     assert "max abs difference  norms" in text
     assert "at least 1  1 and 1" in text
 
 
 def test_nothing_moves_where_all_is_equal():
     ranks = FakeRanks([torch.ones(3), torch.ones(3)])
-    assert differences.find(ranks.pull, ranks.tell, "x", RankSet.all(2)).is_equal
+    assert compare.find(ranks.pull, ranks.tell, "x", RankSet.all(2)).is_equal
     assert ranks.asked == ["tree", "forget"]
 
 
@@ -395,7 +397,7 @@ def test_a_value_that_no_rank_has_is_an_error():
         return [Tree(error="NameError: name 'x' is not defined")] * 2
 
     with pytest.raises(BadOptionError, match="'x' has no value on any rank"):
-        differences.find(pull, pull, "x", RankSet.all(2))
+        compare.find(pull, pull, "x", RankSet.all(2))
 
 
 # --- lines and tables -----------------------------------------------------------------------------
@@ -417,21 +419,21 @@ def test_a_value_that_no_rank_has_is_an_error():
     ],
 )
 def test_lines_of_diff(line: str, found: tuple[list[str], str | None]):
-    assert commands.parse_diff(line) == found
+    assert command_line.parse_diff(line) == found
 
 
 @pytest.mark.parametrize("line", ["", "-r 0", "a b(", "-r 0 model -r 1", "if x", "-r"])
 def test_bad_lines_of_diff(line: str):
     with pytest.raises(BadOptionError, match="Next: %ddp"):
-        commands.parse_diff(line)
+        command_line.parse_diff(line)
 
 
 def test_lines_of_vars():
-    assert commands.parse_vars("") == ([], None)
+    assert command_line.parse_vars("") == ([], None)
     for line in ("-r", "x -r", "-r 0 x -r 1"):
         with pytest.raises(BadOptionError, match=r"Next: %ddp vars \[NAME ...\] \[-r RANKS\]"):
-            commands.parse_vars(line)
-    assert commands.parse_vars("a b -r 0") == (["a", "b"], "0")
+            command_line.parse_vars(line)
+    assert command_line.parse_vars("a b -r 0") == (["a", "b"], "0")
 
 
 def told(*values: str | None) -> dict[int, Variables]:
@@ -444,7 +446,7 @@ def told(*values: str | None) -> dict[int, Variables]:
 
 
 def table(*values: str | None) -> list[list[str]]:
-    text = variables.bundle(told(*values), ("x",))["text/plain"]
+    text = variables_table.bundle(told(*values), ("x",))["text/plain"]
     return [line.split() for line in text.splitlines()[1:]]
 
 
@@ -454,13 +456,13 @@ def test_equal_values_are_one_row():
 
 def test_the_odd_rank_has_a_row_of_its_own():
     assert table("3", "4", "3") == [["x", "0,2", "int", "3"], ["1", "int", "4"]]
-    html = variables.bundle(told("3", "4", "3"), ("x",))["text/html"]
+    html = variables_table.bundle(told("3", "4", "3"), ("x",))["text/html"]
     assert "<b>4</b>" in html
     assert "<b>3</b>" not in html
 
 
 def test_where_all_differ_none_is_odd():
-    assert "<b>" not in variables.bundle(told("1", "2", "3"), ("x",))["text/html"]
+    assert "<b>" not in variables_table.bundle(told("1", "2", "3"), ("x",))["text/html"]
     assert len(table(*map(str, range(64)))) == 7
     assert table(*map(str, range(64)))[-1] == ["and", "58", "more", "ranks"]
 
@@ -471,7 +473,7 @@ def test_a_name_that_some_ranks_do_not_have():
 
 def test_values_that_cannot_be_compared_are_not_called_different():
     meta = Variable("m", "Tensor", shape="(3,)", device="meta")
-    text = variables.bundle({rank: Variables(found=(meta,)) for rank in range(3)}, ("m",))
+    text = variables_table.bundle({rank: Variables(found=(meta,)) for rank in range(3)}, ("m",))
     assert "(not compared)" in text["text/plain"]
     assert "all" in text["text/plain"]
 
@@ -481,7 +483,7 @@ def test_values_that_look_alike_and_are_not():
         rank: Variables(found=(Variable("m", "Linear", value="train", digest=str(rank == 1)),))
         for rank in range(3)
     }
-    text = variables.bundle(found, ("m",))["text/plain"]
+    text = variables_table.bundle(found, ("m",))["text/plain"]
     assert "other values than on ranks 0,2" in text
 
 
@@ -501,9 +503,9 @@ def test_random_trees_are_equal_to_themselves_only():
 def test_vars_of_some_ranks_name_these():
     """Ranks that were not asked may have something else."""
     asked = {rank: each for rank, each in told("3", "4", "3").items() if rank != 1}
-    lines = variables.bundle(asked, ("x",), 4)["text/plain"].splitlines()
+    lines = variables_table.bundle(asked, ("x",), 4)["text/plain"].splitlines()
     assert lines[1].split() == ["x", "0,2", "int", "3"]
-    assert "all" in variables.bundle(asked, ("x",), 2)["text/plain"]
+    assert "all" in variables_table.bundle(asked, ("x",), 2)["text/plain"]
 
 
 def test_of_a_wide_table_the_differences_stay():

@@ -3,13 +3,13 @@
 import pytest
 from torch import nn
 
-from nbddp.controller import blockwise, differences
-from nbddp.controller.unequal import Difference
+from nbddp.controller.values import blocks, compare
+from nbddp.controller.values.result import Difference
 from nbddp.errors import BadOptionError
-from nbddp.notebook import commands
-from nbddp.notebook import differences as page
-from nbddp.rank import leaves
-from nbddp.wire.told import Leaf, Tree
+from nbddp.notebook.magics import command_line
+from nbddp.notebook.render import diff_report as page
+from nbddp.rank.values import traversal
+from nbddp.wire.values.fingerprints import Leaf, Tree
 
 
 def weight(digest: str, path: str = ".w") -> Leaf:
@@ -17,7 +17,7 @@ def weight(digest: str, path: str = ".w") -> Leaf:
 
 
 def compared(*trees: Tree) -> Difference:
-    return differences.compare("model", dict(enumerate(trees)))
+    return compare.compare("model", dict(enumerate(trees)))
 
 
 def lines(*trees: Tree) -> list[str]:
@@ -27,9 +27,9 @@ def lines(*trees: Tree) -> list[str]:
 # --- types and modes ------------------------------------------------------------------------------
 
 
-def outline(value: object) -> leaves.Outline:
-    found = leaves.Outline()
-    list(leaves.walk(value, found))
+def outline(value: object) -> traversal.Outline:
+    found = traversal.Outline()
+    list(traversal.walk(value, found))
     return found
 
 
@@ -140,7 +140,7 @@ def first(one: str, other: str, block: int = 1 << 20) -> tuple[int | None, tuple
         {at // block: coded[at : at + block] for at in range(0, len(coded), block)}
         for coded in (one.encode("utf-32-le"), other.encode("utf-32-le"))
     ]
-    found = blockwise.compare_texts(block, (len(one), len(other)), pieces[0], pieces[1])
+    found = blocks.compare_texts(block, (len(one), len(other)), pieces[0], pieces[1])
     return found.element, found.values
 
 
@@ -177,8 +177,8 @@ def test_a_text_that_differs_in_a_later_block():
 )
 def test_a_text_in_quotes_is_told_as_one(line: str, told: str):
     with pytest.raises(BadOptionError, match=told):
-        commands.parse_diff(line)
+        command_line.parse_diff(line)
 
 
 def test_a_text_within_an_expression_is_none_of_that():
-    assert commands.parse_diff("state['a'] cfg[\"b\"]") == (["state['a']", 'cfg["b"]'], None)
+    assert command_line.parse_diff("state['a'] cfg[\"b\"]") == (["state['a']", 'cfg["b"]'], None)

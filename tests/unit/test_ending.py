@@ -1,7 +1,7 @@
 """What is told of a cell in the background that was interrupted and has not ended yet."""
 
-from nbddp.notebook.ending import _not_yet
-from nbddp.wire.ranks import RankSet
+from nbddp.notebook.magics.interrupt_verbs import _not_yet
+from nbddp.wire.rank_set import RankSet
 
 
 def test_ranks_that_are_still_inside_are_named():

@@ -10,8 +10,8 @@ import pytest
 from nbddp.errors import BadOptionError
 from nbddp.rank import environment
 from nbddp.settings import POOL_ID_ENV
-from nbddp.wire.launch import InheritedFd, RankLaunch
-from nbddp.wire.parts import PoolSpec
+from nbddp.wire.launch_specs import InheritedFd, RankLaunch
+from nbddp.wire.message_types import PoolSpec
 from tests.support.machines import make_spec
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from nbddp.controller.ends import describe_exit, idle_exit_text, site_of
-from nbddp.controller.failures import error_of, replaced
-from nbddp.controller.report import Finding, Kind, PerRank, Report
-from nbddp.controller.states import RankResult, RunOutcome
-from nbddp.controller.tracebacks import MAX_FULL
+from nbddp.controller.cell_errors.build import error_of, replaced
+from nbddp.controller.cell_errors.traceback_groups import MAX_FULL
+from nbddp.controller.diagnosis.report import Finding, Kind, PerRank, Report
+from nbddp.controller.state.exit_text import describe_exit, idle_exit_text, site_of
+from nbddp.controller.state.outcome import RankResult, RunOutcome
 from nbddp.errors import (
     CellError,
     CellInterruptedError,
@@ -20,10 +20,10 @@ from nbddp.errors import (
     MismatchError,
     RankExitedError,
 )
+from nbddp.wire.flight_recorder.schema import Mismatch, Operation, Signature, Site
+from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import RankExited
-from nbddp.wire.observed import Mismatch, Operation, Signature, Site
-from nbddp.wire.parts import ErrorInfo
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 
 LOGS = {rank: f"/logs/rank{rank}.log" for rank in range(16)}
 
@@ -358,7 +358,7 @@ Current thread 0x00007f (most recent call first):
   File "<ipython-input-7-af3e>", line 3 in crash
   File "<ipython-input-7-af3e>", line 5 in <module>
   File "/venv/IPython/core/interactiveshell.py", line 3553 in run_code
-  File "/work/nbddp/rank/execution.py", line 130 in _run
+  File "/work/nbddp/rank/cells/executor.py", line 130 in _run
 """
 
 
@@ -370,7 +370,7 @@ def test_the_stack_of_a_crash_ends_where_the_cell_began():
         "  called by cell [7], line 5, in <module>\n"
     ) in found
     assert "IPython" not in found
-    assert "execution.py" not in found
+    assert "executor.py" not in found
 
 
 def test_a_second_init_says_what_to_do():

@@ -2,9 +2,9 @@
 
 import json
 
-from nbddp.controller.export import chrome_trace, records
-from nbddp.controller.trace import TraceRow, rows
-from nbddp.wire.ranks import RankSet
+from nbddp.controller.trace.export import chrome_trace, records
+from nbddp.controller.trace.rows import TraceRow, rows
+from nbddp.wire.rank_set import RankSet
 from tests.support.traces import GROUPS, MS, by_rank, recorders
 
 

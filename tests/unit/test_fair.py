@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbddp.notebook import by_rank, fair
-from nbddp.notebook.folded import HEAD_LINES, TAIL_LINES, FoldedSink
-from nbddp.notebook.gather import Gatherer, Text
-from nbddp.notebook.items import RankText
+from nbddp.notebook.output import fair_excerpt, per_rank_blocks
+from nbddp.notebook.output.folded_sink import HEAD_LINES, TAIL_LINES, FoldedSink
+from nbddp.notebook.output.gatherer import Gatherer, Text
+from nbddp.notebook.output.items import RankText
 from nbddp.settings import Settings
 from nbddp.wire.messages import Output
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 from tests.support.sinks import PageSink
 
 
@@ -92,8 +92,8 @@ LABELS = st.sampled_from(["[0]  ", "[1]  ", "[2]  ", "[0-1]", "[0,2]", "[0-2]", 
 @given(st.lists(LABELS, max_size=60), st.integers(1, 20))
 def test_no_rank_is_shown_out_of_its_order(labels: list[str], limit: int):
     lines = [f"{label} {number}" for number, label in enumerate(labels)]
-    first, others = fair.head(lines, limit, 10**6, is_labelled=True)
-    hidden, last = fair.tail(lines, limit, is_labelled=True)
+    first, others = fair_excerpt.head(lines, limit, 10**6, is_labelled=True)
+    hidden, last = fair_excerpt.tail(lines, limit, is_labelled=True)
     assert len(first) == min(len(lines), len(first)) <= max(limit, 0)
     for page in (first + others, hidden + last):
         assert sorted(page) == sorted(lines)
@@ -110,17 +110,17 @@ def _is_of(line: str, rank: str) -> bool:
 
 
 def test_amounts_are_short():
-    assert fair.amounts_by_rank({0: 7, 1: 5, 2: 7}) == "7 of each of ranks 0,2, 5 of rank 1"
-    assert fair.amounts_by_rank({0: 1000, 1: 990}) == "990 to 1,000 of each of ranks 0-1"
+    assert fair_excerpt.amounts_by_rank({0: 7, 1: 5, 2: 7}) == "7 of each of ranks 0,2, 5 of rank 1"
+    assert fair_excerpt.amounts_by_rank({0: 1000, 1: 990}) == "990 to 1,000 of each of ranks 0-1"
     many = {rank: 10 * rank for rank in range(1, 9)}
-    assert fair.amounts_by_rank(many) == "80 of rank 8, 10 to 70 of each of ranks 1-7"
+    assert fair_excerpt.amounts_by_rank(many) == "80 of rank 8, 10 to 70 of each of ranks 1-7"
 
 
 def test_below_a_long_cell_it_says_who_printed_how_much():
     texts = {rank: RankText() for rank in range(3)}
     for rank, text in texts.items():
         text.add(printed(str(rank), 1000 if rank == 1 else 10))
-    bundle = by_rank.details(texts)
+    bundle = per_rank_blocks.details(texts)
     assert bundle is not None
     told = "rank by rank: 0; 1; 2 (lines: 1,000 of rank 1, 10 of each of ranks 0,2)</summary>"
     assert told in bundle["text/html"]

@@ -3,15 +3,15 @@
 import re
 from collections.abc import Sequence
 
-from nbddp.notebook import by_rank
-from nbddp.notebook.by_rank import RankBlocks
-from nbddp.notebook.folded import HEAD_LINES, TAIL_LINES, FoldedSink
-from nbddp.notebook.gather import Gatherer, Rich, Show
-from nbddp.notebook.items import RankText
-from nbddp.notebook.quiet import Quiet
+from nbddp.notebook.output import per_rank_blocks
+from nbddp.notebook.output.folded_sink import HEAD_LINES, TAIL_LINES, FoldedSink
+from nbddp.notebook.output.gatherer import Gatherer, Rich, Show
+from nbddp.notebook.output.items import RankText
+from nbddp.notebook.output.per_rank_blocks import RankBlocks
+from nbddp.notebook.output.quiet import Quiet
 from nbddp.settings import Settings
 from nbddp.wire.messages import ClearOutput, Display, Output, Result
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 from tests.support.sinks import PageSink
 
 
@@ -184,12 +184,12 @@ def texts(*printed: str) -> dict[int, RankText]:
 
 def test_below_a_long_cell_the_ranks_are_one_click_away():
     long, other = numbered(30), numbered(30, 1)
-    bundle = by_rank.details(texts(long, long, other))
+    bundle = per_rank_blocks.details(texts(long, long, other))
     assert bundle is not None
     assert "<summary" in bundle["text/html"]
     assert "rank by rank: 0-1; 2 (30 lines of each)</summary>" in bundle["text/html"]
-    assert by_rank.details(texts(long, long)) is None
-    assert by_rank.details(texts("a\n", "b\n")) is None
+    assert per_rank_blocks.details(texts(long, long)) is None
+    assert per_rank_blocks.details(texts("a\n", "b\n")) is None
 
 
 def flooded(
@@ -221,19 +221,19 @@ def long_outputs() -> list[Output]:
 
 def test_where_output_was_cut_makes_no_difference_between_ranks():
     gatherer, _ = flooded(Gatherer, long_outputs(), 4)
-    bundle = by_rank.details(gatherer.text_by_rank())
+    bundle = per_rank_blocks.details(gatherer.text_by_rank())
     assert bundle is not None
     assert "rank by rank: 0-1,3; 2 (900 lines of each)</summary>" in bundle["text/html"]
     alike = [each for each in long_outputs() if each.rank != 2]
     gatherer, _ = flooded(Gatherer, alike, 4)
     texts = {rank: text for rank, text in gatherer.text_by_rank().items() if rank != 2}
-    assert by_rank.details(texts) is None
+    assert per_rank_blocks.details(texts) is None
 
 
 def test_what_was_lost_cannot_be_compared():
     lost = Output(run_id="r", rank=1, stream="stdout", text="", dropped_bytes=99)
     gatherer, _ = flooded(Gatherer, [*long_outputs(), lost], 4)
-    bundle = by_rank.details(gatherer.text_by_rank())
+    bundle = per_rank_blocks.details(gatherer.text_by_rank())
     assert bundle is not None
     told = "rank by rank: 0,3; 2; 1 not compared, since output of it was left out</summary>"
     assert told in bundle["text/html"]
@@ -246,7 +246,7 @@ def test_blocks_of_ranks_are_one_wherever_they_were_cut():
 
 
 def test_what_is_one_click_away_is_small():
-    bundle = by_rank.details(texts(*(numbered(5000, rank) for rank in range(64))))
+    bundle = per_rank_blocks.details(texts(*(numbered(5000, rank) for rank in range(64))))
     assert bundle is not None
     assert len(bundle["text/html"]) < 80_000
     assert "line 5062" in bundle["text/html"]  # the last one of the last rank

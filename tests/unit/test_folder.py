@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nbddp.wire import folder
+from nbddp.system import pool_folder
 
 _DAY_S = 24 * 60 * 60
 
@@ -22,7 +22,7 @@ def make(parent: Path, name: str, *, age_s: float = 2 * _DAY_S, is_pool: bool = 
     made.mkdir()
     (made / "rank0.log").write_text("why")
     if is_pool:
-        os.close(folder.hold(made))
+        os.close(pool_folder.hold(made))
     now = parent.stat().st_mtime
     for path in (*made.iterdir(), made):
         os.utime(path, (now - age_s, now - age_s))
@@ -32,7 +32,7 @@ def make(parent: Path, name: str, *, age_s: float = 2 * _DAY_S, is_pool: bool = 
 def test_what_a_killed_pool_left_is_removed_after_a_day(fresh: Path):
     old = make(fresh.parent, "nbddp-old")
     young = make(fresh.parent, "nbddp-young", age_s=_DAY_S / 2)
-    folder.remove_remains(fresh)
+    pool_folder.remove_remains(fresh)
     assert not old.exists()
     assert (young / "rank0.log").exists()  # its logs may say why
     assert fresh.exists()
@@ -40,18 +40,18 @@ def test_what_a_killed_pool_left_is_removed_after_a_day(fresh: Path):
 
 def test_a_pool_that_lives_keeps_its_folder_however_old_it_is(fresh: Path):
     living = make(fresh.parent, "nbddp-living")
-    fd = folder.hold(living)
-    folder.remove_remains(fresh)
+    fd = pool_folder.hold(living)
+    pool_folder.remove_remains(fresh)
     assert (living / "rank0.log").exists()
     os.close(fd)
-    folder.remove_remains(fresh)
+    pool_folder.remove_remains(fresh)
     assert not living.exists()
 
 
 def test_a_log_that_is_still_written_is_young(fresh: Path):
     living = make(fresh.parent, "nbddp-living")
     (living / "rank0.log").write_text("now")
-    folder.remove_remains(fresh)
+    pool_folder.remove_remains(fresh)
     assert living.exists()
 
 
@@ -60,7 +60,7 @@ def test_a_folder_of_the_user_is_left_alone(fresh: Path, tmp_path: Path):
     pool = make(tmp_path / "nbddp-fresh", "elsewhere")
     (fresh.parent / "nbddp-link").symlink_to(pool)
     (fresh.parent / "nbddp-file").write_text("mine")
-    folder.remove_remains(fresh)
+    pool_folder.remove_remains(fresh)
     assert (mine / "rank0.log").exists()
     assert (pool / "rank0.log").exists()
     assert (fresh.parent / "nbddp-file").exists()

@@ -3,10 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nbddp.notebook.gather import Gatherer, Text
+from nbddp.notebook.output.gatherer import Gatherer, Text
 from nbddp.settings import Settings
 from nbddp.wire.messages import Output
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 
 _LIMITS = Settings()
 _RANKS = 3

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from nbddp.notebook.gather import Gatherer, Redraw, Rich, Show, Text
+from nbddp.notebook.output.gatherer import Gatherer, Redraw, Rich, Show, Text
 from nbddp.settings import Settings
 from nbddp.wire.messages import ClearOutput, Display, Output, Result, Stream
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 
 FOLD_S = Settings().output_fold_s
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from nbddp.notebook.gather import Gatherer, Rich, Show, Text
+from nbddp.notebook.output.gatherer import Gatherer, Rich, Show, Text
 from nbddp.settings import Settings
 from nbddp.wire.messages import ClearOutput, Display, Output
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 
 BURST = 10_000
 RATE = 5_000

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbddp.notebook.lines import MAX_ROW_CHARS, LineAssembler
+from nbddp.notebook.output.terminal_lines import MAX_ROW_CHARS, LineAssembler
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nbddp.notebook.gather import Gatherer, Rich, Show, Text
+from nbddp.notebook.output.gatherer import Gatherer, Rich, Show, Text
 from nbddp.settings import Settings
 from nbddp.wire.messages import Display, Output, Stream
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 
 RANKS = 4
 FOLD_S = 0.06

@@ -8,7 +8,7 @@ from types import FrameType
 
 import pytest
 
-from nbddp.rank import importing
+from nbddp.rank.cells import import_guard
 
 _MODULE = "import sys\nframe = sys._getframe()\n"
 
@@ -26,17 +26,17 @@ def _frame_of(module: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Fra
 
 def test_only_libraries_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     frame = _frame_of("nbddp_test_module", tmp_path, monkeypatch)
-    assert not importing.is_in_library_import(frame)
-    monkeypatch.setattr(importing, "_libraries", (str(tmp_path),))
-    assert importing.is_in_library_import(frame)
-    assert not importing.is_in_library_import(sys._getframe())
-    assert not importing.is_in_library_import(None)
+    assert not import_guard.is_in_library_import(frame)
+    monkeypatch.setattr(import_guard, "_libraries", (str(tmp_path),))
+    assert import_guard.is_in_library_import(frame)
+    assert not import_guard.is_in_library_import(sys._getframe())
+    assert not import_guard.is_in_library_import(None)
 
 
 def test_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     frame = _frame_of("nbddp_test_module", tmp_path, monkeypatch)
-    monkeypatch.setattr(importing, "_libraries", (str(tmp_path),))
-    watch, now = importing.ImportWatch(), 100.0
+    monkeypatch.setattr(import_guard, "_libraries", (str(tmp_path),))
+    watch, now = import_guard.ImportWatch(), 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     assert watch.is_in_the_way(frame, 1)
     now = 109.9

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nbddp.rank.collectives.joining import awaited_thread
+from nbddp.rank.collectives.thread_waits import awaited_thread
 from tests.support.polling import poll_until
 
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from nbddp.rank.collectives import keeping
-from nbddp.rank.collectives.keeping import keep
+from nbddp.rank.collectives import rollback
+from nbddp.rank.collectives.rollback import keep
 
 
 def test_all_kinds_of_arguments():
@@ -36,11 +36,11 @@ def test_autograd_sees_nothing():
 
 
 def test_what_is_not_copied_is_counted():
-    large = torch.empty(keeping.LIMIT_BYTES // 4 + 1)
+    large = torch.empty(rollback.LIMIT_BYTES // 4 + 1)
     small = torch.ones(2)
     kept = keep([small, large, torch.ones(4, 4).t()])
     assert (len(kept.parts), kept.lost_bytes) == (1, large.nbytes + 64)
-    halves = [torch.empty(keeping.LIMIT_BYTES // 8) for _ in range(3)]
+    halves = [torch.empty(rollback.LIMIT_BYTES // 8) for _ in range(3)]
     assert keep(halves).lost_bytes == halves[0].nbytes
 
 

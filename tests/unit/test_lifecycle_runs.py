@@ -2,16 +2,11 @@
 
 import pytest
 
-from nbddp.controller.states import (
-    AbandonRequested,
-    InterruptRequested,
-    RunRequested,
-    TellRanks,
-    Tick,
-)
+from nbddp.controller.state.actions import TellRanks
+from nbddp.controller.state.stimuli import AbandonRequested, InterruptRequested, RunRequested, Tick
 from nbddp.settings import Settings
 from nbddp.wire.messages import Execute, RunStarted
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 from tests.support.machines import Pool, announced_exits, interrupted_ranks, outcome_in, statuses
 
 SETTINGS = Settings(death_grace_s=0.5, interrupt_grace_s=2.0)

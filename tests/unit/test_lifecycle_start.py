@@ -4,21 +4,13 @@ import itertools
 
 import pytest
 
-from nbddp.controller.states import (
-    LEGAL_MOVES,
-    AgentExited,
-    AnnounceFailure,
-    AnnounceUp,
-    Phase,
-    RankState,
-    RestartRequested,
-    TellAgent,
-    Tick,
-)
+from nbddp.controller.state.actions import AnnounceFailure, AnnounceUp, TellAgent
+from nbddp.controller.state.rank_state import LEGAL_MOVES, Phase, RankState
+from nbddp.controller.state.stimuli import AgentExited, RestartRequested, Tick
 from nbddp.errors import InvalidTransitionError
 from nbddp.settings import Settings
+from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import RanksStopped, StartFailed, StartRanks, StartStore, StopRanks
-from nbddp.wire.parts import ErrorInfo
 from tests.support.machines import Pool, announced_exits, outcome_in, statuses
 
 

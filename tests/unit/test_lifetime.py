@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from nbddp.wire.lifetime import IS_LINUX, is_ending
+from nbddp.system.process_tree import IS_LINUX, is_ending
 
 
 @pytest.mark.skipif(not IS_LINUX, reason="there is no /proc")

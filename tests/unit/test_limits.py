@@ -5,9 +5,9 @@ import resource
 
 import pytest
 
-from nbddp.agent import exits
-from nbddp.controller.ends import describe_exit
-from nbddp.wire import limits
+from nbddp.agent import exit_reports
+from nbddp.controller.state.exit_text import describe_exit
+from nbddp.system import limits
 from nbddp.wire.messages import RankExited
 
 
@@ -93,11 +93,11 @@ def test_kills_for_lack_of_memory_are_counted(monkeypatch: pytest.MonkeyPatch):
         return files[str(path)]
 
     monkeypatch.setattr(Path, "read_text", read_text)
-    assert exits._out_of_memory_kills() == 3
+    assert exit_reports._out_of_memory_kills() == 3
     files["/proc/vmstat"] = "nr_free_pages 12\n"  # Linux before 4.13
-    assert exits._out_of_memory_kills() == 0
+    assert exit_reports._out_of_memory_kills() == 0
     files |= {
         "/proc/self/cgroup": "0::/a\n",
         "/sys/fs/cgroup/a/memory.events": "oom 9\noom_kill 2\n",
     }
-    assert exits._out_of_memory_kills() == 2
+    assert exit_reports._out_of_memory_kills() == 2

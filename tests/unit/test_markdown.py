@@ -10,18 +10,19 @@ from collections.abc import Callable
 import mistune
 import pytest
 
-from nbddp.controller.history import RankView
-from nbddp.notebook import by_rank, folded, remains
-from nbddp.notebook.by_rank import RankBlocks
-from nbddp.notebook.gather import Rich
-from nbddp.notebook.items import RankText
-from nbddp.notebook.remains import Row
-from nbddp.notebook.stacks import stacks
-from nbddp.notebook.tables import preformatted
+from nbddp.controller.diagnosis.rank_view import RankView
+from nbddp.notebook.output import folded_sink, per_rank_blocks
+from nbddp.notebook.output.gatherer import Rich
+from nbddp.notebook.output.items import RankText
+from nbddp.notebook.output.per_rank_blocks import RankBlocks
+from nbddp.notebook.render.html import preformatted
+from nbddp.notebook.render.stacks import stacks
+from nbddp.notebook.widgets import static_text
+from nbddp.notebook.widgets.static_text import Row
 from nbddp.settings import Settings
+from nbddp.wire.flight_recorder.schema import RankLook, Site, ThreadLook
 from nbddp.wire.messages import Display, Output
-from nbddp.wire.observed import RankLook, Site, ThreadLook
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 
 #: What Markdown would take for its own.
 PRINTED = """
@@ -101,7 +102,7 @@ def test_below_a_cell(render: Callable[[str], str]):
     text_by_rank = {0: RankText(), 1: RankText()}
     for rank, text in text_by_rank.items():
         text.add([*PRINTED.split("\n"), f"rank {rank}"])
-    bundle = by_rank.details(text_by_rank)
+    bundle = per_rank_blocks.details(text_by_rank)
     assert bundle is not None
     told = unchanged(render, bundle["text/html"])
     assert told == [f"{WORDS}rank0", f"{WORDS}rank1"]
@@ -109,13 +110,13 @@ def test_below_a_cell(render: Callable[[str], str]):
 
 def test_a_folded_output(render: Callable[[str], str]):
     lines = PRINTED.split("\n") * 5
-    assert "".join(unchanged(render, folded.folded(lines)["text/html"])) == WORDS * 5
-    assert unchanged(render, folded.window(PRINTED.split("\n"))["text/html"]) == [WORDS]
+    assert "".join(unchanged(render, folded_sink.folded(lines)["text/html"])) == WORDS * 5
+    assert unchanged(render, folded_sink.window(PRINTED.split("\n"))["text/html"]) == [WORDS]
 
 
 def test_what_is_left_of_widgets(render: Callable[[str], str]):
     picture = ("data:image/png;base64,AAAA",)
-    bundle = remains.bundle_of([Row("[0]", PRINTED, picture), Row("[1]", PRINTED)])
+    bundle = static_text.bundle_of([Row("[0]", PRINTED, picture), Row("[1]", PRINTED)])
     assert unchanged(render, bundle["text/html"]) == [f"[0]{WORDS}", f"[1]{WORDS}"]
 
 

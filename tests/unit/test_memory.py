@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nbddp.agent import memory
-from nbddp.agent.memory import MemoryReader
+from nbddp.agent import memory_usage
+from nbddp.agent.memory_usage import MemoryReader
 
 MB = 1_000_000
 
@@ -61,13 +61,13 @@ def take_more(parent: "subprocess.Popen[str]") -> None:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The processes whose pages were counted."""
     made: list[int] = []
-    count = memory._count
+    count = memory_usage._count
 
     def recorded(pid: int, *arguments: Any) -> Any:
         made.append(pid)
         return count(pid, *arguments)
 
-    monkeypatch.setattr(memory, "_count", recorded)
+    monkeypatch.setattr(memory_usage, "_count", recorded)
     return made
 
 
@@ -75,7 +75,7 @@ def test_shared_pages_count_in_part(fork: int):
     found = MemoryReader().read(0, fork, now=0.0)
     assert found.is_pss
     assert 32 * MB < found.size_bytes < 50 * MB
-    assert memory._resident_bytes(fork) > 64 * MB
+    assert memory_usage._resident_bytes(fork) > 64 * MB
 
 
 def test_descendants_count_with_it(parent: "subprocess.Popen[str]", fork: int):
@@ -103,7 +103,10 @@ def test_many_large_ranks_are_counted_less_often(fork: int, counted: list[int]):
     reader = MemoryReader()
     for rank in range(40):
         reader.read(rank, fork, now=0.0)
-    dear = {rank: {fork: memory._Count(MB, MB, made_at=0.0, cost_s=0.1)} for rank in reader._counts}
+    dear = {
+        rank: {fork: memory_usage._Count(MB, MB, made_at=0.0, cost_s=0.1)}
+        for rank in reader._counts
+    }
     reader._counts = dear
     counted.clear()
     reader.read(0, fork, now=199.0)  # 40 counts of 0.1 s are 2 % of 200 s

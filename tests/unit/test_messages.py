@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from nbddp.errors import BadMessageError
 from nbddp.wire import codec, messages
+from nbddp.wire.message_types import ErrorInfo, MessageBase
 from nbddp.wire.messages import AgentRequest, Event, RankRequest, RunFinished
-from nbddp.wire.parts import ErrorInfo, MessageBase
 from tests.support.examples import TYPES, messages_of, plain_example
 
 GOLDEN = Path(__file__).parent.parent / "wire" / f"golden_{messages.PROTOCOL_VERSION}.json"

@@ -9,34 +9,33 @@ from typing import Any
 import msgspec
 import pytest
 
-from nbddp.controller.diagnosis import compare_records, diagnose
-from nbddp.controller.history import RankView
-from nbddp.controller.report import Report
-from nbddp.controller.trace import rows_seen
-from nbddp.controller.unequal import Detail, Difference, LeafDifference
+from nbddp.controller.diagnosis.diagnose import compare_records, diagnose
+from nbddp.controller.diagnosis.rank_view import RankView
+from nbddp.controller.diagnosis.report import Report
+from nbddp.controller.trace.rows import rows_seen
+from nbddp.controller.values.result import Detail, Difference, LeafDifference
 from nbddp.errors import CellError, CellInterruptedError
-from nbddp.notebook import (
-    by_rank,
-    cards,
-    chart,
-    differences,
-    folded,
-    handle,
-    remains,
+from nbddp.notebook.magics import async_handle
+from nbddp.notebook.output import folded_sink, per_rank_blocks
+from nbddp.notebook.output.items import RankText
+from nbddp.notebook.output.show_pictures import Showing
+from nbddp.notebook.output.sinks import _live_bundle
+from nbddp.notebook.render import (
+    diagnosis_card,
+    diff_report,
     stacks,
-    status,
+    status_table,
     timeline,
-    variables,
+    trace_table,
+    variables_table,
 )
-from nbddp.notebook.items import RankText
-from nbddp.notebook.showing import Showing
-from nbddp.notebook.sinks import _live_bundle
+from nbddp.notebook.widgets import static_text
 from nbddp.printable import harmless
+from nbddp.wire.flight_recorder.schema import Operation, RankLook, Signature, Site, ThreadLook, Wait
 from nbddp.wire.messages import Display
-from nbddp.wire.observed import Operation, RankLook, Signature, Site, ThreadLook, Wait
-from nbddp.wire.ranks import RankSet
-from nbddp.wire.shown import MIME, Grid, ShowCall, TensorShown
-from nbddp.wire.told import Variable, Variables
+from nbddp.wire.rank_set import RankSet
+from nbddp.wire.values.fingerprints import Variable, Variables
+from nbddp.wire.values.tensor_preview import MIME, Grid, ShowCall, TensorShown
 from tests.fuzz.nonsense import Nonsense
 from tests.support.sinks import PageSink
 
@@ -180,7 +179,7 @@ def views_of(seed: int) -> dict[int, RankView]:
 
 
 def nonsense_group(nonsense: Nonsense) -> Any:
-    from nbddp.wire.observed import GroupInfo
+    from nbddp.wire.flight_recorder.schema import GroupInfo
 
     return nonsense.message(GroupInfo)
 
@@ -190,13 +189,15 @@ def of_views(views: dict[int, RankView]) -> Iterable[Mapping[str, Any]]:
     silent = Report(run_id="r", findings=compare_records(views, run_id="r"))
     for report in (found, silent):
         for acted in (True, False):
-            yield cards.card(report, acted=acted, views=views, torn={BAD[0]: RankSet.of([1])})
-        yield {"text/plain": cards.line(report)}
+            yield diagnosis_card.card(
+                report, acted=acted, views=views, torn={BAD[0]: RankSet.of([1])}
+            )
+        yield {"text/plain": diagnosis_card.line(report)}
     yield stacks.stacks(views)
     rows = rows_seen(views, {"r": 1})
-    yield timeline.table(rows)
-    yield timeline.table(rows, ranks=RankSet.of([0]))
-    yield chart.timeline(rows[:50], "timeline")
+    yield trace_table.table(rows)
+    yield trace_table.table(rows, ranks=RankSet.of([0]))
+    yield timeline.timeline(rows[:50], "timeline")
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -219,10 +220,10 @@ def test_other_views(bad: str):
 
 
 def others(bad: str) -> Iterable[Mapping[str, Any]]:
-    yield status.Survey(
+    yield status_table.Survey(
         headline=f"pool {bad}",
         rows=[
-            status.Row(
+            status_table.Row(
                 rank=rank,
                 state=bad,
                 place=bad,
@@ -247,25 +248,27 @@ def others(bad: str) -> Iterable[Mapping[str, Any]]:
         ),
     )
     groups = (RankSet.of([0]), RankSet.of([1]))
-    yield differences.bundle(
+    yield diff_report.bundle(
         Difference(
             bad, RankSet.all(3), groups, (leaf,), 1, 1, 1, {bad: 1}, (bad,), {bad: RankSet.of([2])}
         )
     )
     variable = Variable(bad, bad, bad, bad, bad, bad, bad, "")
-    yield variables.bundle({0: Variables((variable,)), 1: Variables()}, ())
+    yield variables_table.bundle({0: Variables((variable,)), 1: Variables()}, ())
     texts = {0: RankText(), 1: RankText()}
     printed = harmless(bad).replace("\n", " ")  # what the gatherer makes of it
     texts[0].add([printed] * 50)
     texts[1].add([printed, "another"] * 50)
-    found = by_rank.details(texts)
+    found = per_rank_blocks.details(texts)
     assert found is not None
     yield found
-    yield folded.folded([f"[1]   {printed}"] * 100)
-    yield folded.window([f"[1]   {printed}"] * 100)
-    yield handle.failure_bundle(f"cell {bad}", CellError(f"{bad}\n" * 9 + f"CellError: {bad}", {}))
-    yield handle.failure_bundle(f"cell {bad}", CellInterruptedError(f"{bad}\nat {bad}", {}))
-    yield remains.bundle_of([remains.Row("[0]", bad)])
+    yield folded_sink.folded([f"[1]   {printed}"] * 100)
+    yield folded_sink.window([f"[1]   {printed}"] * 100)
+    yield async_handle.failure_bundle(
+        f"cell {bad}", CellError(f"{bad}\n" * 9 + f"CellError: {bad}", {})
+    )
+    yield async_handle.failure_bundle(f"cell {bad}", CellInterruptedError(f"{bad}\nat {bad}", {}))
+    yield static_text.bundle_of([static_text.Row("[0]", bad)])
     yield _live_bundle([bad])
     grid = Grid(texts=[[bad]], values=[[1.0]], label=bad)
     shown = TensorShown(name=bad, shape=[1, 1], dtype=bad, device=bad, grids=[grid], digest="")
@@ -284,6 +287,6 @@ def others(bad: str) -> Iterable[Mapping[str, Any]]:
 def test_a_picture_in_an_output_widget_holds_no_tag():
     bad = '"><script>alert(1)</script>'
     output = {"data": {"image/png": bad}}
-    models = {"m": remains.Model(0, {"_model_name": "OutputModel", "outputs": [output]})}
-    [address] = remains.images_of(models, "m")
-    check(remains.bundle_of([remains.Row("[0]", "text", (address,))]))
+    models = {"m": static_text.Model(0, {"_model_name": "OutputModel", "outputs": [output]})}
+    [address] = static_text.images_of(models, "m")
+    check(static_text.bundle_of([static_text.Row("[0]", "text", (address,))]))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from nbddp.controller import options
-from nbddp.controller.options import LEGAL_CONFIG, PoolOptions, changed
-from nbddp.controller.states import Config
+from nbddp.controller.pool import options
+from nbddp.controller.pool.options import LEGAL_CONFIG, PoolOptions, changed
+from nbddp.controller.state.config import Config
 from nbddp.errors import BadOptionError, NoTorchError
 
 

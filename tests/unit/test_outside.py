@@ -1,11 +1,11 @@
 """What is shown of a stack that `faulthandler` wrote."""
 
-from nbddp.notebook.outside import frames, lines_of_user
+from nbddp.notebook.render.fault_stacks import frames, lines_of_user
 
 _PYTHON = "/usr/lib/python3.11"
 _BELOW = (
     f'  File "{_PYTHON}/site-packages/IPython/core/interactiveshell.py", line 3823 in run_code\n'
-    '  File "/home/u/nbddp/rank/execution.py", line 225 in _run\n'
+    '  File "/home/u/nbddp/rank/cells/executor.py", line 225 in _run\n'
     '  File "/home/u/nbddp/rank/server.py", line 126 in serve\n'
     '  File "<string>", line 1 in <module>\n'
 )

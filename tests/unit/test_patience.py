@@ -6,20 +6,20 @@ from typing import Any
 import pytest
 
 from nbddp.errors import CollectiveAbortedError
-from nbddp.rank.collectives.patience import Patience
+from nbddp.rank.collectives.store_wait import StoreWait
 
 _NO_RECORDER: Any = None
 
 
 def test_what_is_run_beside_gives_its_value_or_its_error():
-    patience = Patience(_NO_RECORDER)
+    patience = StoreWait(_NO_RECORDER)
     assert patience.run_beside(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
         patience.run_beside(lambda: 1 // 0)
 
 
 def test_what_is_run_beside_is_left_when_it_is_ended():
-    patience = Patience(_NO_RECORDER)
+    patience = StoreWait(_NO_RECORDER)
     woken, left = threading.Event(), threading.Event()
 
     def wait_as_gloo_does() -> None:
@@ -35,7 +35,7 @@ def test_what_is_run_beside_is_left_when_it_is_ended():
 
 
 def test_what_was_ended_before_is_not_waited_for():
-    patience = Patience(_NO_RECORDER)
+    patience = StoreWait(_NO_RECORDER)
     patience.ended = lambda: CollectiveAbortedError("rank 1 exited")
     woken = threading.Event()
     with pytest.raises(CollectiveAbortedError):
@@ -44,7 +44,7 @@ def test_what_was_ended_before_is_not_waited_for():
 
 
 def test_an_attempt_that_was_ended_before_it_began_is_not_begun():
-    patience = Patience(_NO_RECORDER)
+    patience = StoreWait(_NO_RECORDER)
     patience.begin_attempt(3)
     patience.end_attempt(4)
     patience.end_attempt(0)  # of no attempt

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from nbddp.notebook import picture
-from nbddp.notebook.glyphs import GLYPHS
-from nbddp.notebook.picture import BLACK, WHITE, Picture
+from nbddp.notebook.render import canvas as picture
+from nbddp.notebook.render.canvas import BLACK, WHITE, Picture
+from nbddp.notebook.render.font import GLYPHS
 
 RED = (200, 10, 20)
 CLEAR = (0, 0, 0, 0)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nbddp.agent.pipes import RankPipes
+from nbddp.agent.output_pipes import RankPipes
 from nbddp.settings import Settings
 from nbddp.wire.messages import Output, Stream
 

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbddp.errors import CellError, PoolStartError
-from nbddp.notebook.gather import Gatherer, Text
+from nbddp.notebook.output.gatherer import Gatherer, Text
 from nbddp.printable import harmless
 from nbddp.settings import Settings
 from nbddp.wire.messages import Output, Result
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 #: What terminals obey, with what must be left of it.

@@ -1,18 +1,16 @@
 """No rank waits at a prompt for a cell that is over."""
 
-from nbddp.controller.states import (
+from nbddp.controller.state.actions import EndRun, LifeAction, TellRanks
+from nbddp.controller.state.stimuli import (
     AbandonRequested,
-    EndRun,
     InputAnswered,
     InterruptRequested,
-    LifeAction,
     StopRequested,
-    TellRanks,
     Tick,
 )
 from nbddp.settings import Settings
 from nbddp.wire.messages import InputReply, InputRequest
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 from tests.support.machines import Pool, outcome_in
 
 SETTINGS = Settings(interrupt_grace_s=2.0)

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from nbddp.agent.processes import RankProcess
+from nbddp.agent.rank_process import RankProcess
 
 
 class Rank(RankProcess):

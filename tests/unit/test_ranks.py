@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbddp.errors import BadOptionError
-from nbddp.wire import ranks
-from nbddp.wire.ranks import RankSet
+from nbddp.wire import rank_set
+from nbddp.wire.rank_set import RankSet
 
 rank_sets = st.sets(st.integers(min_value=0, max_value=99), min_size=1).map(RankSet.of)
 
 
 def test_doctest():
-    assert doctest.testmod(ranks).attempted > 0
-    assert doctest.testmod(ranks).failed == 0
+    assert doctest.testmod(rank_set).attempted > 0
+    assert doctest.testmod(rank_set).failed == 0
 
 
 @given(rank_sets)

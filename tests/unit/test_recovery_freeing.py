@@ -2,19 +2,18 @@
 
 import pytest
 
-from nbddp.controller.states import (
+from nbddp.controller.state.actions import Action, EndRun
+from nbddp.controller.state.stimuli import (
     AbandonRequested,
-    Action,
-    EndRun,
     InterruptRequested,
     RestartRequested,
     StopRequested,
 )
 from nbddp.settings import Settings
+from nbddp.wire.flight_recorder.schema import GroupMark
+from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import Free, Interrupt, Reform, RunFinished
-from nbddp.wire.observed import GroupMark
-from nbddp.wire.parts import ErrorInfo
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 from tests.support.recovering import (
     NOTHING,
     WORLD,

@@ -2,19 +2,20 @@
 
 import pytest
 
-from nbddp.controller.forming import groups_to_form
-from nbddp.controller.states import (
+from nbddp.controller.recovery.group_plan import groups_to_form
+from nbddp.controller.state.actions import RanksRestarted, TellUser
+from nbddp.controller.state.rank_state import RankState
+from nbddp.controller.state.stimuli import (
     AbandonRequested,
     AgentExited,
     InterruptRequested,
     MendRequested,
-    RanksRestarted,
-    RankState,
     RestartRanksRequested,
     RestartRequested,
-    TellUser,
 )
 from nbddp.settings import Settings
+from nbddp.wire.flight_recorder.schema import GroupInfo, GroupMark
+from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
     Free,
     Look,
@@ -27,9 +28,7 @@ from nbddp.wire.messages import (
     StoreExited,
     StoreReady,
 )
-from nbddp.wire.observed import GroupInfo, GroupMark
-from nbddp.wire.parts import ErrorInfo
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 from tests.support.recovering import (
     WORLD,
     Pool,

@@ -3,19 +3,18 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nbddp.controller.states import (
+from nbddp.controller.state.config import Config
+from nbddp.controller.state.rank_state import Phase, RankState
+from nbddp.controller.state.stimuli import (
     AbandonRequested,
-    Config,
     Configured,
     DiagnoseRequested,
     InterruptRequested,
-    Phase,
-    RankState,
     RestartRanksRequested,
     RestartRequested,
 )
 from nbddp.wire.messages import Quiet
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 from tests.support.random_world import World
 from tests.support.recovering import NOTHING, notice, verdict
 

@@ -4,19 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from nbddp.controller.report import Kind, PerRank
-from nbddp.controller.states import (
-    AbandonRequested,
-    Action,
-    Diagnosed,
-    DiagnoseRequested,
-    Judged,
-    Noticed,
-)
+from nbddp.controller.diagnosis.report import Kind, PerRank
+from nbddp.controller.state.actions import Action, Diagnosed, Judged, Noticed
+from nbddp.controller.state.stimuli import AbandonRequested, DiagnoseRequested
 from nbddp.settings import Settings
+from nbddp.wire.flight_recorder.schema import GroupMark, Mismatch, RankLook, Site
 from nbddp.wire.messages import Free, FreeReason, Look, Looked, Peek, Reform
-from nbddp.wire.observed import GroupMark, Mismatch, RankLook, Site
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 from tests.support.examples import plain_example
 from tests.support.recovering import (
     NOTHING,

@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch.futures import Future
 
-from nbddp.rank.collectives import relayed
-from nbddp.rank.collectives.recorder import GroupBook
-from nbddp.rank.collectives.unwoken import GRACE_S, NeverWokenError
-from nbddp.wire.observed import GroupInfo
+from nbddp.rank.collectives.gloo import futures
+from nbddp.rank.collectives.gloo.waits import GRACE_S, NeverWokenError
+from nbddp.rank.collectives.recording.group_counters import GroupCounters
+from nbddp.wire.flight_recorder.schema import GroupInfo
 from tests.support.polling import poll_until
 
 
 @pytest.fixture
-def book() -> GroupBook:
-    return GroupBook(GroupInfo(pg_id="0", name="0", desc="", ranks=(0, 1), backend="gloo"))
+def book() -> GroupCounters:
+    return GroupCounters(GroupInfo(pg_id="0", name="0", desc="", ranks=(0, 1), backend="gloo"))
 
 
 def _failed(text: str) -> Any:
@@ -34,12 +34,12 @@ def _failed(text: str) -> Any:
 
 
 @pytest.mark.parametrize("is_early", [True, False])
-def test_the_value_is_passed_on(book: GroupBook, is_early: bool):
+def test_the_value_is_passed_on(book: GroupCounters, is_early: bool):
     inner: Any = Future()
     value = [torch.ones(2)]
     if is_early:
         inner.set_result(value)
-    future = relayed.future_behind(inner, book)
+    future = futures.future_behind(inner, book)
     if not is_early:
         assert not future.done()
         inner.set_result(value)
@@ -48,17 +48,17 @@ def test_the_value_is_passed_on(book: GroupBook, is_early: bool):
     assert not book.relays
 
 
-def test_the_error_is_passed_on(book: GroupBook):
-    future = relayed.future_behind(_failed("Connection closed by peer"), book)
+def test_the_error_is_passed_on(book: GroupCounters):
+    future = futures.future_behind(_failed("Connection closed by peer"), book)
     with pytest.raises(RuntimeError, match="Connection closed by peer"):
         future.wait()
 
 
-def test_one_that_never_ends_is_ended_after_its_sockets_were_shut(book: GroupBook):
+def test_one_that_never_ends_is_ended_after_its_sockets_were_shut(book: GroupCounters):
     inner: Any = Future()
-    before = relayed.future_behind(inner, book)
-    relayed.end_soon(book)
-    meanwhile = relayed.future_behind(Future(), book)
+    before = futures.future_behind(inner, book)
+    futures.end_soon(book)
+    meanwhile = futures.future_behind(Future(), book)
     for future in (before, meanwhile):
         with pytest.raises(RuntimeError, match="the connection was lost while data was on its way"):
             future.wait()
@@ -66,29 +66,29 @@ def test_one_that_never_ends_is_ended_after_its_sockets_were_shut(book: GroupBoo
     inner.set_result([torch.ones(1)])  # Gloo's thread wakes up half an hour later
 
 
-def test_what_gloo_ends_in_time_ends_as_it_says(book: GroupBook):
+def test_what_gloo_ends_in_time_ends_as_it_says(book: GroupCounters):
     inner: Any = Future()
-    future = relayed.future_behind(inner, book)
-    relayed.end_soon(book)
+    future = futures.future_behind(inner, book)
+    futures.end_soon(book)
     inner.set_result("well")
     assert future.wait() == "well"
     time.sleep(2 * GRACE_S)
     assert not book.has_sleepers
 
 
-def test_operations_of_the_group_that_was_made_again_go_on(book: GroupBook):
-    relayed.future_behind(Future(), book)
-    relayed.end_soon(book)
+def test_operations_of_the_group_that_was_made_again_go_on(book: GroupCounters):
+    futures.future_behind(Future(), book)
+    futures.end_soon(book)
     book.restart(1, 0, 0)
-    later: Any = relayed.future_behind(Future(), book)
+    later: Any = futures.future_behind(Future(), book)
     poll_until(lambda: len(book.relays) == 1)
     assert not later.done()
     assert not book.has_sleepers
 
 
-def test_values_die_when_nobody_has_the_future(book: GroupBook):
+def test_values_die_when_nobody_has_the_future(book: GroupCounters):
     inner: Any = Future()
-    future = relayed.future_behind(inner, book)
+    future = futures.future_behind(inner, book)
     tensor = torch.ones(2)
     seen = weakref.ref(tensor)
     gc.disable()
@@ -102,26 +102,26 @@ def test_values_die_when_nobody_has_the_future(book: GroupBook):
         gc.enable()
 
 
-def test_what_cpp_adds_to_an_error_is_left_out(book: GroupBook):
+def test_what_cpp_adds_to_an_error_is_left_out(book: GroupCounters):
     stock = _failed("Connection closed by peer")
     with pytest.raises(RuntimeError) as caught:
-        relayed.future_behind(stock, book).wait()
+        futures.future_behind(stock, book).wait()
     with pytest.raises(RuntimeError) as expected:
         stock.wait()
     assert str(caught.value) != str(expected.value)
-    assert str(relayed.as_raised(caught.value)) == str(expected.value)
+    assert str(futures.as_raised(caught.value)) == str(expected.value)
     other = RuntimeError("of the user's")
-    assert relayed.as_raised(other) is other
+    assert futures.as_raised(other) is other
 
 
 def test_a_callback_in_cpp_that_wants_the_original_gets_it(
-    book: GroupBook, monkeypatch: pytest.MonkeyPatch
+    book: GroupCounters, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(relayed, "_keeps_original", False)
+    monkeypatch.setattr(futures, "_keeps_original", False)
     inner: Any = Future()
-    assert relayed.future_behind(inner, book) is not inner
-    relayed.keep_original()
-    assert relayed.future_behind(inner, book) is inner
+    assert futures.future_behind(inner, book) is not inner
+    futures.keep_original()
+    assert futures.future_behind(inner, book) is inner
 
 
 def test_the_error_is_one_of_torch():

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from nbddp.notebook import remains
-from nbddp.notebook.remains import Model, Row
+from nbddp.notebook.widgets import static_text
+from nbddp.notebook.widgets.static_text import Model, Row
 
 
 def models(**states: dict[str, Any]) -> dict[str, Model]:
@@ -51,24 +51,24 @@ TQDM = models(
     ],
 )  # fmt: skip
 def test_the_text_of_a_widget(state: dict[str, Any], text: str):
-    assert remains.text_of(models(one=state), "one", "<Canvas at 0x7f>") == text
+    assert static_text.text_of(models(one=state), "one", "<Canvas at 0x7f>") == text
 
 
 def test_a_bar_of_tqdm_reads_as_in_a_terminal():
-    assert remains.text_of(TQDM, "top") == "load:  75%|███████████████     | 3/4 [00:01<00:00]"
+    assert static_text.text_of(TQDM, "top") == "load:  75%|███████████████     | 3/4 [00:01<00:00]"
 
 
 def test_what_is_closed_is_left_out():
     rest = {key: model for key, model in TQDM.items() if key != "bar"}
-    assert remains.text_of(rest, "top") == "load:  75% 3/4 [00:01<00:00]"
-    assert remains.text_of({}, "top") == ""
+    assert static_text.text_of(rest, "top") == "load:  75% 3/4 [00:01<00:00]"
+    assert static_text.text_of({}, "top") == ""
 
 
 def test_a_box_that_holds_itself_is_no_trap():
     found = models(a=box("VBox", "b"), b=box("HBox", "a"))
-    assert remains.text_of(found, "a") == ""
-    assert remains.parts_of(found, "a") == {"a", "b"}
-    assert not remains.is_finished(found, "a")
+    assert static_text.text_of(found, "a") == ""
+    assert static_text.parts_of(found, "a") == {"a", "b"}
+    assert not static_text.is_finished(found, "a")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_box_that_holds_itself_is_no_trap():
 )
 def test_when_a_bar_has_finished(change: dict[str, Any], is_finished: bool):
     found = {**TQDM, **models(bar={**BAR, **change})}
-    assert remains.is_finished(found, "top") is is_finished
+    assert static_text.is_finished(found, "top") is is_finished
 
 
 def test_a_control_never_finishes():
@@ -91,22 +91,22 @@ def test_a_control_never_finishes():
         bar={**BAR, "value": 4},
         slider={"kind": "IntSlider", "value": 1},
     )
-    assert not remains.is_finished(done, "top")
-    assert not remains.is_finished(models(text={"kind": "HTML", "value": ""}), "text")
+    assert not static_text.is_finished(done, "top")
+    assert not static_text.is_finished(models(text={"kind": "HTML", "value": ""}), "text")
 
 
 def test_rows_stand_behind_their_labels():
-    bundle = remains.bundle_of([Row("[0]  ", "a < b\nc"), Row("[1]  ", "d")])
+    bundle = static_text.bundle_of([Row("[0]  ", "a < b\nc"), Row("[1]  ", "d")])
     assert bundle["text/plain"] == "[0]   a < b\n      c\n[1]   d"
     assert "a &lt; b\n      c\n[1]   d</pre>" in bundle["text/html"]
-    assert remains.bundle_of([]) == {"text/plain": ""}
-    assert remains.bundle_of([Row("", "alone")])["text/plain"] == "alone"
+    assert static_text.bundle_of([]) == {"text/plain": ""}
+    assert static_text.bundle_of([Row("", "alone")])["text/plain"] == "alone"
 
 
 def test_many_rows_are_folded_but_for_the_first():
-    few = remains.bundle_of([Row(f"[{n}]", "x") for n in range(16)])
+    few = static_text.bundle_of([Row(f"[{n}]", "x") for n in range(16)])
     assert "<details" not in few["text/html"]
-    many = remains.bundle_of([Row(f"[{n}]", "x") for n in range(64)])
+    many = static_text.bundle_of([Row(f"[{n}]", "x") for n in range(64)])
     page = many["text/html"]
     assert page.index("[7] x") < page.index("<details") < page.index("56 more ranks")
     assert page.index("56 more ranks") < page.index("[8] x") < page.index("[63] x")
@@ -123,7 +123,7 @@ def test_the_text_of_an_output():
         {"output_type": "error", "ename": "ValueError", "evalue": "bad", "traceback": []},
     ]
     found = models(out={"kind": "Output", "outputs": outputs})
-    assert remains.text_of(found, "out") == "no end\nbold\nValueError: bad"
+    assert static_text.text_of(found, "out") == "no end\nbold\nValueError: bad"
 
 
 def test_pictures_of_an_output_stay():
@@ -136,13 +136,15 @@ def test_pictures_of_an_output_stay():
         },
     ]
     found = models(top=box("VBox", "out"), out={"kind": "Output", "outputs": outputs})
-    assert remains.text_of(found, "top") == "n is 2\n<Figure>"
-    images = remains.images_of(found, "top")
+    assert static_text.text_of(found, "top") == "n is 2\n<Figure>"
+    images = static_text.images_of(found, "top")
     assert images == ["data:image/png;base64,iVBORw0K"]
-    page = remains.bundle_of([Row("[0]", "n is 2", tuple(images)), Row("[1]", "x")])["text/html"]
+    page = static_text.bundle_of([Row("[0]", "n is 2", tuple(images)), Row("[1]", "x")])[
+        "text/html"
+    ]
     assert page.index("n is 2") < page.index("<img src=") < page.index("[1] x")
 
 
 def test_a_bar_is_not_the_darkest_thing_on_the_page():
-    page = remains.bundle_of([Row("[0]", "|██▌ |")])["text/html"]
+    page = static_text.bundle_of([Row("[0]", "|██▌ |")])["text/html"]
     assert '|<span style="opacity:.45">██▌</span> |' in page

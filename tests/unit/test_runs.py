@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from nbddp.controller.runs import CellEvent, Run
-from nbddp.controller.states import RunOutcome
+from nbddp.controller.hub.run import CellEvent, Run
+from nbddp.controller.state.outcome import RunOutcome
 from nbddp.wire.messages import Output, RunFinished, Stream
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 
 OUTCOME = RunOutcome(run_id="r", results={}, elapsed_s=1.0)
 

@@ -8,15 +8,15 @@ import msgspec
 import pytest
 import torch
 
-from nbddp.notebook import tiles
-from nbddp.notebook.showing import MAX_PICTURES, Showing
-from nbddp.notebook.sinks import TerminalSink
-from nbddp.notebook.tiles import Block
-from nbddp.rank import grids
-from nbddp.wire import showntext
+from nbddp.notebook.output.show_pictures import MAX_PICTURES, Showing
+from nbddp.notebook.output.sinks import TerminalSink
+from nbddp.notebook.render import tensor_picture
+from nbddp.notebook.render.tensor_picture import Block
+from nbddp.rank.values import tensor_preview
 from nbddp.wire.messages import Display, Stream
-from nbddp.wire.ranks import RankSet
-from nbddp.wire.shown import MIME, Part, ShowCall, Stage, TensorShown
+from nbddp.wire.rank_set import RankSet
+from nbddp.wire.values import preview_text
+from nbddp.wire.values.tensor_preview import MIME, Part, ShowCall, Stage, TensorShown
 from tests.unit.test_picture import decode
 
 LATER = 1000.0
@@ -58,7 +58,7 @@ def call(
     title: str = "",
     still_open: tuple[str, ...] = (),
 ) -> Display:
-    told = [grids.tell(tensor, "t") for tensor in tensors]
+    told = [tensor_preview.tell(tensor, "t") for tensor in tensors]
     made = ShowCall(key=key, stage=stage, title=title, tensors=told, open=list(still_open))
     content = msgspec.to_builtins(made)
     data = {MIME: content, "text/plain": "of one rank"}
@@ -216,7 +216,7 @@ def test_a_bug_in_drawing_does_not_end_the_cell(monkeypatch: pytest.MonkeyPatch)
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(tiles, "draw", fail)
+    monkeypatch.setattr(tensor_picture, "draw", fail)
     sink = PageSink()
     shown(sink, call(0, torch.ones(1)), call(1, torch.ones(1))).end()
     assert sink.texts == ["nbddp could not draw this (ZeroDivisionError: a bug)"]
@@ -226,7 +226,7 @@ def test_a_bug_in_drawing_does_not_end_the_cell(monkeypatch: pytest.MonkeyPatch)
 
 
 def numbers(tensor: torch.Tensor) -> list[str]:
-    return showntext.lines(grids.tell(tensor))
+    return preview_text.lines(tensor_preview.tell(tensor))
 
 
 @pytest.mark.parametrize(
@@ -261,8 +261,8 @@ def test_numbers(tensor: torch.Tensor, lines: list[str]):
 
 
 def test_of_a_large_tensor_the_corners():
-    told = grids.tell(torch.arange(10_000).view(100, 100))
-    assert showntext.lines(told) == [
+    told = tensor_preview.tell(torch.arange(10_000).view(100, 100))
+    assert preview_text.lines(told) == [
         "   0    1    2 …   98   99",
         " 100  101  102 …  198  199",
         " 200  201  202 …  298  299",
@@ -270,7 +270,7 @@ def test_of_a_large_tensor_the_corners():
         "9800 9801 9802 … 9898 9899",
         "9900 9901 9902 … 9998 9999",
     ]
-    assert showntext.heading([told]) == "int64 (100, 100)"
+    assert preview_text.heading([told]) == "int64 (100, 100)"
 
 
 def test_of_many_slices_the_first_few():
@@ -279,16 +279,16 @@ def test_of_many_slices_the_first_few():
 
 
 def test_the_message_stays_small():
-    told = grids.tell(torch.randn(1000, 1000), "weight")
+    told = tensor_preview.tell(torch.randn(1000, 1000), "weight")
     assert len(msgspec.json.encode(told)) < 3000
 
 
 def tensors(*values: torch.Tensor) -> dict[int, TensorShown]:
-    return {rank: grids.tell(value, "t") for rank, value in enumerate(values)}
+    return {rank: tensor_preview.tell(value, "t") for rank, value in enumerate(values)}
 
 
 def colours_of(block: Block) -> set[tuple[int, int, int, int]]:
-    return {pixel for line in decode(tiles.draw("", [block]).png()) for pixel in line}
+    return {pixel for line in decode(tensor_picture.draw("", [block]).png()) for pixel in line}
 
 
 def test_one_scale_for_all_ranks_and_both_moments():
@@ -299,8 +299,8 @@ def test_one_scale_for_all_ranks_and_both_moments():
         RankSet.all(1),
         [("before", tensors(torch.ones(1))), ("after", tensors(torch.tensor([9.0])))],
     )
-    full = (*tiles._colour(1.0, 0.0, 1.0), 255)
-    faint = (*tiles._colour(1.0, 0.0, 9.0), 255)
+    full = (*tensor_picture._colour(1.0, 0.0, 1.0), 255)
+    faint = (*tensor_picture._colour(1.0, 0.0, 9.0), 255)
     assert full in colours_of(alone)
     assert faint not in colours_of(alone)
     for block in (beside, later):
@@ -308,7 +308,7 @@ def test_one_scale_for_all_ranks_and_both_moments():
 
 
 def test_zero_is_neutral_and_both_signs_are_told_apart():
-    low, zero, high = (tiles._colour(value, -2.0, 2.0) for value in (-2.0, 0.0, 2.0))
+    low, zero, high = (tensor_picture._colour(value, -2.0, 2.0) for value in (-2.0, 0.0, 2.0))
     assert max(zero) - min(zero) < 5
     assert low[0] > low[2], "orange below zero"
     assert high[2] > high[0], "blue above"
@@ -320,19 +320,19 @@ def test_numbers_can_be_read_on_every_colour():
         return float(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
 
     for step in range(-20, 21):
-        colour = tiles._colour(step / 20, -1.0, 1.0)
-        ink = tiles.ink_on(colour)
+        colour = tensor_picture._colour(step / 20, -1.0, 1.0)
+        ink = tensor_picture.ink_on(colour)
         light, dark = sorted((luminance(colour), luminance(ink)), reverse=True)
         assert (light + 0.05) / (dark + 0.05) > 4, f"{colour} with {ink}"
 
 
 def test_more_ranks_than_fit_are_put_together_where_they_are_equal():
-    by_rank = {rank: grids.tell(torch.tensor([float(rank == 5)])) for rank in range(64)}
+    by_rank = {rank: tensor_preview.tell(torch.tensor([float(rank == 5)])) for rank in range(64)}
     block = Block(RankSet.all(64), [("", by_rank)])
     columns, more = block.columns()
     assert [str(ranks) for ranks in columns] == ["0-4,6-63", "5"]
     assert more == 0
-    different = {rank: grids.tell(torch.tensor([rank])) for rank in range(64)}
+    different = {rank: tensor_preview.tell(torch.tensor([rank])) for rank in range(64)}
     columns, more = Block(RankSet.all(64), [("", different)]).columns()
     assert (len(columns), more) == (16, 48)
 
@@ -352,7 +352,7 @@ def test_more_ranks_than_fit_are_put_together_where_they_are_equal():
     ],
 )
 def test_tiles_stand_in_even_rows(count: int, most: int, per_row: int):
-    assert tiles._even_rows(count, most) == per_row
+    assert tensor_picture._even_rows(count, most) == per_row
 
 
 def test_tensors_of_different_shapes_and_devices():
@@ -360,12 +360,12 @@ def test_tensors_of_different_shapes_and_devices():
     told[1] = msgspec.structs.replace(told[1], device="cuda:1")
     told[0] = msgspec.structs.replace(told[0], device="cuda:0")
     block = Block(RankSet.all(2), [("", told)])
-    assert tiles.text("", [block]).splitlines() == [
+    assert tensor_picture.text("", [block]).splitlines() == [
         "t  float32 of different shapes  on cuda",
         "rank 0: (2,)   rank 1: (3,)",
         "1 1            1 1 1",
     ]
-    assert tiles.draw("", [block]).height > 60
+    assert tensor_picture.draw("", [block]).height > 60
 
 
 def test_a_shard_is_drawn_in_its_place():
@@ -373,24 +373,24 @@ def test_a_shard_is_drawn_in_its_place():
 
     def shard(rank: int) -> TensorShown:
         part = Part(placements="Shard(0)", mesh="dp=2", shape=[2, 2], offset=[2 * rank, 0])
-        told = grids.tell(whole[2 * rank : 2 * rank + 2], "w")
+        told = tensor_preview.tell(whole[2 * rank : 2 * rank + 2], "w")
         return msgspec.structs.replace(told, shape=[4, 2], part=part)
 
     by_rank = {rank: shard(rank) for rank in range(2)}
     block = Block(RankSet.all(2), [("", by_rank)])
-    text = tiles.text("", [block])
+    text = tensor_picture.text("", [block])
     assert text.splitlines()[:2] == [
         "w  float32 (4, 2)  Shard(0) on mesh dp=2",
         "rank 0: rows 0-1   rank 1: rows 2-3",
     ]
-    drawn = tiles.draw("", [block])
-    plain = tiles.draw("", [Block(RankSet.all(2), [("", tensors(whole[:2], whole[2:]))])])
+    drawn = tensor_picture.draw("", [block])
+    plain = tensor_picture.draw("", [Block(RankSet.all(2), [("", tensors(whole[:2], whole[2:]))])])
     assert drawn.height == plain.height + 2 * 20, "room for the whole tensor"
 
 
 def test_the_picture_of_eight_ranks_is_small_and_fits_the_page():
-    by_rank = {rank: grids.tell(torch.randn(4, 4), "grad") for rank in range(8)}
-    drawn = tiles.draw("title", [Block(RankSet.all(8), [("", by_rank)])])
+    by_rank = {rank: tensor_preview.tell(torch.randn(4, 4), "grad") for rank in range(8)}
+    drawn = tensor_picture.draw("title", [Block(RankSet.all(8), [("", by_rank)])])
     assert drawn.width < 900
     assert len(base64.b64encode(drawn.png())) < 120_000
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from nbddp.controller.history import RankView
-from nbddp.controller.report import RankStatus
-from nbddp.notebook.stacks import stacks
-from nbddp.wire.observed import Operation, RankLook, Site, ThreadLook, Wait
-from nbddp.wire.ranks import RankSet
+from nbddp.controller.diagnosis.rank_view import RankView
+from nbddp.controller.diagnosis.report import RankStatus
+from nbddp.notebook.render.stacks import stacks
+from nbddp.wire.flight_recorder.schema import Operation, RankLook, Site, ThreadLook, Wait
+from nbddp.wire.rank_set import RankSet
 from tests.support.traces import MS, Recorder
 
 LINE = Site(file="c", line=5, function="<module>", source="step(x)", cell=4)

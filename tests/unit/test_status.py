@@ -5,14 +5,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from nbddp.controller.history import RankView
-from nbddp.controller.report import RankStatus, Report
-from nbddp.controller.states import Diagnosed, RankInfo
-from nbddp.notebook.colours import RANK_COLOURS
-from nbddp.notebook.status import MAX_ROWS, Row, Survey, fresh_notes, row
+from nbddp.controller.diagnosis.rank_view import RankView
+from nbddp.controller.diagnosis.report import RankStatus, Report
+from nbddp.controller.state.actions import Diagnosed
+from nbddp.controller.state.rank_state import RankInfo
+from nbddp.notebook.render.colours import RANK_COLOURS
+from nbddp.notebook.render.status_table import MAX_ROWS, Row, Survey, fresh_notes, row
+from nbddp.wire.flight_recorder.schema import AT_PROMPT, Operation, RankLook, Site, ThreadLook, Wait
 from nbddp.wire.messages import Peeked
-from nbddp.wire.observed import AT_PROMPT, Operation, RankLook, Site, ThreadLook, Wait
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 from tests.support.traces import LINE, MS, Recorder
 
 FAULT = """Current thread 0x00007f01 (most recent call first):

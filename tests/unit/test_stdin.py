@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from nbddp.rank.stdin import Stdin
+from nbddp.rank.cells.stdin import Stdin
+from nbddp.wire.flight_recorder.schema import AT_PROMPT
 from nbddp.wire.messages import InputReply, InputRequest
-from nbddp.wire.observed import AT_PROMPT
 from tests.support.polling import poll_until
 
 

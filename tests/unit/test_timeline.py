@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from nbddp.controller.trace import TraceRow, rows
-from nbddp.notebook import tables, timeline
-from nbddp.wire.observed import GroupInfo, Site
-from nbddp.wire.ranks import RankSet
+from nbddp.controller.trace.rows import TraceRow, rows
+from nbddp.notebook.render import html, trace_table
+from nbddp.wire.flight_recorder.schema import GroupInfo, Site
+from nbddp.wire.rank_set import RankSet
 from tests.support.traces import GROUPS, LINE, MS, WORLD, by_rank, recorders
 
 
@@ -45,7 +45,7 @@ def training(count: int = 4, steps: int = 12) -> list[TraceRow]:
     ],
 )
 def test_duration(ns: float, text: str):
-    assert tables.duration(ns) == text
+    assert html.duration(ns) == text
 
 
 @pytest.mark.parametrize(
@@ -61,14 +61,14 @@ def test_duration(ns: float, text: str):
     ],
 )
 def test_size(nbytes: float, text: str):
-    assert tables.size(nbytes) == text
+    assert html.size(nbytes) == text
 
 
 # --- the line under a cell -----------------------------------------------------------------------
 
 
 def test_summary():
-    assert timeline.summary(training()) == (
+    assert trace_table.summary(training()) == (
         "trace: 12 all_reduce on group 0; 4.2 MB; slowest wait 32 ms on ranks 0-2 in all_reduce #7 "
         "(cell [4], line 6), rank 3 came last"
     )
@@ -80,16 +80,16 @@ def test_what_a_ring_has_forgotten_is_not_told_as_all_of_it():
         for recorder in ranks:
             recorder.collective(at=step, end=step + 1)
     kept = rows({recorder.rank: recorder.operations[5:] for recorder in ranks}, GROUPS)
-    assert timeline.not_kept(kept, kept) == "; earlier operations are not kept"
-    assert timeline.not_kept(kept, kept[1:]) == ""  # those of another cell
+    assert trace_table.not_kept(kept, kept) == "; earlier operations are not kept"
+    assert trace_table.not_kept(kept, kept[1:]) == ""  # those of another cell
     whole = rows(by_rank(ranks), GROUPS)
-    assert timeline.not_kept(whole, whole) == ""
-    headline = timeline.table(kept)["text/plain"].splitlines()[0]
+    assert trace_table.not_kept(whole, whole) == ""
+    headline = trace_table.table(kept)["text/plain"].splitlines()[0]
     assert headline == "trace: 4 operations; earlier operations are not kept"
 
 
 def test_summary_of_nothing():
-    assert timeline.summary([]) == "trace: no operations"
+    assert trace_table.summary([]) == "trace: no operations"
 
 
 def test_summary_names_groups_and_what_did_not_end():
@@ -101,7 +101,7 @@ def test_summary_names_groups_and_what_did_not_end():
         recorder.collective(at=5, end=6, group=group, nbytes=100, state="failed", error="closed")
     ranks[0].collective(at=7, group=group, nbytes=100)
     found = rows(by_rank(ranks), {**GROUPS, "d": group})
-    assert timeline.summary(found) == (
+    assert trace_table.summary(found) == (
         "trace: 1 barrier on group 0; 1 broadcast, 2 all_reduce on group 5 (dp); 300 B; 1 failed; "
         "1 not complete; slowest wait 1.0 ms on ranks 0-1 in barrier #1 (cell [4], line 6)"
     )
@@ -113,7 +113,7 @@ def test_summary_of_many_groups_stays_short():
     for group in groups.values():
         for recorder in ranks:
             recorder.collective(at=1, end=2, waited=0, nbytes=0, group=group)
-    assert timeline.summary(rows(by_rank(ranks), groups)) == (
+    assert trace_table.summary(rows(by_rank(ranks), groups)) == (
         "trace: 1 all_reduce on group 0; 1 all_reduce on group 1; 1 all_reduce on group 2; "
         "3 on 3 more groups"
     )
@@ -123,7 +123,7 @@ def test_summary_blames_nobody_for_a_slow_network():
     ranks = recorders(2)
     for recorder in ranks:
         recorder.collective(at=recorder.rank, end=101)
-    text = timeline.summary(rows(by_rank(ranks), GROUPS))
+    text = trace_table.summary(rows(by_rank(ranks), GROUPS))
     assert text.endswith("all_reduce #1 (cell [4], line 6), though all came within 1.0 ms")
 
 
@@ -131,7 +131,7 @@ def test_summary_blames_nobody_for_a_slow_network():
 
 
 def test_table_as_text():
-    text = timeline.table(training(), last=3)["text/plain"]
+    text = trace_table.table(training(), last=3)["text/plain"]
     assert text.splitlines() == [
         "trace: 3 of 12 operations",
         "operation       line    bytes      rate  spread  rank 0  rank 1  rank 2   rank 3  source",
@@ -150,13 +150,13 @@ def test_table_says_who_never_came():
     ranks = recorders(4)
     for recorder in ranks[:3]:
         recorder.collective(at=1)
-    text = timeline.table(rows(by_rank(ranks), GROUPS))["text/plain"]
+    text = trace_table.table(rows(by_rank(ranks), GROUPS))["text/plain"]
     assert re.search(r"all_reduce #1 .* open +open +open +never", text)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 6, 8, 16, 64, 512])
 def test_table_fits_any_number_of_ranks(count: int):
-    bundle = timeline.table(training(count))
+    bundle = trace_table.table(training(count))
     assert max(map(len, bundle["text/plain"].splitlines())) <= 100
     assert len(bundle["text/html"]) < 40_000
     assert bundle["text/plain"].count("all_reduce #") == 12
@@ -170,20 +170,20 @@ def test_table_of_a_cell_that_runs_says_who_has_not_come_yet(count: int):
     for recorder in ranks[:-1]:
         recorder.collective(at=recorder.rank, group=group)
     found = rows(by_rank(ranks), {"w": group}, now_by_run={"run-4": 1000 * MS})
-    text = timeline.table(found)["text/plain"].splitlines()[2]
+    text = trace_table.table(found)["text/plain"].splitlines()[2]
     assert "not yet" in text
     assert "never" not in text
-    assert tables.duration((count - 2) * MS) not in text, "the spread is not known yet"
+    assert html.duration((count - 2) * MS) not in text, "the spread is not known yet"
 
 
 def test_many_ranks_are_folded():
-    text = timeline.table(training(64))["text/plain"]
+    text = trace_table.table(training(64))["text/plain"]
     assert re.search(r"all_reduce #7 .* 0\.5 ms to 32 ms +rank 63", text)
     assert "Waits: how long the ranks were blocked" in text
 
 
 def test_columns_of_some_ranks():
-    bundle = timeline.table(training(8), ranks=RankSet.of([1, 7]), last=2)
+    bundle = trace_table.table(training(8), ranks=RankSet.of([1, 7]), last=2)
     assert bundle["text/plain"].startswith("trace: 2 of 12 operations with ranks 1,7\n")
     assert "rank 1  " in bundle["text/plain"]
     assert "rank 0" not in bundle["text/plain"]
@@ -192,12 +192,12 @@ def test_columns_of_some_ranks():
 
 @pytest.mark.parametrize(("count", "wraps"), [(2, True), (3, False), (8, False), (64, True)])
 def test_the_source_wraps_where_it_is_in_sight(count: int, wraps: bool):
-    page = timeline.table(training(count), ranks=RankSet.of(range(count)))["text/html"]
+    page = trace_table.table(training(count), ranks=RankSet.of(range(count)))["text/html"]
     assert ("overflow-wrap:anywhere" in page) == wraps
 
 
 def test_a_cell_without_operations():
-    bundle = timeline.table(training(), cell=9)
+    bundle = trace_table.table(training(), cell=9)
     assert bundle["text/plain"] == "trace: no operations of cell [9] are known"
     assert "of cell [9]" in bundle["text/html"]
 
@@ -207,10 +207,10 @@ def test_groups_are_told_apart_only_where_there_are_several():
     group = GroupInfo(pg_id="d", name="5", desc="dp", ranks=(0, 1))
     for recorder in ranks:
         recorder.collective(at=1, end=2)
-    assert "group" not in timeline.table(rows(by_rank(ranks), GROUPS))["text/plain"]
+    assert "group" not in trace_table.table(rows(by_rank(ranks), GROUPS))["text/plain"]
     for recorder in ranks:
         recorder.collective(at=3, end=4, group=group)
-    found = timeline.table(rows(by_rank(ranks), {**GROUPS, "d": group}))["text/plain"]
+    found = trace_table.table(rows(by_rank(ranks), {**GROUPS, "d": group}))["text/plain"]
     assert "5 (dp)" in found
 
 
@@ -218,7 +218,7 @@ def test_what_users_wrote_is_escaped():
     ranks = recorders(1)
     evil = Site(file="x", line=1, cell=4, source="a<b and '&' \x1b[31m</td><script>")
     ranks[0].collective("all<b>", at=1, end=2, site=evil)
-    bundle = timeline.table(rows(by_rank(ranks), GROUPS))
+    bundle = trace_table.table(rows(by_rank(ranks), GROUPS))
     assert "<script" not in bundle["text/html"]
     assert "&lt;/td&gt;" in bundle["text/html"]
     assert "all&lt;b&gt;" in bundle["text/html"]
@@ -226,7 +226,7 @@ def test_what_users_wrote_is_escaped():
 
 
 def test_html_keeps_to_what_untrusted_notebooks_let_through():
-    found = timeline.table(training())["text/html"]
+    found = trace_table.table(training())["text/html"]
     assert not re.search(r"<(?:style|script|svg|iframe)|on\w+=|var\(|currentColor|\dch\b", found)
 
 
@@ -235,5 +235,5 @@ def test_files_are_named_without_their_folder():
     for recorder in ranks:
         site = Site(file="/home/me/train.py", line=30 + recorder.rank, source="step()")
         recorder.collective(at=recorder.rank, end=9, site=site)
-    assert "train.py:30 +1" in timeline.table(rows(by_rank(ranks), GROUPS))["text/plain"]
+    assert "train.py:30 +1" in trace_table.table(rows(by_rank(ranks), GROUPS))["text/plain"]
     assert LINE not in rows(by_rank(ranks), {WORLD.pg_id: WORLD})[0].sites

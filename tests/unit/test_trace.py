@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from nbddp.controller.history import RankView
-from nbddp.controller.trace import TraceRow, rows, rows_seen, select
-from nbddp.wire.observed import GroupInfo, Operation, RankLook, Site
-from nbddp.wire.ranks import RankSet
+from nbddp.controller.diagnosis.rank_view import RankView
+from nbddp.controller.trace.rows import TraceRow, rows, rows_seen, select
+from nbddp.wire.flight_recorder.schema import GroupInfo, Operation, RankLook, Site
+from nbddp.wire.rank_set import RankSet
 from tests.support.traces import GROUPS, MS, WORLD, by_rank, recorders
 
 PAIR = GroupInfo(pg_id="3/0-1", name="3", desc="dp", ranks=(0, 1))

@@ -3,7 +3,7 @@
 import pytest
 
 from nbddp.errors import CellError, CellInterruptedError, DeadlockError, RankExitedError
-from nbddp.notebook import handle
+from nbddp.notebook.magics import async_handle
 
 STATE = "<cell [3] on ranks 0-1: failed after 0.5 s>"
 TRACEBACK = [
@@ -13,7 +13,7 @@ TRACEBACK = [
 
 
 def told(error: BaseException | None, *, is_expected: bool = False) -> dict[str, str]:
-    return handle.failure_bundle(STATE, error, is_expected=is_expected)
+    return async_handle.failure_bundle(STATE, error, is_expected=is_expected)
 
 
 def test_the_headline_is_open_and_the_traceback_folded():

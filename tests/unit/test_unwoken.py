@@ -9,9 +9,9 @@ from datetime import timedelta
 
 import pytest
 
-from nbddp.rank.collectives import unwoken
-from nbddp.rank.collectives.recorder import GroupBook
-from nbddp.wire.observed import GroupInfo
+from nbddp.rank.collectives.gloo import waits
+from nbddp.rank.collectives.recording.group_counters import GroupCounters
+from nbddp.wire.flight_recorder.schema import GroupInfo
 
 _LARGE = 1 << 24
 
@@ -40,33 +40,33 @@ class Work:
 
 
 @pytest.fixture
-def book() -> GroupBook:
-    return GroupBook(GroupInfo(pg_id="0", name="0", desc="", ranks=(0, 1), backend="gloo"))
+def book() -> GroupCounters:
+    return GroupCounters(GroupInfo(pg_id="0", name="0", desc="", ranks=(0, 1), backend="gloo"))
 
 
 @pytest.mark.parametrize("ends", [1, 2, 5])
-def test_it_waits_until_the_end(book: GroupBook, ends: int):
+def test_it_waits_until_the_end(book: GroupCounters, ends: int):
     work = Work(ends)
-    unwoken.wait(work, book)
+    waits.wait(work, book)
     assert work.is_completed()
 
 
 @pytest.mark.parametrize("ends", [1, 2, 5])
-def test_what_torch_raises_is_raised(book: GroupBook, ends: int):
+def test_what_torch_raises_is_raised(book: GroupCounters, ends: int):
     with pytest.raises(RuntimeError, match="peer"):
-        unwoken.wait(Work(ends, RuntimeError("Connection closed by peer")), book)
+        waits.wait(Work(ends, RuntimeError("Connection closed by peer")), book)
 
 
-def test_nothing_is_handled_while_it_waits(book: GroupBook):
+def test_nothing_is_handled_while_it_waits(book: GroupCounters):
     """What a rank handles is told as the reason for which it came to its operation."""
     work = Work(5)
     handled: list[object] = []
     work.on_wait = lambda: handled.append(sys.exception())
-    unwoken.wait(work, book)
+    waits.wait(work, book)
     assert handled == [None] * len(work.limits)
 
 
-def test_who_is_never_woken_leaves_when_the_group_was_cut_off(book: GroupBook):
+def test_who_is_never_woken_leaves_when_the_group_was_cut_off(book: GroupCounters):
     work = Work(1000)
 
     def cut() -> None:
@@ -74,17 +74,17 @@ def test_who_is_never_woken_leaves_when_the_group_was_cut_off(book: GroupBook):
             book.cut_at = time.monotonic() - 60
 
     work.on_wait = cut
-    with pytest.raises(unwoken.NeverWokenError):
-        unwoken.wait(work, book)
+    with pytest.raises(waits.NeverWokenError):
+        waits.wait(work, book)
     assert 985 < work.left < 990
 
 
-def test_it_is_waited_a_little_for_gloo_to_wake_who_waits(book: GroupBook):
+def test_it_is_waited_a_little_for_gloo_to_wake_who_waits(book: GroupCounters):
     book.cut_at = time.monotonic() + 1000
-    unwoken.wait(Work(5), book)
+    waits.wait(Work(5), book)
 
 
-def test_a_signal_is_raised_at_the_end_of_the_operation(book: GroupBook):
+def test_a_signal_is_raised_at_the_end_of_the_operation(book: GroupCounters):
     work = Work(5)
 
     def interrupt() -> None:
@@ -94,30 +94,30 @@ def test_a_signal_is_raised_at_the_end_of_the_operation(book: GroupBook):
 
     work.on_wait = interrupt
     with pytest.raises(KeyboardInterrupt):
-        unwoken.wait(work, book)
+        waits.wait(work, book)
     assert work.is_completed()
 
 
 @pytest.mark.parametrize("size", [8, _LARGE])
-def test_a_message_is_waited_for_without_a_limit(book: GroupBook, size: int):
+def test_a_message_is_waited_for_without_a_limit(book: GroupCounters, size: int):
     """Gloo would close the connections when it runs out."""
     work = Work(1)
-    unwoken.wait_for_message(work, book, size)
+    waits.wait_for_message(work, book, size)
     assert work.limits == [None]
 
 
 @pytest.mark.parametrize("size", [8, _LARGE])
-def test_what_torch_raises_for_a_message_is_raised(book: GroupBook, size: int):
+def test_what_torch_raises_for_a_message_is_raised(book: GroupCounters, size: int):
     with pytest.raises(RuntimeError, match="peer"):
-        unwoken.wait_for_message(Work(1, RuntimeError("Connection closed by peer")), book, size)
+        waits.wait_for_message(Work(1, RuntimeError("Connection closed by peer")), book, size)
 
 
-def test_a_large_message_that_never_ends(book: GroupBook):
+def test_a_large_message_that_never_ends(book: GroupCounters):
     forever, work = threading.Event(), Work(1)
     work.on_wait = forever.wait
     book.cut_at = time.monotonic() - 60
-    with pytest.raises(unwoken.NeverWokenError):
-        unwoken.wait_for_message(work, book, _LARGE)
+    with pytest.raises(waits.NeverWokenError):
+        waits.wait_for_message(work, book, _LARGE)
     forever.set()
 
 
@@ -131,32 +131,32 @@ class Group:
         self._gone.set()
 
 
-def test_a_group_is_destroyed_when_its_threads_have_ended(book: GroupBook):
+def test_a_group_is_destroyed_when_its_threads_have_ended(book: GroupCounters):
     gone, busy = threading.Event(), [True, True]
-    unwoken.drop([Group(gone)], book, lambda: bool(busy and busy.pop()))
+    waits.drop([Group(gone)], book, lambda: bool(busy and busy.pop()))
     assert gone.is_set()
     assert busy == []
 
 
-def test_a_group_with_a_thread_that_nobody_wakes_is_kept(book: GroupBook):
+def test_a_group_with_a_thread_that_nobody_wakes_is_kept(book: GroupCounters):
     gone = threading.Event()
-    unwoken.drop([Group(gone)], book, lambda: True)
+    waits.drop([Group(gone)], book, lambda: True)
     gc.collect()
     assert not gone.is_set()
-    unwoken._asleep.clear()
+    waits._asleep.clear()
 
 
-def test_a_group_in_which_a_wait_was_given_up_is_kept(book: GroupBook):
+def test_a_group_in_which_a_wait_was_given_up_is_kept(book: GroupCounters):
     gone = threading.Event()
     book.cut_at = time.monotonic() - 60
-    with pytest.raises(unwoken.NeverWokenError):
-        unwoken.wait(Work(1000), book)
-    unwoken.drop([Group(gone)], book, lambda: False)
+    with pytest.raises(waits.NeverWokenError):
+        waits.wait(Work(1000), book)
+    waits.drop([Group(gone)], book, lambda: False)
     assert not gone.is_set()
-    unwoken._asleep.clear()
+    waits._asleep.clear()
 
 
-def test_a_destructor_that_waits_for_a_thread_that_nobody_wakes_is_left(book: GroupBook):
+def test_a_destructor_that_waits_for_a_thread_that_nobody_wakes_is_left(book: GroupCounters):
     gone, woken = threading.Event(), threading.Event()
 
     class Sleeping(Group):
@@ -164,17 +164,17 @@ def test_a_destructor_that_waits_for_a_thread_that_nobody_wakes_is_left(book: Gr
             woken.wait(20.0)
             super().__del__()
 
-    unwoken.drop([Sleeping(gone)], book, lambda: False)
+    waits.drop([Sleeping(gone)], book, lambda: False)
     assert not gone.is_set()
     woken.set()
     assert gone.wait(20.0)
 
 
-def test_a_small_message_that_never_ends_is_left_where_gloo_cannot_end_it(book: GroupBook):
+def test_a_small_message_that_never_ends_is_left_where_gloo_cannot_end_it(book: GroupCounters):
     """A receive from any source."""
     forever, work = threading.Event(), Work(1)
     work.on_wait = forever.wait
     book.cut_at = time.monotonic() - 60
-    with pytest.raises(unwoken.NeverWokenError):
-        unwoken.wait_beside(work, book)
+    with pytest.raises(waits.NeverWokenError):
+        waits.wait_beside(work, book)
     forever.set()

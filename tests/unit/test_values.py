@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from nbddp.errors import BadMessageError, TransferError
 from nbddp.settings import POOL_ID_ENV
-from nbddp.wire import tensors, values
-from nbddp.wire.arena import Arena, SegmentUnreachableError, is_supported
-from nbddp.wire.parts import ValueHeader
-from nbddp.wire.values import Reassembler, decode_value, encode_value, pack, split, unpack
+from nbddp.wire.message_types import ValueHeader
+from nbddp.wire.values import pickling, tensors
+from nbddp.wire.values.pickling import Reassembler, decode_value, encode_value, pack, split, unpack
+from nbddp.wire.values.shared_memory import Arena, SegmentUnreachableError, is_supported
 
 needs_arena = pytest.mark.skipif(not is_supported(), reason="no memfd on this system")
 
@@ -436,7 +436,7 @@ def test_a_rank_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch):
 
 MAKE_FOO = """
 import sys
-from nbddp.wire.values import pack
+from nbddp.wire.values.pickling import pack
 class Foo: pass
 sys.stdout.write(pack(Foo()).pickle.hex())
 """
@@ -468,7 +468,7 @@ UNPACK = """
 import sys
 {before}
 from nbddp.errors import TransferError
-from nbddp.wire.values import unpack
+from nbddp.wire.values.pickling import unpack
 assert "torch" not in sys.modules or sys.modules["torch"] is None
 try:
     print(type(unpack(sys.stdin.buffer.read(), [])).__name__)
@@ -491,7 +491,7 @@ def test_without_torch_a_tensor_is_refused_in_words():
 def test_values_without_tensors_do_not_import_torch():
     script = (
         "import sys\n"
-        "from nbddp.wire.values import decode_value, encode_value\n"
+        "from nbddp.wire.values.pickling import decode_value, encode_value\n"
         "header, frames = encode_value({'a': [1, b'x' * 100_000]})\n"
         "assert decode_value(header, frames, print)['a'][0] == 1\n"
         "print('torch' in sys.modules)"
@@ -569,7 +569,7 @@ def test_a_value_that_memory_cannot_hold_is_a_transfer_error(monkeypatch: pytest
     def fail(size: int) -> memoryview:
         raise MemoryError
 
-    monkeypatch.setattr(values, "_new_buffer", fail)
+    monkeypatch.setattr(pickling, "_new_buffer", fail)
     with pytest.raises(TransferError, match="no memory here"):
         Reassembler().add("key", HEADER, 0, 2, [b"p" * 10])
 

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from nbddp.controller.runs import Run
-from nbddp.notebook import gather
-from nbddp.notebook.items import Bundle
-from nbddp.notebook.shown import Rich
-from nbddp.notebook.view import View
+from nbddp.controller.hub.run import Run
+from nbddp.notebook.output import gatherer
+from nbddp.notebook.output.cell_view import View
+from nbddp.notebook.output.items import Bundle
+from nbddp.notebook.output.screen import Rich
 from nbddp.settings import Settings
+from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import Display, Output, RunFinished, Stream
-from nbddp.wire.parts import ErrorInfo
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 
 MIXED = {"application/json": {1: [2], "a": {None: 3}}}
 
@@ -80,7 +80,7 @@ def test_what_cannot_be_folded_is_shown_as_it_came(monkeypatch: pytest.MonkeyPat
 
     sink = ListSink()
     view = make_view(sink)
-    monkeypatch.setattr(gather.Gatherer, "add", fail)
+    monkeypatch.setattr(gatherer.Gatherer, "add", fail)
     view.show(Output(run_id="r", rank=1, stream="stdout", text="hi\n"))
     view.show(show_of(0))
     assert sink.shown == [
@@ -122,7 +122,7 @@ def test_many_ranks_have_longer_to_come_to_a_line(
     monkeypatch: pytest.MonkeyPatch, ranks: int, folds: bool
 ):
     now = [1000.0]
-    monkeypatch.setattr("nbddp.notebook.view.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("nbddp.notebook.output.cell_view.time.monotonic", lambda: now[0])
     sink = ListSink()
     view = make_view(sink, ranks, output_expect_s=0.0)
     for rank in range(ranks):

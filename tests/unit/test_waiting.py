@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nbddp.controller import waiting
-from nbddp.controller.runs import Run
-from nbddp.controller.states import RankResult, RunOutcome
-from nbddp.controller.waiting import CellWait
+from nbddp.controller.hub.run import Run
+from nbddp.controller.pool import cell_wait
+from nbddp.controller.pool.cell_wait import CellWait
+from nbddp.controller.state.outcome import RankResult, RunOutcome
 from nbddp.errors import CellInterruptedError
 from nbddp.wire.messages import InputRequest
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 from tests.support.views import RecordingView
 
 BOTH = RankSet.all(2)
@@ -58,7 +58,7 @@ def test_after_two_interrupts_a_hub_that_does_not_answer_is_not_waited_for(
                 signal.raise_signal(signal.SIGINT)
             return 0.0
 
-    monkeypatch.setattr(waiting, "_GIVE_UP_S", 0.05)
+    monkeypatch.setattr(cell_wait, "_GIVE_UP_S", 0.05)
     view = Pressing()
     with pytest.raises(CellInterruptedError) as caught:
         wait(Run("r", BOTH, 1000), view)

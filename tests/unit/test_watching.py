@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from nbddp.agent.faults import FaultPipe
-from nbddp.agent.watching import Stillness, Watch
+from nbddp.agent.fault_pipe import FaultPipe
+from nbddp.agent.stall_monitor import StallMonitor, Stillness
+from nbddp.wire.flight_recorder.schema import Signature
+from nbddp.wire.flight_recorder.writer import NodeMemory, Writer
 from nbddp.wire.messages import Quiet
-from nbddp.wire.observed import Signature
-from nbddp.wire.records import NodeMemory, Writer
 from tests.support.machines import make_spec
 
 Look = tuple[int, int, bool]  # version, open operations, in a cell
@@ -116,7 +116,7 @@ class Scene:
     """Two ranks whose records the test writes; a clock that it turns."""
 
     def __init__(self) -> None:
-        self.watch = Watch(node=1, quiet_s=0.2)
+        self.watch = StallMonitor(node=1, quiet_s=0.2)
         self.now = 50.0
         self.ranks: dict[int, Any] = {}
         self.memories: list[NodeMemory] = []

@@ -80,7 +80,7 @@ def test_the_store_is_never_unpickled():
     """What any user of the machine can write must be no code of ours."""
     for path in (_ROOT / "nbddp" / "rank").rglob("*.py"):
         if "pickle" in path.read_text():
-            assert path.name == "leaves.py", path
+            assert path.name == "traversal.py", path
 
 
 def test_links_lead_to_it():

@@ -11,12 +11,14 @@ import msgspec
 import pytest
 
 from nbddp.agent.agent import Agent
-from nbddp.agent.lifeline import Lifeline
-from nbddp.agent.pipes import RankPipes
+from nbddp.agent.output_pipes import RankPipes
+from nbddp.agent.parent_watch import ParentWatch
 from nbddp.settings import Settings
 from nbddp.wire import channels, codec
 from nbddp.wire.channels import HubChannel, RankChannel
-from nbddp.wire.launch import AgentLaunch
+from nbddp.wire.flight_recorder.schema import RankLook
+from nbddp.wire.flight_recorder.writer import NodeMemory, Writer
+from nbddp.wire.launch_specs import AgentLaunch
 from nbddp.wire.messages import (
     AgentHello,
     Display,
@@ -35,8 +37,6 @@ from nbddp.wire.messages import (
     ShutdownAgent,
     Synced,
 )
-from nbddp.wire.observed import RankLook
-from nbddp.wire.records import NodeMemory, Writer
 from tests.support.machines import make_spec
 from tests.support.polling import poll_until
 
@@ -70,9 +70,9 @@ class Scene:
         )
         # Children of the tests are no orphans of an agent.
         monkeypatch.setattr("nbddp.agent.agent.reap_orphans", lambda known: None)
-        monkeypatch.setattr("nbddp.agent.ending.end_orphans", lambda known: True)
+        monkeypatch.setattr("nbddp.agent.termination.end_orphans", lambda known: True)
         maker = cast("Any", SimpleNamespace(forks=True, end_if_held=lambda: None))
-        self.agent = Agent(launch, maker, Lifeline(0, os.getpid(), maker))
+        self.agent = Agent(launch, maker, ParentWatch(0, os.getpid(), maker))
         self.pipes = RankPipes(0, folder / "rank0.log", settings)
         process = SimpleNamespace(
             pipes=self.pipes,

@@ -9,28 +9,30 @@ from typing import Any
 import msgspec
 import pytest
 
-from nbddp.controller.diagnosis import diagnose
-from nbddp.controller.hub import HubThread
+from nbddp.controller.diagnosis.diagnose import diagnose
+from nbddp.controller.hub.queries import RankQueries
+from nbddp.controller.hub.run import Run
+from nbddp.controller.hub.thread import HubThread
 from nbddp.controller.launch.local import LocalAgent
-from nbddp.controller.lifecycle import PoolMachine
-from nbddp.controller.recovery import RecoveryMachine
-from nbddp.controller.runs import Run
-from nbddp.controller.states import (
-    AnnounceUp,
-    Config,
-    Configured,
-    Diagnosed,
-    Noticed,
-    Phase,
-    RanksRestarted,
-    RankState,
-    RunRequested,
-)
-from nbddp.controller.talking import Talk
+from nbddp.controller.recovery.machine import RecoveryMachine
+from nbddp.controller.state.actions import AnnounceUp, Diagnosed, Noticed, RanksRestarted
+from nbddp.controller.state.config import Config
+from nbddp.controller.state.pool_machine import PoolMachine
+from nbddp.controller.state.rank_state import Phase, RankState
+from nbddp.controller.state.stimuli import Configured, RunRequested
 from nbddp.errors import PoolBrokenError
 from nbddp.settings import Settings
 from nbddp.wire import channels, codec
 from nbddp.wire.channels import AgentUplink
+from nbddp.wire.flight_recorder.schema import (
+    Activity,
+    GroupInfo,
+    Operation,
+    RankLook,
+    Signature,
+    ThreadLook,
+    Wait,
+)
 from nbddp.wire.messages import (
     PROTOCOL_VERSION,
     AgentHello,
@@ -52,16 +54,7 @@ from nbddp.wire.messages import (
     StartStore,
     StoreReady,
 )
-from nbddp.wire.observed import (
-    Activity,
-    GroupInfo,
-    Operation,
-    RankLook,
-    Signature,
-    ThreadLook,
-    Wait,
-)
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
 from tests.support.machines import make_spec
 from tests.support.polling import poll_until
 
@@ -287,7 +280,7 @@ def in_thread(work: Callable[[], Any]) -> "queue.SimpleQueue[Any]":
 
 def test_a_diagnosis_is_asked_from_any_thread(stage: Stage):
     stage.start()
-    answer = in_thread(lambda: Talk(lambda: stage.hub).diagnose(RankSet()))
+    answer = in_thread(lambda: RankQueries(lambda: stage.hub).diagnose(RankSet()))
     look = stage.agent.next_request(Look)
     stage.agent.send(*(Looked(number=look.number, rank=rank, look=seen(rank)) for rank in (0, 1)))
     found = answer.get(timeout=10)
@@ -301,7 +294,7 @@ def test_whoever_asks_a_hub_that_has_ended_hears_so(stage: Stage):
     stage.hub.shut_down(0.1)
     assert stage.hub.join(10)
     with pytest.raises(PoolBrokenError, match=r"its hub has ended\. Next: %ddp stop"):
-        Talk(lambda: stage.hub).diagnose(RankSet())
+        RankQueries(lambda: stage.hub).diagnose(RankSet())
 
 
 def test_notices_go_to_the_cell(stage: Stage):
@@ -381,7 +374,7 @@ def test_ranks_are_restarted_from_any_thread(stage: Stage):
     stage.start()
     stage.hub.post(Configured(Config(on_death="keep")))
     poll_until(lambda: stage.hub.recovery.config.on_death == "keep")
-    answer = in_thread(lambda: Talk(lambda: stage.hub).restart_ranks(RankSet.of([1])))
+    answer = in_thread(lambda: RankQueries(lambda: stage.hub).restart_ranks(RankSet.of([1])))
     assert stage.agent.next_request(KillRanks).ranks == (1,)
     stage.agent.send(RankExited(rank=1, pid=11, exit_code=-9, out_of_memory=False, last_output=""))
     poll_until(lambda: stage.agent.next_request(StartRanks).joins)

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from nbddp.wire import records
-from nbddp.wire.observed import Signature, ending_of
-from nbddp.wire.record_layout import RING_LENGTH
-from nbddp.wire.record_reader import Reader
-from nbddp.wire.records import NodeMemory, Writer
+from nbddp.wire.flight_recorder import writer as records
+from nbddp.wire.flight_recorder.layout import RING_LENGTH
+from nbddp.wire.flight_recorder.reader import Reader
+from nbddp.wire.flight_recorder.schema import Signature, ending_of
+from nbddp.wire.flight_recorder.writer import NodeMemory, Writer
 
 _MAIN, _OTHER = 7, 8
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from nbddp.wire import records
-from nbddp.wire.observed import Signature
-from nbddp.wire.records import NodeMemory, Writer
+from nbddp.wire.flight_recorder import writer as records
+from nbddp.wire.flight_recorder.schema import Signature
+from nbddp.wire.flight_recorder.writer import NodeMemory, Writer
 
 
 @pytest.fixture

@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 
-from nbddp.controller.exchange import Exchange
-from nbddp.controller.runs import Run
-from nbddp.controller.states import Config, Configured, RunRequested
-from nbddp.controller.transfers import RequestRefusedError, Transfer, told_when_stopped
+from nbddp.controller.hub.run import Run
+from nbddp.controller.hub.transfer import RequestRefusedError, Transfer, told_when_stopped
+from nbddp.controller.state.config import Config
+from nbddp.controller.state.stimuli import Configured, RunRequested
+from nbddp.controller.values.push_pull import Exchange
 from nbddp.errors import (
     NbddpError,
     PoolBrokenError,
     TransferError,
     TransferInterruptedError,
 )
-from nbddp.wire import codec, values
-from nbddp.wire.arena import Arena
+from nbddp.wire import codec
+from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
     BindPushed,
     Execute,
@@ -33,8 +34,9 @@ from nbddp.wire.messages import (
     ValuePulled,
     ValuePushed,
 )
-from nbddp.wire.parts import ErrorInfo
-from nbddp.wire.ranks import RankSet
+from nbddp.wire.rank_set import RankSet
+from nbddp.wire.values import pickling
+from nbddp.wire.values.shared_memory import Arena
 from tests.support.polling import poll_until
 from tests.wire.test_hub import Stage, finished
 
@@ -73,7 +75,7 @@ class Waiting:
 
 
 def pulled(request: PullValue, rank: int, value: object, arena: Arena | None = None) -> ValuePulled:
-    header, _ = values.encode_value(value, arena)
+    header, _ = pickling.encode_value(value, arena)
     return ValuePulled(request_id=request.request_id, rank=rank, value=header)
 
 

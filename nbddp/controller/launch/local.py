@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nbddp.settings import AGENT_ENV, POOL_ID_ENV, USER_PYTHONPATH_ENV
-from nbddp.wire import lifetime
-from nbddp.wire.launch import AgentLaunch
+from nbddp.system import process_tree
+from nbddp.wire.launch_specs import AgentLaunch
 
 _PACKAGE_PARENT = str(Path(__file__).parents[3])
 
@@ -46,7 +46,7 @@ class LocalAgent:
                 start_new_session=True,
             )
         #: Becomes readable when the process ends; -1 where the system has no such thing.
-        self.exit_fd = os.pidfd_open(self._process.pid) if lifetime.IS_LINUX else -1
+        self.exit_fd = os.pidfd_open(self._process.pid) if process_tree.IS_LINUX else -1
 
     @property
     def pid(self) -> int:
@@ -56,7 +56,7 @@ class LocalAgent:
     def wake(self) -> None:
         """Tell it to go on if it stands still; else this means nothing."""
         if not self.has_exited():
-            lifetime.kill_quietly(self.pid, signal.SIGCONT)
+            process_tree.kill_quietly(self.pid, signal.SIGCONT)
 
     def has_exited(self) -> bool:
         """Whether the process has ended."""
@@ -86,9 +86,9 @@ class LocalAgent:
         """
         for pid in pids:
             if pid:
-                lifetime.kill_quietly(pid, signal.SIGKILL, group=True)
-        for pid in lifetime.processes_with(AGENT_ENV, self._mark):
-            lifetime.kill_quietly(pid, signal.SIGKILL)
+                process_tree.kill_quietly(pid, signal.SIGKILL, group=True)
+        for pid in process_tree.processes_with(AGENT_ENV, self._mark):
+            process_tree.kill_quietly(pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Give the descriptor back."""

@@ -23,11 +23,20 @@ import torch
 import torch.distributed as dist
 
 from nbddp.rank import torch_private
-from nbddp.rank.collectives import alone, at_once, calls, checking, failing, releasing, unwoken
-from nbddp.rank.collectives.keeping import ASYNC_LIMIT_BYTES, Kept, keep
-from nbddp.rank.collectives.recorder import GroupBook, Recorder, in_words
-from nbddp.rank.collectives.signatures import Known
-from nbddp.rank.collectives.works import AnySourceWork, MessageWork, TracedWork
+from nbddp.rank.collectives import (
+    callback_rules,
+    cross_node_check,
+    failure_cause,
+    fast_path,
+    group_release,
+    methods,
+)
+from nbddp.rank.collectives.gloo import waits
+from nbddp.rank.collectives.recording.group_counters import GroupCounters
+from nbddp.rank.collectives.recording.recorder import Recorder, in_words
+from nbddp.rank.collectives.recording.signatures import CallSignature
+from nbddp.rank.collectives.rollback import ASYNC_LIMIT_BYTES, Kept, keep
+from nbddp.rank.collectives.work import AnySourceWork, MessageWork, TracedWork
 
 _now = time.monotonic_ns
 _ident = threading.get_ident
@@ -36,7 +45,7 @@ _ident = threading.get_ident
 class TracedGroup(dist.ProcessGroup):
     """A process group around a stock one."""
 
-    def __init__(self, inner: Any, book: GroupBook, recorder: Recorder) -> None:
+    def __init__(self, inner: Any, book: GroupCounters, recorder: Recorder) -> None:
         super().__init__(inner.rank(), inner.size())  # type: ignore[call-arg]  # two in torch
         self.book = book
         self.recorder = recorder
@@ -56,18 +65,18 @@ class TracedGroup(dist.ProcessGroup):
         self.is_careful = self.book.is_careful = inner.name() != "gloo"
         self.book.is_checked = torch_private.is_wrapped(inner)
         is_plain = self.is_careful or not self.book.has_peers
-        self.wait_for = unwoken.wait_as_torch if is_plain else unwoken.wait
+        self.wait_for = waits.wait_as_torch if is_plain else waits.wait
         self._calls = {
             name: getattr(inner, name)
-            for name in (*calls.COLLECTIVES, *calls.MESSAGES)
+            for name in (*methods.COLLECTIVES, *methods.MESSAGES)
             if hasattr(inner, name)
         }
 
     def __del__(self) -> None:
         owned = ("inner", "inner_allreduce", "_calls")
-        releasing.release([self.__dict__.pop(name, None) for name in owned])
+        group_release.release([self.__dict__.pop(name, None) for name in owned])
 
-    def check(self, record: int, known: Known) -> None:
+    def check(self, record: int, known: CallSignature) -> None:
         """Compare with all members, also on other machines.
 
         Raises:
@@ -75,7 +84,7 @@ class TracedGroup(dist.ProcessGroup):
             RuntimeError: a member never came.
         """
         with Waiting(self, record, ends=False):
-            wrong = checking.compare(self, record, known.hard)
+            wrong = cross_node_check.compare(self, record, known.hard)
         if wrong is not None:
             self.recorder.disagree(self.book, record, wrong)
 
@@ -166,8 +175,8 @@ class TracedGroup(dist.ProcessGroup):
             return
         if self.book.ended is not None:
             raise self.book.ended()
-        known = calls.monitored_barrier(recorder)
-        alone.refuse(recorder, known.signature.op, self.book.info.ranks)
+        known = methods.monitored_barrier(recorder)
+        callback_rules.refuse(recorder, known.signature.op, self.book.info.ranks)
         milliseconds = 0 if timeout is None else int(timeout.total_seconds() * 1000)
         record = recorder.collective(self.book, known, timeout_ms=milliseconds)
         with Waiting(self, record):
@@ -197,7 +206,7 @@ class TracedGroup(dist.ProcessGroup):
         except RuntimeError as error:
             if self.book.ended is None:
                 raise
-            failure = failing.failure(self.book, error)
+            failure = failure_cause.failure(self.book, error)
             writer.complete(record, _now(), _now() - began, in_words(failure))
             raise failure from error
         finally:
@@ -228,7 +237,9 @@ class Waiting:
         writer = self._group.recorder.writer
         writer.end_wait(self._slot)
         failure = (
-            failing.failure(self._group.book, error) if isinstance(error, RuntimeError) else error
+            failure_cause.failure(self._group.book, error)
+            if isinstance(error, RuntimeError)
+            else error
         )
         now = _now()
         if self._ends or error is not None:
@@ -253,18 +264,18 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
             raise book.ended()
         try:
             if kwargs:
-                known = describe(self, recorder, *args, **calls.renamed(method, kwargs))
+                known = describe(self, recorder, *args, **methods.renamed(method, kwargs))
             else:
                 known = describe(self, recorder, *args)
         except (TypeError, AttributeError, IndexError, ValueError):
             # Torch says what is wrong with the arguments. Others must not see them: a call that
             # is refused uses up no number, and theirs with this number may be the next one.
-            alone.refuse(recorder, method, book.info.ranks)
+            callback_rules.refuse(recorder, method, book.info.ranks)
             work = inner(*args, **kwargs)
-            known = calls.undescribed(recorder, method)
+            known = methods.undescribed(recorder, method)
             return self._handle(work, recorder.collective(book, known))
         if recorder.is_careful:
-            alone.refuse(recorder, known.signature.op, book.info.ranks)
+            callback_rules.refuse(recorder, known.signature.op, book.info.ranks)
         if recorder.check or kwargs or len(args) < 2 or getattr(args[-1], "asyncOp", True):
             digest = book.digest
             record = recorder.collective(book, known)
@@ -285,7 +296,7 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
             return self._handle(work, record, kept=kept)
         if self.is_careful:
             torch_private.set_async(args[-1], is_async=False)
-        return at_once.run(self, inner, known, *args)
+        return fast_path.run(self, inner, known, *args)
 
     run.__name__ = method
     return run
@@ -310,9 +321,9 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
             peer = book.info.ranks[args[0]]
         else:  # what Gloo does then ranges from waiting for ever to a segmentation fault
             raise ValueError(f"{method}: there is no rank {args[0]} in a group of {self._size}")
-        known = calls.message(recorder, direction, tensors)
+        known = methods.message(recorder, direction, tensors)
         if recorder.is_careful:
-            alone.refuse(recorder, direction, book.info.ranks)
+            callback_rules.refuse(recorder, direction, book.info.ranks)
         record = recorder.message(book, known, direction, peer, int(args[-1]))
         try:
             work = inner(tensors, *args)
@@ -334,8 +345,8 @@ def _inner(name: str) -> Callable[..., Any]:
     """A method that only the inner group can answer."""
 
     def run(self: TracedGroup, *args: Any, **kwargs: Any) -> Any:
-        if name in calls.BY_ALL:
-            alone.refuse(self.recorder, name.strip("_"), self.book.info.ranks)
+        if name in methods.BY_ALL:
+            callback_rules.refuse(self.recorder, name.strip("_"), self.book.info.ranks)
         return getattr(self.inner, name)(*args, **kwargs)
 
     run.__name__ = name
@@ -359,7 +370,7 @@ def _all_reduce(general: Callable[..., Any]) -> Callable[..., Any]:
         if is_async or self.is_careful or recorder.is_careful or self.book.ended is not None:
             args = (tensors, options, *more)
             return general(self, *(each for each in args if each is not None), **names)
-        return at_once.run(self, self.inner_allreduce, known, tensors, options)
+        return fast_path.run(self, self.inner_allreduce, known, tensors, options)
 
     run.__name__ = "allreduce"
     return run
@@ -367,14 +378,14 @@ def _all_reduce(general: Callable[..., Any]) -> Callable[..., Any]:
 
 def _complete_class() -> None:
     stock = dist.ProcessGroup
-    for name, describe in calls.COLLECTIVES.items():
+    for name, describe in methods.COLLECTIVES.items():
         if hasattr(stock, name):
             setattr(TracedGroup, name, _traced(name, describe))
     TracedGroup.allreduce = _all_reduce(TracedGroup.allreduce)  # type: ignore[method-assign]
-    for name, direction in calls.MESSAGES.items():
+    for name, direction in methods.MESSAGES.items():
         if hasattr(stock, name):
             setattr(TracedGroup, name, _message(name, direction))
-    for name in calls.OF_INNER:
+    for name in methods.OF_INNER:
         if hasattr(stock, name):
             setattr(TracedGroup, name, _inner(name))
 

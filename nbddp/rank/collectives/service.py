@@ -13,18 +13,18 @@ from pathlib import Path
 import torch
 
 from nbddp.errors import CollectiveAbortedError
-from nbddp.rank.callbacks import Callbacks
-from nbddp.rank.collectives import alone, syncing
-from nbddp.rank.collectives.creating import Creator, break_torn
-from nbddp.rank.collectives.freeing import Freeing
-from nbddp.rank.collectives.looking import Looking
-from nbddp.rank.collectives.recorder import Recorder
-from nbddp.rank.collectives.reforming import Reforming
-from nbddp.rank.collectives.remote import RemoteCalls
-from nbddp.wire.launch import RankLaunch
+from nbddp.rank.collectives import callback_rules, state_sync
+from nbddp.rank.collectives.abort import OperationAbort
+from nbddp.rank.collectives.group_creation import GroupFactory, break_torn
+from nbddp.rank.collectives.introspection import RankIntrospection
+from nbddp.rank.collectives.rebuild import GroupRebuild
+from nbddp.rank.collectives.recording.recorder import Recorder
+from nbddp.rank.collectives.rpc_lifecycle import RemoteCalls
+from nbddp.rank.user_code_context import Callbacks
+from nbddp.wire.flight_recorder.schema import GroupMark, Mismatch
+from nbddp.wire.flight_recorder.writer import NodeMemory
+from nbddp.wire.launch_specs import RankLaunch
 from nbddp.wire.messages import Execute, Free, Freed, Look, Looked, Reform
-from nbddp.wire.observed import GroupMark, Mismatch
-from nbddp.wire.records import NodeMemory
 
 _MACHINERY = (
     "torch", "IPython", "ipykernel", "functorch", "debugpy", "ipywidgets", "traitlets", "comm",
@@ -53,9 +53,11 @@ class Collectives:
         )
         pool = launch.pool
         home = f"{pool.pool_id}/{pool.generation}"
-        self.creator = Creator(self.recorder, home, pool.world_size)
-        self._looking = Looking(self.recorder, launch.rank, self.creator.patience.check_age_ns)
-        self._freeing = Freeing(
+        self.creator = GroupFactory(self.recorder, home, pool.world_size)
+        self._looking = RankIntrospection(
+            self.recorder, launch.rank, self.creator.patience.check_age_ns
+        )
+        self._freeing = OperationAbort(
             self.creator,
             self.recorder,
             launch.master_port,
@@ -63,7 +65,7 @@ class Collectives:
         )
         self._looking.is_fresh = launch.joins
         self._remote = RemoteCalls(self.recorder, self.creator, pool.world_size)
-        self._reforming = Reforming(self.creator, self.recorder, f"nbddp/{pool.generation}")
+        self._reforming = GroupRebuild(self.creator, self.recorder, f"nbddp/{pool.generation}")
 
     def install(self) -> bool:
         """Trace every group from now on; False if this version of torch cannot have it."""
@@ -80,14 +82,14 @@ class Collectives:
         """A cell begins."""
         self._freeing.begin_cell()
         self.recorder.begin_cell(request.run_id, request.on_mismatch, check=request.check)
-        alone.end_groups_of_dead(self.recorder, request.dead)
+        callback_rules.end_groups_of_dead(self.recorder, request.dead)
         self.recorder.cell_ranks = request.ranks
         self._remote.begin_cell(request.failed)
         self._looking.activity = "running"
 
     def wait_for_callback(self) -> None:
         """The code of a cell has ended: wait for what a callback has called meanwhile."""
-        alone.wait_for_callbacks(self.recorder)
+        callback_rules.wait_for_callbacks(self.recorder)
 
     def end_cell(
         self, *, has_failed: bool
@@ -111,13 +113,13 @@ class Collectives:
         return self._freeing.was_fired and isinstance(error, RuntimeError | KeyboardInterrupt)
 
     def reform(self, request: Reform, initialise: Callable[[], None]) -> None:
-        """Make groups again. Arguments, and what is raised, are those of `Reforming.reform`."""
+        """Make groups again. Arguments, and what is raised, are those of `GroupRebuild.reform`."""
         self._looking.activity = "reforming"
         if request.fresh:
             self._remote.lose_worker()
         try:
             self._reforming.reform(request, initialise)
-            syncing.joined = self._reforming.joined
+            state_sync.joined = self._reforming.joined
         finally:
             self._looking.activity = "idle"
             self.recorder.writer.touch()

@@ -4,24 +4,16 @@ Runs in: the rank process. Checked with torch 2.13; where a name is missing, wha
 left out and said so in the docstring.
 """
 
-from nbddp.rank.torch_private.fsdp import Unit, units
-from nbddp.rank.torch_private.groups import (
-    c10d,
-    default_group,
-    exchange_registered,
-    forget_failed_groups,
-    forget_registered,
-    group_count,
-    hook_group_creation,
-    hook_hashed_names,
-    is_in_bad_fork,
-    named,
-    register_group,
-    registered,
-    set_default_group,
-    set_group_count,
-    set_registered_store,
+from nbddp.rank.torch_private.ddp import (
+    TRACED_PREFIX,
+    groups_of_torn,
+    groups_of_unfinished,
+    hook_ddp,
+    reset_modules,
+    whole_modules,
 )
+from nbddp.rank.torch_private.device_meshes import forget_meshes
+from nbddp.rank.torch_private.fsdp import Unit, units
 from nbddp.rank.torch_private.hooks import (
     BLOCKING_FUNCTIONS,
     hide_from_compiler,
@@ -38,14 +30,22 @@ from nbddp.rank.torch_private.hooks import (
     original_store_wait,
     set_async,
 )
-from nbddp.rank.torch_private.meshes import forget_meshes
-from nbddp.rank.torch_private.modules import (
-    TRACED_PREFIX,
-    groups_of_torn,
-    groups_of_unfinished,
-    hook_ddp,
-    reset_modules,
-    whole_modules,
+from nbddp.rank.torch_private.process_groups import (
+    c10d,
+    default_group,
+    exchange_registered,
+    forget_failed_groups,
+    forget_registered,
+    group_count,
+    hook_group_creation,
+    hook_hashed_names,
+    is_in_bad_fork,
+    named,
+    register_group,
+    registered,
+    set_default_group,
+    set_group_count,
+    set_registered_store,
 )
 from nbddp.rank.torch_private.rendezvous import (
     new_store_client,

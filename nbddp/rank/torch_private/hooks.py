@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.distributed.distributed_c10d import Store
 
-from nbddp.rank.torch_private.groups import c10d, default_group
+from nbddp.rank.torch_private.process_groups import c10d, default_group
 
 #: `Store.wait` of torch, whatever stands before it now.
 original_store_wait = Store.wait

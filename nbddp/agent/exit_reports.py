@@ -1,0 +1,82 @@
+"""How a rank ended: its status, and what the status alone does not tell.
+
+Runs in: the agent's thread.
+"""
+
+import signal
+import traceback
+from pathlib import Path
+
+from nbddp.agent.child_process import NOT_TOLD
+from nbddp.agent.fork_server import END_SHOWS_S, ProcessMaker
+from nbddp.agent.rank_process import RankProcess
+from nbddp.system.limits import what_to_do
+from nbddp.wire.message_types import ErrorInfo
+from nbddp.wire.messages import RankExited, StartFailed
+
+
+class ExitReader:
+    """Makes the message that tells the end of a rank."""
+
+    def __init__(self, maker: ProcessMaker) -> None:
+        self._maker = maker
+        self._oom_kills_seen = _out_of_memory_kills()
+
+    def describe(self, process: RankProcess, exit_code: int | None) -> RankExited:
+        """The message; the pipes of ``process`` have been read empty."""
+        kills_before = self._oom_kills_seen
+        self._oom_kills_seen = _out_of_memory_kills()
+        reason = ""
+        if exit_code is None:
+            reason = "its exit status is not known"
+        elif exit_code == NOT_TOLD:
+            reason = self._maker.fork_server_end(END_SHOWS_S)
+        elif exit_code == -signal.SIGKILL:
+            reason = process.ended_by
+        return RankExited(
+            rank=process.rank,
+            pid=process.pid,
+            exit_code=NOT_TOLD if exit_code is None else exit_code,
+            reason=reason,
+            out_of_memory=exit_code == -signal.SIGKILL and self._oom_kills_seen > kills_before,
+            last_output=process.pipes.last_output(),
+            fault=process.pipes.fault(),
+        )
+
+
+def _out_of_memory_kills() -> int:
+    """How often the kernel has killed a process for lack of memory.
+
+    On the whole machine, since Linux 4.13; else of our control group. Others may be killed at the
+    same moment: a rank that was ended by SIGKILL just then is very likely among them.
+    """
+    try:
+        return _count_in(Path("/proc/vmstat"))
+    except (OSError, KeyError):
+        pass
+    try:
+        group = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]
+        return _count_in(Path("/sys/fs/cgroup", group.lstrip("/"), "memory.events"))
+    except (OSError, KeyError):
+        return 0
+
+
+def _count_in(path: Path) -> int:
+    return int(dict(line.split() for line in path.read_text().splitlines())["oom_kill"])
+
+
+# --- ranks and stores that could not be started --------------------------------------------------
+
+
+def start_failure(node: int, rank: int | None, error: Exception) -> StartFailed:
+    """The store (``rank`` None) or a rank could not be started: ``error`` says why."""
+    advice = what_to_do(error)
+    return StartFailed(
+        node=node,
+        rank=rank,
+        error=ErrorInfo(
+            ename=type(error).__name__,
+            evalue=f"{error}. Next: {advice}" if advice else str(error),
+            traceback=traceback.format_exception(error),
+        ),
+    )

@@ -1,0 +1,123 @@
+"""How rank and store processes are made.
+
+Runs in: the agent's thread, and for a moment in each new process.
+
+    agent --multiprocessing--> fork server (torch loaded, one thread) --fork--> rank, store
+
+The fork server is that of the standard library with `nbddp.rank.preload` preloaded: a rank costs a
+fork instead of an import of torch. It inherits the environment of the agent, so variables that
+torch reads at import (``TORCH_*``) are in force. Where fork cannot be used (macOS, Windows) each
+rank is a fresh interpreter, by ``spawn``; all else is the same.
+"""
+
+import importlib
+import multiprocessing
+import os
+import signal
+import time
+from multiprocessing import forkserver
+from typing import Any
+
+from nbddp.agent.child_process import Child
+from nbddp.settings import StartMethod
+from nbddp.system import process_tree
+
+_PRELOAD = "nbddp.rank.preload"
+_LOOK_S = 0.005
+#: The end of the fork server may show so much later than that of the pipes from it.
+END_SHOWS_S = 0.1
+#: A debugger hears of the end of what it holds before the agent does.
+_HELD_S = 1.0
+
+
+class ProcessMaker:
+    """Makes processes that run a function of `nbddp.rank`, which the agent must not import."""
+
+    def __init__(self, method: StartMethod) -> None:
+        self.forks = method == "fork" or (method == "auto" and process_tree.IS_LINUX)
+        # Process is an attribute of each concrete context, not of their base in the stubs.
+        self._context: Any
+        self._is_starting = False
+        self._is_given_up = False
+        if self.forks:
+            self._context = multiprocessing.get_context("forkserver")
+            self._context.set_forkserver_preload([_PRELOAD])
+        else:
+            self._context = multiprocessing.get_context("spawn")
+
+    def warm(self) -> None:
+        """Begin to load torch in the fork server, without waiting for it."""
+        if self.forks:
+            forkserver.ensure_running()
+
+    @property
+    def fork_server_pid(self) -> int:
+        """Its process id; 0: there is none."""
+        # The standard library keeps its number to itself.
+        return getattr(forkserver._forkserver, "_forkserver_pid", None) or 0
+
+    def give_up_start(self) -> None:
+        """From another thread: a `start` that waits for the fork server raises, as do others."""
+        self._is_given_up = True
+        if self._is_starting and self.fork_server_pid:
+            process_tree.kill_quietly(self.fork_server_pid, signal.SIGKILL)
+
+    def end_if_held(self) -> None:
+        """No process of the fork server lives: one that does not go on makes room for another."""
+        if self._is_held():
+            process_tree.kill_quietly(self.fork_server_pid, signal.SIGKILL)
+            self.fork_server_end(_HELD_S)
+
+    def _is_held(self) -> bool:
+        """Whether it stands still though it is told to go on."""
+        return bool(self.fork_server_pid) and process_tree.is_held(self.fork_server_pid)
+
+    def fork_server_end(self, patience_s: float = 0.0) -> str:
+        """How the fork server ended, and with it all its ranks; empty while it lives.
+
+        Args:
+            patience_s: wait so long for its end: what depends on it may show a moment earlier.
+        """
+        pid = self.fork_server_pid
+        if not pid:
+            return ""
+        give_up_at = time.monotonic() + patience_s
+        while True:
+            try:
+                # It stays a zombie: the standard library collects it before it starts the next.
+                found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return "the fork server ended"
+            if found is not None:
+                break
+            if time.monotonic() >= give_up_at:
+                return ""
+            time.sleep(_LOOK_S)
+        if found.si_code == os.CLD_EXITED:
+            return f"the fork server ended (exit code {found.si_status})"
+        return f"the fork server ended ({signal.Signals(found.si_status).name})"
+
+    def start(self, module: str, launch: object, name: str) -> Child:
+        """Run ``module.main(launch)`` in a new process; waits until the process exists.
+
+        Raises:
+            RuntimeError: the fork server stands still, or nobody wants processes any more.
+        """
+        if self._is_given_up:
+            raise RuntimeError("the notebook has ended")
+        if self._is_held():
+            raise RuntimeError(
+                f"the fork server (pid {self.fork_server_pid}) stands still and does not go on; "
+                "does a debugger hold it? Next: let it go, or %ddp restart"
+            )
+        process = self._context.Process(target=_enter, args=(module, launch), name=name)
+        self._is_starting = True
+        try:
+            process.start()
+        finally:
+            self._is_starting = False
+        return Child(process)
+
+
+def _enter(module: str, launch: object) -> None:
+    importlib.import_module(module).main(launch)

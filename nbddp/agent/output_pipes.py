@@ -1,0 +1,226 @@
+"""The output pipes of one rank: text as it comes, batches as it goes.
+
+Runs in: the agent's thread. Another process than the rank reads the pipes, so the last words of a
+rank that crashes are kept, and a rank never waits for a slow notebook: what the notebook cannot
+take is left out there, counted, and still in the rank's log file.
+
+    rank, its C code, its children --fd 1, 2--> RankPipes --> log file
+                                                          --> Output messages, batched
+"""
+
+import array
+import codecs
+import fcntl
+import os
+import shutil
+import sys
+import termios
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from nbddp.agent.fault_pipe import FaultPipe
+from nbddp.settings import Settings
+from nbddp.wire.launch_specs import InheritedFd
+from nbddp.wire.messages import Output, RunId, Stream
+
+_PIPE_BYTES = 1 << 20  #: as large as an ordinary user may ask for
+_READ_BYTES = 1 << 18
+_TAIL_BYTES = 4096
+_F_SETPIPE_SZ = 1031
+_STREAMS: tuple[Literal["stdout"], Literal["stderr"]] = ("stdout", "stderr")
+
+
+class _Stream:
+    """One pipe: raw bytes that wait to be sent, and the decoder that survives cut characters."""
+
+    def __init__(self) -> None:
+        self.read_fd, self.write_fd = os.pipe()
+        os.set_blocking(self.read_fd, False)
+        if sys.platform == "linux":
+            with suppress(OSError):  # the user's pipe budget is used up: the usual 64 KiB work too
+                fcntl.fcntl(self.write_fd, _F_SETPIPE_SZ, _PIPE_BYTES)
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.waiting: list[bytes] = []
+        self.waiting_bytes = 0
+        self.is_open = True
+
+
+class RankPipes:
+    """Standard output and error of one rank.
+
+    Args:
+        rank: its number.
+        log_path: of its log file.
+        settings: limits.
+        sharers: ranks whose logs are on the same disk; together they fill half of it at most.
+        heading: a line for the log, if there is something in it already.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        log_path: Path,
+        settings: Settings,
+        *,
+        sharers: int = 1,
+        heading: str = "",
+    ) -> None:
+        self._rank = rank
+        self._settings = settings
+        self._streams: dict[Stream, _Stream] = {name: _Stream() for name in _STREAMS}
+        self._log_fd = os.open(
+            log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
+        self.faults = FaultPipe()  #: what `faulthandler` writes
+        free_bytes = shutil.disk_usage(log_path.parent).free
+        self._log_room = min(settings.log_limit_bytes, free_bytes // 2 // sharers)
+        self._notice = ""  #: goes to the notebook with the next text
+        self._tail = b""
+        self._dropped: dict[Stream, int] = dict.fromkeys(_STREAMS, 0)
+        self._first_waiting_at: float | None = None
+        #: The cell whose output this is; None between cells.
+        self.run_id: RunId | None = None
+        if heading and os.fstat(self._log_fd).st_size:
+            self._write_log(f"\n[nbddp: {heading}]\n".encode())
+
+    def write_ends(self) -> tuple[InheritedFd, InheritedFd, InheritedFd]:
+        """What the rank gets as file descriptors 1 and 2, and for `faulthandler`."""
+        stdout, stderr = (InheritedFd(stream.write_fd) for stream in self._streams.values())
+        return stdout, stderr, InheritedFd(self.faults.write_fd)
+
+    def close_write_ends(self) -> None:
+        """After the rank's process was made: only it holds them now."""
+        for stream in self._streams.values():
+            os.close(stream.write_fd)
+        os.close(self.faults.write_fd)
+
+    def fds(self) -> list[int]:
+        """The open read ends of standard output and error, for polling."""
+        return [stream.read_fd for stream in self._streams.values() if stream.is_open]
+
+    @property
+    def flush_at(self) -> float | None:
+        """When the waiting text has waited long enough."""
+        if self._first_waiting_at is None:
+            return None
+        return self._first_waiting_at + self._settings.output_flush_s
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes read and not yet taken."""
+        return sum(stream.waiting_bytes for stream in self._streams.values())
+
+    def begin_cell(self, run_id: RunId) -> None:
+        """What comes from now on belongs to this cell."""
+        self.run_id = run_id
+        self._tail = b""
+
+    def read(self, fd: int, now: float) -> bool:
+        """Read once from one pipe; tells whether it is still open."""
+        name = next(name for name, stream in self._streams.items() if stream.read_fd == fd)
+        return self._read_some(self._streams[name], _READ_BYTES, now) is not None
+
+    def drain(self, now: float) -> None:
+        """Read all that is in the pipes at this moment, and no more: a flood has no end."""
+        for stream in self._streams.values():
+            left = _bytes_in_pipe(stream.read_fd) if stream.is_open else 0
+            while left > 0:
+                count = self._read_some(stream, min(left, _READ_BYTES), now)
+                if not count:
+                    break
+                left -= count
+
+    def _read_some(self, stream: _Stream, limit: int, now: float) -> int | None:
+        """Number of bytes read; 0: nothing there; None: no writer is left."""
+        try:
+            chunk = os.read(stream.read_fd, limit)
+        except BlockingIOError:
+            return 0
+        if not chunk:
+            stream.is_open = False
+            return None
+        if self._log_room > 0:
+            self._write_log(chunk)
+        self._tail = (self._tail + chunk[-_TAIL_BYTES:])[-_TAIL_BYTES:]
+        stream.waiting.append(chunk)
+        stream.waiting_bytes += len(chunk)
+        if self._first_waiting_at is None:
+            self._first_waiting_at = now
+        return len(chunk)
+
+    def _write_log(self, chunk: bytes) -> None:
+        try:
+            os.write(self._log_fd, chunk[: self._log_room])
+            self._log_room -= len(chunk)
+            if self._log_room <= 0:
+                os.write(self._log_fd, b"\n[nbddp: the log is full; the rest is not kept]\n")
+        except OSError as error:
+            # The disk is full, for example: the pool and the notebook go on without a log.
+            self._log_room = 0
+            why = f"the log cannot be written: {error.strerror}; the rest is not kept"
+            self._notice = f"[nbddp: {why}]\n"
+
+    def take(self, *, drop: bool, last: bool = False) -> list[Output]:
+        """The waiting text as messages.
+
+        Args:
+            drop: count it instead of sending it; the next message says how much it was.
+            last: the cell or the rank has ended: keep neither half a character nor a count.
+        """
+        self._first_waiting_at = None
+        outputs: list[Output] = []
+        for name, stream in self._streams.items():
+            if not stream.waiting and not last:
+                continue
+            chunk = b"".join(stream.waiting)
+            stream.waiting.clear()
+            stream.waiting_bytes = 0
+            text = stream.decoder.decode(chunk, final=last)
+            if drop:
+                self._dropped[name] += len(chunk)
+                text = ""
+            if text or (last and self._dropped[name]):
+                outputs.append(
+                    Output(
+                        run_id=self.run_id,
+                        rank=self._rank,
+                        stream=name,
+                        text=text,
+                        dropped_bytes=self._dropped[name],
+                    )
+                )
+                self._dropped[name] = 0
+        if self._notice:
+            outputs.append(
+                Output(run_id=self.run_id, rank=self._rank, stream="stderr", text=self._notice)
+            )
+            self._notice = ""
+        return outputs
+
+    def last_output(self) -> str:
+        """The end of what the rank printed, whole lines where possible."""
+        text = self._tail.decode("utf-8", "replace")
+        if len(self._tail) == _TAIL_BYTES:
+            text = text.partition("\n")[2] or text
+        return text
+
+    def fault(self) -> str:
+        """The Python stack at which a fatal signal hit the rank; empty without one. Once."""
+        text = self.faults.crash()
+        if text and self._log_room > 0:
+            self._write_log(text.encode())
+        return text
+
+    def close(self) -> None:
+        """Close the read ends and the log."""
+        self.faults.close()
+        for stream in self._streams.values():
+            os.close(stream.read_fd)
+        os.close(self._log_fd)
+
+
+def _bytes_in_pipe(fd: int) -> int:
+    count = array.array("i", [0])
+    fcntl.ioctl(fd, termios.FIONREAD, count)
+    return count[0]

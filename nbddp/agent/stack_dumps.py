@@ -1,0 +1,331 @@
+"""Describes ranks from outside, when they cannot tell themselves what they do.
+
+Runs in: the agent's thread, step by step from its loop, which never waits for a rank. A rank that
+is blocked in C++ or holds the GIL writes the Python stack of its main thread in a signal handler
+(`faulthandler`, registered by `nbddp.rank.main`); one that is stopped, or does not come out of the
+kernel, does not, and the answer says so by the state of its process.
+
+    Peek --> Peeks --SIGUSR2--> rank --FaultPipe--> Peeks --Peeked--> hub
+                   --py-spy, where it is installed-->
+
+A cell that puts a handler of its own on SIGUSR2 gets these signals; there is no stack then.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from nbddp.agent.event_loop import EventLoop
+from nbddp.agent.memory_usage import Memory, MemoryReader
+from nbddp.agent.rank_process import RankProcess
+from nbddp.agent.stall_monitor import StallMonitor
+from nbddp.system import process_tree
+from nbddp.wire.messages import Peek, Peeked
+
+#: For a dump to arrive: of a rank that is in the way of a verdict, and for a user who asks.
+_DUMP_S, _PATIENT_DUMP_S = 0.3, 1.0
+#: A dump that does not look whole is, if nothing more has come for so long: `faulthandler` writes
+#: without pauses.
+_SILENCE_S = 0.03
+#: Between two signals to a rank. The handler does not give back ``errno`` (CPython 3.10 to 3.13): a
+#: signal just after one that has ended a system call turns "try again" into ``OSError: [Errno 0]``.
+_PAUSE_S = 0.03
+#: It reads the symbols of torch, which takes most of a second.
+_SPY_S = 3.0
+_SPY_BYTES = 1 << 20
+_READ_BYTES = 1 << 16
+#: States of a process in which no signal is handled: stopped, ended.
+_DEAF = ("T", "Z", "X")
+
+
+class Spy:
+    """One run of py-spy: a program that reads the stacks of another process."""
+
+    def __init__(self, command: list[str], now: float) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert self._process.stdout is not None  # noqa: S101 - as asked for
+        self.fd = self._process.stdout.fileno()
+        os.set_blocking(self.fd, False)
+        self.give_up_at = now + _SPY_S
+        self._text = b""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def read(self) -> bool:
+        """Read what is there; tells whether it still runs."""
+        try:
+            chunk = os.read(self.fd, _READ_BYTES)
+        except BlockingIOError:
+            return True
+        self._text = (self._text + chunk)[:_SPY_BYTES]
+        return bool(chunk)
+
+    def end(self) -> str:
+        """End it, and give what it has found; empty if it may not look, or took too long."""
+        self._process.kill()  # it has nothing more to say
+        self._process.wait()
+        assert self._process.stdout is not None  # noqa: S101 - as asked for
+        self._process.stdout.close()
+        text = self._text.decode("utf-8", "replace")
+        return text if "\nThread " in text else ""  # before that comes only who it looks at
+
+
+@dataclass
+class _Dump:
+    """A rank that was asked for its stacks."""
+
+    process: RankProcess
+    process_state: str
+    cpu_s: float
+    ask_at: float
+    limit_s: float
+    #: By their numbers. Those that come meanwhile share it.
+    requests: dict[int, Peek]
+    is_asked: bool = False
+    silent_at: float = 0.0  #: then what has come is all, if nothing more comes
+    seen_bytes: int = 0
+
+    @property
+    def give_up_at(self) -> float:
+        """When it is not waited for any longer."""
+        return self.ask_at + self.limit_s
+
+    def ask(self) -> None:
+        """Send the signal, unless the rank does not handle it."""
+        self.is_asked = True
+        self.process.pipes.faults.forget_dumps()
+        if self.limit_s:
+            process_tree.kill_quietly(self.process.pid, signal.SIGUSR2)
+
+    def has_ended(self, now: float) -> bool:
+        """Whether the dump has come, or is not waited for any longer."""
+        if not self.is_asked:
+            return False
+        faults = self.process.pipes.faults
+        if faults.has_whole_dump or now >= self.give_up_at:
+            return True
+        if faults.dump_bytes > self.seen_bytes:
+            self.seen_bytes = faults.dump_bytes
+            self.silent_at = now + _SILENCE_S
+        return self.seen_bytes > 0 and now >= self.silent_at
+
+    @property
+    def next_at(self) -> float:
+        """When there is something to do if nothing comes."""
+        if not self.is_asked:
+            return self.ask_at
+        return min(self.give_up_at, self.silent_at) if self.seen_bytes else self.give_up_at
+
+
+@dataclass
+class _Answer:
+    """An answer that lacks native frames."""
+
+    process: RankProcess
+    peeked: Peeked
+    spy: Spy | None = None  #: it waits its turn
+
+
+class StackDumps:
+    """All ranks that are being described.
+
+    Args:
+        loop: tells when a program can be read.
+        watch: has the records of the ranks.
+        known: children of the agent that are no orphans.
+        send: takes the answers.
+    """
+
+    def __init__(
+        self, loop: EventLoop, watch: StallMonitor, known: set[int], send: Callable[[Peeked], None]
+    ) -> None:
+        self._loop = loop
+        self._watch = watch
+        self._known = known
+        self._send = send
+        self._dumps: dict[int, _Dump] = {}  # by rank
+        self._asked_at: dict[int, float] = {}  # by rank, the last time
+        self._answers: list[_Answer] = []
+        self._glances: deque[tuple[Peek, RankProcess]] = deque()
+        self._memory = MemoryReader()
+
+    def begin(self, request: Peek, process: RankProcess, now: float) -> None:
+        """Describe a rank; the answer comes from `advance`."""
+        if not request.stack:
+            self._glances.append((request, process))
+            return
+        under_way = self._dumps.get(process.rank)
+        if under_way is not None:
+            under_way.requests[request.number] = request
+            return
+        state, cpu_s = _main_thread(process.pid)
+        limit_s = _PATIENT_DUMP_S if request.native else _DUMP_S
+        is_able = state not in _DEAF and _would_dump(process)
+        ask_at = max(now, self._asked_at.get(process.rank, 0.0) + _PAUSE_S) if is_able else now
+        self._asked_at[process.rank] = ask_at
+        self._dumps[process.rank] = _Dump(
+            process=process,
+            process_state=state,
+            cpu_s=cpu_s,
+            ask_at=ask_at,
+            limit_s=limit_s if is_able else 0.0,
+            requests={request.number: request},
+        )
+
+    def _glance(self, request: Peek, process: RankProcess, now: float) -> None:
+        """Tell what does not disturb the rank."""
+        state, cpu_s = _main_thread(process.pid)
+        memory = self._read_memory(request, process, now)
+        self._send(
+            Peeked(
+                number=request.number,
+                rank=process.rank,
+                version=0,
+                operations=(),
+                stack="",
+                process_state=state,
+                cpu_s=cpu_s,
+                memory_bytes=memory.size_bytes,
+                memory_is_pss=memory.is_pss,
+            )
+        )
+
+    def _read_memory(self, request: Peek, process: RankProcess, now: float) -> Memory:
+        if not request.memory:
+            return Memory(0, is_pss=False)
+        return self._memory.read(process.rank, process.pid, now)
+
+    @property
+    def next_at(self) -> float:
+        """When `advance` has something to do even if nothing comes before."""
+        if self._glances:
+            return 0.0
+        times = [dump.next_at for dump in self._dumps.values()]
+        times += [answer.spy.give_up_at for answer in self._answers if answer.spy is not None]
+        return min(times, default=float("inf"))
+
+    def advance(self, now: float) -> None:
+        """Take in what has come, give up what has not, and answer. In each turn."""
+        if self._glances:  # one in each turn: counting memory takes its time
+            self._glance(*self._glances.popleft(), now)
+        for rank, dump in list(self._dumps.items()):
+            if not dump.is_asked and now >= dump.ask_at:
+                dump.ask()
+            if dump.has_ended(now):
+                del self._dumps[rank]
+                self._take(dump, now)
+        for answer in list(self._answers):
+            if answer.spy is None:
+                self._begin_spy(answer, now)
+            elif now >= answer.spy.give_up_at:
+                self._end_spy(answer)
+
+    def _take(self, dump: _Dump, now: float) -> None:
+        version, operations = self._watch.records(dump.process.rank)
+        for number, request in dump.requests.items():
+            memory = self._read_memory(request, dump.process, now)
+            peeked = Peeked(
+                number=number,
+                rank=dump.process.rank,
+                version=version,
+                operations=operations,
+                stack=dump.process.pipes.faults.dump(),
+                process_state=dump.process_state,
+                cpu_s=dump.cpu_s,
+                memory_bytes=memory.size_bytes,
+                memory_is_pss=memory.is_pss,
+            )
+            if request.native:
+                self._answers.append(_Answer(dump.process, peeked))
+            else:
+                self._send(peeked)
+
+    def forget(self, rank: int) -> None:
+        """The rank has ended; that is the answer."""
+        self._dumps.pop(rank, None)
+        self._asked_at.pop(rank, None)
+        self._memory.forget(rank)
+        self._glances = deque(each for each in self._glances if each[1].rank != rank)
+        for answer in [answer for answer in self._answers if answer.process.rank == rank]:
+            self._answers.remove(answer)
+            self._stop(answer)
+
+    def _begin_spy(self, answer: _Answer, now: float) -> None:
+        """Unless so many run that they take each other's time, or one has this rank in hand."""
+        busy = [other.process.rank for other in self._answers if other.spy is not None]
+        if len(busy) >= (os.cpu_count() or 1) or answer.process.rank in busy:
+            return
+        command = _spy_command(answer.process.pid, answer.peeked.process_state)
+        if command:
+            with suppress(OSError):  # no more processes, for example: the rest matters more
+                answer.spy = Spy(command, now)
+        if answer.spy is None:
+            self._end_spy(answer)
+            return
+        self._known.add(answer.spy.pid)
+        self._loop.listen(answer.spy.fd, lambda: self._hear_spy(answer))
+
+    def _hear_spy(self, answer: _Answer) -> None:
+        if answer.spy is not None and not answer.spy.read():
+            self._end_spy(answer)
+
+    def _end_spy(self, answer: _Answer) -> None:
+        self._answers.remove(answer)
+        self._send(msgspec.structs.replace(answer.peeked, native=self._stop(answer)))
+
+    def _stop(self, answer: _Answer) -> str:
+        if answer.spy is None:
+            return ""
+        self._loop.ignore(answer.spy.fd)
+        text = answer.spy.end()
+        self._known.discard(answer.spy.pid)
+        return text
+
+
+def _main_thread(pid: int) -> tuple[str, float]:
+    """State and processor time of a main thread; ``("", 0.0)`` where the system does not tell."""
+    try:
+        # The name of the program is in parentheses and may hold anything.
+        fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "", 0.0
+    return fields[0].upper(), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _would_dump(process: RankProcess) -> bool:
+    """Whether SIGUSR2 gives a dump and does not end the process.
+
+    A rank that has just begun has no handler yet, and a cell may take it away.
+    """
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+    except OSError:
+        return process.is_ready
+    caught = status.partition("SigCgt:")[2].split(maxsplit=1)[0]
+    return bool(int(caught, 16) >> (signal.SIGUSR2 - 1) & 1)
+
+
+def _spy_command(pid: int, process_state: str) -> list[str]:
+    """py-spy of this environment, or any; empty if there is none."""
+    folders = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    program = shutil.which("py-spy", path=folders)
+    # Native frames are read while the process is paused, which fails if it is stopped already.
+    how = "--nonblocking" if process_state == "T" else "--native"
+    return [program, "dump", how, "--pid", str(pid)] if program else []

@@ -1,0 +1,165 @@
+"""Watches the collectives of a node's ranks in their shared memory.
+
+Runs in: the agent's thread; nothing in here waits or reads a clock. While a cell runs, two numbers
+per rank are read twenty times a second; no rank is asked or disturbed. What it means that a rank is
+quiet is for the hub to find out (`nbddp.controller.recovery.machine`).
+
+    rank --records in shared memory--> Watch --Quiet--> hub
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nbddp.agent.rank_process import RankProcess
+from nbddp.wire.flight_recorder.schema import Operation
+from nbddp.wire.flight_recorder.writer import NodeMemory
+from nbddp.wire.message_types import PoolSpec
+from nbddp.wire.messages import Quiet
+
+if TYPE_CHECKING:
+    from nbddp.wire.flight_recorder.reader import Reader
+
+_LOOK_S = 0.05
+#: While it lasts, it is told again: the hub may have been unable to prove anything before.
+_REPEAT_S = 0.5
+_NEVER = float("inf")
+
+
+@dataclass
+class _Seen:
+    version: int
+    since: float
+    has_open: bool
+
+
+@dataclass
+class Stillness:
+    """Which ranks have open operations that do not move. Pure.
+
+    A rank counts while a cell runs on it, and only then: an idle rank may keep an operation open
+    for ever.
+    """
+
+    quiet_s: float
+    _seen: dict[int, _Seen] = field(default_factory=dict)
+    _told: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
+    _tell_again_at: float = 0.0
+
+    def see(self, rank: int, version: int, open_count: int, in_cell: bool, now: float) -> None:
+        """What the records of a rank say now."""
+        if not in_cell:
+            self.forget(rank)
+            return
+        before = self._seen.get(rank)
+        since = before.since if before is not None and before.version == version else now
+        self._seen[rank] = _Seen(version, since, open_count > 0)
+
+    def forget(self, rank: int) -> None:
+        """Its cell or its process has ended."""
+        self._seen.pop(rank, None)
+
+    def clear(self) -> None:
+        """No cell runs."""
+        self._seen.clear()
+
+    def quiet(self, now: float) -> tuple[int, ...]:
+        """The ranks that are quiet."""
+        return tuple(
+            rank
+            for rank, seen in sorted(self._seen.items())
+            if seen.has_open and now - seen.since >= self.quiet_s
+        )
+
+    def news(self, now: float) -> tuple[int, ...]:
+        """The quiet ranks if they are to be told now; empty: there is nothing to tell.
+
+        They are told when they become others, when the cell has ended on a rank, which may be what
+        the quiet ones wait for, and again and again while it lasts.
+        """
+        quiet = self.quiet(now)
+        state = frozenset(quiet), frozenset(self._seen)
+        is_due = bool(quiet) and (state != self._told or now >= self._tell_again_at)
+        self._told = state
+        if not is_due:
+            return ()
+        self._tell_again_at = now + _REPEAT_S
+        return quiet
+
+
+class StallMonitor:
+    """The memory of this node's ranks, and who is quiet.
+
+    Args:
+        node: its number.
+        quiet_s: open operations that do not move for so long are told.
+    """
+
+    def __init__(self, node: int, quiet_s: float) -> None:
+        self._node = node
+        self._stillness = Stillness(quiet_s)
+        self._memory: NodeMemory | None = None
+        self._readers: dict[int, Reader] = {}  # by rank
+        #: When `look` has something to do; infinite while no cell runs.
+        self.next_at = _NEVER
+
+    def prepare(self, pool: PoolSpec, local_rank: int) -> int | None:
+        """Make the region of a rank ready for a new process.
+
+        Returns:
+            the descriptor of the memory; None in a pool whose groups are not traced.
+
+        Raises:
+            OSError: there is no memory.
+        """
+        rank = self._node * pool.nproc_per_node + local_rank
+        self.forget(rank)
+        if pool.plain:
+            return None
+        if self._memory is not None and self._memory.local_ranks != pool.nproc_per_node:
+            self.close()
+        if self._memory is None:
+            self._memory = NodeMemory.create(pool.nproc_per_node)
+        self._memory.reset(local_rank)
+        self._readers[rank] = self._memory.reader(local_rank)
+        return self._memory.fd
+
+    def look(self, ranks: Mapping[int, RankProcess], now: float) -> Quiet | None:
+        """Look at the ranks if it is time; gives what the hub must hear. In each turn."""
+        if now < self.next_at < _NEVER:
+            return None
+        in_cell = {
+            rank: ranks[rank].pipes.run_id is not None for rank in self._readers if rank in ranks
+        }
+        if not any(in_cell.values()):
+            self.next_at = _NEVER
+            self._stillness.clear()
+            return None
+        self.next_at = now + _LOOK_S
+        for rank, is_in_cell in in_cell.items():
+            reader = self._readers[rank]
+            self._stillness.see(rank, reader.version, reader.open_count, is_in_cell, now)
+        quiet = self._stillness.news(now)
+        return Quiet(node=self._node, ranks=quiet) if quiet else None
+
+    def records(self, rank: int) -> tuple[int, tuple[Operation, ...]]:
+        """``(version, operations)`` of a rank, as far as they can be read."""
+        reader = self._readers.get(rank)
+        if reader is None:
+            return 0, ()
+        with suppress(Exception):  # the rank may have written anything over its memory
+            return reader.version, reader.operations()
+        return reader.version, ()
+
+    def forget(self, rank: int) -> None:
+        """The process of a rank has ended."""
+        self._readers.pop(rank, None)
+        self._stillness.forget(rank)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._readers.clear()
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None

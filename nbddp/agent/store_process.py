@@ -1,0 +1,160 @@
+"""The process that hosts the TCPStore, seen from the agent of node 0.
+
+Runs in: the agent's thread. The agent binds the port, so it is never guessed, and hands the
+listening socket over; the store answers through a pipe when it serves.
+"""
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nbddp.agent.child_process import NOT_TOLD, Child
+from nbddp.agent.event_loop import EventLoop
+from nbddp.agent.exit_reports import start_failure
+from nbddp.agent.fork_server import END_SHOWS_S, ProcessMaker
+from nbddp.errors import BadOptionError
+from nbddp.system import process_tree
+from nbddp.wire.launch_specs import InheritedFd, StoreLaunch
+from nbddp.wire.messages import StartFailed, StartStore, StoreExited, StoreReady
+
+
+@dataclass
+class StoreProcess:
+    """A living store."""
+
+    process: Child
+    host: str
+    port: int
+    answer_fd: int  #: the store writes "ready" here, or why it failed
+
+    @classmethod
+    def start(cls, maker: ProcessMaker, host: str, port: int) -> "StoreProcess":
+        """Bind and start.
+
+        Raises:
+            BadOptionError: the address or port cannot be had.
+        """
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((host, port))
+                listener.listen(1024)
+            except OSError as error:
+                raise BadOptionError(
+                    f"the store cannot listen on MASTER_ADDR {host}, MASTER_PORT {port}: "
+                    f"{error.strerror}; legal: an address of this machine and a free port; "
+                    "without --env MASTER_PORT=... a free one is found"
+                ) from error
+            bound_port = listener.getsockname()[1]
+            answer_fd, write_fd = os.pipe()
+            launch = StoreLaunch(
+                host=host,
+                port=bound_port,
+                listener=InheritedFd(listener.fileno()),
+                answer=InheritedFd(write_fd),
+                agent_pid=os.getpid(),
+                forked=maker.forks,
+            )
+            try:
+                process = maker.start("nbddp.rank.store_main", launch, "nbddp-store")
+            finally:
+                os.close(write_fd)
+        return cls(process=process, host=host, port=bound_port, answer_fd=answer_fd)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    def kill(self) -> None:
+        """It holds nothing that needs an orderly end."""
+        process_tree.kill_quietly(self.pid, signal.SIGKILL)
+        self.collect()
+
+    def collect(self) -> int | None:
+        """After its end, see `Child.collect`."""
+        os.close(self.answer_fd)
+        return self.process.collect()
+
+
+class StoreKeeper:
+    """Starts the store, and tells what becomes of it.
+
+    Args:
+        node: that of the agent.
+        maker: makes processes.
+        loop: tells when the store has something to say.
+        send: takes what the hub must hear.
+    """
+
+    def __init__(
+        self,
+        node: int,
+        maker: ProcessMaker,
+        loop: EventLoop,
+        send: Callable[[StoreReady | StoreExited | StartFailed], None],
+    ) -> None:
+        self._node = node
+        self._maker = maker
+        self._loop = loop
+        self._send = send
+        self._store: StoreProcess | None = None
+        self._is_ending = False
+        self._is_awaited = False  #: it has not said yet whether it serves
+
+    def start(self, request: StartStore) -> None:
+        """Start it. What goes wrong is told as `StartFailed`."""
+        try:
+            store = StoreProcess.start(self._maker, request.host, request.port)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the notebook must hear of it
+            self._send(start_failure(self._node, None, error))
+            return
+        self._store = store
+        self._is_ending = False
+        self._is_awaited = True
+        self._loop.listen(store.answer_fd, lambda: self._hear(store))
+        self._loop.listen(store.process.exit_fd, lambda: self._see_end(store))
+
+    def _hear(self, store: StoreProcess) -> None:
+        answer = os.read(store.answer_fd, 1 << 16).decode("utf-8", "replace")
+        self._loop.ignore(store.answer_fd)
+        self._is_awaited = False
+        if answer == "ready":
+            self._send(StoreReady(host=store.host, port=store.port, pid=store.pid))
+        elif not self._is_ending:
+            error = RuntimeError(answer or "the store process ended without a word")
+            self._send(start_failure(self._node, None, error))
+
+    def _see_end(self, store: StoreProcess) -> None:
+        self._store = None
+        if self._is_awaited:
+            self._hear(store)  # its last word
+        self._ignore(store)
+        exit_code = store.collect()
+        reason = "its exit status is not known" if exit_code is None else ""
+        if exit_code == NOT_TOLD:
+            reason = self._maker.fork_server_end(END_SHOWS_S)
+        self._send(StoreExited(pid=store.pid, exit_code=exit_code or 0, reason=reason))
+
+    @property
+    def pid(self) -> int:
+        """Its process; 0: there is none."""
+        return 0 if self._store is None else self._store.pid
+
+    def expect_end(self) -> None:
+        """The ranks are being ended: that it does not come up is no failure any more."""
+        self._is_ending = True
+
+    def kill(self) -> None:
+        """End it, if there is one; nobody is told."""
+        store, self._store = self._store, None
+        if store is not None:
+            self._ignore(store)
+            store.kill()
+
+    def _ignore(self, store: StoreProcess) -> None:
+        self._loop.ignore(store.answer_fd)
+        self._loop.ignore(store.process.exit_fd)

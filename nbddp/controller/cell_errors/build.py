@@ -1,0 +1,375 @@
+"""From the outcome of a cell to the one error that the notebook shows.
+
+Runs in: the notebook's process. Pure.
+
+Order of the answer: what happened, to which ranks, during which cell, the evidence, what to do.
+"""
+
+from collections.abc import Mapping
+
+from nbddp.controller.cell_errors import evidence, traceback_groups
+from nbddp.controller.diagnosis.phrases import came_by
+from nbddp.controller.state.exit_text import crash_site_lines, describe_exit, one_line, site_of
+from nbddp.controller.state.outcome import MISMATCH_ERROR, RankResult, RunOutcome
+from nbddp.errors import (
+    CellError,
+    CellInterruptedError,
+    CellTimeoutError,
+    DeadlockError,
+    MismatchError,
+    RankExitedError,
+)
+from nbddp.wire.message_types import ErrorInfo
+from nbddp.wire.rank_set import NO_RANKS, RankSet
+
+_LAST_LINES = 6
+_RED, _OFF = "\x1b[31m", "\x1b[0m"
+
+
+def error_of(  # noqa: PLR0911 - one for each kind of error
+    outcome: RunOutcome, cell_name: str, log_path_by_rank: Mapping[int, str]
+) -> CellError | None:
+    """The error of a cell; None if it ended well on all ranks.
+
+    What is told is what came first: a rank that exited, operations that do not match, a rank that
+    raised, ranks that waited for each other, and at last a time-out or an interrupt.
+    """
+    failed = outcome.ranks("error", "exited", "unfinished")
+    if not failed:
+        return None
+    by_rank = {rank: _name_and_text(outcome.results[rank]) for rank in failed}
+    exited = outcome.ranks("exited")
+    body = traceback_groups.told(_raised(outcome))
+    if exited:
+        head = _exits(outcome, exited, cell_name, log_path_by_rank)
+        return RankExitedError(_join(head, body, _after_exits(outcome)), by_rank)
+    if outcome.ended_by:
+        late = outcome.ranks("unfinished").describe()
+        how = f"was ended by {outcome.ended_by} before {late} had finished"
+        return CellError(_join(body, [f"{_headline('CellError')}: {cell_name} {how}"]), by_rank)
+    others = [*evidence.consequence_lines(outcome), *_states(outcome)]
+    left = evidence.left_debugger(outcome)
+    how_left = [f"{left.describe()} left the debugger"] if left else []
+    states = [*others, *how_left]
+    found = _verdict(outcome)
+    if found is not None:
+        kind, tail = found
+        if evidence.came_of_interrupt(outcome):
+            kind, ended = _ended_by_user(outcome, cell_name)
+            tail = [f"{ended}; after that, {tail[0][0].lower()}{tail[0][1:]}", *tail[1:]]
+        headline = f"{_headline(kind.__name__)}: {tail[0]}"
+        kept = [*_handling(outcome), *_kept(outcome)]
+        brief = _join([headline], kept) if _is_told_by_card(outcome) else ""
+        return kind(_join(body, states, [headline, *tail[1:], *kept]), by_rank, brief=brief)
+    if _is_ended_by_user(outcome):
+        kind, ended = _ended_by_user(outcome, cell_name)
+        head = [f"{_headline(kind.__name__)}: {ended}", *_broken(outcome)]
+        return kind(_join(body, states, head), by_rank)
+    first = _first_failure(outcome)
+    if first is None and left:
+        kept = _kept(outcome) if outcome.report is not None else _broken(outcome)
+        head = [f"{_headline('CellInterruptedError')}: {how_left[0]}", *kept]
+        brief = _join(head) if _is_told_by_card(outcome) else ""
+        return CellInterruptedError(_join(others, head), by_rank, brief=brief)
+    if first is None:
+        inside = outcome.ranks("unfinished")
+        how = f"ended before {inside.describe()} had finished" if inside else _why_freed(outcome)
+        tail = [f"{_headline('CellError')}: {cell_name} {how}", *_broken(outcome)]
+        return CellError(_join(states, tail), by_rank)
+    same = _ranks_with(outcome, first)
+    what = one_line(outcome.results[same.ranks[0]].error or first)  # as in the traceback above
+    alike = _ranks_alike(outcome, first)
+    if set(alike) - set(same):
+        same, what = alike, first.ename
+    tail = [f"{_headline('CellError')}: {same.describe()} raised {what}"]
+    tail += [*_reason(outcome, same), *_hints(first), *_broken(outcome)]
+    return CellError(_join(body, states, tail), by_rank)
+
+
+def _why_freed(outcome: RunOutcome) -> str:
+    """What ranks were told when they were freed, and no report says more."""
+    told = (r.error.evalue.strip() for r in outcome.results.values() if r.error is not None)
+    why = next(filter(None, told), "").partition("\n")[0]
+    return f"was ended by nbddp{why and ': '}{why}"
+
+
+def _verdict(outcome: RunOutcome) -> tuple[type[CellError], list[str]] | None:
+    """What was proven, if it is what made the cell fail."""
+    mismatches = outcome.raised_mismatches
+    if mismatches:
+        return MismatchError, evidence.mismatch_lines(mismatches, outcome.report)
+    report = outcome.report
+    if report is None or not report.proven or not evidence.is_cause(outcome):
+        return None
+    finding = report.proven[0]
+    if finding.kind in ("first-error", "left-debugger"):
+        return None
+    is_mismatch = finding.kind == "mismatched-collective"
+    return (MismatchError if is_mismatch else DeadlockError), evidence.finding_lines(finding)
+
+
+def _reason(outcome: RunOutcome, raised: RankSet) -> list[str]:
+    """What was proven before the time-outs of these ranks had passed."""
+    report, results = outcome.report, outcome.results
+    if report is None or not report.proven:
+        return []
+    if not all(evidence.is_end_of_wait(report, rank, results[rank].error) for rank in raised):
+        return []
+    return [f"  proven    {report.proven[0].headline.rstrip('.')}"]
+
+
+def _handling(outcome: RunOutcome) -> list[str]:
+    """What ranks were handling when they were freed or stopped: perhaps the real reason."""
+    ranks_by_text: dict[str, list[int]] = {}
+    for rank, result in outcome.results.items():
+        if result.error is not None and result.error.handling:
+            ranks_by_text.setdefault(result.error.handling, []).append(rank)
+    return [
+        f"  before    {came_by(RankSet.of(ranks), text)}, and was here while handling it"
+        for text, ranks in list(ranks_by_text.items())[: traceback_groups.MAX_FULL]
+    ]
+
+
+def _is_told_by_card(outcome: RunOutcome) -> bool:
+    """Whether the card of the report says all that the error says, and more."""
+    return (
+        outcome.report is not None
+        and not outcome.ranks("unfinished")
+        and all(error.ename == MISMATCH_ERROR for _, error in _raised(outcome))
+    )
+
+
+def _is_ended_by_user(outcome: RunOutcome) -> bool:
+    """Whether no rank had raised before: what they raise then is the doing of the interrupt."""
+    return (outcome.interrupted or outcome.timed_out) and not outcome.raised_before
+
+
+def _ended_by_user(outcome: RunOutcome, cell_name: str) -> tuple[type[CellError], str]:
+    if outcome.timed_out:
+        return CellTimeoutError, f"{cell_name} ran longer than its --timeout"
+    return CellInterruptedError, f"{cell_name} was interrupted"
+
+
+def _kept(outcome: RunOutcome) -> list[str]:
+    if outcome.mend_failure or outcome.ranks("unfinished"):
+        return _broken(outcome)
+    groups, dead = "the process groups are ready again", outcome.dead
+    if dead:
+        groups = f"groups with {dead.describe()}, which exited, need %ddp restart -r {dead}"
+    return [f"  kept      every variable is kept; {groups}", *_torn(outcome, "except")]
+
+
+def _torn(outcome: RunOutcome, word: str) -> list[str]:
+    """What is not as it was before."""
+    return [
+        f"  {word:<9} the tensors of {name} on {ranks.describe()}: too large to be "
+        "put back, they may hold partial results"
+        for name, ranks in outcome.torn.items()
+    ]
+
+
+def _broken(outcome: RunOutcome) -> list[str]:
+    """That the pool is not as good as before."""
+    lines = _torn(outcome, "partial")
+    if not outcome.mend_failure:
+        return lines
+    return [
+        *lines,
+        f"  pool      the process groups could not be formed again: {outcome.mend_failure}",
+        "  next      %ddp restart   (variables can still be pulled)",
+    ]
+
+
+def replaced(fresh: RankSet, kept: RankSet, inside: RankSet = NO_RANKS) -> str:
+    """What it means that fresh processes have taken the place of ranks.
+
+    ``inside`` have not left their cell: before that the process groups cannot be formed again.
+    """
+    if not kept:
+        return "all ranks are fresh processes: their variables are gone"
+    what, whose = ("a fresh process", "its") if len(fresh) == 1 else ("fresh processes", "their")
+    are = "is" if len(fresh) == 1 else "are"
+    if inside:
+        they = "it leaves its" if len(inside) == 1 else "they leave their"
+        still = "is" if len(inside) == 1 else "are"
+        return (
+            f"{fresh.describe()} {are} {what}. {inside.describe().capitalize()} {still} still "
+            f"inside a cell: the process groups are formed again when {they} cell. Next: wait, or "
+            f"%ddp restart -r {inside}"
+        )
+    return (
+        f"{fresh.describe()} {are} {what}: {whose} variables are gone, those of {kept.describe()} "
+        f"are kept. Next: nbddp.sync(model, optimizer, src={kept.ranks[0]}) in a cell"
+    )
+
+
+def still_replaced(ranks: RankSet, kept: RankSet) -> str:
+    """That the user does not wait for fresh processes, which come all the same."""
+    many = len(ranks) > 1
+    what, their, them = (
+        ("fresh processes take their places", "their", "them")
+        if many
+        else ("a fresh process takes its place", "its", "it")
+    )
+    return (
+        f"the wait for {ranks.describe()} was interrupted, the restart goes on: {what}, {their} "
+        f"variables are gone, those of {kept.describe()} are kept. "
+        f"Next: run a cell, which waits for {them}"
+    )
+
+
+def _exits(
+    outcome: RunOutcome,
+    ranks: RankSet,
+    cell_name: str,
+    log_path_by_rank: Mapping[int, str],
+) -> list[str]:
+    verb = "exited while it ran" if len(ranks) == 1 else "exited while they ran"
+    lines = [f"{_headline('RankExitedError')}: {ranks.describe()} {verb} {cell_name}"]
+    told: set[str] = set()
+    for rank in list(ranks)[: traceback_groups.MAX_FULL]:
+        result = outcome.results[rank]
+        exited = result.exited
+        assert exited is not None  # noqa: S101 - it is in the state "exited"
+        how, likely = describe_exit(exited)
+        when = f"{result.elapsed_s:.1f} s after the cell began"
+        lines.append(f"  rank {rank:<4} {how}, pid {exited.pid}, {when}")
+        if likely:
+            lines.append(f"  likely    {likely}")
+        lines += crash_site_lines(exited.fault)
+        is_told = exited.reason != "" and exited.reason in told  # with the words of what ended it
+        told.add(exited.reason)
+        printed = [] if is_told else exited.last_output.rstrip().splitlines()[-_LAST_LINES:]
+        lines += [
+            f"  {'printed' if number == 0 else '':<9} {line}" for number, line in enumerate(printed)
+        ]
+        if rank in log_path_by_rank:
+            lines.append(f"  log       {log_path_by_rank[rank]}")
+    if len(ranks) > traceback_groups.MAX_FULL:
+        lines.append(f"  and {RankSet.of(list(ranks)[traceback_groups.MAX_FULL :]).describe()}")
+    others = [*_states(outcome), *evidence.consequence_lines(outcome)]
+    return [*lines, *(f"  others    {line}" for line in others)]
+
+
+def _after_exits(outcome: RunOutcome) -> list[str]:
+    """What has become of the pool, and what to do."""
+    kept = outcome.ranks("ok", "error", "unfinished")
+    their = "its" if len(kept) == 1 else "their"
+    keep_theirs = f"{'keeps' if len(kept) == 1 else 'keep'} {their} variables"
+    fresh = outcome.fresh
+    lines = []
+    if fresh:
+        others = RankSet.of(outcome.results) - fresh
+        was = (
+            "was replaced by a fresh process: its"
+            if len(fresh) == 1
+            else ("were replaced by fresh processes: their")
+        )
+        keep = f", those of {others.describe()} are kept" if others else ""
+        lines.append(f"  replaced  {fresh.describe()} {was} variables are gone{keep}")
+        lines += _torn(outcome, "except") if keep else []
+        if not outcome.mend_failure:
+            next_step = "run the cells that define them again"
+            if others:
+                source = others.ranks[0]
+                next_step = f"nbddp.sync(model, optimizer, src={source}) in a cell"
+            return [*lines, f"  next      {next_step}"]
+    if outcome.mend_failure:
+        lines.append(f"  pool      it could not be made whole: {outcome.mend_failure}")
+    elif not outcome.is_plain and kept:
+        gone = outcome.ranks("exited")
+        return [f"  next      %ddp restart -r {gone}   ({kept.describe()} {keep_theirs})"]
+    loses = f"   ({kept.describe()} would lose {their} variables too)" if kept else ""
+    return [*lines, f"  next      %ddp restart{loses}"]
+
+
+def _states(outcome: RunOutcome) -> list[str]:
+    """One line for each way in which the other ranks ended."""
+    lines = []
+    finished, inside = outcome.ranks("ok"), outcome.ranks("unfinished")
+    if finished:
+        lines.append(f"{finished.describe()} finished")
+    by_reason: dict[str, list[int]] = {}
+    for rank in inside:
+        by_reason.setdefault(outcome.results[rank].stuck, []).append(rank)
+    for reason, ranks in by_reason.items():
+        stuck = RankSet.of(ranks)
+        are, they_do = ("is", "it does") if len(stuck) == 1 else ("are", "they do")
+        why = reason or "in C code, or in code that goes on after an interrupt"
+        command = "%ddp restart"
+        if not outcome.is_plain and len(inside) < len(outcome.results):
+            command += f" -r {stuck} (the others keep their variables)"
+        lines.append(
+            f"{stuck.describe()} {are} still inside the cell ({why}); "
+            f"if {they_do} not come back: {command}"
+        )
+    return lines
+
+
+def _raised(outcome: RunOutcome) -> list[tuple[int, ErrorInfo]]:
+    """Errors that are the ranks' own, the first one first."""
+    left = evidence.left_debugger(outcome)
+    found = [
+        (result.failed_at_ns, rank, result.error)
+        for rank, result in outcome.results.items()
+        if result.error is not None
+        and rank not in left
+        and not evidence.is_consequence(outcome, rank)
+    ]
+    return [(rank, error) for _, rank, error in sorted(found, key=lambda each: each[:2])]
+
+
+def ranks_to_debug(outcome: RunOutcome) -> RankSet:
+    """Whose error made the cell fail; those that failed at all, if it was nobody's own."""
+    own = RankSet.of(rank for rank, _ in _raised(outcome))
+    return own or RankSet.of(r for r, result in outcome.results.items() if result.error is not None)
+
+
+def _first_failure(outcome: RunOutcome) -> ErrorInfo | None:
+    return next((error for _, error in _raised(outcome)), None)
+
+
+def _ranks_with(outcome: RunOutcome, error: ErrorInfo) -> RankSet:
+    return RankSet.of(
+        rank
+        for rank, result in outcome.results.items()
+        if result.error is not None
+        and result.error.ename == error.ename
+        and traceback_groups.steady(result.error.evalue) == traceback_groups.steady(error.evalue)
+    )
+
+
+def _ranks_alike(outcome: RunOutcome, first: ErrorInfo) -> RankSet:
+    """Ranks that raised such an error in the same line by themselves, whatever its text."""
+    site = site_of(first)
+    return RankSet.of(
+        rank
+        for rank, error in _raised(outcome)
+        if site is not None and error.ename == first.ename and site_of(error) == site
+    )
+
+
+def _hints(error: ErrorInfo) -> list[str]:
+    """What to do about errors that nbddp itself brings about."""
+    if "initialize the default process group twice" in error.evalue:
+        return [
+            "  likely    the pool has initialised the process group already",
+            "  next      leave the call out, or: %ddp stop, then %ddp start --init none",
+        ]
+    return []
+
+
+def _name_and_text(result: RankResult) -> tuple[str, str]:
+    if result.error is not None:
+        return result.error.ename, result.error.evalue
+    if result.exited is not None:
+        return "RankExited", describe_exit(result.exited)[0]
+    return "Unfinished", "still inside the cell"
+
+
+def _headline(name: str) -> str:
+    return f"{_RED}{name}{_OFF}"
+
+
+def _join(*parts: list[str]) -> str:
+    return "\n".join(line for part in parts for line in part).strip("\n")

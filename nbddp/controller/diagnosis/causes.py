@@ -1,0 +1,357 @@
+"""From the wait-for graph to causes: why ranks are stuck, and on whom others wait.
+
+Runs in: the notebook's process. Pure. Each stuck rank is put down to one cause, the most telling
+that it waits for, directly or through others.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from nbddp.controller.diagnosis.report import KINDS, Kind
+from nbddp.controller.diagnosis.wait_graph import Disagreement, Obstacle, WaitFor
+from nbddp.wire.flight_recorder.matching import Differences
+from nbddp.wire.flight_recorder.schema import Mismatch, Operation
+from nbddp.wire.rank_set import Rank, RankSet
+
+_MESSAGES = ("send", "recv")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What a finding is about, before it is put into words."""
+
+    kind: Kind
+    culprits: RankSet
+    waiting: RankSet
+    proven: bool = True
+    owner: Rank = -1  #: the rank that issued `operation`
+    operation: Operation | None = None  #: the one that most of the ranks wait for
+    direct: RankSet = field(default_factory=RankSet)  #: ranks that wait in this very operation
+    disagreement: Disagreement | None = None
+    #: For cycles: who waits in what, for whom.
+    circle: tuple[tuple[Rank, Operation, RankSet], ...] = ()
+
+
+def find_causes(graph: WaitFor) -> list[Cause]:
+    """Why ranks are stuck; also dead ranks, and mismatches that ended a cell by themselves."""
+    search = _Search(graph)
+    found = [
+        *search.dead(),
+        *search.raised(),
+        *search.mismatched(),
+        *search.cycles(),
+        *search.unmatched(),
+        *search.uncalled(),
+        *search.missing(),
+        *search.unset_keys(),
+    ]
+    found.sort(key=lambda cause: (not cause.waiting, KINDS.index(cause.kind)))
+    return found
+
+
+@dataclass
+class _Direct:
+    """Ranks that wait for the same thing."""
+
+    owner: Rank
+    operation: Operation
+    waiting: set[Rank] = field(default_factory=set)
+    culprits: set[Rank] = field(default_factory=set)
+
+
+class _Search:
+    def __init__(self, graph: WaitFor) -> None:
+        self.graph = graph
+        self.views = graph.views
+        self.unclaimed = set(graph.stuck)
+        self.obstacles: dict[Rank, list[Obstacle]] = {
+            rank: graph.obstacles(rank) for rank in graph.stuck
+        }
+        #: For each rank the stuck ranks that wait for it; for a key of the store, all others.
+        self.followers: dict[Rank, set[Rank]] = {}
+        self.wide_followers: dict[Rank, set[Rank]] = {}
+        for rank, obstacles in self.obstacles.items():
+            for obstacle in obstacles:
+                for other in obstacle.missing:
+                    self.wide_followers.setdefault(other, set()).add(rank)
+                    if not obstacle.needs_anyone:
+                        self.followers.setdefault(other, set()).add(rank)
+
+    def claim(
+        self, direct: Iterable[Rank], *, wide: bool = False, without: Iterable[Rank] = ()
+    ) -> RankSet:
+        """Take these stuck ranks, and those that wait for them, out of what is unexplained."""
+        followers = self.wide_followers if wide else self.followers
+        seen = set(direct)
+        left = list(seen)
+        while left:
+            new = followers.get(left.pop(), set()) - seen
+            seen |= new
+            left += new
+        claimed = (seen & self.unclaimed) - set(without)
+        self.unclaimed -= claimed
+        return RankSet.of(claimed)
+
+    # --- dead ranks, errors --------------------------------------------------------------------
+
+    def dead(self) -> Iterable[Cause]:
+        dead = RankSet.of(rank for rank, view in self.views.items() if view.state == "dead")
+        if dead:
+            yield self._because_of("dead-rank", dead)
+
+    def raised(self) -> Iterable[Cause]:
+        missing = {
+            other
+            for obstacles in self.obstacles.values()
+            for obstacle in obstacles
+            for other in obstacle.missing
+        }
+        raised = {
+            rank
+            for rank in missing
+            if self.views[rank].state == "raised" and not self.views[rank].has_mismatched
+        }
+        # Who was freed raised because of somebody else.
+        raised = {rank for rank in raised if not self.views[rank].was_freed} or raised
+        left = {rank for rank in raised if self.views[rank].has_left_debugger}
+        kinds: tuple[tuple[Kind, set[Rank]], ...]
+        kinds = (("first-error", raised - left), ("left-debugger", left))
+        for kind, culprits in kinds:
+            if culprits:
+                cause = self._because_of(kind, RankSet.of(culprits))
+                if cause.waiting:
+                    yield cause
+
+    def _because_of(self, kind: Kind, culprits: RankSet) -> Cause:
+        """Of everybody who waits for these ranks."""
+        direct = [
+            (rank, obstacle.operation)
+            for rank, obstacles in self.obstacles.items()
+            for obstacle in obstacles
+            if set(obstacle.missing) & set(culprits) and rank in self.unclaimed
+        ]
+        waiting = self.claim((rank for rank, _ in direct), wide=True)
+        owner, operation, together = _commonest(direct)
+        return Cause(kind, culprits, waiting, owner=owner, operation=operation, direct=together)
+
+    # --- mismatches ----------------------------------------------------------------------------
+
+    def mismatched(self) -> Iterable[Cause]:
+        found: dict[Hashable, Disagreement] = {}
+        direct: dict[Hashable, set[Rank]] = {}
+        raised_at: dict[Rank, Hashable] = {}
+        for view in self.views.values():
+            if view.has_mismatched:
+                wrong = view.mismatches[-1]
+                key = _key(view.rank, wrong.mine)
+                raised_at[view.rank] = key
+                found.setdefault(key, self._told(wrong))
+        for rank, obstacles in self.obstacles.items():
+            for obstacle in obstacles:
+                if obstacle.disagreement is not None:
+                    key = _key(rank, obstacle.operation)
+                    found[key] = obstacle.disagreement
+                    direct.setdefault(key, set()).add(rank)
+                for other in obstacle.missing:
+                    if other in raised_at:
+                        direct.setdefault(raised_at[other], set()).add(rank)
+        for key, disagreement in found.items():
+            waiting = self.claim(direct.get(key, ()), wide=True)
+            if not waiting and key in direct and key not in raised_at.values():
+                continue  # all of its ranks are explained by something that tells more
+            owner, operation = next(iter(disagreement.operation_by_rank.items()))
+            yield Cause(
+                "mismatched-collective",
+                disagreement.culprits,
+                waiting,
+                owner=owner,
+                operation=operation,
+                disagreement=disagreement,
+            )
+
+    def _told(self, wrong: Mismatch) -> Disagreement:
+        """What a rank has seen itself, with what else is known of it."""
+        point = wrong.mine.pg_id, wrong.mine.collective_seq_id
+        if wrong.mine.signature.kind == "collective":
+            known = self.graph.disagreement(point)
+            if known is not None:
+                return known
+        both = RankSet.of((wrong.rank, wrong.peer))
+        return Disagreement(
+            point=point,
+            operation_by_rank={wrong.rank: wrong.mine, wrong.peer: wrong.theirs},
+            clusters=tuple(RankSet.of((rank,)) for rank in both),
+            culprits=both,
+            differences=Differences(hard=wrong.fields),
+        )
+
+    # --- cycles --------------------------------------------------------------------------------
+
+    def cycles(self) -> Iterable[Cause]:
+        rings = self._rings()
+        in_rings = {rank for ring in rings for rank in ring}
+        for ring in rings:
+            waiting = self.claim(ring, without=in_rings - ring)
+            circle = tuple(
+                (rank, obstacle.operation, RankSet.of(ring.intersection(obstacle.missing)))
+                for rank in sorted(ring)
+                for obstacle in self.obstacles[rank]
+                if not obstacle.needs_anyone and ring.intersection(obstacle.missing)
+            )
+            kind, culprits = _kind_of(circle)
+            told = ("collective",) if kind == "group-cycle" else _MESSAGES
+            direct = [
+                (rank, operation)
+                for rank, operation, _ in circle
+                if operation.signature.kind in told
+            ]
+            if kind == "store-wait":
+                direct, culprits = self._makers(circle)
+            owner, operation, together = _commonest(direct)
+            yield Cause(
+                kind,
+                culprits,
+                waiting,
+                owner=owner,
+                operation=operation,
+                direct=together,
+                circle=circle,
+            )
+
+    def _makers(
+        self, circle: tuple[tuple[Rank, Operation, RankSet], ...]
+    ) -> tuple[list[tuple[Rank, Operation]], RankSet]:
+        """Who makes groups in a circle, and who makes another one than most; else all of them."""
+        everyone = {rank for rank, *_ in circle}
+        made = {each.pg_id for _, each, _ in circle if each.signature.kind == "creation"}
+        ranks_by_group: dict[str, set[Rank]] = {}
+        direct = [
+            (rank, obstacle.operation)
+            for rank, obstacles in self.obstacles.items()
+            for obstacle in obstacles
+            if obstacle.operation.pg_id in made
+        ]
+        for rank, operation in direct:
+            ranks_by_group.setdefault(operation.pg_id, set()).add(rank)
+        most = max(map(len, ranks_by_group.values()))
+        groups = [pg_id for pg_id, ranks in ranks_by_group.items() if len(ranks) == most]
+        culprits = everyone - ranks_by_group[groups[0]] if len(groups) == 1 else everyone
+        if not culprits or len(groups) > 1:
+            return direct, RankSet.of(everyone)
+        return [each for each in direct if each[1].pg_id == groups[0]], RankSet.of(culprits)
+
+    def _rings(self) -> list[set[Rank]]:
+        """Sets of ranks that all wait for each other, directly or through others of the set."""
+        targets = {
+            rank: {
+                other
+                for obstacle in self.obstacles[rank]
+                if not obstacle.needs_anyone
+                for other in obstacle.missing
+                if other in self.unclaimed
+            }
+            for rank in self.unclaimed
+        }
+        reached = {rank: _reach(rank, targets) for rank in sorted(targets) if targets[rank]}
+        rings: list[set[Rank]] = []
+        done: set[Rank] = set()
+        for rank, found in reached.items():
+            if rank in found and rank not in done:
+                ring = {other for other in found if rank in reached.get(other, ())}
+                rings.append(ring)
+                done |= ring
+        return rings
+
+    # --- what never came -----------------------------------------------------------------------
+
+    def unmatched(self) -> Iterable[Cause]:
+        return self._never_came("p2p-unmatched", _MESSAGES)
+
+    def uncalled(self) -> Iterable[Cause]:
+        return self._never_came("store-wait", ("creation",))
+
+    def missing(self) -> Iterable[Cause]:
+        return self._never_came("missing-rank", ("collective",))
+
+    def unset_keys(self) -> Iterable[Cause]:
+        return self._never_came("store-wait", ("store",))
+
+    def _never_came(self, kind: Kind, operations: tuple[str, ...]) -> Iterable[Cause]:
+        found: dict[Hashable, _Direct] = {}
+        for rank, obstacles in self.obstacles.items():
+            for obstacle in obstacles:
+                operation = obstacle.operation
+                absent = {other for other in obstacle.missing if self.views[other].is_over}
+                is_cause = bool(absent) or obstacle.needs_anyone
+                if operation.signature.kind in operations and is_cause and rank in self.unclaimed:
+                    direct = found.setdefault(_key(rank, operation), _Direct(rank, operation))
+                    direct.waiting.add(rank)
+                    if not obstacle.needs_anyone:
+                        direct.culprits |= absent
+        for direct in sorted(found.values(), key=lambda each: -len(each.waiting)):
+            waiting = self.claim(direct.waiting)
+            if waiting:
+                yield Cause(
+                    kind,
+                    RankSet.of(direct.culprits),
+                    waiting,
+                    owner=direct.owner,
+                    operation=direct.operation,
+                    direct=RankSet.of(direct.waiting),
+                )
+
+
+def _kind_of(circle: tuple[tuple[Rank, Operation, RankSet], ...]) -> tuple[Kind, RankSet]:
+    """The kind of a cycle, and its culprits."""
+    everyone = RankSet.of(rank for rank, *_ in circle)
+    if any(operation.signature.kind == "creation" for _, operation, _ in circle):
+        return "store-wait", everyone
+    messages = [operation for _, operation, _ in circle if operation.signature.kind in _MESSAGES]
+    if not messages:
+        return "group-cycle", everyone
+    if len(messages) < len(circle) or len(everyone) == 1:
+        return "p2p-unmatched", everyone
+    # Two ranks, one sends and one receives, and yet they do not meet.
+    is_facing = len(circle) == 2 and {each.signature.kind for each in messages} == set(_MESSAGES)
+    return ("p2p-unmatched" if is_facing else "p2p-cycle"), everyone
+
+
+def _reach(start: Rank, targets: Mapping[Rank, set[Rank]]) -> set[Rank]:
+    """Everything that can be come to from a rank; the rank itself if there is a way back."""
+    seen: set[Rank] = set()
+    left = [start]
+    while left:
+        new = targets.get(left.pop(), set()) - seen
+        seen |= new
+        left += new
+    return seen
+
+
+def _key(rank: Rank, operation: Operation) -> Hashable:
+    """Equal for what ranks do together."""
+    signature = operation.signature
+    match signature.kind:
+        case "collective":
+            return "collective", operation.pg_id, operation.collective_seq_id
+        case "creation":
+            return "creation", operation.pg_id
+        case "store":
+            return "store", signature.keys
+        case "send":
+            ends = rank, operation.peer
+        case _:
+            ends = operation.peer, rank
+    return "message", operation.pg_id, ends, operation.tag, operation.p2p_seq_id
+
+
+def _commonest(
+    direct: list[tuple[Rank, Operation]],
+) -> tuple[Rank, Operation | None, RankSet]:
+    """What most ranks wait for, with one of them, and all of them."""
+    if not direct:
+        return -1, None, RankSet()
+    ranks_by_key: dict[Hashable, list[Rank]] = {}
+    for rank, operation in direct:
+        ranks_by_key.setdefault(_key(rank, operation), []).append(rank)
+    owner, operation = max(direct, key=lambda each: len(ranks_by_key[_key(*each)]))
+    return owner, operation, RankSet.of(ranks_by_key[_key(owner, operation)])

@@ -1,0 +1,109 @@
+"""Explains why a run makes no progress: `diagnose`, from rank states and records to a report.
+
+Runs in: the notebook's process, hub thread. Pure: no I/O, no clock.
+
+    RankView of each rank -> waitfor (who can never go on) -> causes, notices -> sentences -> Report
+
+docs/diagnosis.md describes every kind of finding, and what is not detected.
+"""
+
+from collections.abc import Mapping
+
+from nbddp.controller.diagnosis.causes import find_causes
+from nbddp.controller.diagnosis.headlines import finding_of
+from nbddp.controller.diagnosis.notices import find_notices
+from nbddp.controller.diagnosis.phrases import Phrases
+from nbddp.controller.diagnosis.rank_view import Known, RankView
+from nbddp.controller.diagnosis.report import (
+    KINDS,
+    Finding,
+    GroupRef,
+    Kind,
+    PerRank,
+    RankStatus,
+    Report,
+)
+from nbddp.controller.diagnosis.silent_mismatches import find_silent
+from nbddp.controller.diagnosis.wait_graph import WaitFor
+from nbddp.wire.rank_set import Rank
+
+__all__ = [
+    "KINDS",
+    "Finding",
+    "GroupRef",
+    "Kind",
+    "PerRank",
+    "RankStatus",
+    "RankView",
+    "Report",
+    "compare_records",
+    "diagnose",
+]
+
+
+def diagnose(ranks: Mapping[Rank, RankView], *, now_ns: int, run_id: str) -> Report:
+    """Tell who waits for whom, and what can be proven of it.
+
+    A report with a ``verdict`` is a proof only if the looks show one moment: ask all ranks twice;
+    if the ``version`` of every rank in ``report.involved`` is the same in both rounds, then all of
+    them were in this state between the rounds.
+
+    Args:
+        ranks: every rank of the pool, also those that take no part in the run.
+        now_ns: `time.monotonic_ns` of the caller.
+        run_id: of the cell.
+
+    Cost: O(ranks * members of their groups).
+    """
+    ranks = Known(ranks)
+    graph = WaitFor(ranks)
+    words = Phrases(graph, now_ns, run_id)
+    causes = [*find_causes(graph), *find_notices(graph, now_ns)]
+    timeouts = _timeouts(graph, words)
+    stuck = graph.stuck
+    waited = [each for rank in stuck for waits in graph.waits[rank] for each in waits.operations]
+    return Report(
+        run_id=run_id,
+        findings=tuple(finding_of(cause, words) for cause in causes),
+        stuck=stuck,
+        involved=graph.involved(),
+        pg_ids=tuple(dict.fromkeys(each.pg_id for each in waited if each.pg_id)),
+        waits_for_store=type(stuck).of(
+            rank
+            for rank in stuck
+            for waits in graph.waits[rank]
+            if any(each.signature.kind in ("store", "creation") for each in waits.operations)
+        ),
+        earliest_timeout_ms=min((whole for whole, _ in timeouts), default=None),
+        earliest_timeout_left_ms=min((left for _, left in timeouts), default=None),
+        ranks=words.ranks(ranks),
+    )
+
+
+def compare_records(
+    ranks: Mapping[Rank, RankView], *, now_ns: int = 0, run_id: str = ""
+) -> tuple[Finding, ...]:
+    """Tell what went wrong without a sign: for the time after a cell that ended well.
+
+    Ranks that brought different things to the same operation, and operations that some members
+    issued and others never will. Only operations of ``run_id``, unless it is empty.
+    """
+    graph = WaitFor(Known(ranks))
+    words = Phrases(graph, now_ns, run_id)
+    return tuple(finding_of(cause, words) for cause in find_silent(graph, run_id))
+
+
+def _timeouts(graph: WaitFor, words: Phrases) -> list[tuple[int, int]]:
+    """Time-outs of what stuck ranks wait for, whole and what is left, in milliseconds."""
+    found = []
+    for rank in graph.stuck:
+        now = words.time_ns(rank)
+        for waiting in graph.waits[rank]:
+            for operation in waiting.operations:
+                if operation.timeout_ms and operation.state == "scheduled":
+                    # Gloo counts from the call, and for messages from the wait.
+                    is_message = operation.signature.kind in ("send", "recv")
+                    began = waiting.since_ns if is_message else operation.time_created_ns
+                    left = operation.timeout_ms - (now - began) // 1_000_000
+                    found.append((operation.timeout_ms, max(0, left)))
+    return found

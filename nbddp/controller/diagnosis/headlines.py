@@ -1,0 +1,447 @@
+"""Puts causes into words: one sentence that says it, why it is so, and what to do.
+
+Runs in: the notebook's process. Pure.
+"""
+
+import re
+from collections.abc import Mapping
+
+from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.hypotheses import AFTER_INTERRUPT, suspicions, was_interrupted
+from nbddp.controller.diagnosis.notices import doing, may_act, waits_for_user
+from nbddp.controller.diagnosis.phrases import (
+    Phrases,
+    brought,
+    exit_phrase,
+    is_rendezvous,
+    quote,
+    start,
+    verb,
+)
+from nbddp.controller.diagnosis.report import Finding
+from nbddp.controller.diagnosis.wait_graph import Disagreement
+from nbddp.wire.flight_recorder.schema import Operation, group_name_of
+from nbddp.wire.rank_set import RankSet
+
+#: As Gloo, the store and ``monitored_barrier`` say that a time-out has passed.
+_TIMED_OUT = re.compile(r"time[d -]*out", re.IGNORECASE)
+
+
+def finding_of(cause: Cause, words: Phrases) -> Finding:
+    """The finding that tells of a cause."""
+    operation = cause.operation
+    group = words.group(operation) if operation else None
+    headline, reason, next_step = _FindingWriter(cause, words).tell()
+    members = group.ranks if group and cause.kind != "dead-rank" else RankSet()
+    concerned = {*cause.culprits, *cause.waiting, *members}
+    if cause.disagreement is not None:
+        concerned.update(cause.disagreement.operation_by_rank)
+    waits = [words.since_s(rank) for rank in cause.waiting]
+    return Finding(
+        kind=cause.kind,
+        proven=cause.proven,
+        culprits=cause.culprits,
+        waiting=cause.waiting,
+        headline=headline,
+        explanation=f"{'Proven' if cause.proven else 'Not proven'}: {reason}",
+        next_step=next_step,
+        group=group,
+        op=operation.signature.op if operation else "",
+        collective_seq_id=operation.collective_seq_id if operation else 0,
+        fields=cause.disagreement.differences.all if cause.disagreement else (),
+        suspicions=suspicions(cause, words),
+        ranks=words.ranks(concerned, operation.pg_id if operation else None),
+        since_s=max((wait for wait in waits if wait is not None), default=None),
+    )
+
+
+class _FindingWriter:
+    """Speaks about one cause."""
+
+    def __init__(self, cause: Cause, words: Phrases) -> None:
+        self.cause = cause
+        self.words = words
+        self.culprits = cause.culprits
+        self.waiting = cause.waiting
+        self.pg_id = cause.operation.pg_id if cause.operation else None
+
+    def tell(self) -> tuple[str, str, str]:
+        """Headline, reason, next step."""
+        tellers = {
+            "dead-rank": self._dead,
+            "first-error": self._first_error,
+            "mismatched-collective": self._mismatched,
+            "p2p-cycle": self._cycle,
+            "group-cycle": self._cycle,
+            "p2p-unmatched": self._unmatched,
+            "store-wait": self._store_wait,
+            "missing-rank": self._missing,
+            "left-debugger": self._left_debugger,
+            "straggler": self._notice,
+            "stuck-outside": self._notice,
+            "silent-mismatch": self._silent,
+        }
+        return tellers[self.cause.kind]()
+
+    def _name(self) -> str:
+        return self.words.name(self.cause.operation) if self.cause.operation else "an operation"
+
+    def _they_wait(self) -> str:
+        """``ranks 0-1 wait in all_reduce #17``."""
+        ranks = self.cause.direct or self.waiting
+        if not ranks:
+            return ""
+        waits, them = verb(ranks, "waits", "wait"), verb(self.culprits, "it", "them")
+        return f"{ranks.describe()} {waits} for {them} in {self._name()}"
+
+    def _in_turn(self) -> str:
+        """Those who wait for those who wait."""
+        others = self.waiting - self.cause.direct - self.culprits
+        if not others or not self.cause.direct:
+            return ""
+        waits = verb(others, "waits", "wait")
+        return f" {start(others)} {waits} for {self.cause.direct.describe()} in turn."
+
+    # --- ranks that are gone -------------------------------------------------------------------
+
+    def _dead(self) -> tuple[str, str, str]:
+        exits = [
+            f"rank {rank}: {text}"
+            for rank in self.culprits
+            if (text := self.words.graph.views[rank].exit_text)
+        ]
+        how = f" ({'; '.join(exits)})" if exits else ""
+        if len(self.culprits) == 1:
+            how = exit_phrase(self.words.graph.views[self.culprits.ranks[0]])[len("exited") :]
+        they_wait = self._they_wait()
+        headline = f"{start(self.culprits)} exited{how}"
+        if they_wait:
+            headline += f"; {they_wait}"
+        return (
+            f"{headline}.",
+            f"{verb(self.culprits, 'its process has', 'their processes have')} ended."
+            f"{self._in_turn()}",
+            "Look for what ended it in its last output; the others keep their variables.",
+        )
+
+    def _first_error(self) -> tuple[str, str, str]:
+        first = self.culprits.ranks[0]
+        error = self.words.graph.views[first].error or "an error"
+        others = "" if len(self.culprits) == 1 else f" (and {len(self.culprits) - 1} more raised)"
+        step = f"Fix the error on {self.culprits.describe()}; the others only waited for it."
+        if _TIMED_OUT.search(error):
+            step = (
+                f"Look for what {self.culprits.describe()} waited for: "
+                f"{verb(self.culprits, 'its', 'their')} time-out was over first."
+            )
+        return (
+            f"Rank {first} raised {error}{others}; {self._they_wait()}.",
+            f"{self.culprits.describe()} {verb(self.culprits, 'has', 'have')} left the cell and "
+            f"cannot come any more.{self._in_turn()}",
+            step,
+        )
+
+    def _left_debugger(self) -> tuple[str, str, str]:
+        return (
+            f"{start(self.culprits)} left the debugger; {self._they_wait()}.",
+            f"{verb(self.culprits, 'it has', 'they have')} left the cell and cannot come any more."
+            f"{self._in_turn()}",
+            "",
+        )
+
+    # --- disagreements -------------------------------------------------------------------------
+
+    def _mismatched(self) -> tuple[str, str, str]:
+        disagreement = self._disagreement()
+        headline = f"{self._variants(disagreement)}, as {self._number(disagreement)}."
+        reason = (
+            "these calls belong together and do not match, so they can never complete. "
+            f"{self._calls(disagreement)}."
+        )
+        if self.waiting:
+            reason += f" {start(self.waiting)} {verb(self.waiting, 'is', 'are')} stuck by that."
+        by_interrupt = was_interrupted(self.cause, self.words)
+        return headline, reason, AFTER_INTERRUPT if by_interrupt else _agree(disagreement)
+
+    def _silent(self) -> tuple[str, str, str]:
+        disagreement = self.cause.disagreement
+        if disagreement is None:
+            return self._dangling()
+        headline = (
+            f"{self._variants(disagreement)}, as {self._number(disagreement)}; "
+            "that does not hang, but the results are not what was meant."
+        )
+        return (
+            headline,
+            f"the records of the ranks differ. {self._calls(disagreement)}.",
+            f"{_agree(disagreement)} Do not trust what came out.",
+        )
+
+    def _disagreement(self) -> Disagreement:
+        assert self.cause.disagreement is not None  # noqa: S101 - of this kind all have one
+        return self.cause.disagreement
+
+    def _number(self, disagreement: Disagreement) -> str:
+        """``collective #17 of the default group``."""
+        operation = self._some(disagreement)
+        group = self.words.group(operation)
+        of_group = f" of {group.label}" if group else ""
+        if operation.signature.kind == "collective":
+            return f"collective #{operation.collective_seq_id}{of_group}"
+        return f"the two ends of message #{operation.p2p_seq_id}{of_group}"
+
+    def _some(self, disagreement: Disagreement) -> Operation:
+        return next(iter(disagreement.operation_by_rank.values()))
+
+    def _variants(self, disagreement: Disagreement) -> str:
+        """``Rank 2 called broadcast, ranks 0-1 called all_reduce``, the culprits first."""
+        differences = disagreement.differences
+        fields = differences.hard or differences.soft
+        ranks_by_text: dict[str, list[int]] = {}
+        for rank, operation in disagreement.operation_by_rank.items():
+            text = brought(operation.signature, fields)
+            ranks_by_text.setdefault(text, []).append(rank)
+        told = sorted(
+            ((RankSet.of(ranks), text) for text, ranks in ranks_by_text.items()),
+            key=lambda each: (not set(each[0]) <= set(self.culprits), each[0].ranks),
+        )
+        parts = [f"{ranks.describe()} called {text}" for ranks, text in told[:4]]
+        if len(told) > 4:
+            parts.append("others still others")
+        sentence = ", ".join(parts)
+        return sentence[0].upper() + sentence[1:]
+
+    def _calls(self, disagreement: Disagreement) -> str:
+        """Who called what on which line; the culprits first."""
+        ranks_by_call: dict[str, list[int]] = {}
+        by_rank = disagreement.operation_by_rank
+        for rank in sorted(by_rank, key=lambda rank: (rank not in self.culprits, rank)):
+            call = f"called {by_rank[rank].signature.op} at {quote(by_rank[rank])}"
+            ranks_by_call.setdefault(call, []).append(rank)
+        parts = [f"{RankSet.of(ranks).describe()} {call}" for call, ranks in ranks_by_call.items()]
+        sentence = "; ".join(parts[:4])
+        return sentence[0].upper() + sentence[1:]
+
+    def _dangling(self) -> tuple[str, str, str]:
+        """An operation that was left open."""
+        return (
+            f"{self._name()[0].upper()}{self._name()[1:]} was called by "
+            f"{self.waiting.describe()}, and never by {self.culprits.describe()}.",
+            "all ranks have ended their cells, and this was left open.",
+            "Call it on all ranks, and wait for what was issued asynchronously: what comes next "
+            "in this group would meet the wrong partner.",
+        )
+
+    # --- cycles --------------------------------------------------------------------------------
+
+    def _cycle(self) -> tuple[str, str, str]:
+        circle = self.cause.circle
+        if self.cause.kind == "p2p-cycle":
+            kinds = {operation.signature.kind for _, operation, _ in circle}
+            what = "each would do its part for another one only afterwards"
+            if self._has_other_ends():
+                what = "each has sends and receives, and they do not fit each other"
+            elif len(kinds) == 1:
+                is_send = "send" in kinds
+                what = f"all {'send' if is_send else 'receive'} first, and nobody "
+                what += "receives" if is_send else "sends"
+            first = "send" if kinds == {"recv"} else "receive"
+            sources = [operation.site.source for _, operation, _ in circle]
+            if self._has_other_ends():
+                step = "Give each send its recv: same two ranks, same group, same tag, same order."
+            elif any("isend" in source or "irecv" in source for source in sources):
+                step = "Issue every isend and irecv of a step before the first wait()."
+            else:
+                step = (
+                    f"Let one side {first} first, or use isend/irecv and wait afterwards "
+                    "(batch_isend_irecv issues both at once)."
+                )
+        else:
+            what = "each is in a collective of another group"
+            step = "Call the groups in the same order on all ranks that are members of several."
+        parts = [f"rank {rank} {self._waits_for(each, ranks)}" for rank, each, ranks in circle[:4]]
+        if len(circle) > 4:
+            parts.append(f"and {len(circle) - 4} more")
+        headline = f"{start(self.culprits)} wait for each other in a circle: {what}."
+        return headline, f"{', '.join(parts)}.{self._behind_circle()}", step
+
+    def _has_other_ends(self) -> bool:
+        """Whether ranks of the circle have issued both kinds of messages, which do not meet."""
+        for rank, waited, _ in self.cause.circle:
+            wanted = "recv" if waited.signature.kind == "send" else "send"
+            operations = self.words.graph.histories[rank].operations.values()
+            if not any(o.signature.kind == wanted and o.state == "scheduled" for o in operations):
+                return False
+        return True
+
+    def _waits_for(self, operation: Operation, ranks: RankSet) -> str:
+        whom = f" for {ranks.describe()}" if operation.signature.kind == "collective" else ""
+        return f"waits in {self.words.name(operation)}{whom}"
+
+    def _behind_circle(self) -> str:
+        others = self.waiting - self.culprits
+        if not others:
+            return ""
+        return f" {start(others)} {verb(others, 'waits', 'wait')} for these in turn."
+
+    # --- what never comes ----------------------------------------------------------------------
+
+    def _unmatched(self) -> tuple[str, str, str]:
+        operation = self.cause.operation
+        is_send = operation is not None and operation.signature.kind == "send"
+        partners = self.culprits - RankSet.of([self.cause.owner]) or self.culprits
+        does = verb(partners, "receives", "receive") if is_send else verb(partners, "sends", "send")
+        headline = (
+            f"Rank {self.cause.owner} waits in {self._name()}, and {partners.describe()} never "
+            f"{does} it"
+        )
+        if len(partners) == 1:
+            does_now = self.words.rank(partners.ranks[0]).what.partition(";")[0]
+            headline += f": rank {partners} {does_now}"
+        return (
+            f"{headline}.",
+            f"the message has no other end, and can get none any more.{self._in_turn()}",
+            "Give each send its recv: same two ranks, same group, same tag, same order.",
+        )
+
+    def _different_groups(self, operation: Operation) -> tuple[str, str, str]:
+        """Ranks that make groups, and none that most of them make."""
+        ranks_by_name: dict[str, list[int]] = {}
+        for rank, each, _ in self.cause.circle:
+            name = self.words.name(each)
+            if each.signature.kind == "creation":
+                # Torch counts the groups of each rank: the numbers tell who has made more.
+                name += f" as group {group_name_of(each.pg_id)!r}"
+            ranks_by_name.setdefault(name, []).append(rank)
+        parts = [f"{RankSet.of(ranks).describe()} in {n}" for n, ranks in ranks_by_name.items()]
+        what = "make different groups" if len(ranks_by_name) > 1 else "make a group"
+        return (
+            f"{start(self.culprits)} {what} and wait for each other: {', '.join(parts)}.",
+            "a group is made by all of its members, and these cannot come any more."
+            f"{self._in_turn()}",
+            f"Call {operation.signature.op} on all ranks, in the same order, with the same ranks; "
+            "also on ranks that are no members.",
+        )
+
+    def _store_wait(self) -> tuple[str, str, str]:
+        operation = self.cause.operation
+        ranks = self.cause.direct or self.waiting
+        waits = f"{start(ranks)} {verb(ranks, 'waits', 'wait')}"
+        if operation is not None and operation.signature.kind == "creation":
+            if set(self.cause.direct) & set(self.culprits):
+                return self._different_groups(operation)
+            if not self.culprits:
+                return (
+                    f"{waits} in {self._name()} for other members, and no rank is left that could "
+                    "be one.",
+                    "every rank of the pool is blocked, or has ended the cell; only a process "
+                    f"outside of the pool could still come.{self._in_turn()}",
+                    f"Call {operation.signature.op} on as many ranks as world_size says.",
+                )
+            return (
+                f"{self._name()} was never called by {self.culprits.describe()}; "
+                f"{ranks.describe()} {verb(ranks, 'waits', 'wait')} for that.",
+                "a group is made by all of its members, and these cannot come any more."
+                f"{self._in_turn()}",
+                f"Call {operation.signature.op} on all ranks, in the same order.",
+            )
+        if self.cause.proven and operation is not None and is_rendezvous(operation):
+            what = operation.signature.keys[0]
+            return (
+                f"{waits} in init_process_group for {what}, which cannot come any more.",
+                f"every rank of the pool is blocked, or has ended the cell.{self._in_turn()}",
+                "Call init_process_group on all ranks, with the number of ranks as world_size and "
+                "each rank once.",
+            )
+        if self.cause.proven:
+            return (
+                f"{waits} in {self._name()}, and no rank is left that could set it.",
+                "every rank of the pool is blocked, or has ended the cell; only a process outside "
+                f"of the pool could still set it.{self._in_turn()}",
+                "Set the key on some rank before another one waits for it.",
+            )
+        return (
+            f"{waits} in {self._name()}; nobody has set it yet.",
+            f"it may still be set by {may_act(self.words.graph)}.",
+            "Wait, or interrupt the cell.",
+        )
+
+    def _missing(self) -> tuple[str, str, str]:
+        group = self.words.group(self.cause.operation) if self.cause.operation else None
+        ranks = self.cause.direct
+        headline = (
+            f"{start(self.culprits)} never called {self._name()}; {ranks.describe()} "
+            f"{verb(ranks, 'waits', 'wait')} for {verb(self.culprits, 'it', 'them')}."
+        )
+        every = f"every member of {group.label}" if group else "every member"
+        step = (
+            "Call it on all ranks of the group: look for an `if`, a `break` or a loop of another "
+            "length around it."
+        )
+        if all(self.words.graph.views[rank].state == "idle" for rank in self.culprits):
+            where = f"No cell runs on {self.culprits.describe()}"
+            step = f"{where}: call it in a cell of all ranks of the group, one without -r."
+        return (
+            headline,
+            f"a collective needs {every}, and {self.culprits.describe()} cannot come any more."
+            f"{self._in_turn()}",
+            step,
+        )
+
+    # --- notices -------------------------------------------------------------------------------
+
+    def _notice(self) -> tuple[str, str, str]:
+        if not self.culprits:
+            return (
+                f"All ranks have come to {self._name()}, and it is not over yet.",
+                "nothing is missing: much data, or a slow or broken connection.",
+                "Wait, or interrupt the cell.",
+            )
+        they = f"{start(self.waiting)} {verb(self.waiting, 'waits', 'wait')} in {self._name()} for"
+        places = {waits_for_user(self.words.graph.views[rank]) for rank in self.culprits}
+        if "" not in places:
+            return (
+                f"{they} {self.culprits.describe()}, {' or '.join(sorted(places))}.",
+                f"{verb(self.culprits, 'it goes', 'they go')} on when you say so.",
+                "Answer, or continue in the debugger; an interrupt ends the cell and keeps the "
+                "variables.",
+            )
+        views = [self.words.graph.views[rank] for rank in self.culprits]
+        state = doing(views, is_outside=self.cause.kind == "stuck-outside")
+        can = "it may still come" if len(self.culprits) == 1 else "they may still come"
+        return (
+            f"{they} {self.culprits.describe()}, {state}.",
+            f"{can}.",
+            "Wait; `%ddp stacks` shows where every rank is; an interrupt ends the cell and keeps "
+            "the variables.",
+        )
+
+
+_HUMAN_FIELDS: Mapping[str, str] = {
+    "input_dtypes": "dtype",
+    "input_sizes": "shape",
+    "input_splits": "split sizes",
+    "nbytes": "size",
+    "output_dtypes": "dtype",
+    "output_sizes": "shape",
+    "output_splits": "split sizes",
+    "reduce_op": "ReduceOp",
+    "root": "root",
+    "tensors": "number of tensors",
+}
+
+
+def _agree(disagreement: Disagreement) -> str:
+    """What to do about a mismatch."""
+    fields = disagreement.differences.hard or disagreement.differences.soft
+    if "op" in fields:
+        return "Call the same operations in the same order on all ranks of the group."
+    names = list(dict.fromkeys(_HUMAN_FIELDS.get(name, name) for name in fields))
+    if "split sizes" in names:
+        return "What one rank sends to another is what that one must expect: compare the splits."
+    step = f"Use the same {' and '.join(names)} on all ranks of the group"
+    sites = (each.site for each in disagreement.operation_by_rank.values())
+    lines = {(site.cell, site.file, site.line) for site in sites if site.line}
+    if len(lines) > 1:
+        return f"{step}, or, if each line is right, call them in the same order."
+    return f"{step}."

@@ -1,0 +1,285 @@
+"""Who keeps others waiting without anything being wrong, as far as can be proven.
+
+Runs in: the notebook's process. Pure. A notice interrupts nothing and claims no bug.
+"""
+
+import keyword
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.rank_view import RankView
+from nbddp.controller.diagnosis.wait_graph import WaitFor, acting_threads, can_act
+from nbddp.wire.flight_recorder.schema import CALLBACK_THREAD, WAITS_FOR_USER, Operation, ThreadLook
+from nbddp.wire.rank_set import Rank, RankSet
+
+#: An operation for which all have come is told after this time: it should have been over.
+IN_PROGRESS_NS: Final = 5_000_000_000
+
+#: Threads that are told by their names.
+_MAX_THREADS: Final = 3
+
+#: Functions of Python that wait for something outside of the ranks.
+_WAITING_FUNCTIONS: Final = frozenset(
+    (
+        "_poll",
+        "_recv",
+        "_try_get_data",  # of a DataLoader
+        "_try_wait",  # of a subprocess
+        "_wait_for_tstate_lock",  # Thread.join
+        *WAITS_FOR_USER,
+        "accept",
+        "acquire",
+        "communicate",
+        "get",
+        "join",
+        "readinto",
+        "result",
+        "select",
+        "wait",
+    )
+)
+#: C functions have no frame: the line that calls them tells.
+_WAITING_CALL: Final = re.compile(
+    r"\b(accept|acquire|communicate|connect|input|poll|read|readline|recv|recv_into|select"
+    r"|sleep|wait)\s*\("
+)
+#: Any call, by the name that is written.
+_CALL: Final = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
+
+
+def find_notices(graph: WaitFor, now_ns: int) -> list[Cause]:
+    """Ranks that are waited for and can still come; keys that may still be set."""
+    stuck = set(graph.stuck)
+    waits = {
+        rank: graph.waits[rank][0].operations
+        for rank, view in graph.views.items()
+        if view.state == "running"
+        and rank not in stuck
+        and graph.waits[rank]
+        and graph.waits[rank][0].thread.is_main
+    }
+    return [
+        *_slow_ranks(graph, waits),
+        *_unset_keys(waits),
+        *_slow_operations(graph, waits, now_ns),
+        *_silent_mismatches(graph, waits),
+    ]
+
+
+def is_outside(view: RankView) -> bool:
+    """The rank waits for something that is no operation of torch.distributed."""
+    if view.state == "silent":
+        return True
+    threads = view.look.threads if view.look else ()
+    main = next((thread for thread in threads if thread.is_main), None)
+    return main is not None and main.wait is None and is_waiting_outside(main)
+
+
+def waits_for_user(view: RankView) -> str:
+    """``at a prompt`` or ``at a breakpoint``: it goes on when the user says so; else empty."""
+    threads = view.look.threads if view.look else ()
+    main = next((thread for thread in threads if thread.is_main), None)
+    return "" if main is None else WAITS_FOR_USER.get(main.innermost, "")
+
+
+def doing(views: Sequence[RankView], *, is_outside: bool) -> str:
+    """What ranks for which others wait do meanwhile, for sentences."""
+    one = len(views) == 1
+    if all(view.look is not None and view.look.activity == "callback" for view in views):
+        return f"still in {CALLBACK_THREAD}"  # which keeps them from beginning their cell
+    if is_outside:
+        told = {_waits_outside(view, one=one) for view in views}
+        unknown = f"which {'waits' if one else 'wait'} for something else"
+        return (told.pop() if len(told) == 1 else "") or unknown
+    return f"which still {'runs' if one else 'run'}"
+
+
+def may_act(graph: WaitFor) -> str:
+    """Which ranks, threads and processes go on, so that nothing is proven: ends a sentence."""
+    running: list[Rank] = []
+    parents: list[Rank] = []
+    threads: list[str] = []
+    for rank, view in graph.views.items():
+        acting = [] if view.look is None else acting_threads(view.look)
+        threads += [f"thread {each.name!r} of rank {rank}" for each in acting if not each.is_main]
+        if can_act(view) and (not acting or any(each.is_main for each in acting)):
+            running.append(rank)
+        if view.look is not None and view.look.has_children:
+            parents.append(rank)
+    told = threads[:_MAX_THREADS]
+    if len(threads) > len(told):
+        told[-1] += f" and {len(threads) - len(told)} more"
+    if running:
+        told.insert(0, f"{RankSet.of(running).describe()}, which still {_runs(running)}")
+    if parents:
+        has = "has" if len(parents) == 1 else "have"
+        told.append(f"processes that {RankSet.of(parents).describe()} {has} started")
+    return "; ".join(told) or "another process"
+
+
+def _runs(ranks: Sequence[Rank]) -> str:
+    return "runs" if len(ranks) == 1 else "run"
+
+
+def _waits_outside(view: RankView, *, one: bool) -> str:
+    """Where it waits, as far as that is known; else empty."""
+    if view.is_stopped:
+        return "whose process is stopped" if one else "whose processes are stopped"
+    if view.state == "silent":
+        return f"which {'does' if one else 'do'} not answer"
+    threads = view.look.threads if view.look else ()
+    main = next((thread for thread in threads if thread.is_main), None)
+    call = "" if main is None else _waiting_call(main)
+    return f"which {'is' if one else 'are'} in {call}()" if call else ""
+
+
+def _waiting_call(thread: ThreadLook) -> str:
+    """``time.sleep``: the only call of its line, or the one that its innermost function tells."""
+    source = thread.stack[0].source if thread.stack else ""
+    calls = [call for call in _CALL.findall(source) if not keyword.iskeyword(call)]
+    if len(calls) > 1:
+        is_python = thread.innermost not in ("", thread.stack[0].function)
+        waiting = {thread.innermost} if is_python else set(_WAITING_CALL.findall(source))
+        calls = [call for call in calls if call.rpartition(".")[2] in waiting]
+    return calls[0] if len(calls) == 1 else ""
+
+
+def is_waiting_outside(thread: ThreadLook) -> bool:
+    """As far as its innermost function and line tell."""
+    if thread.innermost in _WAITING_FUNCTIONS:
+        return True
+    # In another function than that of the line, the line's own call is not what runs now.
+    line = thread.stack[0] if thread.stack else None
+    if line is None or thread.innermost not in ("", line.function):
+        return False
+    return bool(_WAITING_CALL.search(line.source))
+
+
+def _slow_ranks(graph: WaitFor, waits: dict[Rank, tuple[Operation, ...]]) -> list[Cause]:
+    """One notice for each set of ranks that are waited for."""
+    groups: list[tuple[set[Rank], set[Rank]]] = []  # who is waited for, who waits
+    for rank in waits:
+        culprits, waiting = _awaited(graph, waits, rank), {rank}
+        if not culprits:
+            continue
+        apart = []
+        for others, theirs in groups:
+            if others & culprits:
+                culprits |= others
+                waiting |= theirs
+            else:
+                apart.append((others, theirs))
+        groups = [*apart, (culprits, waiting)]
+    return [_slow_rank(graph, waits, *group) for group in groups]
+
+
+def _slow_rank(
+    graph: WaitFor,
+    waits: dict[Rank, tuple[Operation, ...]],
+    culprits: set[Rank],
+    waiting: set[Rank],
+) -> Cause:
+    owner, operation = next(
+        (rank, operation)
+        for rank in sorted(waiting)
+        for operation in waits[rank]
+        if culprits.intersection(graph.absent(rank, operation) or ())
+    )
+    are_outside = all(is_outside(graph.views[rank]) for rank in culprits)
+    return Cause(
+        "stuck-outside" if are_outside else "straggler",
+        RankSet.of(culprits),
+        RankSet.of(waiting),
+        proven=False,
+        owner=owner,
+        operation=operation,
+    )
+
+
+def _awaited(graph: WaitFor, waits: dict[Rank, tuple[Operation, ...]], start: Rank) -> set[Rank]:
+    """The ranks that run Python or C and are waited for, directly or through others."""
+    found: set[Rank] = set()
+    seen = {start}
+    left = [start]
+    while left:
+        rank = left.pop()
+        for operation in waits[rank]:
+            for other in set(graph.absent(rank, operation) or ()) - seen:
+                seen.add(other)
+                if other in waits:
+                    left.append(other)
+                elif other in graph.able:
+                    found.add(other)
+    return found
+
+
+def _unset_keys(waits: dict[Rank, tuple[Operation, ...]]) -> list[Cause]:
+    by_keys: dict[tuple[str, ...], tuple[Rank, Operation, list[Rank]]] = {}
+    for rank, operations in waits.items():
+        for operation in operations:
+            if operation.signature.kind == "store":
+                keys = operation.signature.keys
+                by_keys.setdefault(keys, (rank, operation, []))[2].append(rank)
+    return [
+        Cause(
+            "store-wait",
+            RankSet(),
+            RankSet.of(ranks),
+            proven=False,
+            owner=owner,
+            operation=operation,
+        )
+        for owner, operation, ranks in by_keys.values()
+    ]
+
+
+def _slow_operations(
+    graph: WaitFor, waits: dict[Rank, tuple[Operation, ...]], now_ns: int
+) -> list[Cause]:
+    """All have come, and still it is not over."""
+    found: dict[tuple[str, int], tuple[Rank, Operation, list[Rank]]] = {}
+    for rank, operations in waits.items():
+        look = graph.views[rank].look
+        now = look.time_ns if look else now_ns
+        if now - graph.waits[rank][0].since_ns < IN_PROGRESS_NS:
+            continue
+        for operation in operations:
+            is_open = operation.state == "scheduled" and graph.absent(rank, operation) == ()
+            if is_open and operation.signature.kind == "collective":
+                point = operation.pg_id, operation.collective_seq_id
+                found.setdefault(point, (rank, operation, []))[2].append(rank)
+    return [
+        Cause(
+            "straggler",
+            RankSet(),
+            RankSet.of(ranks),
+            proven=False,
+            owner=owner,
+            operation=operation,
+        )
+        for owner, operation, ranks in found.values()
+    ]
+
+
+def _silent_mismatches(graph: WaitFor, waits: dict[Rank, tuple[Operation, ...]]) -> list[Cause]:
+    """The ranks are in the same operation, which will complete, with different things."""
+    found: dict[tuple[str, int], Cause] = {}
+    for rank, operations in waits.items():
+        for operation in operations:
+            point = operation.pg_id, operation.collective_seq_id
+            if operation.signature.kind != "collective" or point in found:
+                continue
+            disagreement = graph.disagreement(point)
+            if disagreement is not None and not disagreement.differences.hard:
+                found[point] = Cause(
+                    "silent-mismatch",
+                    disagreement.culprits,
+                    RankSet(),
+                    proven=False,
+                    owner=rank,
+                    operation=operation,
+                    disagreement=disagreement,
+                )
+    return list(found.values())

@@ -1,0 +1,243 @@
+"""What the diagnosis tells: a report of findings.
+
+Runs in: the notebook's process. Pure. `Report.to_dict` is a promise to users, described in
+docs/diagnosis.md: its fields are added to and never change their meaning within a version.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+from nbddp.wire.flight_recorder.schema import Site
+from nbddp.wire.rank_set import Rank, RankSet
+
+#: A rank that waits for a key looks into the store every 50 ms.
+_KEY_CHECK_S: Final = 0.06
+#: Of `Report.to_dict`.
+DICT_VERSION: Final = 1
+
+#: In the order in which they are told.
+Kind: TypeAlias = Literal[
+    "dead-rank",
+    "first-error",
+    "mismatched-collective",
+    "p2p-cycle",
+    "group-cycle",
+    "p2p-unmatched",
+    "store-wait",
+    "missing-rank",
+    "left-debugger",
+    "straggler",
+    "stuck-outside",
+    "silent-mismatch",
+]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+
+#: What the controller knows of a rank. ``finished``, ``raised``: of this cell. ``idle``: it takes
+#: no part in this cell. ``silent``: it lives and does not answer.
+RankStatus: TypeAlias = Literal[
+    "running", "finished", "raised", "idle", "dead", "silent", "starting"
+]
+
+
+@dataclass(frozen=True)
+class GroupRef:
+    """A process group, as a finding names it."""
+
+    pg_id: str
+    name: str = ""
+    desc: str = ""
+    ranks: RankSet = field(default_factory=RankSet)
+
+    @property
+    def label(self) -> str:
+        """For sentences: ``the default group``, ``group 'tp' (ranks 0-1)``."""
+        if self.desc == "default_pg":
+            return "the default group"
+        members = f" ({self.ranks.describe()})" if self.ranks else ""
+        named = self.desc if self.desc not in ("", "undefined") else self.name
+        return f"group {named!r}{members}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "pg_id": self.pg_id,
+            "name": self.name,
+            "desc": self.desc,
+            "ranks": list(self.ranks),
+        }
+
+
+@dataclass(frozen=True)
+class PerRank:
+    """Where one rank is, or where it ended."""
+
+    rank: Rank
+    status: RankStatus
+    what: str  #: ``waits in all_reduce #17``; continues a sentence that begins with the rank
+    site: Site | None = None  #: the line that it is at, or that it has come to
+    since_s: float | None = None  #: how long it has been waiting; None: it does not wait
+    #: The line of a cell at which it waits, which may be another one than that of the operation.
+    waits_at: Site | None = None
+
+    def __str__(self) -> str:
+        since = "" if self.since_s is None else f", for {_seconds(self.since_s)}"
+        return f"{self.place}{since}"
+
+    @property
+    def place(self) -> str:
+        """What it does and where, without times: part of a sentence."""
+        where = place(self.site)
+        return f"rank {self.rank} {self.what}{' at ' if where else ''}{where}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "rank": self.rank,
+            "status": self.status,
+            "what": self.what,
+            "since_s": self.since_s,
+            "site": None if self.site is None else _site_dict(self.site),
+        }
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One cause, with the ranks that suffer from it."""
+
+    kind: Kind
+    proven: bool  #: False: it may still resolve by itself, or is a notice
+    culprits: RankSet
+    waiting: RankSet
+    headline: str  #: one sentence
+    explanation: str  #: begins with ``Proven:`` or ``Not proven:``
+    next_step: str
+    group: GroupRef | None = None
+    op: str = ""
+    collective_seq_id: int = 0  #: 0: it is no collective
+    fields: tuple[str, ...] = ()  #: of `nbddp.wire.flight_recorder.schema.Signature`, that differ
+    suspicions: tuple[str, ...] = ()  #: sentences on what may lie behind it; never proven
+    ranks: Mapping[Rank, PerRank] = field(default_factory=dict)  #: all that are concerned
+    since_s: float | None = None  #: the longest wait
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "kind": self.kind,
+            "proven": self.proven,
+            "culprits": list(self.culprits),
+            "waiting": list(self.waiting),
+            "group": None if self.group is None else self.group.to_dict(),
+            "op": self.op,
+            "collective_seq_id": self.collective_seq_id,
+            "fields": list(self.fields),
+            "headline": self.headline,
+            "explanation": self.explanation,
+            "suspicions": list(self.suspicions),
+            "next_step": self.next_step,
+            "since_s": self.since_s,
+            "ranks": [each.to_dict() for each in self.ranks.values()],
+        }
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """Equal for findings that tell the same, whenever they are told."""
+        return (
+            # A rank that is waited for may sleep now and compute a moment later.
+            self.kind if self.proven else "notice",
+            self.culprits.ranks,
+            self.waiting.ranks,
+            self.group.pg_id if self.group else "",
+            self.op,
+            self.collective_seq_id,
+            self.fields,
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is to be said of a run at one moment."""
+
+    run_id: str
+    findings: tuple[Finding, ...] = ()  #: proven first, most telling first
+    stuck: RankSet = field(default_factory=RankSet)  #: can never go on by themselves
+    #: The proof holds if the ``version`` of each of these is the same in two rounds of looks.
+    involved: RankSet = field(default_factory=RankSet)
+    pg_ids: tuple[str, ...] = ()  #: groups, also unfinished ones, in which stuck ranks are blocked
+    #: Stuck ranks that wait for keys of the store, or for others to make a group with its help.
+    waits_for_store: RankSet = field(default_factory=RankSet)
+    #: The shortest time-out of an operation that a stuck rank waits for, and what is left of it.
+    earliest_timeout_ms: int | None = None
+    earliest_timeout_left_ms: int | None = None
+    ranks: Mapping[Rank, PerRank] = field(default_factory=dict)  #: every rank of the pool
+
+    @property
+    def verdict(self) -> bool:
+        """Some rank is stuck, and that is proven: the run may be ended."""
+        return bool(self.stuck)
+
+    @property
+    def confirm_after_s(self) -> float:
+        """The second round of looks can prove something only if it comes so much later.
+
+        Setting a key of the store leaves no record: the ranks that wait for it must have looked
+        into the store since the first round.
+        """
+        return _KEY_CHECK_S if self.waits_for_store else 0.0
+
+    @property
+    def proven(self) -> tuple[Finding, ...]:
+        """Only findings that are proven."""
+        return tuple(finding for finding in self.findings if finding.proven)
+
+    @property
+    def notices(self) -> tuple[Finding, ...]:
+        """Only findings that are not proven."""
+        return tuple(finding for finding in self.findings if not finding.proven)
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for reports that tell the same; times, and the lines of running ranks, differ."""
+        told = [finding.identity for finding in self.findings]
+        text = json.dumps([self.run_id, self.verdict, told])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that `json` can write; see docs/diagnosis.md."""
+        return {
+            "version": DICT_VERSION,
+            "run_id": self.run_id,
+            "verdict": self.verdict,
+            "stuck": list(self.stuck),
+            "involved": list(self.involved),
+            "pg_ids": list(self.pg_ids),
+            "waits_for_store": list(self.waits_for_store),
+            "earliest_timeout_ms": self.earliest_timeout_ms,
+            "earliest_timeout_left_ms": self.earliest_timeout_left_ms,
+            "findings": [finding.to_dict() for finding in self.findings],
+            "ranks": [each.to_dict() for each in self.ranks.values()],
+            "fingerprint": self.fingerprint,
+        }
+
+
+def place(site: Site | None) -> str:
+    """A line of code, quoted; empty if it is not known."""
+    if site is None or not site.line:
+        return ""
+    return f"{site}: `{site.source}`" if site.source else str(site)
+
+
+def _site_dict(site: Site) -> dict[str, Any]:
+    return {
+        "cell": site.cell,
+        "line": site.line,
+        "function": site.function,
+        "source": site.source,
+        "file": site.file,
+    }
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"

@@ -1,0 +1,95 @@
+"""What went wrong in a cell that did not hang: found by comparing the ranks' records.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from collections.abc import Iterator
+
+from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.wait_graph import Disagreement, Point, WaitFor
+from nbddp.wire.flight_recorder.matching import compare_message
+from nbddp.wire.flight_recorder.schema import Operation
+from nbddp.wire.rank_set import Rank, RankSet
+
+
+def find_silent(graph: WaitFor, run_id: str) -> list[Cause]:
+    """Disagreements in what the ranks have issued; then what was left open."""
+    found = [*_disagreements(graph, run_id), *_messages(graph, run_id)]
+    if not any(view.state in ("raised", "dead", "running") for view in graph.views.values()):
+        found += _dangling(graph, run_id)
+    return found
+
+
+def _disagreements(graph: WaitFor, run_id: str) -> Iterator[Cause]:
+    points: dict[Point, tuple[Rank, Operation]] = {}
+    for rank, history in graph.histories.items():
+        for operation in history.operations.values():
+            if operation.signature.kind == "collective" and run_id in ("", operation.run_id):
+                point = operation.pg_id, operation.collective_seq_id
+                points.setdefault(point, (rank, operation))
+    for point, (rank, operation) in sorted(points.items()):
+        disagreement = graph.disagreement(point)
+        if disagreement is not None and not graph.is_shifted(rank, operation):
+            yield _told(rank, operation, disagreement)
+
+
+def _messages(graph: WaitFor, run_id: str) -> Iterator[Cause]:
+    """The two ends of a message have the same number, unless some receives took from any source."""
+    for rank, history in graph.histories.items():
+        for sent in history.operations.values():
+            if sent.signature.kind != "send" or run_id not in ("", sent.run_id):
+                continue
+            receiver = graph.histories.get(sent.peer)
+            if receiver is None or receiver.messages("recv", sent.pg_id, -1, sent.tag):
+                continue
+            for received in receiver.messages("recv", sent.pg_id, rank, sent.tag):
+                differences = compare_message(sent.signature, received.signature)
+                if received.p2p_seq_id == sent.p2p_seq_id and differences:
+                    ends = RankSet.of((rank, sent.peer))
+                    disagreement = Disagreement(
+                        point=(sent.pg_id, 0),
+                        operation_by_rank={rank: sent, sent.peer: received},
+                        clusters=tuple(RankSet.of((end,)) for end in ends),
+                        culprits=ends,
+                        differences=differences,
+                    )
+                    yield _told(rank, sent, disagreement)
+
+
+def _dangling(graph: WaitFor, run_id: str) -> Iterator[Cause]:
+    """Issued by some members, and others have ended their cells without a part in it."""
+    found: dict[tuple[str, int, str], tuple[Rank, Operation, set[Rank], set[Rank]]] = {}
+    for rank, history in graph.histories.items():
+        for operation in history.operations.values():
+            if operation.state != "scheduled" or run_id not in ("", operation.run_id):
+                continue
+            kind = operation.signature.kind
+            absent = graph.absent(rank, operation)
+            never = {other for other in absent or () if other not in graph.able}
+            if not never:
+                continue
+            key = operation.pg_id, operation.collective_seq_id, ""
+            if kind != "collective":
+                key = operation.pg_id, operation.record_id, f"{kind} of {rank}"
+            _, _, issued, missing = found.setdefault(key, (rank, operation, set(), set()))
+            issued.add(rank)
+            missing |= never
+    for rank, operation, issued, missing in found.values():
+        yield Cause(
+            "silent-mismatch",
+            RankSet.of(missing),
+            RankSet.of(issued),
+            owner=rank,
+            operation=operation,
+        )
+
+
+def _told(rank: Rank, operation: Operation, disagreement: Disagreement) -> Cause:
+    return Cause(
+        "silent-mismatch",
+        disagreement.culprits,
+        RankSet(),
+        owner=rank,
+        operation=operation,
+        disagreement=disagreement,
+    )

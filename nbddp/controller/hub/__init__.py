@@ -1,0 +1,1 @@
+"""The one thread with the one socket to all agents, and the runs it serves."""

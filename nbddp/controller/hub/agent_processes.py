@@ -1,0 +1,68 @@
+"""The processes of the agents, as the hub sees them.
+
+Runs in: the hub thread.
+"""
+
+from collections.abc import Sequence
+
+from nbddp.controller.hub.helper_notices import AGENT
+from nbddp.controller.launch.local import LocalAgent
+from nbddp.controller.state.pool_machine import PoolMachine
+from nbddp.controller.state.stimuli import AgentExited
+from nbddp.wire.messages import HelperStopped
+from nbddp.wire.stopped_processes import Standing
+
+#: Between looks at agents that may stand still.
+_LOOK_S = 0.5
+
+
+class Agents:
+    """The agents of a pool.
+
+    Args:
+        agents: one for each node.
+    """
+
+    def __init__(self, agents: Sequence[LocalAgent] = ()) -> None:
+        self._by_node = {agent.node: agent for agent in agents}
+        self._standing = Standing()
+        self._look_at = 0.0
+
+    @property
+    def nodes(self) -> list[int]:
+        """Their nodes."""
+        return list(self._by_node)
+
+    @property
+    def exit_fds(self) -> set[int]:
+        """Each can be read when an agent has ended; none where the system has no such thing."""
+        return {agent.exit_fd for agent in self._by_node.values() if agent.exit_fd >= 0}
+
+    def all_ended(self) -> bool:
+        """Whether none is left."""
+        return all(agent.has_exited() for agent in self._by_node.values())
+
+    def lost(self, pool: PoolMachine) -> list[AgentExited]:
+        """Those that have ended, and that ``pool`` has not heard of."""
+        return [
+            AgentExited(node, agent.exit_code(), agent.last_output())
+            for node, agent in self._by_node.items()
+            if node not in pool.lost_agents and agent.has_exited()
+        ]
+
+    def end_ranks(self, node: int, pool: PoolMachine) -> None:
+        """The agent of ``node`` has ended: what its ranks have left behind ends as well."""
+        pids = [info.pid for info in pool.ranks.values() if info.node == node]
+        self._by_node[node].kill_ranks(pids)
+
+    def stopped(self, now: float) -> list[HelperStopped]:
+        """Those that stood still, or go on again. Looks at them now and then."""
+        if now < self._look_at:
+            return []
+        self._look_at = now + _LOOK_S
+        looks = [
+            self._standing.look(node, AGENT, agent.pid, now)
+            for node, agent in self._by_node.items()
+            if not agent.has_exited()
+        ]
+        return [found for found in looks if found is not None]

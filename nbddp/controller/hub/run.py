@@ -1,0 +1,138 @@
+"""One execution of a cell, as the notebook's side sees it.
+
+Runs in: the hub thread puts events in; the thread that waits for the cell takes them out.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+
+from nbddp.controller.state.actions import Judged, Noticed
+from nbddp.controller.state.outcome import RunOutcome
+from nbddp.wire.messages import (
+    ClearOutput,
+    Display,
+    InputRequest,
+    Output,
+    RankExited,
+    Result,
+    RunFinished,
+    RunStarted,
+    Stream,
+)
+from nbddp.wire.rank_set import RankSet
+
+#: What a cell's view gets to see.
+CellEvent = (
+    RunStarted
+    | Output
+    | Display
+    | Result
+    | ClearOutput
+    | InputRequest
+    | RunFinished
+    | RankExited
+    | Noticed
+    | Judged
+)
+
+
+class Run:
+    """A queue of events that ends with an outcome.
+
+    Text that is not taken out in time is dropped beyond a limit, counted, and announced with the
+    next text of the same rank (`Output.dropped_bytes`): memory stays bounded.
+    """
+
+    def __init__(self, run_id: str, ranks: RankSet, backlog_bytes: int) -> None:
+        self.run_id = run_id
+        self.ranks = ranks
+        self.outcome: RunOutcome | None = None
+        #: The user has asked for its end; set by the thread that waits.
+        self.was_interrupted = False
+        self._events: queue.SimpleQueue[CellEvent | None] = queue.SimpleQueue()
+        self._backlog_bytes = backlog_bytes
+        self._queued_bytes = 0
+        self._dropped: dict[tuple[int, Stream], int] = {}
+        self._lock = threading.Lock()
+        self._when_ended: list[Callable[[], None]] = []
+        self.come = 0  #: events put in so far
+        self.taken = 0  #: events taken out so far
+
+    def put(self, event: CellEvent) -> None:
+        """An event has come. Called by the hub thread."""
+        if isinstance(event, Output):
+            limited = self._limited(event)
+            if limited is None:
+                return
+            event = limited
+        self.come += 1
+        self._events.put(event)
+
+    def end(self, outcome: RunOutcome) -> None:
+        """Nothing more will come. Called by the hub thread."""
+        with self._lock:
+            self.outcome = outcome
+            callbacks = self._when_ended
+            self._when_ended = []
+        self._announce_dropped()
+        self._events.put(None)
+        for callback in callbacks:
+            callback()
+
+    def call_when_ended(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once, from the hub thread, or now if the run has ended."""
+        with self._lock:
+            if self.outcome is None:
+                self._when_ended.append(callback)
+                return
+        callback()
+
+    def wait_for_end(self, timeout_s: float) -> RunOutcome | None:
+        """Its outcome; None: it goes on. What it shows is taken out by others."""
+        ended = threading.Event()
+        self.call_when_ended(ended.set)
+        ended.wait(timeout_s)
+        return self.outcome
+
+    def get(self, timeout_s: float | None) -> CellEvent | None:
+        """The next event; None when the run has ended and everything was taken out.
+
+        Raises:
+            TimeoutError: nothing came in time.
+        """
+        try:
+            event = self._events.get(timeout=timeout_s)
+        except queue.Empty:
+            raise TimeoutError from None
+        self.taken += 1
+        if isinstance(event, Output):
+            with self._lock:
+                self._queued_bytes -= len(event.text)
+        return event
+
+    def _announce_dropped(self) -> None:
+        """No text will come that could carry the count."""
+        for (rank, stream), dropped in sorted(self._dropped.items()):
+            self._events.put(
+                Output(run_id=self.run_id, rank=rank, stream=stream, text="", dropped_bytes=dropped)
+            )
+        self._dropped.clear()
+
+    def _limited(self, output: Output) -> Output | None:
+        key = (output.rank, output.stream)
+        with self._lock:
+            dropped = self._dropped.pop(key, 0) + output.dropped_bytes
+            if self._queued_bytes > self._backlog_bytes:
+                self._dropped[key] = dropped + len(output.text)
+                return None
+            self._queued_bytes += len(output.text)
+        if dropped == output.dropped_bytes:
+            return output
+        return Output(
+            run_id=output.run_id,
+            rank=output.rank,
+            stream=output.stream,
+            text=output.text,
+            dropped_bytes=dropped,
+        )

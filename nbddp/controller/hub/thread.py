@@ -1,0 +1,473 @@
+"""The hub: a thread that owns the one socket to all agents.
+
+Runs in: the notebook's process, thread ``nbddp-hub``, the only thread that touches the socket and
+the state machine. Others hand in commands and take results out of queues.
+
+    any thread --post--> HubThread --> agents
+    Run, Transfer  <--   HubThread <-- agents
+"""
+
+import logging
+import queue
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+from nbddp.controller.diagnosis.report import Report
+from nbddp.controller.hub import helper_notices
+from nbddp.controller.hub.agent_processes import Agents
+from nbddp.controller.hub.listeners import NO_RANK, Listeners
+from nbddp.controller.hub.replies import Replies
+from nbddp.controller.hub.run import Run
+from nbddp.controller.hub.transfer import Answer, Transfer
+from nbddp.controller.launch.local import LocalAgent
+from nbddp.controller.recovery.machine import RecoveryMachine
+from nbddp.controller.state.actions import (
+    Action,
+    AnnounceExit,
+    AnnounceFailure,
+    AnnounceUp,
+    Diagnosed,
+    EndRun,
+    Judged,
+    Noticed,
+    RanksRestarted,
+    TellAgent,
+    TellRanks,
+    TellUser,
+)
+from nbddp.controller.state.pool_machine import PoolMachine
+from nbddp.controller.state.rank_state import Phase
+from nbddp.controller.state.stimuli import (
+    AbandonRequested,
+    MendRequested,
+    RunRequested,
+    Stimulus,
+    StopRequested,
+    Tick,
+)
+from nbddp.errors import InvalidTransitionError
+from nbddp.system.process_tree import is_ending
+from nbddp.wire.channels import Frame, HubChannel, Poller, Waker
+from nbddp.wire.messages import (
+    PROTOCOL_VERSION,
+    AgentHello,
+    ClearOutput,
+    CommFromRank,
+    Completed,
+    DebugEvent,
+    Debugged,
+    Display,
+    Event,
+    HelperStopped,
+    InputRequest,
+    Inspected,
+    Interrupt,
+    Output,
+    RankExited,
+    RankRequest,
+    ReleaseSegment,
+    Result,
+    RunFinished,
+    RunStarted,
+    SegmentReleased,
+    ShutdownAgent,
+    ValuePulled,
+    ValuePushed,
+)
+from nbddp.wire.rank_set import RankSet
+
+_log = logging.getLogger(__name__)
+#: Longest wait of the loop; agents are watched this often where there is no pidfd.
+_TICK_S = 0.5
+#: A cell waits so long for ranks that have not left an old one, or whose end is not told yet.
+_LATE_S = 2.0
+
+StartResult: TypeAlias = AnnounceUp | AnnounceFailure
+
+
+class HubThread:
+    """Routes messages between agents and whoever waits for them."""
+
+    def __init__(
+        self,
+        socket_path: Path,
+        token: str,
+        recovery: RecoveryMachine,
+        on_segment_released: Callable[[int, int], None],
+    ) -> None:
+        self._channel = HubChannel(socket_path, token, recovery.pool.spec.nnodes)
+        self.recovery = recovery
+        self.machine = recovery.pool
+        self.trust = SenderCheck(token, recovery.pool)
+        self._on_segment_released = on_segment_released
+        self._waker = Waker()
+        self._commands: deque[Callable[[], None]] = deque()
+        self._agents = Agents()
+        self._run: Run | None = None
+        self._transfers: dict[str, Transfer] = {}
+        #: What has to wait until the pool is whole again.
+        self._waiting: list[Callable[[], object]] = []
+        #: Ranks that have not left an old cell, and until when they, and ranks that have just died,
+        #: are waited for.
+        self._late = RankSet()
+        self._settles_until = 0.0
+        self.replies = Replies(lambda: self.is_alive, lambda: self._end_reason)
+        self._judged: Judged | None = None
+        self._stopping = False
+        self._failure = ""
+        #: Where `start` and `restart` wait.
+        self.start_results: queue.SimpleQueue[StartResult] = queue.SimpleQueue()
+        self.listeners = Listeners()
+        self._thread = threading.Thread(target=self._serve, name="nbddp-hub", daemon=True)
+
+    # --- for other threads ---------------------------------------------------------------------
+
+    def start(self, agents: Sequence[LocalAgent]) -> None:
+        """Start the thread; ``agents`` are watched from now on."""
+        self._agents = Agents(agents)
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread serves; nobody is answered when it does not."""
+        return self._thread.is_alive()
+
+    @property
+    def bad_frames(self) -> int:
+        """Messages that were dropped because they were not valid."""
+        return self._channel.bad_frames
+
+    @property
+    def last_report(self) -> Report | None:
+        """The latest verdict."""
+        return None if self._judged is None else self._judged.report
+
+    def post(self, stimulus: Stimulus) -> None:
+        """Hand a stimulus to the state machine."""
+        self._call(lambda: self._feed(stimulus))
+
+    def begin(self, run: Run, requested: RunRequested) -> str | None:
+        """Begin a cell; gives the reason if the pool refuses. Waits for the hub thread.
+
+        While a pool is made whole between cells, the cell waits, but not for ever.
+        """
+        answer: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        has_asked = False
+
+        def begin() -> None:
+            nonlocal has_asked
+            refusal = self.recovery.refusal(requested.ranks)
+            if refusal is not None and not has_asked and self.recovery.may_mend_again:
+                has_asked = True
+                self._feed(MendRequested())
+                self._when_whole(begin)
+                return
+            if refusal is None:
+                self._run = run
+                self._feed(requested)
+            answer.put(refusal)
+
+        def give_up() -> None:
+            if begin in self._waiting:
+                self._waiting.remove(begin)
+                answer.put("fresh ranks are still taking their places")
+
+        self._call(lambda: self._when_settled(requested.ranks, begin))
+        began = time.monotonic()
+        while self.is_alive:
+            with suppress(queue.Empty):
+                return answer.get(timeout=0.2)
+            if time.monotonic() - began > self.recovery.settings.start_timeout_s:
+                self._call(give_up)
+        return self._end_reason
+
+    @property
+    def _end_reason(self) -> str:
+        return f"its hub has ended{self._failure and ': '}{self._failure}"
+
+    def send_to_ranks(
+        self, ranks: RankSet, request: RankRequest, frames: Sequence[Frame] = ()
+    ) -> None:
+        """Send a request that is not a cell."""
+        self._call(lambda: self._tell_ranks(ranks, request, frames))
+
+    def open_transfer(self, transfer: Transfer) -> None:
+        """Route answers and exits to ``transfer``, or refuse it. Before its first request."""
+
+        def open_it() -> None:
+            if transfer.is_closed:
+                return  # it had to wait until the pool was whole, and the user did not
+            refusal = self.recovery.transfer_refusal(transfer.ranks)
+            if refusal is None:
+                self._transfers[transfer.request_id] = transfer
+            else:
+                transfer.refuse(refusal)
+
+        self._call(lambda: self._when_settled(transfer.ranks, open_it))
+
+    def interrupt_transfer(self, transfer: Transfer) -> None:
+        """Interrupt the ranks that still evaluate a value; nobody waits for it any longer."""
+
+        def interrupt() -> None:
+            for node, on_node in self.machine.by_node(transfer.ranks).items():
+                request = Interrupt(run_id=transfer.request_id, ranks=on_node)
+                self._channel.send_to_agent(node, request)
+
+        self._call(interrupt)
+
+    def send_for(
+        self, transfer: Transfer, request: RankRequest, frames: Sequence[Frame] = ()
+    ) -> None:
+        """Send a request of a transfer to its ranks; nothing if it was refused."""
+
+        def send() -> None:
+            if transfer.request_id in self._transfers:
+                self._tell_ranks(transfer.ranks, request, frames)
+
+        self._call(lambda: self._when_whole(send))
+
+    def close_transfer(self, transfer: Transfer) -> None:
+        """No longer route answers; nobody will let go of those that were not taken out."""
+        for answer in transfer.close():
+            self._release_unwanted(answer)
+
+        pop = partial(self._transfers.pop, transfer.request_id, None)
+        self._call(lambda: self._when_whole(pop))
+
+    def shut_down(self, grace_s: float) -> None:
+        """Ask all agents to end; the thread ends when they have, or shortly after ``grace_s``."""
+
+        def shut_down() -> None:
+            self._stopping = True
+            self._feed(StopRequested())
+            for node in self._agents.nodes:
+                self._channel.send_to_agent(node, ShutdownAgent(grace_s=grace_s))
+
+        self._call(shut_down)
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread's end."""
+        self._thread.join(timeout_s)
+        return not self.is_alive
+
+    def _call(self, command: Callable[[], None]) -> None:
+        self._commands.append(command)
+        self._waker.wake()
+
+    def _when_whole(self, command: Callable[[], object]) -> None:
+        """Do it now, or when the pool is whole again; what waits keeps its order. Hub thread."""
+        if self._waiting or not self._is_whole:
+            self._waiting.append(command)
+        else:
+            command()
+
+    def _when_settled(self, ranks: RankSet, command: Callable[[], object]) -> None:
+        """The same; ranks that come back from an old cell, or have just died, have their time."""
+        late = self.machine.late(ranks)
+        if late or self.machine.ending(is_ending):
+            self._late = RankSet.of({*self._late, *late})
+            self._settles_until = time.monotonic() + _LATE_S
+        self._when_whole(command)
+
+    @property
+    def _is_whole(self) -> bool:
+        if self.recovery.is_mending:
+            return False
+        if time.monotonic() < self._settles_until:
+            return not self.machine.late(self._late) and not self.machine.ending(is_ending)
+        self._late = RankSet()
+        return True
+
+    # --- the thread ----------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        poller = Poller()
+        poller.add(self._channel)
+        poller.add(self._waker)
+        watched = self._agents.exit_fds
+        for fd in watched:
+            poller.add(fd)
+        try:
+            while not (self._stopping and self._agents.all_ended()):
+                ready = poller.wait(self._timeout_s())
+                self._waker.clear()
+                for node, event, frames in self._channel.receive():
+                    self._hear(node, event, frames)
+                while self._commands:
+                    self._commands.popleft()()
+                for fd in watched.intersection(ready):
+                    poller.remove(fd)
+                    watched.discard(fd)
+                self._look_at_agents()
+                self._feed(Tick())
+                while self._waiting and self._is_whole:
+                    self._waiting.pop(0)()
+        except Exception as error:  # a bug in nbddp: whoever waits must hear of it
+            self._failure = f"{type(error).__name__}: {error}"
+            self.start_results.put(AnnounceFailure(f"the hub failed: {self._failure}"))
+            raise
+        finally:
+            if self._run is not None:
+                self._feed(AbandonRequested(self._run.run_id))
+            self._channel.close()
+            self._waker.close()
+            self.listeners.background(None)
+
+    def _timeout_s(self) -> float:
+        deadline = self.recovery.next_deadline()
+        return _TICK_S if deadline is None else min(_TICK_S, max(0.0, deadline - time.monotonic()))
+
+    def _look_at_agents(self) -> None:
+        for exited in self._agents.lost(self.machine):
+            self._feed(exited)
+            self._agents.end_ranks(exited.node, self.machine)
+        for stopped in self._agents.stopped(time.monotonic()):
+            self._do_all(helper_notices.see_stop(stopped, self.machine))
+
+    def _hear(self, node: int, event: Event, frames: list[bytes]) -> None:
+        """Take an event; one that makes no sense is left out, and harms nobody else."""
+        if self.trust.accepts(node, event):
+            try:
+                self._route(event, frames)
+            except Exception as error:  # noqa: BLE001 - whatever it was, others need this thread
+                _log.info("an event was left out: %r", event, exc_info=True)
+                self.trust.refuse(f"{type(event).__name__}: {type(error).__name__}: {error}")
+
+    def _route(self, event: Event, frames: list[bytes]) -> None:  # noqa: PLR0912 - a case a kind
+        match event:
+            case Output() | Display() | Result() | ClearOutput():
+                if self._run is not None and event.run_id == self._run.run_id:
+                    self._run.put(event)
+                else:
+                    self.listeners.background(event)
+            case InputRequest():
+                if self._run is not None and event.run_id == self.machine.active_run_id:
+                    self._run.put(event)
+                self._feed(event)
+            case RunStarted() | RunFinished():
+                if self._run is not None and event.run_id == self._run.run_id:
+                    self._run.put(event)
+                if isinstance(event, RunFinished):
+                    self._feed(event)
+            case ValuePulled() | ValuePushed():
+                transfer = self._transfers.get(event.request_id)
+                if transfer is None or not transfer.put(event, frames):
+                    self._release_unwanted(event)
+            case SegmentReleased():
+                self._on_segment_released(event.segment, event.rank)
+            case Completed() | Inspected() | Debugged():
+                self.replies.put(event)
+            case CommFromRank():
+                self.listeners.comm(event, frames)
+            case DebugEvent():
+                self.listeners.debug(event)
+            case HelperStopped():
+                self._do_all(helper_notices.see_stop(event, self.machine))
+            case _:
+                self._feed(event)
+
+    def _tell_exit(self, exited: RankExited, run_id: str | None) -> None:
+        if self._run is not None and run_id == self._run.run_id:
+            self._run.put(exited)
+        for transfer in list(self._transfers.values()):
+            transfer.rank_exited(exited)
+        self.listeners.rank_exited(exited)
+
+    def _release_unwanted(self, event: Answer) -> None:
+        """A pull was interrupted or has failed: nobody will let go of its shared memory."""
+        if isinstance(event, ValuePulled) and event.value is not None and event.value.segment >= 0:
+            request = ReleaseSegment(segment=event.value.segment)
+            self.send_to_ranks(RankSet.of([event.rank]), request)
+
+    def _feed(self, stimulus: Stimulus) -> None:
+        if not self._stopping:
+            self._do_all(helper_notices.told(stimulus, self.machine))
+        try:
+            actions = self.recovery.handle(stimulus, time.monotonic())
+        except InvalidTransitionError as error:
+            # A bug in nbddp, or a torn rank: say so where a start waits, and serve the others.
+            self.trust.refuse(str(error))
+            if self.machine.phase is not Phase.UP:
+                self.start_results.put(AnnounceFailure(f"{type(error).__name__}: {error}"))
+            return
+        self._do_all(actions)
+
+    def _do_all(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            self._do(action)
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case TellAgent():
+                self._channel.send_to_agent(action.node, action.request)
+            case TellRanks():
+                self._tell_ranks(action.ranks, action.request, ())
+            case AnnounceUp() | AnnounceFailure():
+                self.start_results.put(action)
+            case AnnounceExit():
+                self._tell_exit(action.exited, action.run_id)
+            case EndRun():
+                run, self._run = self._run, None
+                if run is not None:
+                    run.end(action.outcome)
+            case Noticed() | Judged():
+                if isinstance(action, Judged):
+                    self._judged = action
+                if self._run is not None and action.run_id == self._run.run_id:
+                    self._run.put(action)
+            case Diagnosed() | RanksRestarted():
+                self.replies.put(action)
+            case TellUser():
+                text = f"nbddp: {action.text}\n"
+                rank = NO_RANK if action.rank is None else action.rank
+                self.listeners.background(
+                    Output(run_id=None, rank=rank, stream="stderr", text=text)
+                )
+
+    def _tell_ranks(self, ranks: RankSet, request: RankRequest, frames: Sequence[Frame]) -> None:
+        for node, on_node in self.machine.by_node(ranks).items():
+            self._channel.send_to_ranks(node, on_node, request, frames)
+
+
+# --- senders -------------------------------------------------------------------------------------
+
+
+class SenderCheck:
+    """Knows the nodes whose agents have shown the token of the connection file."""
+
+    def __init__(self, token: str, pool: PoolMachine) -> None:
+        self._token = token
+        self._pool = pool
+        self._nodes: set[int] = set()
+        #: Events that were left out, and what was wrong with the latest that made no sense.
+        self.refused = 0
+        self.last_refusal = ""
+
+    def accepts(self, node: int, event: Event) -> bool:
+        """Whether the sender has shown the token, and speaks of itself and its own ranks."""
+        is_ours = self._is_ours(node, event)
+        self.refused += not is_ours
+        return is_ours
+
+    def refuse(self, reason: str) -> None:
+        """An event of our own has made no sense; it is left out, and the others go on."""
+        self.refused += 1
+        self.last_refusal = reason
+
+    def _is_ours(self, node: int, event: Event) -> bool:
+        if isinstance(event, AgentHello):
+            is_known = secrets.compare_digest(event.token.encode(), self._token.encode())
+            if is_known and event.version == PROTOCOL_VERSION and event.node == node:
+                self._nodes.add(node)
+        if node not in self._nodes or getattr(event, "node", node) != node:
+            return False
+        rank = getattr(event, "rank", None)
+        info = self._pool.ranks.get(rank) if rank is not None else None
+        return rank is None or (info is not None and info.node == node)

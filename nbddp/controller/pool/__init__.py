@@ -1,0 +1,1 @@
+"""The pool as Python code calls it: start, run, restart, stop."""

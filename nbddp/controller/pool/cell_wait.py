@@ -1,0 +1,223 @@
+"""Waits for a cell: shows its events, asks its questions, passes interrupts on.
+
+Runs in: the thread that runs the cell, usually the kernel's main thread, so that the parent header,
+``%%capture`` and stdin are ordinary.
+"""
+
+import signal
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nbddp.controller.hub.run import CellEvent, Run
+from nbddp.controller.state.outcome import RankResult, RunOutcome
+from nbddp.errors import CellInterruptedError
+from nbddp.wire.messages import InputReply, InputRequest
+
+if TYPE_CHECKING:
+    from nbddp.controller.early_interrupts import EarlyInterrupts
+
+#: Longest wait at once: Python runs signal handlers between waits.
+_WAIT_S = 0.2
+#: After the second interrupt the prompt comes back, whether or not the hub answers.
+_GIVE_UP_S = 1.0
+#: Questions that come within this time are asked in the order of ranks.
+_TOGETHER_S = 0.1
+
+
+class CellView(Protocol):
+    """Shows one cell. All methods are called by the thread that waits."""
+
+    def show(self, event: CellEvent) -> None:
+        """Something has happened on a rank."""
+
+    def tick(self) -> float | None:
+        """Show what is due; gives the seconds until the next tick is needed, None: not by time."""
+
+    def ask(self, request: InputRequest) -> str:
+        """Ask the user.
+
+        Raises:
+            EOFError: there is nobody to ask; its text says why.
+            KeyboardInterrupt: the user interrupted the question.
+        """
+
+    def end(self, outcome: RunOutcome) -> None:
+        """The cell is over: show what is left."""
+
+
+class CellWait:
+    """Waits for one run.
+
+    Args:
+        run: what is waited for.
+        view: shows it.
+        interrupt: called for the first SIGINT; must not block.
+        abandon: called for the second; makes the run end at once, if the hub is well.
+        reply: sends the answer to a question.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        view: CellView,
+        *,
+        interrupt: Callable[[], None],
+        abandon: Callable[[], None],
+        reply: Callable[[int, InputReply], None],
+    ) -> None:
+        self._run = run
+        self._view = view
+        self._interrupt = interrupt
+        self._abandon = abandon
+        self._reply = reply
+        self._interrupts = 0
+        self._interrupted_at = 0  #: number of events that had come by then
+        self._given_up_at = 0.0  #: the time after which nothing is waited for; 0: not given up
+        self._is_main = threading.current_thread() is threading.main_thread()
+        self._questions: list[tuple[InputRequest, int]] = []  # to be asked; events until each
+        self._ask_at = 0.0
+        self._is_asking = False
+        self._break_is_due = False  #: the next SIGINT is ours: the run has ended during a question
+        self._break_lock = threading.Lock()  # between a question's end and `_break_question`
+
+    def wait(self, early: "EarlyInterrupts | None" = None) -> RunOutcome:
+        """Show events until the run has ended; ``early`` are the interrupts so far.
+
+        An interrupt is handled in the signal handler, not by an exception that would tear through
+        the rendering of an output: nothing is lost, nothing is shown twice.
+
+        Raises:
+            CellInterruptedError: interrupted twice, and the hub does not answer.
+        """
+        with self._sigint_handled():
+            self._run.call_when_ended(self._break_question)
+            for _ in range(early.count if early is not None else 0):
+                self._on_sigint()
+            while True:
+                if self._given_up_at and self._run.outcome is None:
+                    self._give_up_when_due()
+                wait_s = self._view.tick()
+                wait_s = _WAIT_S if wait_s is None else min(wait_s, _WAIT_S)
+                if self._questions:
+                    left_s = self._ask_at - time.monotonic()
+                    if left_s <= 0:
+                        self._answer_all()
+                        continue
+                    wait_s = min(wait_s, left_s)
+                try:
+                    event = self._run.get(wait_s)
+                except TimeoutError:
+                    continue
+                if event is None:
+                    break
+                if isinstance(event, InputRequest):
+                    self._note_question(event)
+                else:
+                    self._view.show(event)
+            outcome = self._run.outcome
+            assert outcome is not None  # noqa: S101 - it is set before the end marker is queued
+            self._view.end(outcome)
+            return outcome
+
+    def _note_question(self, request: InputRequest) -> None:
+        if not self._questions:
+            self._ask_at = time.monotonic() + _TOGETHER_S
+        self._questions.append((request, self._run.taken))
+        if {asked.rank for asked, _ in self._questions}.issuperset(self._run.ranks):
+            self._ask_at = 0.0
+
+    def _answer_all(self) -> None:
+        """Ask what is to be asked, in the order of ranks; what comes meanwhile has another turn."""
+        questions, self._questions = self._questions, []
+        for request, number in sorted(questions, key=lambda question: question[0].rank):
+            self._answer(request, number)
+
+    def _answer(self, request: InputRequest, number: int) -> None:
+        value: str | None = None
+        reason = ""
+        if number <= self._interrupted_at:
+            return  # the interrupt ended this question too, before it was asked
+        self._is_asking = True
+        try:
+            # After that assignment, and `_break_question` looks after the outcome was set.
+            if self._run.outcome is not None:
+                return
+            value = self._view.ask(request)
+        except EOFError as error:
+            reason = str(error)
+        except KeyboardInterrupt:
+            self._is_asking = False
+            if self._run.outcome is None:
+                self._on_sigint()
+            return  # the first one ends the question; after the second the hub answers all of them
+        finally:
+            self._is_asking = False
+            with self._break_lock:
+                pass  # the hub thread is not in the middle of it
+            while self._break_is_due:
+                time.sleep(0.001)  # the signal is on its way, and must not reach anybody else
+        reply = InputReply(
+            run_id=request.run_id, question=request.question, value=value, reason=reason
+        )
+        self._reply(request.rank, reply)
+
+    def _break_question(self) -> None:
+        """The run has ended, for example by a death: no answer is needed. Hub thread."""
+        with self._break_lock:
+            if self._is_asking and self._is_main:
+                self._break_is_due = True
+                # To the thread itself: it may be blocked in a system call.
+                signal.pthread_kill(_main_thread_id(), signal.SIGINT)
+
+    def _give_up_when_due(self) -> None:
+        if time.monotonic() < self._given_up_at:
+            return
+        results = {rank: RankResult(rank, "unfinished") for rank in self._run.ranks}
+        self._view.end(RunOutcome(self._run.run_id, results, 0.0, interrupted=True))
+        raise CellInterruptedError(
+            "CellInterruptedError: the cell was interrupted twice, and nbddp's own thread "
+            "(nbddp-hub) does not answer\n"
+            "  next      %ddp stop, or restart the kernel",
+            dict.fromkeys(results, ("Unfinished", "still inside the cell")),
+        )
+
+    def _on_sigint(self, *_: Any) -> None:
+        was_break, self._break_is_due = self._break_is_due, False
+        if self._is_asking:
+            raise KeyboardInterrupt
+        if was_break:
+            return
+        self._interrupts += 1
+        self._interrupted_at = self._run.come
+        self._run.was_interrupted = True
+        if self._interrupts == 1:
+            self._interrupt()
+        else:
+            self._given_up_at = self._given_up_at or time.monotonic() + _GIVE_UP_S
+            self._abandon()
+
+    @contextmanager
+    def _sigint_handled(self) -> Iterator[None]:
+        if not self._is_main:
+            yield
+            return
+
+        def handle(signum: int, frame: types.FrameType | None) -> None:
+            self._on_sigint()
+
+        before = signal.signal(signal.SIGINT, handle)
+        try:
+            yield
+        finally:
+            if before is not None:  # None: set by C code
+                signal.signal(signal.SIGINT, before)
+
+
+def _main_thread_id() -> int:
+    found = threading.main_thread().ident
+    assert found is not None  # noqa: S101 - it runs
+    return found

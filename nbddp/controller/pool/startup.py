@@ -1,0 +1,269 @@
+"""What a pool is made of: its folder, its agents, its hub.
+
+Runs in: the notebook's process, in the thread that starts or stops the pool.
+"""
+
+import math
+import os
+import queue
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from nbddp.controller.diagnosis.diagnose import diagnose
+from nbddp.controller.hub.thread import HubThread
+from nbddp.controller.launch.local import LocalAgent
+from nbddp.controller.pool.options import PoolOptions
+from nbddp.controller.recovery.machine import RecoveryMachine
+from nbddp.controller.state.actions import AnnounceFailure, AnnounceUp
+from nbddp.controller.state.pool_machine import PoolMachine
+from nbddp.controller.state.rank_state import Phase
+from nbddp.controller.state.stimuli import RestartRequested
+from nbddp.errors import BadOptionError, PoolStartError
+from nbddp.settings import Settings
+from nbddp.system import pool_folder
+from nbddp.system.limits import too_few_descriptors
+from nbddp.wire.channels import MAX_IPC_PATH_BYTES, ipc_address
+from nbddp.wire.launch_specs import AgentLaunch
+from nbddp.wire.message_types import PoolSpec
+
+_LOCAL_HOST = "127.0.0.1"
+#: An agent that still starts may be blocked in the import of torch; it is not waited for.
+_STARTING_GRACE_S = 0.3
+_KILLED_S = 2.0
+#: An agent that does not say in this time that its ranks have ended is blocked.
+_ANSWER_S = 3.0
+_STOPPED = "the pool did not start: it was stopped"
+_FOLDER_NAME_BYTES = 15
+#: Room for the names of sockets below the pool's folder, multiprocessing's included.
+_SOCKET_NAME_BYTES = 34
+
+
+class _NoAnswerError(Exception):
+    """An agent does not answer."""
+
+
+class PoolStartup:
+    """Starts, restarts and ends the processes of a pool.
+
+    Args:
+        options: of the user.
+        settings: limits.
+        pool_id: names the pool.
+        use_arena: whether values may travel through shared memory.
+        on_segment_released: called by the hub thread, see `HubThread`.
+    """
+
+    def __init__(
+        self,
+        options: PoolOptions,
+        settings: Settings,
+        pool_id: str,
+        *,
+        use_arena: bool,
+        on_segment_released: Callable[[int, int], None],
+    ) -> None:
+        _refuse_without_gil()
+        self._options = options
+        self._settings = settings
+        self._pool_id = pool_id
+        self._use_arena = use_arena
+        self._on_segment_released = on_segment_released
+        self._folder = _make_folder()
+        self._hold_fd = pool_folder.hold(self._folder)
+        pool_folder.remove_remains(self._folder)
+        self._agents: list[LocalAgent] = []
+        self._hub: HubThread | None = None
+        self._generation = 0
+        self._is_ending = False
+
+    def start(self, is_interrupted: Callable[[], bool] = lambda: False) -> HubThread:
+        """Start agents and hub, and wait until all ranks are ready.
+
+        Args:
+            is_interrupted: asked again and again; no process is left unknown by an exception.
+
+        Raises:
+            KeyboardInterrupt: the user does not wait; `end` is still to be called.
+            PoolStartError, BadOptionError: a process could not start; `end` is still to be called,
+                once more if it was called meanwhile.
+        """
+        options = self._options
+        if lacking := too_few_descriptors(options.nproc_per_node, options.world_size):
+            raise PoolStartError(f"the pool did not start: {lacking}")
+        env = {**os.environ, **options.env, "OMP_NUM_THREADS": str(options.threads)}
+        token = secrets.token_hex(16)
+        socket_path = self._folder / f"hub-{self._generation}.sock"
+        self._hub = HubThread(
+            socket_path,
+            token,
+            RecoveryMachine(
+                PoolMachine(
+                    self._spec(),
+                    self._settings,
+                    time.monotonic(),
+                    host=options.env.get("MASTER_ADDR", _LOCAL_HOST),
+                    port=int(options.env.get("MASTER_PORT", "0")),
+                ),
+                self._settings,
+                diagnose,
+            ),
+            self._on_segment_released,
+        )
+        for node in range(options.nnodes):
+            launch = AgentLaunch(
+                hub=ipc_address(socket_path),
+                token=token,
+                pool_id=self._pool_id,
+                node=node,
+                folder=str(self._folder),
+                controller_pid=os.getpid(),
+                settings=self._settings,
+            )
+            if self._is_ending:
+                raise PoolStartError(_STOPPED)
+            self._agents.append(LocalAgent(launch, env))
+        self._hub.start(self._agents)
+        self._wait_until_up(self._hub, is_interrupted)
+        return self._hub
+
+    def restart(self, is_interrupted: Callable[[], bool] = lambda: False) -> HubThread:
+        """Fresh ranks; a fresh hub too if an agent has gone. Raises as `start`."""
+        hub = self._hub
+        for agent in self._agents:
+            agent.wake()
+        if hub is None or not hub.is_alive or any(agent.has_exited() for agent in self._agents):
+            self._end_processes()
+            self._generation += 1
+            return self.start(is_interrupted)
+        while not hub.start_results.empty():
+            hub.start_results.get()  # what went wrong before is over
+        hub.post(RestartRequested())
+        try:
+            self._wait_until_up(hub, is_interrupted, self._patience_s())
+        except _NoAnswerError:
+            self._end_processes()
+            self._generation += 1
+            return self.start(is_interrupted)
+        self._generation = hub.machine.spec.generation
+        return hub
+
+    def end(self) -> None:
+        """End every process and remove the folder. May be called again if it was interrupted.
+
+        A `start` or `restart` that waits in another thread raises.
+        """
+        self._is_ending = True
+        try:
+            self._end_processes()
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            if self._hold_fd >= 0:
+                os.close(self._hold_fd)
+                self._hold_fd = -1
+
+    def _end_processes(self) -> None:
+        hub = self._hub
+        for agent in self._agents:
+            agent.wake()
+        if hub is not None and hub.is_alive:
+            is_starting = hub.machine.phase in (Phase.AGENTS, Phase.STORE, Phase.RANKS)
+            grace_s = self._settings.stop_grace_s
+            hub.shut_down(_STARTING_GRACE_S / 4 if is_starting else grace_s)
+            hub.join(_STARTING_GRACE_S if is_starting else 4 * grace_s + 1.0)
+        for agent in self._agents:
+            if not agent.has_exited():
+                agent.kill()
+                agent.kill_ranks(())
+        if hub is not None and hub.is_alive:
+            hub.join(_KILLED_S)
+        while self._agents:
+            self._agents.pop().close()
+
+    def _spec(self) -> PoolSpec:
+        options = self._options
+        own = {name: value for name, value in options.env.items() if not name.startswith("MASTER_")}
+        return PoolSpec(
+            pool_id=self._pool_id,
+            generation=self._generation,
+            nproc_per_node=options.nproc_per_node,
+            nnodes=options.nnodes,
+            backend=options.backend,
+            device=options.device,
+            devices=options.devices,
+            init=options.init,
+            init_file=str(self._folder / "init"),
+            threads=options.threads,
+            timeout_s=options.timeout_s,
+            cwd=options.cwd,
+            sys_path=tuple(sys.path),
+            env=own,
+            use_arena=self._use_arena,
+            plain=options.plain,
+        )
+
+    def _patience_s(self) -> float:
+        """How long agents may take to end their ranks."""
+        return 4 * self._settings.stop_grace_s + _ANSWER_S
+
+    def _wait_until_up(
+        self,
+        hub: HubThread,
+        is_interrupted: Callable[[], bool],
+        stops_within_s: float = math.inf,
+    ) -> None:
+        """Wait for the ranks. Raises `_NoAnswerError` if the old ones are not ended in time."""
+        stops_until = time.monotonic() + stops_within_s
+        while True:
+            if is_interrupted():
+                raise KeyboardInterrupt
+            if time.monotonic() >= stops_until and hub.machine.phase is Phase.STOPPING:
+                raise _NoAnswerError
+            is_served = hub.is_alive
+            try:
+                # With a limit, so that an interrupt and the end of the hub are noticed.
+                result = hub.start_results.get(timeout=0.2 if is_served else 0.0)
+            except queue.Empty:
+                if is_served:
+                    continue
+                result = AnnounceFailure("its hub has ended")
+            if isinstance(result, AnnounceUp):
+                return
+            if self._is_ending:
+                raise PoolStartError(_STOPPED)
+            raise _start_error(result)
+
+
+def _start_error(failure: AnnounceFailure) -> Exception:
+    if failure.error is not None and failure.error.ename == BadOptionError.__name__:
+        return BadOptionError(failure.error.evalue)
+    error = PoolStartError(f"the pool did not start: {failure.reason}")
+    if failure.error is not None:
+        error.add_note("".join(failure.error.traceback))
+    return error
+
+
+def _refuse_without_gil() -> None:
+    """Records are written by one thread at a time, which the GIL sees to."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        raise PoolStartError(
+            "the pool did not start: this Python runs without the GIL, which nbddp needs. "
+            "Next: set PYTHON_GIL=1 in the environment before Jupyter starts, "
+            "or use a Python that is not free-threaded"
+        )
+
+
+def _make_folder() -> Path:
+    """A folder of our own, 0700, whose path is short enough for sockets."""
+    for parent in (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR"), "/tmp"):  # noqa: S108
+        if (
+            parent
+            and len(os.fsencode(parent)) + _FOLDER_NAME_BYTES + _SOCKET_NAME_BYTES
+            <= MAX_IPC_PATH_BYTES
+        ):
+            return Path(tempfile.mkdtemp(prefix=pool_folder.PREFIX, dir=parent))
+    raise PoolStartError("no folder for sockets has a path shorter than 50 bytes; set TMPDIR")

@@ -1,0 +1,185 @@
+"""Ends blocked operations on ranks in two phases, and says how long their cells may go on.
+
+Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`.
+
+    Free(arm) to all --> Freed from all, or time --> Free(fire) to all --> ranks raise
+
+No rank is fired at before all are armed: else it would see the closing of a peer as an error of
+its own.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from nbddp.controller.recovery.pending_answers import Answers, PendingAnswers
+from nbddp.controller.state.actions import Action, TellRanks
+from nbddp.controller.state.pool_machine import PoolMachine
+from nbddp.controller.state.rank_state import RankState
+from nbddp.settings import Settings
+from nbddp.wire.flight_recorder.schema import RankLook
+from nbddp.wire.messages import Free, Freed, FreeReason
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
+
+#: All ranks are waited for so long before the second phase ...
+_ARM_S = 1.0
+#: ... but after a death, which torch's own sockets tell some of them anyway.
+_ARM_AFTER_DEATH_S = 0.05
+#: A rank that is still inside its cell so long after it was freed is looked at again.
+JUDGE_AGAIN_S = 1.0
+
+
+class OperationAbort:
+    """What was done to free the ranks of one cell."""
+
+    def __init__(
+        self, run_id: str, pool: PoolMachine, questions: PendingAnswers, settings: Settings
+    ) -> None:
+        self._run_id = run_id
+        self._pool = pool
+        self._questions = questions
+        self._settings = settings
+        self.reason: FreeReason | None = None  #: of the last one
+        self.text = ""  #: what ranks were told then
+        self.armed: set[str] = set()  #: ids of groups that cannot be used before they are re-formed
+        self.was_outside = False  #: a rank was freed from a wait for the store, or for a new group
+        self.stuck: dict[Rank, str] = {}  #: what cannot be ended, and why
+        self.fired_at = float("-inf")
+        self.look_at: float | None = None
+        self.interrupt_at: float | None = None
+        self.give_up_at: float | None = None
+        #: It is not known which groups some rank has armed.
+        self.is_unsure = False
+        self._arms: dict[int, Free] = {}  #: not answered by all ranks yet
+        self._fires: list[int] = []  #: numbers of second phases
+        self._is_judging = False
+
+    @property
+    def is_arming(self) -> bool:
+        """Whether ranks are about to be freed."""
+        return bool(self._arms)
+
+    def next_deadline(self) -> float | None:
+        """When the cell is to be looked at, interrupted or given up."""
+        times = (self.look_at, self.interrupt_at, self.give_up_at)
+        return min((at for at in times if at is not None), default=None)
+
+    def start(
+        self,
+        reason: FreeReason,
+        text: str,
+        ranks: RankSet,
+        now: float,
+        *,
+        pg_ids: tuple[str, ...] = (),
+        dead: tuple[Rank, ...] = (),
+        silent: RankSet = NO_RANKS,
+    ) -> list[Action]:
+        """Free ``ranks``: in these groups and those of dead ranks, or wherever they are blocked.
+
+        Nobody waits for those that are ``silent``: they did not answer a moment ago.
+        """
+        if not ranks:
+            return []
+        if self.give_up_at is None:
+            self.give_up_at = now + JUDGE_AGAIN_S + self._settings.interrupt_grace_s
+        self.reason, self.text = reason, text
+        request = Free(
+            number=self._questions.new_number(),
+            run_id=self._run_id,
+            phase="arm",
+            reason=reason,
+            text=text,
+            pg_ids=pg_ids,
+            ranks=dead,
+        )
+
+        def armed(answers: Answers, now: float) -> list[Action]:
+            return self._fire(request, ranks, answers, now)
+
+        self._arms[request.number] = request
+        limit_s = _ARM_AFTER_DEATH_S if reason == "death" else _ARM_S
+        awaited = ranks - silent
+        self._questions.ask("arm", request.number, awaited, until=now + limit_s, then=armed)
+        return [TellRanks(ranks, request)]
+
+    def _fire(self, arm: Free, ranks: RankSet, answers: Answers, now: float) -> list[Action]:
+        del self._arms[arm.number]
+        self._note_armed(arm, answers, is_complete=len(answers) == len(ranks))
+        self.fired_at = now
+        self.look_at = now + JUDGE_AGAIN_S
+        alive = self._pool.in_state(RankState.IDLE, RankState.BUSY)
+        targets = RankSet.of(set(ranks) & set(alive))
+        if not targets:
+            return []
+        fire = msgspec.structs.replace(arm, phase="fire")
+        self._fires.append(fire.number)
+        self._questions.ask("fire", fire.number, targets, until=now + _ARM_S, then=self._fired)
+        return [TellRanks(targets, fire)]
+
+    def _fired(self, answers: Answers, now: float) -> list[Action]:
+        for rank, answer in answers.items():
+            if isinstance(answer, Freed) and answer.stuck:
+                self.stuck[rank] = answer.stuck
+        return []
+
+    def _note_armed(self, arm: Free, answers: Answers, *, is_complete: bool) -> None:
+        for answer in answers.values():
+            if isinstance(answer, Freed):
+                self.armed.update(pg_id for pg_id in answer.pg_ids if pg_id)
+                self.was_outside = self.was_outside or "" in answer.pg_ids
+        if not is_complete:
+            self.armed.update(pg_id for pg_id in arm.pg_ids if pg_id)
+            self.is_unsure = self.is_unsure or not arm.pg_ids
+
+    def expect_damage(self) -> None:
+        """The cell is given up: whoever is inside is freed from any group, if that was not done."""
+        self.is_unsure = self.is_unsure or self.fired_at == float("-inf")
+
+    def stop(self) -> None:
+        """The cell has ended: whoever is armed needs no second phase any more."""
+        for number, arm in self._arms.items():
+            self._note_armed(arm, self._questions.drop("arm", number), is_complete=False)
+        self._arms.clear()
+        for number in self._fires:
+            self._questions.drop("fire", number)
+        self.look_at = self.interrupt_at = self.give_up_at = None
+
+    def judge_again(self) -> None:
+        """It is time for another look."""
+        self.look_at = None
+        self._is_judging = True
+
+    def be_patient(self, looks: Mapping[Rank, RankLook], unfinished: RankSet, now: float) -> None:
+        """The ranks were looked at again: how long may they stay?
+
+        One that runs code of the user, perhaps a ``finally`` that saves a model, gets more time,
+        and then an interrupt, unless the user interrupts it anyway.
+        """
+        if not self._is_judging:
+            return
+        self._is_judging = False
+        self.look_at = now + JUDGE_AGAIN_S
+        if self.reason == "death" or self.interrupt_at is not None:
+            return
+        if any(_runs(looks.get(rank)) for rank in unfinished):
+            if self.reason == "interrupt":
+                self.give_up_at = None
+            else:
+                self.interrupt_at = now + self._settings.cleanup_grace_s
+                self.give_up_at = self.interrupt_at + self._settings.interrupt_grace_s
+        elif self.give_up_at is None:
+            self.give_up_at = now + self._settings.interrupt_grace_s
+
+
+def both_phases(ranks: RankSet, arm: Free) -> list[Action]:
+    """One right after the other: what ranks see of each other's closing harms nobody any more."""
+    fire = msgspec.structs.replace(arm, phase="fire")
+    return [TellRanks(ranks, arm), TellRanks(ranks, fire)]
+
+
+def _runs(look: RankLook | None) -> bool:
+    """Whether its main thread is not blocked in an operation."""
+    if look is None or look.activity != "running":
+        return False
+    return any(thread.is_main and thread.wait is None for thread in look.threads)

@@ -1,0 +1,80 @@
+"""What a cell has left behind that must be mended.
+
+Runs in: the hub thread. Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from nbddp.controller.diagnosis.report import Report
+from nbddp.controller.recovery.abort import OperationAbort
+from nbddp.controller.state.outcome import RunOutcome
+from nbddp.wire.messages import Reformed
+from nbddp.wire.rank_set import Rank
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Groups that cannot be used as they are."""
+
+    broken: frozenset[str] = frozenset()  #: ids of groups
+    is_suspicious: bool = False  #: ranks may be out of step: their groups are to be compared
+    is_unsure: bool = False  #: any group may be broken
+    is_silent: bool = False  #: nothing is broken, but operations differed
+
+    @property
+    def is_any(self) -> bool:
+        """Whether the pool must be looked at."""
+        return bool(self.broken) or self.is_suspicious or self.is_unsure
+
+
+def damage_of(outcome: RunOutcome, freeing: OperationAbort) -> Damage:
+    """What the ends of a cell on its ranks amount to.
+
+    After a cell that ended well everywhere, ranks may stand at different places: an operation that
+    was issued and not waited for is no fault.
+    """
+    broken = set(freeing.armed)
+    has_failed = bool(outcome.ranks("error", "exited", "unfinished"))
+    places: dict[str, list[tuple[int, int]]] = {}  # by group, one for each rank with a mark
+    for result in outcome.results.values():
+        for mark in result.marks:
+            places.setdefault(mark.pg_id, []).append((mark.collective_seq_id, mark.digest))
+            if mark.is_broken or (mark.open and has_failed):
+                broken.add(mark.pg_id)
+    if has_failed:
+        # A rank without a mark has not used the group in this cell, or is no member of it.
+        finished = outcome.ranks("ok", "error")
+        is_suspicious = any(
+            len(set(found)) > 1 or len(found) < len(finished) for found in places.values()
+        )
+        # Ranks that left while they made groups may have made different numbers of them.
+        counts = {outcome.results[rank].group_count for rank in finished}
+        is_suspicious = is_suspicious or freeing.was_outside or len(counts) > 1
+        return Damage(frozenset(broken), is_suspicious, freeing.is_unsure)
+    is_silent = any(
+        len(set(found)) > len({sequence for sequence, _ in found}) for found in places.values()
+    )
+    return Damage(frozenset(broken), is_unsure=freeing.is_unsure, is_silent=is_silent)
+
+
+def with_torn(outcome: RunOutcome, answer: Reformed) -> RunOutcome:
+    """``outcome`` with what a rank has given up that nobody had waited for."""
+    result = outcome.results.get(answer.rank)
+    if result is None or not answer.torn:
+        return outcome
+    torn = tuple(dict.fromkeys((*result.torn, *answer.torn)))
+    return replace(outcome, results={**outcome.results, answer.rank: replace(result, torn=torn)})
+
+
+def with_recovery(
+    outcome: RunOutcome, report: Report | None, stuck: Mapping[Rank, str]
+) -> RunOutcome:
+    """``outcome`` with what the recovery knows of it."""
+    results = {
+        rank: replace(result, stuck=stuck.get(rank, result.stuck))
+        if result.status == "unfinished"
+        else result
+        for rank, result in outcome.results.items()
+    }
+    return replace(outcome, report=report, results=results)

@@ -1,0 +1,222 @@
+"""Looks at the ranks of a pool, and has them described from outside.
+
+Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`.
+
+    Look --> a rank's I/O thread --> Looked --.
+    Peek --> a rank's agent      --> Peeked --+--> views by rank --> diagnose --> Report
+    how the cell has ended on a rank, exits --'
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from nbddp.controller.diagnosis.diagnose import compare_records
+from nbddp.controller.diagnosis.rank_view import RankView
+from nbddp.controller.diagnosis.report import RankStatus, Report
+from nbddp.controller.recovery.pending_answers import Answer, Answers, PendingAnswers
+from nbddp.controller.state.actions import Action, Diagnosed, TellAgent, TellRanks
+from nbddp.controller.state.exit_text import describe_exit, one_line, site_of
+from nbddp.controller.state.outcome import RankResult
+from nbddp.controller.state.pool_machine import PoolMachine
+from nbddp.controller.state.rank_state import RankInfo, RankState
+from nbddp.controller.state.stimuli import DiagnoseRequested
+from nbddp.settings import Settings
+from nbddp.wire.messages import Look, Looked, Peek, Peeked
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
+
+#: Native frames, for a user who asks for them, take their time.
+_PEEK_S = 3.5
+#: Counting the memory of a rank takes its agent 6 ms, or more, the first time.
+_SURVEY_S = 1.5
+
+Views: TypeAlias = Mapping[Rank, RankView]
+
+
+class Diagnose(Protocol):
+    """`nbddp.controller.diagnosis.diagnose.diagnose`."""
+
+    def __call__(self, views: Views, /, *, now_ns: int, run_id: str) -> Report:
+        """Explain what is seen."""
+
+
+class RankProbes:
+    """Looks at the ranks of a pool, and tells how the latest cell has ended on each."""
+
+    def __init__(
+        self, pool: PoolMachine, questions: PendingAnswers, settings: Settings, diagnose: Diagnose
+    ) -> None:
+        self.run_id = ""  #: of the latest cell
+        self.results: Mapping[Rank, RankResult] = {}  #: of the latest cell, so far
+        self._pool = pool
+        self._questions = questions
+        self._settings = settings
+        self._diagnose = diagnose
+
+    def look(
+        self,
+        now: float,
+        then: Callable[[Views, float], list[Action]],
+        ranks: Iterable[Rank] | None = None,
+        *,
+        last: int = 64,
+        memory: bool = False,
+    ) -> tuple[int, list[Action]]:
+        """Ask ranks, all that live by default, what they do; gives the question's number."""
+        alive = self._pool.in_state(RankState.IDLE, RankState.BUSY)
+        asked = alive if ranks is None else RankSet.of(set(alive).intersection(ranks))
+        number = self._questions.new_number()
+
+        def looked(answers: Answers, now: float) -> list[Action]:
+            return then(self.views(answers), now)
+
+        until = now + self._settings.look_timeout_s
+        self._questions.ask("look", number, asked, until=until, then=looked)
+        request = Look(number=number, last=last, memory=memory)
+        return number, [TellRanks(asked, request)] if asked else []
+
+    def peek(
+        self,
+        ranks: RankSet,
+        views: Views,
+        now: float,
+        then: Callable[[Views, Answers, float], list[Action]],
+        *,
+        limit_s: float | None = None,
+        native: bool = False,
+        glance: RankSet = NO_RANKS,
+        memory: bool = False,
+    ) -> tuple[int, list[Action]]:
+        """Have ranks described by their agents, which adds to ``views``.
+
+        Those in ``glance`` are not disturbed: only their processes are looked at.
+        """
+        number = self._questions.new_number()
+
+        def peeked(answers: Answers, now: float) -> list[Action]:
+            return then(with_peeks(views, answers), answers, now)
+
+        until = now + (self._settings.look_timeout_s if limit_s is None else limit_s)
+        asked_all = RankSet.of((*ranks, *glance))
+        dump = Peek(number=number, ranks=(), native=native, memory=memory)
+        look = Peek(number=number, ranks=(), stack=False, memory=memory)
+        self._questions.ask("peek", number, asked_all, until=until, then=peeked)
+        return number, [
+            TellAgent(node, msgspec.structs.replace(request, ranks=on_node))
+            for request, asked in ((dump, ranks), (look, glance))
+            for node, on_node in self._pool.by_node(asked).items()
+        ]
+
+    def views(self, answers: Answers) -> Views:
+        """What is known of each rank of the pool."""
+        return {
+            rank: self._view(info, answers.get(rank)) for rank, info in self._pool.ranks.items()
+        }
+
+    def _view(self, info: RankInfo, answer: Answer | None) -> RankView:
+        look = answer.look if isinstance(answer, Looked) else None
+        result = self.results.get(info.rank)
+        exited = info.exited if info.state is RankState.EXITED else None
+        error = result.error if result is not None else None
+        return RankView(
+            rank=info.rank,
+            state=_status(info, result, answers=look is not None or self._pool.spec.plain),
+            look=look,
+            error=one_line(error) if error is not None else "",
+            error_site=site_of(error) if error is not None else None,
+            was_freed=result is not None and result.was_freed,
+            mismatches=result.mismatches if result is not None else (),
+            exit_text=describe_exit(exited)[0] if exited is not None else "",
+            after=error.handling if error is not None else "",
+        )
+
+    def silent(self, views: Views) -> RankSet:
+        """Ranks that live and did not answer."""
+        alive = self._pool.in_state(RankState.IDLE, RankState.BUSY)
+        return RankSet.of(rank for rank in alive if views[rank].look is None)
+
+    def diagnose(self, views: Views, now: float) -> Report:
+        """Explain what was seen of the latest cell."""
+        return self._diagnose(views, now_ns=int(now * 1e9), run_id=self.run_id)
+
+    def compare(self, views: Views, now: float) -> Report:
+        """What went wrong in the latest cell though it ended well."""
+        found = compare_records(views, now_ns=int(now * 1e9), run_id=self.run_id)
+        return Report(run_id=self.run_id, findings=found)
+
+    def answer(self, requested: DiagnoseRequested, now: float) -> list[Action]:
+        """Look because the user asks."""
+
+        def looked(views: Views, now: float) -> list[Action]:
+            alive = self._pool.in_state(RankState.IDLE, RankState.BUSY)
+            if requested.survey:
+                silent = self.silent(views)
+                then = partial(self._surveyed, requested.number)
+                others = alive - silent
+                return self.peek(
+                    silent, views, now, then, limit_s=_SURVEY_S, glance=others, memory=True
+                )[1]
+            asked = set(self.silent(views)) | (set(requested.peek) & set(alive))
+            then = partial(self._diagnosed, requested.number)
+            if not asked:
+                return then(views, {}, now)
+            native = bool(requested.peek)  # py-spy takes a second: only for %ddp stacks
+            return self.peek(RankSet.of(asked), views, now, then, limit_s=_PEEK_S, native=native)[1]
+
+        ranks = NO_RANKS if self._pool.spec.plain else None  # plain ranks do not tell
+        return self.look(now, looked, ranks, last=requested.last, memory=requested.survey)[1]
+
+    def _surveyed(self, number: int, views: Views, answers: Answers, now: float) -> list[Action]:
+        return self._answered(number, Report(self.run_id), views, answers)
+
+    def _diagnosed(self, number: int, views: Views, answers: Answers, now: float) -> list[Action]:
+        return self._answered(number, self.diagnose(views, now), views, answers)
+
+    def _answered(
+        self, number: int, report: Report, views: Views, answers: Answers
+    ) -> list[Action]:
+        peeks = {rank: found for rank, found in answers.items() if isinstance(found, Peeked)}
+        return [
+            Diagnosed(
+                number=number,
+                report=report,
+                looks={rank: view.look for rank, view in views.items() if view.look is not None},
+                peeks=peeks,
+                silent=self.silent(views) - RankSet.of(peeks),
+                views=views,
+            )
+        ]
+
+
+def _status(info: RankInfo, result: RankResult | None, *, answers: bool) -> RankStatus:
+    match info.state:
+        case RankState.EXITED:
+            return "dead"
+        case RankState.STARTING | RankState.ABSENT:
+            return "starting"
+        case RankState.BUSY:
+            return "running" if answers else "silent"
+        case RankState.IDLE:
+            if not answers:
+                return "silent"
+            if result is None or result.status not in ("ok", "error"):
+                return "idle"
+            return "finished" if result.error is None else "raised"
+
+
+def with_peeks(views: Views, answers: Answers) -> Views:
+    """``views`` with what agents saw from outside."""
+    found = dict(views)
+    for rank, answer in answers.items():
+        if isinstance(answer, Peeked):
+            text = answer.native or answer.stack
+            found[rank] = replace(
+                views[rank],
+                operations=answer.operations,
+                stack_text=text,
+                is_stopped=answer.process_state == "T",
+            )
+    return found

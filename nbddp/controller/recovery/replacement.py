@@ -1,0 +1,171 @@
+"""``%ddp restart -r R``: fresh processes for some ranks, while the others keep theirs.
+
+Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`, which mends the pool
+when the processes have ended.
+"""
+
+from collections.abc import Callable
+
+from nbddp.controller.state.actions import Action, RanksRestarted, TellAgent
+from nbddp.controller.state.config import Config
+from nbddp.controller.state.exit_text import idle_exits
+from nbddp.controller.state.pool_machine import PoolMachine
+from nbddp.controller.state.rank_state import Phase, RankState
+from nbddp.controller.state.stimuli import RestartRanksRequested
+from nbddp.settings import Settings
+from nbddp.wire.messages import KillRanks
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
+
+
+class RankRestarts:
+    """Ranks whose processes are to end, and who waits for fresh ones."""
+
+    def __init__(self, pool: PoolMachine, settings: Settings) -> None:
+        self._pool = pool
+        self._settings = settings
+        self.wanted: set[Rank] = set()  #: to be replaced, whatever is configured
+        self._requests: list[RestartRanksRequested] = []
+        self._killing: set[Rank] = set()
+        self._until: float | None = None
+
+    @property
+    def is_killing(self) -> bool:
+        """Whether processes are about to end."""
+        return bool(self._killing)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody waits for fresh ranks."""
+        return bool(self._requests)
+
+    def next_deadline(self) -> float | None:
+        """When `tick` has something to do."""
+        return self._until
+
+    def start(self, requested: RestartRanksRequested, now: float) -> list[Action]:
+        """End the processes of these ranks; or answer at once why that cannot help."""
+        reason = self._refusal(requested.ranks)
+        if reason:
+            return [RanksRestarted(requested.number, NO_RANKS, reason)]
+        self._requests.append(requested)
+        self.wanted |= set(requested.ranks)
+        living = RankSet.of(
+            rank for rank in requested.ranks if self._pool.ranks[rank].state is not RankState.EXITED
+        )
+        if not living:
+            return []
+        self._killing |= set(living)
+        self._pool.will_restart(living)
+        self._until = now + self._settings.mend_timeout_s
+        return [
+            TellAgent(node, KillRanks(ranks=ranks))
+            for node, ranks in self._pool.by_node(living).items()
+        ]
+
+    def _refusal(self, ranks: RankSet) -> str:
+        if self._pool.spec.plain:
+            return "a fresh rank cannot join process groups that are plain (%ddp start --plain)"
+        if self._pool.phase is not Phase.UP:
+            return f"the pool is not up (it is {self._pool.phase.name.lower()})"
+        lost = sorted({self._pool.ranks[rank].node for rank in ranks} & self._pool.lost_agents)
+        if lost:
+            return f"the agent of node {lost[0]} has ended"
+        return self._pool.held_reason(ranks)
+
+    def rank_exited(self, rank: Rank) -> bool:
+        """A process has ended; whether that was wanted."""
+        was_wanted = rank in self._killing
+        self._killing.discard(rank)
+        if not self._killing:
+            self._until = None
+        return was_wanted
+
+    def mended(self, fresh: RankSet, failure: str) -> list[Action]:
+        """The pool is whole again, or cannot be."""
+        requests, self._requests = self._requests, []
+        self.wanted.clear()
+        return [RanksRestarted(request.number, fresh, failure) for request in requests]
+
+    def cancel(self, reason: str) -> list[Action]:
+        """All ranks end."""
+        self._killing.clear()
+        self._until = None
+        return self.mended(NO_RANKS, reason)
+
+    def tick(self, now: float) -> list[Action]:
+        """Time has passed."""
+        if self._until is None or now < self._until:
+            return []
+        late = RankSet.of(self._killing)
+        limit = f"{self._settings.mend_timeout_s:g} s"
+        return self.cancel(f"{late.describe()} did not end within {limit}")
+
+
+# --- ranks that exited by themselves -------------------------------------------------------------
+
+
+#: Ranks that exit between cells are replaced so often; then something is wrong with the machine.
+MAX_IDLE_MENDS = 3
+TOO_OFTEN = "ranks exit again and again between cells"
+
+
+class ExitedRanks:
+    """Ranks that have exited."""
+
+    def __init__(
+        self, pool: PoolMachine, restarts: RankRestarts, config: Callable[[], Config]
+    ) -> None:
+        self._pool = pool
+        self._restarts = restarts
+        self._config = config
+        self._given_up: set[Rank] = set()  #: could not be replaced
+        self._exits: dict[Rank, str] = {}  #: between cells, for the user
+        self._idle_mends = 0
+
+    def is_replaced(self, rank: Rank) -> bool:
+        """Whether a fresh process takes the place of this rank when it has exited."""
+        if rank in self._restarts.wanted:
+            return True
+        return self._config().on_death == "respawn" and rank not in self._given_up
+
+    def dead(self) -> RankSet:
+        """Ranks whose place is to be taken."""
+        return RankSet.of(
+            rank
+            for rank in self._pool.in_state(RankState.EXITED)
+            if self.is_replaced(rank) and self._pool.ranks[rank].node not in self._pool.lost_agents
+        )
+
+    def begin_cell(self) -> None:
+        """A cell begins: what happened between cells is over."""
+        self._idle_mends = 0
+
+    def note_exit(self, rank: Rank, how: str) -> None:
+        """A rank has exited between cells, and the user is to hear of it."""
+        self._exits.setdefault(rank, how)
+
+    def is_too_often(self) -> bool:
+        """A rank has exited between cells; whether to give up on those that are dead now."""
+        self._idle_mends += 1
+        is_too_often = self._idle_mends > MAX_IDLE_MENDS
+        if is_too_often:
+            self._given_up |= set(self.dead())
+        return is_too_often
+
+    def mended(self, failure: str) -> None:
+        """The pool is whole again, or cannot be."""
+        if failure:
+            late = self._pool.in_state(RankState.STARTING)
+            self._given_up |= {*self.dead(), *late}
+        else:
+            self._given_up &= set(self._pool.in_state(RankState.EXITED))
+
+    def told(self, fresh: RankSet, failure: str) -> list[Action]:
+        """What the user is told of the exits between cells, once."""
+        exits, self._exits = self._exits, {}
+        return [*idle_exits(exits, RankSet.of(self._pool.ranks) - fresh, failure)]
+
+    def forget(self) -> None:
+        """All ranks end."""
+        self._given_up.clear()
+        self._exits.clear()

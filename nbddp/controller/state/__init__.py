@@ -1,0 +1,1 @@
+"""The state machine of a pool: stimuli in, actions out. Pure."""

@@ -1,0 +1,93 @@
+"""One execution of a cell, as the state machine sees it.
+
+Runs in: the hub thread. Pure; `nbddp.controller.state.pool_machine` owns it.
+"""
+
+from dataclasses import dataclass, field
+
+from nbddp.controller.state.outcome import RankResult, RunOutcome
+from nbddp.wire.messages import RankExited, RunFinished
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
+
+#: Of a rank that gets an end of input for an answer, see `nbddp.controller.state.input_requests`.
+_AT_PROMPT = "last seen at a prompt, which now ends"
+
+
+@dataclass
+class CellRun:
+    """Collects how a cell ends on each of its ranks."""
+
+    run_id: str
+    ranks: RankSet
+    began: float
+    results: dict[Rank, RankResult] = field(default_factory=dict)
+    give_up_at: float | None = None  #: end it then, whoever is still inside
+    times_out_at: float | None = None
+    interrupted: bool = False
+    timed_out: bool = False
+    is_plain: bool = False
+    raised_before: RankSet | None = None  #: see `RunOutcome`
+
+    def interrupt(self, *, timed_out: bool = False) -> None:
+        """The user has interrupted it, or its time is up."""
+        if self.raised_before is None:
+            self.raised_before = RankSet.of(
+                rank for rank, result in self.results.items() if result.error is not None
+            )
+        self.timed_out = self.timed_out or timed_out
+        self.interrupted = self.interrupted or not timed_out
+
+    @property
+    def unfinished(self) -> RankSet:
+        """Ranks that are still inside."""
+        return self.ranks - RankSet.of(self.results)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no rank is still inside."""
+        return len(self.results) == len(self.ranks)
+
+    def next_deadline(self) -> float | None:
+        """When its time is up."""
+        deadlines = [at for at in (self.give_up_at, self.times_out_at) if at is not None]
+        return min(deadlines, default=None)
+
+    def finish(self, finished: RunFinished) -> None:
+        """It has ended on a rank."""
+        self.results[finished.rank] = RankResult(
+            rank=finished.rank,
+            status="ok" if finished.error is None else "error",
+            elapsed_s=finished.elapsed_s,
+            error=finished.error,
+            failed_at_ns=finished.failed_at_ns,
+            was_freed=finished.was_freed,
+            mismatches=finished.mismatches,
+            marks=finished.marks,
+            torn=finished.torn,
+            group_count=finished.group_count,
+        )
+
+    def exit(self, exited: RankExited, now: float) -> None:
+        """A rank has exited in it."""
+        self.results[exited.rank] = RankResult(
+            rank=exited.rank, status="exited", elapsed_s=now - self.began, exited=exited
+        )
+
+    def outcome(
+        self, now: float, ended_by: str = "", *, at_prompt: RankSet = NO_RANKS
+    ) -> RunOutcome:
+        """How it ends now; ranks that are still inside are unfinished."""
+        results = dict(self.results)
+        for rank in self.unfinished:
+            stuck = _AT_PROMPT if rank in at_prompt else ""
+            results[rank] = RankResult(rank, "unfinished", now - self.began, stuck=stuck)
+        return RunOutcome(
+            run_id=self.run_id,
+            results=dict(sorted(results.items())),
+            elapsed_s=now - self.began,
+            interrupted=self.interrupted,
+            timed_out=self.timed_out,
+            ended_by=ended_by,
+            raised_before=self.raised_before or NO_RANKS,
+            is_plain=self.is_plain,
+        )

@@ -1,0 +1,89 @@
+"""How a cell ended, on each rank and as a whole.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from nbddp.controller.diagnosis.report import Report
+from nbddp.wire.flight_recorder.schema import GroupMark, Mismatch
+from nbddp.wire.message_types import ErrorInfo
+from nbddp.wire.messages import (
+    RankExited,
+)
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
+
+#: What the rank raised that saw it.
+MISMATCH_ERROR = "CollectiveMismatchError"
+
+RankStatus: TypeAlias = Literal["ok", "error", "exited", "unfinished"]
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """How a cell ended on one rank."""
+
+    rank: Rank
+    status: RankStatus
+    elapsed_s: float = 0.0
+    error: ErrorInfo | None = None
+    failed_at_ns: int = 0
+    exited: RankExited | None = None
+    was_freed: bool = False  #: ``error`` came about because nbddp ended an operation
+    mismatches: tuple[Mismatch, ...] = ()  #: seen by this rank, raised or not
+    marks: tuple[GroupMark, ...] = ()
+    torn: tuple[str, ...] = ()  #: operations whose tensors may hold partial results
+    group_count: int = 0  #: torch's number for the next group
+    stuck: str = ""  #: why a blocked operation could not be ended
+
+
+@dataclass(frozen=True, repr=False)
+class RunOutcome:
+    """How a cell ended."""
+
+    run_id: str
+    results: dict[Rank, RankResult]
+    elapsed_s: float
+    interrupted: bool = False
+    timed_out: bool = False
+    ended_by: str = ""  #: the command that ended it on ranks that had not finished
+    #: Ranks that had raised before it was interrupted: what others raised may be its doing.
+    raised_before: RankSet = NO_RANKS
+    is_plain: bool = False  #: its pool cannot free or replace ranks
+    report: Report | None = None  #: the verdict on it, if there was one
+    fresh: RankSet = NO_RANKS  #: these ranks exited and were replaced
+    dead: RankSet = NO_RANKS  #: these have no process, whenever they exited
+    mend_failure: str = ""  #: why the pool is not as good as before
+
+    def __repr__(self) -> str:
+        counts = [
+            f"{self.ranks(status).describe()} {status}"
+            for status in get_args(RankStatus)
+            if self.ranks(status)
+        ]
+        return f"<RunOutcome: {', '.join(counts)}; {self.elapsed_s:.2f} s>"
+
+    def ranks(self, *statuses: RankStatus) -> RankSet:
+        """The ranks on which it ended so."""
+        return RankSet.of(r for r, result in self.results.items() if result.status in statuses)
+
+    @property
+    def torn(self) -> dict[str, RankSet]:
+        """Operations whose tensors may hold partial results, and on which ranks."""
+        ranks_by_name: dict[str, list[Rank]] = {}
+        for rank, result in self.results.items():
+            for name in result.torn:
+                ranks_by_name.setdefault(name, []).append(rank)
+        return {name: RankSet.of(ranks) for name, ranks in ranks_by_name.items()}
+
+    @property
+    def raised_mismatches(self) -> list[Mismatch]:
+        """Those that were raised in the user's line, the first one first."""
+        raised = [
+            (result.failed_at_ns, result.rank, mismatch)
+            for result in self.results.values()
+            if result.error is not None and result.error.ename == MISMATCH_ERROR
+            for mismatch in result.mismatches[-1:]
+        ]
+        return [mismatch for *_, mismatch in sorted(raised, key=lambda each: each[:2])]

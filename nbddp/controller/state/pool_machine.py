@@ -1,0 +1,404 @@
+"""The life of a pool, its ranks and its cells: the only place where their state changes.
+
+Runs in: the hub thread. Pure: stimuli come in with the time, actions are returned, not done.
+
+    messages, commands, ticks --handle(stimulus, now)--> PoolMachine --> actions
+
+A rank moves along `LEGAL_MOVES`; the state of the pool is computed from its ranks and phase. A run
+(one execution of a cell) ends when each of its ranks has finished or exited, when its time is up,
+or when it is given up; ranks that are still inside stay BUSY until they come back.
+`nbddp.controller.recovery.machine` is the layer around it that frees ranks and replaces them.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import assert_never
+
+import msgspec
+
+from nbddp.controller.state.actions import (
+    AnnounceExit,
+    AnnounceFailure,
+    AnnounceUp,
+    EndRun,
+    LifeAction,
+    TellAgent,
+    TellRanks,
+)
+from nbddp.controller.state.cell_run import CellRun
+from nbddp.controller.state.exit_text import describe_code, describe_exit, store_end
+from nbddp.controller.state.input_requests import Prompts
+from nbddp.controller.state.rank_state import Phase, RankState
+from nbddp.controller.state.rank_table import RankTable
+from nbddp.controller.state.stimuli import (
+    AbandonRequested,
+    AgentExited,
+    InputAnswered,
+    InterruptRequested,
+    LifeStimulus,
+    RespawnRequested,
+    RestartRequested,
+    RunRequested,
+    StopRequested,
+    Tick,
+)
+from nbddp.settings import Settings
+from nbddp.wire.message_types import ErrorInfo, PoolSpec
+from nbddp.wire.messages import (
+    AgentHello,
+    InputRequest,
+    Interrupt,
+    RankExited,
+    RankReady,
+    RankSpawned,
+    RanksStopped,
+    RunFinished,
+    RunStarted,
+    StartFailed,
+    StartRanks,
+    StartStore,
+    StopRanks,
+    StoreExited,
+    StoreReady,
+)
+from nbddp.wire.rank_set import Rank, RankSet
+
+
+class PoolMachine(RankTable):
+    """State of a pool. One owner: the hub thread."""
+
+    def __init__(
+        self, spec: PoolSpec, settings: Settings, now: float, *, host: str, port: int
+    ) -> None:
+        super().__init__(spec)
+        self.spec = spec
+        self._settings = settings
+        self._host = host
+        self._port = port
+        self.phase = Phase.AGENTS
+        self._agents: set[int] = set()
+        self.lost_agents: set[int] = set()
+        self._nodes_stopped: set[int] = set()
+        self._starts_until: float | None = now + settings.start_timeout_s
+        self.run: CellRun | None = None
+        self._prompts = Prompts()
+        self.store_is_lost = False  #: groups that exist work on; new ones cannot be made
+        self.master = ("", 0)  #: address and port of the store
+
+    # --- questions -----------------------------------------------------------------------------
+
+    @property
+    def active_run_id(self) -> str | None:
+        """The cell that is running."""
+        return self.run.run_id if self.run else None
+
+    def refusal(self, ranks: RankSet) -> str | None:
+        """Why these ranks cannot take a cell now; None if they can."""
+        if self.phase is not Phase.UP:
+            return f"the pool is not up (it is {self.phase.name.lower()})"
+        held = self.held_reason(ranks)
+        if held or self.run is not None:
+            return held or "a cell is running"
+        gone = RankSet.of(r for r in ranks if self.ranks[r].state is RankState.EXITED)
+        if gone:
+            lost = sorted({self.ranks[r].node for r in gone} & self.lost_agents)
+            why = "".join(f", since the agent of node {node} ended" for node in lost)
+            return f"{gone.describe()} {'has' if len(gone) == 1 else 'have'} exited{why}"
+        new = RankSet.of(r for r in ranks if self.ranks[r].state is RankState.STARTING)
+        if new:
+            return f"a fresh process takes the place of {new.describe()}"
+        late = self.late(ranks)
+        if late:
+            return f"{late.describe()} {'is' if len(late) == 1 else 'are'} still in an old cell"
+        return None
+
+    def late(self, ranks: RankSet) -> RankSet:
+        """Those that have not left a cell that has ended for its user."""
+        if self.run is not None:
+            return RankSet()
+        return RankSet.of(r for r in ranks if self.ranks[r].state is RankState.BUSY)
+
+    def ending(self, is_ending: Callable[[int], bool]) -> RankSet:
+        """Idle ranks whose processes are about to end, or have ended: nobody has told yet."""
+        idle = (self.ranks[rank] for rank in self.in_state(RankState.IDLE))
+        return RankSet.of(info.rank for info in idle if info.pid and is_ending(info.pid))
+
+    def next_deadline(self) -> float | None:
+        """When a `Tick` has something to do."""
+        deadlines = [self._starts_until]
+        if self.run is not None:
+            deadlines.append(self.run.next_deadline())
+        return min((at for at in deadlines if at is not None), default=None)
+
+    # --- the only entry ------------------------------------------------------------------------
+
+    def handle(  # noqa: PLR0911, PLR0912 - one branch for each kind of stimulus
+        self, stimulus: LifeStimulus, now: float
+    ) -> list[LifeAction]:
+        """Take one stimulus; returns what is to be done, in order.
+
+        Raises:
+            InvalidTransitionError: an illegal move of a rank, with the rank's story.
+        """
+        match stimulus:
+            case AgentHello():
+                return self._meet_agent(stimulus)
+            case StoreReady():
+                return self._start_ranks(stimulus)
+            case StoreExited():
+                self.store_is_lost = True
+                return self._fail(store_end(stimulus))
+            case StartFailed():
+                return self._start_failed(stimulus)
+            case RankSpawned():
+                info = self.ranks[stimulus.rank]
+                info.pid, info.log_path = stimulus.pid, stimulus.log_path
+                return []
+            case RankReady():
+                return self._rank_ready(stimulus)
+            case RunStarted():
+                return []
+            case InputRequest():
+                return self._prompts.asked(stimulus, self.active_run_id)
+            case InputAnswered():
+                return self._prompts.answered(stimulus)
+            case RunFinished():
+                return self._rank_finished(stimulus, now)
+            case RankExited():
+                return self._rank_exited(stimulus, now)
+            case RanksStopped():
+                return self._node_stopped(stimulus.node, now)
+            case RunRequested():
+                return self._begin_run(stimulus, now)
+            case InterruptRequested():
+                return self._interrupt(stimulus.run_id)
+            case AbandonRequested():
+                if self.run is None or self.run.run_id != stimulus.run_id:
+                    return []
+                return self._end_run(self.run, now)
+            case RestartRequested():
+                return self._restart(now)
+            case RespawnRequested():
+                return self._respawn(stimulus.ranks)
+            case StopRequested():
+                return self._end_run(self.run, now, "%ddp stop") if self.run else []
+            case AgentExited():
+                return self._agent_exited(stimulus, now)
+            case Tick():
+                return self._tick(now)
+            case _:
+                assert_never(stimulus)
+
+    # --- start ---------------------------------------------------------------------------------
+
+    def _meet_agent(self, hello: AgentHello) -> list[LifeAction]:
+        self._agents.add(hello.node)
+        if self.phase is not Phase.AGENTS or len(self._agents) < self.spec.nnodes:
+            return []
+        return self._start_store()
+
+    def _start_store(self) -> list[LifeAction]:
+        self.phase = Phase.STORE
+        self.store_is_lost = False
+        for info in self.ranks.values():
+            self._move(info, RankState.STARTING, "start")
+            info.exited, info.replaced, info.is_unwanted = None, "", False
+        return [TellAgent(0, StartStore(pool=self.spec, host=self._host, port=self._port))]
+
+    def _start_ranks(self, store: StoreReady) -> list[LifeAction]:
+        if self.phase is not Phase.STORE:
+            return []
+        self.phase = Phase.RANKS
+        self.master = (store.host, store.port)
+        return self._tell_to_start(dict.fromkeys(range(self.spec.nnodes), ()), joins=False)
+
+    def _respawn(self, ranks: RankSet) -> list[LifeAction]:
+        for info in (self.ranks[rank] for rank in ranks):
+            self._move(info, RankState.STARTING, "respawn")
+            info.pid = 0
+            info.replaced = "restarted" if info.is_unwanted else "exited"
+            info.is_unwanted = False
+        return self._tell_to_start(self.by_node(ranks), joins=True)
+
+    def _tell_to_start(
+        self, by_node: Mapping[int, tuple[Rank, ...]], *, joins: bool
+    ) -> list[LifeAction]:
+        host, port = self.master
+        return [
+            TellAgent(
+                node,
+                StartRanks(
+                    pool=self.spec, master_addr=host, master_port=port, ranks=ranks, joins=joins
+                ),
+            )
+            for node, ranks in by_node.items()
+        ]
+
+    def _rank_ready(self, ready: RankReady) -> list[LifeAction]:
+        info = self.ranks[ready.rank]
+        if info.state is RankState.BUSY:
+            return []  # it said so before
+        self._move(info, RankState.IDLE, "ready")
+        info.device, info.note = ready.device, ready.note
+        # A rank that joins others has no group yet, and gets theirs.
+        info.backend = ready.backend or info.backend
+        info.exited = None
+        if self.phase is not Phase.RANKS or len(self.in_state(RankState.IDLE)) < len(self.ranks):
+            return []
+        self.phase = Phase.UP
+        self._starts_until = None
+        return [AnnounceUp()]
+
+    def _start_failed(self, failed: StartFailed) -> list[LifeAction]:
+        why = f"{failed.error.ename}: {failed.error.evalue}"
+        if self.phase is not Phase.UP:
+            who = "the store" if failed.rank is None else f"rank {failed.rank}"
+            return self._fail(f"{who} could not start: {why}", failed.error)
+        info = self.ranks[failed.rank] if failed.rank is not None else None
+        if info is not None and info.state is RankState.STARTING and not info.pid:
+            # There is no process whose exit will be told.
+            self._move(info, RankState.EXITED, "start failed")
+        return []
+
+    def _fail(self, reason: str, error: ErrorInfo | None = None) -> list[LifeAction]:
+        if self.phase in (Phase.UP, Phase.FAILED, Phase.STOPPING):
+            return []
+        self.phase = Phase.FAILED
+        self._starts_until = None
+        return [AnnounceFailure(reason, error)]
+
+    # --- cells ---------------------------------------------------------------------------------
+
+    def _begin_run(self, requested: RunRequested, now: float) -> list[LifeAction]:
+        run_id = requested.execute.run_id
+        for rank in requested.ranks:
+            self._move(self.ranks[rank], RankState.BUSY, f"run {run_id}")
+            self.ranks[rank].run_id = run_id
+        self._prompts.begin(requested.ranks)
+        self.run = CellRun(run_id, requested.ranks, now, is_plain=self.spec.plain)
+        if requested.timeout_s is not None:
+            self.run.times_out_at = now + requested.timeout_s
+        return [TellRanks(requested.ranks, requested.execute)]
+
+    def _rank_finished(self, finished: RunFinished, now: float) -> list[LifeAction]:
+        info = self.ranks[finished.rank]
+        if info.run_id != finished.run_id:
+            return []
+        self._move(info, RankState.IDLE, f"finished {finished.run_id}")
+        info.run_id, info.replaced = None, ""
+        run = self.run
+        if run is None or run.run_id != finished.run_id:
+            return []  # a cell that was given up: the rank has come back
+        run.finish(finished)
+        return self._end_if_complete(run, now)
+
+    def _rank_exited(self, exited: RankExited, now: float) -> list[LifeAction]:
+        info = self.ranks[exited.rank]
+        run_id = info.run_id
+        self._move(info, RankState.EXITED, f"exit {exited.exit_code}")
+        info.exited, info.run_id = exited, None
+        announced = AnnounceExit(exited, run_id)
+        if self.phase is Phase.RANKS:  # perhaps it was ready, and others were not
+            last = exited.last_output.strip().rpartition("\n")[2]
+            reason = f"rank {exited.rank} ended while it started ({describe_exit(exited)[0]})"
+            return [announced, *self._fail(reason + (f": {last}" if last else ""))]
+        run = self.run
+        if run is None or run.run_id != run_id:
+            return [announced]
+        run.exit(exited, now)
+        actions: list[LifeAction] = [announced]
+        if self.spec.plain:
+            # The others may wait for it for ever: interrupt them, and do not wait long.
+            actions += self.interrupts()
+            if run.give_up_at is None:
+                run.give_up_at = now + self._settings.death_grace_s
+        return [*actions, *self._end_if_complete(run, now)]
+
+    def _end_if_complete(self, run: CellRun, now: float) -> list[LifeAction]:
+        return self._end_run(run, now) if run.is_complete else []
+
+    def _end_run(self, run: CellRun, now: float, ended_by: str = "") -> list[LifeAction]:
+        self.run = None
+        outcome = run.outcome(now, ended_by, at_prompt=self._prompts.ranks())
+        return [*self._prompts.end(is_over=bool(ended_by)), EndRun(outcome)]
+
+    def _interrupt(self, run_id: str) -> list[LifeAction]:
+        if self.run is None or self.run.run_id != run_id:
+            return []
+        self.run.interrupt()
+        return self.interrupts()
+
+    def interrupts(self) -> list[LifeAction]:
+        """What interrupts the ranks that are still inside the cell."""
+        run = self.run
+        if run is None:
+            return []
+        return [
+            TellAgent(node, Interrupt(run_id=run.run_id, ranks=ranks))
+            for node, ranks in self.by_node(run.unfinished).items()
+        ]
+
+    # --- restart, loss, time -------------------------------------------------------------------
+
+    def _restart(self, now: float) -> list[LifeAction]:
+        ended = self._end_run(self.run, now, "%ddp restart") if self.run else []
+        self.phase = Phase.STOPPING
+        self._nodes_stopped.clear()
+        self._starts_until = now + self._settings.start_timeout_s
+        stop = StopRanks(grace_s=self._settings.stop_grace_s)
+        return [*ended, *(TellAgent(node, stop) for node in range(self.spec.nnodes))]
+
+    def _node_stopped(self, node: int, now: float) -> list[LifeAction]:
+        self._nodes_stopped.add(node)
+        if self.phase is not Phase.STOPPING or len(self._nodes_stopped) < self.spec.nnodes:
+            return []
+        for info in self.ranks.values():
+            info.run_id = None
+            if info.state is not RankState.EXITED:
+                self._move(info, RankState.EXITED, "stopped")  # before its process was made
+        self.spec = msgspec.structs.replace(self.spec, generation=self.spec.generation + 1)
+        self._starts_until = now + self._settings.start_timeout_s
+        return self._start_store()
+
+    def _agent_exited(self, agent: AgentExited, now: float) -> list[LifeAction]:
+        self.lost_agents.add(agent.node)
+        if self.phase is Phase.STOPPING:
+            # Nothing that is left of the pool can be brought back up by this agent.
+            self.phase = Phase.STORE
+        how = f"the agent of node {agent.node} ended ({describe_code(agent.exit_code)})"
+        last = agent.last_output.strip()
+        actions = self._fail(f"{how}: {last}" if last else how)
+        for info in self.ranks.values():
+            if info.node == agent.node and info.state not in (RankState.ABSENT, RankState.EXITED):
+                actions += self._rank_exited(
+                    RankExited(
+                        rank=info.rank,
+                        pid=info.pid,
+                        exit_code=-9,
+                        out_of_memory=False,
+                        last_output=last,
+                        reason=how,
+                    ),
+                    now,
+                )
+        return actions
+
+    def _tick(self, now: float) -> list[LifeAction]:
+        if self._starts_until is not None and now >= self._starts_until:
+            late = self.in_state(RankState.STARTING)
+            waiting = f"{late.describe()} not ready" if late else f"phase {self.phase.name}"
+            if self.phase is Phase.STOPPING:
+                self.phase = Phase.STORE
+            return self._fail(
+                f"the start took longer than {self._settings.start_timeout_s:g} s ({waiting})"
+            )
+        run = self.run
+        if run is None:
+            return []
+        if run.give_up_at is not None and now >= run.give_up_at:
+            return self._end_run(run, now)
+        if run.times_out_at is not None and now >= run.times_out_at:
+            run.times_out_at = None
+            run.interrupt(timed_out=True)
+            run.give_up_at = now + self._settings.interrupt_grace_s
+            return self.interrupts()
+        return []

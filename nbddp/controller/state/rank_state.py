@@ -1,0 +1,72 @@
+"""States of a rank and of a pool, and the legal moves between them.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Literal, TypeAlias
+
+from nbddp.wire.messages import (
+    RankExited,
+)
+from nbddp.wire.rank_set import Rank
+
+
+class RankState(Enum):
+    """Where a rank is in its life."""
+
+    ABSENT = auto()  #: no process
+    STARTING = auto()  #: its process exists, or is being made
+    IDLE = auto()  #: waits for a cell
+    BUSY = auto()  #: runs a cell
+    EXITED = auto()  #: its process has ended
+
+
+LEGAL_MOVES: frozenset[tuple[RankState, RankState]] = frozenset(
+    {
+        (RankState.ABSENT, RankState.STARTING),
+        (RankState.STARTING, RankState.IDLE),
+        (RankState.STARTING, RankState.EXITED),
+        (RankState.IDLE, RankState.BUSY),
+        (RankState.IDLE, RankState.EXITED),
+        (RankState.BUSY, RankState.IDLE),
+        (RankState.BUSY, RankState.EXITED),
+        (RankState.EXITED, RankState.STARTING),
+        (RankState.EXITED, RankState.EXITED),  # its agent is lost as well
+    }
+)
+
+
+class Phase(Enum):
+    """What the pool as a whole is doing."""
+
+    AGENTS = auto()  #: waits for the agents' first words
+    STORE = auto()  #: waits for the store
+    RANKS = auto()  #: waits for the ranks to be ready
+    UP = auto()  #: takes cells
+    STOPPING = auto()  #: ends ranks and store, to start new ones
+    FAILED = auto()  #: could not start; everything is to be ended
+
+
+#: What became of the process whose place another one took.
+Replaced: TypeAlias = Literal["", "exited", "restarted"]
+
+
+@dataclass
+class RankInfo:
+    """What is known of one rank."""
+
+    rank: Rank
+    node: int
+    state: RankState = RankState.ABSENT
+    pid: int = 0
+    log_path: str = ""
+    device: str = ""
+    backend: str = ""
+    note: str = ""
+    run_id: str | None = None  #: of the cell it is in
+    exited: RankExited | None = None
+    is_unwanted: bool = False  #: the user wants another process in the place of this one
+    replaced: Replaced = ""  #: of its predecessor, until its own first cell is over
+    story: list[str] = field(default_factory=list)

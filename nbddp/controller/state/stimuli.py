@@ -1,0 +1,164 @@
+"""What comes to the machines of a pool: messages of agents and ranks, and wishes of users.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from nbddp.controller.state.config import Config
+from nbddp.wire.messages import (
+    AgentHello,
+    Execute,
+    Freed,
+    InputRequest,
+    Looked,
+    Peeked,
+    Quiet,
+    RankExited,
+    RankReady,
+    RankSpawned,
+    RanksStopped,
+    Reformed,
+    RunFinished,
+    RunStarted,
+    StartFailed,
+    StoreExited,
+    StoreReady,
+)
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
+
+
+@dataclass(frozen=True)
+class RunRequested:
+    """Run a cell. The caller has checked `PoolMachine.refusal`."""
+
+    execute: Execute
+    ranks: RankSet
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True)
+class InterruptRequested:
+    """The user interrupts a cell."""
+
+    run_id: str
+
+
+@dataclass(frozen=True)
+class AbandonRequested:
+    """The user does not wait for a cell any longer."""
+
+    run_id: str
+
+
+@dataclass(frozen=True)
+class InputAnswered:
+    """The user has answered a question of a rank, which is told by whoever asked."""
+
+    rank: Rank
+    question: int
+
+
+@dataclass(frozen=True)
+class RestartRequested:
+    """End all ranks and start new ones."""
+
+
+@dataclass(frozen=True)
+class StopRequested:
+    """The pool is about to end."""
+
+
+@dataclass(frozen=True)
+class RespawnRequested:
+    """Start fresh processes for ranks that have exited. From `controller.recovery.rebuild`."""
+
+    ranks: RankSet
+
+
+@dataclass(frozen=True)
+class RestartRanksRequested:
+    """Put fresh processes in the place of ranks. Answered by `RanksRestarted`."""
+
+    number: int
+    ranks: RankSet
+
+
+@dataclass(frozen=True)
+class DiagnoseRequested:
+    """Look at all ranks now. Answered by `Diagnosed`."""
+
+    number: int
+    peek: RankSet = NO_RANKS  #: these are described by their agents too
+    last: int = 64  #: operations that each rank tells though they are complete
+    #: For ``%ddp status``: the memory of all, and no report.
+    survey: bool = False
+
+
+@dataclass(frozen=True)
+class Configured:
+    """The user has changed the configuration."""
+
+    config: Config
+
+
+@dataclass(frozen=True)
+class AgentExited:
+    """An agent's process has ended, and its ranks with it."""
+
+    node: int
+    exit_code: int
+    last_output: str
+
+
+@dataclass(frozen=True)
+class MendRequested:
+    """Somebody wants to use a pool whose groups could not be formed: try again."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+#: What the life of the pool consists of, see `PoolMachine`.
+LifeStimulus: TypeAlias = (
+    AgentHello
+    | StoreReady
+    | StoreExited
+    | StartFailed
+    | RankSpawned
+    | RankReady
+    | RunStarted
+    | InputRequest
+    | RunFinished
+    | RankExited
+    | RanksStopped
+    | RunRequested
+    | InterruptRequested
+    | AbandonRequested
+    | InputAnswered
+    | RestartRequested
+    | RespawnRequested
+    | StopRequested
+    | AgentExited
+    | Tick
+)
+
+
+#: What is for `RecoveryMachine` alone.
+WatchStimulus: TypeAlias = (
+    Quiet
+    | Looked
+    | Peeked
+    | Freed
+    | Reformed
+    | RestartRanksRequested
+    | DiagnoseRequested
+    | Configured
+    | MendRequested
+)
+
+
+Stimulus: TypeAlias = LifeStimulus | WatchStimulus

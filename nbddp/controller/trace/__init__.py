@@ -1,0 +1,1 @@
+"""Operations of all ranks as rows, and their export. Pure."""

@@ -1,0 +1,407 @@
+"""The operations of all ranks side by side: a row for each that they issued together.
+
+Runs in: the notebook's process. Pure: no clock, no I/O.
+
+    operations by rank ──rows──▶ TraceRow ──select──▶ TraceRow ──▶ export    (pandas, Perfetto)
+                                                              └──▶ timeline  (the notebook)
+
+Times are those of the ranks' monotonic clock, which ranks of one machine share; between machines
+spreads and bandwidths mean nothing.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal, TypeAlias
+
+from nbddp.controller.diagnosis.rank_view import RankView
+from nbddp.wire.flight_recorder.schema import (
+    Ending,
+    GroupInfo,
+    Operation,
+    OperationState,
+    Site,
+    ending_of,
+    group_name_of,
+)
+from nbddp.wire.rank_set import RankSet
+
+#: As `nbddp.wire.flight_recorder.schema.OperationKind`; a send and its recv are one ``message``.
+RowKind: TypeAlias = Literal["collective", "message", "creation", "store"]
+
+_Key: TypeAlias = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class RankPart:
+    """What one rank did for a row."""
+
+    rank: int
+    op: str
+    state: OperationState
+    created_ns: int  #: when the rank came
+    completed_ns: int | None  #: when it noticed the end; None: not yet
+    waited_ns: int  #: how long a thread of it was blocked for the operation
+    nbytes: int
+    async_op: bool
+    site: Site  #: the line that issued it
+    cell: int  #: execution count of the cell that ran; 0: not known
+    run_id: str
+    error: str
+    record_id: int
+    #: When it was looked at, if it was not complete and its cell went on; None: otherwise.
+    open_at_ns: int | None = None
+
+    @property
+    def ending(self) -> Ending:
+        """What became of it."""
+        return ending_of(self.state, self.error)
+
+
+@dataclass(frozen=True)
+class TraceRow:
+    """One collective, message, creation of a group or wait for the store."""
+
+    kind: RowKind
+    pg_id: str
+    pg_name: str
+    pg_desc: str
+    members: RankSet  #: of the group; the two ends of a message
+    op: str  #: as users call it; ``all_reduce | broadcast`` where the ranks differ
+    parts: Mapping[int, RankPart]  #: by rank, in order
+    collective_seq_id: int = 0
+    p2p_seq_id: int = 0
+    src: int = -1  #: of a message; -1: any source
+    dst: int = -1
+    tag: int = 0
+    #: Members that never issued it, as their records show. A rank whose record is not known, or
+    #: was overwritten, is neither here nor in ``parts``.
+    missing: RankSet = field(default_factory=RankSet)
+
+    @property
+    def label(self) -> str:
+        """``all_reduce #7``, ``send 0→1 #3``."""
+        if self.kind == "message":
+            src = "any" if self.src < 0 else str(self.src)
+            number = f" #{self.p2p_seq_id}" if self.p2p_seq_id else ""
+            return f"{self.op} {src}→{self.dst}{number}"
+        return f"{self.op} #{self.collective_seq_id}" if self.collective_seq_id else self.op
+
+    @cached_property
+    def first_ns(self) -> int:
+        """When the first rank came."""
+        return min(part.created_ns for part in self.parts.values())
+
+    @cached_property
+    def last_ns(self) -> int:
+        """When the last rank came, of those that did."""
+        return max(part.created_ns for part in self.parts.values())
+
+    @cached_property
+    def spread_ns(self) -> int | None:
+        """From the first arrival to the last; None if fewer than two ranks are known."""
+        return self.last_ns - self.first_ns if len(self.parts) > 1 else None
+
+    @cached_property
+    def last_rank(self) -> int | None:
+        """Who came last; None if somebody has not come, or all came at one time."""
+        if self.missing or not self.spread_ns:
+            return None
+        return next(rank for rank, part in self.parts.items() if part.created_ns == self.last_ns)
+
+    @cached_property
+    def completed_ns(self) -> int | None:
+        """When the last rank noticed the end; None while one of them has not, or did not come."""
+        ends = [part.completed_ns for part in self.parts.values()]
+        known = [end for end in ends if end is not None]
+        return max(known) if known and len(known) == len(ends) and not self.missing else None
+
+    @cached_property
+    def open_at_ns(self) -> int | None:
+        """When ranks were seen in it that may still wait; None: there are none."""
+        return max((p.open_at_ns for p in self.parts.values() if p.open_at_ns), default=None)
+
+    @cached_property
+    def waited_ns(self) -> int:
+        """The longest time that a rank was blocked."""
+        return max(part.waited_ns for part in self.parts.values())
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Of the input tensors, on the rank that has most of them: counted once, not per rank."""
+        return max(part.nbytes for part in self.parts.values())
+
+    @cached_property
+    def bandwidth_bytes_per_s(self) -> float | None:
+        """Algorithm bandwidth: ``nbytes / (last completion - last arrival)``.
+
+        Nothing can be complete before the last rank has come, so the time before belongs to that
+        rank and not to the network. It is the ``algbw`` of nccl-tests, without their factor for
+        the algorithm (``busbw``). An asynchronous operation is noticed as complete when somebody
+        waits for it: its bandwidth is a lower bound. None where a rank, a time or the number of
+        bytes is not known, or an operation failed.
+        """
+        end = self.completed_ns
+        if end is None or end <= self.last_ns or not self.nbytes:
+            return None
+        if len(self.parts) < len(self.members) or any(
+            part.state == "failed" for part in self.parts.values()
+        ):
+            return None
+        return self.nbytes / (end - self.last_ns) * 1e9
+
+    @cached_property
+    def run_ids(self) -> list[str]:
+        """Of the cells that issued it; mostly one, empty if it was issued between cells."""
+        return sorted({part.run_id for part in self.parts.values() if part.run_id})
+
+    @cached_property
+    def site(self) -> Site:
+        """The line of the first rank that came; `sites` has them all."""
+        return min(self.parts.values(), key=lambda part: (part.created_ns, part.rank)).site
+
+    @cached_property
+    def sites(self) -> dict[Site, RankSet]:
+        """The distinct lines, with the ranks at each."""
+        found: dict[Site, list[int]] = {}
+        for rank, part in self.parts.items():
+            found.setdefault(part.site, []).append(rank)
+        return {site: RankSet.of(ranks) for site, ranks in found.items()}
+
+
+def rows(
+    operations_by_rank: Mapping[int, Sequence[Operation]],
+    groups: Mapping[str, GroupInfo],
+    cell_by_run: Mapping[str, int] | None = None,
+    now_by_run: Mapping[str, int] | None = None,
+    fresh: Collection[int] = (),
+) -> list[TraceRow]:
+    """Lay the operations of the ranks side by side, in the order in which they began.
+
+    Args:
+        operations_by_rank: as the ranks recorded them; ranks that are not known are absent.
+        groups: by ``pg_id``.
+        cell_by_run: the execution count of the cell by ``run_id``; without it a part belongs to
+            the cell in which its line stands, which is another one for a function made earlier.
+        now_by_run: when the ranks were looked at, by the ``run_id`` of the cell that goes on.
+        fresh: ranks that took the place of others, whose records are not known.
+    """
+    cells = cell_by_run or {}
+    now = now_by_run or {}
+    by_key: dict[_Key, list[tuple[int, Operation]]] = {}
+    progress = _Progress(operations_by_rank, fresh)
+    for rank, operations in operations_by_rank.items():
+        for operation in operations:
+            by_key.setdefault(_key(rank, operation), []).append((rank, operation))
+    found = [
+        _row(together, groups, cells, now, progress)
+        for entries in by_key.values()
+        for together in _split(entries)
+    ]
+    return sorted(found, key=lambda row: (row.first_ns, row.pg_id, row.collective_seq_id))
+
+
+def select(
+    found: Sequence[TraceRow],
+    *,
+    cell: int | None = None,
+    run_id: str | None = None,
+    ranks: RankSet | None = None,
+    last: int | None = None,
+) -> list[TraceRow]:
+    """The rows of a cell, of one run of it, those in which one of ``ranks`` takes part, the last.
+
+    A row stays whole: its spread and its bandwidth are still those of all its ranks.
+    """
+    kept = [
+        row
+        for row in found
+        if (cell is None or any(part.cell == cell for part in row.parts.values()))
+        and (run_id is None or any(part.run_id == run_id for part in row.parts.values()))
+        and (ranks is None or any(rank in ranks for rank in row.parts))
+    ]
+    return kept if last is None else kept[max(0, len(kept) - last) :]
+
+
+def rows_seen(
+    views: Mapping[int, RankView], cell_by_run: Mapping[str, int] | None = None
+) -> list[TraceRow]:
+    """The rows of what a look at the ranks, or at their records from outside, has shown."""
+    operations_by_rank: dict[int, list[Operation]] = {}
+    groups: dict[str, GroupInfo] = {}
+    now_by_run: dict[str, int] = {}
+    for rank, view in views.items():
+        inside = view.look.operations if view.look else ()
+        if inside or view.operations or view.look:
+            known = {operation.record_id: operation for operation in (*view.operations, *inside)}
+            operations_by_rank[rank] = [known[number] for number in sorted(known)]
+        for group in view.look.groups if view.look else ():
+            groups.setdefault(group.pg_id, group)
+        if view.look is not None and view.look.run_id:
+            run_id = view.look.run_id
+            now_by_run[run_id] = max(now_by_run.get(run_id, 0), view.look.time_ns)
+    fresh = [rank for rank, view in views.items() if view.look is not None and view.look.is_fresh]
+    return rows(operations_by_rank, groups, cell_by_run, now_by_run, fresh)
+
+
+# --- rows ----------------------------------------------------------------------------------------
+
+
+class _Progress:
+    """Which numbers each rank has passed in each group, and which of those it left out."""
+
+    def __init__(
+        self, operations_by_rank: Mapping[int, Sequence[Operation]], fresh: Collection[int]
+    ) -> None:
+        self._known = operations_by_rank.keys()
+        self._fresh = fresh
+        self._newest: dict[_Key, int] = {}
+        self._oldest: dict[_Key, int] = {}  # of those records after which none is lost
+        for rank, operations in operations_by_rank.items():
+            oldest_id = whole_from(operation.record_id for operation in operations)
+            for operation in operations:
+                counted = (*_counter(rank, operation), rank)
+                number = _number(operation)
+                self._newest[counted] = max(self._newest.get(counted, 0), number)
+                if operation.record_id >= oldest_id:
+                    self._oldest[counted] = min(self._oldest.get(counted, number), number)
+
+    def has_not_come(
+        self, rank: int, counted: _Key, number: int, *, is_over: bool, is_done: bool
+    ) -> bool:
+        """Whether the records of ``rank`` show that it never issued this operation."""
+        if rank not in self._known:
+            return False
+        newest = self._newest.get((*counted, rank))
+        if newest is None:
+            return not (is_done or (is_over and rank in self._fresh))
+        return newest < number or self._oldest.get((*counted, rank), number) < number
+
+
+def whole_from(record_ids: Iterable[int]) -> int:
+    """The first ``record_id`` from which on all are at hand: a ring forgets the oldest."""
+    ids = sorted(record_ids, reverse=True)
+    return next((a for a, b in pairwise(ids) if a - b > 1), ids[-1] if ids else 0)
+
+
+def _number(operation: Operation) -> int:
+    return operation.collective_seq_id or operation.p2p_seq_id
+
+
+def _counter(rank: int, operation: Operation) -> _Key:
+    """What the operation's number counts; the same for all that take part."""
+    kind = operation.signature.kind
+    match kind:
+        case "collective":
+            return (kind, operation.pg_id)
+        case "send":
+            return ("message", operation.pg_id, rank, operation.peer, operation.tag)
+        case "recv":
+            return ("message", operation.pg_id, operation.peer, rank, operation.tag)
+        case "creation":
+            return (kind, operation.pg_id)
+        case "store":
+            return (kind, operation.signature.op, operation.signature.keys)
+
+
+def _key(rank: int, operation: Operation) -> _Key:
+    """Equal for the operations of one row."""
+    if operation.signature.kind == "recv" and operation.peer < 0:
+        return ("any", rank, operation.record_id)  # from whom it came is not known
+    return (*_counter(rank, operation), _number(operation))
+
+
+def _split(entries: list[tuple[int, Operation]]) -> Iterator[list[tuple[int, Operation]]]:
+    """Each part holds a rank once.
+
+    Numbers begin again when a group is made again under its old name; then, and after a failure,
+    only operations of one cell belong together.
+    """
+    ranks = {rank for rank, _ in entries}
+    if len(ranks) == len(entries) and all(op.state != "failed" for _, op in entries):
+        yield entries
+        return
+    seen: dict[tuple[int, str], int] = {}
+    parts: dict[tuple[str, int], list[tuple[int, Operation]]] = {}
+    for rank, operation in entries:
+        occurrence = seen.get((rank, operation.run_id), 0)
+        seen[rank, operation.run_id] = occurrence + 1
+        parts.setdefault((operation.run_id, occurrence), []).append((rank, operation))
+    yield from parts.values()
+
+
+def _row(
+    entries: list[tuple[int, Operation]],
+    groups: Mapping[str, GroupInfo],
+    cells: Mapping[str, int],
+    now: Mapping[str, int],
+    progress: _Progress,
+) -> TraceRow:
+    rank, operation = entries[0]
+    kind = _row_kind(operation)
+    pg_id = operation.pg_id  # a group that is being made has another one, which begins so too
+    group = groups.get(pg_id) or GroupInfo(pg_id=pg_id, name=group_name_of(pg_id))
+    parts = {
+        rank: RankPart(
+            rank=rank,
+            op=op.signature.op,
+            state=op.state,
+            created_ns=op.time_created_ns,
+            completed_ns=op.time_completed_ns or None,
+            waited_ns=op.waited_ns,
+            nbytes=op.signature.nbytes,
+            async_op=op.async_op,
+            site=op.site,
+            cell=cells.get(op.run_id, op.site.cell),
+            run_id=op.run_id,
+            error=op.error,
+            record_id=op.record_id,
+            open_at_ns=now.get(op.run_id) if op.state == "scheduled" else None,
+        )
+        for rank, op in sorted(entries, key=lambda entry: entry[0])
+    }
+    src, dst = -1, -1
+    if kind == "message":
+        is_send = operation.signature.kind == "send"
+        src, dst = (rank, operation.peer) if is_send else (operation.peer, rank)
+        members = RankSet.of(end for end in (src, dst) if end >= 0)
+    else:
+        members = RankSet.of(group.ranks if kind != "store" else ()) or RankSet.of(parts)
+    counted, number = _counter(rank, operation), _number(operation)
+    is_over = all(part.completed_ns is not None for part in parts.values())
+    is_done = all(part.state == "completed" for part in parts.values())
+    return TraceRow(
+        kind=kind,
+        pg_id=operation.pg_id,
+        pg_name=group.name,
+        pg_desc=group.desc,
+        members=members,
+        op=_op(entries),
+        parts=parts,
+        collective_seq_id=operation.collective_seq_id,
+        p2p_seq_id=operation.p2p_seq_id,
+        src=src,
+        dst=dst,
+        tag=operation.tag,
+        missing=RankSet.of(
+            member
+            for member in members
+            if member not in parts
+            and progress.has_not_come(member, counted, number, is_over=is_over, is_done=is_done)
+        ),
+    )
+
+
+def _row_kind(operation: Operation) -> RowKind:
+    kind = operation.signature.kind
+    return "message" if kind == "send" or kind == "recv" else kind  # noqa: PLR1714 - for mypy
+
+
+def _op(entries: list[tuple[int, Operation]]) -> str:
+    """The names in the order of the ranks; a message is called by its send."""
+    sends = [op.signature.op for _, op in entries if op.signature.kind == "send"]
+    if sends:
+        return sends[0]
+    ordered = sorted(entries, key=lambda entry: entry[0])
+    return " | ".join(dict.fromkeys(op.signature.op for _, op in ordered))

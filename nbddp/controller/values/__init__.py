@@ -1,0 +1,1 @@
+"""Values of ranks: push, pull, vars and diff."""

@@ -1,0 +1,1 @@
+"""The lines of ``%ddp`` and ``%%ddp``: parsing, help, completion, verbs."""

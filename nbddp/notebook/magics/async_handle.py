@@ -1,0 +1,200 @@
+"""A cell that runs in the background: ``%%ddp --async``.
+
+Runs in: the notebook's process; the output is shown by `nbddp.notebook.output.background_views`, in
+the cell that started it.
+"""
+
+import asyncio
+import threading
+from collections.abc import Generator
+from typing import Any
+
+from nbddp.controller.hub.run import Run
+from nbddp.controller.pool.pool import Pool
+from nbddp.controller.state.outcome import RunOutcome
+from nbddp.controller.state.stimuli import InterruptRequested
+from nbddp.errors import CellError, CellInterruptedError
+from nbddp.notebook import session
+from nbddp.notebook.output.cell_view import View
+from nbddp.notebook.output.folded_sink import pre
+from nbddp.notebook.output.sinks import Sink
+from nbddp.notebook.render.html import (
+    PRE_STYLE,
+    clean,
+    details,
+    escape,
+    preformatted,
+    without_codes,
+)
+
+_AWAIT_S = 0.05
+
+
+class CellHandle:
+    """Tells how a background cell is doing; ``await handle`` or ``handle.wait()`` for its end."""
+
+    def __init__(self, pool: Pool, run: Run, view: View, cell_name: str) -> None:
+        self._pool = pool
+        self._run = run
+        self._cell_name = cell_name
+        self._sink = session.background_sink()
+        self._parent_id = session.parent_id()
+        self._display_id = f"nbddp-handle-{run.run_id}"
+        self._displayed = False
+        self._told_in = ""  #: the front end's request in whose cell the error stands
+        self._updated_in = ""  #: the request that ran, or was the last, when its line changed
+        self._display_lock = threading.Lock()  #: between `_show` and `_ipython_display_`
+        self._has_ended = False
+        self._shown = threading.Event()
+        self._failure: BaseException | None = None  #: the output could not be shown
+        session.viewing.put(lambda: self._show(view))
+
+    @property
+    def state(self) -> str:
+        """``running``, ``done`` or ``failed``."""
+        if not self._has_ended:
+            return "running"
+        return "done" if self._error() is None else "failed"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the cell has ended, well or not, and all of its output was shown."""
+        return self._shown.is_set()
+
+    def wait(self, timeout: float | None = None) -> RunOutcome:
+        """Wait for the end.
+
+        Raises:
+            TimeoutError: it is still running after ``timeout`` seconds.
+            CellError: it failed, as a cell in the foreground would.
+        """
+        if not self._shown.wait(timeout):
+            raise TimeoutError(f"{self._cell_name} is still running after {timeout:g} s")
+        return self._result()
+
+    def interrupt(self) -> None:
+        """Interrupt it, as the stop button does for a cell in the foreground."""
+        self._pool.hub.post(InterruptRequested(self._run.run_id))
+
+    def __await__(self) -> Generator[Any, None, RunOutcome]:
+        while not self._shown.is_set():
+            # Short waits: ipykernel notices an interrupt when its loop wakes. And no executor:
+            # the interpreter would wait for its threads at the end, before it stops the pool.
+            yield from asyncio.sleep(_AWAIT_S).__await__()
+        return self._result()
+
+    def __repr__(self) -> str:
+        outcome = self._run.outcome
+        after = "" if outcome is None else f" after {outcome.elapsed_s:.1f} s"
+        ended_by = "" if outcome is None else outcome.ended_by
+        state = f"ended by {ended_by}" if ended_by else self.state
+        if state == "failed" and isinstance(self._error(), CellInterruptedError):
+            state = "interrupted"
+        return f"<{self._cell_name} on {self._run.ranks.describe()}: {state}{after}>"
+
+    def _ipython_display_(self) -> None:
+        """Shown as a line that changes when the cell ends, so that no notebook says "running".
+
+        With the error below it, if it failed: nobody may ever wait for it.
+        """
+        with self._display_lock:
+            if self._told_in and self._told_in == session.parent_id():
+                return  # it was quick
+            self._displayed = True
+            self._show_state(session.background_sink(), update=False)
+
+    def _show_state(self, sink: Sink, *, update: bool) -> None:
+        error = self._error() if self._has_ended else None
+        ended_by = "" if self._run.outcome is None else self._run.outcome.ended_by
+        bundle = failure_bundle(repr(self), error, is_expected=ended_by != "")
+        if update:
+            self._updated_in = session.parent_id()
+        sink.display(bundle, {}, self._display_id, update)
+
+    def _show(self, view: View) -> None:
+        try:
+            self._pool.wait(self._run, view)
+        except BaseException as error:  # noqa: BLE001 - raised where the user waits
+            self._failure = error
+        try:
+            with self._display_lock:
+                self._has_ended = True
+                if self._displayed or self._error() is not None:
+                    self._show_state(self._sink, update=self._displayed)
+                    self._told_in = "" if self._displayed else self._parent_id
+        finally:
+            self._shown.set()
+
+    def _error(self) -> BaseException | None:
+        if self._failure is not None:
+            return self._failure
+        outcome = self._run.outcome
+        return None if outcome is None else self._pool.error_of(outcome, self._cell_name)
+
+    def _result(self) -> RunOutcome:
+        if self._updated_in and self._updated_in != session.parent_id():
+            # nbclient hears nothing of what changes between two cells.
+            with self._display_lock:
+                self._show_state(self._sink, update=True)
+        error = self._error()
+        if error is not None:
+            raise error
+        assert self._run.outcome is not None  # noqa: S101 - it has ended
+        return self._run.outcome
+
+
+# --- errors that nobody has waited for -----------------------------------------------------------
+
+
+#: Shown open; a longer text is folded below its headline.
+_MAX_OPEN = 4
+_RED = "#d1495b"
+
+
+def failure_bundle(
+    state: str, error: BaseException | None, *, is_expected: bool = False
+) -> dict[str, str]:
+    """The state of a cell, and below it what made it fail.
+
+    Args:
+        state: a line.
+        error: as `CellHandle.wait` raises it; None: there is none.
+        is_expected: the user has ended the cell, and `state` says so.
+    """
+    state = clean(state)
+    if error is None:
+        return {"text/plain": state}
+    lines = _lines(error)
+    if isinstance(error, CellInterruptedError) or (is_expected and len(lines) == 1):
+        where = details("where the ranks were", pre(lines)) if len(lines) > 1 else ""
+        return {"text/plain": state, "text/html": pre([state]) + where}
+    headline = _headline(lines, type(error).__name__)
+    told = lines if len(lines) <= _MAX_OPEN else [headline]
+    html = pre([state]) + _errors(told, type(error).__name__)
+    if told is not lines:
+        html += details("the whole error", pre(lines))
+    return {"text/plain": "\n".join([state, *lines]), "text/html": html}
+
+
+def _headline(lines: list[str], name: str) -> str:
+    """It stands below the tracebacks, or above the story of a rank that exited."""
+    return next((line for line in reversed(lines) if line.startswith(name)), lines[-1])
+
+
+def _errors(lines: list[str], name: str) -> str:
+    """As HTML; the name of the error is what is seen first."""
+    bold = f'<b style="color:{_RED}">{name}</b>'
+    shown = [
+        f"{bold}{escape(line[len(name) :])}" if line.startswith(name) else escape(line)
+        for line in lines
+    ]
+    return preformatted("\n".join(shown), PRE_STYLE)
+
+
+def _lines(error: BaseException) -> list[str]:
+    """As a cell in the foreground shows it."""
+    if isinstance(error, CellError):
+        text = "\n".join(error._render_traceback_())
+    else:
+        text = f"{type(error).__name__}: {error}"
+    return clean(without_codes(text)).strip("\n").split("\n")

@@ -1,0 +1,136 @@
+"""Debuggers of ranks: ``%ddp debug`` in a cell, and that of the front end in a kernel of our own.
+
+Runs in: the notebook's process. `post_mortem` and `choose`: thread of the running cell;
+`Forwarding`: threads of the kernel's control channel, and the hub thread.
+"""
+
+import atexit
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.errors import BadOptionError, CellError, NbddpError
+from nbddp.notebook import session
+from nbddp.notebook.magics import command_line
+from nbddp.wire.flight_recorder.schema import LEFT_DEBUGGER
+from nbddp.wire.messages import DebugEvent
+
+#: A rank that computes in C answers later: then the front end is told so.
+_ANSWER_S = 10.0
+_HAS_RAISED = "getattr(__import__('sys'), 'last_traceback', None) is not None"
+#: What ranks raise because another one did, or the user stopped them.
+_CONSEQUENCES = ("Collective", "KeyboardInterrupt", "Unfinished", LEFT_DEBUGGER)
+
+
+def post_mortem(shell: InteractiveShell, words: list[str], execution_count: int) -> None:
+    """Open the debugger on one rank; returns when the user has left it.
+
+    Raises:
+        BadOptionError: not one rank, or none is named and the last error was not that of a cell;
+            the rank has raised nothing.
+    """
+    pool = session.pool()
+    text = command_line.parse_debug("debug", words)
+    rank = _last_failed(pool) if text is None else _one_rank(pool, text)
+    if not pool.pull(_HAS_RAISED, ranks=rank):  # no cell of it: a fresh rank stays fresh
+        raise BadOptionError(f"rank {rank} has raised no exception: there is nothing to debug")
+    options = CellOptions(
+        ranks=pool.rank_set(rank), execution_count=execution_count, cell_name="%ddp debug"
+    )
+    pool.run_cell("%debug", options)
+
+
+def choose(shell: InteractiveShell, words: list[str]) -> str:
+    """``%ddp debugger [-r RANK]``: on which rank the front end's debugger works.
+
+    Raises:
+        BadOptionError: not one rank, or the kernel is not of nbddp.
+    """
+    forwarding = getattr(getattr(shell, "kernel", None), "forwarding", None)
+    if not isinstance(forwarding, Forwarding):
+        raise BadOptionError(
+            "%ddp debugger: this kernel's debugger knows the notebook's own process only. "
+            "Next: `nbddp kernel install` adds one that debugs ranks; %ddp debug works everywhere"
+        )
+    text = command_line.parse_debug("debugger", words)
+    if text is None:
+        return f"the front end's debugger works on rank {forwarding.rank}"
+    forwarding.move_to(_one_rank(session.pool(), text))
+    return (
+        f"the front end's debugger works on rank {forwarding.rank}: switch it off and on again, "
+        "then set its breakpoints"
+    )
+
+
+class Forwarding:
+    """Hands requests of the Debug Adapter Protocol to one rank, and its events back.
+
+    Args:
+        publish: gives an event to the front end; called by the hub thread.
+        folder: of the files that stand for cells: the front end is told before there are ranks.
+    """
+
+    def __init__(self, publish: Callable[[dict[str, Any]], None], folder: str) -> None:
+        self._folder = folder
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        self._publish = publish
+        self.rank = 0
+        self.is_on = False  #: the front end has switched it on
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The response of the rank, or one that says why there is none. Blocks."""
+        try:
+            session.await_start()
+            pool = session.pool()
+            pool.listeners.debug = self._tell
+            answer = pool.talk.debug(self.rank, request, _ANSWER_S, folder=self._folder)
+        except NbddpError as error:
+            return _failure(request, str(error))
+        if answer is None:
+            return _failure(request, f"rank {self.rank} does not answer")
+        if request.get("command") in ("initialize", "disconnect"):
+            self.is_on = request["command"] == "initialize"
+        return answer.content or _failure(request, f"the debugger of rank {self.rank} is off")
+
+    def move_to(self, rank: int) -> None:
+        """From now on it is this rank."""
+        self.ask({"type": "request", "seq": 0, "command": "disconnect", "arguments": {}})
+        self.rank = rank
+
+    def _tell(self, event: DebugEvent) -> None:
+        if event.rank == self.rank:
+            self._publish(event.content)
+
+
+def _failure(request: dict[str, Any], message: str) -> dict[str, Any]:
+    return {
+        "type": "response",
+        "request_seq": request.get("seq", 0),
+        "success": False,
+        "command": request.get("command", ""),
+        "message": message,
+    }
+
+
+def _one_rank(pool: Pool, text: str) -> int:
+    ranks = pool.rank_set(text).ranks
+    if len(ranks) != 1:
+        raise BadOptionError(f"-r {text}: a debugger works on one rank. Next: -r {ranks[0]}")
+    return ranks[0]
+
+
+def _last_failed(pool: Pool) -> int:
+    """The rank whose error made the last cell fail."""
+    error = getattr(sys, "last_value", None)
+    failed = error.by_rank if isinstance(error, CellError) else {}
+    causes = [rank for rank, (name, _) in failed.items() if not name.startswith(_CONSEQUENCES)]
+    for rank in [*causes, *failed]:
+        if rank < pool.world_size:
+            return rank
+    raise BadOptionError(
+        "%ddp debug: the last error was not that of a rank. Next: %ddp debug -r RANK"
+    )

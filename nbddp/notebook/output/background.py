@@ -1,0 +1,120 @@
+"""What ranks print while no cell runs: threads, subprocesses, late words of an abandoned cell.
+
+Runs in: a thread of its own, ``nbddp-background``, since showing may block or fail, and the hub
+must do neither. Late words of a cell are shown in that cell, all else in the cell that was started
+last, so that the next cell gets only its own output.
+
+    hub thread --put--> queue --> nbddp-background --> sink
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from IPython.core.getipython import get_ipython
+
+from nbddp.controller.hub.listeners import NO_RANK, BackgroundEvent
+from nbddp.notebook.output.screen import Labels, labelled
+from nbddp.notebook.output.sinks import EarlierCellSink, Sink, TerminalSink
+from nbddp.notebook.widgets.static_text import without_widget
+from nbddp.printable import harmless
+from nbddp.wire.messages import ClearOutput, Output
+
+#: Text per second that is shown; the rest is in the logs.
+_BYTES_PER_S = 64 * 1024
+#: Events that may wait while showing is blocked; the text of the others is in the logs.
+_MAX_WAITING = 256
+
+
+class Background:
+    """Shows events as they come, without folding, up to a rate.
+
+    Args:
+        world_size: number of ranks.
+        last_parent: the front end's request of the last ``%%ddp`` cell, if there was one.
+        parent_of: that of a cell, by its run's id; None: it is not known any more.
+    """
+
+    def __init__(
+        self,
+        world_size: int,
+        last_parent: Callable[[], Any] = lambda: None,
+        parent_of: Callable[[str], Any] = lambda run_id: None,
+    ) -> None:
+        self._last_parent = last_parent
+        self._parent_of = parent_of
+        self._waiting: queue.SimpleQueue[BackgroundEvent | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        #: Why the last event could not be shown; a closed stdout, for example.
+        self.failure: Exception | None = None
+        self._labels = Labels(world_size)
+        self._room = float(_BYTES_PER_S)
+        self._seen_at = time.monotonic()
+        self._left_out = False
+
+    def put(self, event: BackgroundEvent | None) -> None:
+        """Show one event, soon; None: the hub ends, and no other comes. Called by the hub."""
+        if event is None:
+            if self._thread is not None:
+                self._waiting.put(None)
+                self._thread = None
+        elif self._waiting.qsize() < _MAX_WAITING:
+            self._waiting.put(event)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._serve, name="nbddp-background", daemon=True
+                )
+                self._thread.start()
+
+    def _serve(self) -> None:
+        while (event := self._waiting.get()) is not None:
+            try:
+                self._show(event)
+            except Exception as error:  # noqa: BLE001 - of the notebook's streams; the text is in the log
+                self.failure = error
+
+    def _show(self, event: BackgroundEvent) -> None:
+        if isinstance(event, ClearOutput):
+            return  # what it would clear is not ours
+        if isinstance(event, Output) and not event.text.strip("\n"):
+            return  # a debugger that is given up ends its line
+        sink = self._sink(event.run_id or "")
+        label = "" if event.rank == NO_RANK else self._labels.of((event.rank,))
+        if isinstance(event, Output):
+            if self._has_room(len(event.text)):
+                sink.text(event.stream, labelled(label, harmless(event.text).rstrip("\n")))
+            elif not self._left_out:
+                self._left_out = True
+                sink.text("stderr", labelled(label, "... more is in the log: %ddp status"))
+            return
+        data = without_widget(event.data)
+        plain = data.get("text/plain")
+        if set(data) - {"text/plain"} and self._has_room(len(repr(data))):
+            if label:
+                sink.text("stdout", label.rstrip() + "\n")
+            sink.display(data, event.metadata, None, False)
+        elif isinstance(plain, str) and self._has_room(len(plain)):
+            sink.text("stdout", labelled(label, harmless(plain)))
+
+    def _has_room(self, size: int) -> bool:
+        now = time.monotonic()
+        self._room = min(_BYTES_PER_S, self._room + (now - self._seen_at) * _BYTES_PER_S)
+        self._seen_at = now
+        if self._room < size:
+            return False
+        self._room -= size
+        self._left_out = False
+        return True
+
+    def _sink(self, run_id: str) -> Sink:
+        kernel = getattr(get_ipython(), "kernel", None)
+        if kernel is None:
+            return TerminalSink()
+        # The next cell may have begun: it waits for a rank that leaves an old one.
+        parent = self._parent_of(run_id) or kernel.get_parent()
+        if parent.get("header", {}).get("msg_type") != "execute_request":
+            # The last word of the front end was to a widget: that is no place to show anything.
+            parent = self._last_parent() or parent
+        return EarlierCellSink(kernel, parent, live_id="")

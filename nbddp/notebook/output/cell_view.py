@@ -1,0 +1,346 @@
+"""Shows one cell while it runs: gathers, folds, prints, asks.
+
+Runs in: the thread that waits for the cell.
+"""
+
+import builtins
+import getpass
+import html
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+import msgspec
+from IPython.core.error import StdinNotImplementedError
+
+from nbddp.controller.hub.run import CellEvent, Run
+from nbddp.controller.state.actions import Judged, Noticed
+from nbddp.controller.state.outcome import RunOutcome
+from nbddp.notebook.output import per_rank_blocks
+from nbddp.notebook.output.folded_sink import FoldedSink
+from nbddp.notebook.output.gatherer import Gatherer
+from nbddp.notebook.output.modes import Out
+from nbddp.notebook.output.quiet import Quiet
+from nbddp.notebook.output.screen import Labels, Redraw, Rich, Show, Text
+from nbddp.notebook.output.show_pictures import Showing
+from nbddp.notebook.output.sinks import QUIET_STYLE, Sink
+from nbddp.notebook.output.widget_blocks import Blocks
+from nbddp.notebook.render import diagnosis_card
+from nbddp.notebook.render.colours import colour_of
+from nbddp.notebook.render.html import PRE_STYLE, clean, preformatted
+from nbddp.notebook.widgets.static_text import WIDGET_MIME, without_widget
+from nbddp.printable import harmless
+from nbddp.settings import Settings
+from nbddp.wire.flight_recorder.schema import LEFT_DEBUGGER
+from nbddp.wire.message_types import ErrorInfo
+from nbddp.wire.messages import (
+    ClearOutput,
+    Display,
+    InputRequest,
+    Output,
+    RankExited,
+    Result,
+    RunFinished,
+    RunStarted,
+)
+from nbddp.wire.rank_set import RankSet
+from nbddp.wire.values.tensor_preview import MIME as SHOWN_MIME
+
+#: The live lines change at most this often.
+_LIVE_INTERVAL_S = 0.1
+#: The elapsed time in them changes this often.
+_CLOCK_INTERVAL_S = 1.0
+#: An unfinished line is shown after this time: most get their end before.
+_OPEN_LINE_AFTER_S = 0.03
+#: So many ranks come to a line within ``output_fold_s``; more take longer, up to a limit.
+_FOLD_RANKS, _MAX_FOLD_S = 16, 0.5
+_MAX_LIVE_LINES = 16
+_MAX_ERROR_CHARS = 80
+_GATHERERS: Mapping[Out, type[Gatherer]] = {
+    "merged": Gatherer,
+    "ranks": per_rank_blocks.RankBlocks,
+    "quiet": Quiet,
+}
+
+
+class View:
+    """A cell's output, as `nbddp.controller.pool.cell_wait.CellView` wants it."""
+
+    def __init__(
+        self,
+        run: Run,
+        sink: Sink,
+        *,
+        world_size: int,
+        settings: Settings,
+        log_path_by_rank: Mapping[int, str],
+        can_ask: bool,
+        display_scope: str,
+        widgets: Blocks | None = None,
+        out: Out = "merged",
+    ) -> None:
+        patience = len(run.ranks) / _FOLD_RANKS
+        fold_s = min(settings.output_fold_s * patience, _MAX_FOLD_S)
+        settings = replace(settings, output_fold_s=max(settings.output_fold_s, fold_s))
+        self._run = run
+        self._ranks = run.ranks
+        self._sink = sink
+        self._out = out
+        #: Long output is folded; None: not where this is shown.
+        self._folded = sink if isinstance(sink, FoldedSink) else None
+        self._settings = settings
+        self._patience_s = max(settings.output_fold_s, settings.output_expect_s)
+        self._labels = Labels(world_size)
+        self._can_ask = can_ask
+        self._widgets = widgets  # None: there is no front end that shows them
+        self._gatherer = _GATHERERS[out](
+            run.ranks,
+            world_size,
+            run_id=display_scope,
+            settings=settings,
+            log_path_by_rank=log_path_by_rank,
+        )
+        self._showing = Showing(run.ranks, sink, f"{display_scope}-{run.run_id}", world_size)
+        self._began = time.monotonic()
+        self._done: set[int] = set()
+        self._failed: dict[int, str] = {}  # by what, by rank
+        self._judged: dict[str, Judged] = {}  # by the id of the card
+        self._notice = ""  # who waits for whom, in a line
+        self._live: list[str] = []
+        self._live_at = self._began - _LIVE_INTERVAL_S
+        self._open_since: float | None = None
+
+    def show(self, event: CellEvent) -> None:
+        """See `CellView.show`. What cannot be folded is shown as it came: the cell goes on."""
+        try:
+            self._show(event)
+        except Exception as error:  # noqa: BLE001 - a bug in nbddp; it is told below
+            self._show_plainly(event, error)
+
+    def _show(self, event: CellEvent) -> None:
+        now = time.monotonic()
+        match event:
+            case Display() if SHOWN_MIME in event.data:
+                marker = self._showing.take(event, now)
+                if marker is not None:
+                    self._emit(self._gatherer.add(marker, now))
+            case Display() | Result() if self._widgets is None and WIDGET_MIME in event.data:
+                plain = msgspec.structs.replace(event, data=without_widget(event.data))
+                self._emit(self._gatherer.add(plain, now))
+            case Output() | Display() | Result() | ClearOutput():
+                self._emit(self._gatherer.add(event, now))
+            case RunFinished():
+                self._done.add(event.rank)
+                if event.error is not None:
+                    self._failed[event.rank] = _how_it_left(event.error)
+                self._emit(self._gatherer.finish_rank(event.rank, now))
+            case RankExited():
+                self._done.add(event.rank)
+                self._emit(self._gatherer.finish_rank(event.rank, now))
+            case Noticed():
+                self._notice = diagnosis_card.line(event.report) if event.report is not None else ""
+            case Judged():
+                self._notice = ""
+                # First what the ranks showed before.
+                self._emit(self._gatherer.tick(now + self._patience_s))
+                # What was shown first and is acted upon later is one card.
+                card_id = f"nbddp-card-{event.run_id}-{event.report.fingerprint}"
+                is_known = card_id in self._judged
+                self._judged[card_id] = event
+                self._sink.display(self._card(event), {}, card_id, is_known)
+            case RunStarted() | InputRequest():
+                pass  # asked by `ask`
+
+    def tick(self) -> float | None:
+        """See `CellView.tick`."""
+        now = time.monotonic()
+        if self._folded is not None:
+            self._folded.refresh(now)
+        deadline = self._gatherer.next_deadline()
+        if deadline is not None and deadline <= now:
+            self._emit(self._gatherer.tick(now))
+            deadline = self._gatherer.next_deadline()
+        deadlines = (deadline, self._showing.tick(now))
+        waits = [max(0.0, each - now) for each in deadlines if each is not None]
+        return min([self._refresh_live(now), *waits])
+
+    def ask(self, request: InputRequest) -> str:
+        """See `CellView.ask`."""
+        now = time.monotonic()
+        self._emit(self._gatherer.tick(now + self._patience_s))
+        if self._folded is not None:
+            self._folded.begin_anew()
+        if not self._can_ask:
+            # The same on all ranks, so that their errors are told as one.
+            raise EOFError("input was asked for, and this front end cannot ask the user")
+        label = f"[{request.rank}] " if self._labels else ""
+        prompt = label + harmless(request.prompt)
+        try:
+            return getpass.getpass(prompt) if request.password else builtins.input(prompt)
+        except StdinNotImplementedError:
+            raise EOFError(
+                "input was asked for, and this notebook runs without a user "
+                "(nbclient, papermill, nbconvert and background cells have no stdin)"
+            ) from None
+
+    def end(self, outcome: RunOutcome) -> None:
+        """See `CellView.end`."""
+        self._emit(self._gatherer.end(time.monotonic()))
+        self._showing.end()
+        if self._folded is not None:
+            self._folded.close()
+        self._sink.live([])
+        if self._widgets is not None:
+            self._widgets.end()
+        torn = outcome.torn  # known only now that the ranks are free
+        for card_id, judged in self._judged.items():
+            if torn or not judged.acted:
+                self._sink.display(self._card(judged, torn, is_over=True), {}, card_id, True)
+        self._offer_by_rank()
+
+    def _card(
+        self, judged: Judged, torn: Mapping[str, RankSet] | None = None, *, is_over: bool = False
+    ) -> dict[str, str]:
+        means = "The stop button" if self._can_ask else "`%ddp interrupt`"
+        return diagnosis_card.card(
+            judged.report,
+            acted=judged.acted,
+            views=judged.views,
+            means=means,
+            torn=torn,
+            is_over=is_over,
+        )
+
+    def _offer_by_rank(self) -> None:
+        """Below a long cell, one click away."""
+        if self._folded is None or self._out != "merged" or not self._labels:
+            return
+        bundle = per_rank_blocks.details(self._gatherer.text_by_rank())
+        if bundle is not None:
+            self._sink.display(bundle, {}, None, False)
+
+    def _show_plainly(self, event: CellEvent, error: Exception) -> None:
+        rank = getattr(event, "rank", None)
+        label = f"[{rank}] " if self._labels and rank is not None else ""
+        self._sink.text(
+            "stderr", f"{label}nbddp could not fold this ({type(error).__name__}: {error}):\n"
+        )
+        if isinstance(event, Output):
+            self._sink.text(event.stream, label + harmless(event.text))
+        elif isinstance(event, Display | Result):
+            self._sink.display(event.data, event.metadata, None, False)
+
+    # --- live lines ----------------------------------------------------------------------------
+
+    def _refresh_live(self, now: float) -> float:
+        """Show unfinished lines and the progress line; gives the time until the next look."""
+        since_s = now - self._live_at
+        if since_s < _LIVE_INTERVAL_S:
+            return _LIVE_INTERVAL_S - since_s
+        lines = self._open_lines(now)
+        if now - self._began >= self._settings.progress_after_s and len(self._done) < len(
+            self._ranks
+        ):
+            lines.append(self._progress(now))
+            if self._notice:
+                lines.append(self._notice)
+        if lines != self._live:
+            self._live = lines
+            self._live_at = now
+            self._sink.live(lines)
+        wait_s = _CLOCK_INTERVAL_S - (now - self._began) % _CLOCK_INTERVAL_S
+        return min(wait_s, _OPEN_LINE_AFTER_S) if self._open_since is not None else wait_s
+
+    def _open_lines(self, now: float) -> list[str]:
+        found = self._gatherer.open_lines()
+        if not found:
+            self._open_since = None
+            return []
+        if self._open_since is None:
+            self._open_since = now
+        if now - self._open_since < _OPEN_LINE_AFTER_S:
+            return []
+        lines = [
+            f"{self._labels.of(ranks.ranks)} {text}" if self._labels else text
+            for ranks, text in found
+        ]
+        if len(lines) > _MAX_LIVE_LINES:
+            hidden = len(lines) - _MAX_LIVE_LINES
+            lines = [*lines[:_MAX_LIVE_LINES], f"and {hidden} more unfinished lines"]
+        return lines
+
+    def _progress(self, now: float) -> str:
+        elapsed_s = int(now - self._began)
+        parts = [f"{len(self._done)}/{len(self._ranks)} ranks done", _duration(elapsed_s)]
+        if self._done:
+            waiting = RankSet.of(set(self._ranks) - self._done)
+            parts.append(f"waiting for {waiting.describe()}")
+        if self._failed:
+            rank, error = next(iter(self._failed.items()))
+            parts.append(f"rank {rank} {error}")
+        if self._run.was_interrupted:
+            parts.append("interrupted; stop again to get the prompt back")
+        return " | ".join(parts)
+
+    # --- out -----------------------------------------------------------------------------------
+
+    def _emit(self, shows: list[Show]) -> None:
+        for show in shows:
+            match show:
+                case Text():
+                    self._sink.text(show.stream, show.text)
+                case Rich():
+                    self._emit_rich(show)
+                case Redraw():
+                    self._redraw(show)
+
+    def _redraw(self, redraw: Redraw) -> None:
+        self._sink.clear()
+        if self._widgets is not None:
+            self._widgets.start_over()
+        self._showing.cleared(time.monotonic())
+        if not redraw.blocks:
+            # Without anything new the front end would wait with the clearing.
+            self._sink.text("stdout", "")
+        for block in redraw.blocks:
+            if isinstance(block, Text):
+                self._sink.text(block.stream, block.text)
+            else:
+                self._emit_rich(block)
+        self._live = []
+
+    def _emit_rich(self, rich: Rich) -> None:
+        if SHOWN_MIME in rich.data:
+            self._showing.place(rich.data)
+            return
+        if self._widgets is not None and self._widgets.show(rich):
+            return
+        # Blocks of ranks have headings.
+        if self._labels and rich.ranks and not rich.update and self._out != "ranks":
+            self._sink.display(_label_bundle(rich.ranks), {}, None, False)
+        data = without_widget(rich.data)
+        self._sink.display(data, rich.metadata, rich.display_id, rich.update)
+
+
+def _label_bundle(ranks: RankSet) -> dict[str, str]:
+    label = f"[{ranks}]"
+    colour = colour_of(ranks)
+    style, text = QUIET_STYLE, html.escape(label)
+    if colour:  # which would be hard to see if it were fainter
+        style, text = PRE_STYLE, f'<b style="color:{colour}">{text}</b>'
+    return {"text/plain": label, "text/html": preformatted(text, style)}
+
+
+def _how_it_left(error: ErrorInfo) -> str:
+    if error.ename == LEFT_DEBUGGER:
+        return "left the debugger"
+    first_line = error.evalue.partition("\n")[0][:_MAX_ERROR_CHARS]
+    return clean(f"raised {error.ename}: {first_line}".rstrip(": "))
+
+
+def _duration(seconds: int) -> str:
+    if seconds < 60:
+        return f"{seconds} s"
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02} min"

@@ -1,0 +1,154 @@
+"""Which lines of a long output are shown: of every rank its first ones, or its last ones.
+
+Runs in: the notebook's process. Pure.
+
+Lines have the labels of `nbddp.notebook.output.screen.Labels`, or none in a pool of one rank. What
+a rank showed keeps its order: all that is hidden of it comes after its lines in `head`, and before
+those in `tail`.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+
+from nbddp.notebook.render.html import name_ranks
+from nbddp.wire.rank_set import RankSet
+
+#: Lines of which ranks are looked at in a tail that changes while they come.
+_MAX_LOOKED_AT = 2000
+#: A tail has a line for each rank, up to so many.
+_MAX_RANKS = 64
+_MAX_AMOUNTS = 3
+#: Counts that differ by less are told as one.
+_ALIKE = 0.9
+_LABEL = re.compile(r"\[(\d+(?:[-,]\d+)*)\](?= |$)")
+#: In place of ranks, for lines without a label.
+_NOBODY = frozenset((-1,))
+
+
+def head(
+    lines: Sequence[str], limit: int, limit_chars: int, *, is_labelled: bool
+) -> tuple[list[str], list[str]]:
+    """The first lines of each rank, and the others."""
+
+    def fits(chosen: Sequence[int]) -> bool:
+        return len(chosen) <= limit and sum(len(lines[i]) for i in chosen) <= limit_chars
+
+    if fits(range(len(lines))):
+        return list(lines), []
+    kept = _fair(range(len(lines)), _ranks(lines, is_labelled), limit, fits)[:limit]
+    while len(kept) > 1 and not fits(kept[:-1]):
+        kept.pop()
+    return _split(lines, kept)
+
+
+def tail(lines: Sequence[str], limit: int, *, is_labelled: bool) -> tuple[list[str], list[str]]:
+    """The others, and the last lines of each rank: more than ``limit`` if there are more ranks."""
+    kept = _last(lines, limit, is_labelled)[: max(limit, _MAX_RANKS)]
+    shown, others = _split(lines, sorted(kept))
+    return others, shown
+
+
+def window(lines: Sequence[str], limit: int, *, is_labelled: bool) -> list[str]:
+    """As `tail`, quickly, and never more than ``limit``."""
+    looked_at = lines[-_MAX_LOOKED_AT:]
+    return [looked_at[i] for i in sorted(_last(looked_at, limit, is_labelled)[:limit])]
+
+
+def amounts(lines: Sequence[str]) -> str:
+    """``280 of each of ranks 0-2, 12 of rank 3``: whose these are; empty: of the same."""
+    count_by_label = Counter(_ranks(lines, is_labelled=True))
+    if len(count_by_label) < 2:
+        return ""
+    count_by_rank: Counter[int] = Counter()
+    for ranks, count in count_by_label.items():
+        count_by_rank.update(dict.fromkeys(ranks - _NOBODY, count))
+    return amounts_by_rank(count_by_rank)
+
+
+def amounts_by_rank(count_by_rank: Mapping[int, int]) -> str:
+    """``280 of each of ranks 0-2, 12 of rank 3``; if nearly equal ``270 to 280 of ...``."""
+    ranks_by_count: dict[int, list[int]] = {}
+    for rank, count in sorted(count_by_rank.items(), key=lambda item: (-item[1], item[0])):
+        ranks_by_count.setdefault(count, []).append(rank)
+    groups = list(ranks_by_count.items())
+    are_alike = bool(groups) and groups[0][0] * _ALIKE <= groups[-1][0]
+    alone = 0 if are_alike else 1 if len(groups) > _MAX_AMOUNTS else len(groups)
+    told = [_amount(ranks, f"{count:,}") for count, ranks in groups[:alone]]
+    rest = groups[alone:]
+    if rest:
+        most, least = rest[0][0], rest[-1][0]
+        counts = f"{least:,} to {most:,}" if least < most else f"{most:,}"
+        told.append(_amount([rank for _, ranks in rest for rank in ranks], counts))
+    return ", ".join(told)
+
+
+def _amount(ranks: Sequence[int], count: str) -> str:
+    return f"{count} of {'each of ' if len(ranks) > 1 else ''}{name_ranks(RankSet.of(ranks))}"
+
+
+def _split(lines: Sequence[str], kept: Sequence[int]) -> tuple[list[str], list[str]]:
+    places = set(kept)
+    others = [line for i, line in enumerate(lines) if i not in places]
+    return [lines[i] for i in kept], others
+
+
+def _last(lines: Sequence[str], limit: int, is_labelled: bool) -> list[int]:
+    backwards = range(len(lines) - 1, -1, -1)
+    return _fair(backwards, _ranks(lines, is_labelled), limit, lambda kept: len(kept) <= limit)
+
+
+def _fair(
+    order: Sequence[int],
+    ranks: Sequence[frozenset[int]],
+    most: int,
+    fits: Callable[[Sequence[int]], bool],
+) -> list[int]:
+    """The longest choice that fits and has equally many lines of all ranks that have them."""
+    everybody = frozenset[int]().union(*set(ranks))
+    best = _first_of_each(order, ranks, 1, everybody)
+    low, high = 1, most
+    while low < high:
+        each = (low + high + 1) // 2
+        chosen = _first_of_each(order, ranks, each, everybody)
+        if fits(chosen):
+            best, low = chosen, each
+        else:
+            high = each - 1
+    return best
+
+
+def _first_of_each(
+    order: Sequence[int], ranks: Sequence[frozenset[int]], each: int, everybody: frozenset[int]
+) -> list[int]:
+    """Up to ``each`` lines of every rank; none behind one of that rank that is left out."""
+    chosen: list[int] = []
+    closed: set[int] = set()
+    count_by_rank: Counter[int] = Counter()
+    for i in order:
+        is_open = closed.isdisjoint(ranks[i])
+        if is_open and all(count_by_rank[rank] < each for rank in ranks[i]):
+            count_by_rank.update(ranks[i])
+            chosen.append(i)
+            continue
+        closed |= ranks[i]
+        if len(closed) == len(everybody):
+            break
+    return chosen
+
+
+def _ranks(lines: Sequence[str], is_labelled: bool) -> list[frozenset[int]]:
+    """Of each line."""
+    if not is_labelled:
+        return [_NOBODY] * len(lines)
+    found = map(_LABEL.match, lines)
+    return [_ranks_of(label[1]) if label else _NOBODY for label in found]
+
+
+@lru_cache(maxsize=4096)
+def _ranks_of(label: str) -> frozenset[int]:
+    spans = (part.partition("-") for part in label.split(","))
+    return frozenset(
+        rank for first, _, last in spans for rank in range(int(first), int(last or first) + 1)
+    )

@@ -1,0 +1,185 @@
+"""Long output of a cell: its head as it came, then a window on its end, and all of it folded.
+
+Runs in: the thread that waits for the cell. A sink in front of another one.
+
+    text --> the first lines --> stream
+         └-> what follows    --> one display: its last lines, updated in place; in the end
+                                 <details> with the rest above them
+
+Nothing above that display moves while text streams in, and its own height stays. Where ranks
+differ, all of them are seen: the first and the last lines are those of each rank (`fair_excerpt`).
+"""
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nbddp.notebook.output import fair_excerpt
+from nbddp.notebook.output.budget import LEFT_OUT
+from nbddp.notebook.output.sinks import Sink
+from nbddp.notebook.render.colours import colour_of
+from nbddp.notebook.render.html import (
+    PRE_STYLE,
+    SUMMARY_STYLE,
+    details,
+    escape,
+    preformatted,
+    size,
+    without_codes,
+)
+from nbddp.wire.messages import Stream
+from nbddp.wire.rank_set import RankSet
+
+#: Shown as it comes, at the beginning of a cell.
+HEAD_LINES = 80
+_HEAD_CHARS = 24_000
+#: Shown of what follows.
+TAIL_LINES = 20
+#: Fewer lines than this are not worth a click.
+_MIN_HIDDEN = 10
+_MAX_NOTICES = 4
+#: The window on the end changes at most this often.
+_INTERVAL_S = 0.15
+_SINGLE = re.compile(r"\[(\d+)\]")
+
+
+class FoldedSink:
+    """Passes all on to another sink but text beyond the first lines.
+
+    Args:
+        sink: where it goes.
+        block_id: begins the ids of displays; no other view has it.
+        is_labelled: lines begin with the ranks that printed them.
+    """
+
+    def __init__(self, sink: Sink, block_id: str, *, is_labelled: bool = False) -> None:
+        self._sink = sink
+        self._block_id = block_id
+        self._is_labelled = is_labelled
+        self._blocks = 0
+        self._head_lines = HEAD_LINES
+        self._head_chars = _HEAD_CHARS
+        self._lines: list[str] = []  # of the open block
+        self._shown_lines = 0  # of it, so far
+        self._shown_at = 0.0
+
+    # --- Sink ------------------------------------------------------------------------------------
+
+    def text(self, stream: Stream, text: str) -> None:
+        """See `Sink.text`."""
+        if not self._lines:
+            head, text = self._split(text)
+            if head:
+                self._sink.text(stream, head)
+        if text:
+            self._lines += text.removesuffix("\n").split("\n")
+            self.refresh(time.monotonic())
+
+    def display(
+        self, data: Mapping[str, Any], metadata: Mapping[str, Any], display_id: str | None,
+        update: bool,
+    ) -> None:  # fmt: skip
+        """See `Sink.display`."""
+        if not update:
+            self.close()
+        self._sink.display(data, metadata, display_id, update)
+
+    def clear(self) -> None:
+        """See `Sink.clear`."""
+        self._lines, self._shown_lines = [], 0
+        self.begin_anew()
+        self._sink.clear()
+
+    def live(self, lines: list[str]) -> None:
+        """See `Sink.live`."""
+        self._sink.live(lines)
+
+    # --- the open block --------------------------------------------------------------------------
+
+    def refresh(self, now: float) -> None:
+        """Show the last lines, if they are new and it is time."""
+        if len(self._lines) > self._shown_lines and now - self._shown_at >= _INTERVAL_S:
+            self._show(window(self._lines, is_labelled=self._is_labelled))
+            self._shown_at = now
+
+    def begin_anew(self) -> None:
+        """The user is asked: what came before stays as it is, and what follows has a head again."""
+        self.close()
+        self._head_lines, self._head_chars = HEAD_LINES, _HEAD_CHARS
+
+    def close(self) -> None:
+        """Nothing more comes into the open block."""
+        if self._lines:
+            self._show(folded(self._lines, is_labelled=self._is_labelled))
+            self._lines, self._shown_lines = [], 0
+
+    def _show(self, bundle: dict[str, str]) -> None:
+        is_new = self._shown_lines == 0
+        self._blocks += is_new
+        display_id = f"{self._block_id}-{self._blocks}"
+        self._sink.display(bundle, {}, display_id, not is_new)
+        self._shown_lines = len(self._lines)
+
+    def _split(self, text: str) -> tuple[str, str]:
+        """What still belongs to the head, and the rest."""
+        if self._head_lines <= 0 or self._head_chars <= 0:
+            return "", text
+        lines = [f"{line}\n" for line in text.removesuffix("\n").split("\n")]
+        head, rest = fair_excerpt.head(
+            lines, self._head_lines, self._head_chars, is_labelled=self._is_labelled
+        )
+        self._head_lines -= len(head)
+        self._head_chars -= sum(map(len, head))
+        return "".join(head), "".join(rest)
+
+
+def window(lines: Sequence[str], *, is_labelled: bool = False) -> dict[str, str]:
+    """The end of lines that still come, as a MIME bundle."""
+    tail = fair_excerpt.window(lines, TAIL_LINES, is_labelled=is_labelled)
+    hidden = len(lines) - len(tail)
+    note = f"... {hidden:,} more lines" if hidden else ""
+    padding = [""] * (min(len(lines), TAIL_LINES) - len(tail))  # its height stays
+    return {
+        "text/plain": "\n".join([*([note] if note else []), *tail]),
+        "text/html": (
+            f'<div style="{SUMMARY_STYLE}">{note or "&nbsp;"}</div>'
+            f"{pre([*padding, *tail], is_coloured=True)}"
+        ),
+    }
+
+
+def folded(
+    lines: Sequence[str], tail_lines: int = TAIL_LINES, *, is_labelled: bool = False
+) -> dict[str, str]:
+    """All of them, the last ones open; the text form has only these."""
+    hidden, tail = fair_excerpt.tail(lines, tail_lines, is_labelled=is_labelled)
+    if len(hidden) < _MIN_HIDDEN:
+        return {"text/plain": "\n".join(lines), "text/html": pre(lines, is_coloured=True)}
+    amount = f"{len(hidden):,} more lines, {size(sum(len(line) + 1 for line in hidden))}"
+    whose = fair_excerpt.amounts(hidden) if is_labelled else ""
+    if whose:
+        amount += f" ({whose})"
+    # What is missing altogether, and where it is, must be seen.
+    notices = [line for line in hidden if LEFT_OUT in line][-_MAX_NOTICES:]
+    shown = [*notices, *tail]
+    return {
+        "text/plain": "\n".join([f"... {amount}", *shown]),
+        "text/html": details(amount, pre(hidden)) + pre(shown, is_coloured=True),
+    }
+
+
+def pre(lines: Sequence[str], *, is_coloured: bool = False) -> str:
+    """Printed lines as HTML; a label of one rank has its colour."""
+    told = [escape(without_codes(line)) for line in lines]
+    if is_coloured:
+        told = [_coloured(line) for line in told]
+    return preformatted("\n".join(told), PRE_STYLE)
+
+
+def _coloured(line: str) -> str:
+    label = _SINGLE.match(line)
+    if label is None:
+        return line
+    colour = colour_of(RankSet((int(label[1]),)))
+    return f'<b style="color:{colour}">{label[0]}</b>{line[label.end() :]}'

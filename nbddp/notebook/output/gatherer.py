@@ -1,0 +1,401 @@
+"""The events of many ranks of one cell become what a reader sees.
+
+Runs in: the notebook's main thread. Pure: no clock, no I/O; ``now`` comes in (monotonic seconds).
+
+    Output -> LineAssembler -> lines -+
+    Display, Result -> bundles -------+--> Folder --> budget --> Text, Rich  (and ShownBlocks)
+    ClearOutput ---------------------------------------------------> Redraw
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from nbddp.notebook.output.budget import Budget, Gap, left_out_notice
+from nbddp.notebook.output.items import Bundle, Line, Notice, RankText, utf8_len
+from nbddp.notebook.output.line_folder import Folder, Item
+from nbddp.notebook.output.screen import Labels, Redraw, Rich, Screen, Show, Text
+from nbddp.notebook.output.terminal_lines import LineAssembler
+from nbddp.notebook.widgets import static_text
+from nbddp.printable import harmless
+from nbddp.settings import Settings
+from nbddp.wire.messages import ClearOutput, Display, Output, Result, Stream
+from nbddp.wire.rank_set import RankSet
+
+__all__ = ["Counts", "Gatherer", "Redraw", "Rich", "Show", "Text"]
+
+#: Rows that the cursor went up to are lines after this time without such a move.
+_SETTLE_S = 1.0
+#: When items that wait for others take more memory than this, they go unfolded.
+_PENDING_MEMORY_BYTES = 32 * 1024 * 1024
+_RECENT_LINES = 20
+_RECENT_CHARS = 2000
+
+
+@dataclass
+class Counts:
+    """What one rank printed so far, and what became of it."""
+
+    lines: int = 0
+    output_bytes: int = 0
+    shown_lines: int = 0
+    left_out_lines: int = 0
+    left_out_bytes: int = 0
+
+
+class _Lane:
+    """What the gatherer knows of one rank."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.counts = Counts()
+        self.recent: deque[str] = deque(maxlen=_RECENT_LINES)
+        self.text = RankText()
+        self.gap: Gap | None = None  # open: the last item of the rank's queue
+        self.is_finished = False
+        self.clears_with_next = False
+        self.settle_at: float | None = None
+        self.assembler_by_stream: dict[Stream, LineAssembler] = {}
+        self.reset()
+
+    def remember(self, lines: Sequence[str]) -> None:
+        self.recent.extend([line[-_RECENT_CHARS:] for line in lines[-_RECENT_LINES:]])
+        self.text.add(lines)
+
+    def reset(self) -> None:
+        self.assembler_by_stream = {"stdout": LineAssembler(), "stderr": LineAssembler()}
+
+
+class Gatherer:
+    """Folds, labels and caps the output of one cell.
+
+    Promises:
+        - What a rank showed is shown in its order; lines fold only where they are equal.
+        - What all ranks that still run have delivered comes at once. Nothing that is within the
+          budget waits longer than ``output_fold_s``, or than ``output_expect_s`` for a rank that
+          was never waited for in vain and is silent: it may be slower.
+        - Text beyond the budget is counted and its end kept; a notice says what was left out
+          and where the whole is, before anything later of that rank is shown. After
+          ``notebook_total_bytes`` that notice comes when the rank has ended.
+        - Memory is bounded, whatever comes in.
+
+    Whoever owns a gatherer calls `add` for each event, `tick` at `next_deadline` or more often,
+    `finish_rank` once per rank, `end` at the end, and shows what each of them returns.
+    """
+
+    def __init__(
+        self,
+        ranks: RankSet,
+        world_size: int,
+        *,
+        run_id: str,
+        settings: Settings,
+        log_path_by_rank: Mapping[int, str],
+    ) -> None:
+        self._run_id = run_id
+        self._settings = settings
+        self._log_path_by_rank = log_path_by_rank
+        self._lane_by_rank = {rank: _Lane(rank) for rank in ranks}
+        self._folder = Folder(ranks, settings.output_fold_s, settings.output_expect_s)
+        self._budget = Budget(settings, len(ranks))
+        self._screen = Screen(settings, Labels(world_size))
+
+    # What comes in
+
+    def add(self, event: Output | Display | Result | ClearOutput, now: float) -> list[Show]:
+        """Take an event of a rank; return what can be shown at once."""
+        lane = self._lane(event.rank)
+        match event:
+            case Output():
+                if event.text or event.dropped_bytes:
+                    self._clear_if_asked(lane, now)
+                    self._add_output(lane, event, now)
+            case Display():
+                self._add_display(lane, event, now)
+            case Result():
+                self._clear_if_asked(lane, now)
+                self._add_bundle(
+                    lane,
+                    Rich(
+                        RankSet((lane.rank,)),
+                        "result",
+                        event.data,
+                        event.metadata,
+                        static_text.display_id_of(event.data, f"nbddp-{self._run_id}-{lane.rank}"),
+                    ),
+                    now,
+                )
+            case ClearOutput():
+                lane.clears_with_next = event.wait
+                if not event.wait:
+                    self._clear(lane, now, redraw_by=now)
+            case _:
+                assert_never(event)
+        return self._collect(now)
+
+    def finish_rank(self, rank: int, now: float) -> list[Show]:
+        """``rank`` will show nothing more, and no line waits for it any longer."""
+        self._finish(self._lane(rank), now)
+        return self._collect(now)
+
+    def tick(self, now: float) -> list[Show]:
+        """Return what has waited long enough."""
+        gaps = sum(lane.gap is not None for lane in self._lane_by_rank.values())
+        for lane in self._lane_by_rank.values():
+            if lane.gap and self._budget.may_resume(lane.gap, gaps, now):
+                self._close_gap(lane, now)
+            if lane.settle_at is not None and lane.settle_at <= now:
+                lane.settle_at = None
+                for stream, assembler in lane.assembler_by_stream.items():
+                    self._add_lines(lane, stream, assembler.settle(), now)
+        return self._collect(now)
+
+    def end(self, now: float) -> list[Show]:
+        """The cell is over: return all that is left."""
+        for lane in self._lane_by_rank.values():
+            self._finish(lane, now)
+        return self._collect(now, is_end=True)
+
+    def next_deadline(self) -> float | None:
+        """When `tick` has something to do, if nothing comes in before."""
+        times = [self._folder.deadline(), self._screen.deadline()]
+        for lane in self._lane_by_rank.values():
+            times.append(lane.settle_at)
+            if lane.gap:
+                times.append(self._budget.resume_at(lane.gap))
+        return min((time for time in times if time is not None), default=None)
+
+    # What can be asked
+
+    def open_lines(self) -> list[tuple[RankSet, str]]:
+        """Lines that have no end yet, such as progress bars; equal ones of ranks together."""
+        ranks_by_row: dict[tuple[str, int, str], list[int]] = {}
+        for rank, lane in sorted(self._lane_by_rank.items()):
+            for stream, assembler in lane.assembler_by_stream.items():
+                for index, row in enumerate(map(harmless, assembler.open_rows())):
+                    ranks_by_row.setdefault((stream, index, row), []).append(rank)
+        return [(RankSet.of(ranks), row) for (_, _, row), ranks in ranks_by_row.items()]
+
+    def last_lines(self, rank: int, n: int = 1) -> list[str]:
+        """The last ``n`` lines (at most 20) of ``rank``, shown or not, an open one included."""
+        lane = self._lane(rank)
+        rows = [row for each in lane.assembler_by_stream.values() for row in each.open_rows()]
+        return [*lane.recent, *map(harmless, rows)][-n:] if n > 0 else []
+
+    def text_by_rank(self) -> dict[int, RankText]:
+        """What each rank printed, in short; displays are a word in it."""
+        lanes = sorted(self._lane_by_rank.items())
+        return {rank: lane.text.counted(lane.counts.lines) for rank, lane in lanes}
+
+    @property
+    def counts(self) -> dict[int, Counts]:
+        """Lines and bytes of each rank, and how many of them were shown or left out."""
+        return {rank: lane.counts for rank, lane in self._lane_by_rank.items()}
+
+    # From events to items
+
+    def _lane(self, rank: int) -> _Lane:
+        lane = self._lane_by_rank.get(rank)
+        if lane is None:
+            lane = self._lane_by_rank[rank] = _Lane(rank)
+            self._folder.add_rank(rank)
+        return lane
+
+    def _add_output(self, lane: _Lane, event: Output, now: float) -> None:
+        stream, text = event.stream, event.text
+        lane.counts.lines += text.count("\n")
+        lane.counts.output_bytes += event.dropped_bytes + utf8_len(text)
+        lane.text.hear(stream, text, event.dropped_bytes)
+        if event.dropped_bytes:
+            self._commit_open(lane, now)
+            gap = lane.gap or self._open_gap(lane, now)
+            gap.dropped_bytes += event.dropped_bytes
+            if not self._budget.is_spent:
+                self._close_gap(lane, now)
+        if not lane.gap and "\r" not in text and "\x1b[" not in text:
+            room = self._budget.room(now) - self._folder.text_bytes_by_rank[lane.rank]
+            cost = len(text) + 8 * text.count("\n")
+            if cost > max(0, room):  # what fits, and no work for the rest
+                cut = text.rfind("\n", 0, max(0, len(text) * room // cost)) + 1
+                self._feed(lane, stream, text[:cut], now)
+                text = text[cut:]
+                if "\n" in text:
+                    self._open_gap(lane, now)
+        if lane.gap:
+            rest = lane.gap.skip(text)
+            if rest is not text:
+                lane.assembler_by_stream[stream] = LineAssembler()
+                lane.text.is_cut = True
+            text = rest
+        self._feed(lane, stream, text, now)
+
+    def _feed(self, lane: _Lane, stream: Stream, text: str, now: float) -> None:
+        assembler = lane.assembler_by_stream[stream]
+        self._add_lines(lane, stream, assembler.feed(text), now)
+        if assembler.is_screen:
+            lane.settle_at = now + _SETTLE_S
+
+    def _commit_open(self, lane: _Lane, now: float) -> None:
+        for stream, assembler in lane.assembler_by_stream.items():
+            lines = assembler.commit()
+            lane.counts.lines += len(lines)
+            self._add_lines(lane, stream, lines, now)
+
+    def _add_lines(self, lane: _Lane, stream: Stream, lines: Sequence[str], now: float) -> None:
+        if not lines:
+            return
+        lane.remember(lines := [harmless(line) for line in lines])
+        if lane.gap:
+            for line in lines:
+                lane.gap.add_line(stream, line)
+            return
+        append, rank = self._folder.append, lane.rank
+        for line in lines:
+            append(rank, Line(stream, line, now))
+
+    def _add_display(self, lane: _Lane, event: Display, now: float) -> None:
+        given = event.transient.get("display_id")
+        scope = f"nbddp-{self._run_id}-{lane.rank}"
+        display_id = (
+            static_text.display_id_of(event.data, scope) if given is None else f"{scope}-{given}"
+        )
+        rich = Rich(RankSet((lane.rank,)), "display", event.data, event.metadata, display_id)
+        if event.update and display_id is not None:
+            self._update(lane, replace(rich, update=True))
+        else:
+            self._clear_if_asked(lane, now)
+            self._add_bundle(lane, rich, now)
+
+    def _add_bundle(self, lane: _Lane, rich: Rich, now: float) -> None:
+        self._commit_open(lane, now)
+        text = rich.data.get("text/plain")
+        if rich.display_id is None and isinstance(text, str) and len(rich.data) == 1:
+            self._add_plain(lane, text, rich.kind == "result", now)
+            return
+        lane.text.add_word(f"({rich.kind}: {next(reversed(rich.data), 'empty')})")
+        bundle = Bundle(rich, now)
+        if lane.gap and self._budget.is_spent:  # its notice comes once, at the end
+            self._folder.insert_before_last(lane.rank, bundle)
+            return
+        self._close_gap(lane, now)
+        self._folder.append(lane.rank, bundle)
+
+    def _add_plain(self, lane: _Lane, text: str, is_result: bool, now: float) -> None:
+        """A bundle that is only text: lines that stay together."""
+        if is_result:
+            text = f"Out:\n{text}" if "\n" in text else f"Out: {text}"
+        text = harmless(text)
+        lines = text.split("\n")
+        lane.counts.lines += len(lines)
+        lane.counts.output_bytes += utf8_len(text) + 1
+        lane.text.hear("result", text)
+        if lane.gap:
+            self._add_lines(lane, "stdout", lines, now)
+        else:
+            lane.remember(lines)
+            self._folder.append(lane.rank, Line("stdout", text, now))
+
+    def _update(self, lane: _Lane, rich: Rich) -> None:
+        """New content for a display. It need not wait: its place is known."""
+        is_pending = False
+        for item in self._folder.items(lane.rank):
+            if isinstance(item, Bundle) and item.rich.display_id == rich.display_id:
+                item.rich = replace(item.rich, data=rich.data, metadata=rich.metadata)
+                is_pending = True
+        if not is_pending:
+            self._screen.send_update(rich)
+
+    def _finish(self, lane: _Lane, now: float) -> None:
+        self._commit_open(lane, now)
+        lane.settle_at = None
+        lane.is_finished = True
+        self._close_gap(lane, now)
+        self._folder.set_awaited(lane.rank, is_awaited=False)
+
+    # What is left out
+
+    def _open_gap(self, lane: _Lane, now: float) -> Gap:
+        lane.gap = Gap(now, self._budget.tail_bytes)
+        self._folder.append(lane.rank, lane.gap)
+        return lane.gap
+
+    def _close_gap(self, lane: _Lane, now: float) -> None:
+        if lane.gap:
+            lane.gap.is_held = False
+            lane.gap.arrived = now
+            lane.gap = None
+            self._folder.wake(lane.rank)
+
+    def _leave_out(self, rank: int, line: Line, now: float) -> None:
+        """There is no budget for ``line``: nor is there for what the rank printed after it."""
+        lane = self._lane(rank)
+        gap = Gap(now, self._budget.tail_bytes)
+        rest = deque([line, *self._folder.drop(rank)])
+        while rest and not isinstance(rest[0], Bundle):
+            item = rest.popleft()
+            if isinstance(item, Gap):
+                gap.merge(item)
+            elif isinstance(item, Line):
+                for each in item.text.split("\n"):
+                    gap.add_line(item.stream, each)
+        gap.is_held = not rest and not lane.is_finished
+        if not rest:
+            lane.gap = gap if gap.is_held else None
+        for each_item in (gap, *rest):
+            self._folder.append(rank, each_item)
+
+    def _spread(self, lane: _Lane, gap: Gap, now: float) -> None:
+        """A closed gap: its notice and its last lines are shown whatever the budget says."""
+        lane.counts.left_out_lines += gap.left_out_lines
+        lane.counts.left_out_bytes += gap.left_out_bytes
+        items: list[Item] = [Notice(gap, now)] if gap.has_left_out else []
+        items += [Line(stream, text, now, is_free=True) for stream, text in gap.tail]
+        self._folder.prepend(lane.rank, items)
+
+    # Clearing
+
+    def _clear_if_asked(self, lane: _Lane, now: float) -> None:
+        if lane.clears_with_next:
+            self._clear(lane, now, redraw_by=now + self._settings.output_fold_s)
+
+    def _clear(self, lane: _Lane, now: float, *, redraw_by: float) -> None:
+        lane.clears_with_next = False
+        lane.text = RankText()
+        self._folder.drop(lane.rank)
+        lane.gap = None
+        lane.reset()
+        self._budget.give_back(self._screen.clear(lane.rank, redraw_by))
+
+    # From items to what is shown
+
+    def _collect(self, now: float, *, is_end: bool = False) -> list[Show]:
+        everything = is_end or self._folder.memory_bytes > _PENDING_MEMORY_BYTES
+        self._budget.share_out(self._folder.text_bytes_by_rank, now)
+        for ranks, item in self._folder.release(now, everything=everything):
+            if isinstance(item, Line):
+                self._show_line(ranks, item, now)
+            elif isinstance(item, Bundle):
+                self._screen.put_rich(replace(item.rich, ranks=RankSet(ranks)))
+            elif isinstance(item, Notice):
+                paths = [self._log_path_by_rank[r] for r in ranks if r in self._log_path_by_rank]
+                gap = item.gap
+                notice = left_out_notice(gap.left_out_lines, gap.left_out_bytes, paths)
+                self._budget.spend(len(notice))
+                self._screen.put_text(ranks, "stdout", notice)
+            elif isinstance(item, Gap):
+                self._spread(self._lane(ranks[0]), item, now)
+        return self._screen.take(now, is_settled=not self._folder.is_waiting(), is_end=is_end)
+
+    def _show_line(self, ranks: tuple[int, ...], line: Line, now: float) -> None:
+        label = self._screen.label(ranks)
+        size = (len(label) + 2) * (1 + line.text.count("\n")) + len(line.text)
+        if line.is_free:
+            self._budget.spend(size)
+        elif not self._budget.grant(size, now, ranks):
+            for rank in ranks:
+                self._leave_out(rank, line, now)
+            return
+        for rank in ranks:
+            self._lane(rank).counts.shown_lines += 1 + line.text.count("\n")
+        self._screen.put_text(ranks, line.stream, line.text)

@@ -1,0 +1,188 @@
+"""What `nbddp.show` shows: collects the calls of all ranks of a cell, draws one picture for each.
+
+    rank 0 --ShowCall--> take --+                     +--> place: room for it, where the call was
+    rank 1 --ShowCall--> take --+--> folded by View --+
+                                                      +--> tick: drawn, when all are there
+
+Calls belong together that are at the same line of the cell and come there equally often. A picture
+is drawn when every rank has called, again when more has come, and at the end of the cell with what
+is there then.
+
+Runs in: the thread that waits for the cell.
+"""
+
+import base64
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from nbddp.notebook.output.sinks import Sink, TerminalSink
+from nbddp.notebook.render import tensor_picture
+from nbddp.notebook.render.html import clean
+from nbddp.wire.messages import Display
+from nbddp.wire.rank_set import RankSet
+from nbddp.wire.values.tensor_preview import MIME, ShowCall, TensorShown
+
+#: What comes from several ranks at about the same time is drawn once.
+_SETTLE_S = 0.03
+#: A picture for which not all ranks have come is drawn after this time.
+_PATIENCE_S = 0.4
+#: Of one cell; later ones are shown as text, so that the file stays small.
+MAX_PICTURES = 24
+
+_numbers = itertools.count(1)
+
+
+@dataclass
+class _Collected:
+    """The calls that make one picture."""
+
+    display_id: str
+    title: str = ""
+    before: dict[int, list[TensorShown]] = field(default_factory=dict)
+    after: dict[int, list[TensorShown]] = field(default_factory=dict)
+    open: dict[int, list[str]] = field(default_factory=dict)  #: operations, after the block
+    is_opened: bool = False
+    has_place: bool = False
+    is_drawn: bool = False
+    due: float | None = None
+
+
+class Showing:
+    """The pictures of one cell.
+
+    Args:
+        ranks: that run the cell.
+        sink: where they go.
+        scope: makes the ids of displays unique.
+        world_size: of the pool.
+    """
+
+    def __init__(self, ranks: RankSet, sink: Sink, scope: str, world_size: int) -> None:
+        self._ranks = ranks
+        self._world_size = world_size
+        self._sink = sink
+        self._scope = scope
+        self._by_key: dict[str, _Collected] = {}
+        self._picture_count = 0
+
+    def take(self, event: Display, now: float) -> Display | None:
+        """A call has come; gives what `View` puts in its place among the rank's output.
+
+        That is the same for all ranks, so that it is folded. What is no valid call is given back as
+        it came: its plain text is shown.
+        """
+        try:
+            call = msgspec.convert(event.data[MIME], ShowCall)
+        except msgspec.ValidationError:
+            return msgspec.structs.replace(event, data=_without_call(event.data))
+        found = self._by_key.get(call.key)
+        if found is None:
+            display_id = f"nbddp-show-{self._scope}-{next(_numbers)}"
+            found = self._by_key[call.key] = _Collected(display_id)
+        found.title = found.title or call.title
+        if call.stage == "opened":
+            found.is_opened = True
+        elif call.stage == "after":
+            found.after[event.rank] = call.tensors
+            if call.open:
+                found.open[event.rank] = call.open
+        else:
+            found.before[event.rank] = call.tensors
+        found.due = now + (_SETTLE_S if self._has_all(found) else _PATIENCE_S)
+        if call.stage != "now":
+            if self._is_terminal and found.has_place and found.after and self._has_all(found):
+                self._draw(found)  # at once: what is printed next goes below it
+            return None
+        return msgspec.structs.replace(event, data={MIME: {"key": call.key}})
+
+    def place(self, bundle: Mapping[str, Any]) -> None:
+        """Here among the output is the picture of a call."""
+        found = self._by_key[bundle[MIME]["key"]]
+        if not found.has_place and not self._is_terminal:
+            self._sink.display({"text/plain": ""}, {}, found.display_id, False)
+            found.is_drawn = False
+        found.has_place = True
+
+    def cleared(self, now: float) -> None:
+        """Everything that was shown is gone; what stays is placed again."""
+        for found in self._by_key.values():
+            found.has_place = False
+            found.due = now
+
+    def tick(self, now: float) -> float | None:
+        """Draw what is due; gives the next deadline."""
+        waiting = [each for each in self._by_key.values() if each.due is not None]
+        for found in waiting:
+            is_early = self._is_terminal and not self._has_all(found)  # it cannot be drawn again
+            if found.has_place and not is_early and found.due is not None and found.due <= now:
+                self._draw(found)
+        deadlines = [each.due for each in waiting if each.due is not None and each.due > now]
+        return min(deadlines, default=None)
+
+    def end(self) -> None:
+        """The cell is over: draw what is left, with what has come."""
+        for found in self._by_key.values():
+            if found.has_place and found.due is not None:  # `--out quiet` gives it no place
+                self._draw(found)
+
+    @property
+    def _is_terminal(self) -> bool:
+        return isinstance(self._sink, TerminalSink)
+
+    def _has_all(self, found: _Collected) -> bool:
+        tensors = found.after if found.is_opened else found.before
+        return len(tensors) == len(self._ranks)
+
+    def _draw(self, found: _Collected) -> None:
+        found.due = None
+        try:
+            bundle, metadata = self._bundle(found)
+        except Exception as error:  # noqa: BLE001 - a bug in nbddp; the cell goes on
+            text = f"nbddp could not draw this ({type(error).__name__}: {error})"
+            bundle, metadata = {"text/plain": text}, {}
+        self._sink.display(bundle, metadata, found.display_id, not self._is_terminal)
+        found.is_drawn = True
+
+    def _bundle(self, found: _Collected) -> tuple[dict[str, Any], dict[str, Any]]:
+        blocks = _blocks(self._ranks, found, self._world_size)
+        text = clean(tensor_picture.text(found.title, blocks))
+        bundle: dict[str, Any] = {"text/plain": text}
+        if self._is_terminal or (not found.is_drawn and self._picture_count >= MAX_PICTURES):
+            return bundle, {}
+        self._picture_count += not found.is_drawn
+        drawn = tensor_picture.draw(found.title, blocks)
+        bundle["image/png"] = base64.b64encode(drawn.png()).decode()
+        size = {"width": drawn.width, "height": drawn.height}
+        alt = "; ".join([f"the tensor of {self._ranks.describe()}", *text.splitlines()[:1]])
+        return bundle, {"image/png": {**size, "alt": alt}}
+
+
+def _blocks(ranks: RankSet, found: _Collected, world_size: int) -> list[tensor_picture.Block]:
+    """One for each argument of the call."""
+    # A rank may show fewer: `show(*tensors)`.
+    count = max(map(len, (*found.before.values(), *found.after.values())))
+    blocks = []
+    for index in range(count):
+        stages = [("before" if found.is_opened else "", _at(found.before, index))]
+        if found.is_opened:
+            stages.append(("after", _at(found.after, index)))
+        # Of few ranks the others are drawn as missing; beside one, they were not meant to show it.
+        came = RankSet.of({rank for _, tensors in stages for rank in tensors})
+        shown = ranks if 2 * len(came) >= len(ranks) else came
+        is_whole = len(shown) == world_size
+        blocks.append(tensor_picture.Block(shown, stages, found.open, has_all_ranks=is_whole))
+    return blocks
+
+
+def _at(by_rank: Mapping[int, list[TensorShown]], index: int) -> dict[int, TensorShown]:
+    return {
+        rank: tensors[index] for rank, tensors in sorted(by_rank.items()) if index < len(tensors)
+    }
+
+
+def _without_call(bundle: Mapping[str, Any]) -> dict[str, Any]:
+    return {kind: value for kind, value in bundle.items() if kind != MIME}

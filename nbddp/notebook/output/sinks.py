@@ -1,0 +1,168 @@
+"""Where output goes: the running cell, a cell that ran earlier, or a terminal.
+
+Runs in: the notebook's process. A sink shows what it is given; what to show is decided elsewhere.
+"""
+
+import html
+import sys
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from nbddp.notebook.render.html import clean, preformatted
+from nbddp.printable import harmless
+from nbddp.wire.messages import Stream
+
+Bundle = Mapping[str, Any]
+
+#: Looks like printed text, but fainter. JupyterLab names its fonts; others get the fallbacks.
+QUIET_STYLE = (
+    "margin:0;padding:0 0 0 1ch;opacity:.65;white-space:pre-wrap;"
+    "font-family:var(--jp-code-font-family,monospace);font-size:var(--jp-code-font-size,13px)"
+)
+
+
+class Sink(Protocol):
+    """Shows text and MIME bundles."""
+
+    def text(self, stream: Stream, text: str) -> None:
+        """Print complete lines."""
+
+    def display(self, data: Bundle, metadata: Bundle, display_id: str | None, update: bool) -> None:
+        """Show a bundle, or replace the one with this ``display_id``."""
+
+    def clear(self) -> None:
+        """Remove everything, once something new is shown."""
+
+    def live(self, lines: list[str]) -> None:
+        """Show these lines in place of the last ones; none: remove them."""
+
+
+class _JupyterSink:
+    """The live lines of a front end: one display that is updated in place."""
+
+    def __init__(self, live_id: str) -> None:
+        self._live_id = live_id
+        self._has_live = False
+
+    def display(self, data: Bundle, metadata: Bundle, display_id: str | None, update: bool) -> None:
+        raise NotImplementedError
+
+    def live(self, lines: list[str]) -> None:
+        """See `Sink.live`."""
+        if not lines and not self._has_live:
+            return
+        self.display(_live_bundle(lines), {}, self._live_id, self._has_live)
+        self._has_live = True
+
+    def forget_live(self) -> None:
+        """The front end has removed the live lines together with everything else."""
+        self._has_live = False
+
+
+class CellSink(_JupyterSink):
+    """The cell that is running, through IPython's own publisher: ``%%capture`` works."""
+
+    def __init__(self, shell: InteractiveShell, live_id: str) -> None:
+        super().__init__(live_id)
+        self._shell = shell
+
+    def text(self, stream: Stream, text: str) -> None:
+        """See `Sink.text`."""
+        file = sys.stdout if stream == "stdout" else sys.stderr
+        file.write(text)
+        file.flush()
+
+    def display(self, data: Bundle, metadata: Bundle, display_id: str | None, update: bool) -> None:
+        """See `Sink.display`."""
+        transient = {} if display_id is None else {"display_id": display_id}
+        self._shell.display_pub.publish(
+            data=dict(data), metadata=dict(metadata), transient=transient, update=update
+        )
+
+    def clear(self) -> None:
+        """See `Sink.clear`."""
+        self._shell.display_pub.clear_output(wait=True)
+        self.forget_live()
+
+
+class EarlierCellSink(_JupyterSink):
+    """A cell that ran earlier: messages that carry its parent header. For any thread.
+
+    Front ends find what is to be updated by its display id. nbclient listens to the running cell
+    only, so updates carry the parent header of that one.
+    """
+
+    def __init__(self, kernel: Any, parent: Any, live_id: str) -> None:
+        super().__init__(live_id)
+        self._kernel = kernel
+        self._parent = parent
+
+    def text(self, stream: Stream, text: str) -> None:
+        """See `Sink.text`."""
+        self._send("stream", {"name": stream, "text": text})
+
+    def display(self, data: Bundle, metadata: Bundle, display_id: str | None, update: bool) -> None:
+        """See `Sink.display`."""
+        transient = {} if display_id is None else {"display_id": display_id}
+        kind = "update_display_data" if update else "display_data"
+        content = {"data": dict(data), "metadata": dict(metadata), "transient": transient}
+        self._send(kind, content, self._kernel.get_parent() if update else None)
+
+    def clear(self) -> None:
+        """See `Sink.clear`."""
+        self._send("clear_output", {"wait": True})
+        self.forget_live()
+
+    def _send(self, kind: str, content: dict[str, Any], parent: Any = None) -> None:
+        # The socket of the kernel's IOPub thread takes messages from any thread.
+        self._kernel.session.send(
+            self._kernel.iopub_socket,
+            kind,
+            content,
+            parent=parent or self._parent,
+            ident=kind.encode(),
+        )
+
+
+class TerminalSink:
+    """A terminal, a pipe or a file: text, and the plain form of bundles."""
+
+    def __init__(self) -> None:
+        self._live_width = 0
+
+    def text(self, stream: Stream, text: str) -> None:
+        """See `Sink.text`."""
+        self.live([])
+        file = sys.stdout if stream == "stdout" else sys.stderr
+        file.write(text)
+        file.flush()
+
+    def display(self, data: Bundle, metadata: Bundle, display_id: str | None, update: bool) -> None:
+        """See `Sink.display`."""
+        plain = data.get("text/plain")
+        if isinstance(plain, str):
+            self.text("stdout", harmless(plain).rstrip("\n") + "\n")
+
+    def clear(self) -> None:
+        """A terminal keeps what it has shown."""
+
+    def live(self, lines: list[str]) -> None:
+        """See `Sink.live`: the last of them, where the terminal can overwrite a line."""
+        if not sys.stderr.isatty() or not (lines or self._live_width):
+            return
+        line = clean(lines[-1][:120]) if lines else ""
+        sys.stderr.write("\r" + " " * self._live_width + "\r" + line)
+        sys.stderr.flush()
+        self._live_width = len(line)
+
+
+def _live_bundle(lines: list[str]) -> dict[str, str]:
+    if not lines:
+        return {"text/plain": ""}
+    text = "\n".join(map(clean, lines))
+    return {
+        "text/plain": text,
+        "text/html": preformatted(html.escape(text), QUIET_STYLE),
+    }

@@ -1,0 +1,1 @@
+"""Tables, cards, timelines and pictures, as HTML and as text. Pure."""

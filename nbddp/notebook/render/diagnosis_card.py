@@ -1,0 +1,423 @@
+"""A report as a card: what a student understands in a few lines, the details folded.
+
+Runs in: the notebook's process. Pure.
+
+    Report --card--> text/plain  a terminal, an error message
+                └--> text/html   a notebook, also one that is not trusted; see `html`
+    Report --line--> the progress line of a cell that goes on
+"""
+
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nbddp.controller.diagnosis.phrases import in_plural
+from nbddp.controller.diagnosis.rank_view import RankView
+from nbddp.controller.diagnosis.report import Finding, Kind, PerRank, Report
+from nbddp.controller.trace.rows import rows_seen
+from nbddp.notebook.render.html import (
+    FAINT_LINE,
+    WIDTH,
+    clean,
+    duration,
+    escape,
+    name_ranks,
+    one_line,
+    shorten,
+    without_numbers,
+    words,
+)
+from nbddp.notebook.render.stacks import stacks
+from nbddp.notebook.render.trace_table import grid
+from nbddp.wire.flight_recorder.schema import Site
+from nbddp.wire.rank_set import RankSet
+
+#: In full; the others by their headline.
+_MAX_FINDINGS = 3
+_MAX_LINES = 6
+_MAX_EVERYONE = 40
+_MAX_SOURCE = 120
+_MAX_TITLE = 300
+#: What a rank does is told of one rank; here of several.
+_RANKS = re.compile(r"\branks? \d[\d,]*-[\d,-]*\d")
+#: How a title begins, where the finding is proven.
+_PROVEN_TITLES: Mapping[Kind, str] = {
+    "dead-rank": "Dead rank",
+    "first-error": "Error",
+    "mismatched-collective": "Mismatch",
+    "p2p-cycle": "Deadlock",
+    "group-cycle": "Deadlock",
+    "p2p-unmatched": "Deadlock",
+    "store-wait": "Deadlock",
+    "missing-rank": "Deadlock",
+    "left-debugger": "Notice",
+    "straggler": "Notice",
+    "stuck-outside": "Notice",
+    "silent-mismatch": "Warning",
+}
+# Of the bar at the left: they show on white and on black.
+_RED, _AMBER, _BLUE = "#d1495b", "#d08a1d", "#6a8caf"
+_COLOURS: Mapping[Kind, str] = {"silent-mismatch": _AMBER, "left-debugger": _BLUE}
+_FAINT = "opacity:0.7"
+_KIND = f"{_FAINT};font-size:85%;margin-left:6px;white-space:nowrap"
+_FIELD = "text-align:left;vertical-align:top;border:none;padding:1px 14px 1px 0"
+_SPACES = (  # of the fields of a row; paper cannot scroll
+    "nowrap",
+    "normal;min-width:160px",
+    "nowrap",
+    "normal;overflow-wrap:anywhere;min-width:120px",
+)
+
+
+def card(
+    report: Report,
+    *,
+    acted: bool = False,
+    views: Mapping[int, RankView] | None = None,
+    means: str = "The stop button",
+    torn: Mapping[str, RankSet] | None = None,
+    is_over: bool = False,
+) -> dict[str, str]:
+    """A report as a MIME bundle.
+
+    Args:
+        report: what is to be said.
+        acted: the stuck ranks are being freed; False: it is shown only.
+        views: what was seen of the ranks, for the details.
+        means: what interrupts the cell.
+        torn: operations whose tensors may hold partial results, once that is known.
+        is_over: the cell has ended.
+    """
+    if acted and report.proven and all(each.kind == "left-debugger" for each in report.proven):
+        return _as_wanted(report.proven)
+    told = [_Told(finding) for finding in report.findings[:_MAX_FINDINGS]]
+    others = [_title(finding) for finding in report.findings[_MAX_FINDINGS:]]
+    told = told or [_Told(_nothing(report))]
+    sections = _sections(told, others, _fate(report, acted, means, torn or {}, is_over=is_over))
+    return {
+        "text/plain": _text(sections),
+        "text/html": _html(sections, _details(report, told, views or {})),
+    }
+
+
+def _as_wanted(findings: Sequence[Finding]) -> dict[str, str]:
+    """The user has left the debugger: nothing is wrong, a line is enough."""
+    lines = []
+    for finding in findings:
+        waits = {finding.ranks[rank].what for rank in finding.waiting if rank in finding.ranks}
+        where = waits.pop().removeprefix("waits") if len(waits) == 1 else ""
+        it = "it" if len(finding.culprits) == 1 else "them"
+        were = "was" if len(finding.waiting) == 1 else "were"
+        lines.append(
+            f"{name_ranks(finding.culprits)} left the debugger; {name_ranks(finding.waiting)}, "
+            f"which waited for {it}{where}, {were} freed"
+        )
+    html = "".join(f'<div style="{_FAINT}">{_unbroken(each)}</div>' for each in lines)
+    plain = (textwrap.fill(each, WIDTH, subsequent_indent="    ") for each in lines)
+    return {"text/plain": "\n".join(plain), "text/html": html}
+
+
+def line(report: Report) -> str:
+    """The most telling finding in one line, with how long it lasts and where the culprits are."""
+    if not report.findings:
+        return ""
+    finding = report.findings[0]
+    since = "" if finding.since_s is None else f" ({duration(finding.since_s * 1e9)})"
+    places = [
+        f"; {name_ranks(found.ranks)} {'' if found.is_inside else 'last '}at {found.site}"
+        for found in _lines(finding.ranks, finding.culprits)
+        if found.is_culprit and found.site is not None
+    ]
+    headline, rest = _headline(finding), clean(since + "".join(places[:1]))
+    if len(headline) + len(rest) > WIDTH:
+        rest = rest.partition(", in ")[0]  # the function: its line tells enough
+    return f"{shorten(headline, max(WIDTH // 2, WIDTH - len(rest)))}{rest}"
+
+
+# --- what is told --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Ranks that are at one place of the code and do the same there."""
+
+    ranks: RankSet
+    what: str
+    site: Site | None
+    since_s: float | None
+    is_culprit: bool
+    is_inside: bool  #: of the cell, still
+
+    @property
+    def doing(self) -> str:
+        """``wait in all_reduce #17 for 3.2 s``, behind the ranks."""
+        what = self.what
+        if len(self.ranks) > 1:
+            what = in_plural(what)
+        since = "" if self.since_s is None else f" for {duration(self.since_s * 1e9)}"
+        return f"{what}{since}"
+
+    @property
+    def source(self) -> str:
+        """The line of code."""
+        return "" if self.site is None else shorten(one_line(self.site.source), _MAX_SOURCE)
+
+
+@dataclass(frozen=True)
+class _Section:
+    """A finding and the sentences below it, each behind its word."""
+
+    told: "_Told"
+    sentences: list[tuple[str, str]]
+
+
+class _Told:
+    """One finding, laid out."""
+
+    def __init__(self, finding: Finding) -> None:
+        self.finding = finding
+        self.title = _title(finding)
+        self.kind = finding.kind if finding.waiting or finding.culprits else ""
+        self.colour = _COLOURS.get(finding.kind, _RED) if finding.proven else _BLUE
+        self.lines = _lines(finding.ranks, finding.culprits)
+        verdict, colon, why = finding.explanation.partition(": ")
+        self.verdict = verdict + colon.rstrip() if colon else ""
+        self.why = why if colon else finding.explanation
+        rest = self.lines[_MAX_LINES:]
+        self.lines = self.lines[:_MAX_LINES]
+        more = RankSet.of(rank for each in rest for rank in each.ranks)
+        self.more = f"and {name_ranks(more)} elsewhere" if more else ""
+
+
+def _sections(told: Sequence[_Told], others: Sequence[str], fate: str) -> list[_Section]:
+    """What happens now is said once, in the first; what to do next not twice."""
+    sections: list[_Section] = []
+    steps: set[str] = {""}
+    for each in told:
+        finding = each.finding
+        sentences = [(each.verdict, each.why)]
+        sentences += [("Perhaps:", text) for text in finding.suspicions]
+        sentences += [("Now:", fate)] if not sections else []
+        sentences += [("Next:", finding.next_step)] if finding.next_step not in steps else []
+        steps.add(finding.next_step)
+        sections.append(_Section(each, [pair for pair in sentences if pair[1]]))
+    if others:
+        sections[-1].sentences.append(("Also:", "; ".join(others)))
+    return sections
+
+
+def _title(finding: Finding) -> str:
+    word = _PROVEN_TITLES[finding.kind] if finding.proven else "Notice"
+    headline = _headline(finding)
+    is_alone = not (finding.waiting or finding.culprits)
+    return headline if is_alone or headline.startswith(word) else f"{word}: {headline}"
+
+
+def _headline(finding: Finding) -> str:
+    """Fit to stand behind a colon."""
+    text = shorten(one_line(finding.headline).rstrip("."), _MAX_TITLE)
+    return text[0].lower() + text[1:] if text.startswith("Rank") else text
+
+
+def _nothing(report: Report) -> Finding:
+    return Finding(
+        kind="straggler",
+        proven=False,
+        culprits=RankSet(),
+        waiting=RankSet(),
+        headline="No rank waits for another",
+        explanation="",
+        next_step="",
+        ranks=report.ranks,
+    )
+
+
+def _lines(ranks: Mapping[int, PerRank], culprits: RankSet, limit: int = _MAX_LINES) -> list[_Line]:
+    """Equal ones together, culprits first; if that is too many, those that differ in numbers."""
+    for is_coarse in (False, True):
+        by_key: dict[tuple[str, Site | None, bool], list[PerRank]] = {}
+        for each in ranks.values():
+            what = without_numbers(each.what) if is_coarse else each.what
+            by_key.setdefault((what, each.site, each.rank in culprits), []).append(each)
+        if len(by_key) <= limit:
+            break
+    found = []
+    for (what, site, is_culprit), parts in by_key.items():
+        since = [each.since_s for each in parts if each.since_s is not None]
+        alone = parts[0].what if len({each.what for each in parts}) == 1 else what
+        found.append(
+            _Line(
+                ranks=RankSet.of(each.rank for each in parts),
+                what=one_line(alone),
+                site=site,
+                since_s=max(since, default=None),
+                is_culprit=is_culprit,
+                is_inside=all(each.status in ("running", "silent") for each in parts),
+            )
+        )
+    return sorted(found, key=lambda each: (not each.is_culprit, each.ranks))
+
+
+# --- text ----------------------------------------------------------------------------------------
+
+
+def _text(sections: Sequence[_Section]) -> str:
+    found: list[str] = []
+    for section in sections:
+        found += textwrap.wrap(section.told.title, WIDTH, subsequent_indent="    ")
+        for entry in section.told.lines:
+            mark = "> " if entry.is_culprit else "  "
+            found += _text_line(f"  {mark}{name_ranks(entry.ranks)} {entry.doing}", entry)
+        if section.told.more:
+            found.append(f"    {section.told.more}")
+        for name, text in section.sentences:
+            whole = f"{name} {one_line(text)}".strip()
+            found += textwrap.wrap(whole, WIDTH, initial_indent="  ", subsequent_indent="    ")
+    return "\n".join(found)
+
+
+def _text_line(start: str, entry: _Line) -> list[str]:
+    """In one line if it fits, else the place on a line of its own."""
+    if entry.site is None:
+        return textwrap.wrap(start, WIDTH, subsequent_indent=" " * 8)
+    place = f"{entry.site}: {entry.source}" if entry.source else str(entry.site)
+    whole = f"{start}, at {one_line(place)}"
+    if len(whole) <= WIDTH:
+        return [whole]
+    wrapped = textwrap.wrap(f"{start},", WIDTH, subsequent_indent=" " * 8)
+    return [*wrapped, shorten(f"        at {one_line(place)}", WIDTH)]
+
+
+# --- HTML ----------------------------------------------------------------------------------------
+
+
+def _html(sections: Sequence[_Section], details: str) -> str:
+    parts: list[str] = []
+    for number, section in enumerate(sections):
+        gap = f"border-top:{FAINT_LINE};margin-top:8px;padding-top:6px" if number else "margin:0"
+        told = section.told
+        kind = f' <span style="{_KIND}">{told.kind}</span>' if told.kind else ""
+        parts.append(f'<div style="{gap}"><b>{_unbroken(told.title)}</b>{kind}</div>')
+        parts.append(_html_lines(told.lines))
+        if told.more:
+            parts.append(f'<div style="{_FAINT}">{escape(told.more)}</div>')
+        for name, text in section.sentences:
+            word = f'<span style="{_FAINT}">{escape(name)}</span> ' if name else ""
+            parts.append(f'<div style="margin:2px 0">{word}{_with_code(text)}</div>')
+    return (
+        f'<div style="border-left:4px solid {sections[0].told.colour};padding:2px 0 2px 12px;'
+        f'margin:6px 0;max-width:900px;line-height:1.45">{"".join(parts)}{details}</div>'
+    )
+
+
+def _html_lines(lines: Sequence[_Line]) -> str:
+    """One row for each place, the culprits in bold."""
+    if not lines:
+        return ""
+    rows = []
+    for entry in lines:
+        ranks = escape(name_ranks(entry.ranks))
+        place = "" if entry.site is None else escape(str(entry.site))
+        fields = (
+            f"<b>{ranks}</b>" if entry.is_culprit else ranks,
+            escape(entry.doing),
+            f'<span style="{_FAINT}">{place}</span>' if place else "",
+            f"<code>{escape(entry.source)}</code>" if entry.source else "",
+        )
+        row = "".join(
+            f'<td style="{_FIELD};white-space:{space}">{field}</td>'
+            for field, space in zip(fields, _SPACES, strict=True)
+        )
+        rows.append(f'<tr style="background-color:transparent">{row}</tr>')
+    return (
+        '<table style="border-collapse:collapse;border:none;margin:4px 0;font-size:100%"><tbody>'
+        f"{''.join(rows)}</tbody></table>"
+    )
+
+
+def _with_code(text: str) -> str:
+    """Escaped, with what stands between backquotes as code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return _unbroken(text)
+    return "".join(
+        f"<code>{escape(part)}</code>" if n % 2 else _unbroken(part) for n, part in enumerate(parts)
+    )
+
+
+def _unbroken(text: str) -> str:
+    """Escaped; the hyphen in "ranks 0-1" is no place to break a line."""
+    return _RANKS.sub(r'<span style="white-space:nowrap">\g<0></span>', escape(text))
+
+
+def _details(report: Report, told: Sequence[_Told], views: Mapping[int, RankView]) -> str:
+    """Folded: what the ranks did one after another, where each of them is."""
+    parts = []
+    pg_ids = {each.finding.group.pg_id for each in told if each.finding.group}
+    table = grid(rows_seen(views), pg_ids)
+    if table is not None:
+        parts.append(_folded("the last operations, rank by rank", table.html()))
+    everyone = _lines(report.ranks, RankSet(), limit=_MAX_EVERYONE)
+    if any(each.more for each in told) or len(everyone) > len(told[0].lines):
+        rest = len(everyone) - _MAX_EVERYONE
+        more = f"<div>and {rest} more</div>" if rest > 0 else ""
+        body = _html_lines(everyone[:_MAX_EVERYONE]) + more
+        parts.append(_folded("where every rank is", body))
+    if views:
+        parts.append(_folded("stacks", stacks(views)["text/html"]))
+    return "".join(parts)
+
+
+def _folded(summary: str, body: str) -> str:
+    return (
+        f'<details style="margin:4px 0 0 0"><summary style="{_FAINT};cursor:pointer">'
+        f"{escape(summary)}</summary>{body}</details>"
+    )
+
+
+# --- what happens now ----------------------------------------------------------------------------
+
+
+#: Operations with a shorter time-out are left to it; see ``Settings.own_timeout_s``.
+_OWN_TIMEOUT_MS = 60_000
+
+
+def _fate(
+    report: Report, acted: bool, means: str, torn: Mapping[str, RankSet], *, is_over: bool = False
+) -> str:
+    """What happens to the ranks that wait; ``is_over``: what has happened, the cell has ended."""
+    waiting = report.stuck or RankSet.of(r for each in report.findings for r in each.waiting)
+    if not waiting:
+        return ""
+    is_one = len(waiting) == 1
+    who, their_place = name_ranks(waiting), "its line" if is_one else "their lines"
+    if acted:
+        # The process of a dead rank is gone: whether the next cell runs depends on more.
+        then = ", and the next cell runs" * all(f.kind != "dead-rank" for f in report.findings)
+        return (
+            f"{who} {'is' if is_one else 'are'} freed: an exception is raised in {their_place}. "
+            f"{'It keeps' if is_one else 'They keep'} every variable{_except(torn)}{then}."
+        )
+    limit_ms, left_ms = report.earliest_timeout_ms, report.earliest_timeout_left_ms
+    has_limit = limit_ms is not None and left_ms is not None and limit_ms <= _OWN_TIMEOUT_MS
+    limit, left = duration((limit_ms or 0) * 1e6), duration(max(0, left_ms or 0) * 1e6)
+    if is_over:
+        by = f"the operation was left to its own time-out of {limit}, and " if has_limit else ""
+        return f"{by}the cell has ended."
+    stop = (
+        f"{means} frees {who}, which {'keeps' if is_one else 'keep'} every variable{_except(torn)}."
+    )
+    if not report.verdict:
+        return f"nothing is interrupted, the cell may still go on. {stop}"
+    if has_limit:
+        return f"the operation ends by its own time-out of {limit}, in {left}. {stop}"
+    return f"nothing is interrupted. {stop}"
+
+
+def _except(torn: Mapping[str, RankSet]) -> str:
+    """Behind "every variable"."""
+    if not torn:
+        return ""
+    which = words(f"{name} on {name_ranks(ranks)}" for name, ranks in torn.items())
+    return f", but the tensors of {which} may hold partial results"

@@ -1,0 +1,173 @@
+"""Where the threads of the ranks are, as text and HTML: ``%ddp stacks``.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nbddp.controller.diagnosis.phrases import in_plural
+from nbddp.controller.diagnosis.rank_view import RankView
+from nbddp.notebook.render import fault_stacks
+from nbddp.notebook.render.html import (
+    WIDTH,
+    clean,
+    duration,
+    escape,
+    name_ranks,
+    preformatted,
+    shorten,
+    without_numbers,
+    words,
+)
+from nbddp.wire.flight_recorder.schema import WAITS_FOR_USER, Operation, Site, ThreadLook
+from nbddp.wire.rank_set import RankSet
+
+#: Inline, for a ``<pre>``: what JupyterLab lets through in untrusted notebooks.
+PRE_STYLE = "margin:2px 0 8px 1.5em;padding:0;white-space:pre-wrap;font-size:90%"
+_MAX_BLOCKS = 32
+#: More kinds than this are told apart by their lines only, not by the numbers of ranks in them.
+_MAX_TOLD_APART = 8
+_MAX_THREADS = 4
+_MAX_OUTSIDE_LINES = 40
+
+
+@dataclass(frozen=True)
+class _Block:
+    """What one rank does; equal ones of several ranks are shown once."""
+
+    doing: str
+    lines: tuple[str, ...]
+
+
+def stacks(views: Mapping[int, RankView], ranks: RankSet | None = None) -> dict[str, str]:
+    """Where these ranks are, by default all, as a MIME bundle; innermost line first."""
+    blocks = {rank: _block(view) for rank, view in views.items() if ranks is None or rank in ranks}
+    if len({block for block, _ in blocks.values()}) > _MAX_TOLD_APART:
+        blocks = {
+            rank: (replace(block, doing=without_numbers(block.doing)), waits_ns)
+            for rank, (block, waits_ns) in blocks.items()
+        }
+    ranks_by_block: dict[_Block, list[int]] = {}
+    since_ns: dict[_Block, int] = {}
+    for rank, (block, waits_ns) in sorted(blocks.items(), key=lambda pair: pair[0]):
+        ranks_by_block.setdefault(block, []).append(rank)
+        since_ns[block] = max(since_ns.get(block, 0), waits_ns)
+    told = [
+        (
+            name_ranks(RankSet.of(found)),
+            (block.doing if len(found) == 1 else in_plural(block.doing))
+            + (f" for {duration(since_ns[block])}" if since_ns[block] else ""),
+            block.lines,
+        )
+        for block, found in sorted(ranks_by_block.items(), key=lambda pair: pair[1])
+    ]
+    rest = len(told) - _MAX_BLOCKS
+    told = told[:_MAX_BLOCKS]
+    more = f"and {rest} more kinds of stacks; %ddp stacks -r RANKS shows them" if rest > 0 else ""
+    text = [
+        "\n".join([f"{who}: {doing}", *(shorten(f"    {line}", WIDTH) for line in lines)])
+        for who, doing, lines in told
+    ]
+    html = [
+        f"<div><b>{escape(who)}</b>: {escape(doing)}</div>"
+        + (preformatted(escape("\n".join(lines)), PRE_STYLE) if lines else "")
+        for who, doing, lines in told
+    ]
+    if more:
+        text.append(more)
+        html.append(f"<div>{escape(more)}</div>")
+    return {
+        "text/plain": clean("\n".join(text)) or "no ranks",
+        "text/html": f"<div>{''.join(html) or 'no ranks'}</div>",
+    }
+
+
+def stack_lines(stack: Sequence[Site]) -> list[str]:
+    """``cell [4], line 5  dist.all_reduce(x)``, aligned."""
+    width = max((len(str(site)) for site in stack), default=0)
+    return [f"{site!s:<{width}}  {site.source}".rstrip() for site in stack]
+
+
+def _block(view: RankView) -> tuple[_Block, int]:
+    """What a rank does, and how long its main thread has been waiting."""
+    if view.look is None:
+        return _outside(view), 0
+    look = view.look
+    operations = {operation.record_id: operation for operation in look.operations}
+    main = next((thread for thread in look.threads if thread.is_main), None)
+    lines: list[str] = []
+    since_ns = 0
+    if look.activity == "reforming":
+        doing = "makes its groups again"
+    elif view.state == "raised":
+        doing = shorten(view.how_it_left, WIDTH // 2)
+        lines += stack_lines([view.error_site] if view.error_site else [])
+    elif main is None or (look.activity == "idle" and main.wait is None):
+        doing = "has finished the cell" if view.state == "finished" else "no cell runs"
+    else:
+        doing = _doing(main, operations)
+        if look.activity == "callback":
+            doing = f"in a widget's callback, {doing}"
+        lines += stack_lines(main.stack)
+        if main.wait is not None:
+            since_ns = max(0, look.time_ns - main.wait.since_ns)
+    others = [thread for thread in look.threads if not thread.is_main and not thread.is_dormant]
+    for thread in others[:_MAX_THREADS]:
+        lines.append(f"thread {thread.name!r}: {_doing(thread, operations)}")
+        lines += [f"    {line}" for line in stack_lines(thread.stack)]
+    if len(others) > _MAX_THREADS:
+        lines.append(f"and {len(others) - _MAX_THREADS} more threads")
+    return _Block(doing, tuple(lines)), since_ns
+
+
+def _outside(view: RankView) -> _Block:
+    """What is known of a rank that tells nothing: it is gone, holds the GIL, or does not run."""
+    if view.state == "dead":
+        return _Block(f"exited: {view.exit_text}" if view.exit_text else "exited", ())
+    if view.state == "starting":
+        return _Block("is being started", ())
+    told = "did not answer; seen from outside" if view.state == "silent" else "seen from outside"
+    lines = fault_stacks.lines_of_user(view.stack_text)
+    if lines is None:  # native frames
+        lines = view.stack_text.rstrip().splitlines()
+    elif not lines:
+        return _Block(f"{told}: no cell runs", ())
+    if len(lines) > _MAX_OUTSIDE_LINES:
+        lines = [*lines[:_MAX_OUTSIDE_LINES], f"and {len(lines) - _MAX_OUTSIDE_LINES} more lines"]
+    if not lines:
+        return _Block("did not answer, and has no Python stack: its process does not run", ())
+    return _Block(told, tuple(lines))
+
+
+def _doing(thread: ThreadLook, operations: Mapping[int, Operation]) -> str:
+    if thread.wait is None and thread.innermost in WAITS_FOR_USER:
+        return f"is {WAITS_FOR_USER[thread.innermost]}"
+    if thread.wait is None:
+        is_named = thread.innermost and not thread.innermost.startswith("<")
+        return f"runs {thread.innermost}()" if is_named else "runs Python code"
+    known = [operations[number] for number in thread.wait.record_ids if number in operations]
+    if not known:
+        return "waits for an operation"
+    names = [_name(operation) for operation in known[:3]]
+    if len(known) > len(names):
+        names.append(f"{len(known) - len(names)} more")
+    is_inside = thread.wait.kind == "operation" and known[0].signature.kind != "store"
+    return f"waits {'in' if is_inside else 'for'} {words(names)}"
+
+
+def _name(operation: Operation) -> str:
+    """``all_reduce #7``, ``recv from rank 1``, ``key 'go'``."""
+    signature = operation.signature
+    match signature.kind:
+        case "send":
+            return f"{signature.op} to rank {operation.peer}"
+        case "recv":
+            source = "any rank" if operation.peer < 0 else f"rank {operation.peer}"
+            return f"{signature.op} from {source}"
+        case "store":
+            keys = ", ".join(map(repr, signature.keys[:3]))
+            return f"key {keys}" if keys else "the store"
+        case "collective" | "creation":
+            number = operation.collective_seq_id
+            return f"{signature.op} #{number}" if number else signature.op

@@ -1,0 +1,373 @@
+"""The operations of a cell along time, a row for each rank: ``%ddp timeline``.
+
+Runs in: the notebook's process. Pure.
+
+    TraceRow --layout--> Chart --+--> text/plain   letters, waits as slashes
+                                 +--> text/html    a picture, what each bar is on hover, sentences
+
+A bar begins when the rank issued the operation. It is hatched until the last rank has come, which
+is when the data can begin to move, and filled from then on. If the cell still runs, what is not
+complete goes on until now.
+"""
+
+import base64
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from nbddp.controller.trace.rows import RankPart, TraceRow
+from nbddp.notebook.render.canvas import INK, SMALL, WHITE, Colour, Picture, text_width
+from nbddp.notebook.render.colours import RANK_COLOURS, colour_of
+from nbddp.notebook.render.html import WIDTH, clean, duration, escape, name_ranks, shorten, size
+from nbddp.notebook.render.timeline_text import lateness, latest, still_waiting
+from nbddp.wire.flight_recorder.schema import Ending
+from nbddp.wire.rank_set import RankSet
+
+#: Of the picture, as shown: what is hovered over must not be scaled, and paper is not wider.
+_WIDTH_PX = 560
+_ROW_PX, _SMALL_ROW_PX = 20, 11  # with the gap below
+_AXIS_PX = 14
+_STRIPE_PX = 3
+#: Ranks that are drawn, and lines of text.
+_MAX_RANKS = 64
+_MAX_TEXT_ROWS = 16
+#: From so many ranks on the rows are low.
+_MANY_RANKS = 16
+#: Operations of one rank that overlap are drawn below each other, up to so many.
+_MAX_LANES = 3
+#: Bars that tell what they are on hover; the longest of them.
+_MAX_AREAS = 96
+_MIN_AREA_PX = 3
+#: Kinds of operations that have a letter and a colour; the others share one.
+_MAX_OPS = 7
+_OTHER = "…"
+_WAIT_CHAR, _IDLE_CHAR, _FAILED_CHAR = "/", "·", "!"
+_FAILED: tuple[Ending, ...] = ("interrupted", "freed", "failed")
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One operation on one rank; times from the beginning of the chart."""
+
+    row: TraceRow
+    part: RankPart
+    begin_ns: int
+    moves_ns: int  #: when the last rank had come
+    end_ns: int
+    lane: int = 0  #: below how many others it is drawn
+    lanes: int = 1  #: of those with which it overlaps
+
+    @property
+    def has_failed(self) -> bool:
+        """It has ended, and not well."""
+        return self.part.ending in _FAILED
+
+    @property
+    def goes_on(self) -> bool:
+        """It is not complete, and its cell still runs."""
+        return self.part.open_at_ns is not None
+
+    @property
+    def tip(self) -> str:
+        """``all_reduce #7 on rank 0: 350 kB, waited 31 ms for others, then 0.5 ms``."""
+        told = [size(self.part.nbytes)] if self.part.nbytes else []
+        ending, lasts = self.part.ending, duration(self.end_ns - self.begin_ns)
+        if self.row.missing:
+            has = "has" if len(self.row.missing) == 1 else "have"
+            never = f"{has} not come yet" if self.row.open_at_ns else "never came"
+            told.append(f"{name_ranks(self.row.missing)} {never}")
+        elif not self.has_failed and self.moves_ns > self.begin_ns:
+            told.append(f"waited {duration(self.moves_ns - self.begin_ns)} for others")
+        if self.goes_on:
+            is_waiting = self.moves_ns == self.end_ns
+            told.append(f"{'waits' if is_waiting else 'not complete'}, {lasts} so far")
+        elif self.has_failed:
+            told.append(f"{ending} after {lasts}")
+        elif ending == "open":
+            told.append("not complete")
+        elif self.end_ns > self.moves_ns:
+            then = "then " if self.moves_ns > self.begin_ns else ""
+            told.append(then + duration(self.end_ns - self.moves_ns))
+        if self.part.async_op:
+            told.append("async")
+        place = f"; {self.part.site}" if self.part.site.line else ""
+        label = self.row.label.replace(self.row.op, self.part.op)  # ranks may differ in it
+        return f"{label} on rank {self.part.rank}: {', '.join(told)}{place}"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Where the bars are."""
+
+    ranks: RankSet
+    bars: Mapping[int, Sequence[Bar]]  #: by rank, in the order of time
+    span_ns: int
+    letters: Mapping[str, str]  #: by the name of the operation
+    goes_on: bool  #: it ends now
+
+    @property
+    def end(self) -> str:
+        """Of the axis."""
+        return f"{duration(self.span_ns)}{', now' if self.goes_on else ''}"
+
+    def letter(self, bar: Bar) -> str:
+        """Of the kind of its operation."""
+        return self.letters.get(bar.row.op, _OTHER)
+
+    def colour(self, bar: Bar) -> Colour:
+        """Likewise."""
+        letter = self.letters.get(bar.row.op)
+        return INK if letter is None else _rgb(_op_colour(letter))
+
+
+def layout(rows: Sequence[TraceRow], ranks: RankSet | None = None) -> Chart:
+    """Lay rows out along time, those of ``ranks`` if they are given. There must be rows."""
+    shown = ranks or RankSet.of(rank for row in rows for rank in (*row.parts, *row.missing))
+    start_ns = min(row.first_ns for row in rows)
+    parts = [part for row in rows for part in row.parts.values()]
+    ends = [part.completed_ns or part.open_at_ns for part in parts]
+    last_ns = max(end or part.created_ns for end, part in zip(ends, parts, strict=True))
+    span_ns = max(1, last_ns - start_ns)
+    span_ns += span_ns // 20 if None in ends else 0  # so that what was left open can be seen
+    bars: dict[int, list[Bar]] = {rank: [] for rank in shown}
+    for row in sorted(rows, key=lambda row: row.first_ns):
+        for part in sorted(row.parts.values(), key=lambda part: part.created_ns):
+            if part.rank in bars:
+                begin_ns = part.created_ns - start_ns
+                known_ns = part.completed_ns or part.open_at_ns
+                end_ns = known_ns - start_ns if known_ns else span_ns
+                has_moved = not row.missing and part.state != "failed"
+                moves_ns = min(row.last_ns - start_ns, end_ns) if has_moved else end_ns
+                bars[part.rank].append(
+                    Bar(
+                        row=row,
+                        part=part,
+                        begin_ns=begin_ns,
+                        moves_ns=max(begin_ns, moves_ns),
+                        end_ns=end_ns,
+                    )
+                )
+    counts = Counter(row.op for row in rows)
+    ops = [op for op, _ in counts.most_common(_MAX_OPS)]
+    letters = {op: chr(ord("A") + index) for index, op in enumerate(ops)}
+    in_lanes = {rank: _in_lanes(found) for rank, found in bars.items()}
+    goes_on = any(part.open_at_ns for part in parts)
+    return Chart(ranks=shown, bars=in_lanes, span_ns=span_ns, letters=letters, goes_on=goes_on)
+
+
+def _in_lanes(bars: Sequence[Bar]) -> list[Bar]:
+    """Bars that overlap, directly or through others, share the height of the row."""
+    found: list[Bar] = []
+    together: list[tuple[Bar, int]] = []
+    ends: list[int] = []  # by lane
+    for bar in sorted(bars, key=lambda bar: (bar.begin_ns, bar.end_ns)):
+        if bar.begin_ns >= max(ends, default=0):
+            found += [replace(each, lane=lane, lanes=len(ends)) for each, lane in together]
+            together, ends = [], []
+        together.append((bar, _lane(ends, bar.begin_ns, bar.end_ns)))
+    return found + [replace(each, lane=lane, lanes=len(ends)) for each, lane in together]
+
+
+def _lane(ends: list[int], begin_ns: int, end_ns: int) -> int:
+    """The first lane that is free; the last one may hold bars on top of each other."""
+    for lane, end in enumerate(ends):
+        if end <= begin_ns:
+            ends[lane] = end_ns
+            return lane
+    if len(ends) < _MAX_LANES:
+        ends.append(end_ns)
+    else:
+        ends[-1] = max(ends[-1], end_ns)
+    return len(ends) - 1
+
+
+# --- what it amounts to --------------------------------------------------------------------------
+
+
+def timeline(
+    rows: Sequence[TraceRow], headline: str, ranks: RankSet | None = None
+) -> dict[str, str]:
+    """The chart of some rows as a MIME bundle."""
+    chart = layout(rows, ranks)
+    told = lateness(rows)
+    late = (latest(rows) or (-1,))[0]
+    more = len(chart.ranks) - _MAX_RANKS
+    note = f"{more} more ranks are not drawn; -r RANKS chooses" if more > 0 else ""
+    below = [*still_waiting(rows), *(text for text in (told, note) if text)]
+    html_legend = _legend(chart, is_html=True)
+    sentences = "".join(f"<div>{escape(text)}</div>" for text in below)
+    return {
+        "text/plain": clean(
+            "\n".join(
+                [
+                    headline,
+                    *_text_rows(chart, late),
+                    _legend(chart, is_html=False),
+                    *below,
+                ]
+            )
+        ),
+        "text/html": (
+            f"<div><div><b>{escape(headline)}</b></div>{_image(chart, told, late)}"
+            f'<div style="font-size:90%">{html_legend}</div>{sentences}</div>'
+        ),
+    }
+
+
+# --- text ----------------------------------------------------------------------------------------
+
+
+def _text_rows(chart: Chart, late: int) -> list[str]:
+    """Equal rows once; where there are too many, that of the late rank is there."""
+    head = max(len(f"rank {rank}") for rank in chart.ranks) + 4
+    width = WIDTH
+    while head > WIDTH - width:  # the labels are known when it is known what is equal
+        width = WIDTH - head
+        by_line: dict[str, list[int]] = {}
+        for rank in chart.ranks:
+            by_line.setdefault(_text_row(chart, chart.bars[rank], width), []).append(rank)
+        labels = {line: name_ranks(RankSet.of(ranks), 16) for line, ranks in by_line.items()}
+        head = max(map(len, labels.values())) + 2
+    told = list(labels.items())
+    if late in chart.ranks:
+        at = next(index for index, ranks in enumerate(by_line.values()) if late in ranks)
+        if at >= _MAX_TEXT_ROWS:
+            told[_MAX_TEXT_ROWS - 1] = told[at]
+    lines = [f"{label:<{head}}{line.rstrip()}" for line, label in told[:_MAX_TEXT_ROWS]]
+    rest = len(by_line) - _MAX_TEXT_ROWS
+    if rest > 0:
+        lines.append(f"and {rest} more rows; -r RANKS chooses")
+    return [*lines, f"{'':<{head}}0{chart.end:>{width - 1}}"]
+
+
+def _text_row(chart: Chart, bars: Sequence[Bar], width: int) -> str:
+    """A letter where data moves, a slash where the rank waits for others."""
+    row = [_IDLE_CHAR] * width
+    for is_move in (False, True):  # moves are short, and drawn over waits
+        for bar in bars:
+            begin, end = (bar.moves_ns, bar.end_ns) if is_move else (bar.begin_ns, bar.moves_ns)
+            if end <= begin and not (is_move and bar.begin_ns == bar.end_ns):
+                continue
+            first = min(width - 1, begin * width // chart.span_ns)
+            last = min(width - 1, max(begin, end - 1) * width // chart.span_ns)
+            for column in range(first, last + 1):
+                row[column] = chart.letter(bar) if is_move else _WAIT_CHAR
+            if bar.has_failed:
+                row[last] = _FAILED_CHAR
+    return "".join(row)
+
+
+def _legend(chart: Chart, *, is_html: bool) -> str:
+    parts = []
+    for op, letter in chart.letters.items():
+        mark = f'<b style="color:{_op_colour(letter)}">{letter}</b>' if is_html else letter
+        parts.append(f"{mark} {escape(op) if is_html else op}")
+    bars = [bar for bars in chart.bars.values() for bar in bars]
+    if any(chart.letter(bar) == _OTHER for bar in bars):
+        parts.append(f"{_OTHER} other")
+    hatched = "hatched" if is_html else _WAIT_CHAR
+    parts.append(f"{hatched}: waits for the others")
+    endings = {bar.part.ending for bar in bars}
+    failed = " or ".join(ending for ending in _FAILED if ending in endings)
+    if failed:
+        parts.append(f"{'framed, ' if is_html else ''}{_FAILED_CHAR}: {failed}")
+    if is_html and any(_is_left_open(bar) for bar in bars):
+        parts.append("framed: not complete")
+    return ("&ensp; " if is_html else "   ").join(parts)
+
+
+# --- picture -------------------------------------------------------------------------------------
+
+
+def _image(chart: Chart, told: str, late: int) -> str:
+    ranks = chart.ranks.ranks[:_MAX_RANKS]
+    row_px = _ROW_PX if len(ranks) <= _MANY_RANKS else _SMALL_ROW_PX
+    labels = [f"rank {rank}" for rank in ranks]
+    left = max(text_width(label, SMALL) for label in labels) + 10
+    scale = (_WIDTH_PX - left - 2) / chart.span_ns
+    height = row_px * len(ranks) + _AXIS_PX
+    picture = Picture(_WIDTH_PX, height)
+    areas: list[tuple[float, str]] = []
+    for index, rank in enumerate(ranks):
+        top = index * row_px
+        high = row_px - 3
+        ink = INK if rank != late else _rgb(colour_of(RankSet((rank,))))
+        picture.text(0, top + (high - 7) / 2, labels[index], ink, size=SMALL)
+        picture.fill(left, top + high / 2, _WIDTH_PX - left, 0.5, (*INK, 70))
+        for bar in chart.bars[rank]:
+            lane_px = high / bar.lanes
+            x = left + bar.begin_ns * scale
+            y = top + bar.lane * lane_px
+            wide = max(1.0, (bar.end_ns - bar.begin_ns) * scale)
+            waits = (bar.moves_ns - bar.begin_ns) * scale
+            _draw(picture, chart, bar, (x, y, wide, max(2.0, lane_px - 1)), waits)
+            if wide >= _MIN_AREA_PX:
+                box = ",".join(str(round(v)) for v in (x, y, x + wide, y + lane_px))
+                tip = escape(bar.tip)
+                areas.append((wide, f'<area shape="rect" coords="{box}" title="{tip}">'))
+    axis_y = row_px * len(ranks) + 3
+    end = chart.end
+    picture.text(left, axis_y, "0", size=SMALL)
+    picture.text(_WIDTH_PX - text_width(end, SMALL) - 1, axis_y, end, size=SMALL)
+    data = base64.b64encode(picture.png()).decode()
+    name = f"nbddp-{hashlib.sha256(data.encode()).hexdigest()[:10]}"
+    longest = sorted(areas, key=lambda area: -area[0])[:_MAX_AREAS]
+    alt = escape(f"a row of operations for each rank. {told}".strip())
+    return (
+        f'<div style="overflow-x:auto"><img src="data:image/png;base64,{data}" '
+        f'width="{_WIDTH_PX}" height="{height}" '
+        f'style="max-width:none" alt="{alt}" usemap="#{name}">'
+        f'<map name="{name}">{"".join(area for _, area in longest)}</map></div>'
+    )
+
+
+def _draw(
+    picture: Picture, chart: Chart, bar: Bar, box: tuple[float, float, float, float], waits: float
+) -> None:
+    x, y, wide, high = box
+    colour = chart.colour(bar)
+    if waits >= 1:
+        picture.fill(x, y, waits, high, (*colour[:3], 36))
+        if len(chart.ranks) <= _MANY_RANKS:
+            picture.hatch(x, y, waits, high, (*colour[:3], 190), gap=4.0)
+        else:  # upright: its file is a tenth of the size
+            for stripe in range(ceil(x / _STRIPE_PX), int((x + waits) / _STRIPE_PX) + 1):
+                picture.fill(stripe * _STRIPE_PX, y, 0.5, high, colour)
+    moves = wide - waits
+    if moves > 0:
+        picture.fill(x + waits, y, moves, high, colour)
+        letter = chart.letter(bar)
+        if moves >= 9 and high >= 9 and letter != _OTHER:
+            picture.text(x + waits + moves / 2 - 2.5, y + (high - 7) / 2, letter, WHITE, size=SMALL)
+    if bar.has_failed or _is_left_open(bar):
+        picture.frame(x, y, wide, high, _rgb(RANK_COLOURS[6]), thickness=1.5)
+    if bar.has_failed and wide >= 9 and high >= 9:
+        picture.fill(x + wide - 9, y, 9, high, _rgb(RANK_COLOURS[6]))
+        picture.text(x + wide - 7, y + (high - 7) / 2, _FAILED_CHAR, WHITE, size=SMALL)
+
+
+def _is_left_open(bar: Bar) -> bool:
+    return bar.part.ending == "open" and not bar.goes_on
+
+
+def _op_colour(letter: str) -> str:
+    return RANK_COLOURS[(ord(letter) - ord("A")) % len(RANK_COLOURS)]
+
+
+def _rgb(colour: str) -> Colour:
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return red, green, blue
+
+
+def headline_of(rows: Sequence[TraceRow], cell: int | None, counts: str, rest: str = "") -> str:
+    """``timeline of cell [4]: 12 all_reduce on group 0; 4.2 MB in 1.3 s``."""
+    where = f" of cell [{cell}]" if cell else ""
+    nbytes = sum(row.nbytes for row in rows)
+    parts = [part for row in rows for part in row.parts.values()]
+    ends = [part.completed_ns or part.open_at_ns or part.created_ns for part in parts]
+    span = duration(max(ends) - min(row.first_ns for row in rows))
+    so_far = " so far" if any(row.open_at_ns for row in rows) else ""
+    amount = f"; {size(nbytes)}" if nbytes else ""
+    return shorten(f"timeline{where}: {counts}{amount} in {span}{so_far}{rest}", 2 * WIDTH)

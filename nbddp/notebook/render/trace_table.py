@@ -1,0 +1,337 @@
+"""What a trace looks like: a table with the ranks side by side, and one line under a cell.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from nbddp.controller.trace.rows import RankPart, TraceRow, select, whole_from
+from nbddp.notebook.render.html import (
+    WIDTH,
+    Cell,
+    Column,
+    Table,
+    duration,
+    escape,
+    name_ranks,
+    size,
+)
+from nbddp.wire.flight_recorder.schema import Site, cell_name
+from nbddp.wire.rank_set import RankSet
+
+#: Operations that ``%ddp trace`` shows.
+DEFAULT_LAST = 20
+
+#: A column for each rank up to this many; beyond, one for all of them.
+_MAX_COLUMNS = 12
+#: Columns of ranks beside which the source is seen on a page.
+_MAX_BESIDE_SOURCE = 2
+#: The source is shown in text where it has this much room.
+_MIN_SOURCE = 16
+_MAX_GROUPS = 3
+_LAST_MARK = "*"
+
+
+def table(
+    found: Sequence[TraceRow],
+    *,
+    cell: int | None = None,
+    ranks: RankSet | None = None,
+    last: int = DEFAULT_LAST,
+) -> dict[str, str]:
+    """The last operations as a MIME bundle.
+
+    Args:
+        found: from `nbddp.controller.trace.rows.rows`.
+        cell: only operations of this cell.
+        ranks: only rows in which one of them takes part, and only their columns.
+        last: how many rows.
+    """
+    chosen = select(found, cell=cell, ranks=ranks)
+    rows = select(chosen, last=last)
+    where = ("" if cell is None else f" of {cell_name(cell)}") + (
+        "" if ranks is None else f" with {ranks.describe()}"
+    )
+    if not rows:
+        text = f"trace: no operations{where} are known"
+        return {"text/plain": text, "text/html": f"<div>{escape(text)}</div>"}
+    shown = ranks or RankSet.of(rank for row in chosen for rank in (*row.parts, *row.missing))
+    of = f"{len(rows)} of {len(chosen)}" if len(rows) < len(chosen) else str(len(rows))
+    headline = f"trace: {of} operation{'' if len(chosen) == 1 else 's'}{where}"
+    headline += not_kept(found, chosen)
+    plain, plain_is_folded = _text(rows, shown)
+    is_folded = len(shown) > _MAX_COLUMNS
+    legend = escape(_legend(is_folded, "bold"))
+    return {
+        "text/plain": f"{headline}\n{plain}\n{_legend(plain_is_folded, _LAST_MARK)}",
+        "text/html": (
+            f"<div><div><b>{escape(headline)}</b></div>"
+            f"{_table(rows, shown, is_folded=is_folded).html()}"
+            f'<div style="opacity:0.7;font-size:90%">{legend}</div></div>'
+        ),
+    }
+
+
+def summary(found: Sequence[TraceRow]) -> str:
+    """One line: operations, bytes (of each operation once), the slowest wait and who came last."""
+    if not found:
+        return "trace: no operations"
+    parts = [counts(found)]
+    total = sum(row.nbytes for row in found)
+    if total:
+        parts.append(size(total))
+    unfinished = sum(any(p.completed_ns is None for p in row.parts.values()) for row in found)
+    for ending in ("failed", "freed", "interrupted"):
+        count = sum(any(p.ending == ending for p in row.parts.values()) for row in found)
+        parts += [f"{count} {ending}"] if count else []
+    parts += [f"{unfinished} not complete"] if unfinished else []
+    slowest = max(found, key=lambda row: row.waited_ns)
+    if slowest.waited_ns:
+        parts.append(_slowest(slowest))
+    return f"trace: {'; '.join(parts)}"
+
+
+def not_kept(found: Sequence[TraceRow], chosen: Sequence[TraceRow]) -> str:
+    """``; earlier operations are not kept``: the records of some rank begin among ``chosen``.
+
+    Args:
+        found: all rows that are known.
+        chosen: those that are told of.
+    """
+    ids_by_rank: dict[int, list[int]] = {}
+    for row in found:
+        for rank, part in row.parts.items():
+            ids_by_rank.setdefault(rank, []).append(part.record_id)
+    oldest = {rank: whole_from(ids) for rank, ids in ids_by_rank.items()}
+    is_cut = any(
+        part.record_id == oldest[rank] > 1 for row in chosen for rank, part in row.parts.items()
+    )
+    return "; earlier operations are not kept" if is_cut else ""
+
+
+def grid(found: Sequence[TraceRow], pg_ids: Collection[str] = (), last: int = 8) -> Table | None:
+    """What each rank did with the last operations of these groups (of all, if none are given).
+
+    None if nothing is known.
+    """
+    rows = select([row for row in found if not pg_ids or row.pg_id in pg_ids], last=last)
+    if not rows:
+        return None
+    ranks = RankSet.of(rank for row in rows for rank in (*row.parts, *row.missing))
+    if len(ranks) > _MAX_COLUMNS:
+        return Table(
+            [Column("operation"), Column("ranks", min_px=120, wraps=True)],
+            [[Cell(row.label), Cell(_states(row))] for row in rows],
+        )
+    return Table(
+        [Column("operation"), *(Column(f"rank {rank}") for rank in ranks)],
+        [[Cell(row.label), *(_grid_cell(row, rank) for rank in ranks)] for row in rows],
+    )
+
+
+def counts(found: Sequence[TraceRow]) -> str:
+    """``12 all_reduce, 2 broadcast on group 0``."""
+    by_group: dict[str, Counter[str]] = {}
+    for row in found:
+        by_group.setdefault(_group(row), Counter())[row.op] += 1
+    told = [
+        ", ".join(f"{count} {op}" for op, count in counts.items())
+        + (f" on group {group}" if group else "")
+        for group, counts in list(by_group.items())[:_MAX_GROUPS]
+    ]
+    rest = list(by_group.values())[_MAX_GROUPS:]
+    if rest:
+        groups = "1 more group" if len(rest) == 1 else f"{len(rest)} more groups"
+        told.append(f"{sum(counts.total() for counts in rest)} on {groups}")
+    return "; ".join(told)
+
+
+def _slowest(row: TraceRow) -> str:
+    """Of several ranks that waited, those that did at least half as long as the slowest."""
+    waited = RankSet.of(
+        rank for rank, part in row.parts.items() if part.waited_ns * 2 >= row.waited_ns
+    )
+    site = row.parts[next(iter(waited))].site
+    text = f"slowest wait {duration(row.waited_ns)} on {name_ranks(waited)} in {row.label}"
+    text += f" ({site})" if site.line else ""
+    spread = row.spread_ns
+    if row.missing:
+        return f"{text}, {name_ranks(row.missing)} never came"
+    if row.last_rank is None or spread is None:
+        return text
+    if spread * 2 >= row.waited_ns:
+        return f"{text}, rank {row.last_rank} came last"
+    return f"{text}, though all came within {duration(spread)}"
+
+
+def _group(row: TraceRow) -> str:
+    """``0``; ``3 (dp)`` where the user gave it a name."""
+    plain = row.pg_desc in ("", "default_pg", "undefined", row.pg_name)
+    return row.pg_name if plain else f"{row.pg_name} ({row.pg_desc})"
+
+
+# --- what each rank did --------------------------------------------------------------------------
+
+
+def _grid_cell(row: TraceRow, rank: int) -> Cell:
+    return Cell(_did(row, rank), is_bold=_is_told(row, rank))
+
+
+def _did(row: TraceRow, rank: int) -> str:
+    part = row.parts.get(rank)
+    if part is None:
+        return "never came" if rank in row.missing else ""
+    state: str = part.ending
+    if state == "open":
+        state = "open" if part.async_op else "waits"
+    op = f"{part.op} " if " | " in row.op else ""
+    return f"{op}{state} {_short(part.site) if part.site.line else ''}".rstrip()
+
+
+def _is_told(row: TraceRow, rank: int) -> bool:
+    part = row.parts.get(rank)
+    return rank in row.missing or (part is not None and part.completed_ns is None)
+
+
+def _states(row: TraceRow) -> str:
+    """``done [4]:5 0-61; never came 63``."""
+    ranks_by_state: dict[str, list[int]] = {}
+    for rank in (*row.parts, *row.missing):
+        ranks_by_state.setdefault(_did(row, rank), []).append(rank)
+    told = [f"{state}: {RankSet.of(ranks)}" for state, ranks in ranks_by_state.items()]
+    more = f"; {len(told) - 4} more" if len(told) > 4 else ""
+    return "; ".join(told[:4]) + more
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+def _legend(is_folded: bool, mark: str) -> str:
+    if is_folded:
+        waits = "Waits: how long the ranks were blocked."
+    else:
+        waits = f"Under each rank: how long it was blocked; {mark}: came last."
+    return f"{waits} Spread: from the first arrival to the last."
+
+
+def _text(rows: Sequence[TraceRow], ranks: RankSet) -> tuple[str, bool]:
+    """The fullest form that fits, and whether it folds the ranks.
+
+    What goes first is the source, then the rate, then the columns of the ranks.
+    """
+    found = _table(rows, ranks, is_folded=True)
+    for is_folded in (False, True) if len(ranks) <= _MAX_COLUMNS else (True,):
+        for has_source, has_rate in ((True, True), (False, True), (False, False)):
+            found = _table(
+                rows, ranks, has_source=has_source, has_rate=has_rate, is_folded=is_folded
+            )
+            if found.text_width(cut_last=_MIN_SOURCE if has_source else 0) <= WIDTH:
+                return found.text(), is_folded
+    return found.text(), True
+
+
+def _table(
+    rows: Sequence[TraceRow],
+    ranks: RankSet,
+    *,
+    has_source: bool = True,
+    has_rate: bool = True,
+    is_folded: bool = False,
+) -> Table:
+    has_groups = len({_group(row) for row in rows if row.pg_id}) > 1
+    longest_ns = max((row.waited_ns for row in rows), default=0)
+    columns = [Column("operation"), Column("line")]
+    columns += [Column("group")] if has_groups else []
+    columns += [Column("bytes", "right")]
+    columns += [Column("rate", "right")] if has_rate else []
+    columns += [Column("spread", "right")]
+    if is_folded:
+        columns += [Column("waits", "right", min_px=120), Column("last rank")]
+    else:
+        columns += [Column(f"rank {rank}", "right", min_px=52) for rank in ranks]
+    # Behind many ranks it is out of sight: lines of it there would only make the rows high.
+    has_room = is_folded or len(ranks) <= _MAX_BESIDE_SOURCE
+    columns += [Column("source", min_px=120, wraps=has_room)] if has_source else []
+    lines = []
+    for row in rows:
+        rate = row.bandwidth_bytes_per_s
+        line = [Cell(row.label), Cell(_line(row))]
+        line += [Cell(_group(row))] if has_groups else []
+        line += [Cell(size(row.nbytes) if row.nbytes else "")]
+        line += [Cell("" if rate is None else f"{size(rate)}/s")] if has_rate else []
+        is_known = row.spread_ns is not None and not _is_awaited(row)
+        line += [Cell(duration(row.spread_ns or 0) if is_known else "")]
+        if is_folded:
+            line += _folded(row, ranks, longest_ns)
+        else:
+            line += [_rank_cell(row, rank, longest_ns) for rank in ranks]
+        line += [Cell("", code=row.site.source)] if has_source else []
+        lines.append(line)
+    return Table(columns, lines)
+
+
+def _rank_cell(row: TraceRow, rank: int, longest_ns: int) -> Cell:
+    part = row.parts.get(rank)
+    if part is None:
+        absent = "not yet" if _is_awaited(row) else "never"
+        return Cell(absent if rank in row.missing else "", is_bold=True)
+    is_last = rank == row.last_rank
+    return Cell(
+        _state(part),
+        mark=_LAST_MARK if is_last else "",
+        is_bold=is_last,
+        bar=part.waited_ns / longest_ns if longest_ns else 0.0,
+    )
+
+
+def _is_awaited(row: TraceRow) -> bool:
+    """Its cell goes on, and ranks that have not come may yet do so."""
+    return bool(row.missing) and row.open_at_ns is not None
+
+
+def _state(part: RankPart) -> str:
+    if part.state == "failed":
+        return part.ending
+    if part.completed_ns is None:
+        since = part.open_at_ns
+        return "open" if since is None else f"open {duration(since - part.created_ns)}"
+    return "async" if part.async_op and not part.waited_ns else duration(part.waited_ns)
+
+
+def _folded(row: TraceRow, ranks: RankSet, longest_ns: int) -> list[Cell]:
+    """For pools of many ranks: the shortest and the longest wait, and who came last."""
+    parts = [part for rank, part in row.parts.items() if rank in ranks]
+    waits = sorted(part.waited_ns for part in parts if part.completed_ns is not None)
+    text = "open"
+    if waits:
+        low, high = duration(waits[0]), duration(waits[-1])
+        text = high if low == high else f"{low} to {high}"
+        failed = {part.ending: None for part in parts if part.state == "failed"}
+        text = f"{' or '.join(failed)} after {text}" if failed else text
+    unfinished = RankSet.of(part.rank for part in parts if part.completed_ns is None)
+    if row.missing:
+        last = f"{name_ranks(row.missing)} {'not yet' if _is_awaited(row) else 'never came'}"
+    elif unfinished and waits:
+        last = f"{name_ranks(unfinished)} open"
+    else:
+        last = "" if row.last_rank is None else f"rank {row.last_rank}"
+    bar = waits[-1] / longest_ns if waits and longest_ns else 0.0
+    return [Cell(text, bar=bar), Cell(last, is_bold=bool(row.missing))]
+
+
+def _line(row: TraceRow) -> str:
+    """Of the rank that came first, and how many more lines there are."""
+    sites = [site for site in row.sites if site.line]
+    if not sites:
+        return ""
+    more = f" +{len(sites) - 1}" if len(sites) > 1 else ""
+    return _short(row.site if row.site.line else sites[0]) + more
+
+
+def _short(site: Site) -> str:
+    """``[4]:6``, ``model.py:31``."""
+    name = f"[{site.cell}]" if site.cell else site.file.rpartition("/")[2] or "?"
+    if site.cell < 0:
+        name = "console"
+    return f"{name}:{site.line}"

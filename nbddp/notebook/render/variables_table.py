@@ -1,0 +1,122 @@
+"""``%ddp vars``: the same names on all ranks, one row where they are equal.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from nbddp.controller.values.variables import by_name_and_rank
+from nbddp.notebook.render.html import Cell, Column, Table, escape, name_ranks
+from nbddp.wire.rank_set import RankSet
+from nbddp.wire.values.fingerprints import Variable, Variables
+
+#: Groups of ranks that differ, of one name.
+_MAX_GROUPS = 6
+_COLUMNS = [
+    Column("name"),
+    Column("ranks"),
+    Column("type"),
+    Column("shape"),
+    Column("dtype"),
+    Column("device"),
+    Column("value", min_px=120, wraps=True),
+]
+
+
+def bundle(
+    told: Mapping[int, Variables], wanted: tuple[str, ...], world_size: int | None = None
+) -> dict[str, str]:
+    """The table as text and as HTML; ``world_size``: of the pool, of which some may be asked."""
+    ranks = RankSet.of(told)
+    by_name = by_name_and_rank(told, wanted)
+    if not by_name:
+        text = f"{ranks.describe()} {'has' if len(ranks) == 1 else 'have'} no variables"
+        return {"text/plain": text, "text/html": f"<div>{escape(text)}</div>"}
+    is_all = len(ranks) > 1 and world_size in (None, len(ranks))
+    word = "all" if is_all else _numbers(ranks)
+    rows = [row for name, by_rank in by_name.items() for row in _rows(name, by_rank, ranks, word)]
+    # A column that says nothing is left out.
+    used = [any(row[at].text for row in rows) for at in range(len(_COLUMNS))]
+    table = Table(
+        [column for column, is_used in zip(_COLUMNS, used, strict=True) if is_used],
+        [[cell for cell, is_used in zip(row, used, strict=True) if is_used] for row in rows],
+    )
+    left_out = max(each.left_out for each in told.values())
+    note = f"and {left_out} older names; %ddp vars NAME shows one" if left_out else ""
+    return {
+        "text/plain": "\n".join(part for part in (table.text(), note) if part),
+        "text/html": table.html() + (f'<div style="opacity:0.7">{escape(note)}</div>' * bool(note)),
+    }
+
+
+def groups_of(by_rank: Mapping[int, Variable | None]) -> list[tuple[RankSet, Variable | None]]:
+    """Ranks that have the same, the largest group first; on which device does not count."""
+    groups: dict[object, list[int]] = {}
+    for rank, variable in by_rank.items():
+        key: object = None
+        if variable is not None:
+            key = replace(variable, device="")
+            if variable.sharding:  # shards and their sizes may differ, as they should
+                key = replace(key, shape="", value="")
+        groups.setdefault(key, []).append(rank)
+    ordered = sorted(groups.values(), key=lambda ranks: (-len(ranks), ranks[0]))
+    return [(RankSet.of(ranks), by_rank[ranks[0]]) for ranks in ordered]
+
+
+def _rows(
+    name: str, by_rank: Mapping[int, Variable | None], ranks: RankSet, word: str
+) -> list[list[Cell]]:
+    """One if all ``ranks``, in a ``word``, have the same."""
+    groups = groups_of(by_rank)
+    if len(groups) == 1:
+        variable = groups[0][1]
+        if variable is None:
+            return [_row(name, "none", None, "")]
+        return [_row(name, word, variable, _devices(by_rank, ranks))]
+    # All apart is how data should be; an odd rank among equal ones is what one looks for.
+    has_odd = len(groups[0][0]) > 1
+    rows = []
+    for number, (group, variable) in enumerate(groups[:_MAX_GROUPS]):
+        row = _row(
+            "" if number else name,
+            _numbers(group),
+            variable,
+            _devices(by_rank, group),
+        )
+        is_odd = has_odd and number > 0
+        first = groups[0][1]
+        if (
+            number
+            and variable
+            and first
+            and replace(variable, digest="") == replace(first, digest="")
+        ):
+            row[-1] = Cell(f"other values than on {name_ranks(groups[0][0], 24)}")
+        rows.append([replace(cell, is_bold=is_odd) for cell in row])
+    more = sum(len(group) for group, _ in groups[_MAX_GROUPS:])
+    if more:
+        rows.append([Cell(""), Cell(f"and {more} more ranks"), *[Cell("")] * (len(_COLUMNS) - 2)])
+    return rows
+
+
+def _numbers(ranks: RankSet) -> str:
+    return name_ranks(ranks, 24).removeprefix("ranks ").removeprefix("rank ")
+
+
+def _row(name: str, ranks: str, variable: Variable | None, device: str) -> list[Cell]:
+    if variable is None:
+        return [Cell(name), Cell(ranks), Cell("not there"), *[Cell("")] * (len(_COLUMNS) - 3)]
+    value = variable.sharding or variable.value
+    if not variable.digest:
+        value = f"{value} (not compared)".strip()
+    fields = [variable.type, variable.shape, variable.dtype, device, value]
+    return [Cell(name), Cell(ranks), *map(Cell, fields)]
+
+
+def _devices(by_rank: Mapping[int, Variable | None], ranks: RankSet) -> str:
+    found = dict.fromkeys(
+        variable.device for rank in ranks if (variable := by_rank[rank]) is not None
+    )
+    names = list(found)
+    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}" if names else ""

@@ -1,0 +1,1 @@
+"""Widgets that live in ranks, shown in the notebook."""

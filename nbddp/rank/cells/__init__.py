@@ -1,0 +1,1 @@
+"""Runs the cells of a rank: IPython's shell, interrupts, input, output, debugger."""

@@ -1,0 +1,118 @@
+"""The Debug Adapter Protocol on a rank, by debugpy.
+
+Runs in: the rank process. Thread ``nbddp-debug``, which starts with the first request, owns an
+event loop: a front end is answered also while the main thread is stopped at a breakpoint.
+
+    nbddp-io --Debug--> nbddp-debug --> `nbddp.rank.cells.debugger`
+    nbddp-io <--Debugged, DebugEvent--
+"""
+
+import asyncio
+import importlib
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ipykernel import compiler
+
+from nbddp.rank.agent_link import Link
+from nbddp.rank.cells.shell import RankShell
+from nbddp.wire.messages import Debug, DebugEvent, Debugged
+
+if TYPE_CHECKING:
+    from nbddp.rank.cells.debugger import RankDebugger
+
+#: ``STATE_RUN`` and ``STATE_SUSPEND`` of ``_pydevd_bundle.pydevd_constants``.
+_RUNS, _SUSPENDED = 1, 2
+_NO_STEP = -1  #: else it would stop at the next line
+#: Threads that must go on while those of the user are stopped.
+_OWN_THREADS = "nbddp-"
+
+
+class Debugging:
+    """Speaks with debugpy in this process.
+
+    Args:
+        loop: of the main thread, which has to start debugpy.
+    """
+
+    def __init__(self, shell: RankShell, link: Link, loop: asyncio.AbstractEventLoop) -> None:
+        self._shell = shell
+        self._link = link
+        self._main_loop = loop
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._debugger: RankDebugger | None = None
+
+    def handle(self, request: Debug) -> None:
+        """A request of the front end. Called by the I/O thread."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._loop.run_forever, name="nbddp-debug", daemon=True).start()
+        _exempt_own_threads()
+        asyncio.run_coroutine_threadsafe(self._answer(request), self._loop)
+
+    async def _answer(self, request: Debug) -> None:
+        try:
+            content = await self._debug(request.content, request.folder)
+        except Exception as error:  # noqa: BLE001 - of debugpy; the front end shows it
+            content = {
+                "type": "response",
+                "request_seq": request.content.get("seq", 0),
+                "success": False,
+                "command": request.content.get("command", ""),
+                "message": f"rank {self._shell.rank}: {type(error).__name__}: {error}",
+            }
+        rank = self._shell.rank
+        self._link.send(Debugged(number=request.number, rank=rank, content=content))
+
+    async def _debug(self, content: dict[str, Any], folder: str) -> dict[str, Any]:
+        if self._debugger is None:
+            self._debugger = self._make()
+        self._debugger.folder = folder or compiler.get_tmp_directory()
+        found = await self._debugger.process_request(content)
+        # A front end knows a cell by the file that holds its text.
+        self._shell.name_cells(self._debugger.file_of if self._debugger.is_started else None)
+        return found
+
+    def _make(self) -> "RankDebugger":
+        # Ranks come from a fork server with frozen modules, which nobody debugs.
+        os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+        module = importlib.import_module("nbddp.rank.cells.debugger")  # loads debugpy
+        debugger: RankDebugger = module.RankDebugger(
+            self._tell, lambda: asyncio.wrap_future(self._call_in_main_thread(module.listen))
+        )
+        self._stops = asyncio.get_running_loop().create_task(debugger.serve_stops())
+        return debugger
+
+    def _call_in_main_thread(self, call: Any) -> Any:
+        async def run() -> Any:
+            return call()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._main_loop)
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        self._link.send(DebugEvent(rank=self._shell.rank, content=event))
+
+
+def leave_stop() -> None:
+    """The main thread, at a breakpoint of debugpy's, is about to leave it by an interrupt.
+
+    Where pydevd uses `sys.monitoring`, from Python 3.12, it would stop again at the next line that
+    it sees: it only knows that the thread is to be suspended.
+    """
+    module: Any = sys.modules.get("_pydevd_bundle.pydevd_additional_thread_info")
+    if module is None:
+        return
+    info = module.set_additional_thread_info(threading.main_thread())
+    if info.pydev_state == _SUSPENDED:
+        info.pydev_state = _RUNS
+        info.pydev_step_cmd, info.pydev_step_stop = _NO_STEP, None
+
+
+def _exempt_own_threads() -> None:
+    """Put on the marks with which pydevd leaves its own threads alone: it stops all others."""
+    for thread in threading.enumerate():
+        if thread.name.startswith(_OWN_THREADS):
+            thread.pydev_do_not_trace = True  # type: ignore[attr-defined]
+            thread.is_pydev_daemon_thread = True  # type: ignore[attr-defined]

@@ -1,0 +1,332 @@
+"""Runs one cell on a rank, and lets it be interrupted.
+
+Runs in: the rank process, main thread. A cell without ``await`` runs to its end inside one step of
+the event loop; one with ``await`` is a task of the loop.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum, auto
+from typing import Any
+
+import msgspec
+
+from nbddp.rank import streams, torch_private
+from nbddp.rank.agent_link import Link
+from nbddp.rank.cells.import_guard import ImportWatch
+from nbddp.rank.cells.shell import RankShell
+from nbddp.rank.cells.signal_wakeup import Wakeup
+from nbddp.rank.cells.swallowed_interrupt import Swallowed
+from nbddp.rank.collectives.service import Collectives
+from nbddp.rank.exception_text import error_info, exit_lines
+from nbddp.rank.shell_hooks import callback_before_cell, is_of_ipython
+from nbddp.wire.message_types import ErrorInfo
+from nbddp.wire.messages import Execute, RunFinished, RunStarted
+
+#: Files of whoever runs the user's code.
+_MACHINERY = ("/asyncio/", "/selectors.py", "/nbddp/rank/", "/IPython/core/")
+
+
+class _Mode(Enum):
+    IDLE = auto()  #: no cell: SIGINT means nothing
+    BEGINNING = auto()  #: a cell is about to run: remember it
+    PYTHON = auto()  #: a cell runs in this very stack: raise there
+    TASK = auto()  #: a cell is a task of the event loop
+    CALLBACK = auto()  #: a callback of a widget runs in this very stack: raise there
+
+
+class Interrupts:
+    """What SIGINT does; the handler is in place all the time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._pid = os.getpid()
+        self._mode = _Mode.IDLE
+        self._task: asyncio.Task[Any] | None = None
+        self._came_early = False
+        self._is_held = False
+        self._is_for_callback = False  #: the next SIGINT
+        #: The task was cancelled by an interrupt, not by the user's code.
+        self.cancelled = False
+        self.was_raised = False  #: in the cell, whose code may go on all the same
+        #: Called before an interrupt is raised in the code of a cell.
+        self.before_raise: Callable[[], None] = lambda: None
+        self._cell = 0  #: counts up
+        self._swallowed = Swallowed(lambda: 0 if self._mode is _Mode.IDLE else self._cell)
+        self._imports = ImportWatch()
+        self._handled = 0  #: counts up
+        self._wakeup = Wakeup(lambda: self._handled)
+        self.install()
+
+    def install(self) -> None:
+        """Put the handler in place (again: a cell may have changed it)."""
+        signal.signal(signal.SIGINT, self._handle)
+        self._wakeup.install()
+
+    def expect(self) -> None:
+        """A cell is about to run: from now on SIGINT is for it."""
+        self.install()
+        self.cancelled = False
+        self.was_raised = False
+        self._came_early = False
+        self._cell += 1
+        self._mode = _Mode.BEGINNING
+
+    def arm(self, task: "asyncio.Task[Any] | None" = None) -> None:
+        """A cell begins: as ``task``, or in the calling stack."""
+        self._task = task
+        self._mode = _Mode.PYTHON if task is None else _Mode.TASK
+        if self._came_early:
+            self._came_early = False
+            if task is None:
+                raise KeyboardInterrupt
+            self._cancel(task)
+
+    def disarm(self) -> None:
+        """The cell has ended. SIGINT that comes later belongs to nobody."""
+        self._mode = _Mode.IDLE
+        self._task = None
+
+    @contextmanager
+    def in_callback(self) -> Iterator[None]:
+        """Within this block the code of the user's is no cell, and SIGINT ends it all the same."""
+        if self._mode is not _Mode.IDLE:
+            yield  # beside a cell that waits: the interrupt is for that
+            return
+        self.install()
+        self._mode = _Mode.CALLBACK
+        try:
+            yield
+        finally:
+            self._mode = _Mode.IDLE
+
+    def expect_for_callback(self) -> None:
+        """The SIGINT that comes now is not for a cell, should the callback have ended meanwhile."""
+        self._is_for_callback = True
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Within this block an interrupt means nothing.
+
+        For IPython while it writes a traceback: interrupted there, it would print half of it. The
+        cell is about to end anyway.
+        """
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+
+    def _handle(self, signum: int, frame: types.FrameType | None) -> None:
+        self._handled += 1
+        is_in_code = self._mode in (_Mode.PYTHON, _Mode.TASK)
+        if is_in_code and self._is_before_cell(frame):
+            return
+        if self._is_held:
+            return
+        if self._swallowed.is_here:
+            self._swallowed.again(self._cell)
+            return
+        if self._is_for_callback:
+            self._is_for_callback = False
+            if self._mode is not _Mode.CALLBACK:
+                return
+        if is_in_code and self._imports.is_in_the_way(frame, self._cell):
+            self._swallowed.again(self._cell)
+            return
+        self.was_raised = is_in_code
+        if is_in_code:
+            self.before_raise()
+        if os.getpid() != self._pid or self._mode in (_Mode.PYTHON, _Mode.CALLBACK):
+            raise KeyboardInterrupt
+        task = self._task
+        if self._mode is _Mode.BEGINNING:
+            self._came_early = True
+        elif self._mode is _Mode.TASK and task is not None:
+            if _runs_in(task, frame):
+                raise KeyboardInterrupt
+            self._cancel(task)
+            if _is_user_code(frame):
+                # Another task, or a callback, keeps the loop from doing anything else.
+                raise KeyboardInterrupt
+
+    def _is_before_cell(self, frame: types.FrameType | None) -> bool:
+        """Whether only a later interrupt can end the cell: IPython runs callbacks before its code.
+
+        What is raised in a callback of the user's ends that, and goes no further.
+        """
+        callback = callback_before_cell(frame)
+        if callback is None:
+            return False
+        self._swallowed.again(self._cell)
+        return self._is_held or is_of_ipython(callback)
+
+    def _cancel(self, task: "asyncio.Task[Any]") -> None:
+        """The task waits for something: wake it there, from the loop."""
+        self.cancelled = True
+        self._loop.call_soon_threadsafe(task.cancel)
+
+
+def _runs_in(task: "asyncio.Task[Any]", frame: types.FrameType | None) -> bool:
+    """Whether ``frame`` was called by the task's own code.
+
+    `asyncio.current_task` would not do: a task is still the current one while the loop notes its
+    next step, and an exception raised there would leave it without one, for ever.
+    """
+    own = getattr(task.get_coro(), "cr_frame", None)
+    while frame is not None:
+        if frame is own:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_user_code(frame: types.FrameType | None) -> bool:
+    """Whether the event loop is in the middle of somebody's code, and not in its own.
+
+    Raising there is as good as anywhere in Python: asyncio hands the exception on to the future
+    and out of the loop, which is started again.
+    """
+    while frame is not None and frame.f_code.co_name != "run_forever":
+        file = frame.f_code.co_filename
+        if not any(part in file for part in _MACHINERY):
+            return True
+        frame = frame.f_back
+    return False
+
+
+class CellExecutor:
+    """Executes cells, one after another."""
+
+    def __init__(
+        self,
+        shell: RankShell,
+        link: Link,
+        loop: asyncio.AbstractEventLoop,
+        rank: int,
+        collectives: Collectives | None,
+    ) -> None:
+        self._shell = shell
+        self._collectives = collectives
+        self._exception: BaseException | None = None  #: of the cell
+        self._link = link
+        self._rank = rank
+        self._pid = os.getpid()
+        #: For whatever else runs the user's code.
+        self.interrupts = Interrupts(loop)
+        if collectives is not None:
+            collectives.heed_interrupts(lambda: self.interrupts.was_raised)
+        shell.hold_interrupts = self.interrupts.held
+
+    async def execute(self, request: Execute) -> None:
+        """Run a cell and report how it ended. Never raises for what the cell did."""
+        shell = self._shell
+        streams.repair()
+        # IPython drops empty lines at the top of a cell; the reader counts them.
+        blank_lines = request.code[: -len(request.code.lstrip()) or None].count("\n")
+        shell.begin_cell(request, request.first_line + blank_lines)
+        self._link.is_busy = True
+        self._exception = None
+        if self._collectives is not None:
+            self._collectives.begin_cell(request)
+        self.interrupts.expect()  # before the agent, which waits for this word, may interrupt
+        self._link.send(RunStarted(run_id=request.run_id, rank=self._rank))
+        started = time.monotonic()
+        error = await self._run(request)
+        self.interrupts.disarm()  # again: an interrupt may have come in between
+        if os.getpid() != self._pid:
+            # The cell forked, and this is the child: it must not go on as a rank.
+            streams.flush_all()
+            os._exit(0 if error is None else 1)
+        failed_at_ns = time.time_ns() if error is not None else 0
+        if self._collectives is not None:
+            self._collectives.wait_for_callback()
+        streams.flush_all()
+        self._link.is_busy = False
+        shell.run_id = None
+        finished = RunFinished(
+            run_id=request.run_id,
+            rank=self._rank,
+            elapsed_s=time.monotonic() - started,
+            error=error,
+            failed_at_ns=failed_at_ns,
+        )
+        if self._collectives is not None:
+            mismatches, marks, torn = self._collectives.end_cell(has_failed=error is not None)
+            finished = msgspec.structs.replace(
+                finished,
+                was_freed=error is not None and self._collectives.was_freed(self._exception),
+                mismatches=mismatches,
+                marks=marks,
+                torn=torn,
+                group_count=torch_private.group_count(),
+            )
+        self._exception = None
+        self._link.send(finished)
+
+    async def _run(self, request: Execute) -> ErrorInfo | None:
+        try:
+            if self._is_async(request.code):
+                result = await self._run_as_task(request)
+            else:
+                self.interrupts.arm()
+                try:
+                    result = self._shell.run_cell(request.code, store_history=request.store_history)
+                finally:
+                    self.interrupts.disarm()
+        except asyncio.CancelledError:
+            return _interrupted() if self.interrupts.cancelled else error_info(sys.exc_info()[1])
+        except BaseException as error:  # noqa: BLE001 - a cell may raise anything; the rank stays
+            self._exception = error
+            return error_info(error)
+        return self._outcome(result.error_before_exec or result.error_in_exec)
+
+    async def _run_as_task(self, request: Execute) -> Any:
+        shell = self._shell
+        task = asyncio.ensure_future(
+            shell.run_cell_async(
+                request.code,
+                store_history=request.store_history,
+                transformed_cell=shell.transform_cell(request.code),
+            )
+        )
+        self.interrupts.arm(task)
+        try:
+            result = await task
+        finally:
+            self.interrupts.disarm()
+            shell.events.trigger("post_execute")
+        shell.events.trigger("post_run_cell", result)
+        return result
+
+    def _is_async(self, code: str) -> bool:
+        """Whether the cell has a top-level ``await`` (or ``async for``, ``async with``)."""
+        if "await" not in code and "async" not in code:
+            return False
+        try:
+            transformed = self._shell.transform_cell(code)
+        except SyntaxError:
+            return False  # run_cell reports it
+        return self._shell.should_run_async(code, transformed_cell=transformed)
+
+    def _outcome(self, error: BaseException | None) -> ErrorInfo | None:
+        self._exception = error
+        if error is None:
+            # What %run or a formatter has shown in passing: the cell did not go well.
+            return self._shell.last_error
+        if isinstance(error, asyncio.CancelledError) and self.interrupts.cancelled:
+            return _interrupted()
+        if isinstance(error, SystemExit):
+            # sys.exit() and sys.exit(0) are how a script says that all went well.
+            return None if error.code in (None, 0) else error_info(error, exit_lines(error))
+        return self._shell.last_error or error_info(error)
+
+
+def _interrupted() -> ErrorInfo:
+    return ErrorInfo(ename="KeyboardInterrupt", evalue="", traceback=["KeyboardInterrupt"])

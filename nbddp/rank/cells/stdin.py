@@ -1,0 +1,92 @@
+"""``input()``, ``getpass()`` and the debugger's prompt on a rank.
+
+Runs in: the rank process. The question goes to the notebook, which names the rank and asks the
+user; the answer comes back through the I/O thread.
+"""
+
+import builtins
+import getpass
+import itertools
+import os
+import queue
+import sys
+from typing import Any
+
+from IPython.core import debugger
+
+from nbddp.rank.agent_link import Link
+from nbddp.rank.cells.shell import RankShell
+from nbddp.wire.messages import InputReply, InputRequest
+
+_POLL_S = 0.1  # a wait without limit could not be interrupted on every platform
+
+
+class Stdin:
+    """Replaces the functions that would read file descriptor 0."""
+
+    def __init__(self, shell: RankShell, link: Link) -> None:
+        self._shell = shell
+        self._link = link
+        self._pid = os.getpid()
+        self._numbers = itertools.count(1)
+        #: By number of the question: several threads may ask at once.
+        self._replies: dict[int, queue.SimpleQueue[InputReply]] = {}
+
+    def install(self) -> None:
+        """From now on ``input``, ``getpass`` and ``breakpoint`` ask in the notebook."""
+        builtins.input = self.ask
+        getpass.getpass = self._getpass
+        sys.breakpointhook = _breakpoint
+
+    def answer(self, reply: InputReply) -> None:
+        """An answer has come; called by the I/O thread."""
+        waiting = self._replies.get(reply.question)
+        if waiting is not None:  # else: the question was interrupted
+            waiting.put(reply)
+
+    def ask(self, prompt: object = "", /, *, password: bool = False) -> str:
+        """Ask and wait.
+
+        Raises:
+            EOFError: the notebook cannot ask, or the user ended the input.
+        """
+        run_id = self._shell.run_id
+        if os.getpid() != self._pid:
+            raise EOFError("input() is not available in a forked child of a rank")
+        if run_id is None:
+            raise EOFError("input() is not available while no cell runs")
+        number = next(self._numbers)
+        replies = self._replies[number] = queue.SimpleQueue()
+        try:
+            self._link.send_in_order(
+                InputRequest(
+                    run_id=run_id,
+                    rank=self._shell.rank,
+                    question=number,
+                    prompt=str(prompt),
+                    password=password,
+                )
+            )
+            reply = self._wait_for_answer(replies, run_id)
+        finally:
+            del self._replies[number]
+        if reply.value is None:
+            raise EOFError(reply.reason or "end of input")
+        return reply.value
+
+    def _wait_for_answer(self, replies: "queue.SimpleQueue[InputReply]", run_id: str) -> InputReply:
+        """The diagnosis knows this function by its name: `flight_recorder.schema.AT_PROMPT`."""
+        while True:
+            try:
+                return replies.get(timeout=_POLL_S)
+            except queue.Empty:
+                if self._shell.run_id != run_id:  # a thread that outlives its cell
+                    raise EOFError("the cell that asked has ended") from None
+
+    def _getpass(self, prompt: str = "Password: ", stream: Any = None) -> str:
+        return self.ask(prompt, password=True)
+
+
+def _breakpoint(*args: Any, **kwargs: Any) -> None:
+    """`breakpoint()`: IPython's debugger in the caller's frame."""
+    debugger.Pdb().set_trace(sys._getframe(1))  # as pdb.set_trace does

@@ -1,0 +1,83 @@
+"""Compares an operation with those of all members before any data moves: ``%%ddp --check``.
+
+Runs in: the rank process, the thread that issues the operation. For groups with members on other
+machines, whose board this rank cannot read: the members exchange fingerprints by an
+all_gather of their own, and if these differ also the operations, to name both lines.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import torch
+
+from nbddp.rank import torch_private
+from nbddp.rank.collectives.recording.mismatch_board import differences
+from nbddp.wire.flight_recorder.schema import Mismatch, Operation
+
+_TEXT_BYTES = 8192
+
+
+def compare(group: Any, record: int, fingerprint: int) -> Mismatch | None:
+    """Exchange fingerprints; gives the first disagreement with this rank.
+
+    Raises:
+        RuntimeError: a member never came, and the group was freed or its time ran out.
+    """
+    mine = torch.tensor([fingerprint], dtype=torch.int64)
+    found = [int(value.item()) for value in _gather(group, mine)]
+    if len(set(found)) == 1:
+        return None
+    operation = group.recorder.operation(record)
+    if operation is None:
+        return None
+    payload = msgspec.msgpack.encode(operation)[:_TEXT_BYTES]
+    text = torch.zeros(_TEXT_BYTES + 8, dtype=torch.uint8)
+    text[:8] = torch.tensor(list(len(payload).to_bytes(8, "little")), dtype=torch.uint8)
+    text[8 : 8 + len(payload)] = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+    texts = _gather(group, text)
+    ranks = group.book.info.ranks
+    own = ranks.index(group.recorder.rank)
+    for index, rank in enumerate(ranks):
+        if found[index] == found[own]:
+            continue
+        theirs = _operation(texts[index])
+        if theirs is not None:
+            fields = differences(operation.signature, theirs.signature)
+            return Mismatch(
+                rank=group.recorder.rank,
+                peer=rank,
+                mine=operation,
+                theirs=theirs,
+                fields=fields or ("op",),
+            )
+    return None
+
+
+def device_of(inner: Any) -> torch.device:
+    """A device whose tensors the group takes."""
+    if any(kind.type == "cpu" for kind in inner._device_types):
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def _gather(group: Any, mine: torch.Tensor) -> list[torch.Tensor]:
+    mine = mine.to(device_of(group.inner))
+    found = [torch.empty_like(mine) for _ in range(group.size())]
+    work = group.inner.allgather([found], [mine], _options())
+    if work is not None:
+        work.wait(timedelta(milliseconds=group.book.info.timeout_ms or 1_800_000))
+    return found
+
+
+def _options() -> Any:
+    return torch_private.c10d.AllgatherOptions()
+
+
+def _operation(text: torch.Tensor) -> Operation | None:
+    data = bytes(text.cpu().tolist())
+    length = int.from_bytes(data[:8], "little")
+    try:
+        return msgspec.msgpack.decode(data[8 : 8 + length], type=Operation)
+    except msgspec.DecodeError:
+        return None  # too long for the exchange

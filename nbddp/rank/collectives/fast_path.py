@@ -1,0 +1,125 @@
+"""Operations that their caller waits for at once: most of them, and so the way to be quick.
+
+Runs in: the rank process, any thread. ``dist.all_reduce(x)`` tells torch's group that it waits
+(``asyncOp``). Then the wait can be done here, and no work of ours is needed.
+
+Between two operations the thread sleeps, and comes back to cold caches: what is done here costs
+four times what it costs in a loop of its own. So it is all in one function, with as few steps as
+possible, and says again what `Recorder.collective`, `Sites.here` and `TracedWork.wait` say; these
+are what is to be read. ``tests/bench/bench_trace.py`` measures it.
+"""
+
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from nbddp.rank.collectives import failure_cause
+from nbddp.rank.collectives.gloo import waits
+from nbddp.rank.collectives.recording.recorder import in_words
+from nbddp.rank.collectives.recording.signatures import CallSignature
+from nbddp.rank.collectives.rollback import Kept, has_failed, keep
+
+if TYPE_CHECKING:
+    from nbddp.rank.collectives.group import TracedGroup
+
+_now = time.monotonic_ns
+_ident = threading.get_ident
+_frame = sys._getframe
+
+
+def run(
+    group: "TracedGroup", inner: Any, known: CallSignature, first: Any, second: Any, *more: Any
+) -> None:
+    """Record, compare, issue, and wait. To be called by the method of the group itself.
+
+    Raises:
+        CollectiveMismatchError: another rank of this machine has issued something else.
+        RuntimeError: what torch raises, or why the group was freed.
+    """
+    recorder, book = group.recorder, group.book
+    writer, sites = recorder.writer, recorder.sites
+    oldest = writer.oldest_text
+
+    between = sites.between
+    try:
+        frame = _frame(2 + between)
+        site, found_between, _ = sites.known[id(frame.f_code), frame.f_lasti]
+    except (ValueError, KeyError):
+        site, found_between = 0, -1
+    if found_between != between or site <= oldest:
+        site = sites.search(_frame(2))
+
+    signature, group_text = known.offset, book.offset
+    if signature <= oldest or group_text <= oldest:
+        signature, group_text = recorder.texts(known, book)
+    thread = _ident()
+    slot = writer.slots.get(thread) or writer.slot(thread)
+
+    digest = book.digest
+    book.seq = seq = book.seq + 1
+    book.digest = digest ^ (known.full + seq)
+    began = _now()
+    record = writer.issue(
+        signature, site, group_text, recorder.run_offset, seq, 0, -1, 0, 0, thread,
+        book.timeout_ms, began, slot,
+    )  # fmt: skip
+    kept = work = None
+    try:
+        if book.has_peers:
+            if recorder.board.is_on:
+                wrong = recorder.board.check(book, seq, known, record)
+                if wrong is not None:
+                    recorder.disagree(book, record, wrong)
+            kept = keep(first)
+            work = inner(first, second, *more) if more else inner(first, second)
+            writer.accept(slot, record, began)
+        else:  # nobody compares, nobody can be waited for, no connection can be lost
+            work = inner(first, second, *more) if more else inner(first, second)
+        group.wait_for(work, book)
+    except BaseException as error:
+        try:
+            writer.end_wait(slot)
+            # In a list, see `works.TracedWork.wait`.
+            failures = [_failure(group, record, error, began, digest, work, kept)]
+        except KeyboardInterrupt as interrupt:  # while torch waited: raised at our first call
+            writer.end_wait(slot)
+            _failure(group, record, interrupt, began, digest, work, kept)
+            failures = [interrupt]
+        if failures[0] is not error:
+            inner = work = kept = None  # see `work.Ended`
+            raise failures.pop() from error.with_traceback(None)
+        failures.clear()
+        raise
+    ended = _now()
+    writer.end(slot, record, ended, ended - began)
+
+
+def _failure(  # noqa: PLR0917 - all that is known of the call
+    group: "TracedGroup", record: int, error: BaseException, began: int, digest: int, work: Any,
+    kept: Kept | None,
+) -> BaseException:  # fmt: skip
+    """Record what went wrong; gives what is to be raised."""
+    recorder, book = group.recorder, group.book
+    if work is not None:
+        if not isinstance(error, RuntimeError) and not work.is_completed():
+            group.leave(work, record, kept)
+            return error
+        if kept is not None and failure_cause.was_cut_off(book, error) and _is_over(work, error):
+            recorder.put_back(record, kept)
+        failure = failure_cause.failure(book, error) if isinstance(error, RuntimeError) else error
+        now = _now()
+        recorder.writer.complete(record, now, now - began, in_words(failure))
+        return failure
+    if book.ended is not None and isinstance(error, RuntimeError):  # it was blocked in the call
+        failure = failure_cause.failure(book, error)
+        recorder.writer.complete(record, _now(), _now() - began, in_words(failure))
+        return failure
+    if book.ended is None and group.is_refused(record, error):
+        recorder.withdraw(book, digest)
+    return error
+
+
+def _is_over(work: Any, error: BaseException) -> bool:
+    """Whether nothing is written any more."""
+    return isinstance(error, waits.NeverWokenError) or has_failed(work)

@@ -1,0 +1,265 @@
+"""What this rank is doing, told by itself.
+
+Runs in: the rank process, I/O thread, also while the main thread waits in C++ without the GIL.
+"""
+
+import functools
+import os
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nbddp.rank import exception_text, torch_private
+from nbddp.rank.collectives import thread_waits
+from nbddp.rank.collectives.recording.recorder import Recorder
+from nbddp.system import process_tree
+from nbddp.wire.flight_recorder.schema import (
+    AT_BREAKPOINT,
+    CALLBACK_THREAD,
+    Activity,
+    Operation,
+    RankLook,
+    ThreadLook,
+    Wait,
+    shortened,
+)
+
+#: Functions in which a thread waits for another thread of its own process: file, name. Such a
+#: thread issues nothing before that other one has given it something to do.
+_DORMANT = (
+    ("multiprocessing/queues.py", "_feed"),
+    ("torch/utils/data/_utils/pin_memory.py", "_pin_memory_loop"),
+    ("tqdm/_monitor.py", "run"),
+    ("multiprocessing/resource_sharer.py", "_serve"),
+)
+#: Likewise, if this is the innermost function: else the thread does what it was given.
+_DORMANT_INSIDE = (("concurrent/futures/thread.py", "_worker"),)
+_OWN_THREADS = ("nbddp-",)
+#: A thread in C++ counts as asleep if it used less processor time than this between two looks.
+_IDLE_TICKS = 0
+
+
+class RankIntrospection:
+    """Makes `RankLook`."""
+
+    def __init__(
+        self, recorder: Recorder, rank: int, key_check_age_ns: Callable[[], int | None]
+    ) -> None:
+        self._recorder = recorder
+        self._key_check_age_ns = key_check_age_ns
+        self._rank = rank
+        self.activity: Activity = "idle"
+        self.is_fresh = False
+        self._ticks: dict[int, int] = {}  # processor time of threads at the last look
+
+    def look(self, last: int = 64, *, memory: bool = False) -> RankLook:
+        """Now, with the last operations; and what torch holds on the GPU, if asked for."""
+        recorder = self._recorder
+        recorder.sweep()
+        version = recorder.writer.version
+        waits = {
+            thread: (record, since)
+            for thread, record, since in recorder.waits()
+            if not self._may_be_refused(recorder.operation(record))
+        }
+        threads = tuple(self._threads(waits))
+        return RankLook(
+            rank=self._rank,
+            pid=os.getpid(),
+            activity=self._activity(),
+            version=version,
+            time_ns=time.monotonic_ns(),
+            clock=_clock(),
+            run_id=recorder.run_id,
+            threads=threads,
+            groups=tuple(book.snapshot() for book in list(recorder.books.values())),
+            operations=tuple(
+                each for each in recorder.operations(last) if not self._may_be_refused(each)
+            ),
+            group_count=torch_private.group_count(),
+            is_fresh=self.is_fresh,
+            has_children=_has_children(),
+            gpu_bytes=_gpu_bytes() if memory else 0,
+            key_check_age_ns=self._key_check_age_ns(),
+        )
+
+    def _may_be_refused(self, operation: Operation | None) -> bool:
+        """Torch has not taken the call: the thread is at work, and nothing is issued yet.
+
+        Gloo returns from a call at once; others may wait for their peers in it, and torch's wrapper
+        for debugging does.
+        """
+        if operation is None or operation.signature.kind != "collective":
+            return False
+        book = self._recorder.books.get(operation.pg_id)
+        is_prompt = book is not None and book.info.backend == "gloo" and not book.is_checked
+        return is_prompt and not self._recorder.is_taken(operation)
+
+    def _activity(self) -> Activity:
+        runs_callback = self.activity == "idle" and self._recorder.callbacks.thread != 0
+        return "callback" if runs_callback else self.activity
+
+    def _threads(self, waits: dict[int, tuple[int, int]]) -> list[ThreadLook]:
+        frames = sys._current_frames()
+        in_callback = self._recorder.callbacks.thread
+        # Our own would hold itself, and with it those of all threads and what is in them.
+        del frames[threading.get_ident()]
+        threads = [
+            (thread.ident, thread)
+            for thread in threading.enumerate()
+            if thread.ident is not None
+            and (not thread.name.startswith(_OWN_THREADS) or thread.ident == in_callback)
+        ]
+        ticks_now: dict[int, int] = {}
+        own: dict[int, Wait | None] = {}
+        for ident, thread in threads:
+            frame = frames.get(ident)
+            own[ident] = None
+            if ident in waits:
+                record, since = waits[ident]
+                own[ident] = Wait(kind="operation", record_ids=(record,), since_ns=since)
+            elif frame is not None and _is_in(frame, torch_private.BLOCKING_FUNCTIONS):
+                # After a fork Python may not know the number of its main thread.
+                is_main = thread is threading.main_thread()
+                native = os.getpid() if is_main else thread.native_id or 0
+                own[ident] = self._pending(native, ticks_now)
+        self._ticks = ticks_now
+        found = [
+            self._thread(
+                thread, frames.get(ident), own[ident] or self._inherited(ident, own, frames)
+            )
+            for ident, thread in threads
+        ]
+        # Threads of `_thread` and of C++ that run Python now, a future's callback for example.
+        known = {thread.ident for thread in threading.enumerate()}
+        found += [
+            self._foreign(ident, frame, waits)
+            for ident, frame in frames.items()
+            if ident not in known
+        ]
+        return found
+
+    def _foreign(
+        self, ident: int, frame: types.FrameType, waits: dict[int, tuple[int, int]]
+    ) -> ThreadLook:
+        """A thread that `threading` does not know."""
+        record, since = waits.get(ident, (0, 0))
+        return ThreadLook(
+            name=f"thread {ident}",
+            is_main=False,
+            wait=Wait(kind="operation", record_ids=(record,), since_ns=since) if record else None,
+            stack=self._recorder.sites.stack(frame),
+            innermost=_innermost(frame),
+        )
+
+    def _inherited(
+        self, ident: int, own: dict[int, Wait | None], frames: dict[int, types.FrameType]
+    ) -> Wait | None:
+        """Who waits for a thread waits for what holds that one."""
+        awaited = thread_waits.awaited_thread(ident, frames)
+        return None if awaited is None else own.get(awaited)
+
+    def _thread(
+        self, thread: threading.Thread, frame: types.FrameType | None, wait: Wait | None
+    ) -> ThreadLook:
+        is_main = thread is threading.main_thread()
+        return ThreadLook(
+            name=CALLBACK_THREAD
+            if thread.name.startswith(_OWN_THREADS)
+            else shortened(str(thread.name)),
+            is_main=is_main,
+            wait=wait,
+            is_dormant=not is_main
+            and frame is not None
+            and (_has(frame, _DORMANT) or _is_in(frame, _DORMANT_INSIDE)),
+            stack=self._recorder.sites.stack(frame),
+            innermost=_innermost(frame),
+            handling=_handling(thread.ident) if is_main else "",
+        )
+
+    def _pending(self, native: int, ticks_now: dict[int, int]) -> Wait | None:
+        """Inside C++ of torch: it waits if it sleeps and operations of this rank are open."""
+        ticks = _sleeping_ticks(native)
+        if ticks is None:
+            return None
+        ticks_now[native] = ticks
+        pending = [
+            operation
+            for operation in self._recorder.operations(0)
+            if operation.state == "scheduled"
+        ]
+        before = self._ticks.get(native)
+        if not pending or before is None or ticks - before > _IDLE_TICKS:
+            return None
+        return Wait(
+            kind="pending",
+            record_ids=tuple(operation.record_id for operation in pending),
+            since_ns=max(operation.time_created_ns for operation in pending),
+        )
+
+
+@functools.cache
+def _clock() -> str:
+    """Names the clock of this machine; empty where it has no name."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _has_children() -> bool:
+    """Whether processes live that this one has started; False where the system does not tell."""
+    return not all(map(process_tree.has_ended, process_tree.children_of(os.getpid())))
+
+
+def _handling(ident: int | None) -> str:
+    """The exception that a thread handles now, in its ``except`` or ``finally``."""
+    found: Any = sys._current_exceptions().get(ident or 0)
+    if isinstance(found, tuple):  # before Python 3.12
+        found = found[1]
+    while found is not None and exception_text.is_of_debugger(found):
+        found = found.__context__  # what the user's code was handling at the prompt, if anything
+    return "" if found is None else exception_text.in_a_line(found)
+
+
+def _is_in(frame: types.FrameType, functions: tuple[tuple[str, str], ...]) -> bool:
+    """Whether the innermost frame is one of these functions: below it is C++."""
+    code = frame.f_code
+    return any(code.co_name == name and code.co_filename.endswith(file) for file, name in functions)
+
+
+def _innermost(frame: types.FrameType | None) -> str:
+    if _has(frame, (("pydevd.py", AT_BREAKPOINT),)):
+        return AT_BREAKPOINT  # below it debugpy waits for the front end
+    return shortened(frame.f_code.co_name) if frame is not None else ""
+
+
+def _has(frame: types.FrameType | None, functions: tuple[tuple[str, str], ...]) -> bool:
+    while frame is not None:
+        if _is_in(frame, functions):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _gpu_bytes() -> int:
+    """What torch has taken from its current device; it does not touch the device."""
+    if not torch.cuda.is_initialized():
+        return 0
+    return sum(torch.cuda.memory_reserved(index) for index in range(torch.cuda.device_count()))
+
+
+def _sleeping_ticks(native: int) -> int | None:
+    """Processor time of a thread in clock ticks if it sleeps now; None if it runs, or not known."""
+    try:
+        text = Path(f"/proc/self/task/{native}/stat").read_text()
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12]) if fields[0] == "S" else None

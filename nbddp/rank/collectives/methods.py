@@ -1,0 +1,274 @@
+"""The methods of `ProcessGroup`: which there are, and what a call of each means.
+
+Runs in: the rank process, any thread. Sources: ``torch/csrc/distributed/c10d/ProcessGroup.hpp``,
+``PyProcessGroup.hpp`` and ``init.cpp`` of torch 2.13; names that a version lacks are left out.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from nbddp.rank.collectives.recording.recorder import Recorder
+from nbddp.rank.collectives.recording.signatures import CallSignature, make
+
+_Tensors = Sequence[torch.Tensor]
+
+
+def _is_tensor(found: object) -> bool:
+    return isinstance(found, torch.Tensor)
+
+
+def _all_reduce(
+    group: Any, recorder: Recorder, tensors: Any, options: Any = None, *_: Any
+) -> CallSignature:
+    tensor = tensors[0] if type(tensors) is list or not _is_tensor(tensors) else tensors
+    # Reading and comparing a ReduceOp takes 2 us; see `torch_private.hook_options`.
+    op = getattr(options, "nbddp_op", None)
+    if op is not None:
+        number = id(op)
+    else:
+        op = getattr(options, "reduceOp", options)
+        op = getattr(op, "op", op)
+        # Not its id: what C++ hands out, to DDP for example, is another object each time.
+        number = -1 if op is None else int(op)
+    key = (number, tensor.dtype, tensor.shape)
+    known = recorder.signatures.known.get(key)
+    if known is not None:
+        return known
+    return recorder.signatures.find(
+        key,
+        lambda: make("collective", "all_reduce", [tensor], reduce_op=op),
+        keep=op,
+    )
+
+
+def _rooted(group: Any, root: int) -> int:
+    """A rank of the group as a global one; IndexError if there is none."""
+    ranks: tuple[int, ...] = group.book.info.ranks
+    return ranks[root] if root >= 0 else ranks[len(ranks)]
+
+
+def _broadcast(
+    group: Any, recorder: Recorder, tensors: Any, options: Any = 0, *_: Any
+) -> CallSignature:
+    found = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    root = _rooted(group, int(getattr(options, "rootRank", options)))
+    return _find(group, recorder, "broadcast", found, [], root=root)
+
+
+def _reduce(
+    group: Any, recorder: Recorder, tensors: Any, options: Any = 0, op: Any = None, *_: Any
+) -> CallSignature:
+    found = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    root = _rooted(group, int(getattr(options, "rootRank", options)))
+    op = getattr(options, "reduceOp", op)
+    return _find(group, recorder, "reduce", found, [], root=root, reduce_op=op)
+
+
+def _find(
+    group: Any,
+    recorder: Recorder,
+    name: str,
+    inputs: _Tensors,
+    outputs: _Tensors,
+    *,
+    root: int = -1,
+    reduce_op: Any = None,
+    splits: tuple[tuple[int, ...], tuple[int, ...]] = ((), ()),
+) -> CallSignature:
+    key = (
+        name, tuple([(t.dtype, t.shape) for t in inputs]),
+        tuple([(t.dtype, t.shape) for t in outputs]), root, reduce_op, splits,
+    )  # fmt: skip
+    known = recorder.signatures.known.get(key)
+    if known is not None:
+        return known
+    if not _is_sound(name, inputs, outputs, group.size()):
+        raise ValueError("sizes that do not fit together")
+    return recorder.signatures.find(
+        key,
+        lambda: make(
+            "collective",
+            name,
+            inputs,
+            outputs,
+            reduce_op=reduce_op,
+            root=root,
+            output_splits=splits[0],
+            input_splits=splits[1],
+        ),
+    )
+
+
+def _is_sound(name: str, inputs: _Tensors, outputs: _Tensors, size: int) -> bool:
+    """Whether Gloo may take it: what it refuses must not be compared with calls of other ranks."""
+    match name:
+        case "all_gather" | "gather" | "reduce_scatter" | "scatter":
+            one, many = (inputs, outputs) if name.endswith("gather") else (outputs, inputs)
+            if name in {"gather", "scatter"} and not many:
+                return True  # not the root
+            return len(one) == 1 and len(many) == size and _are_alike([*one, *many])
+        case "all_to_all":
+            return len(inputs) == len(outputs) == size and _are_alike([*inputs, *outputs])
+        case "all_gather_into_tensor":
+            return outputs[0].numel() == inputs[0].numel() * size
+        case "reduce_scatter_tensor":
+            return outputs[0].numel() * size == inputs[0].numel()
+        case _:
+            return True
+
+
+def _are_alike(tensors: _Tensors) -> bool:
+    return len({(tensor.dtype, tensor.shape) for tensor in tensors}) == 1
+
+
+def _flat(tensors: Any) -> list[torch.Tensor]:
+    """A tensor, a list of them, or a list of lists, as one list."""
+    if isinstance(tensors, torch.Tensor):
+        return [tensors]
+    return [tensor for part in tensors for tensor in _flat(part)]
+
+
+def _out_in(name: str) -> Callable[..., CallSignature]:
+    """``(outputs, inputs, options)``, with tensors, lists, or lists of lists."""
+
+    def describe(
+        group: Any, recorder: Recorder, outputs: Any, inputs: Any, options: Any = None, *_: Any,
+        **__: Any,
+    ) -> CallSignature:  # fmt: skip
+        reduce_op = getattr(options, "reduceOp", None)
+        if reduce_op is None and isinstance(options, dist.ReduceOp | dist.ReduceOp.RedOpType):
+            reduce_op = options
+        return _find(group, recorder, name, _flat(inputs), _flat(outputs), reduce_op=reduce_op)
+
+    return describe
+
+
+def _rooted_out_in(name: str) -> Callable[..., CallSignature]:
+    def describe(
+        group: Any, recorder: Recorder, outputs: Any, inputs: Any, options: Any = 0, *_: Any,
+        **__: Any,
+    ) -> CallSignature:  # fmt: skip
+        root = _rooted(group, int(getattr(options, "rootRank", options)))
+        return _find(group, recorder, name, _flat(inputs), _flat(outputs), root=root)
+
+    return describe
+
+
+def _all_to_all_single(  # noqa: PLR0917 - as in torch
+    group: Any, recorder: Recorder, output: Any, input: Any, output_splits: Any = (),  # noqa: A002 - torch's name
+    input_splits: Any = (), *_: Any, **__: Any,
+) -> CallSignature:  # fmt: skip
+    splits = (tuple(output_splits), tuple(input_splits))
+    for tensor, sizes in zip((output, input), splits, strict=True):
+        if sizes and sum(sizes) != tensor.shape[0]:
+            raise ValueError("splits that do not fit the tensor")
+    return _find(group, recorder, "all_to_all_single", [input], [output], splits=splits)
+
+
+def _tensors_only(name: str) -> Callable[..., CallSignature]:
+    def describe(
+        group: Any, recorder: Recorder, tensors: Any, options: Any = None, *_: Any, **__: Any
+    ) -> CallSignature:
+        return _find(
+            group, recorder, name, list(tensors), [], reduce_op=getattr(options, "reduceOp", None)
+        )
+
+    return describe
+
+
+#: Names that torch gives the arguments, by those that the functions above give them.
+_ARGUMENTS = {
+    "tensors": ("tensor",),
+    "outputs": (
+        "output_tensors", "output_tensor", "output_lists", "output", "outputTensor",
+    ),
+    "inputs": ("input_tensors", "input_tensor", "input_list", "input", "inputTensor"),
+    "output_splits": ("output_split_sizes",),
+    "input_splits": ("input_split_sizes",),
+    "options": ("opts", "root", "op"),
+}  # fmt: skip
+_OWN_NAME = {theirs: own for own, names in _ARGUMENTS.items() for theirs in names}
+_SINGLE = {"outputs": "output", "inputs": "input"}
+
+
+def renamed(method: str, keywords: dict[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of a method of `ProcessGroup` as those of what describes it."""
+    found = {}
+    for name, value in keywords.items():
+        own = _OWN_NAME.get(name, name)
+        if COLLECTIVES[method] is _all_to_all_single:
+            own = _SINGLE.get(own, own)
+        elif (method, name) == ("reduce", "op"):
+            own = name
+        if own != "timeout":
+            found[own] = value
+    return found
+
+
+def undescribed(recorder: Recorder, method: str) -> CallSignature:
+    """Signature of a call whose arguments are none that we know."""
+    return recorder.signatures.find(("undescribed", method), lambda: make("collective", method))
+
+
+def _barrier(group: Any, recorder: Recorder, *_: Any, **__: Any) -> CallSignature:
+    return recorder.signatures.find(("barrier",), lambda: make("collective", "barrier"))
+
+
+def monitored_barrier(recorder: Recorder) -> CallSignature:
+    """Signature of a monitored_barrier."""
+    return recorder.signatures.find(
+        ("monitored_barrier",), lambda: make("collective", "monitored_barrier")
+    )
+
+
+def message(recorder: Recorder, direction: str, tensors: _Tensors) -> CallSignature:
+    """Signature of a message."""
+    tensor = tensors[0]
+    key = (direction, tensor.dtype, tensor.shape)
+    known = recorder.signatures.known.get(key)
+    if known is not None:
+        return known
+    kind = "send" if direction == "send" else "recv"
+    return recorder.signatures.find(key, lambda: make(kind, kind, list(tensors)))  # type: ignore[arg-type]  # one of two
+
+
+#: Method by method; several names of the same, as torch has renamed them over time.
+COLLECTIVES: dict[str, Callable[..., CallSignature]] = {
+    "allreduce": _all_reduce,
+    "allreduce_coalesced": _tensors_only("all_reduce_coalesced"),
+    "broadcast": _broadcast,
+    "reduce": _reduce,
+    "allgather": _out_in("all_gather"),
+    "allgather_coalesced": _out_in("all_gather_coalesced"),
+    "_allgather_base": _out_in("all_gather_into_tensor"),
+    "all_gather_single": _out_in("all_gather_into_tensor"),
+    "allgather_into_tensor_coalesced": _out_in("all_gather_into_tensor_coalesced"),
+    "all_gather_single_coalesced": _out_in("all_gather_into_tensor_coalesced"),
+    "reduce_scatter": _out_in("reduce_scatter"),
+    "_reduce_scatter_base": _out_in("reduce_scatter_tensor"),
+    "reduce_scatter_single": _out_in("reduce_scatter_tensor"),
+    "reduce_scatter_tensor_coalesced": _out_in("reduce_scatter_tensor_coalesced"),
+    "reduce_scatter_single_coalesced": _out_in("reduce_scatter_tensor_coalesced"),
+    "alltoall": _out_in("all_to_all"),
+    "alltoall_base": _all_to_all_single,
+    "all_to_all_single": _all_to_all_single,
+    "gather": _rooted_out_in("gather"),
+    "scatter": _rooted_out_in("scatter"),
+    "barrier": _barrier,
+}
+
+MESSAGES = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
+
+#: What the stock group inside answers.
+OF_INNER = (
+    "name", "_get_backend", "_get_backend_name", "_backend_id", "_get_sequence_number_for_group",
+    "_set_sequence_number_for_group", "_has_hooks", "_wait_for_pending_works",
+    "_register_on_completion_hook", "_enable_collectives_timing", "_start_coalescing",
+    "_end_coalescing", "get_group_store", "split_group", "merge_remote_group",
+    "_register_backend", "_set_default_backend",
+)  # fmt: skip
+#: Of these, what all members call.
+BY_ALL = ("_start_coalescing", "split_group", "merge_remote_group")

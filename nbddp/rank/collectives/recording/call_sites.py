@@ -1,0 +1,175 @@
+"""Which line of the user's code issued an operation, also when DDP, FSDP2 or autograd did it.
+
+Runs in: the rank process, any thread, once for each operation: it has half a microsecond.
+"""
+
+import linecache
+import sys
+import sysconfig
+import threading
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import nbddp
+from nbddp.wire.flight_recorder.schema import Site, shortened
+from nbddp.wire.flight_recorder.writer import Writer
+
+_CELL, _USER, _LIBRARY, _MACHINERY = 3, 2, 1, 0
+_STDLIB = sysconfig.get_path("stdlib")
+_PACKAGES = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+_OWN = str(Path(nbddp.__file__).parent)
+#: What called it is not the user's: our loop, and the fork server.
+_BEGINNING = str(Path(_OWN, "rank", "cells", "executor.py"))
+_MAX_STACK = 16
+#: Frames between an operation and a line that calls torch's functions directly.
+_NEAR = 4
+
+
+class Sites:
+    """Finds call sites; keeps what it has found, since training loops come back to each.
+
+    Args:
+        cell_of: the execution count of the cell that a file name stands for; 0: it is no cell.
+        writer: puts sites into shared memory.
+        machinery: folders of packages that are never the user's code.
+    """
+
+    def __init__(
+        self,
+        cell_of: Callable[[str], int],
+        writer: Writer,
+        machinery: tuple[str, ...],
+    ) -> None:
+        self._cell_of = cell_of
+        self._writer = writer
+        self._machinery = (_OWN, *machinery)
+        self._kind_by_file: dict[str, int] = {}
+        #: By code and instruction: offset in shared memory; how many frames of torch's lay between,
+        #: if it is a line of a cell, else -1; the code, so that no other gets its id.
+        self.known: dict[tuple[int, int], tuple[int, int, types.CodeType]] = {}
+        #: So many frames of torch's lay between at the last time: mostly it is as many again.
+        self.between = 0
+
+    def here(self, depth: int = 2) -> int:
+        """Offset of the site of whoever called, ``depth`` frames up.
+
+        The innermost line of a cell; without one the innermost line of the user's own files, or
+        of a library that is not torch.
+        """
+        between = self.between
+        try:
+            likely = sys._getframe(depth + between)
+            known = self.known[id(likely.f_code), likely.f_lasti]
+        except (ValueError, KeyError):
+            return self.search(sys._getframe(depth))
+        if known[1] == between and known[0] > self._writer.oldest_text:
+            return known[0]
+        return self.search(sys._getframe(depth))
+
+    def search(self, frame: types.FrameType | None) -> int:
+        """`here`, from a frame outwards."""
+        kinds = self._kind_by_file
+        between = -1
+        best: types.FrameType | None = None
+        best_kind = _MACHINERY
+        while frame is not None:
+            between += 1
+            file = frame.f_code.co_filename
+            kind = kinds.get(file)
+            if kind is None:
+                kind = self._classify(file)
+            if kind > best_kind:
+                best = frame
+                if kind == _CELL:
+                    best_kind = kind
+                    break
+                best_kind = kind
+            frame = frame.f_back
+        if best is None:
+            # A thread of autograd's, or of Gloo's that runs what is to be done then: it works for
+            # the line where the main thread is.
+            best = self._line_of_main()
+            if best is None:
+                return 0
+        code = best.f_code
+        key = (id(code), best.f_lasti)
+        known = self.known.get(key)
+        is_near = best_kind == _CELL and between <= _NEAR
+        if is_near:
+            self.between = between
+        if known is not None and known[0] > self._writer.oldest_text:
+            offset = known[0]
+        else:
+            site = self._site(best)
+            offset = self._writer.text(site, lambda: site)
+        self.known[key] = (offset, between if is_near else -1, code)
+        return offset
+
+    def _line_of_main(self) -> types.FrameType | None:
+        main = threading.main_thread().ident or 0
+        frame = sys._current_frames().get(main) if threading.get_ident() != main else None
+        best: types.FrameType | None = None
+        best_kind = _MACHINERY
+        while frame is not None:
+            kind = self._classify(frame.f_code.co_filename)
+            if kind > best_kind:
+                best, best_kind = frame, kind
+            frame = frame.f_back
+        return best
+
+    def forget(self) -> None:
+        """A new cell begins: code that is gone must not be kept alive by us."""
+        self.known.clear()
+        self._kind_by_file = {
+            file: kind for file, kind in self._kind_by_file.items() if kind != _USER
+        }
+
+    def stack(self, frame: types.FrameType | None) -> tuple[Site, ...]:
+        """The lines of cells, user files and libraries from ``frame`` outwards."""
+        found: list[Site] = []
+        while frame is not None and len(found) < _MAX_STACK:
+            file = frame.f_code.co_filename
+            if file == _BEGINNING:
+                break
+            kind = self._kind_by_file.get(file)
+            if (self._classify(file) if kind is None else kind) != _MACHINERY:
+                found.append(self._site(frame))
+            frame = frame.f_back
+        return tuple(found)
+
+    def is_torch(self, frame: types.FrameType) -> bool:
+        """Whether the frame is one of torch's own."""
+        return frame.f_code.co_filename.startswith(self._machinery[1:2])
+
+    def _classify(self, file: str) -> int:
+        if self._cell_of(file):
+            kind = _CELL
+        elif file.startswith((*self._machinery, "<frozen", "<string>")):
+            kind = _MACHINERY
+        elif file.startswith(_PACKAGES):
+            kind = _LIBRARY
+        elif file.startswith(_STDLIB):
+            kind = _MACHINERY
+        else:
+            kind = _USER
+        self._kind_by_file[file] = kind
+        return kind
+
+    def _site(self, frame: types.FrameType) -> Site:
+        code = frame.f_code
+        return Site(
+            file=shortened(code.co_filename, 1000),
+            line=frame.f_lineno,
+            function=shortened(code.co_name),
+            source=shortened(_source(frame), 500),
+            cell=self._cell_of(code.co_filename),
+        )
+
+
+def _source(frame: types.FrameType) -> str:
+    """The text of a frame's line. The I/O thread asks while the main thread may fill the cache."""
+    try:
+        return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+    except (TypeError, IndexError, KeyError):
+        return ""  # the cache was changed at this moment

@@ -1,0 +1,325 @@
+"""Records what this rank's process groups do, in shared memory.
+
+Runs in: the rank process, any thread. The I/O thread reads it while the main thread is blocked.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from nbddp.rank.collectives.recording.call_sites import Sites
+from nbddp.rank.collectives.recording.group_counters import GroupCounters
+from nbddp.rank.collectives.recording.mismatch_board import Board
+from nbddp.rank.collectives.recording.signatures import CallSignature, Signatures
+from nbddp.rank.collectives.rollback import Kept
+from nbddp.rank.user_code_context import Callbacks
+from nbddp.wire.flight_recorder.schema import (
+    GroupMark,
+    Mismatch,
+    Operation,
+)
+from nbddp.wire.flight_recorder.writer import NodeMemory, Writer
+from nbddp.wire.messages import OnMismatch
+
+_now = time.monotonic_ns
+_ident = threading.get_ident
+#: So many open operations are looked through for those that have ended unnoticed.
+_SWEEP_AT = 16
+#: So many operations are named that may have left partial results.
+_MAX_TORN = 4
+
+
+class Recorder:
+    """One per rank."""
+
+    def __init__(
+        self, memory: NodeMemory, local_rank: int, rank: int, cell_of: Callable[[str], int],
+        machinery: tuple[str, ...], *, callbacks: Callbacks, first_local: int = 0,
+    ) -> None:  # fmt: skip
+        self.writer = Writer(memory, local_rank)
+        self._reader = memory.reader(local_rank)
+        self.sites = Sites(cell_of, self.writer, machinery)
+        self.signatures = Signatures()
+        self.board = Board(memory, local_rank, rank, first_local)
+        self.rank = rank
+        self.books: dict[str, GroupCounters] = {}  # by pg_id, in the order of creation
+        self.open: dict[int, Any] = {}  #: `pending_operation.Opened` by record
+        self._sweep_at = _SWEEP_AT
+        self.mismatches: list[Mismatch] = []
+        self.torn: list[str] = []  #: operations whose tensors may hold partial results
+        self.on_mismatch: OnMismatch = "raise"
+        self.check = False  #: compare with members on other machines before each collective
+        #: `check`, or this is a child, or no cell runs, or a value is looked at beside it.
+        self.is_careful = True
+        self._careful_lock = threading.Lock()
+        self.callbacks = callbacks
+        callbacks.look_changed = self.set_careful
+        self.run_id = ""
+        self.cell_ranks: tuple[int, ...] = ()  #: that run the cell; empty: all
+        self.run_offset = 0
+        self._newest_before = 0  #: the newest record when the cell began
+        os.register_at_fork(after_in_child=self._become_child)
+        self.is_child = False
+
+    def _become_child(self) -> None:
+        """A forked child of the rank must not write into its records."""
+        self.is_child = self.is_careful = True
+
+    def set_careful(self) -> None:
+        """What ``is_careful`` depends on has changed. For any thread."""
+        with self._careful_lock:
+            is_in_cell = bool(self.run_id) and not self.is_child
+            self.is_careful = self.check or not is_in_cell or self.callbacks.is_looked_at
+
+    # --- cells ---------------------------------------------------------------------------------
+
+    def begin_cell(self, run_id: str, on_mismatch: OnMismatch, *, check: bool = False) -> None:
+        """What is recorded from now on belongs to this cell."""
+        self.check = check
+        self.run_id = run_id
+        self.set_careful()
+        self.on_mismatch = on_mismatch
+        self.board.is_on = on_mismatch != "off"
+        self.mismatches = []
+        self.torn = []
+        for book in self.books.values():
+            book.used_before = book.used
+        self._newest_before = self.writer.newest
+        self.sites.forget()
+        self.writer.forget_threads(thread.ident or 0 for thread in threading.enumerate())
+        self.run_offset = self.writer.text(("run", run_id), lambda: RunText(run_id))
+        self.writer.touch()
+
+    def end_cell(self) -> tuple[GroupMark, ...]:
+        """Where the groups stand that the cell has used, or that are broken."""
+        self.sweep()
+        if self.writer.newest != self._newest_before or self.waits():
+            self.writer.end_interrupted(_ident(), self.open, _now())
+        open_by_group: dict[str, int] = {}
+        for operation in self.open.values():
+            pg_id = operation.pg_id
+            open_by_group[pg_id] = open_by_group.get(pg_id, 0) + 1
+        marks = tuple(
+            GroupMark(
+                pg_id=book.info.pg_id,
+                collective_seq_id=book.seq,
+                digest=book.digest,
+                open=open_by_group.get(book.info.pg_id, 0),
+                is_broken=book.is_broken,
+            )
+            for book in self.books.values()
+            if book.is_broken or (self.run_id and book.used != book.used_before)
+        )
+        self.run_id = ""
+        self.run_offset = 0
+        self.set_careful()
+        self.writer.touch()
+        return marks
+
+    # --- operations ----------------------------------------------------------------------------
+
+    def collective(
+        self, book: GroupCounters, known: CallSignature, depth: int = 3, timeout_ms: int = 0
+    ) -> int:
+        """A collective is about to be issued; gives its record. See also `fast_path.run`.
+
+        Raises:
+            CollectiveMismatchError: another rank of this machine has issued something else.
+        """
+        site = self.sites.here(depth)
+        book.seq = seq = book.seq + 1
+        book.digest ^= known.full + seq  # also told from the same in another order
+        record = self._issue(book, known, site, seq, 0, -1, 0, timeout_ms)
+        if self.board.is_on and book.has_peers:
+            wrong = self.board.check(book, seq, known, record)
+            if wrong is not None:
+                self.disagree(book, record, wrong)
+        return record
+
+    def message(
+        self, book: GroupCounters, known: CallSignature, direction: str, peer: int, tag: int
+    ) -> int:
+        """A send or a receive is about to be issued; gives its record. Raises as `collective`."""
+        site = self.sites.here(3)
+        key = (direction, peer, tag)
+        book.p2p[key] = count = book.p2p.get(key, book.p2p_base) + 1
+        record = self._issue(book, known, site, 0, count, peer, tag, 0)
+        if peer < 0:
+            book.any_source_tags.add(tag)
+        elif self.board.is_on and (direction == "send" or tag not in book.any_source_tags):
+            wrong = self.board.check_message(book, direction, peer, tag, count, known, record)
+            if wrong is not None:
+                self.disagree(book, record, wrong)
+        return record
+
+    def withdraw(self, book: GroupCounters, digest: int) -> None:
+        """The collective issued last has failed before anything was sent: it does not count."""
+        self.board.withdraw(book, book.seq)
+        book.seq -= 1
+        book.digest = digest
+
+    def withdraw_message(self, book: GroupCounters, direction: str, peer: int, tag: int) -> None:
+        """The message issued last has failed before anything was sent: it does not count."""
+        book.p2p[direction, peer, tag] -= 1
+
+    def received_from_any(self, book: GroupCounters, source: int, record: int) -> None:
+        """A receive from any source has got the next message of this member of the group."""
+        operation = self.operation(record)
+        if operation is not None and 0 <= source < len(book.info.ranks):
+            key = ("recv", book.info.ranks[source], operation.tag)
+            book.p2p[key] = book.p2p.get(key, book.p2p_base) + 1
+
+    def other(
+        self, known: CallSignature, book: GroupCounters | None = None, timeout_ms: int = 0
+    ) -> int:
+        """The creation of a group, or a wait for the store; gives its record."""
+        return self._issue(book, known, self.sites.here(3), 0, 0, -1, 0, timeout_ms)
+
+    def _issue(  # noqa: PLR0917 - by position: keywords cost
+        self, book: GroupCounters | None, known: CallSignature, site: int, seq: int,
+        p2p_seq: int, peer: int, tag: int, timeout_ms: int,
+    ) -> int:  # fmt: skip
+        signature, group = self.texts(known, book)
+        if book is not None:
+            timeout_ms = timeout_ms or book.info.timeout_ms
+        return self.writer.issue(
+            signature, site, group, self.run_offset, seq, p2p_seq, peer, tag, 0, _ident(),
+            timeout_ms, _now(),
+        )  # fmt: skip
+
+    def texts(self, known: CallSignature, book: GroupCounters | None) -> tuple[int, int]:
+        """Offsets of what an operation is and of its group, written again where they are old."""
+        writer = self.writer
+        signature, group = known.offset, 0
+        if signature <= writer.oldest_text:
+            signature = known.offset = writer.text(known, lambda: known.signature)
+        if book is not None:
+            group = book.offset
+            if group <= writer.oldest_text:
+                info = book.info
+                group = book.offset = writer.text(info, book.told)
+        return signature, group
+
+    def opened(self, record: int, operation: Any) -> None:
+        """An operation goes on while its caller does something else."""
+        self.open[record] = operation
+        self.writer.take(record)
+        if len(self.open) > self._sweep_at:
+            self.sweep()
+            # Gloo never tells of messages that nobody waits for.
+            self._sweep_at = max(_SWEEP_AT, 2 * len(self.open))
+
+    def disagree(self, book: GroupCounters, record: int, wrong: Mismatch) -> None:
+        """Note a disagreement; raise it if that is wanted. Raises as `collective`."""
+        self.mismatches.append(wrong)
+        if self.on_mismatch == "raise":
+            error = mismatch_error(wrong)
+            self.writer.complete(record, _now(), 0, in_words(error))
+            book.is_broken = True
+            # Whoever goes on all the same would pair the next call with another one of the peers.
+            book.ended = lambda: mismatch_error(wrong)
+            raise error
+
+    def put_back(self, record: int, kept: Kept) -> None:
+        """The operation has failed: its tensors become what they were, as far as that is known."""
+        kept.put_back()
+        if kept.lost_bytes:
+            self.note_torn(record)
+
+    def note_torn(self, record: int) -> None:
+        """The tensors of an operation may hold partial results."""
+        name = self.name_of(record)
+        if name and name not in self.torn and len(self.torn) < _MAX_TORN:
+            self.torn.append(name)
+
+    def name_of(self, record: int) -> str:
+        """``all_reduce #5``; empty: it is no longer recorded."""
+        found = self.operation(record)
+        if found is None:
+            return ""
+        return f"{found.signature.op} #{found.collective_seq_id or found.p2p_seq_id}"
+
+    def operation(self, record: int) -> Operation | None:
+        """One of this rank's own operations."""
+        return self._reader.operation(record)
+
+    def is_taken(self, operation: Operation) -> bool:
+        """Whether torch has not refused one of them, see `Reader.is_taken`."""
+        return self._reader.is_taken(operation)
+
+    def operations(self, last: int = 64) -> tuple[Operation, ...]:
+        """This rank's own operations, see `Reader.operations`."""
+        return self._reader.operations(last)
+
+    def waits(self) -> tuple[tuple[int, int, int], ...]:
+        """``(thread, record, since)`` of each thread that waits."""
+        return self._reader.waits()
+
+    def abandon(self, pg_id: str) -> None:
+        """The group was made anew: what was open in it never ends."""
+        for operation in list(self.open.values()):
+            if operation.pg_id == pg_id:
+                operation.abandon()
+
+    def is_busy(self, pg_id: str) -> bool:
+        """Whether threads of Gloo are in collectives of a group."""
+        found = list(self.open.values())
+        return any(each.is_busy for each in found if each.pg_id == pg_id)
+
+    def sweep(self) -> None:
+        """Notice the end of operations that nobody has waited for."""
+        for operation in list(self.open.values()):
+            operation.notice()
+
+
+class RunText(msgspec.Struct, frozen=True):
+    """The id of a cell, as a text in shared memory."""
+
+    text: str
+
+
+def in_words(error: BaseException | None) -> str:
+    """As records have it, see `flight_recorder.schema.ending_of`; empty if there is none."""
+    if error is None:
+        return ""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def mismatch_error(wrong: Mismatch) -> BaseException:
+    """What the rank raises that has seen it."""
+    from nbddp.errors import CollectiveMismatchError  # noqa: PLC0415
+
+    mine, theirs = wrong.mine, wrong.theirs
+    return CollectiveMismatchError(
+        f"rank {wrong.rank} and rank {wrong.peer} disagree in {', '.join(wrong.fields)}\n"
+        f"  rank {wrong.rank:<4} {describe(mine)}\n"
+        f"  rank {wrong.peer:<4} {describe(theirs)}\n"
+        "  nothing was sent; every variable is kept"
+    )
+
+
+def describe(operation: Any) -> str:
+    """An operation in a line or two: what, with what, where."""
+    found = operation.signature
+    number = operation.collective_seq_id or operation.p2p_seq_id
+    details = [
+        " ".join(
+            f"{dtype}{list(size)}"
+            for dtype, size in zip(found.input_dtypes[:4], found.input_sizes[:4], strict=False)
+        )
+        or " ".join(
+            f"{dtype}{list(size)}"
+            for dtype, size in zip(found.output_dtypes[:4], found.output_sizes[:4], strict=False)
+        ),
+        f"op={found.reduce_op}" if found.reduce_op else "",
+        f"root={found.root}" if found.root >= 0 else "",
+        f"peer={operation.peer}" if operation.peer >= 0 else "",
+    ]
+    source = f"\n            {operation.site.source}" if operation.site.source else ""
+    text = ", ".join(part for part in details if part)
+    return f"{found.op} #{number} ({text}) at {operation.site}{source}"

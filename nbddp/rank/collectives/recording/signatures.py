@@ -1,0 +1,150 @@
+"""What an operation is: its signature, from the arguments of a method of `ProcessGroup`.
+
+Runs in: the rank process, any thread. A signature is made once for each kind of call; what is
+done for every call is to build a key and look it up.
+
+Source of the methods: ``torch/csrc/distributed/c10d/ProcessGroup.hpp`` and ``init.cpp``.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nbddp.wire.flight_recorder.schema import OperationKind, Signature
+
+_MAX_SHAPES = 16
+
+
+@dataclass(eq=False, slots=True)
+class CallSignature:
+    """A signature that was seen before."""
+
+    signature: Signature
+    hard: int  #: of what must be equal, or data is lost: compared before data moves
+    full: int  #: of all that should be equal: compared after the cell
+    offset: int = 0  #: in shared memory
+    keep: object = None  #: whose id is in the key
+
+
+class Signatures:
+    """The signatures of one rank. ``root`` in a key is a rank of the group."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[Any, ...], CallSignature] = {}
+
+    def find(
+        self, key: tuple[Any, ...], make: Callable[[], Signature], keep: object = None
+    ) -> CallSignature:
+        """The signature with this key; ``keep`` lives as long as it."""
+        found = self.known.get(key)
+        if found is None:
+            if len(self.known) > 4096:
+                self.known.clear()
+            found = self.known[key] = known(make(), keep)
+        return found
+
+
+def known(signature: Signature, keep: object = None) -> CallSignature:
+    """A signature with its fingerprints, for a call that does not come again."""
+    return CallSignature(
+        signature,
+        fingerprint(_hard_parts(signature)),
+        fingerprint(_full_parts(signature)),
+        keep=keep,
+    )
+
+
+def fingerprint(parts: object) -> int:
+    """The same number in every process, positive, 62 bits."""
+    data = repr(parts).encode()
+    return zlib.crc32(data) << 30 ^ zlib.crc32(data, 0x9E3779B9)
+
+
+def _hard_parts(found: Signature) -> tuple[object, ...]:
+    """What must be equal on all members, or Gloo hangs, aborts, or returns garbage."""
+    parts: tuple[object, ...] = (found.op, found.input_dtypes[:1] or found.output_dtypes[:1])
+    match found.op:
+        case "barrier" | "monitored_barrier":
+            return (found.op,)
+        case "all_reduce" | "reduce" | "broadcast" | "all_reduce_coalesced":
+            sizes: object = tuple(map(_numel, found.input_sizes)), found.tensors
+        case "all_gather" | "all_gather_into_tensor" | "gather" | "all_gather_coalesced":
+            sizes = tuple(map(_numel, found.input_sizes)), found.tensors
+        case "all_gather_into_tensor_coalesced" | "reduce_scatter_tensor_coalesced":
+            sizes = tuple(map(_numel, found.input_sizes)), found.tensors
+        case "reduce_scatter" | "reduce_scatter_tensor":
+            sizes = tuple(map(_numel, found.input_sizes)), found.tensors
+        case "scatter":
+            sizes = tuple(map(_numel, found.output_sizes))
+        case "all_to_all_single":
+            is_even = not found.input_splits and not found.output_splits
+            # Uneven splits are compared pair by pair, see `mismatch_board`.
+            sizes = tuple(map(_numel, found.input_sizes)) if is_even else "uneven"
+        case "send" | "recv":
+            return ("message", found.input_dtypes, found.nbytes)
+        case _:
+            sizes = None
+    return (*parts, sizes, found.reduce_op, found.root)
+
+
+def _full_parts(found: Signature) -> tuple[object, ...]:
+    """What should be equal on all members."""
+    if found.op in ("all_to_all", "all_to_all_single") or found.kind in ("send", "recv"):
+        return _hard_parts(found)
+    shapes = found.output_sizes if found.op == "scatter" else found.input_sizes
+    return (*_hard_parts(found), shapes)
+
+
+def _numel(shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def make(
+    kind: OperationKind,
+    op: str,
+    inputs: Sequence[torch.Tensor] = (),
+    outputs: Sequence[torch.Tensor] = (),
+    *,
+    reduce_op: object = None,
+    root: int = -1,
+    input_splits: Sequence[int] = (),
+    output_splits: Sequence[int] = (),
+    keys: tuple[str, ...] = (),
+) -> Signature:
+    """The signature of a call."""
+    return Signature(
+        kind=kind,
+        op=op,
+        input_sizes=_sizes(inputs),
+        input_dtypes=_dtypes(inputs),
+        output_sizes=_sizes(outputs),
+        output_dtypes=_dtypes(outputs),
+        tensors=len(inputs),
+        nbytes=sum(tensor.numel() * tensor.element_size() for tensor in inputs),
+        reduce_op=_reduce_op_name(reduce_op),
+        root=root,
+        input_splits=tuple(map(int, input_splits)),
+        output_splits=tuple(map(int, output_splits)),
+        keys=keys,
+    )
+
+
+def _sizes(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(int(n) for n in tensor.shape) for tensor in tensors[:_MAX_SHAPES])
+
+
+def _dtypes(tensors: Sequence[torch.Tensor]) -> tuple[str, ...]:
+    return tuple(str(tensor.dtype).removeprefix("torch.") for tensor in tensors[:_MAX_SHAPES])
+
+
+def _reduce_op_name(op: object) -> str:
+    if op is None:
+        return ""
+    kind = getattr(op, "op", op)
+    return str(getattr(kind, "name", kind))

@@ -1,0 +1,177 @@
+"""Waits for the store by looking into it: interrupts are heard, and `abort` can end the wait.
+
+Runs in: the rank process, any thread. The store's client is locked while C++ waits in it.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import Any, NoReturn, TypeVar
+
+from nbddp.errors import CollectiveAbortedError
+from nbddp.rank import torch_private
+from nbddp.rank.collectives.recording import signatures
+from nbddp.rank.collectives.recording.recorder import Recorder, in_words
+from nbddp.wire.flight_recorder.schema import shortened
+
+T = TypeVar("T")
+
+_now = time.monotonic_ns
+#: The next look comes after a quarter of the time waited so far, within these limits.
+_SHORTEST_S, _LONGEST_S = 0.0005, 0.05
+#: Keys of one wait that are told.
+_MAX_KEYS = 16
+_DEFAULT_TIMEOUT = timedelta(seconds=1800)
+
+
+class StoreWait:
+    """Waits for keys of a store; one per rank."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        #: When each thread that waits has begun its latest look that found keys missing.
+        self._checked_ns: dict[int, int | None] = {}
+        #: Raised by every thread that waits for the store, or for other members: set by `abort`.
+        self.ended: Callable[[], BaseException] | None = None
+        self._ended_attempt = 0
+
+    def begin_attempt(self, number: int) -> None:
+        """Groups are about to be formed again, for the ``number``-th time.
+
+        Raises:
+            CollectiveAbortedError: this attempt was ended before it began.
+        """
+        self.ended = None
+        # After that, so that an attempt that is ended now is seen here, or by those that wait.
+        if self._ended_attempt >= number:
+            raise CollectiveAbortedError("another rank could not form its groups")
+
+    def end_attempt(self, number: int) -> None:
+        """This attempt is of no use, whether this rank has begun it or not."""
+        self._ended_attempt = max(self._ended_attempt, number)
+
+    def wait_for_store(
+        self, original: Callable[..., Any], store: Any, keys: list[str], timeout: Any
+    ) -> None:
+        """Stands before `Store.wait`, and before `Store.get` of a key that is not there."""
+        recorder = self._recorder
+        if recorder.is_child:
+            original(store, keys) if timeout is None else original(store, keys, timeout)
+            return
+        try:
+            if store.check(keys):
+                return
+        except RuntimeError:
+            pass  # a store that cannot look: its wait will tell
+        told = tuple(shortened(str(key)) for key in keys[:_MAX_KEYS])
+        known = signatures.known(signatures.make("store", "store.wait", keys=told))
+        total = timeout or _timeout_of(store)
+        record = recorder.other(known, None, int(total.total_seconds() * 1000))
+        with RecordedWait(recorder, record):
+            self.wait(store, keys, total, original)
+
+    def wait(
+        self, store: Any, keys: list[str], timeout: Any, original: Callable[..., Any] | None = None
+    ) -> None:
+        """`Store.wait` that hears interrupts, and that `abort` can end.
+
+        Short waits in C++ would do too, but torch warns of each that runs out.
+        """
+        wait = original or torch_private.original_store_wait
+        total_s = (timeout or _DEFAULT_TIMEOUT).total_seconds()
+        if self._are_set(store, keys, total_s):
+            return
+        try:
+            wait(store, keys, timedelta(milliseconds=1))  # raises what torch raises
+        except RuntimeError as error:
+            text = str(error).replace("after 1ms", f"after {total_s * 1000:.0f}ms")
+            raise type(error)(text) from None
+
+    def _are_set(self, store: Any, keys: list[str], limit_s: float) -> bool:
+        """Wait for the keys; False: the time is over."""
+        began = time.monotonic()
+        thread = threading.get_ident()
+        self._checked_ns[thread] = None
+        try:
+            while True:
+                if self.ended is not None:
+                    raise self.ended()
+                checked_ns = _now()
+                if store.check(keys):
+                    return True
+                self._checked_ns[thread] = checked_ns
+                waited_s = time.monotonic() - began
+                if waited_s >= limit_s:
+                    return False
+                time.sleep(min(max(waited_s / 4, _SHORTEST_S), _LONGEST_S, limit_s - waited_s))
+        finally:
+            del self._checked_ns[thread]
+
+    def check_age_ns(self) -> int | None:
+        """Since when every thread that waits knows that its keys are missing; see `RankLook`."""
+        checked = list(self._checked_ns.values())
+        known = [each for each in checked if each is not None]
+        return _now() - min(known) if known and len(known) == len(checked) else None
+
+    def run_beside(self, call: Callable[[], T]) -> T:
+        """``call()`` in a thread that is left when `abort` ends what it does.
+
+        Raises:
+            BaseException: what it raises, or why it was left.
+        """
+        answers: queue.SimpleQueue[Callable[[], T]] = queue.SimpleQueue()
+
+        def run() -> None:
+            try:
+                found = call()
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                answers.put(partial(_raise, error))
+            else:
+                answers.put(lambda: found)
+
+        threading.Thread(target=run, name="nbddp-connect", daemon=True).start()
+        while self.ended is None:
+            with suppress(queue.Empty):
+                return answers.get(timeout=_LONGEST_S)()
+        raise self.ended()
+
+    def gather(self, store: Any, key: str, count: int, timeout: Any) -> None:
+        """Wait until so many members have come to the same place."""
+        if store.add(key, 1) == count:
+            store.set(f"{key}-all", "1")
+        try:
+            self.wait(store, [f"{key}-all"], timeout)
+        except BaseException:
+            with suppress(RuntimeError):  # the store's connection may be what failed
+                store.add(key, -1)
+            raise
+
+
+class RecordedWait:
+    """The calling thread waits, for the store or for members, until the record is complete."""
+
+    def __init__(self, recorder: Recorder, record: int) -> None:
+        self._writer = recorder.writer
+        self._record = record
+
+    def __enter__(self) -> None:
+        self._slot = self._writer.begin_wait(threading.get_ident(), self._record, _now())
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._writer.end_wait(self._slot)
+        self._writer.complete(self._record, _now(), 0, in_words(error))
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
+
+
+def _timeout_of(store: Any) -> timedelta:
+    try:
+        return timedelta(seconds=store.timeout.total_seconds())
+    except (AttributeError, RuntimeError):
+        return _DEFAULT_TIMEOUT

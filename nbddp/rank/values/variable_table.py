@@ -1,0 +1,198 @@
+"""The user's names on this rank, each in a few words.
+
+Runs in: the rank process, main thread, between cells; called by an expression that is pulled, see
+`nbddp.rank.values.fingerprints`.
+"""
+
+import inspect
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from nbddp.rank.cells.shell import RankShell
+from nbddp.rank.values import tensor_hash, torch_objects
+from nbddp.rank.values.fingerprints import MAX_LEAVES, forget, leaf_of, local_of
+from nbddp.rank.values.tensor_preview import dtype_text, number_text
+from nbddp.rank.values.traversal import Outline, as_tensor, text_of, walk
+from nbddp.wire.values.fingerprints import Variable, Variables
+from nbddp.wire.values.preview_text import shape_text
+
+#: Without names, so many of the newest are told.
+_MAX_NAMES = 60
+_MAX_TEXT = 60
+_MAX_NUMBERS = 4
+#: The mean of more elements is not computed just to be looked at.
+_MAX_MEAN = 64 * 1024 * 1024
+#: What imports and definitions leave: `%who` lists it, and nobody compares it.
+_NO_DATA = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
+
+
+def variables(names: dict[str, Any], wanted: Sequence[str]) -> Variables:
+    """Describe these names, those that are there; without any, all that hold data of the user's."""
+    left_out = 0
+    if not wanted:
+        shell = RankShell.instance()
+        hidden = {**shell.user_ns_hidden, **shell.predefined}  # %reset empties the first
+        wanted = [
+            name
+            for name, value in names.items()
+            if not name.startswith("_")
+            and not isinstance(value, _NO_DATA)
+            # As %who does: a name of ours that the user has bound to something else is his.
+            and not (name in hidden and hidden[name] is value)
+        ]
+        left_out = max(0, len(wanted) - _MAX_NAMES)
+        wanted = wanted[left_out:]
+    try:
+        found = tuple(_describe(name, names[name]) for name in wanted if name in names)
+    finally:
+        forget()
+    return Variables(found=found, left_out=left_out)
+
+
+def _describe(name: str, value: Any) -> Variable:
+    try:
+        if isinstance(value, torch.Tensor):
+            return _tensor(name, value)
+        digest, sharding = _compared(value)
+        dtype, device = _dtype_and_device(value)
+        return Variable(
+            name=name,
+            type=torch_objects.type_name(value),
+            shape=_size_text(value),
+            dtype=dtype,
+            device=device,
+            value=_cut(_value_text(value)),
+            sharding=sharding,
+            digest=digest,
+        )
+    except Exception as error:  # noqa: BLE001 - of the user's class: the other names are told
+        return Variable(
+            name=name, type=type(value).__name__, value=_cut(f"{type(error).__name__}: {error}")
+        )
+
+
+def _compared(value: Any) -> tuple[str, str]:
+    """A fingerprint of all that ranks should have alike, and how the rest is sharded."""
+    parts: list[bytes] = []
+    shardings: dict[str, None] = {}
+    outline = Outline()
+    for number, (path, part) in enumerate(walk(value, outline)):
+        if number == MAX_LEAVES:
+            return "", ""
+        leaf = leaf_of(path, part)
+        parts += [path.encode(), leaf.what.encode(), leaf.sharding.encode()]
+        if not leaf.digest and (leaf.is_tensor or not path):
+            return "", ""  # what is a detail, such as a lock, is left out
+        if leaf.part:
+            shardings[leaf.sharding] = None
+        else:
+            parts.append(leaf.digest.encode())
+    parts.append(outline.text().encode())
+    return tensor_hash.joined(parts).hex(), "; ".join(shardings)
+
+
+def _tensor(name: str, value: torch.Tensor) -> Variable:
+    local, part, sharding = local_of(value)
+    leaf = leaf_of("", value)
+    digest = leaf.digest
+    if part:  # other ranks have other elements
+        digest = tensor_hash.joined([leaf.what.encode(), sharding.encode()]).hex()
+    return Variable(
+        name=name,
+        type=type(value).__name__,
+        shape=shape_text(value.shape),
+        dtype=dtype_text(value.dtype),
+        device=str(local.device),
+        value=f"this rank has {shape_text(local.shape)}" if part else _numbers(local),
+        sharding=sharding if part else "",
+        digest=digest,
+    )
+
+
+def _numbers(tensor: torch.Tensor) -> str:  # noqa: PLR0911 - one for each kind of tensor
+    if tensor.device.type == "meta" or tensor.layout is not torch.strided or not tensor.numel():
+        return ""
+    if tensor.is_quantized:
+        tensor = tensor.dequantize()
+    if tensor.numel() <= _MAX_NUMBERS:
+        wide = tensor.to(torch.float64) if tensor.is_floating_point() else tensor
+        texts = [number_text(value) for value in wide.reshape(-1).tolist()]
+        return texts[0] if tensor.dim() == 0 else f"[{', '.join(texts)}]"
+    if tensor.numel() > _MAX_MEAN or tensor.is_complex():
+        return ""
+    if tensor.dtype is torch.bool:
+        return f"{int(tensor.sum())} of {tensor.numel()} true"
+    if not tensor.is_floating_point():
+        return f"from {int(tensor.min())} to {int(tensor.max())}"
+    if tensor.itemsize == 1:
+        return ""  # torch computes nothing with float8
+    mean = tensor.mean(dtype=torch.float64).item()
+    return f"mean {mean:.3g}, from {float(tensor.min()):.3g} to {float(tensor.max()):.3g}"
+
+
+def _size_text(value: Any) -> str:
+    if isinstance(value, torch.nn.Module):
+        count = sum(parameter.numel() for parameter in value.parameters())
+        return f"{count:,} parameters"
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and type(value).__module__ == "numpy":
+        return shape_text(shape)
+    if isinstance(value, Mapping | list | tuple | set | frozenset):
+        return f"{len(value)} {'item' if len(value) == 1 else 'items'}"
+    return ""
+
+
+def _dtype_and_device(value: Any) -> tuple[str, str]:
+    """What all parameters of a module have in common, or an array of NumPy's."""
+    if isinstance(value, torch.nn.Module):
+        parameters = list(value.parameters())
+        dtypes = dict.fromkeys(dtype_text(each.dtype) for each in parameters)
+        devices = dict.fromkeys(str(each.device) for each in parameters)
+        return ", ".join(list(dtypes)[:3]), ", ".join(list(devices)[:3])
+    if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
+        return str(value.dtype), ""
+    return "", ""
+
+
+def _value_text(value: Any) -> str:  # noqa: PLR0911 - one for each kind of value
+    if isinstance(value, torch.nn.Module):
+        inner = getattr(value, "module", None)
+        of = f"of {type(inner).__name__}, " if isinstance(inner, torch.nn.Module) else ""
+        return of + ("train" if value.training else "eval")
+    if isinstance(value, torch.optim.Optimizer):
+        rates = dict.fromkeys(group.get("lr") for group in value.param_groups)
+        return f"lr {', '.join(f'{float(rate):.3g}' for rate in rates if rate is not None)}"
+    if (array := as_tensor(value)) is not None:
+        return _numbers(array)
+    if text := torch_objects.text_of(value):
+        return text
+    if torch_objects.is_no_member(value):
+        return f"{value} (no member)"
+    if isinstance(value, Mapping):
+        return _listed([repr(key) for key in list(value)[:6]], len(value))
+    if isinstance(value, list | tuple | set | frozenset):
+        few = list(value)[:6]
+        if all(isinstance(item, int | float | str | None) for item in few):
+            return _listed([text_of(item) for item in few], len(value))
+        kinds = dict.fromkeys(type(item).__name__ for item in value)
+        return f"of {', '.join(list(kinds)[:4])}"
+    if isinstance(value, types.FunctionType):
+        return f"{value.__name__}{inspect.signature(value)}"
+    if isinstance(value, type | types.ModuleType):
+        return value.__name__
+    says_nothing = getattr(type(value), "__repr__", None) is object.__repr__
+    if says_nothing and getattr(value, "__dict__", None):
+        return _listed(list(vars(value))[:6], len(vars(value)))
+    return text_of(value)
+
+
+def _listed(texts: Sequence[str], count: int) -> str:
+    return ", ".join(texts) + (", …" if count > len(texts) else "")
+
+
+def _cut(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"

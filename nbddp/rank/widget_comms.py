@@ -1,0 +1,240 @@
+"""Comms of the widgets that live in this rank.
+
+Runs in: the rank process. What the front end sends is handled on the main thread, by the event
+loop. While a cell keeps that from coming round, the thread ``nbddp-comms`` does it, so that a cell
+may wait for a button.
+
+    widget --RankComm--> Link --> notebook --> front end
+    nbddp-io --receive--> queue --> main thread, or nbddp-comms --> widget
+
+A loop may set the value of a bar thousands of times a second: what changes in a model within a
+moment is sent together.
+"""
+
+import asyncio
+import json
+import numbers
+import os
+import sys
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+import comm
+from comm.base_comm import BaseComm, CommManager
+
+from nbddp.rank.agent_link import Link
+from nbddp.rank.cells import output_capture
+from nbddp.rank.cells.executor import Interrupts
+from nbddp.rank.cells.shell import RankShell
+from nbddp.wire.messages import CommFromRank, CommToRank, CommType
+
+#: When the main thread has not come round by then, a cell keeps it.
+_GRACE_S = 0.03
+#: A model's state is sent at once, and then this often.
+_INTERVAL_S = 0.05
+_WIDGETS = "ipywidgets"
+
+
+class RankComm(BaseComm):
+    """The rank's end of a comm."""
+
+    def __init__(self, owner: "Comms", *arguments: Any, **options: Any) -> None:
+        self._owner = owner
+        super().__init__(*arguments, **options)
+
+    def publish_msg(
+        self,
+        msg_type: CommType,  # type: ignore[override]  # there are no others
+        data: dict[str, Any] | None = None,
+        metadata: dict[str, Any] | None = None,
+        buffers: list[bytes] | None = None,
+        **keys: Any,
+    ) -> None:
+        """Send a message to the front end's end."""
+        content = {"data": data or {}, "comm_id": self.comm_id, **keys}
+        self._owner.send(msg_type, content, metadata or {}, buffers or [])
+
+
+class Comms:
+    """The comm manager of a rank."""
+
+    def __init__(
+        self,
+        shell: RankShell,
+        link: Link,
+        loop: asyncio.AbstractEventLoop,
+        interrupts: Interrupts,
+    ) -> None:
+        self._shell = shell
+        self._link = link
+        self._loop = loop
+        self._interrupts = interrupts
+        shell.callbacks.before_interrupt = interrupts.expect_for_callback
+        self._manager = CommManager()
+        self._waiting: deque[tuple[CommToRank, list[bytes]]] = deque()
+        self._handling = threading.Lock()  # one message after another, in whatever thread
+        self._has_come = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._has_output = False  # `ipywidgets.Output` is known to us
+        # Reentrant: the garbage collector may close a comm at any point.
+        self._lock = threading.RLock()
+        self._held: dict[str, dict[str, Any]] = {}  # new state by comm, not yet sent
+        self._sent_at: dict[str, float] = {}
+        self._pid = os.getpid()
+
+    def install(self) -> None:
+        """From now on, comms that anything in this process creates are ours."""
+        comm.create_comm = self._create
+        comm.get_comm_manager = lambda: self._manager
+        # Before the word that the cell has ended.
+        self._shell.events.register("post_run_cell", lambda _: self._send_held())
+
+    def _create(self, *arguments: Any, **options: Any) -> RankComm:
+        widgets = sys.modules.get(_WIDGETS)
+        if not self._has_output and widgets is not None and hasattr(widgets, "Output"):
+            self._has_output = True
+            output_capture.install(
+                widgets.Output, lambda: bool(self._shell.parent_id), self._shell.showtraceback
+            )
+        return RankComm(self, *arguments, **options)
+
+    def send(
+        self,
+        msg_type: CommType,
+        content: dict[str, Any],
+        metadata: dict[str, Any],
+        buffers: list[bytes],
+    ) -> None:
+        """Send a message to the front end, or with those that come next."""
+        if os.getpid() != self._pid:
+            return  # a forked child: nobody hears it
+        comm_id, data = content["comm_id"], content["data"]
+        if msg_type != "comm_msg" or data.get("method") != "update" or buffers:
+            self._send_held()
+            if msg_type == "comm_close":
+                self._sent_at.pop(comm_id, None)
+            self._send(msg_type, content, metadata, buffers)
+            return
+        with self._lock:
+            now = time.monotonic()
+            held = self._held.get(comm_id)
+            if held is None and now - self._sent_at.get(comm_id, float("-inf")) >= _INTERVAL_S:
+                self._sent_at[comm_id] = now
+                self._send(msg_type, content, metadata, buffers)
+                return
+            self._held[comm_id] = {**(held or {}), **data["state"]}
+        if held is None:
+            self._wake_thread()
+
+    def _send_held(self) -> None:
+        with self._lock:
+            held, self._held = self._held, {}
+            for comm_id, state in held.items():
+                self._sent_at[comm_id] = time.monotonic()
+                data = {"method": "update", "state": state, "buffer_paths": []}
+                self._send("comm_msg", {"data": data, "comm_id": comm_id}, {}, [])
+
+    def _send(
+        self,
+        msg_type: CommType,
+        content: dict[str, Any],
+        metadata: dict[str, Any],
+        buffers: list[bytes],
+    ) -> None:
+        try:
+            event = self._message(msg_type, content, metadata)
+            self._link.send(event, [bytes(each) for each in buffers])
+        except (TypeError, OverflowError):
+            # A widget holds what JSON does not have, a number of numpy's for example.
+            content, metadata = json.loads(json.dumps([content, metadata], default=_plain))
+            event = self._message(msg_type, content, metadata)
+            self._link.send(event, [bytes(each) for each in buffers])
+
+    def _message(
+        self, msg_type: CommType, content: dict[str, Any], metadata: dict[str, Any]
+    ) -> CommFromRank:
+        return CommFromRank(
+            run_id=self._shell.run_id,
+            rank=self._shell.rank,
+            msg_type=msg_type,
+            content=content,
+            metadata=metadata,
+        )
+
+    # --- from the front end ----------------------------------------------------------------------
+
+    def receive(self, message: CommToRank, buffers: list[bytes]) -> None:
+        """The front end has sent something. Called by the I/O thread."""
+        self._waiting.append((message, buffers))
+        self._loop.call_soon_threadsafe(self._handle_on_main_thread)
+        self._wake_thread()
+
+    def _wake_thread(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="nbddp-comms", daemon=True)
+            self._thread.start()
+        self._has_come.set()
+
+    def _serve(self) -> None:
+        comes_round = threading.Event()
+        while True:
+            self._has_come.wait()
+            self._has_come.clear()
+            with suppress(KeyboardInterrupt):  # for a callback that has just ended
+                comes_round.wait(_GRACE_S)
+                self._send_held()
+                self._handle_all()
+                self._send_held()
+
+    def _handle_on_main_thread(self) -> None:
+        with self._interrupts.in_callback():
+            self._handle_all()
+
+    def _handle_all(self) -> None:
+        # Whoever handles the messages goes on with those that come meanwhile.
+        while self._waiting and self._handling.acquire(blocking=False):
+            try:
+                while self._waiting:
+                    self._handle(*self._waiting.popleft())
+            finally:
+                self._handling.release()
+
+    def _handle(self, message: CommToRank, buffers: list[bytes]) -> None:
+        raw = {
+            "header": {"msg_type": message.msg_type},
+            "content": message.content,
+            "metadata": message.metadata,
+            "buffers": [memoryview(each) for each in buffers],
+        }
+        # The manager's own: it catches what goes wrong, and logs it for nobody.
+        found = self._manager.comms.get(message.content.get("comm_id", ""))
+        if found is None:
+            return  # closed meanwhile
+        with self._shell.callbacks.running():
+            try:
+                if message.msg_type == "comm_msg":
+                    self._call(found, raw)
+                elif message.msg_type == "comm_close":
+                    self._manager.comms.pop(found.comm_id, None)
+                    found._closed = True
+                    found.handle_close(raw)
+            except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - of the user's callback
+                # Shown like what it prints.
+                self._shell.showtraceback((type(error), error, error.__traceback__))
+
+    def _call(self, found: BaseComm, raw: dict[str, Any]) -> None:
+        if threading.current_thread() is threading.main_thread():
+            found.handle_msg(raw)  # shows figures afterwards
+        elif found._msg_callback is not None:
+            found._msg_callback(raw)  # the open figures are the cell's
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    return str(value)

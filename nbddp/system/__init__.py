@@ -1,0 +1,1 @@
+"""What the operating system tells and limits: processes, folders, memory."""

@@ -1,0 +1,1 @@
+"""Records of operations in shared memory: their layout, writer, reader and schema."""

@@ -1,0 +1,238 @@
+"""What is seen of a rank's collectives: the words that ranks, agents and the diagnosis share.
+
+Runs in: every process. Field names are those of PyTorch's Flight Recorder (``record_id``,
+``collective_seq_id``, ``p2p_seq_id``, ``input_sizes``, ``time_created_ns``, ...) wherever the
+meaning is the same; see ``torch/csrc/distributed/c10d/FlightRecorder.hpp``.
+
+Ranks in here are always global ranks. Times are `time.monotonic_ns`, comparable on one machine.
+"""
+
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+#: ``scheduled``: issued; ``completed``: seen to have ended; ``failed``: ended with an error.
+OperationState: TypeAlias = Literal["scheduled", "completed", "failed"]
+
+#: For people. ``interrupted``: the user did not wait for its end; ``freed``: nbddp ended it.
+Ending: TypeAlias = Literal["open", "done", "failed", "interrupted", "freed"]
+
+#: What matches what.
+#: ``collective``: every member of the group takes part, in the order of ``collective_seq_id``.
+#: ``send``, ``recv``: one message between two ranks. ``creation``: the group itself is made, each
+#: member takes part. ``store``: waits for ``keys`` that any process may set.
+OperationKind: TypeAlias = Literal["collective", "send", "recv", "creation", "store"]
+
+
+#: In place of the number of a cell that has none: it was typed in `nbddp console`.
+CONSOLE = -1
+
+
+def shortened(text: str, limit: int = 200) -> str:
+    """A name that a user may give, of a size that looks and records can hold."""
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def cell_name(number: int) -> str:
+    """``cell [3]``; ``console cell`` for one without a number, which may also be written as 0."""
+    return f"cell [{number}]" if number > 0 else "console cell"
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base: immutable, unknown fields are errors."""
+
+
+class Site(_Part, frozen=True):
+    """A line of code."""
+
+    file: str = ""  #: as in tracebacks; empty: not known
+    line: int = 0  #: in that file; for a cell as the reader of the notebook counts
+    function: str = ""  #: ``<module>`` at the top of a cell or file
+    source: str = ""  #: the text of that line, stripped
+    cell: int = 0  #: execution count of the cell, or `CONSOLE`; 0: not a line of a cell
+
+    def __str__(self) -> str:
+        where = cell_name(self.cell) if self.cell else self.file or "?"
+        inside = "" if self.function in ("", "<module>") else f", in {self.function}"
+        return f"{where}, line {self.line}{inside}"
+
+
+class Signature(_Part, frozen=True):
+    """What all members of a group must agree upon, and what else is worth telling."""
+
+    kind: OperationKind
+    op: str  #: as users call it: ``all_reduce``, ``broadcast``, ``send``, ``new_group``, ...
+    input_sizes: tuple[tuple[int, ...], ...] = ()  #: shapes of the input tensors; at most 16
+    input_dtypes: tuple[str, ...] = ()  #: ``float32``, ...
+    output_sizes: tuple[tuple[int, ...], ...] = ()  #: likewise
+    output_dtypes: tuple[str, ...] = ()
+    tensors: int = 0  #: number of input tensors
+    nbytes: int = 0  #: of all input tensors
+    reduce_op: str = ""  #: ``SUM``, ``MAX``, ...
+    root: int = -1  #: source or destination of a rooted collective; -1: none
+    input_splits: tuple[int, ...] = ()  #: of all_to_all_single
+    output_splits: tuple[int, ...] = ()
+    #: What a store operation waits for; the members of a group that is made.
+    keys: tuple[str, ...] = ()
+
+
+class MessageCount(_Part, frozen=True):
+    """How many messages of one kind a rank has issued in a group.
+
+    What a receive from any source has got counts for its sender, too.
+    """
+
+    direction: str  #: ``send`` or ``recv``
+    peer: int  #: -1: any source
+    tag: int
+    count: int  #: the number of the last one, see `Operation.p2p_seq_id`
+
+
+def group_name_of(pg_id: str) -> str:
+    """Torch's name of a group, also of one that is gone or is being made."""
+    return pg_id.partition("@")[0].partition(":")[0]
+
+
+class GroupInfo(_Part, frozen=True):
+    """One process group."""
+
+    #: Equal on all members, never used for another group, kept when it is re-formed. It begins with
+    #: the name: ``0:5f1c9e`` is a group, ``1@0:5f1c9e@4a17b156`` one that is being made.
+    pg_id: str
+    name: str  #: as torch names it: ``0`` is the default group of a fresh pool
+    desc: str = ""  #: ``default_pg``, or what the user gave
+    ranks: tuple[int, ...] = ()  #: members
+    backend: str = ""  #: ``gloo``, ``nccl``, ``cpu:gloo,cuda:nccl``
+    timeout_ms: int = 0
+    collective_seq_id: int = 0  #: collectives issued so far by this rank; the first is 1
+    p2p_seq_id: int = 0  #: the highest number of a message so far
+    p2p_base: int = 0  #: messages count from here, since the group was re-formed
+    messages: tuple[MessageCount, ...] | None = None  #: that this rank has issued; None: not told
+
+
+class Operation(_Part, frozen=True):
+    """One operation as one rank has issued it."""
+
+    record_id: int  #: counts up per process, from 1
+    pg_id: str  #: of its group, see `GroupInfo`; empty for store operations
+    signature: Signature
+    state: OperationState
+    collective_seq_id: int = 0  #: in its group, from 1; 0: not a collective
+    p2p_seq_id: int = 0  #: of messages to or from this peer with this tag and direction, from 1
+    peer: int = -1  #: the other end of a message; -1: none, or any source
+    tag: int = 0
+    async_op: bool = False
+    time_created_ns: int = 0  #: when the rank issued it
+    time_completed_ns: int = 0  #: when the rank noticed its end; 0: not yet
+    waited_ns: int = 0  #: how long a thread of the rank was blocked for it
+    site: Site = Site()
+    error: str = ""
+    run_id: str = ""  #: of the cell; empty: issued between cells
+    timeout_ms: int = 0  #: after which it fails by itself; 0: not known
+    thread: int = 0  #: identifier of the thread that issued it, as `threading.get_ident` gives it
+
+
+def ending_of(state: OperationState, error: str) -> Ending:
+    """What became of an operation; ``error`` begins with the name of what was raised."""
+    if state != "failed":
+        return "done" if state == "completed" else "open"
+    name = error.partition(":")[0]
+    if name == "KeyboardInterrupt":
+        return "interrupted"
+    return "freed" if name == "CollectiveAbortedError" else "failed"
+
+
+#: How a thread is blocked.
+#: ``operation``: in the wait of the operations named. ``pending``: inside torch (autograd engine,
+#: a future), asleep without using the processor, while these operations are not complete.
+WaitKind: TypeAlias = Literal["operation", "pending"]
+
+
+class Wait(_Part, frozen=True):
+    """A thread waits until **all** of these operations are complete."""
+
+    kind: WaitKind
+    record_ids: tuple[int, ...]
+    since_ns: int
+
+
+#: In `Signature.keys`, for each member of a group whose members are not known before it is made.
+UNKNOWN_MEMBER: Final = "?"
+#: `ThreadLook.innermost` of a thread that waits for an answer of the user; see
+#: `nbddp.rank.cells.stdin`.
+AT_PROMPT: Final = "_wait_for_answer"
+#: Likewise, if debugpy has stopped it; a function of pydevd's.
+AT_BREAKPOINT: Final = "_do_wait_suspend"
+WAITS_FOR_USER: Final = {AT_PROMPT: "at a prompt", AT_BREAKPOINT: "at a breakpoint"}
+#: Name of the thread that runs a callback of a widget beside a cell.
+CALLBACK_THREAD: Final = "a widget's callback"
+#: What `pdb` raises when its user leaves it with ``q``.
+LEFT_DEBUGGER: Final = "BdbQuit"
+
+
+class ThreadLook(_Part, frozen=True):
+    """One thread of a rank that could issue operations; nbddp's own are left out."""
+
+    name: str
+    is_main: bool
+    wait: Wait | None  #: None: it is not blocked in an operation that is known
+    #: It waits, but not for an operation, and cannot act before another thread of the same
+    #: process does (an idle worker of a thread pool). Never true of the main thread.
+    is_dormant: bool = False
+    #: Python lines, innermost first, only those outside torch, IPython and nbddp; at most 16.
+    stack: tuple[Site, ...] = ()
+    innermost: str = ""  #: function that runs now, whatever file: ``sleep`` is C and has no frame
+    #: The exception that it handles now: ``ValueError: bad batch (cell [3], line 2)``.
+    handling: str = ""
+
+
+#: ``running``: the cell runs. ``idle``: no cell runs. ``callback``: likewise, but a callback of a
+#: widget does. ``reforming``: groups are made again.
+Activity: TypeAlias = Literal["running", "idle", "callback", "reforming"]
+
+
+class RankLook(_Part, frozen=True):
+    """One rank at one moment, as it tells itself.
+
+    If ``version`` is equal in two looks, then nothing of this has changed in between.
+    """
+
+    rank: int
+    pid: int
+    activity: Activity
+    version: int  #: counts every operation issued, completed, waited for; cells begun and ended
+    time_ns: int
+    #: Whose `time.monotonic_ns` it is: equal for ranks of one machine. Empty: not known.
+    clock: str = ""
+    run_id: str = ""
+    threads: tuple[ThreadLook, ...] = ()
+    groups: tuple[GroupInfo, ...] = ()
+    #: The newest last: all that are not complete, and the last ones (`Look.last`).
+    operations: tuple[Operation, ...] = ()
+    group_count: int = 0  #: torch's counter for the names of groups
+    is_fresh: bool = False  #: it took the place of a rank that died; its variables are new
+    has_children: bool = False  #: processes that it has started live, and may do what ranks do
+    gpu_bytes: int = 0  #: that torch holds on the device, if the look asked for it
+    #: So long ago began the latest look into the store of the thread that waits longest for one
+    #: there, if the key was still missing. None: no thread waits, or none has looked yet.
+    key_check_age_ns: int | None = None
+
+
+class Mismatch(_Part, frozen=True):
+    """Two ranks issued operations that do not match; seen before any data moved."""
+
+    rank: int
+    peer: int
+    mine: Operation
+    theirs: Operation
+    fields: tuple[str, ...]  #: names of the `Signature` fields that differ
+
+
+class GroupMark(_Part, frozen=True):
+    """Where a rank stands in one group at the end of a cell."""
+
+    pg_id: str
+    collective_seq_id: int
+    digest: int  #: of the signatures of all collectives so far: equal on all members
+    open: int = 0  #: operations issued and not complete
+    is_broken: bool = False  #: nbddp freed it, or an operation failed in it: it must be re-formed

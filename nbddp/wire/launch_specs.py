@@ -1,0 +1,102 @@
+"""What the notebook tells an agent, and an agent tells a rank, before there is a socket.
+
+Runs in: notebook, agent, rank. The connection file of an agent is JSON, readable by its owner
+only; a `RankLaunch` is handed over by `multiprocessing` when the rank's process is made.
+"""
+
+import os
+from dataclasses import dataclass
+from multiprocessing import reduction
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from nbddp.settings import Settings
+from nbddp.wire.message_types import PoolSpec
+
+
+class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Contents of an agent's connection file."""
+
+    hub: str  #: address of the hub's socket
+    token: str  #: secret that the agent shows in its first message
+    pool_id: str
+    node: int
+    folder: str  #: the pool's folder, 0700: sockets and logs
+    controller_pid: int  #: the agent ends when this process ends; 0: it runs on another machine
+    settings: Settings
+
+    @property
+    def rank_socket(self) -> Path:
+        """Where the ranks of this node find their agent."""
+        return Path(self.folder, f"agent-{self.node}.sock")
+
+    def write(self, path: Path) -> None:
+        """Write the connection file, readable by its owner only."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(self))
+
+    @classmethod
+    def read(cls, path: Path) -> "AgentLaunch":
+        """Read a connection file. Raises ``msgspec.ValidationError`` if it is not one."""
+        return msgspec.json.decode(path.read_bytes(), type=cls)
+
+
+class InheritedFd:
+    """A file descriptor that crosses into a process made by `multiprocessing`.
+
+    `take` gives its number on the other side, once.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._handle: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_fd": -1, "_handle": reduction.DupFd(self._fd)}
+
+    def take(self) -> int:
+        """The descriptor, owned by the caller from now on; not for programs that it starts."""
+        if self._handle is None:
+            return self._fd
+        fd = int(self._handle.detach())
+        os.set_inheritable(fd, False)  # multiprocessing hands over descriptors without that
+        return fd
+
+
+@dataclass(frozen=True)
+class RankLaunch:
+    """All that a rank process needs to know."""
+
+    pool: PoolSpec
+    rank: int
+    local_rank: int
+    node: int
+    master_addr: str
+    master_port: int
+    agent_address: str
+    identity: bytes  #: secret, proves to the agent that this is the process it has started
+    agent_pid: int
+    mark: str  #: for the environment of what the rank starts: its processes end with it
+    forked: bool  #: made by the fork server, torch is loaded already
+    stdout: InheritedFd
+    stderr: InheritedFd
+    fault: InheritedFd  #: for the Python stack of a crash, and for those that the agent asks for
+    #: The shared memory of the node, see `nbddp.wire.flight_recorder.writer`, with a region for
+    #: each of its ``pool.nproc_per_node`` ranks; None in a pool of plain groups.
+    records: InheritedFd | None = None
+    joins: bool = False  #: a pool that runs: its groups come by `Reform`, it initialises none
+
+
+@dataclass(frozen=True)
+class StoreLaunch:
+    """All that the store process needs to know."""
+
+    host: str
+    port: int
+    listener: InheritedFd
+    answer: InheritedFd
+    agent_pid: int
+    forked: bool

@@ -1,0 +1,73 @@
+"""What messages are made of.
+
+Runs in: every process.
+"""
+
+from typing import Annotated, Literal, TypeAlias
+
+import msgspec
+
+RunId: TypeAlias = str
+Rank: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+Node: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+Stream: TypeAlias = Literal["stdout", "stderr"]
+InitMethod: TypeAlias = Literal["env", "tcp", "file", "none"]
+Device: TypeAlias = Literal["auto", "cpu", "cuda"]
+#: Jupyter's messages between the two ends of a comm.
+CommType: TypeAlias = Literal["comm_open", "comm_msg", "comm_close"]
+#: What a rank does that sees a mismatch before its data moves.
+OnMismatch: TypeAlias = Literal["raise", "warn", "off"]
+#: Why blocked operations are ended: decides what is raised in the user's code.
+FreeReason: TypeAlias = Literal["deadlock", "interrupt", "death", "error", "mismatch"]
+
+
+class MessageBase(
+    msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True, gc=False
+):
+    """Base of all messages: immutable, tagged by class name, unknown fields are errors."""
+
+
+class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all ranks of a pool have in common."""
+
+    pool_id: str
+    generation: int  #: counts the restarts of the pool
+    nproc_per_node: int
+    nnodes: int
+    backend: str  #: ``auto`` or a backend that torch knows
+    device: Device
+    devices: tuple[int, ...]  #: CUDA devices, dealt out by global rank; empty: all
+    init: InitMethod
+    init_file: str  #: path for ``init="file"``
+    threads: int  #: intra-op threads of a rank (OMP_NUM_THREADS)
+    timeout_s: float  #: of the default process group; 0: torch's default
+    cwd: str
+    sys_path: tuple[str, ...]
+    env: dict[str, str]  #: set in each rank, after everything else
+    use_arena: bool
+    plain: bool = False  #: stock process groups: nothing is traced, freed or re-formed
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks in all."""
+        return self.nproc_per_node * self.nnodes
+
+
+class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An exception as text; ``traceback`` is coloured with ANSI codes, our own frames left out."""
+
+    ename: str
+    evalue: str
+    traceback: list[str]
+    #: What the rank was handling when an operation raised this: perhaps the real reason.
+    handling: str = ""
+
+
+class ValueHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the bytes of a pickled value are; see `nbddp.wire.values.pickling`."""
+
+    pickle_bytes: int  #: length of the pickle stream
+    buffer_bytes: tuple[int, ...]  #: lengths of its out-of-band buffers
+    segment: int = -1  #: number of the shared-memory segment; -1: the bytes are frames
+    segment_path: str = ""  #: path that opens the segment in another process
+    segment_size: int = 0

@@ -1,0 +1,92 @@
+"""Sets of ranks as users write them: ``0,2-3``.
+
+Runs in: every process. Pure.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from nbddp.errors import BadOptionError
+
+#: A global rank, as in ``torch.distributed``.
+Rank = int
+
+
+@dataclass(frozen=True, order=True)
+class RankSet:
+    """An immutable, sorted set of global ranks.
+
+    >>> RankSet.parse("0,2-3", world_size=4)
+    RankSet(0,2-3)
+    >>> str(RankSet.of([3, 1, 2, 2]))
+    '1-3'
+    """
+
+    ranks: tuple[Rank, ...] = ()
+
+    @classmethod
+    def of(cls, ranks: Iterable[Rank]) -> "RankSet":
+        """The set of these ranks; order and repetition do not matter."""
+        return cls(tuple(sorted(set(ranks))))
+
+    @classmethod
+    def all(cls, world_size: int) -> "RankSet":
+        """All ranks of a pool."""
+        return cls(tuple(range(world_size)))
+
+    @classmethod
+    def parse(cls, text: str, world_size: int) -> "RankSet":
+        """Read ``all``, ``2``, ``0,2-3`` or ``1-`` (to the last rank).
+
+        Raises:
+            BadOptionError: not of that form, empty, or a rank is not below ``world_size``.
+        """
+        legal = f"legal: 'all', a rank, or a list such as '0,2-3', with ranks 0 to {world_size - 1}"
+        if text.strip() == "all":
+            return cls.all(world_size)
+        ranks: set[Rank] = set()
+        for part in text.split(","):
+            first, dash, last = (piece.strip() for piece in part.partition("-"))
+            last = last or str(world_size - 1) if dash else first
+            if not (first.isascii() and first.isdigit() and last.isascii() and last.isdigit()):
+                raise BadOptionError(f"{text!r} is not a list of ranks; {legal}")
+            low, high = int(first), int(last)
+            if low > high or high >= world_size:
+                wrong = f"{low}-{high}" if dash else str(low)
+                raise BadOptionError(
+                    f"rank {wrong} is out of range in a pool of {world_size} ranks; {legal}"
+                )
+            ranks.update(range(low, high + 1))
+        return cls.of(ranks)
+
+    def __str__(self) -> str:
+        spans: list[list[int]] = []
+        for rank in self.ranks:
+            if spans and spans[-1][1] == rank - 1:
+                spans[-1][1] = rank
+            else:
+                spans.append([rank, rank])
+        return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+
+    def __repr__(self) -> str:
+        return f"RankSet({self})"
+
+    def describe(self) -> str:
+        """``rank 2`` or ``ranks 0,2-3``, for sentences."""
+        return f"{'rank' if len(self.ranks) == 1 else 'ranks'} {self}"
+
+    def __iter__(self) -> Iterator[Rank]:
+        return iter(self.ranks)
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+    def __contains__(self, rank: object) -> bool:
+        return rank in self.ranks
+
+    def __sub__(self, other: "RankSet") -> "RankSet":
+        removed = set(other.ranks)
+        return RankSet(tuple(rank for rank in self.ranks if rank not in removed))
+
+
+NO_RANKS = RankSet()

@@ -1,0 +1,1 @@
+"""Values between processes: pickling, shared memory, fingerprints, previews."""
