@@ -22,7 +22,16 @@ _CELLS = {
 }
 _WARM_UP, _ROUNDS, _COUNTED = 9, 3, 4
 #: What records and looks refer to: kept up to a limit that a few cells do not reach.
-_LIMITED = {"GroupInfo", "Known", "Operation", "RunText", "Signature", "Site", "Text"}
+_LIMITED = {
+    "CallSignature",
+    "GroupInfo",
+    "Known",
+    "Operation",
+    "RunText",
+    "Signature",
+    "Site",
+    "Text",
+}
 #: `Out` keeps the handle, which knows how its cell has ended.
 _OF_A_HANDLE = {"CellHandle", "EarlierCellSink", "RankResult", "RankSet", "Run", "RunOutcome"}
 #: Python's blocks of memory for each cell, most of them for its source, which IPython keeps in five

@@ -103,7 +103,7 @@ def _failure(  # noqa: PLR0917 - all that is known of the call
     recorder, book = group.recorder, group.book
     if work is not None:
         if not isinstance(error, RuntimeError) and not work.is_completed():
-            group.leave(work, record, kept)
+            group.leave(work, record, kept, error)
             return error
         if kept is not None and failure_cause.was_cut_off(book, error) and _is_over(work, error):
             recorder.put_back(record, kept)

@@ -192,9 +192,10 @@ class TracedGroup(dist.ProcessGroup):
         self.recorder.opened(record, traced.opened)
         return traced
 
-    def leave(self, work: Any, record: int, kept: Kept | None) -> None:
-        """Its caller was interrupted: it goes on, and writes, until the group is freed."""
-        self._handle(work, record, kept=kept)
+    def leave(self, work: Any, record: int, kept: Kept | None, error: BaseException) -> None:
+        """Its caller has left it by ``error``: it goes on, and writes, until the group is freed."""
+        handle = self._handle(work, record, kept=kept)
+        handle.opened.was_interrupted = isinstance(error, KeyboardInterrupt)
 
     def _blocking(self, record: int, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A call that may wait for the other members before it gives a handle."""

@@ -26,6 +26,7 @@ class PendingOperation:
 
     __slots__ = (
         "_error", "book", "handle", "held", "is_message", "is_open", "kept", "record", "recorder",
+        "was_interrupted",
     )  # fmt: skip
 
     def __init__(
@@ -39,6 +40,7 @@ class PendingOperation:
         self.kept = kept  #: copies of what it writes
         self.is_message = is_message
         self.is_open = True
+        self.was_interrupted = False  #: whoever waited for it has left it by an interrupt
         #: The work of a stock group whose handle was let go of; of Gloo's none is kept.
         self.held: Any = None
         self._error: RuntimeError | None = None
@@ -81,6 +83,8 @@ class PendingOperation:
                 recorder.put_back(record, kept)
         self._end()
         now = _now()
+        if self.was_interrupted and error is not None:
+            error = KeyboardInterrupt()  # that its group was made anew is what follows
         recorder.writer.complete(record, now, now - began, in_words(error))
 
     def _end(self) -> None:

@@ -137,6 +137,7 @@ class TracedWork(dist.Work):
         self._recorder.writer.end_wait(slot)
         if not isinstance(error, RuntimeError) and not self.inner.is_completed():
             # Interrupted: it goes on, and writes into its tensors, until its group is freed.
+            self.opened.was_interrupted = isinstance(error, KeyboardInterrupt)
             return error
         book = self._book
         failure = failure_cause.failure(book, error) if isinstance(error, RuntimeError) else error
