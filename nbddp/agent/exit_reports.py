@@ -1,4 +1,4 @@
-"""How a rank ended: its status, and what the status alone does not tell.
+"""Messages on ranks that ended, with what their status does not tell, or that did not start.
 
 Runs in: the agent's thread.
 """

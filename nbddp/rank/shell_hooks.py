@@ -1,4 +1,4 @@
-"""Hooks of the user's in IPython that raise: every next cell will raise, too, so say what they are.
+"""Hooks in IPython: hints on those that raise in every cell, and interrupts inside of them.
 
 Runs in: the rank process, main thread.
 """

@@ -60,9 +60,8 @@ class CellRecovery:
         #: For time-outs of the ranks' own, by verdict and moment.
         self._wait_until: dict[tuple[object, ...], float] = {}
         self._withheld: Judged | None = None  #: until it is known how a brief time-out ends
-        self._basis: Report | None = (
-            None  #: the last verdict that was acted on, or left to a time-out
-        )
+        #: The last verdict that was acted on, or left to a time-out.
+        self._basis: Report | None = None
         self._free_at: float | None = None
         self._knows_timeout = False
         self._has_interrupted = False  #: nbddp itself, since a rank died or was freed long ago

@@ -1,4 +1,4 @@
-"""``%ddp restart -r R``: fresh processes for some ranks, while the others keep theirs.
+"""Fresh processes for ranks that exited, or that ``%ddp restart -r R`` names; others keep theirs.
 
 Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`, which mends the pool
 when the processes have ended.

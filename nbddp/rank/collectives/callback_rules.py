@@ -1,4 +1,4 @@
-"""Refuses what only some of its members would call: a collective where not all ranks run the code.
+"""Rejects a collective that only some members would call, and waits for those of callbacks.
 
 Runs in: the rank process, the thread that calls. A callback of a widget runs on the rank whose
 widget was touched: while a cell runs on all ranks, the others may take part, and the diagnosis sees

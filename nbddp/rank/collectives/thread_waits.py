@@ -1,4 +1,4 @@
-"""For which other thread of this process a thread waits: what that one waits for, holds it too.
+"""Which other thread of this process a thread or an event loop waits for: it is blocked as well.
 
 Runs in: the rank process, I/O thread. Only waits without a time-out count: others end by
 themselves.
