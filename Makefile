@@ -87,6 +87,10 @@ test: $(READY)  ## run the test suite
 	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow" \
 	  --durations=10 -o log_level=INFO $(TESTS)
 
+.PHONY: test-fast
+test-fast: $(READY)  ## run the tests that start no rank: tests/unit and tests/wire
+	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile tests/unit tests/wire
+
 .PHONY: test-slow
 test-slow: $(READY)  ## run what that leaves out: each benchmark once, Notebook 7, papermill
 	$(PY) -m pytest -q -m slow -o log_level=INFO $(TESTS)
@@ -139,6 +143,10 @@ growth: $(READY)  ## run CELLS cells (5000) of each kind, and see that no proces
 .PHONY: soak
 soak: $(READY)  ## run FAULTS random faults (1000) from SEED (1) on one pool, each with a check after it
 	$(PY) -m tests.soak --seed $(SEED) -n $(FAULTS)
+
+.PHONY: soak-tests
+soak-tests: $(READY)  ## run `make test` 10 times, and 3 times beside 6 busy processes
+	$(PY) -m tests.repeat
 
 .PHONY: fidelity
 fidelity: $(READY)  ## run PyTorch's own distributed tests on traced and on stock groups, in turns

@@ -7,7 +7,7 @@ import pytest
 
 from nbddp.controller.pool.pool import Pool
 from nbddp.errors import PoolBrokenError, RankExitedError
-from tests.support.bad_cells import DEADLY, HARMLESS, BadCell, parametrize
+from tests.cases.bad_cells import DEADLY, HARMLESS, BadCell, parametrize
 from tests.support.views import RecordingView, run_cell
 
 #: Guards against hanging.

@@ -13,15 +13,15 @@ from nbddp.controller.state.actions import Judged, Noticed
 from nbddp.errors import CellError, CellInterruptedError, DeadlockError, RankExitedError
 from nbddp.settings import Settings
 from nbddp.wire.rank_set import RankSet
-from tests.support.hung_cells import HungCell, parametrize
-from tests.support.hung_collectives import MISSING
-from tests.support.hung_cycles import CYCLES
-from tests.support.hung_failures import DEATHS, ERRORS
-from tests.support.hung_messages import STORE, UNMATCHED
-from tests.support.hung_mismatches import MESSAGES, MISMATCHED
-from tests.support.hung_modules import MODULES
-from tests.support.hung_suspects import SUSPECTS
-from tests.support.hung_wrapped import WRAPPED
+from tests.cases.hung_cells import HungCell, parametrize
+from tests.cases.hung_collectives import MISSING
+from tests.cases.hung_cycles import CYCLES
+from tests.cases.hung_failures import DEATHS, ERRORS
+from tests.cases.hung_messages import STORE, UNMATCHED
+from tests.cases.hung_mismatches import MESSAGES, MISMATCHED
+from tests.cases.hung_modules import MODULES
+from tests.cases.hung_suspects import SUSPECTS
+from tests.cases.hung_wrapped import WRAPPED
 from tests.support.lasting_pool import choose_lasting_pool, make_lasting_pools
 from tests.support.polling import poll_until
 from tests.support.views import RecordingView, begin_cell, run_cell

@@ -9,7 +9,8 @@ import pytest
 
 from nbddp.controller.pool.pool import Pool
 from nbddp.errors import PoolBrokenError, PoolStartError
-from tests.support.helpers_of_pools import (
+from tests.support.polling import poll_until
+from tests.support.pool_processes import (
     Told,
     agent_of,
     all_gone,
@@ -17,7 +18,6 @@ from tests.support.helpers_of_pools import (
     pid_of,
     store_of,
 )
-from tests.support.polling import poll_until
 from tests.support.views import begin_cell, run_cell
 
 #: Of the processes that the fork server makes the third, rank 1, ends the first, the store.

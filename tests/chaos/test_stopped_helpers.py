@@ -12,7 +12,8 @@ import pytest
 from nbddp.controller.pool.pool import Pool
 from nbddp.errors import PoolBrokenError, RankExitedError
 from nbddp.system import process_tree
-from tests.support.helpers_of_pools import (
+from tests.support.polling import poll_until
+from tests.support.pool_processes import (
     Told,
     agent_of,
     all_gone,
@@ -21,7 +22,6 @@ from tests.support.helpers_of_pools import (
     stop,
     store_of,
 )
-from tests.support.polling import poll_until
 from tests.support.views import begin_cell, run_cell
 
 _HELPERS = {"the fork server": fork_server_of, "the agent": agent_of, "the store": store_of}

@@ -8,12 +8,12 @@ import pytest
 
 from nbddp.controller.pool.pool import Pool
 from nbddp.errors import DeadlockError, MismatchError
-from tests.support.hung_cells import HungCell
-from tests.support.hung_collectives import MISSING
-from tests.support.hung_cycles import CYCLES
-from tests.support.hung_messages import UNMATCHED
-from tests.support.hung_mismatches import MESSAGES, MISMATCHED
-from tests.support.hung_modules import MODULES
+from tests.cases.hung_cells import HungCell
+from tests.cases.hung_collectives import MISSING
+from tests.cases.hung_cycles import CYCLES
+from tests.cases.hung_messages import UNMATCHED
+from tests.cases.hung_mismatches import MESSAGES, MISMATCHED
+from tests.cases.hung_modules import MODULES
 from tests.support.lasting_pool import LastingPool, choose_lasting_pool, make_lasting_pools
 from tests.support.polling import poll_until
 from tests.support.views import run_cell

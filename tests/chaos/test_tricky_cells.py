@@ -4,11 +4,11 @@ import pytest
 
 from nbddp.controller.pool.pool import Pool
 from nbddp.controller.state.actions import Judged
+from tests.cases.tricky_cells import TrickyCell, parametrize
+from tests.cases.tricky_orders import ORDERS
+from tests.cases.tricky_slow import SLOW
+from tests.cases.tricky_uses import USES
 from tests.support.lasting_pool import choose_lasting_pool, make_lasting_pools
-from tests.support.tricky_cells import TrickyCell, parametrize
-from tests.support.tricky_orders import ORDERS
-from tests.support.tricky_slow import SLOW
-from tests.support.tricky_uses import USES
 from tests.support.views import RecordingView, run_cell
 
 lasting_pools = pytest.fixture(scope="module")(make_lasting_pools)

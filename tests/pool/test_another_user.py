@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from nbddp.controller.pool.pool import Pool
-from tests.pool.test_safety import folder_of, listening, processes_of
+from tests.support.pool_processes import folder_of, listening, processes_of
 from tests.support.views import run_cell
 
 pytestmark = [

@@ -5,48 +5,12 @@ import pytest
 from nbddp.controller.pool.pool import Pool
 from nbddp.controller.state.actions import Noticed
 from nbddp.errors import CellInterruptedError, PoolBusyError
-from nbddp.wire.messages import Output
 from tests.support.polling import poll_until
 from tests.support.views import begin_cell, run_cell
+from tests.support.widgets import Slider
 
 LIMIT_S = 30.0
 HEALTHY = "x = torch.ones(1)\ndist.all_reduce(x)\nprint(int(x))"
-
-
-class Slider:
-    """A slider on each rank, whose observer runs ``body``."""
-
-    def __init__(self, pool: Pool, body: str, before: str = "") -> None:
-        self._pool = pool
-        lines = "".join(f"    {line}\n" for line in body.splitlines())
-        run_cell(
-            pool,
-            f"import ipywidgets, time\n{before}\ndef changed(change):\n{lines}"
-            "slider = ipywidgets.IntSlider()\nslider.observe(changed, 'value')",
-        )
-        self._ids = pool.pull("slider.comm.comm_id")
-        self._values = iter(range(1, 100))
-        self.printed: list[Output] = []
-        pool.listeners.background = lambda event: (
-            self.printed.append(event) if isinstance(event, Output) else None
-        )
-
-    def move(self, rank: int) -> None:
-        data = {"method": "update", "state": {"value": next(self._values)}, "buffer_paths": []}
-        content = {"comm_id": self._ids[rank], "data": data}
-        self._pool.talk.send_comm(rank, "comm_msg", content, {}, [])
-
-    @property
-    def text(self) -> str:
-        return "".join(event.text for event in self.printed)
-
-    def wait_text(self, text: str) -> None:
-        def is_there() -> bool:
-            assert text in self.text, self.text
-            return True
-
-        poll_until(is_there, LIMIT_S)
-
 
 CALLS = {
     "all_reduce": "dist.all_reduce(x)",

@@ -8,13 +8,13 @@ import torch
 
 from nbddp.controller.pool.pool import Pool
 from nbddp.errors import CellError
+from tests.cases.fidelity import CLEAN_UP, PRELUDE, Program, parametrize
+from tests.cases.fidelity_collectives import COLLECTIVES
+from tests.cases.fidelity_groups import GROUPS
+from tests.cases.fidelity_sharded import SHARDED
+from tests.cases.fidelity_training import TRAINING
+from tests.cases.fidelity_wider import WIDER
 from tests.conftest import make_pool
-from tests.support.fidelity import CLEAN_UP, PRELUDE, Program, parametrize
-from tests.support.fidelity_collectives import COLLECTIVES
-from tests.support.fidelity_groups import GROUPS
-from tests.support.fidelity_sharded import SHARDED
-from tests.support.fidelity_training import TRAINING
-from tests.support.fidelity_wider import WIDER
 from tests.support.views import run_cell
 
 

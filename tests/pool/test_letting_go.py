@@ -5,8 +5,8 @@ import os
 import pytest
 
 from nbddp.controller.pool.pool import Pool
+from tests.cases.tensor_lifetimes import PIPELINE, PRELUDE
 from tests.conftest import make_pool
-from tests.support.letting_go import PIPELINE, PRELUDE
 from tests.support.views import run_cell
 
 #: ``make growth`` asks for more.

@@ -8,9 +8,9 @@ import pytest
 from nbddp.controller.pool.pool import Pool
 from nbddp.errors import CellInterruptedError
 from nbddp.wire.flight_recorder.schema import CALLBACK_THREAD
-from tests.pool.test_callbacks import Slider
 from tests.support.polling import poll_until
 from tests.support.views import BackgroundCell, begin_cell, run_cell
+from tests.support.widgets import Slider
 
 LIMIT_S = 30.0
 HEALTHY = "x = torch.ones(1)\ndist.all_reduce(x)\nprint(int(x))"

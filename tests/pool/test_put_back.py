@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from nbddp.controller.pool.pool import Pool
-from tests.support.helpers_of_pools import pid_of
 from tests.support.polling import poll_until
+from tests.support.pool_processes import pid_of
 from tests.support.views import begin_cell, run_cell
 
 _BEFORE = "x = torch.full((3,), float(rank + 1)); parts = [torch.zeros(3) for _ in range(4)]"

@@ -4,44 +4,13 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
 from nbddp.controller.pool.pool import Pool
+from tests.support.pool_processes import folder_of, listening, processes_of
 from tests.support.views import run_cell
-
-_LISTEN = "0A"  # /proc/net/tcp
-
-
-def folder_of(pool: Pool) -> Path:
-    return Path(pool.ranks()[0].log_path).parent
-
-
-def processes_of(pool: Pool) -> list[psutil.Process]:
-    """Agents and all that descends from them, and this process."""
-    me = psutil.Process()
-    return [me, *me.children(recursive=True)]
-
-
-def listening(processes: list[psutil.Process]) -> set[str]:
-    """``address:port`` of every TCP socket on which one of the processes listens."""
-    inodes = set()
-    for process in processes:
-        for fd in Path(f"/proc/{process.pid}/fd").iterdir():
-            with suppress(FileNotFoundError):  # closed meanwhile, as that of this very listing
-                target = str(fd.readlink())
-                if target.startswith("socket:["):
-                    inodes.add(target[8:-1])
-    found = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == _LISTEN and fields[9] in inodes:
-                found.add(fields[1])
-    return found
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

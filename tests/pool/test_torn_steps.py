@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from nbddp.controller.pool.pool import Pool
+from tests.cases.torn_steps import KINDS, PRELUDE
 from tests.support.polling import poll_until
-from tests.support.torn import KINDS, PRELUDE
 from tests.support.views import begin_cell, run_cell
 
 _LIMIT_S = 60.0

@@ -1,11 +1,16 @@
-"""A client that plays the front end of widgets that live in ranks."""
+"""Clients that play the front end of widgets that live in ranks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from nbddp.controller.pool.pool import Pool
+from nbddp.wire.messages import Output
 from tests.support.kernel import Cell, Kernel, Message
+from tests.support.polling import poll_until
+from tests.support.views import run_cell
 
+_LIMIT_S = 30.0
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -90,3 +95,38 @@ def only_view(cell: Cell) -> dict[str, Any]:
     found = views(cell)
     assert len(found) == 1, cell
     return found[0]
+
+
+class Slider:
+    """A slider on each rank, whose observer runs ``body``."""
+
+    def __init__(self, pool: Pool, body: str, before: str = "") -> None:
+        self._pool = pool
+        lines = "".join(f"    {line}\n" for line in body.splitlines())
+        run_cell(
+            pool,
+            f"import ipywidgets, time\n{before}\ndef changed(change):\n{lines}"
+            "slider = ipywidgets.IntSlider()\nslider.observe(changed, 'value')",
+        )
+        self._ids = pool.pull("slider.comm.comm_id")
+        self._values = iter(range(1, 100))
+        self.printed: list[Output] = []
+        pool.listeners.background = lambda event: (
+            self.printed.append(event) if isinstance(event, Output) else None
+        )
+
+    def move(self, rank: int) -> None:
+        data = {"method": "update", "state": {"value": next(self._values)}, "buffer_paths": []}
+        content = {"comm_id": self._ids[rank], "data": data}
+        self._pool.talk.send_comm(rank, "comm_msg", content, {}, [])
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.printed)
+
+    def wait_text(self, text: str) -> None:
+        def is_there() -> bool:
+            assert text in self.text, self.text
+            return True
+
+        poll_until(is_there, _LIMIT_S)

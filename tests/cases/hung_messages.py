@@ -1,0 +1,292 @@
+"""Cells with messages that have no other end, keys that nobody sets, groups that some make."""
+
+from tests.cases.hung_cells import HungCell
+
+UNMATCHED = [
+    HungCell(
+        name="recv without send",
+        code="if rank:\n    dist.recv(torch.empty(1), 0)",
+        kind="p2p-unmatched",
+        culprits="0",
+        waiting="1",
+        op="recv",
+        lines={1: 2},
+        words=("Rank 1 waits in recv from rank 0, and rank 0 never sends it",),
+    ),
+    HungCell(
+        name="send without recv",
+        n=3,
+        code="if rank == 2:\n    dist.send(torch.ones(1), 0)",
+        kind="p2p-unmatched",
+        culprits="0",
+        waiting="2",
+        op="send",
+        lines={2: 2},
+    ),
+    HungCell(
+        name="one recv too many",
+        code="""\
+for step in range(2 + rank):
+    if rank:
+        dist.recv(torch.empty(3), 0)
+    else:
+        dist.send(torch.ones(3), 1)
+""",
+        kind="p2p-unmatched",
+        culprits="0",
+        waiting="1",
+        op="recv",
+        lines={0: 5, 1: 3},
+    ),
+    HungCell(
+        name="wrong tag",
+        code="""\
+if rank:
+    dist.recv(torch.empty(1), 0, tag=2)
+else:
+    dist.send(torch.ones(1), 1, tag=3)
+""",
+        kind="p2p-unmatched",
+        culprits="0-1",
+        waiting="0-1",
+        lines={0: 4, 1: 2},
+        words=("tag 2",),
+    ),
+    HungCell(
+        name="wrong peer",
+        n=3,
+        code="""\
+if rank == 0:
+    dist.send(torch.ones(1), 1)
+elif rank == 1:
+    dist.recv(torch.empty(1), 2)
+""",
+        kind="p2p-unmatched",
+        culprits="2",
+        waiting="0-1",
+        op="recv",
+        lines={0: 2, 1: 4},
+    ),
+    HungCell(
+        name="wrong group",
+        code="""\
+if rank:
+    dist.recv(torch.empty(1), 0, group=everyone)
+else:
+    dist.send(torch.ones(1), 1)
+""",
+        kind="p2p-unmatched",
+        culprits="0-1",
+        waiting="0-1",
+        lines={0: 4, 1: 2},
+    ),
+    HungCell(
+        name="recv from any source",
+        n=3,
+        code="if rank == 0:\n    dist.recv(torch.empty(1))",
+        kind="p2p-unmatched",
+        culprits="1-2",
+        waiting="0",
+        op="recv",
+        lines={0: 2},
+    ),
+    HungCell(
+        name="irecv",
+        code="if rank:\n    work = dist.irecv(torch.empty(1), 0)\n    work.wait()",
+        kind="p2p-unmatched",
+        culprits="0",
+        waiting="1",
+        op="recv",
+        lines={1: 2},
+    ),
+    HungCell(
+        name="batch_isend_irecv with one receive left out",
+        n=4,
+        code="""\
+ops = [dist.P2POp(dist.isend, torch.ones(2), (rank + 1) % world_size)]
+if rank != 2:
+    ops.append(dist.P2POp(dist.irecv, torch.empty(2), (rank - 1) % world_size))
+for work in dist.batch_isend_irecv(ops):
+    work.wait()
+""",
+        kind="p2p-unmatched",
+        culprits="2",
+        waiting="1",
+        op="send",
+        lines={1: 4},
+    ),
+    HungCell(
+        name="pipeline with one microbatch too few",
+        n=3,
+        code="""\
+x = torch.zeros(2)
+for microbatch in range(3 if rank else 2):
+    if rank:
+        dist.recv(x, rank - 1)
+    if rank < 2:
+        dist.send(x + 1, rank + 1)
+""",
+        kind="p2p-unmatched",
+        culprits="0",
+        waiting="1-2",
+        op="recv",
+        lines={0: 6, 1: 4, 2: 4},
+    ),
+    HungCell(
+        name="pipeline whose last stage sends no gradient back",
+        n=3,
+        code="""\
+x = torch.ones(2)
+if rank:
+    dist.recv(x, rank - 1)
+if rank < 2:
+    dist.send(x, rank + 1)
+    dist.recv(x, rank + 1)
+if rank == 1:
+    dist.send(x, 0)
+""",
+        kind="p2p-unmatched",
+        culprits="2",
+        waiting="0-1",
+        op="recv",
+        lines={0: 6, 1: 6},
+    ),
+    HungCell(
+        name="send while the other is in a collective",
+        code="if rank == 0:\n    dist.send(torch.ones(1), 1)\ndist.barrier()",
+        kind="p2p-unmatched",
+        culprits="0-1",
+        waiting="0-1",
+        lines={0: 2, 1: 3},
+    ),
+    HungCell(
+        name="recv_object_list without a sender",
+        code="if rank:\n    dist.recv_object_list([None], src=0)",
+        kind="p2p-unmatched",
+        culprits="0",
+        waiting="1",
+        op="recv",
+        lines={1: 2},
+    ),
+]
+
+_STORE = "store = dist.distributed_c10d._get_default_store()\n"
+
+STORE = [
+    HungCell(
+        name="key that nobody sets",
+        before=_STORE,
+        code="store.wait(['never'])",
+        kind="store-wait",
+        waiting="0-1",
+        op="store.wait",
+        lines={0: 1, 1: 1},
+        words=("store.wait('never')",),
+    ),
+    HungCell(
+        name="get of a key that nobody sets",
+        n=3,
+        before=_STORE,
+        code="if rank:\n    store.get('epoch')",
+        kind="store-wait",
+        waiting="1-2",
+        op="store.wait",
+        lines={1: 2, 2: 2},
+    ),
+    HungCell(
+        name="each waits for the other's key",
+        before=_STORE,
+        code="""\
+mine, theirs = ("a", "b") if rank else ("b", "a")
+store.wait([theirs])
+store.set(mine, "done")
+""",
+        kind="store-wait",
+        waiting="0",
+        op="store.wait",
+        lines={0: 2},
+    ),
+    HungCell(
+        name="key that waits for a collective of the one who waits",
+        before=_STORE,
+        code="""\
+if rank == 0:
+    store.wait(["go"])
+dist.barrier()
+store.set("go", "1")
+""",
+        kind="store-wait",
+        waiting="0-1",
+        op="store.wait",
+        lines={0: 2, 1: 3},
+    ),
+    HungCell(
+        name="store of one's own",
+        before="""\
+import socket
+if rank == 0:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = [listening.getsockname()[1]]
+else:
+    port = [None]
+dist.broadcast_object_list(port, src=0)
+own = dist.TCPStore("127.0.0.1", port[0], world_size, is_master=rank == 0)
+""",
+        code="own.get('weights')",
+        kind="store-wait",
+        waiting="0-1",
+        op="store.wait",
+        lines={0: 1, 1: 1},
+    ),
+    HungCell(
+        name="new_group called by some",
+        n=3,
+        code="if rank:\n    group = dist.new_group()",
+        kind="store-wait",
+        culprits="0",
+        waiting="1-2",
+        op="new_group",
+        lines={1: 2, 2: 2},
+        words=("never called by rank 0",),
+    ),
+    HungCell(
+        name="new_group in another order",
+        n=3,
+        code="""\
+members = [[0, 1], [0, 1, 2]]
+for ranks in members if rank else members[::-1]:
+    group = dist.new_group(ranks)
+""",
+        kind="store-wait",
+        culprits="0-2",
+        waiting="0-2",
+        op="new_group",
+        lines={0: 3, 1: 3, 2: 3},
+        words=("make different groups",),
+    ),
+    HungCell(
+        name="new_group of some before one of all",
+        n=4,
+        code="""\
+if rank < 2:
+    pair = dist.new_group([0, 1])
+group = dist.new_group()
+""",
+        kind="store-wait",
+        culprits="0-3",
+        waiting="0-3",
+        op="new_group",
+        lines=dict.fromkeys(range(4), 3),
+        words=("make different groups",),
+    ),
+    HungCell(
+        name="new_group of different members",
+        n=3,
+        code="group = dist.new_group([0, 1] if rank == 0 else [0, 1, 2])",
+        kind="store-wait",
+        culprits="0",
+        waiting="0-2",
+        op="new_group",
+        lines={0: 1, 1: 1, 2: 1},
+    ),
+]

@@ -1,0 +1,171 @@
+"""Cells in which DDP, FSDP2, DTensor, checkpoints or data loaders wait for a rank for ever."""
+
+from tests.cases.hung_cells import HungCell
+
+MODULES = [
+    HungCell(
+        name="uneven data loaders",
+        code="""\
+data = torch.utils.data.DataLoader(torch.ones(8 + 4 * rank, 4), batch_size=4)
+net = DDP(nn.Linear(4, 1))
+for batch in data:
+    net(batch).sum().backward()
+""",
+        kind="missing-rank",
+        culprits="0",
+        waiting="1",
+        op="all_reduce",
+        lines={0: 4, 1: 4},
+    ),
+    HungCell(
+        name="DDP backward skipped",
+        n=3,
+        code="""\
+loss = model(torch.ones(2, 4)).sum()
+if rank != 1:
+    loss.backward()
+""",
+        kind="missing-rank",
+        culprits="1",
+        waiting="0,2",
+        op="all_reduce",
+        lines={0: 3, 2: 3},
+    ),
+    HungCell(
+        name="no_sync on one rank",
+        code="""\
+from contextlib import nullcontext
+with model.no_sync() if rank else nullcontext():
+    model(torch.ones(2, 4)).sum().backward()
+""",
+        kind="missing-rank",
+        culprits="1",
+        waiting="0",
+        op="all_reduce",
+        lines={0: 3},
+    ),
+    HungCell(
+        name="unused parameters on one rank",
+        n=3,
+        code="""\
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.left(x) if rank == 2 else self.right(self.left(x))
+
+net = DDP(Branches())
+net(torch.ones(1, 4)).sum().backward()
+""",
+        kind="missing-rank",
+        culprits="2",
+        waiting="0-1",
+        op="all_reduce",
+        lines={0: 10, 1: 10},
+    ),
+    HungCell(
+        name="DDP constructor on some",
+        n=4,
+        code="if rank < 2:\n    net = DDP(nn.Linear(4, 2))",
+        kind="missing-rank",
+        culprits="2-3",
+        waiting="0-1",
+        op="all_gather",
+        lines={0: 2, 1: 2},
+    ),
+    HungCell(
+        name="FSDP2 forward skipped",
+        before="""\
+from torch.distributed.fsdp import fully_shard
+sharded = fully_shard(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)))
+sharded(torch.ones(1, 4)).sum().backward()
+""",
+        code="if rank:\n    sharded(torch.ones(1, 4)).sum().backward()",
+        after="""\
+for _ in range(2):
+    sharded.zero_grad()
+    sharded(torch.full((1, 4), float(rank))).sum().backward()
+    found = sharded[1].bias.grad.full_tensor()
+    assert found.eq(1).all(), found
+    found = sharded[0].weight.grad.full_tensor()
+    dist.all_reduce(expected := sharded[1].weight.full_tensor().sum(0))
+    mean = expected / world_size * (world_size - 1) / 2
+    assert torch.allclose(found, mean[:, None].expand(4, 4)), (found, mean)
+""",
+        kind="missing-rank",
+        culprits="0",
+        waiting="1",
+        op="all_gather_into_tensor",
+        lines={1: 2},
+    ),
+    HungCell(
+        name="FSDP2 backward skipped",
+        before="""\
+from torch.distributed.fsdp import fully_shard
+sharded = fully_shard(nn.Linear(4, 2))
+""",
+        code="""\
+loss = sharded(torch.ones(1, 4)).sum()
+if rank == 0:
+    loss.backward()
+""",
+        after="""\
+for _ in range(2):
+    sharded.zero_grad()
+    sharded(torch.full((1, 4), float(rank))).sum().backward()
+    found = sharded.weight.grad.full_tensor()
+    assert found.eq((world_size - 1) / 2).all(), found
+""",
+        kind="missing-rank",
+        culprits="1",
+        waiting="0",
+        op="reduce_scatter_tensor",
+        lines={0: 3},
+    ),
+    HungCell(
+        name="full_tensor on one rank",
+        code="""\
+from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+mesh = init_device_mesh("cpu", (world_size,))
+parts = distribute_tensor(torch.arange(4.0), mesh, [Shard(0)])
+if rank == 0:
+    print(parts.full_tensor())
+""",
+        after="assert parts.full_tensor().tolist() == [0, 1, 2, 3]",
+        kind="missing-rank",
+        culprits="1",
+        waiting="0",
+        op="all_gather_into_tensor_coalesced",
+        lines={0: 5},
+    ),
+    HungCell(
+        name="checkpoint of one rank",
+        code="""\
+import tempfile
+import torch.distributed.checkpoint as checkpoint
+if rank == 0:
+    checkpoint.save({"weight": torch.ones(2)}, checkpoint_id=tempfile.mkdtemp())
+""",
+        kind="missing-rank",
+        culprits="1",
+        waiting="0",
+        op="all_gather",
+        lines={0: 4},
+    ),
+    HungCell(
+        name="device mesh on some",
+        n=4,
+        code="""\
+from torch.distributed.device_mesh import init_device_mesh
+if rank != 3:
+    mesh = init_device_mesh("cpu", (2, 2))
+""",
+        kind="store-wait",
+        culprits="3",
+        waiting="0-1",
+        op="new_group",
+        lines={1: 3},
+    ),
+]
