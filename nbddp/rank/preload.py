@@ -1,7 +1,7 @@
 """What the fork server loads before the first rank is forked.
 
 Runs in: the fork server, once; in a spawned rank, at its start. It must leave one thread, no
-parallel region and no CUDA behind, or ranks forked from it would hang (see docs/decisions.md).
+parallel region and no CUDA behind, or ranks forked from it would hang (see docs/decisions/).
 """
 
 import gc

@@ -5,7 +5,7 @@ Runs in: the rank process, once, before anything else of it.
 A rank is forked from a process that has loaded torch, so it begins with a copy of that process's
 state: the same random numbers, the same secrets. ``random``, ``tempfile``, ``uuid`` and OpenSSL
 look after themselves. What Python fixes when it starts, the hashes of strings and the addresses of
-objects, is the same on all forked ranks; docs/decisions.md has the whole list.
+objects, is the same on all forked ranks; docs/decisions/ has the whole list.
 """
 
 import multiprocessing

@@ -17,7 +17,7 @@ from tests.support.views import run_cell
 
 State: TypeAlias = dict[str, Any]
 
-#: What forked ranks share all the same (docs/decisions.md): Python fixes it when it starts.
+#: What forked ranks share all the same (docs/decisions/): Python fixes it when it starts.
 SHARED = {
     "hash of a string",
     "order of a set of strings",

@@ -78,3 +78,13 @@ def test_dead_links_are_found(tmp_path: Path) -> None:
 
 def test_anchors_are_those_of_github() -> None:
     assert anchors("# `%%ddp` on 4 ranks, live\n```\n# no\n```\n") == {"ddp-on-4-ranks-live"}
+
+
+def test_the_index_lists_every_decision() -> None:
+    pages = [path for path in (ROOT / "docs/decisions").glob("*.md") if path.name != "README.md"]
+    titles = [title for path in pages for title in re.findall(r"(?m)^## (.+)$", path.read_text())]
+    numbers = sorted(int(title.split(".")[0]) for title in titles)
+    index = (ROOT / "docs/decisions/README.md").read_text()
+    rows = [tuple(row) for row in re.findall(r"(?m)^\| (\d+) \| \[(.+)\]\(", index)]
+    assert sorted(f"{number}. {title}" for number, title in rows) == sorted(titles)
+    assert [int(number) for number, _ in rows] == numbers == sorted(set(numbers))
