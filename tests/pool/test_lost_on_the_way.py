@@ -1,8 +1,11 @@
 """A rank dies while much data is on its way: Gloo wakes not all who wait, see `gloo.waits`."""
 
+import textwrap
+
 import pytest
 
 from nbddp.controller.pool.pool import Pool
+from nbddp.errors import CellError
 from tests.support.views import run_cell
 
 _LIMIT_S = 120.0
@@ -37,3 +40,22 @@ def test_what_was_half_received_is_named(pool: Pool):
         if "the tensors of recv #" in text:
             break
     assert "on rank 0: too large to be put back" in text
+
+
+@pytest.mark.breaks_pool
+def test_a_receive_whose_handle_is_lost_in_a_cell_that_fails_blocks_no_later_cell(pool: Pool):
+    """As an interrupt between the call and its wait leaves it; Gloo's connection stands still."""
+    code = """
+    store = dist.distributed_c10d._get_default_store()
+    t = torch.ones(1000)
+    if rank == 1:
+        dist.irecv(t, 0)
+        store.set("lost", "")
+        raise ValueError("between the call and its wait")
+    store.wait(["lost"])
+    dist.send(t, 1)
+    """
+    view = run_cell(pool, textwrap.dedent(code), check=False)
+    assert isinstance(view.error, CellError)
+    check = "x = torch.full((100_000,), float(rank))\ndist.all_reduce(x)\nprint(int(x[-1]))"
+    assert run_cell(pool, check, timeout=20).texts() == {0: "1\n", 1: "1\n"}

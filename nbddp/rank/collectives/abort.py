@@ -73,6 +73,7 @@ class OperationAbort:
                 self._creator.patience.ended = reason
         else:
             self.was_fired = self.was_fired or bool(chosen) or blocked_outside
+            sockets.settle(fd for group in chosen for fd in group.fds)
             for group in chosen:
                 stuck = _end(group) or stuck
             if blocked_outside or self.is_reforming():

@@ -157,6 +157,8 @@ class PendingOperation:
             work.get_future().add_done_callback(self._see_last)
         except RuntimeError:
             # Messages have no future. Gloo forgets this one, and does not tell whether it was sent.
+            if self.is_message:
+                self.book.lost_messages += 1
             self._end_well()
 
     def _see_last(self, future: Any) -> None:

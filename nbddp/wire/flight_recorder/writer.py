@@ -285,13 +285,16 @@ class Writer:
             _WRITE_HEAD(mapping, self._head, self._open, self._records)
             _WRITE_WAIT(mapping, slot, 0, 0)
 
-    def end_interrupted(self, thread: int, going_on: Collection[int], now_ns: int) -> None:
+    def end_interrupted(self, thread: int, going_on: Collection[int], now_ns: int) -> list[int]:
         """Put right what an interrupt has left half written.
 
         Args:
             thread: it has left all its calls.
             going_on: records of operations that need no thread, see `Recorder.open`.
             now_ns: the time.
+
+        Returns:
+            The records that were open, and are no longer.
         """
         before = (self._records, self._open)
         ids, states, threads = (self._ring[at::RECORD_WORDS].tolist() for at in (ID, STATE, THREAD))
@@ -303,12 +306,17 @@ class Writer:
         older = sum(self._records - record >= RING_LENGTH for record in going_on)
         if before == (self._records, self._open):  # no other thread is about to count
             self._open = len(open_now) + older
-        for record, its_thread in open_now:
-            if its_thread == thread and record not in going_on:
-                waited_ns = now_ns - self._ring[record % RING_LENGTH * RECORD_WORDS + CREATED]
-                self.complete(record, now_ns, waited_ns, KeyboardInterrupt.__name__)
+        left = [
+            record
+            for record, its_thread in open_now
+            if its_thread == thread and record not in going_on
+        ]
+        for record in left:
+            waited_ns = now_ns - self._ring[record % RING_LENGTH * RECORD_WORDS + CREATED]
+            self.complete(record, now_ns, waited_ns, KeyboardInterrupt.__name__)
         self._words[OPEN] = self._open
         self.end_wait(self.slot(thread))
+        return left
 
     def set_timeout(self, record: int, timeout_ms: int, began_ns: int) -> None:
         """Whoever waits has begun to do so now, and gives up after this time.

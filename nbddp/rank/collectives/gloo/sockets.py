@@ -9,10 +9,13 @@ else since, so its inode is compared.
 """
 
 import ctypes
+import fcntl
 import os
 import socket
 import struct
 import sys
+import termios
+import time
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 
@@ -20,6 +23,8 @@ from contextlib import ExitStack, suppress
 Socket = tuple[int, int]
 #: To this machine; a kernel drops what a full queue cannot take.
 _DIAL_S = 0.2
+_SETTLE_S = 0.05
+_SETTLE_PAUSE_S = 0.001
 #: Of Linux; Python has no names for them.
 _SO_ATTACH_FILTER, _BPF_RETURN = 26, 0x06
 _FD_FOLDER = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"  # noqa: PTH112 - once
@@ -71,6 +76,34 @@ def shut(sockets: Iterable[Socket], how: int = socket.SHUT_RD) -> int:
         except OSError:
             continue  # closed meanwhile, or not connected
     return count
+
+
+def settle(sockets: Iterable[Socket], limit_s: float = _SETTLE_S) -> None:
+    """Wait until no data is on its way over these, at most ``limit_s`` seconds.
+
+    Gloo reads a message in two steps, first what it is and then its data. If the connection ends
+    between them, it wakes nobody who waits for that message (see `waits`). All members wait so,
+    before the first one shuts its sockets.
+    """
+    until = time.monotonic() + limit_s
+    kept = list(sockets)
+    while any(_is_busy(fd, inode) for fd, inode in kept) and time.monotonic() < until:
+        time.sleep(_SETTLE_PAUSE_S)
+
+
+def _is_busy(fd: int, inode: int) -> bool:
+    """Whether a socket has data that was not read, or that the other end has not got."""
+    try:
+        if os.fstat(fd).st_ino != inode:
+            return False
+        waiting = bytearray(4)
+        for request in (termios.FIONREAD, termios.TIOCOUTQ):
+            fcntl.ioctl(fd, request, waiting)
+            if any(waiting):
+                return True
+    except OSError:  # closed meanwhile, or it listens
+        pass
+    return False
 
 
 def refuse_new(sockets: Iterable[Socket]) -> None:

@@ -39,6 +39,10 @@ class GroupCounters:
     #: Made with TORCH_DISTRIBUTED_DEBUG=DETAIL: torch compares the ranks in each call, and blocks.
     is_checked: bool = False
     is_broken: bool = False
+    #: Messages whose handle was lost before their end. Gloo forgets where their data goes, and a
+    #: connection stands still for good when data comes for such a receive: ``Pair::prepareRead``
+    #: in ``gloo/transport/tcp/pair.cc`` leaves what belongs to no buffer "for the next iteration".
+    lost_messages: int = 0
     has_sleepers: bool = False  #: a thread of Gloo may never be woken, see `gloo.waits`
     relays: set[Any] = field(default_factory=set)  #: of open futures, see `gloo.futures`
     cut_at: float = 0.0  #: when its sockets were shut (`time.monotonic`); 0: they were not
@@ -87,6 +91,7 @@ class GroupCounters:
         self.p2p_base = p2p_base
         self.any_source_tags.clear()
         self.is_broken = False
+        self.lost_messages = 0
         self.cut_at = 0.0
         self.has_sleepers = False
         self.ended = None

@@ -6,6 +6,7 @@ Runs in: the rank process, any thread. The I/O thread reads it while the main th
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -97,18 +98,20 @@ class Recorder:
     def end_cell(self) -> tuple[GroupMark, ...]:
         """Where the groups stand that the cell has used, or that are broken."""
         self.sweep()
+        left: list[int] = []  # by an interrupt before they had a handle
         if self.writer.newest != self._newest_before or self.waits():
-            self.writer.end_interrupted(_ident(), self.open, _now())
-        open_by_group: dict[str, int] = {}
-        for operation in self.open.values():
-            pg_id = operation.pg_id
-            open_by_group[pg_id] = open_by_group.get(pg_id, 0) + 1
+            left = self.writer.end_interrupted(_ident(), self.open, _now())
+        open_by_group = Counter(operation.pg_id for operation in self.open.values())
+        open_by_group.update(
+            operation.pg_id for record in left if (operation := self.operation(record)) is not None
+        )
+        open_by_group.update({book.info.pg_id: book.lost_messages for book in self.books.values()})
         marks = tuple(
             GroupMark(
                 pg_id=book.info.pg_id,
                 collective_seq_id=book.seq,
                 digest=book.digest,
-                open=open_by_group.get(book.info.pg_id, 0),
+                open=open_by_group[book.info.pg_id],
                 is_broken=book.is_broken,
             )
             for book in self.books.values()
