@@ -103,20 +103,9 @@ def start(
         PoolExistsError: a pool with other options is living.
         PoolStartError: the pool did not come up.
     """
+    arguments = locals()  # all of them; this comes first, so there is nothing else
     global _current  # noqa: PLW0603 - one pool per process is what %ddp means
-    options = PoolOptions.checked(
-        nproc_per_node,
-        nnodes=nnodes,
-        backend=backend,
-        device=device,
-        devices=devices,
-        init=init,
-        threads=threads,
-        env=env,
-        cwd=cwd,
-        timeout=timeout,
-        plain=plain,
-    )
+    options = PoolOptions.checked(**arguments)
     await_start()
     if not _start_lock.acquire(blocking=False):
         raise PoolBusyError("a pool is being started by another thread. Next: wait for it")
@@ -235,21 +224,7 @@ def last_options() -> PoolOptions | None:
 def start_like_last() -> Pool:
     """Start a pool with the options of the last one, or with the defaults. Raises as `start`."""
     options = last_options()
-    if options is None:
-        return start()
-    return start(
-        options.nproc_per_node,
-        nnodes=options.nnodes,
-        backend=options.backend,
-        device=options.device,
-        devices=options.devices,
-        init=options.init,
-        threads=options.threads,
-        env=options.env,
-        cwd=options.cwd,
-        timeout=options.timeout_s or None,
-        plain=options.plain,
-    )
+    return start() if options is None else start(**vars(options))
 
 
 def last_report() -> Report | None:

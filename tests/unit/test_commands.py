@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from nbddp.controller.state.config import Config
+from nbddp.controller.pool.options import LINE_OPTIONS
+from nbddp.controller.state.config import LEGAL_CONFIG, Config
 from nbddp.errors import BadOptionError
 from nbddp.notebook.magics import command_line
 from nbddp.notebook.magics.command_line import (
@@ -15,21 +16,6 @@ from nbddp.notebook.magics.command_line import (
     TraceCommand,
 )
 from nbddp.notebook.magics.help_text import HELP
-
-START_DEFAULTS = {
-    "nproc_per_node": 2,
-    "nnodes": 1,
-    "backend": "auto",
-    "device": "auto",
-    "devices": (),
-    "init": "env",
-    "threads": None,
-    "env": {},
-    "cwd": "",
-    "timeout": None,
-    "plain": False,
-}
-
 
 # --- %%ddp ---------------------------------------------------------------------------------------
 
@@ -92,13 +78,10 @@ def test_a_bad_option_is_told_with_the_legal_ones():
 # --- %ddp start ----------------------------------------------------------------------------------
 
 
-def test_start_defaults():
-    assert command_line.parse_start([]) == START_DEFAULTS
-
-
 @pytest.mark.parametrize(
-    ("line", "changed"),
+    ("line", "found"),
     [
+        ("", {}),  # the defaults are those of nbddp.start
         ("-n 4", {"nproc_per_node": 4}),
         ("-n4", {"nproc_per_node": 4}),
         ("--nproc-per-node 4", {"nproc_per_node": 4}),
@@ -116,10 +99,10 @@ def test_start_defaults():
         ("-n 0", {"nproc_per_node": 0}),  # judged by PoolOptions, in one place
     ],
 )
-def test_start(line: str, changed: dict[str, object]):
+def test_start(line: str, found: dict[str, object]):
     verb, words = command_line.split_verb(f"start {line}")
     assert verb == "start"
-    assert command_line.parse_start(words) == START_DEFAULTS | changed
+    assert command_line.parse_start(words) == found
 
 
 @pytest.mark.parametrize(
@@ -293,17 +276,17 @@ def test_config():
     }
 
 
-@pytest.mark.parametrize("name", command_line.LEGAL_CONFIG)
+@pytest.mark.parametrize("name", LEGAL_CONFIG)
 def test_every_value_of_config_is_read_and_in_the_help(name: str):
-    for value in command_line.LEGAL_CONFIG[name]:
+    for value in LEGAL_CONFIG[name]:
         assert command_line.parse_config([f"{name}={value}"]).changes == {name: value}
-    assert f"{name}={command_line.LEGAL_CONFIG[name][0]}" in HELP  # the default
-    assert [value for value in command_line.LEGAL_CONFIG[name] if value not in HELP] == []
+    assert f"{name}={LEGAL_CONFIG[name][0]}" in HELP  # the default
+    assert [value for value in LEGAL_CONFIG[name] if value not in HELP] == []
 
 
 def test_the_default_of_config_comes_first():
     config = Config()
-    for name, legal in command_line.LEGAL_CONFIG.items():
+    for name, legal in LEGAL_CONFIG.items():
         assert getattr(config, name) == legal[0]
 
 
@@ -344,7 +327,7 @@ def test_verbs_without_options():
 def test_the_help_names_every_option():
     options = ["-r", "--timeout", "--async", "-n", "--trace", "--check", "--plain"]
     options += ["--cell", "--last", "--save"]
-    options += [f"--{name.replace('_', '-')}" for name in START_DEFAULTS]
+    options += [f"--{name.replace('_', '-')}" for name in LINE_OPTIONS]
     assert [option for option in options if option not in HELP] == []
 
 

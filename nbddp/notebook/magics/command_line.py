@@ -10,12 +10,13 @@ import shlex
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from nbddp.controller.state.config import OnDeadlock, OnDeath
+from nbddp.controller.pool.line_option import seconds
+from nbddp.controller.pool.options import LINE_OPTIONS
+from nbddp.controller.state.config import LEGAL_CONFIG, fault_in
 from nbddp.errors import BadOptionError
 from nbddp.notebook.magics.arg_parser import Parser, nearest
 from nbddp.notebook.output.modes import Out
 from nbddp.notebook.render.trace_table import DEFAULT_LAST
-from nbddp.wire.messages import OnMismatch
 
 _RANKS = r"(?:-r|--ranks)(?:\s+|=)"
 _PULL = re.compile(
@@ -45,12 +46,6 @@ VERBS = (
     "auto",
     "help",
 )
-#: What may be configured, the default first.
-LEGAL_CONFIG: dict[str, tuple[str, ...]] = {
-    "on_deadlock": get_args(OnDeadlock),
-    "on_mismatch": get_args(OnMismatch),
-    "on_death": get_args(OnDeath),
-}
 
 
 @dataclass(frozen=True)
@@ -129,7 +124,7 @@ def parse_cell(line: str) -> CellCommand:
     """Read the line of a ``%%ddp``. Raises `BadOptionError`."""
     parser = Parser("%%ddp", bare="-r")
     parser.add_argument("-r", "--ranks")
-    parser.add_argument("--timeout", type=_seconds, metavar="SECONDS")
+    parser.add_argument("--timeout", type=seconds, metavar="SECONDS")
     parser.add_argument("--async", action="store_true", dest="is_async")
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--check", action="store_true")
@@ -143,22 +138,9 @@ def parse_cell(line: str) -> CellCommand:
 def parse_start(words: list[str]) -> dict[str, Any]:
     """Read the words after ``%ddp start``, as arguments of `nbddp.start`."""
     parser = Parser("%ddp start", bare="-n")
-    parser.add_argument("-n", "--nproc-per-node", type=_whole, metavar="N", default=2)
-    parser.add_argument("--nnodes", type=_whole, metavar="N", default=1)
-    parser.add_argument("--backend", default="auto")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--devices", type=_devices, default=())
-    parser.add_argument("--init", default="env")
-    parser.add_argument("--threads", type=_whole, metavar="N")
-    parser.add_argument(
-        "--env", metavar="NAME=VALUE", type=_variable, nargs="+", action="extend", default=[]
-    )
-    parser.add_argument("--cwd", metavar="FOLDER", default="")
-    parser.add_argument("--timeout", type=_seconds, metavar="SECONDS")
-    parser.add_argument("--plain", action="store_true")
-    found = vars(parser.parse(words))
-    found["env"] = dict(found["env"])
-    return found
+    for option in LINE_OPTIONS.values():
+        option.add_to(parser)
+    return vars(parser.parse(words))
 
 
 def parse_names(verb: str, words: list[str]) -> tuple[list[str], str | None]:
@@ -244,16 +226,11 @@ def parse_config(words: list[str]) -> ConfigCommand:
     """Read the words after ``%ddp config``, such as ``on_deadlock=report``."""
     found: dict[str, str] = {}
     for word in words:
-        name, equals, value = word.partition("=")
-        if name not in LEGAL_CONFIG:
-            legal = ", ".join(f"{key}={'|'.join(values)}" for key, values in LEGAL_CONFIG.items())
-            raise BadOptionError(f"%ddp config: {name!r} is unknown; legal: {legal}")
-        legal = " or ".join(f"{name}={value}" for value in LEGAL_CONFIG[name])
-        if not equals:
-            raise BadOptionError(f"%ddp config: {name} has no value; legal: {legal}")
-        if value not in LEGAL_CONFIG[name]:
-            raise BadOptionError(f"%ddp config: {name}={value} is unknown; legal: {legal}")
+        name, _, value = word.partition("=")
+        if fault := fault_in(name, value):
+            raise BadOptionError(f"%ddp config: {fault}")
         if found.get(name, value) != value:
+            legal = " or ".join(f"{name}={each}" for each in LEGAL_CONFIG[name])
             raise BadOptionError(f"%ddp config: {name} has two values; legal: one of {legal}")
         found[name] = value
     return ConfigCommand(**found)
@@ -291,41 +268,10 @@ def _parse_ranks(verb: str, words: list[str]) -> str | None:
     return ranks
 
 
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-
-
 def _positive(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
-    return seconds
-
-
-def _devices(text: str) -> tuple[int, ...]:
-    numbers = text.split(",")
-    if not all(number.isdigit() for number in numbers):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of devices such as 0,1")
-    return tuple(int(number) for number in numbers)
-
-
-def _variable(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name.isidentifier() and equals):
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
-    return name, value
 
 
 # --- expressions ---------------------------------------------------------------------------------

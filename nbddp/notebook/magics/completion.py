@@ -26,6 +26,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from msgspec.structs import replace
 
 from nbddp.controller.hub.queries import RankQueries
+from nbddp.controller.state.config import LEGAL_CONFIG
 from nbddp.controller.state.rank_state import RankState
 from nbddp.errors import BadOptionError
 from nbddp.notebook import session
@@ -237,9 +238,7 @@ def _own_names() -> list[str]:
 def _legal_words(name: str, before: list[str]) -> list[str]:
     """What may come next on the line of ``name``, behind the words ``before``."""
     if name == "%ddp config":
-        return [
-            f"{key}={each}" for key, values in command_line.LEGAL_CONFIG.items() for each in values
-        ]
+        return [f"{key}={each}" for key, values in LEGAL_CONFIG.items() for each in values]
     last = before[-1] if before else ""
     if name == "%ddp auto":
         if last == "auto":

@@ -10,6 +10,7 @@ from IPython.display import display
 
 from nbddp.controller.hub.transfer import told_when_stopped
 from nbddp.controller.pool.pool import Pool
+from nbddp.controller.state.config import LEGAL_CONFIG
 from nbddp.controller.trace.export import chrome_trace
 from nbddp.controller.trace.rows import select
 from nbddp.errors import BadOptionError
@@ -116,7 +117,7 @@ def _timeline(command: command_line.TimelineCommand) -> None:
 def _configure(command: command_line.ConfigCommand) -> None:
     pool = session.pool()
     config = pool.configure(**command.changes) if command.changes else pool.config
-    for name, legal in command_line.LEGAL_CONFIG.items():
+    for name, legal in LEGAL_CONFIG.items():
         value = getattr(config, name)
         print(f"{f'{name}={value}':<20} legal: {', '.join(legal)}")  # noqa: T201 - for the reader
 
