@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from IPython.core.getipython import get_ipython
+from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.controller.diagnosis.report import Report
 from nbddp.controller.hub.listeners import BackgroundEvent
@@ -285,6 +286,18 @@ def parent_id() -> str:
 def is_in_history() -> bool:
     """Whether the cell that runs is one of the notebook's, with a number."""
     return bool(_request().get("content", {}).get("store_history", True))
+
+
+def execution_count(shell: InteractiveShell) -> int:
+    """The number of the running cell; `InteractiveShell.execution_count` may be one ahead.
+
+    0: it has none, since `nbddp console` has sent it; the next one of the notebook is not its.
+    """
+    if not is_in_history():
+        return 0
+    result = shell.displayhook.exec_result
+    count = getattr(result, "execution_count", None)
+    return shell.execution_count if count is None else int(count)
 
 
 def _request() -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from nbddp import cli
 from nbddp.controller.pool.options import LINE_OPTIONS
-from nbddp.notebook.magics import command_line
+from nbddp.notebook.magics.verbs import VERBS
 
 
 @pytest.fixture
@@ -73,8 +73,8 @@ def test_the_options_are_those_of_start(prefix: Path):
     argv = found["argv"]
     assert isinstance(argv, list)
     pool = argv[-1].removeprefix("--NbddpKernel.pool=")
-    arguments = command_line.parse_start(pool.split())
-    assert arguments == command_line.parse_start(["-n", "1"]) | {
+    assert vars(VERBS["start"].parser.read(pool)) == {
+        "nproc_per_node": 1,
         "nnodes": 2,
         "backend": "gloo",
         "plain": True,
