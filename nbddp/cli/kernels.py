@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nbddp.controller.pool.options import PoolOptions
+from nbddp.controller.pool.options import LINE_OPTIONS, PoolOptions
 from nbddp.errors import BadOptionError
 
 #: Marks our kernels in ``kernel.json``.
@@ -47,12 +47,8 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 def _add_install(parser: argparse.ArgumentParser) -> None:
     pool = parser.add_argument_group("the pool, as in %ddp start")
-    pool.add_argument("-n", "--nproc-per-node", type=int, default=2, metavar="N", help="ranks (2)")
-    pool.add_argument("--nnodes", type=int, default=1, metavar="M", help="simulated nodes (1)")
-    pool.add_argument("--backend", default="auto", metavar="NAME", help="auto, gloo, nccl, ...")
-    pool.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu or cuda")
-    pool.add_argument("--threads", type=int, metavar="T", help="of each rank")
-    pool.add_argument("--plain", action="store_true", help="stock process groups")
+    for option in LINE_OPTIONS.values():
+        option.add_to(pool)
     parser.add_argument("--name", help="of the kernel in Jupyter (nbddp-N)")
     parser.add_argument("--display-name", help='in the launcher ("Python (nbddp, N ranks)")')
     where = parser.add_mutually_exclusive_group()
@@ -67,14 +63,8 @@ def _add_install(parser: argparse.ArgumentParser) -> None:
 
 
 def _install(found: argparse.Namespace) -> list[str]:
-    options = PoolOptions.checked(
-        found.nproc_per_node,
-        nnodes=found.nnodes,
-        backend=found.backend,
-        device=found.device,
-        threads=found.threads,
-        plain=found.plain,
-    )
+    given = {name: value for name, value in vars(found).items() if name in LINE_OPTIONS}
+    options = PoolOptions.checked(**given)
     size = options.world_size
     name = (found.name or f"nbddp-{size}").lower()
     display_name = found.display_name or f"Python (nbddp, {_count(size, 'rank')})"
@@ -84,24 +74,13 @@ def _install(found: argparse.Namespace) -> list[str]:
             f"--name {name}: there is a kernel of this name, and it is not of nbddp "
             f"({in_the_way['resource_dir']}). Next: another name"
         )
-    pool = shlex.join(_pool_words(found))
+    pool = shlex.join(options.words(["nproc_per_node", *given]))
     folder = _write(name, _kernel_json(display_name, pool), found)
     return [
         f'installed "{display_name}" in {folder}',
         f"  start it   choose it in JupyterLab, or: jupyter console --kernel {name}",
         f"  remove it  nbddp kernel remove {name}",
     ]
-
-
-def _pool_words(found: argparse.Namespace) -> list[str]:
-    """What differs from the defaults of ``%ddp start``; the number of ranks always."""
-    words = ["-n", str(found.nproc_per_node)]
-    usual = {"nnodes": 1, "backend": "auto", "device": "auto", "threads": None}
-    for option, default in usual.items():
-        value = getattr(found, option)
-        if value != default:
-            words += [f"--{option}", str(value)]
-    return words + ["--plain"] * found.plain
 
 
 def _kernel_json(display_name: str, pool: str) -> dict[str, Any]:

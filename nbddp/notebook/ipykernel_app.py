@@ -6,7 +6,6 @@ ranks (``%%local``, restart, shutdown, comms, history) is ipykernel's own.
 """
 
 import asyncio
-import shlex
 from typing import Any
 
 from ipykernel.compiler import get_tmp_directory
@@ -16,7 +15,8 @@ from traitlets import Unicode
 
 import nbddp
 from nbddp.notebook import session
-from nbddp.notebook.magics import auto_mode, command_line, debug_verbs
+from nbddp.notebook.magics import auto_mode, debug_verbs
+from nbddp.notebook.magics.verbs import VERBS
 
 
 class NbddpKernel(IPythonKernel):
@@ -39,7 +39,7 @@ class NbddpKernel(IPythonKernel):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         assert self.shell is not None  # noqa: S101 - ipykernel has made it just now
-        arguments = command_line.parse_start(shlex.split(self.pool))
+        arguments = vars(VERBS["start"].parser.read(self.pool))
         self._world_size = session.start_soon(arguments).world_size
         #: Where the requests of the front end's debugger go.
         self.forwarding = debug_verbs.Forwarding(self._publish_debug_event, get_tmp_directory())

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from IPython.core.getipython import get_ipython
+from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.controller.diagnosis.report import Report
 from nbddp.controller.hub.listeners import BackgroundEvent
@@ -103,20 +104,9 @@ def start(
         PoolExistsError: a pool with other options is living.
         PoolStartError: the pool did not come up.
     """
+    arguments = locals()  # all of them; this comes first, so there is nothing else
     global _current  # noqa: PLW0603 - one pool per process is what %ddp means
-    options = PoolOptions.checked(
-        nproc_per_node,
-        nnodes=nnodes,
-        backend=backend,
-        device=device,
-        devices=devices,
-        init=init,
-        threads=threads,
-        env=env,
-        cwd=cwd,
-        timeout=timeout,
-        plain=plain,
-    )
+    options = PoolOptions.checked(**arguments)
     await_start()
     if not _start_lock.acquire(blocking=False):
         raise PoolBusyError("a pool is being started by another thread. Next: wait for it")
@@ -235,21 +225,7 @@ def last_options() -> PoolOptions | None:
 def start_like_last() -> Pool:
     """Start a pool with the options of the last one, or with the defaults. Raises as `start`."""
     options = last_options()
-    if options is None:
-        return start()
-    return start(
-        options.nproc_per_node,
-        nnodes=options.nnodes,
-        backend=options.backend,
-        device=options.device,
-        devices=options.devices,
-        init=options.init,
-        threads=options.threads,
-        env=options.env,
-        cwd=options.cwd,
-        timeout=options.timeout_s or None,
-        plain=options.plain,
-    )
+    return start() if options is None else start(**vars(options))
 
 
 def last_report() -> Report | None:
@@ -310,6 +286,18 @@ def parent_id() -> str:
 def is_in_history() -> bool:
     """Whether the cell that runs is one of the notebook's, with a number."""
     return bool(_request().get("content", {}).get("store_history", True))
+
+
+def execution_count(shell: InteractiveShell) -> int:
+    """The number of the running cell; `InteractiveShell.execution_count` may be one ahead.
+
+    0: it has none, since `nbddp console` has sent it; the next one of the notebook is not its.
+    """
+    if not is_in_history():
+        return 0
+    result = shell.displayhook.exec_result
+    count = getattr(result, "execution_count", None)
+    return shell.execution_count if count is None else int(count)
 
 
 def _request() -> dict[str, Any]:

@@ -110,6 +110,7 @@ def test_the_first_rank_of_the_cell_is_asked(named: Kernel):
         ("%ddp auto on --out q|", "%ddp auto on --out quiet"),
         ("x = %ddp pu|", "x = %ddp pull"),
         ("x = %ddp pull net.lay|", "x = %ddp pull net.layers"),
+        ("%ddp pull -r 0 net.lay|", "%ddp pull -r 0 net.layers"),
         ("%ddp vars rank los|", "%ddp vars rank losses"),
         ("%ddp push only_in_note|", "%ddp push only_in_notebook"),
         ("1\n%ddp rest|", "1\n%ddp restart"),
@@ -118,6 +119,11 @@ def test_the_first_rank_of_the_cell_is_asked(named: Kernel):
 )
 def test_verbs_and_options_complete(named: Kernel, line: str, after: str):
     assert after in completed(named, line)
+
+
+@pytest.mark.parametrize("line", ["%ddp pull losses -r |", "%ddp stop |", "%ddp dance |"])
+def test_nothing_is_offered_where_nothing_is_legal_or_known(named: Kernel, line: str):
+    assert completed(named, line) == []
 
 
 def test_inspection_shows_what_the_rank_has(named: Kernel):

@@ -94,6 +94,9 @@ def test_a_syntax_error_is_found_once_and_nothing_runs(kernel: Kernel, code: str
         ("%ddp start -n 3", "%ddp restart"),
         ("%ddp push no_such_name", "no variable 'no_such_name'"),
         ("%ddp pull no_such_name", "no_such_name"),
+        ("%ddp pull rank world_size", "Next: %ddp pull (rank, world_size)"),
+        ("value = %ddp pull rank --foo", "unknown: --foo"),
+        ("%ddp diff rank --rtol 1", "unknown: --rtol; legal: EXPRESSION ..., -r RANKS"),
         ("%ddp stop now", "takes no options"),
     ],
 )

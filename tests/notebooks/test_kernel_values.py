@@ -58,5 +58,5 @@ def test_what_is_told_when_it_cannot_be_done(kernel: Kernel):
     missing = kernel.run("%ddp vars no_such_name")
     assert "ranks 0-1 have no variable 'no_such_name'. Next: %ddp vars" in missing.error
     assert "'no_such_name' has no value" in kernel.run("%ddp diff no_such_name").error
-    assert "%ddp diff: what?" in kernel.run("%ddp diff").error
+    assert "%ddp diff needs an expression" in kernel.run("%ddp diff").error
     assert "in a %%ddp cell" in kernel.run("import nbddp\nnbddp.show(3)").error

@@ -16,7 +16,8 @@ from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub.run import Run
 from nbddp.controller.hub.transfer import RequestRefusedError, told_when_stopped
 from nbddp.controller.pool.cell_wait import CellView, CellWait
-from nbddp.controller.pool.options import PoolOptions, check_seconds
+from nbddp.controller.pool.option_checks import check_seconds
+from nbddp.controller.pool.options import PoolOptions
 from nbddp.controller.pool.process_control import LivingPool
 from nbddp.controller.state.outcome import RunOutcome
 from nbddp.controller.state.rank_state import Phase, RankState

@@ -185,25 +185,12 @@ class PoolStartup:
             self._agents.pop().close()
 
     def _spec(self) -> PoolSpec:
-        options = self._options
-        own = {name: value for name, value in options.env.items() if not name.startswith("MASTER_")}
-        return PoolSpec(
+        return self._options.spec(
             pool_id=self._pool_id,
             generation=self._generation,
-            nproc_per_node=options.nproc_per_node,
-            nnodes=options.nnodes,
-            backend=options.backend,
-            device=options.device,
-            devices=options.devices,
-            init=options.init,
             init_file=str(self._folder / "init"),
-            threads=options.threads,
-            timeout_s=options.timeout_s,
-            cwd=options.cwd,
-            sys_path=tuple(sys.path),
-            env=own,
+            sys_path=sys.path,
             use_arena=self._use_arena,
-            plain=options.plain,
         )
 
     def _patience_s(self) -> float:

@@ -3,16 +3,14 @@
 Runs in: the notebook's process. Pure.
 """
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, get_args, get_type_hints
 
-from nbddp.wire.messages import (
-    OnMismatch,
-)
+from nbddp.errors import BadOptionError
+from nbddp.wire.messages import OnMismatch
 
 OnDeadlock: TypeAlias = Literal["abort", "report"]
-
-
 OnDeath: TypeAlias = Literal["respawn", "keep"]
 
 
@@ -23,3 +21,29 @@ class Config:
     on_deadlock: OnDeadlock = "abort"  #: ``report``: show it, and leave the ranks where they are
     on_mismatch: OnMismatch = "raise"
     on_death: OnDeath = "respawn"  #: ``keep``: no fresh rank takes the place of one that exited
+
+
+#: The legal values by name, the default first.
+LEGAL_CONFIG: dict[str, tuple[str, ...]] = {
+    name: get_args(values) for name, values in get_type_hints(Config).items()
+}
+
+
+def fault_in(name: str, value: str) -> str:
+    """What is wrong with ``name=value``, and what is legal; empty: nothing is wrong."""
+    if name not in LEGAL_CONFIG:
+        legal = ", ".join(f"{key}={'|'.join(values)}" for key, values in LEGAL_CONFIG.items())
+        return f"{name!r} is unknown; legal: {legal}"
+    if value not in LEGAL_CONFIG[name]:
+        legal = " or ".join(f"{name}={each}" for each in LEGAL_CONFIG[name])
+        what = f"{name}={value} is unknown" if value else f"{name} has no value"
+        return f"{what}; legal: {legal}"
+    return ""
+
+
+def changed(config: Config, changes: Mapping[str, str]) -> Config:
+    """``config`` with changes. Raises `BadOptionError` if a name or value is not legal."""
+    for name, value in changes.items():
+        if fault := fault_in(name, value):
+            raise BadOptionError(fault)
+    return replace(config, **changes)  # type: ignore[arg-type]  # checked above

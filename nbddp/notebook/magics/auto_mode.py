@@ -17,13 +17,14 @@ import types
 import warnings
 from dataclasses import dataclass
 
+from IPython.core.getipython import get_ipython
 from IPython.core.inputtransformer2 import TransformerManager
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, magics_class
 
 from nbddp.errors import BadOptionError
 from nbddp.notebook import session
-from nbddp.notebook.magics import command_line, completion
+from nbddp.notebook.magics.cell_line import parse_cell
 
 #: Cell magics whose body is Python: it belongs where the variables are.
 _MAGICS_OF_RANKS = frozenset(("capture", "prun", "time", "timeit"))
@@ -203,20 +204,18 @@ class AutoMagics(Magics):
 
 def install(shell: InteractiveShell) -> None:
     """Make ``%%local`` and ``%ddp auto`` known; the mode is off, unless it is on already."""
-    if any(isinstance(found, AutoMode) for found in shell.input_transformers_cleanup):
+    if _modes(shell):
         return  # a kernel of our own, in which somebody loads nbddp once more
     mode = AutoMode(shell)
     shell.input_transformers_cleanup.insert(0, mode)
     shell.input_transformers_post.append(mode.restore_lines)
     shell.register_magics(AutoMagics)
-    completion.options_of_auto_mode = mode.options_for
 
 
 def uninstall(shell: InteractiveShell) -> None:
     """Forget them."""
-    transformers = shell.input_transformers_cleanup
-    for mode in [found for found in transformers if isinstance(found, AutoMode)]:
-        transformers.remove(mode)
+    for mode in _modes(shell):
+        shell.input_transformers_cleanup.remove(mode)
         shell.input_transformers_post.remove(mode.restore_lines)
         mode.options = None
     for name in ("_ddp_auto", "_ddp_console", "local"):
@@ -225,20 +224,40 @@ def uninstall(shell: InteractiveShell) -> None:
 
 def current(shell: InteractiveShell) -> AutoMode:
     """The mode of a shell in which nbddp is loaded."""
-    for found in shell.input_transformers_cleanup:
-        if isinstance(found, AutoMode):
-            return found
     install(shell)
-    return current(shell)
+    return _modes(shell)[0]
 
 
-def switch(shell: InteractiveShell, words: list[str]) -> str:
-    """``%ddp auto [on [options] | off]``: change the mode, and tell it."""
-    mode = current(shell)
-    command = command_line.parse_auto(words)
-    if command is not None:
-        mode.options = command.options
-    return mode.describe()
+def auto(shell: InteractiveShell, *, mode: str, options: str) -> None:
+    """Switch the mode, and tell it.
+
+    Args:
+        shell: whose cells go to the ranks.
+        mode: ``on`` or ``off``; empty: it stays as it is.
+        options: of ``%%ddp``, for every cell.
+
+    Raises:
+        BadOptionError: the pool does not have these ranks.
+    """
+    pool = session.current_pool()
+    if pool is not None and mode == "on":
+        pool.rank_set(parse_cell(options).ranks)  # refused here, not in each cell
+    switched = current(shell)
+    if mode:
+        switched.options = options if mode == "on" else None
+    print(switched.describe())
+
+
+def options_for(code: str) -> str | None:
+    """The options of ``%%ddp`` with which a cell runs on the ranks by itself; None: it does not."""
+    shell = get_ipython()
+    modes = [] if shell is None else _modes(shell)
+    return modes[0].options_for(code) if modes else None
+
+
+def _modes(shell: InteractiveShell) -> list[AutoMode]:
+    """The mode of this shell; none if nbddp is not loaded in it."""
+    return [each for each in shell.input_transformers_cleanup if isinstance(each, AutoMode)]
 
 
 def _parse(code: str) -> ast.Module | None:

@@ -10,10 +10,10 @@ Whatever goes wrong here, nobody is told: who pressed Tab gets what the notebook
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 from IPython.core.completer import (
     CompletionContext,
@@ -29,10 +29,9 @@ from nbddp.controller.hub.queries import RankQueries
 from nbddp.controller.state.rank_state import RankState
 from nbddp.errors import BadOptionError
 from nbddp.notebook import session
-from nbddp.notebook.magics import command_line
-from nbddp.notebook.magics.help_text import HELP
-from nbddp.notebook.output.modes import Out
-from nbddp.wire.message_types import Device, InitMethod
+from nbddp.notebook.magics import auto_mode
+from nbddp.notebook.magics.cell_line import CELL, parse_cell
+from nbddp.notebook.magics.verbs import VERBS
 from nbddp.wire.messages import Completed, Inspected
 from nbddp.wire.rank_set import RankSet
 
@@ -43,18 +42,6 @@ LIMIT_S = 0.25
 _CELL_LINE = re.compile(r"\s*%%ddp(?=\s|\Z)(?P<words>[^\n]*)(?P<end>\n|\Z)")
 _LINE = re.compile(r"\s*(?:[\w, ]+=\s*)?%ddp(?:[ \t]+(?P<words>.*))?\Z")
 _MAGIC = re.compile(r"\s*(?:[\w, ]+=\s*)?(?P<name>%%?\w*)\Z")
-_VERB_IN_HELP = re.compile(r"(?:\w+ = )?(?P<name>%%?ddp(?: \w+)?)(?P<rest>.*)")
-_OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
-#: What may stand behind a word.
-_VALUES: dict[str, tuple[str, ...]] = {
-    "--out": get_args(Out),
-    "--backend": ("auto", "gloo", "nccl"),
-    "--device": get_args(Device),
-    "--init": get_args(InitMethod),
-    "--live": ("off",),
-}
-#: Verbs that take names of variables of the ranks.
-_RANKS_NAMES = frozenset({"%ddp pull", "%ddp vars", "%ddp diff"})
 _TYPES_KEY = "_jupyter_types_experimental"
 
 
@@ -66,23 +53,13 @@ class Body:
     words: str = ""  #: behind ``%%ddp``
 
 
-def _none(code: str) -> str | None:
-    """Only ``%%ddp`` cells run on ranks."""
-    return None
-
-
-#: With which options a cell without ``%%ddp`` runs on the ranks; None: it does not. Auto mode puts
-#: its own in place.
-options_of_auto_mode: Callable[[str], str | None] = _none
-
-
 def is_distributed(code: str) -> Body | None:
     """What of a cell runs on ranks; None: nothing."""
     found = _CELL_LINE.match(code)
     if found is not None:
         # Without a line end behind it, the cursor is still on the line of the magic.
         return Body(found.end() + (not found["end"]), found["words"])
-    options = options_of_auto_mode(code)
+    options = auto_mode.options_for(code)
     return None if options is None else Body(0, options)
 
 
@@ -182,7 +159,7 @@ def _asked(body: Body) -> tuple[RankQueries, int] | None:
         return None
     ranks = pool.all_ranks
     try:
-        text = command_line.parse_cell(body.words).ranks
+        text = parse_cell(body.words).ranks
         ranks = ranks if text is None else RankSet.parse(text, pool.world_size)
     except BadOptionError:
         pass  # the line is still being written
@@ -203,23 +180,26 @@ def _shifted(answer: Completed, by: int) -> Completed:
 
 
 def _complete_line(line: str, magic: str, cursor: int) -> Completed | None:
-    """Verbs, options and their values: what ``%ddp help`` lists."""
-    words = line.partition(magic)[2].split(" ")
-    word, before = words[-1], [each for each in words[:-1] if each]
-    if len(words) == 1:
+    """Verbs, options, their values, and names: what the table of verbs knows."""
+    *before, word = line.partition(magic)[2].split(" ")
+    if not before:
         return None  # the cursor is at the magic's own name
-    if magic == "%ddp" and not before:
-        legal = [*command_line.VERBS]
-    else:
-        name = magic if magic == "%%ddp" else f"{magic} {before[0]}"
-        if name == "%ddp push" and not word.startswith("-"):
-            legal = sorted(_own_names())
-        elif name in _RANKS_NAMES and not word.startswith("-"):
-            return _ask(Body(0), word, len(word), cursor - len(word))
-        else:
-            legal = _legal_words(name, before)
-    matches = tuple(each for each in legal if each.startswith(word))
+    before = [each for each in before if each]
     start = cursor - len(word)
+    legal: Iterable[str]
+    if magic == "%ddp" and not before:
+        legal = VERBS
+    elif magic == "%%ddp":
+        legal = CELL.parser.completions(before)
+    elif (verb := VERBS.get(before[0])) is None:
+        legal = ()
+    elif not verb.takes or word.startswith("-") or verb.parser.awaits_value(before[1:]):
+        legal = verb.parser.completions(before[1:])
+    elif verb.takes == "names of ranks":
+        return _ask(Body(0), word, len(word), start)
+    else:
+        legal = sorted(_own_names())
+    matches = tuple(each for each in legal if each.startswith(word))
     types = [_type_of(each, start, cursor) for each in matches]
     return Completed(
         number=0, rank=0, matches=matches, start=start, end=cursor, metadata={_TYPES_KEY: types}
@@ -232,42 +212,6 @@ def _own_names() -> list[str]:
     hidden = {} if shell is None else shell.user_ns_hidden
     names = {} if shell is None else shell.user_ns
     return [name for name in names if name not in hidden and not name.startswith("_")]
-
-
-def _legal_words(name: str, before: list[str]) -> list[str]:
-    """What may come next on the line of ``name``, behind the words ``before``."""
-    if name == "%ddp config":
-        return [
-            f"{key}={each}" for key, values in command_line.LEGAL_CONFIG.items() for each in values
-        ]
-    last = before[-1] if before else ""
-    if name == "%ddp auto":
-        if last == "auto":
-            return ["on", "off"]
-        name = "%%ddp"  # whose options it takes
-    if last in _VALUES:
-        return [*_VALUES[last]]
-    lines = list(_help_of(name))
-    found = [option for line in lines for option in _OPTION.findall(line.partition("  ")[0])]
-    if "-r" in found:
-        found.append("--ranks")
-    return [each for each in dict.fromkeys(found) if each not in before]
-
-
-def _help_of(name: str) -> Iterator[str]:
-    """The lines of `HELP` about a magic or a verb, without their indentation."""
-    is_about = False
-    for line in HELP.splitlines():
-        headline = _VERB_IN_HELP.match(line)
-        if headline is not None:
-            is_about = headline["name"] == name
-            if is_about:
-                # Options of a headline are in brackets; what follows them is prose.
-                yield " ".join(re.findall(r"\[(.*?)\]", headline["rest"]))
-        elif is_about and line.startswith(" "):
-            yield line.strip()
-        else:
-            is_about = False
 
 
 # --- into IPython and its kernel ---------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Debuggers of ranks: ``%ddp debug`` in a cell, and that of the front end in a kernel of our own.
 
-Runs in: the notebook's process. `post_mortem` and `choose`: thread of the running cell;
+Runs in: the notebook's process. `debug` and `choose_debugger`: thread of the running cell;
 `Forwarding`: threads of the kernel's control channel, and the hub thread.
 """
 
@@ -15,7 +15,6 @@ from IPython.core.interactiveshell import InteractiveShell
 from nbddp.controller.pool.pool import CellOptions, Pool
 from nbddp.errors import BadOptionError, CellError, NbddpError
 from nbddp.notebook import session
-from nbddp.notebook.magics import command_line
 from nbddp.wire.flight_recorder.schema import LEFT_DEBUGGER
 from nbddp.wire.messages import DebugEvent
 
@@ -26,26 +25,38 @@ _HAS_RAISED = "getattr(__import__('sys'), 'last_traceback', None) is not None"
 _CONSEQUENCES = ("Collective", "KeyboardInterrupt", "Unfinished", LEFT_DEBUGGER)
 
 
-def post_mortem(shell: InteractiveShell, words: list[str], execution_count: int) -> None:
+def debug(shell: InteractiveShell, *, ranks: str | None) -> None:
     """Open the debugger on one rank; returns when the user has left it.
+
+    Args:
+        shell: tells the number of the running cell.
+        ranks: one rank; None: the one whose error made the last cell fail.
 
     Raises:
         BadOptionError: not one rank, or none is named and the last error was not that of a cell;
             the rank has raised nothing.
     """
     pool = session.pool()
-    text = command_line.parse_debug("debug", words)
-    rank = _last_failed(pool) if text is None else _one_rank(pool, text)
+    rank = _last_failed(pool) if ranks is None else _one_rank(pool, ranks)
     if not pool.pull(_HAS_RAISED, ranks=rank):  # no cell of it: a fresh rank stays fresh
-        raise BadOptionError(f"rank {rank} has raised no exception: there is nothing to debug")
+        raise BadOptionError(
+            f"rank {rank} has raised no exception: there is nothing to debug. "
+            "Next: breakpoint() in a cell opens the debugger there"
+        )
     options = CellOptions(
-        ranks=pool.rank_set(rank), execution_count=execution_count, cell_name="%ddp debug"
+        ranks=pool.rank_set(rank),
+        execution_count=session.execution_count(shell),
+        cell_name="%ddp debug",
     )
     pool.run_cell("%debug", options)
 
 
-def choose(shell: InteractiveShell, words: list[str]) -> str:
-    """``%ddp debugger [-r RANK]``: on which rank the front end's debugger works.
+def choose_debugger(shell: InteractiveShell, *, ranks: str | None) -> None:
+    """Tell on which rank the front end's debugger works, or choose it.
+
+    Args:
+        shell: its kernel may be one of nbddp's own.
+        ranks: one rank; None: it stays as it is.
 
     Raises:
         BadOptionError: not one rank, or the kernel is not of nbddp.
@@ -56,11 +67,11 @@ def choose(shell: InteractiveShell, words: list[str]) -> str:
             "%ddp debugger: this kernel's debugger knows the notebook's own process only. "
             "Next: `nbddp kernel install` adds one that debugs ranks; %ddp debug works everywhere"
         )
-    text = command_line.parse_debug("debugger", words)
-    if text is None:
-        return f"the front end's debugger works on rank {forwarding.rank}"
-    forwarding.move_to(_one_rank(session.pool(), text))
-    return (
+    if ranks is None:
+        print(f"the front end's debugger works on rank {forwarding.rank}")
+        return
+    forwarding.move_to(_one_rank(session.pool(), ranks))
+    print(
         f"the front end's debugger works on rank {forwarding.rank}: switch it off and on again, "
         "then set its breakpoints"
     )

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from nbddp import cli
-from nbddp.notebook.magics import command_line
+from nbddp.controller.pool.options import LINE_OPTIONS
+from nbddp.notebook.magics.verbs import VERBS
 
 
 @pytest.fixture
@@ -41,6 +42,29 @@ def test_install_list_remove(prefix: Path, capsys: pytest.CaptureFixture[str]):
     assert not list(prefix.glob("share/jupyter/kernels/*"))
 
 
+def test_every_option_of_a_pool_is_one_of_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        cli.main(["kernel", "install", "--help"])
+    said = capsys.readouterr().out
+    for option in LINE_OPTIONS.values():
+        assert option.flags[-1] in said
+        assert option.help in said
+
+
+def test_a_folder_is_that_of_the_shell_and_threads_that_are_not_named_that_of_the_kernel(
+    prefix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    install(prefix, "--cwd", "data", "--env", "A=b c", "--name", "here")
+    pool = json.dumps(read(prefix, "here")["argv"])
+    assert f"--NbddpKernel.pool=-n 2 --env 'A=b c' --cwd {tmp_path / 'data'}" in pool
+
+
 def test_the_options_are_those_of_start(prefix: Path):
     install(prefix, "-n", "1", "--nnodes", "2", "--backend", "gloo", "--plain", "--name", "Mine")
     found = read(prefix, "mine")
@@ -49,8 +73,8 @@ def test_the_options_are_those_of_start(prefix: Path):
     argv = found["argv"]
     assert isinstance(argv, list)
     pool = argv[-1].removeprefix("--NbddpKernel.pool=")
-    arguments = command_line.parse_start(pool.split())
-    assert arguments == command_line.parse_start(["-n", "1"]) | {
+    assert vars(VERBS["start"].parser.read(pool)) == {
+        "nproc_per_node": 1,
         "nnodes": 2,
         "backend": "gloo",
         "plain": True,

@@ -1,5 +1,7 @@
 """Auto mode: which cells go to the ranks, and what IPython gets instead of them."""
 
+from contextlib import redirect_stdout
+from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +11,7 @@ from traitlets.config import Config
 
 from nbddp.errors import BadOptionError
 from nbddp.notebook.magics import auto_mode
-from nbddp.notebook.magics.help_text import HELP
+from nbddp.notebook.magics.verbs import VERBS, help_of_all
 
 
 @pytest.mark.parametrize(
@@ -94,56 +96,59 @@ def with_kernel(shell: InteractiveShell, code: str, **content: Any) -> None:
     shell.__dict__["kernel"] = SimpleNamespace(get_parent=lambda: request)
 
 
+def switch(shell: InteractiveShell, line: str = "") -> str:
+    """What ``%ddp auto`` prints."""
+    with redirect_stdout(StringIO()) as printed:
+        VERBS["auto"].run(shell, line)
+    return printed.getvalue()
+
+
 def is_sent(shell: InteractiveShell, code: str) -> bool:
     return "'_ddp_auto'" in shell.transform_cell(code)
 
 
 def test_off_on_off(shell: InteractiveShell):
-    assert auto_mode.switch(shell, []).startswith("auto mode is off: only %%ddp cells")
+    assert switch(shell).startswith("auto mode is off: only %%ddp cells")
     assert not is_sent(shell, "x")
-    assert auto_mode.switch(shell, ["on"]).startswith(
-        "auto mode is on: every cell runs on the ranks;"
-    )
+    assert switch(shell, "on").startswith("auto mode is on: every cell runs on the ranks;")
     assert is_sent(shell, "x")
-    assert "as below %%ddp -r 0,2 --trace;" in auto_mode.switch(
-        shell, ["on", "-r", "0,2", "--trace"]
-    )
-    assert "as below" in auto_mode.switch(shell, [])
-    auto_mode.switch(shell, ["off"])
+    assert "as below %%ddp -r 0,2 --trace;" in switch(shell, "on -r 0,2 --trace")
+    assert "as below" in switch(shell)
+    switch(shell, "off")
     assert not is_sent(shell, "x")
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("line", "said"),
     [
-        (["of"], "%ddp auto of: unknown; legal: on, off"),
-        (["off", "now"], "%ddp auto off takes no options, and got 'now'"),
-        (["on", "--nonsense"], "%%ddp: unknown: --nonsense"),
+        ("of", "%ddp auto: 'of' is unknown; legal: on, off"),
+        ("off now", "%ddp auto off takes no options, and got 'now'"),
+        ("on --nonsense", "%%ddp: unknown: --nonsense"),
     ],
 )
-def test_bad_words_change_nothing(shell: InteractiveShell, words: list[str], said: str):
-    auto_mode.switch(shell, ["on"])
+def test_bad_words_change_nothing(shell: InteractiveShell, line: str, said: str):
+    switch(shell, "on")
     with pytest.raises(BadOptionError) as caught:
-        auto_mode.switch(shell, words)
+        switch(shell, line)
     assert said in str(caught.value)
     assert is_sent(shell, "x")
 
 
 def test_the_source_is_sent_byte_by_byte(shell: InteractiveShell):
-    auto_mode.switch(shell, ["on"])
+    switch(shell, "on")
     code = "\n\n  x = '\\n'  # \"ä\"\n  y = 1"
     with_kernel(shell, code)
     assert f", '', {code!r})" in shell.transform_cell(code)
 
 
 def test_whether_a_cell_is_complete_is_asked_of_the_cell_itself(shell: InteractiveShell):
-    auto_mode.switch(shell, ["on"])
+    switch(shell, "on")
     assert shell.check_complete("x = 1") == ("complete", "")
     assert shell.check_complete("for i in range(3):") == ("incomplete", "    ")
 
 
 def test_what_runs_within_a_cell_stays_there(shell: InteractiveShell):
-    auto_mode.switch(shell, ["on"])
+    switch(shell, "on")
     shell.user_ns["shell"] = shell
     shell.run_cell("%%local\nshell.run_cell('y = 7')\n%time z = 8")
     assert (shell.user_ns["y"], shell.user_ns["z"]) == (7, 8)
@@ -162,7 +167,7 @@ def test_what_runs_within_a_cell_stays_there(shell: InteractiveShell):
 def test_only_what_the_user_runs_is_sent(
     shell: InteractiveShell, content: dict[str, Any], sent: bool
 ):
-    auto_mode.switch(shell, ["on"])
+    switch(shell, "on")
     with_kernel(shell, "x", **content)
     assert is_sent(shell, "x") is sent
     assert not is_sent(shell, "y")  # something else than was asked for
@@ -173,7 +178,7 @@ def test_only_what_the_user_runs_is_sent(
 
 @pytest.mark.parametrize("mode", ["on", "off"])
 def test_local_runs_here_and_keeps_the_numbers_of_lines(shell: InteractiveShell, mode: str):
-    auto_mode.switch(shell, [mode])
+    switch(shell, mode)
     assert shell.transform_cell("%%local\nx\n") == "\nx\n"
     assert shell.transform_cell("%%local  # why\n\nx\n") == "\n\nx\n"
     assert shell.transform_cell("%%local\n").strip() == ""
@@ -181,7 +186,7 @@ def test_local_runs_here_and_keeps_the_numbers_of_lines(shell: InteractiveShell,
 
 
 def test_local_leaves_the_first_line_to_another_magic(shell: InteractiveShell):
-    auto_mode.switch(shell, ["on"])
+    switch(shell, "on")
     assert shell.transform_cell("%%local\n\n%%time\nx\n").startswith(
         "\n\nget_ipython().run_cell_magic('time'"
     )
@@ -204,13 +209,13 @@ def test_installing_twice_is_installing_once(shell: InteractiveShell):
 
 
 def test_loading_once_more_leaves_the_mode_as_it_is(shell: InteractiveShell):
-    auto_mode.switch(shell, ["on"])
+    switch(shell, "on")
     auto_mode.install(shell)
     assert is_sent(shell, "x")
 
 
 def test_uninstalling_leaves_nothing(shell: InteractiveShell):
-    auto_mode.switch(shell, ["on"])
+    switch(shell, "on")
     auto_mode.uninstall(shell)
     assert not is_sent(shell, "x")
     assert shell.transform_cell("y\n") == "y\n"
@@ -219,7 +224,7 @@ def test_uninstalling_leaves_nothing(shell: InteractiveShell):
 
 
 def test_a_cell_with_a_magic_of_the_notebook_in_it_is_refused(shell: InteractiveShell):
-    auto_mode.switch(shell, ["on"])
+    switch(shell, "on")
     result = shell.run_cell("x = 1\n%pip list")
     assert str(result.error_in_exec) == (
         "auto mode: %pip works in the notebook's process, the rest of the cell on the ranks. "
@@ -228,5 +233,5 @@ def test_a_cell_with_a_magic_of_the_notebook_in_it_is_refused(shell: Interactive
 
 
 def test_the_help_tells_of_it():
-    assert "%ddp auto on [options]" in HELP
-    assert "%%local" in HELP
+    assert "%ddp auto on [options]" in help_of_all()
+    assert "%%local" in help_of_all()

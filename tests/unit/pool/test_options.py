@@ -1,15 +1,106 @@
-"""Every bad option: what is wrong, and what is legal."""
+"""The options of a pool: one definition; what is wrong with a bad one, and what is legal."""
 
+import argparse
 import importlib.util
+import inspect
+from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from nbddp.controller.pool import options
-from nbddp.controller.pool.options import LEGAL_CONFIG, PoolOptions, changed
-from nbddp.controller.state.config import Config
+import nbddp
+from nbddp.controller.pool import option_checks
+from nbddp.controller.pool.options import LINE_OPTIONS, PoolOptions
+from nbddp.controller.state.config import LEGAL_CONFIG, Config, changed
 from nbddp.errors import BadOptionError, NoTorchError
+from nbddp.notebook import session
+
+#: A value of each option that is not the default.
+OTHER: dict[str, Any] = {
+    "nproc_per_node": 3,
+    "nnodes": 2,
+    "backend": "gloo",
+    "device": "cuda",
+    "devices": (0, 1),
+    "init": "file",
+    "threads": 7,
+    "env": {"A": "1", "B": "x=y z"},
+    "cwd": "/",
+    "timeout": 5.0,
+    "plain": True,
+}
+
+
+# --- one definition ------------------------------------------------------------------------------
+
+
+def test_another_value_is_known_of_each_option():
+    options = PoolOptions.checked(**OTHER)
+    assert options.differences(PoolOptions.checked()) == [f.name for f in fields(PoolOptions)]
+    assert list(OTHER) == list(LINE_OPTIONS)
+
+
+def test_start_shows_the_options_with_their_defaults_and_explains_them():
+    parameters = inspect.signature(nbddp.start).parameters
+    assert list(parameters) == list(LINE_OPTIONS)
+    defaults = {name: parameter.default for name, parameter in parameters.items()}
+    assert PoolOptions.checked(**defaults) == PoolOptions.checked()
+    text = inspect.getdoc(nbddp.start) or ""
+    assert [name for name in LINE_OPTIONS if f"\n    {name}: " not in text] == []
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[PoolOptions]:
+    """Options of the pools that were started; each of them has ended at once."""
+    found: list[PoolOptions] = []
+
+    def make_pool(options: PoolOptions, *_: object) -> SimpleNamespace:
+        found.append(options)
+        return SimpleNamespace(options=options, is_stopped=True)
+
+    monkeypatch.setattr(session, "_current", None)
+    monkeypatch.setattr(session, "Pool", make_pool)
+    monkeypatch.setattr(session, "_listen", lambda pool: None)
+    monkeypatch.setattr(session, "_leave_word", lambda pool: None)
+    return found
+
+
+def test_start_hands_every_option_on_and_a_pool_like_the_last_one_has_them(
+    started: list[PoolOptions],
+):
+    nbddp.start(**OTHER)
+    session.start_like_last()
+    assert started == [PoolOptions.checked(**OTHER)] * 2
+
+
+@pytest.mark.parametrize("name", LINE_OPTIONS)
+def test_an_option_as_it_is_written_is_read_as_the_same(name: str):
+    parser = argparse.ArgumentParser()
+    for option in LINE_OPTIONS.values():
+        option.add_to(parser)
+    assert vars(parser.parse_args([])) == {}  # the defaults stand in one place
+    options = PoolOptions.checked(**{name: OTHER[name]})
+    assert vars(parser.parse_args(options.words([name]))) == {name: OTHER[name]}
+
+
+@pytest.mark.parametrize("name", LINE_OPTIONS)
+def test_ranks_are_told_every_option(name: str):
+    def spec(options: PoolOptions) -> object:
+        return options.spec(
+            pool_id="p", generation=1, init_file="/init", sys_path=["/a"], use_arena=True
+        )
+
+    assert spec(PoolOptions.checked(**{name: OTHER[name]})) != spec(PoolOptions.checked())
+
+
+def test_there_are_no_other_options():
+    with pytest.raises(TypeError, match="nnode"):
+        PoolOptions.checked(2, nnode=2)
+
+
+# --- single options ------------------------------------------------------------------------------
 
 
 def test_defaults(monkeypatch: pytest.MonkeyPatch):
@@ -44,11 +135,12 @@ def test_all_options(tmp_path: Path):
         threads=4,
         env={"A": "1"},
         cwd=str(tmp_path.resolve()),
-        timeout_s=5.0,
+        timeout=5.0,
     )
     assert found.world_size == 6
     assert found.describe() == (
-        "-n 3 --nnodes 2 --backend gloo --device cuda --init file --threads 4 --devices 0,1"
+        "-n 3 --nnodes 2 --backend gloo --device cuda --devices 0,1 --init file --threads 4 "
+        "--timeout 5.0"
     )
     assert PoolOptions.checked(3).differences(PoolOptions.checked(4, threads=2)) == [
         "nproc_per_node",
@@ -118,6 +210,13 @@ def test_threads_are_as_many_as_with_torchrun(
         ({"timeout": float("inf")}, "--timeout inf is not a positive number of seconds"),
         ({"timeout": "x"}, "--timeout 'x' is not a positive number of seconds"),
         ({"devices": [-1]}, "--devices -1: legal: numbers of CUDA devices, such as 0,1"),
+        ({"devices": ["a"]}, "--devices a: legal: numbers of CUDA devices, such as 0,1"),
+        ({"devices": "0,1"}, "devices is '0,1'; legal: a list of numbers, such as [0, 1]"),
+        ({"devices": 1}, "devices is 1; legal: a list of numbers, such as [0, 1]"),
+        ({"backend": None}, "--backend None is not the name of a backend; legal: auto, gloo"),
+        ({"env": "A=1"}, "env is 'A=1'; legal: a mapping of names to text"),
+        ({"env": {1: "1"}}, "--env 1 is not a name that a variable can have"),
+        ({"cwd": 3}, "cwd is 3; legal: a path"),
         ({"env": {"RANK": "3"}}, "--env RANK: nbddp sets RANK itself, for each rank"),
         ({"env": {"WORLD_SIZE": "3"}}, "--env WORLD_SIZE: nbddp sets WORLD_SIZE itself"),
         ({"env": {"A=B": "3"}}, "--env 'A=B' is not a name that a variable can have"),
@@ -171,7 +270,7 @@ def test_a_broken_torch_counts_as_none(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(importlib.util, "find_spec", broken)
     with pytest.raises(NoTorchError):
-        options.check_torch()
+        option_checks.check_torch()
 
 
 def test_plain_groups():
@@ -180,7 +279,7 @@ def test_plain_groups():
     assert found.describe() == "-n 2 --plain"
     assert found.differences(PoolOptions.checked()) == ["plain"]
     with pytest.raises(BadOptionError, match="plain is 'no'; legal: True or False"):
-        PoolOptions.checked(plain="no")  # type: ignore[arg-type]  # what the test is about
+        PoolOptions.checked(plain="no")
 
 
 # --- what may be configured while the pool lives -------------------------------------------------
@@ -199,9 +298,9 @@ def test_the_defaults_come_first():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"on_death": "cry"}, "on_death='cry' is unknown; legal: respawn, keep"),
-        ({"on_deadlock": ""}, "on_deadlock='' is unknown; legal: abort, report"),
-        ({"on_fire": "run"}, "'on_fire' cannot be configured; legal: on_deadlock, on_mismatch"),
+        ({"on_death": "cry"}, "on_death=cry is unknown; legal: on_death=respawn or on_death=keep"),
+        ({"on_deadlock": ""}, "on_deadlock has no value; legal: on_deadlock=abort or on_deadlock"),
+        ({"on_fire": "run"}, "'on_fire' is unknown; legal: on_deadlock=abort|report, on_mismatch="),
     ],
 )
 def test_what_cannot_be_configured(changes: dict[str, str], words: str):

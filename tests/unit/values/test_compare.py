@@ -16,7 +16,7 @@ from nbddp.controller.values import blocks as blockwise
 from nbddp.controller.values import compare
 from nbddp.controller.values.result import Detail, Difference
 from nbddp.errors import BadOptionError
-from nbddp.notebook.magics import command_line
+from nbddp.notebook.magics.verbs import VERBS
 from nbddp.notebook.render import diff_report as page
 from nbddp.notebook.render import variables_table
 from nbddp.rank.values import tensor_hash, traversal
@@ -404,36 +404,23 @@ def test_a_value_that_no_rank_has_is_an_error():
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "expressions", "ranks"),
     [
-        ("model", (["model"], None)),
-        ("model optimizer", (["model", "optimizer"], None)),
-        ("cfg['a b'][0]  # why", (["cfg['a b'][0]"], None)),
+        ("model", ["model"], None),
+        ("cfg['a b'][0]  # why", ["cfg['a b'][0]"], None),
         (
             "[p.grad for p in model.parameters()] -r 0,2",
-            (["[p.grad for p in model.parameters()]"], "0,2"),
+            ["[p.grad for p in model.parameters()]"],
+            "0,2",
         ),
-        ("-r 1-2 model", (["model"], "1-2")),
-        ("--ranks=1-2 model", (["model"], "1-2")),
-        ("model -r=0", (["model"], "0")),
+        ("-r 1-2 model", ["model"], "1-2"),
+        ("--ranks=1-2 model", ["model"], "1-2"),
+        ("model -r=0", ["model"], "0"),
     ],
 )
-def test_lines_of_diff(line: str, found: tuple[list[str], str | None]):
-    assert command_line.parse_diff(line) == found
-
-
-@pytest.mark.parametrize("line", ["", "-r 0", "a b(", "-r 0 model -r 1", "if x", "-r"])
-def test_bad_lines_of_diff(line: str):
-    with pytest.raises(BadOptionError, match="Next: %ddp"):
-        command_line.parse_diff(line)
-
-
-def test_lines_of_vars():
-    assert command_line.parse_vars("") == ([], None)
-    for line in ("-r", "x -r", "-r 0 x -r 1"):
-        with pytest.raises(BadOptionError, match=r"Next: %ddp vars \[NAME ...\] \[-r RANKS\]"):
-            command_line.parse_vars(line)
-    assert command_line.parse_vars("a b -r 0") == (["a", "b"], "0")
+def test_lines_of_diff(line: str, expressions: list[str], ranks: str | None):
+    found = VERBS["diff"].parser.read(line)
+    assert (found.expressions, found.ranks) == (expressions, ranks)
 
 
 def told(*values: str | None) -> dict[int, Variables]:

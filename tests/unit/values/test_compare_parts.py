@@ -6,7 +6,7 @@ from torch import nn
 from nbddp.controller.values import blocks, compare
 from nbddp.controller.values.result import Difference
 from nbddp.errors import BadOptionError
-from nbddp.notebook.magics import command_line
+from nbddp.notebook.magics.verbs import VERBS
 from nbddp.notebook.render import diff_report as page
 from nbddp.rank.values import traversal
 from nbddp.wire.values.fingerprints import Leaf, Tree
@@ -177,8 +177,9 @@ def test_a_text_that_differs_in_a_later_block():
 )
 def test_a_text_in_quotes_is_told_as_one(line: str, told: str):
     with pytest.raises(BadOptionError, match=told):
-        command_line.parse_diff(line)
+        VERBS["diff"].parser.read(line)
 
 
 def test_a_text_within_an_expression_is_none_of_that():
-    assert command_line.parse_diff("state['a'] cfg[\"b\"]") == (["state['a']", 'cfg["b"]'], None)
+    found = VERBS["diff"].parser.read("state['a'] cfg[\"b\"]")
+    assert found.expressions == ["state['a']", 'cfg["b"]']

@@ -1,15 +1,20 @@
-"""What is told of a cell in the background that ``%ddp interrupt``, ``restart`` or ``stop`` ends.
+"""The verbs of ``%ddp`` about the life of a pool: ``start``, ``interrupt``, ``restart``, ``stop``.
+
+They tell how a cell in the background ended that they end.
 
 Runs in: the notebook's process, thread of the running cell.
 """
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.controller.hub.run import Run
 from nbddp.controller.pool.pool import Pool
 from nbddp.controller.state.outcome import RunOutcome
 from nbddp.controller.state.rank_state import RankState
-from nbddp.errors import CellInterruptedError
+from nbddp.errors import CellInterruptedError, PoolInterruptedError
+from nbddp.notebook import session
 from nbddp.notebook.render import status_table
 from nbddp.wire.rank_set import RankSet
 
@@ -17,8 +22,49 @@ from nbddp.wire.rank_set import RankSet
 Running: TypeAlias = tuple[str, Run]
 
 
-def interrupt(pool: Pool) -> str:
+def start(shell: InteractiveShell, **options: Any) -> None:
+    """Start a pool with these options of `nbddp.start`. Raises as that."""
+    before = session.current_pool()
+    pool = session.start(**options)
+    print(("there already: " if pool is before else "") + status_table.headline(pool))
+
+
+def stop(shell: InteractiveShell) -> None:
+    """End the pool, if there is one. Raises `PoolInterruptedError` when all has ended."""
+    pool = session.current_pool()
+    if pool is None:
+        print("no pool is running")
+        return
+    running = pool.running_cell
+    try:
+        session.stop(pool)
+    except KeyboardInterrupt:  # raised when everything has ended
+        raise PoolInterruptedError(
+            "%ddp stop was interrupted, and has ended all processes all the same: no pool is "
+            "running"
+        ) from None
+    print(f"{_ended(pool, running)}stopped: {pool.world_size} ranks")
+
+
+def restart(shell: InteractiveShell, *, ranks: str | None) -> None:
+    """Fresh processes for these ranks; None: for all. Raises as `Pool.restart`."""
+    pool = session.pool()
+    running = pool.running_cell
+    if ranks is None:
+        pool.restart()
+        said = f"fresh ranks: {status_table.headline(pool)}"
+    else:
+        pool.expect_idle_beside(pool.rank_set(ranks))
+        said = pool.restart(ranks)
+    print(_ended(pool, running) + said)
+
+
+def interrupt(shell: InteractiveShell) -> None:
     """Interrupt the running cell, and wait some time for its end; tells how it ended."""
+    print(_interrupt(session.pool()))
+
+
+def _interrupt(pool: Pool) -> str:
     running = pool.running_cell
     in_callback = pool.interrupt()
     if running is None:
@@ -46,7 +92,7 @@ def _not_yet(name: str, inside: RankSet) -> str:
     )
 
 
-def note(pool: Pool, running: Running | None) -> str:
+def _ended(pool: Pool, running: Running | None) -> str:
     """A line about the cell that was running before its ranks were ended; empty: there was none."""
     if running is None:
         return ""

@@ -1,0 +1,102 @@
+"""An option as it stands on a line: of ``%ddp start``, ``nbddp kernel install``, or a kernel spec.
+
+Runs in: the notebook's process, or that of the command ``nbddp``. Pure.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class TakesArguments(Protocol):
+    """A parser, or a group of one."""
+
+    def add_argument(self, *names: str, **options: Any) -> object:
+        """As `argparse.ArgumentParser.add_argument`."""
+
+
+@dataclass(frozen=True)
+class LineOption:
+    """How a command line names, explains, reads and writes an option."""
+
+    flags: tuple[str, ...]  #: the first one is written, the last one has the name of the field
+    help: str
+    metavar: str = ""  #: stands for the value; empty: the option is a switch
+    read: Callable[[str], Any] = str  #: a word as a value; raises `argparse.ArgumentTypeError`
+    write: Callable[[Any], Sequence[str]] = lambda value: [str(value)]
+    legal: tuple[str, ...] = ()  #: values that Tab offers; what else is legal, the options know
+    is_repeated: bool = False  #: takes several pairs, and may be given several times
+
+    def add_to(self, parser: TakesArguments) -> None:
+        """Make the option known to a parser, whose result has it only if the user gave it."""
+        how: dict[str, Any] = {"action": "store_true"}
+        if self.metavar:
+            how = {"type": self.read, "metavar": self.metavar}
+        if self.is_repeated:
+            how |= {"nargs": "+", "action": _Collect}
+        parser.add_argument(*self.flags, **how, default=argparse.SUPPRESS, help=self.help)
+
+    def words(self, value: Any) -> list[str]:
+        """The option with this value, as it is written on a command line."""
+        if not self.metavar:
+            return [self.flags[0]] if value else []
+        return [self.flags[0], *self.write(value)]
+
+
+class _Collect(argparse.Action):
+    """Collects pairs in a dictionary."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, getattr(namespace, self.dest, {}) | dict(values))
+
+
+def whole_number(text: str) -> int:
+    """Read ``4``."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def seconds(text: str) -> float:
+    """Read ``1.5``."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    return value
+
+
+def devices(text: str) -> tuple[int, ...]:
+    """Read ``0,1``."""
+    numbers = text.split(",")
+    if not all(number.isdigit() for number in numbers):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of devices such as 0,1")
+    return tuple(int(number) for number in numbers)
+
+
+def write_devices(numbers: Sequence[int]) -> list[str]:
+    """Write ``0,1``."""
+    return [",".join(map(str, numbers))]
+
+
+def variable(text: str) -> tuple[str, str]:
+    """Read ``NAME=VALUE``."""
+    name, equals, value = text.partition("=")
+    if not (name.isidentifier() and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
+    return name, value
+
+
+def write_variables(variables: Mapping[str, str]) -> list[str]:
+    """Write ``NAME=VALUE ...``."""
+    return [f"{name}={value}" for name, value in variables.items()]

@@ -1,0 +1,151 @@
+"""Checks of single options of a pool: what is wrong, and what is legal.
+
+Runs in: the notebook's process.
+"""
+
+import importlib.util
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nbddp.errors import BadOptionError, NoTorchError
+
+_MAX_PORT = 65535
+_MAX_THREADS = 4096
+_THREADS_ENV = "OMP_NUM_THREADS"
+_OWN_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+
+
+def check_torch() -> None:
+    """Raises `NoTorchError` if torch is not installed; does not import it."""
+    try:
+        found = importlib.util.find_spec("torch") is not None
+    except (ImportError, ValueError):
+        found = False
+    if not found:
+        raise NoTorchError(
+            "torch is not installed in the environment of this notebook, and the ranks run there. "
+            "Next: pip install torch, then %ddp start"
+        )
+
+
+def check_seconds(name: str, value: Any) -> None:
+    """Raises `BadOptionError` if ``value`` is neither None nor a time that can be waited for."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadOptionError(f"{name} {value!r} is not a positive number of seconds")
+    if not 0 < value < math.inf:
+        raise BadOptionError(f"{name} {value:g} is not a positive number of seconds")
+
+
+def checked_folder(cwd: Any) -> str:
+    """The whole path of a folder; that of the current one for an empty path."""
+    if not isinstance(cwd, str | os.PathLike):
+        raise BadOptionError(f"cwd is {cwd!r}; legal: a path")
+    folder = _current_folder() if not cwd else Path(cwd).expanduser()
+    if not folder.is_dir():
+        raise BadOptionError(f"--cwd {str(cwd)!r} is not a folder that exists")
+    return str(folder.resolve())
+
+
+def _current_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise BadOptionError(
+            "the folder in which this process works was deleted. Next: %cd to another one"
+        ) from None
+
+
+def checked_threads(threads: Any, env: Mapping[str, str]) -> int:
+    """As with torchrun: what the user has set for all programs, or else one for each rank."""
+    if threads is None:
+        return _first_number(env.get(_THREADS_ENV, os.environ.get(_THREADS_ENV, ""))) or 1
+    check_number("threads", threads, 1, _MAX_THREADS)
+    if _THREADS_ENV in env and _first_number(env[_THREADS_ENV]) != threads:
+        raise BadOptionError(
+            f"--threads {threads} and --env {_THREADS_ENV}={env[_THREADS_ENV]} disagree; "
+            "leave out one of the two"
+        )
+    return int(threads)
+
+
+def _first_number(text: str) -> int:
+    """Of ``4`` or ``4,2``, which is for nested regions; 0: it is none that can be used."""
+    first = text.partition(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) <= _MAX_THREADS else 0
+
+
+def check_number(name: str, value: Any, low: int, high: int) -> None:
+    """Raises `BadOptionError` if ``value`` is no whole number from ``low`` to ``high``."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise BadOptionError(f"{name} is {value!r}; legal: a whole number from {low} to {high}")
+
+
+def checked_variables(env: Any) -> dict[str, str]:
+    """The variables for the ranks; None: there are none."""
+    if env is not None and not isinstance(env, Mapping):
+        raise BadOptionError(f"env is {env!r}; legal: a mapping of names to text")
+    for name, value in (env or {}).items():
+        _check_variable(name, value)
+    return dict(env or {})
+
+
+def _check_variable(name: Any, value: Any) -> None:
+    if not isinstance(name, str) or not name.isidentifier():
+        raise BadOptionError(f"--env {name!r} is not a name that a variable can have")
+    if not isinstance(value, str) or "\0" in value:
+        raise BadOptionError(f"--env {name} is {value!r}; legal: text")
+    if name in _OWN_VARIABLES:
+        raise BadOptionError(f"--env {name}: nbddp sets {name} itself, for each rank")
+    if name == _THREADS_ENV and not _first_number(value):
+        raise BadOptionError(
+            f"--env {_THREADS_ENV}={value} is not a number of threads; legal: 1 to {_MAX_THREADS}"
+        )
+    if name == "MASTER_PORT" and not (value.isdigit() and int(value) <= _MAX_PORT):
+        raise BadOptionError(f"--env MASTER_PORT={value} is not a port; legal: 0 to {_MAX_PORT}")
+
+
+def check_switch(name: str, value: Any) -> None:
+    """Raises `BadOptionError` if ``value`` is not True or False."""
+    if not isinstance(value, bool):
+        raise BadOptionError(f"{name} is {value!r}; legal: True or False")
+
+
+def check_backend(backend: Any, device: str) -> None:
+    """Raises `BadOptionError` if it is no name, or one that ``device`` rules out."""
+    is_name = isinstance(backend, str) and all(c.isalnum() or c in "_:," for c in backend)
+    if not is_name or not backend:
+        raise BadOptionError(
+            f"--backend {backend!r} is not the name of a backend; "
+            "legal: auto, gloo, nccl, or another that torch.distributed knows"
+        )
+    backends = [part.rpartition(":")[2] for part in backend.lower().split(",")]
+    if "nccl" in backends and device == "cpu":
+        raise BadOptionError(
+            f"--backend {backend} needs GPUs; with --device cpu use --backend gloo or auto"
+        )
+
+
+def check_devices(devices: Any, device: str) -> None:
+    """Raises `BadOptionError` if these are no CUDA devices, or ``device`` rules them out."""
+    if isinstance(devices, str) or not isinstance(devices, Sequence):
+        raise BadOptionError(f"devices is {devices!r}; legal: a list of numbers, such as [0, 1]")
+    if devices and device == "cpu":
+        raise BadOptionError(
+            f"--devices {','.join(map(str, devices))} names CUDA devices, and --device cpu "
+            "uses none; leave out one of the two"
+        )
+    if not all(isinstance(number, int) and number >= 0 for number in devices):
+        raise BadOptionError(
+            f"--devices {','.join(map(str, devices))}: legal: numbers of CUDA devices, such as 0,1"
+        )
+
+
+def check_choice(name: str, value: Any, legal: Sequence[str]) -> None:
+    """Raises `BadOptionError` if ``value`` is none of ``legal``."""
+    if value not in legal:
+        raise BadOptionError(f"--{name} {value!r} is unknown; legal: {', '.join(legal)}")

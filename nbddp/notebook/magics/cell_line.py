@@ -1,0 +1,93 @@
+"""The options of a cell: behind ``%%ddp``, and behind ``%ddp auto on`` for every cell.
+
+Runs in: the notebook's process. Pure.
+"""
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+from nbddp.controller.pool.line_option import seconds
+from nbddp.errors import BadOptionError
+from nbddp.notebook.magics.arg_parser import Parser
+from nbddp.notebook.magics.verb import Line
+from nbddp.notebook.output.modes import Out
+
+
+@dataclass(frozen=True)
+class CellCommand:
+    """Options of ``%%ddp``."""
+
+    ranks: str | None
+    timeout_s: float | None
+    is_async: bool
+    trace: bool = False
+    check: bool = False
+    out: Out = "merged"
+
+
+def _cell_parser() -> Parser:
+    parser = Parser("%%ddp", bare="-r")
+    parser.add_argument("-r", "--ranks")
+    parser.add_argument(
+        "--timeout",
+        dest="timeout_s",
+        type=seconds,
+        metavar="SECONDS",
+        help="interrupt it after so long",
+    )
+    parser.add_argument(
+        "--async",
+        action="store_true",
+        dest="is_async",
+        help="gives a handle: await it, or handle.wait()",
+    )
+    parser.add_argument(
+        "--trace", action="store_true", help="a line about its collectives when it ends"
+    )
+    parser.add_argument(
+        "--out",
+        choices=get_args(Out),
+        default="merged",
+        help="merged: as it comes, equal lines together (default); ranks: a block for each rank, "
+        "at the end; quiet: last expressions and errors only",
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="compare operations between machines before each (slower)",
+    )
+    return parser
+
+
+CELL = Line(_cell_parser(), "run the cell on all ranks, or on some")
+
+
+def parse_cell(text: str) -> CellCommand:
+    """Read the options of ``%%ddp``. Raises `BadOptionError`."""
+    return CellCommand(**vars(CELL.parser.read(text)))
+
+
+class AutoParser(Parser):
+    """Reads ``on [options of %%ddp]`` and ``off``; gives ``mode`` and ``options``."""
+
+    def parse(self, words: list[str]) -> argparse.Namespace:
+        """Read the words. Raises `BadOptionError`."""
+        mode, *more = words or [""]
+        if mode not in ("", "on", "off"):
+            raise BadOptionError(
+                f"{self.prog}: {mode!r} is unknown; legal: on, off. Next: %ddp help"
+            )
+        if more and mode == "off":
+            raise BadOptionError(f"{self.prog} off takes no options, and got {' '.join(more)!r}")
+        options = shlex.join(more)
+        parse_cell(options)
+        return argparse.Namespace(mode=mode, options=options)
+
+    def completions(self, before: Sequence[str]) -> list[str]:
+        """What may come next behind the words ``before``."""
+        if not before:
+            return ["on", "off"]
+        return CELL.parser.completions(before[1:]) if before[0] == "on" else []

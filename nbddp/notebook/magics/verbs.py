@@ -1,0 +1,266 @@
+"""The one table of the verbs of ``%ddp``.
+
+    line --find_verb--> Verb.parser --arguments by name--> Verb.action
+                            |
+                            +--> `%ddp help`, completion, and the legal words in errors
+
+A verb that is to be known needs an entry here and its action, and nothing else.
+
+Runs in: the notebook's process, thread of the running cell.
+"""
+
+import argparse
+from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from nbddp.controller.pool.options import LINE_OPTIONS
+from nbddp.errors import BadOptionError
+from nbddp.notebook.magics import (
+    auto_mode,
+    config_verb,
+    debug_verbs,
+    help_text,
+    inspect_verbs,
+    pool_verbs,
+    value_verbs,
+)
+from nbddp.notebook.magics.arg_parser import Parser, nearest
+from nbddp.notebook.magics.cell_line import CELL, AutoParser
+from nbddp.notebook.magics.expressions import ExpressionParser, NamesParser
+from nbddp.notebook.magics.verb import Verb
+from nbddp.notebook.render.trace_table import DEFAULT_LAST
+
+_ENDING = (
+    "RANKS, behind -r or --ranks: all, a rank, or a list such as 0,2-3. In a cell: rank, "
+    "world_size, local_rank, local_world_size, device, torch, dist and nbddp are there already. "
+    "nbddp.show(t) draws the tensor of every rank, `with nbddp.show(t):` before and after a block."
+)
+
+
+def find_verb(line: str) -> tuple[Verb, str]:
+    """The verb of a line, and the text behind it. Raises `BadOptionError`: it is not known."""
+    name, text = [*line.split(maxsplit=1), "", ""][:2]
+    if not name or name.startswith("#"):
+        return VERBS["help"], ""
+    if name not in VERBS:
+        meant = nearest(name, VERBS)
+        guess = f". Did you mean %ddp {meant}? Legal" if meant else "; legal"
+        raise BadOptionError(f"%ddp has no verb {name!r}{guess}: {', '.join(VERBS)}")
+    return VERBS[name], text
+
+
+def help_of_all() -> str:
+    """What ``%ddp help`` prints."""
+    return help_text.render([[CELL], *_SECTIONS], _ENDING)
+
+
+# --- parsers -------------------------------------------------------------------------------------
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def _file(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("a file needs a name")
+    return text
+
+
+def _with_ranks(parser: Parser, **options: Any) -> Parser:
+    parser.add_argument("-r", "--ranks", **options)
+    return parser
+
+
+def _start_parser() -> Parser:
+    parser = Parser("%ddp start", bare="-n")
+    for option in LINE_OPTIONS.values():
+        option.add_to(parser)
+        parser.offer(option.flags, option.legal)
+    return parser
+
+
+def _status_parser() -> Parser:
+    parser = Parser("%ddp status")
+    parser.add_argument(
+        "--live",
+        nargs="?",
+        const="on",
+        default="",
+        choices=("on", "off"),
+        help="a table that changes with them, until the pool stops",
+    )
+    return parser
+
+
+def _push_parser() -> Parser:
+    parser = NamesParser("%ddp push")
+    parser.add_argument("names", nargs="*", metavar="NAME", needs="a name")
+    return _with_ranks(parser)
+
+
+def _pull_parser() -> Parser:
+    parser = ExpressionParser("%ddp pull")
+    parser.add_argument("expression", nargs="?", metavar="EXPRESSION", needs="an expression")
+    return _with_ranks(parser)
+
+
+def _vars_parser() -> Parser:
+    parser = NamesParser("%ddp vars")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    return _with_ranks(parser)
+
+
+def _diff_parser() -> Parser:
+    parser = ExpressionParser("%ddp diff")
+    parser.add_argument("expressions", nargs="*", metavar="EXPRESSION", needs="an expression")
+    return _with_ranks(parser)
+
+
+def _trace_parser() -> Parser:
+    parser = Parser("%ddp trace", bare="--cell")
+    parser.add_argument("--cell", type=_positive, metavar="N", help="of cell [N] only")
+    _with_ranks(parser, help="in which these ranks take part")
+    parser.add_argument(
+        "--last",
+        type=_positive,
+        metavar="N",
+        default=DEFAULT_LAST,
+        help=f"so many (default {DEFAULT_LAST})",
+    )
+    parser.add_argument(
+        "--save",
+        type=_file,
+        metavar="FILE",
+        help="all of them as JSON for ui.perfetto.dev, a track for each rank",
+    )
+    return parser
+
+
+def _timeline_parser() -> Parser:
+    parser = Parser("%ddp timeline", bare="--cell")
+    parser.add_argument("--cell", type=_positive, metavar="N", help="of cell [N]")
+    return _with_ranks(parser, help="rows of these ranks")
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+def _print_help(shell: InteractiveShell) -> None:
+    print(help_of_all())
+
+
+_SECTIONS = (
+    (
+        Verb(
+            _start_parser(),
+            "start a pool of N rank processes",
+            usage="%ddp start [-n N] [options]",
+            action=pool_verbs.start,
+        ),
+        Verb(
+            _status_parser(),
+            "the ranks: state, line, last collective, memory, process, logs",
+            usage="%ddp status",
+            action=inspect_verbs.status,
+        ),
+        Verb(
+            _push_parser(),
+            "copy variables of the notebook to the ranks",
+            action=value_verbs.push,
+            takes="names of the notebook",
+        ),
+        Verb(
+            _pull_parser(),
+            "get a value from each rank, or from one",
+            usage="x = %ddp pull EXPRESSION [-r RANKS]",
+            action=value_verbs.pull,
+            takes="names of ranks",
+        ),
+        Verb(
+            _vars_parser(),
+            "what each rank has of its variables; one row if equal",
+            action=value_verbs.list_variables,
+            takes="names of ranks",
+        ),
+        Verb(
+            _diff_parser(),
+            "model, state, tensor, rng: equal, or where it first differs",
+            action=value_verbs.diff,
+            takes="names of ranks",
+        ),
+        Verb(
+            Parser("%ddp interrupt"),
+            "interrupt the running cell, or else a widget's callback",
+            action=pool_verbs.interrupt,
+        ),
+        Verb(
+            _with_ranks(Parser("%ddp restart", bare="-r")),
+            "fresh ranks with the same options; their variables are lost",
+            action=pool_verbs.restart,
+        ),
+        Verb(Parser("%ddp stop"), "end the pool", action=pool_verbs.stop),
+    ),
+    (
+        Verb(
+            AutoParser("%ddp auto"),
+            "from now on each cell runs as if %%ddp [options] stood above it",
+            usage="%ddp auto on [options]",
+            rows=(
+                ("%ddp auto off", "no longer; %ddp auto tells which it is"),
+                (
+                    "%%local",
+                    "in the first line: this cell runs in the notebook's process. In auto mode "
+                    "these do so by themselves: %ddp, %pip, %history and their like, and cell "
+                    "magics other than %%time, %%timeit, %%prun, %%capture",
+                ),
+            ),
+            action=auto_mode.auto,
+        ),
+    ),
+    (
+        Verb(
+            Parser("%ddp diagnose"),
+            "who waits for whom, and where each rank is",
+            action=inspect_verbs.diagnose,
+        ),
+        Verb(
+            _with_ranks(Parser("%ddp stacks", bare="-r")),
+            "the Python stacks of the ranks, also of one that is stuck",
+            action=inspect_verbs.show_stacks,
+        ),
+        Verb(
+            _with_ranks(Parser("%ddp debug", bare="-r"), metavar="RANK"),
+            "a rank's debugger, where it raised its last exception; q leaves",
+            action=debug_verbs.debug,
+        ),
+        Verb(
+            _with_ranks(Parser("%ddp debugger", bare="-r"), metavar="RANK"),
+            "on which rank JupyterLab's works, in a kernel of nbddp's own",
+            action=debug_verbs.choose_debugger,
+        ),
+        Verb(
+            _trace_parser(),
+            "the last collectives, the ranks side by side",
+            action=inspect_verbs.trace,
+        ),
+        Verb(
+            _timeline_parser(),
+            "the operations of the last cell along time, a row for each rank",
+            action=inspect_verbs.show_timeline,
+        ),
+        Verb(
+            config_verb.ConfigParser("%ddp config"),
+            "show what happens when ranks disagree, or change it",
+            usage="%ddp config [NAME=VALUE ...]",
+            rows=config_verb.ROWS,
+            action=config_verb.configure,
+        ),
+        Verb(Parser("%ddp help"), "this text", action=_print_help),
+    ),
+)
+#: Every verb by its name, in the order of the help.
+VERBS: dict[str, Verb] = {verb.name: verb for section in _SECTIONS for verb in section}
