@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from nbddp.controller.state.config import OnDeadlock, OnDeath
 from nbddp.errors import BadOptionError
 from nbddp.notebook.magics.arg_parser import Parser, nearest
-from nbddp.notebook.output.modes import Out
+from nbddp.notebook.output import Out
 from nbddp.notebook.render.trace_table import DEFAULT_LAST
 from nbddp.wire.messages import OnMismatch
 

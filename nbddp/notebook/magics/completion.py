@@ -31,7 +31,7 @@ from nbddp.errors import BadOptionError
 from nbddp.notebook import session
 from nbddp.notebook.magics import command_line
 from nbddp.notebook.magics.help_text import HELP
-from nbddp.notebook.output.modes import Out
+from nbddp.notebook.output import Out
 from nbddp.wire.message_types import Device, InitMethod
 from nbddp.wire.messages import Completed, Inspected
 from nbddp.wire.rank_set import RankSet

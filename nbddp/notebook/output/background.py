@@ -18,7 +18,7 @@ from IPython.core.getipython import get_ipython
 from nbddp.controller.hub.listeners import NO_RANK, BackgroundEvent
 from nbddp.notebook.output.screen import Labels, labelled
 from nbddp.notebook.output.sinks import EarlierCellSink, Sink, TerminalSink
-from nbddp.notebook.widgets.static_text import without_widget
+from nbddp.notebook.widgets import without_widget
 from nbddp.printable import harmless
 from nbddp.wire.messages import ClearOutput, Output
 
@@ -28,7 +28,7 @@ _BYTES_PER_S = 64 * 1024
 _MAX_WAITING = 256
 
 
-class Background:
+class BackgroundOutput:
     """Shows events as they come, without folding, up to a rate.
 
     Args:

@@ -10,18 +10,16 @@ import queue
 import threading
 from collections.abc import Callable
 
-Showing = Callable[[], None]
 
-
-class Viewing:
+class BackgroundViews:
     """The thread; it begins with the first cell."""
 
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[Showing | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    def put(self, show: Showing) -> None:
+    def put(self, show: Callable[[], None]) -> None:
         """Call ``show``, which must not raise, when what was put in before it has returned."""
         with self._lock:
             self._waiting.put(show)

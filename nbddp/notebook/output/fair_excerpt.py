@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
+from nbddp.notebook.output.excerpt import Limit
 from nbddp.notebook.render.html import name_ranks
 from nbddp.wire.rank_set import RankSet
 
@@ -27,17 +28,15 @@ _LABEL = re.compile(r"\[(\d+(?:[-,]\d+)*)\](?= |$)")
 _NOBODY = frozenset((-1,))
 
 
-def head(
-    lines: Sequence[str], limit: int, limit_chars: int, *, is_labelled: bool
-) -> tuple[list[str], list[str]]:
-    """The first lines of each rank, and the others."""
+def head(lines: Sequence[str], limit: Limit, *, is_labelled: bool) -> tuple[list[str], list[str]]:
+    """The first lines of each rank, and the others. Lines hold their ends."""
 
     def fits(chosen: Sequence[int]) -> bool:
-        return len(chosen) <= limit and sum(len(lines[i]) for i in chosen) <= limit_chars
+        return min(limit.less([lines[i] for i in chosen])) >= 0
 
     if fits(range(len(lines))):
         return list(lines), []
-    kept = _fair(range(len(lines)), _ranks(lines, is_labelled), limit, fits)[:limit]
+    kept = _fair(range(len(lines)), _ranks(lines, is_labelled), limit.lines, fits)[: limit.lines]
     while len(kept) > 1 and not fits(kept[:-1]):
         kept.pop()
     return _split(lines, kept)

@@ -47,7 +47,7 @@ class Item:
         self.is_held = False
 
 
-class Folder:
+class LineFolder:
     """Merges the queues of several ranks.
 
     Promises: every item comes out of `release` once, in the order of its rank; only items with

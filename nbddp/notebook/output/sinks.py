@@ -14,7 +14,7 @@ from nbddp.notebook.render.html import clean, preformatted
 from nbddp.printable import harmless
 from nbddp.wire.messages import Stream
 
-Bundle = Mapping[str, Any]
+MimeBundle = Mapping[str, Any]
 
 #: Looks like printed text, but fainter. JupyterLab names its fonts; others get the fallbacks.
 QUIET_STYLE = (
@@ -29,7 +29,9 @@ class Sink(Protocol):
     def text(self, stream: Stream, text: str) -> None:
         """Print complete lines."""
 
-    def display(self, data: Bundle, metadata: Bundle, display_id: str | None, update: bool) -> None:
+    def display(
+        self, data: MimeBundle, metadata: MimeBundle, display_id: str | None, update: bool
+    ) -> None:
         """Show a bundle, or replace the one with this ``display_id``."""
 
     def clear(self) -> None:
@@ -46,7 +48,9 @@ class _JupyterSink:
         self._live_id = live_id
         self._has_live = False
 
-    def display(self, data: Bundle, metadata: Bundle, display_id: str | None, update: bool) -> None:
+    def display(
+        self, data: MimeBundle, metadata: MimeBundle, display_id: str | None, update: bool
+    ) -> None:
         raise NotImplementedError
 
     def live(self, lines: list[str]) -> None:
@@ -74,7 +78,9 @@ class CellSink(_JupyterSink):
         file.write(text)
         file.flush()
 
-    def display(self, data: Bundle, metadata: Bundle, display_id: str | None, update: bool) -> None:
+    def display(
+        self, data: MimeBundle, metadata: MimeBundle, display_id: str | None, update: bool
+    ) -> None:
         """See `Sink.display`."""
         transient = {} if display_id is None else {"display_id": display_id}
         self._shell.display_pub.publish(
@@ -103,7 +109,9 @@ class EarlierCellSink(_JupyterSink):
         """See `Sink.text`."""
         self._send("stream", {"name": stream, "text": text})
 
-    def display(self, data: Bundle, metadata: Bundle, display_id: str | None, update: bool) -> None:
+    def display(
+        self, data: MimeBundle, metadata: MimeBundle, display_id: str | None, update: bool
+    ) -> None:
         """See `Sink.display`."""
         transient = {} if display_id is None else {"display_id": display_id}
         kind = "update_display_data" if update else "display_data"
@@ -139,7 +147,9 @@ class TerminalSink:
         file.write(text)
         file.flush()
 
-    def display(self, data: Bundle, metadata: Bundle, display_id: str | None, update: bool) -> None:
+    def display(
+        self, data: MimeBundle, metadata: MimeBundle, display_id: str | None, update: bool
+    ) -> None:
         """See `Sink.display`."""
         plain = data.get("text/plain")
         if isinstance(plain, str):

@@ -18,9 +18,7 @@ from nbddp.notebook.output.screen import Labels, Rich
 from nbddp.notebook.output.sinks import Sink
 from nbddp.notebook.render.colours import colour_of
 from nbddp.notebook.render.html import PRE_STYLE, preformatted
-from nbddp.notebook.widgets import static_text
-from nbddp.notebook.widgets.relay import Relay
-from nbddp.notebook.widgets.static_text import WIDGET_ID_SUFFIX, WIDGET_MIME
+from nbddp.notebook.widgets import WIDGET_ID_SUFFIX, WIDGET_MIME, Relay, static_text
 from nbddp.wire.rank_set import RankSet
 
 _REFERENCE = "IPY_MODEL_"
@@ -45,7 +43,7 @@ class _Row:
         return self.own_ids[0] if self.own_ids else self.model_id
 
 
-class Block:
+class WidgetBlock:
     """The widgets of one output."""
 
     def __init__(self, relay: Relay, display_id: str, labels: Labels | None, parent: Any) -> None:
@@ -192,7 +190,7 @@ class Block:
         return tuple(static_text.images_of(self._relay.models, row.model_id))
 
 
-class Blocks:
+class WidgetBlocks:
     """The widgets that one cell shows."""
 
     def __init__(self, relay: Relay, sink: Sink, labels: Labels, parent: Any, scope: str) -> None:
@@ -202,8 +200,8 @@ class Blocks:
         self._parent = parent
         self._scope = scope
         self._round = 0  # so often everything was cleared
-        self._blocks: dict[tuple[str, int], Block] = {}  # by kind, and how many came before
-        self._singles: dict[str, Block] = {}  # by the display id that the user gave
+        self._blocks: dict[tuple[str, int], WidgetBlock] = {}  # by kind, and how many came before
+        self._singles: dict[str, WidgetBlock] = {}  # by the display id that the user gave
 
     def show(self, rich: Rich) -> bool:
         """Show a widget; False: it is none, or none that the front end knows."""
@@ -226,7 +224,7 @@ class Blocks:
             self._sink.display(bundle, {}, block.display_id, rich.update)
         return True
 
-    def _placed(self, rich: Rich, model_id: str) -> Block | None:
+    def _placed(self, rich: Rich, model_id: str) -> WidgetBlock | None:
         """A new block with the widget; None: there is one that had room."""
         rank, plain = rich.ranks.ranks[0], str(rich.data.get("text/plain", ""))
         scope = f"{self._scope}-{self._round}"
@@ -255,8 +253,8 @@ class Blocks:
             if block.display_id == display_id:
                 block.forget()
 
-    def _make(self, display_id: str, labels: Labels | None) -> Block:
-        block = Block(self._relay, display_id, labels, self._parent)
+    def _make(self, display_id: str, labels: Labels | None) -> WidgetBlock:
+        block = WidgetBlock(self._relay, display_id, labels, self._parent)
         self._relay.blocks.append(block)
         return block
 
