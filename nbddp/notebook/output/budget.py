@@ -11,7 +11,7 @@ from nbddp.settings import Settings
 _TAIL_BYTES = 8 * 1024
 _MIN_TAIL_BYTES = 1024
 _MIN_LEFT_BYTES = 256
-#: Text with its labels is at most about so much larger.
+#: Labels make text larger, at most by about this factor.
 _WITH_LABELS = 2
 #: A rank shows text again when it was slow for this long.
 QUIET_S = 1.0
@@ -37,7 +37,7 @@ class Budget:
         )
         self._has_refused = False  # for lack of what is left in all
         self._bytes_by_rank: Mapping[int, int] = {}  # that wait
-        self._share_by_rank: dict[int, int] = {}  # what each may still take; empty: all that it has
+        self._share_by_rank: dict[int, int] = {}  # that it may still take; empty: all that it has
 
     @property
     def is_spent(self) -> bool:
@@ -53,7 +53,7 @@ class Budget:
         return 0 if self.is_spent else max(0, min(int(self._bytes), self._left))
 
     def share_out(self, bytes_by_rank: Mapping[int, int], now: float) -> None:
-        """These bytes wait to be shown, and change as they are."""
+        """Note how many bytes of each rank wait. The mapping stays current: it is read later."""
         waiting = [rank for rank, size in bytes_by_rank.items() if size]
         room = self.room(now)
         is_scarce = _WITH_LABELS * sum(bytes_by_rank.values()) > room and len(waiting) > 1
@@ -79,12 +79,12 @@ class Budget:
         self._left -= size
 
     def give_back(self, size: int) -> None:
-        """Text was cleared: it is no longer in the notebook."""
+        """Add ``size`` bytes to what is left in all: they were cleared from the notebook."""
         self._left = min(self._total, self._left + size)
         self._has_refused = False
 
     def may_resume(self, gap: Gap, gaps: int, now: float) -> bool:
-        """Whether ``gap``, one of ``gaps``, may close: its rank was slow, the bucket is filled."""
+        """Whether ``gap``, one of ``gaps``, may close: its rank is slow, the bucket is filled."""
         if self.is_spent or now < gap.since + QUIET_S:
             return False
         slow_bytes = self._bytes_per_s / 2 / gaps * (now - gap.since)

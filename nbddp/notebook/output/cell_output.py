@@ -1,4 +1,4 @@
-"""What turns the events of a cell's ranks into what a reader sees, and what it has to know.
+"""`CellOutput`: from the events of a cell's ranks to the shows for one reader.
 
 Runs in: the notebook's main thread. Pure: no clock, no I/O; ``now`` comes in (monotonic seconds).
 """
@@ -22,11 +22,11 @@ class OutputSpec:
     """What a `CellOutput` has to know of its cell.
 
     Attributes:
-        ranks: that run the cell.
-        world_size: of the pool; lines of a pool of one rank have no labels.
+        ranks: those that run the cell.
+        world_size: ranks of the pool; in a pool of one rank lines have no labels.
         display_scope: part of the ids of displays. Cells that share it can update each other's.
         settings: limits of text and of time.
-        log_path_by_rank: where the whole output is; a rank may be absent.
+        log_path_by_rank: the files with the whole output; a rank may be absent.
     """
 
     ranks: RankSet
@@ -36,7 +36,7 @@ class OutputSpec:
     log_path_by_rank: Mapping[int, str]
 
     def log_paths(self, ranks: Iterable[int]) -> list[str]:
-        """Where the whole output of these ranks is."""
+        """The files with the whole output of these ranks."""
         return [self.log_path_by_rank[rank] for rank in ranks if rank in self.log_path_by_rank]
 
 

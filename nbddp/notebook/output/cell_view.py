@@ -1,4 +1,4 @@
-"""Shows one cell while it runs: gathers, folds, prints, asks.
+"""Shows one cell while it runs: output, live lines, cards, questions to the user.
 
 Runs in: the thread that waits for the cell.
 """
@@ -53,7 +53,7 @@ _LIVE_INTERVAL_S = 0.1
 _CLOCK_INTERVAL_S = 1.0
 #: An unfinished line is shown after this time: most get their end before.
 _OPEN_LINE_AFTER_S = 0.03
-#: So many ranks come to a line within ``output_fold_s``; more take longer, up to a limit.
+#: This many ranks come to a line within ``output_fold_s``; more take longer, up to a limit.
 _FOLD_RANKS, _MAX_FOLD_S = 16, 0.5
 _MAX_LIVE_LINES = 16
 _MAX_ERROR_CHARS = 80
@@ -102,16 +102,16 @@ class View:
         self._done: set[int] = set()
         self._failed: dict[int, str] = {}  # by what, by rank
         self._judged: dict[str, Judged] = {}  # by the id of the card
-        self._notice = ""  # who waits for whom, in a line
+        self._notice = ""  # a line that says who waits for whom
         self._live: list[str] = []
         self._live_at = self._began - _LIVE_INTERVAL_S
         self._open_since: float | None = None
 
     def show(self, event: CellEvent) -> None:
-        """See `CellView.show`. What cannot be folded is shown as it came: the cell goes on."""
+        """See `CellView.show`. An event that cannot be folded is shown as it came."""
         try:
             self._show(event)
-        except Exception as error:  # noqa: BLE001 - a bug in nbddp; it is told below
+        except Exception as error:  # noqa: BLE001 - a bug in nbddp; the cell goes on
             self._show_plainly(event, error)
 
     def _show(self, event: CellEvent) -> None:
@@ -138,9 +138,9 @@ class View:
                 self._notice = diagnosis_card.line(event.report) if event.report is not None else ""
             case Judged():
                 self._notice = ""
-                # First what the ranks showed before.
+                # The output that came before stands above the card.
                 self._emit(self._output.tick(now + self._patience_s))
-                # What was shown first and is acted upon later is one card.
+                # A report that is acted upon later changes its card.
                 card_id = f"nbddp-card-{event.run_id}-{event.report.fingerprint}"
                 is_known = card_id in self._judged
                 self._judged[card_id] = event
@@ -209,7 +209,7 @@ class View:
         )
 
     def _offer_by_rank(self) -> None:
-        """Below a long cell, one click away."""
+        """Show the output rank by rank below a long cell, one click away."""
         if self._folded is None or not self._labels:
             return
         bundle = per_rank_blocks.details(self._output.text_by_rank())
@@ -230,7 +230,7 @@ class View:
     # --- live lines ----------------------------------------------------------------------------
 
     def _refresh_live(self, now: float) -> float:
-        """Show unfinished lines and the progress line; gives the time until the next look."""
+        """Show unfinished lines and the progress line. Gives the seconds until the next look."""
         since_s = now - self._live_at
         if since_s < _LIVE_INTERVAL_S:
             return _LIVE_INTERVAL_S - since_s
@@ -249,8 +249,8 @@ class View:
         return min(wait_s, _OPEN_LINE_AFTER_S) if self._open_since is not None else wait_s
 
     def _open_lines(self, now: float) -> list[str]:
-        found = self._output.open_lines()
-        if not found:
+        open_lines = self._output.open_lines()
+        if not open_lines:
             self._open_since = None
             return []
         if self._open_since is None:
@@ -259,7 +259,7 @@ class View:
             return []
         lines = [
             f"{self._labels.of(ranks.ranks)} {text}" if self._labels else text
-            for ranks, text in found
+            for ranks, text in open_lines
         ]
         if len(lines) > _MAX_LIVE_LINES:
             hidden = len(lines) - _MAX_LIVE_LINES
@@ -297,7 +297,7 @@ class View:
             self._widgets.start_over()
         self._pictures.cleared(time.monotonic())
         if not redraw.blocks:
-            # Without anything new the front end would wait with the clearing.
+            # The front end clears when something new comes.
             self._sink.text("stdout", "")
         for block in redraw.blocks:
             if isinstance(block, Text):
@@ -323,7 +323,7 @@ def _label_bundle(ranks: RankSet) -> dict[str, str]:
     label = f"[{ranks}]"
     colour = colour_of(ranks)
     style, text = QUIET_STYLE, html.escape(label)
-    if colour:  # which would be hard to see if it were fainter
+    if colour:  # it would be hard to see if it were fainter
         style, text = PRE_STYLE, f'<b style="color:{colour}">{text}</b>'
     return {"text/plain": label, "text/html": preformatted(text, style)}
 

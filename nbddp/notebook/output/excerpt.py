@@ -69,25 +69,31 @@ class Excerpt:
         """Characters that are in neither part, those of cut lines included."""
         return self.chars - self._head_chars - self._tail_chars
 
-    def add(self, line: str) -> None:
-        """Take the next line."""
-        size = len(line) + 1
-        self.lines += 1
-        self.chars += size
-        if self._is_head_open:
-            chars = self._head_chars + size
-            if len(self.head) < self._head_limit.lines and chars <= self._head_limit.chars:
-                self.head.append(line)
-                self._head_chars = chars
-                return
-            self._is_head_open = False
-        self.tail.append(line if len(line) <= LINE_CHARS else _CUT + line[-LINE_CHARS:])
-        self._tail_chars += min(size, LINE_CHARS + 1)
+    def add(self, lines: Sequence[str]) -> None:
+        """Take the next lines."""
+        self.lines += len(lines)
+        self.chars += sum(map(len, lines)) + len(lines)
         limit = self._tail_limit
+        in_head = self._fill_head(lines) if self._is_head_open else 0
+        for line in lines[max(in_head, len(lines) - max(1, limit.lines)) :]:
+            self.tail.append(line if len(line) <= LINE_CHARS else _CUT + line[-LINE_CHARS:])
+            self._tail_chars += min(len(line), LINE_CHARS) + 1
         while len(self.tail) > 1 and (
             len(self.tail) > limit.lines or self._tail_chars > limit.chars
         ):
             self._tail_chars -= min(len(self.tail.popleft()), LINE_CHARS) + 1
+
+    def _fill_head(self, lines: Sequence[str]) -> int:
+        """Put lines into the head until it is full. Gives their number."""
+        limit = self._head_limit
+        for number, line in enumerate(lines):
+            chars = self._head_chars + len(line) + 1
+            if len(self.head) >= limit.lines or chars > limit.chars:
+                self._is_head_open = False
+                return number
+            self.head.append(line)
+            self._head_chars = chars
+        return len(lines)
 
     def skip(self, lines: int, chars: int) -> None:
         """Count text that came next, and is left out.
@@ -123,10 +129,8 @@ class Excerpt:
     def extend(self, later: "Excerpt") -> None:
         """Take the text that came next, of which ``later`` is an excerpt."""
         lines, chars = self.lines + later.lines, self.chars + later.chars
-        for line in later.head:
-            self.add(line)
+        self.add(later.head)
         if later.left_out_chars:
             self.skip(later.left_out_lines, 0)
-        for line in later.tail:
-            self.add(line)
+        self.add(list(later.tail))
         self.lines, self.chars = lines, chars  # lines that ``later`` has cut are counted whole

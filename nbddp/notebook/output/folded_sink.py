@@ -41,12 +41,12 @@ _SINGLE = re.compile(r"\[(\d+)\]")
 
 
 class FoldedSink:
-    """Passes all on to another sink but text beyond the first lines.
+    """A sink that shows text beyond the first lines in one display, and passes on the rest.
 
     Args:
-        sink: where it goes.
+        sink: shows the first lines, and all displays.
         block_id: begins the ids of displays; no other view has it.
-        is_labelled: lines begin with the ranks that printed them.
+        is_labelled: whether lines begin with the ranks that printed them.
     """
 
     def __init__(self, sink: Sink, block_id: str, *, is_labelled: bool = False) -> None:
@@ -93,18 +93,18 @@ class FoldedSink:
     # --- the open block --------------------------------------------------------------------------
 
     def refresh(self, now: float) -> None:
-        """Show the last lines, if they are new and it is time."""
+        """Show the last lines if there are new ones, and the last change is long enough ago."""
         if len(self._lines) > self._shown_lines and now - self._shown_at >= _INTERVAL_S:
             self._show(window(self._lines, is_labelled=self._is_labelled))
             self._shown_at = now
 
     def begin_new_head(self) -> None:
-        """The user is asked: what came before stays as it is, and what follows has a head again."""
+        """Close the open block, and show the next lines as they come: the user is asked."""
         self.close()
         self._head_room = HEAD
 
     def close(self) -> None:
-        """Nothing more comes into the open block."""
+        """Fold the open block: no other line belongs to it."""
         if self._lines:
             self._show(folded(self._lines, is_labelled=self._is_labelled))
             self._lines, self._shown_lines = [], 0
@@ -117,7 +117,7 @@ class FoldedSink:
         self._shown_lines = len(self._lines)
 
     def _split(self, text: str) -> tuple[str, str]:
-        """What still belongs to the head, and the rest."""
+        """The part that still belongs to the head, and the rest."""
         if min(self._head_room) <= 0:
             return "", text
         lines = [f"{line}\n" for line in text.removesuffix("\n").split("\n")]
@@ -127,7 +127,7 @@ class FoldedSink:
 
 
 def window(lines: Sequence[str], *, is_labelled: bool = False) -> dict[str, str]:
-    """The end of lines that still come, as a MIME bundle."""
+    """The last lines of a block that still grows, as a MIME bundle."""
     tail = fair_excerpt.window(lines, TAIL.lines, is_labelled=is_labelled)
     hidden = len(lines) - len(tail)
     note = f"... {hidden:,} more lines" if hidden else ""
@@ -144,7 +144,7 @@ def window(lines: Sequence[str], *, is_labelled: bool = False) -> dict[str, str]
 def folded(
     lines: Sequence[str], tail_lines: int = TAIL.lines, *, is_labelled: bool = False
 ) -> dict[str, str]:
-    """All of them, the last ones open; the text form has only these."""
+    """All lines as a MIME bundle, the last ones open. The text form has only these."""
     hidden, tail = fair_excerpt.tail(lines, tail_lines, is_labelled=is_labelled)
     if len(hidden) < _MIN_HIDDEN:
         return {"text/plain": "\n".join(lines), "text/html": printed_html(lines, is_coloured=True)}
@@ -152,7 +152,7 @@ def folded(
     whose = fair_excerpt.amounts(hidden) if is_labelled else ""
     if whose:
         amount += f" ({whose})"
-    # What is missing altogether, and where it is, must be seen.
+    # Readers must see what is missing altogether, and where it is.
     notices = [line for line in hidden if LEFT_OUT in line][-_MAX_NOTICES:]
     shown = [*notices, *tail]
     return {
@@ -163,10 +163,10 @@ def folded(
 
 def printed_html(lines: Sequence[str], *, is_coloured: bool = False) -> str:
     """Printed lines as HTML; a label of one rank has its colour."""
-    told = [escape(without_codes(line)) for line in lines]
+    escaped = [escape(without_codes(line)) for line in lines]
     if is_coloured:
-        told = [_coloured(line) for line in told]
-    return preformatted("\n".join(told), PRE_STYLE)
+        escaped = [_coloured(line) for line in escaped]
+    return preformatted("\n".join(escaped), PRE_STYLE)
 
 
 def _coloured(line: str) -> str:

@@ -1,10 +1,10 @@
-"""The events of many ranks of one cell become what a reader sees.
+"""The output of all ranks of a cell together: equal lines once, and not more than fits.
 
 Runs in: the notebook's main thread. Pure: no clock, no I/O; ``now`` comes in (monotonic seconds).
 
-    Output -> LineAssembler -> lines -+
-    Display, Result -> bundles -------+--> Folder --> budget --> Text, Rich  (and ShownBlocks)
-    ClearOutput ---------------------------------------------------> Redraw
+    Output -> LineAssembler -> Line --+
+    Display, Result --------> Bundle -+--> LineFolder --> Budget --> Screen --> Text, Rich, Redraw
+    ClearOutput -----------------------------------------------------^
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ from nbddp.wire.rank_set import RankSet
 
 __all__ = ["Counts", "Gatherer", "Redraw", "Rich", "Show", "Text"]
 
-#: Rows that the cursor went up to are lines after this time without such a move.
+#: Rows to which the cursor went up become lines after this time without such a move.
 _SETTLE_S = 1.0
 #: When items that wait for others take more memory than this, they go unfolded.
 _PENDING_MEMORY_BYTES = 32 * 1024 * 1024
@@ -72,9 +72,9 @@ class Gatherer:
 
     Promises:
         - What a rank showed is shown in its order; lines fold only where they are equal.
-        - What all ranks that still run have delivered comes at once. Nothing that is within the
-          budget waits longer than ``output_fold_s``, or than ``output_expect_s`` for a rank that
-          was never waited for in vain and is silent: it may be slower.
+        - Items that all ranks that still run have delivered come at once. Nothing that is within
+          the budget waits longer than ``output_fold_s``, or than ``output_expect_s`` for a rank
+          that is silent and was never waited for in vain: it may be slower.
         - Text beyond the budget is counted and its end kept; a notice says what was left out
           and where the whole is, before anything later of that rank is shown. After
           ``notebook_total_bytes`` that notice comes when the rank has ended.
@@ -103,17 +103,9 @@ class Gatherer:
                 self._add_display(lane, event, now)
             case Result():
                 self._clear_if_asked(lane, now)
-                self._add_bundle(
-                    lane,
-                    Rich(
-                        RankSet((lane.rank,)),
-                        "result",
-                        event.data,
-                        event.metadata,
-                        display_id_of(event.data, self._display_scope(lane)),
-                    ),
-                    now,
-                )
+                display_id = display_id_of(event.data, self._display_scope(lane))
+                rich = Rich(RankSet((lane.rank,)), "result", event.data, event.metadata, display_id)
+                self._add_bundle(lane, rich, now)
             case ClearOutput():
                 lane.clears_with_next = event.wait
                 if not event.wait:
@@ -206,7 +198,7 @@ class Gatherer:
         if not lane.gap and "\r" not in text and "\x1b[" not in text:
             room = self._budget.room(now) - self._folder.text_bytes_by_rank[lane.rank]
             cost = len(text) + 8 * text.count("\n")
-            if cost > max(0, room):  # what fits, and no work for the rest
+            if cost > max(0, room):  # no work for text that does not fit
                 cut = text.rfind("\n", 0, max(0, len(text) * room // cost)) + 1
                 self._feed(lane, stream, text[:cut], now)
                 text = text[cut:]
@@ -237,8 +229,7 @@ class Gatherer:
             return
         lane.remember(lines := [harmless(line) for line in lines])
         if lane.gap:
-            for line in lines:
-                lane.gap.add_line(stream, line)
+            lane.gap.add(stream, lines)
             return
         append, rank = self._folder.append, lane.rank
         for line in lines:
@@ -270,7 +261,7 @@ class Gatherer:
         self._folder.append(lane.rank, bundle)
 
     def _add_plain(self, lane: _Lane, text: str, is_result: bool, now: float) -> None:
-        """A bundle that is only text: lines that stay together."""
+        """Take a bundle that is only text, as lines that stay together."""
         if is_result:
             text = f"Out:\n{text}" if "\n" in text else f"Out: {text}"
         text = harmless(text)
@@ -285,7 +276,7 @@ class Gatherer:
             self._folder.append(lane.rank, Line("stdout", text, now))
 
     def _update(self, lane: _Lane, rich: Rich) -> None:
-        """New content for a display. It need not wait: its place is known."""
+        """Replace the content of a display. It need not wait: its place is known."""
         is_pending = False
         for item in self._folder.items(lane.rank):
             if isinstance(item, Bundle) and item.rich.display_id == rich.display_id:
@@ -316,7 +307,7 @@ class Gatherer:
             self._folder.wake(lane.rank)
 
     def _leave_out(self, rank: int, line: Line, now: float) -> None:
-        """There is no budget for ``line``: nor is there for what the rank printed after it."""
+        """Make a gap of ``line``, for which there is no room, and of the text after it."""
         lane = self._lane(rank)
         gap = Gap(now, self._budget.tail_bytes)
         rest = deque([line, *self._folder.drop(rank)])
@@ -325,8 +316,7 @@ class Gatherer:
             if isinstance(item, Gap):
                 gap.merge(item)
             elif isinstance(item, Line):
-                for each in item.text.split("\n"):
-                    gap.add_line(item.stream, each)
+                gap.add(item.stream, item.text.split("\n"))
         gap.is_held = not rest and not lane.is_finished
         if not rest:
             lane.gap = gap if gap.is_held else None
@@ -334,8 +324,8 @@ class Gatherer:
             self._folder.append(rank, each_item)
 
     def _spread(self, lane: _Lane, gap: Gap, now: float) -> None:
-        """A closed gap: its notice and its last lines are shown whatever the budget says."""
-        lane.counts.left_out_lines += gap.left_out_lines
+        """Show the notice and the last lines of a closed gap, whatever the budget says."""
+        lane.counts.left_out_lines += gap.text.left_out_lines
         lane.counts.left_out_bytes += gap.left_out_bytes
         items: list[Item] = [Notice(gap, now)] if gap.left_out_bytes else []
         items += [Line(stream, text, now, is_free=True) for stream, text in gap.tail]

@@ -5,6 +5,7 @@ Runs in: the notebook's main thread. Pure: no clock, no I/O.
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 from nbddp.notebook.output.excerpt import TAIL, Excerpt, Limit
@@ -67,19 +68,14 @@ class Gap(Item):
         return list(backwards)[::-1]
 
     @property
-    def left_out_lines(self) -> int:
-        """Lines that will not be shown: all but the last ones."""
-        return self.text.left_out_lines
-
-    @property
     def left_out_bytes(self) -> int:
         """Bytes that will not be shown."""
         return self.dropped_bytes + self.text.left_out_chars
 
-    def add_line(self, stream: Stream, line: str) -> None:
-        """Count a line, and keep it as the last one."""
-        self.text.add(line)
-        self._streams.append(stream)
+    def add(self, stream: Stream, lines: Sequence[str]) -> None:
+        """Take the next lines."""
+        self.text.add(lines)
+        self._streams.extend(repeat(stream, len(lines)))
 
     def merge(self, later: "Gap") -> None:
         """Take what a later gap holds."""
@@ -103,7 +99,7 @@ class Notice(Item):
     __slots__ = ("_bytes", "_lines")
 
     def __init__(self, gap: Gap, now: float) -> None:
-        self._lines, self._bytes = gap.left_out_lines, gap.left_out_bytes
+        self._lines, self._bytes = gap.text.left_out_lines, gap.left_out_bytes
         super().__init__(("notice", self._lines, self._bytes), now)
 
     def text(self, log_paths: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What is remembered of the text of each rank: for comparing ranks, and for `details`.
+"""The text of each rank, as far as it is remembered to compare ranks and to show them one by one.
 
 Runs in: the notebook's main thread. Pure: no clock, no I/O.
 """
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from nbddp.notebook.output.excerpt import HEAD, TAIL, Excerpt
 
-#: Nothing is shown of these lines before the cell ends: their number is no matter.
+#: These lines are shown when the cell has ended, and folded: any number of them will do.
 _HEAD = HEAD._replace(lines=HEAD.chars)
 
 
@@ -19,37 +19,37 @@ class RankText:
 
     def __init__(self) -> None:
         self.excerpt = Excerpt(_HEAD, TAIL)
-        self.is_cut = False  #: not all lines came here
-        self.is_lost = False  #: nor did all text: it cannot be compared
+        self.is_cut = False  #: some lines were skipped
+        self.is_lost = False  #: some text never came here: it cannot be compared
         self._crc_by_stream: dict[str, int] = {}
         self._crc = 0
 
     def note_printed(self, stream: str, text: str, dropped_bytes: int = 0) -> None:
-        """Text as it was printed, also where its lines are left out."""
+        """Take text as it was printed, also if its lines are left out."""
         before = self._crc_by_stream.get(stream, 0)
         self._crc_by_stream[stream] = zlib.crc32(text.encode(errors="replace"), before)
         self.is_lost |= dropped_bytes > 0
         self.is_cut |= dropped_bytes > 0
 
     def add_word(self, word: str) -> None:
-        """In place of something that is not text."""
+        """Take a word in place of something that is not text."""
         self.note_printed("shown", word)
         self.add([word])
 
     def add(self, lines: Sequence[str]) -> None:
-        """Lines that came after the others."""
+        """Take the next lines."""
         for line in lines:
             self._crc = zlib.crc32(line.encode(errors="replace"), self._crc + 1)
-            self.excerpt.add(line)
+        self.excerpt.add(lines)
 
     def skip(self, lines: int, chars: int) -> None:
-        """So many lines came next that are not known here, in so many characters."""
+        """Count lines that came next and are left out, and their characters."""
         self.is_cut = True
         self.excerpt.skip(lines, chars)
 
     @property
     def key(self) -> object:
-        """Equal for ranks that printed the same lines, if all of them came here."""
+        """Equal for ranks that printed the same lines, if none was skipped."""
         return (self.excerpt.lines, self._crc)
 
     @property

@@ -1,4 +1,4 @@
-"""What `nbddp.show` shows: collects the calls of all ranks of a cell, draws one picture for each.
+"""The pictures of `nbddp.show`: collects the calls of all ranks, and draws one picture for each.
 
     rank 0 --ShowCall--> take --+                     +--> place: room for it, where the call was
     rank 1 --ShowCall--> take --+--> folded by View --+
@@ -26,7 +26,7 @@ from nbddp.wire.messages import Display
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values.tensor_preview import MIME, ShowCall, TensorShown
 
-#: What comes from several ranks at about the same time is drawn once.
+#: Calls that come from several ranks within this time are drawn once.
 _SETTLE_S = 0.03
 #: A picture for which not all ranks have come is drawn after this time.
 _PATIENCE_S = 0.4
@@ -55,8 +55,8 @@ class CellPictures:
     """The pictures of one cell.
 
     Args:
-        ranks: that run the cell.
-        sink: where they go.
+        ranks: those that run the cell.
+        sink: shows the pictures.
         scope: makes the ids of displays unique.
         world_size: of the pool.
     """
@@ -70,10 +70,10 @@ class CellPictures:
         self._picture_count = 0
 
     def take(self, event: Display, now: float) -> Display | None:
-        """A call has come; gives what `View` puts in its place among the rank's output.
+        """Take a call. Gives a marker for its place among the rank's output; None: it needs none.
 
-        That is the same for all ranks, so that it is folded. What is no valid call is given back as
-        it came: its plain text is shown.
+        The marker is the same for all ranks, so that it is folded. An invalid call is given back
+        without its data: its plain text is shown.
         """
         try:
             call = msgspec.convert(event.data[MIME], ShowCall)
@@ -100,7 +100,7 @@ class CellPictures:
         return msgspec.structs.replace(event, data={MIME: {"key": call.key}})
 
     def place(self, bundle: Mapping[str, Any]) -> None:
-        """Here among the output is the picture of a call."""
+        """Show the picture of a call here, now or when it is drawn."""
         picture = self._picture_by_key[bundle[MIME]["key"]]
         if not picture.has_place and not self._is_terminal:
             self._sink.display({"text/plain": ""}, {}, picture.display_id, False)
@@ -108,13 +108,13 @@ class CellPictures:
         picture.has_place = True
 
     def cleared(self, now: float) -> None:
-        """Everything that was shown is gone; what stays is placed again."""
+        """Note that all output was cleared; pictures that stay get a place again."""
         for picture in self._picture_by_key.values():
             picture.has_place = False
             picture.due = now
 
     def tick(self, now: float) -> float | None:
-        """Draw what is due; gives the next deadline."""
+        """Draw the pictures that are due. Gives the next deadline."""
         waiting = [each for each in self._picture_by_key.values() if each.due is not None]
         for picture in waiting:
             is_early = self._is_terminal and not self._has_all(picture)  # it cannot be drawn again
@@ -129,7 +129,7 @@ class CellPictures:
         return min(deadlines, default=None)
 
     def end(self) -> None:
-        """The cell is over: draw what is left, with what has come."""
+        """The cell is over: draw the other pictures, with the calls that have come."""
         for picture in self._picture_by_key.values():
             if picture.has_place and picture.due is not None:  # `--out quiet` gives it no place
                 self._draw(picture)

@@ -1,6 +1,6 @@
 """Where output goes: the running cell, a cell that ran earlier, or a terminal.
 
-Runs in: the notebook's process. A sink shows what it is given; what to show is decided elsewhere.
+Runs in: the notebook's process. A sink shows all that it is given, and decides nothing.
 """
 
 import html
@@ -14,7 +14,7 @@ from nbddp.notebook.render.html import clean, preformatted
 from nbddp.printable import harmless
 from nbddp.wire.messages import Stream
 
-MimeBundle = Mapping[str, Any]
+Bundle = Mapping[str, Any]
 
 #: Looks like printed text, but fainter. JupyterLab names its fonts; others get the fallbacks.
 QUIET_STYLE = (
@@ -29,9 +29,7 @@ class Sink(Protocol):
     def text(self, stream: Stream, text: str) -> None:
         """Print complete lines."""
 
-    def display(
-        self, data: MimeBundle, metadata: MimeBundle, display_id: str | None, update: bool
-    ) -> None:
+    def display(self, data: Bundle, metadata: Bundle, display_id: str | None, update: bool) -> None:
         """Show a bundle, or replace the one with this ``display_id``."""
 
     def clear(self) -> None:
@@ -48,9 +46,7 @@ class _JupyterSink:
         self._live_id = live_id
         self._has_live = False
 
-    def display(
-        self, data: MimeBundle, metadata: MimeBundle, display_id: str | None, update: bool
-    ) -> None:
+    def display(self, data: Bundle, metadata: Bundle, display_id: str | None, update: bool) -> None:
         raise NotImplementedError
 
     def live(self, lines: list[str]) -> None:
@@ -78,9 +74,7 @@ class CellSink(_JupyterSink):
         file.write(text)
         file.flush()
 
-    def display(
-        self, data: MimeBundle, metadata: MimeBundle, display_id: str | None, update: bool
-    ) -> None:
+    def display(self, data: Bundle, metadata: Bundle, display_id: str | None, update: bool) -> None:
         """See `Sink.display`."""
         transient = {} if display_id is None else {"display_id": display_id}
         self._shell.display_pub.publish(
@@ -96,8 +90,8 @@ class CellSink(_JupyterSink):
 class EarlierCellSink(_JupyterSink):
     """A cell that ran earlier: messages that carry its parent header. For any thread.
 
-    Front ends find what is to be updated by its display id. nbclient listens to the running cell
-    only, so updates carry the parent header of that one.
+    Front ends find a display that is updated by its id. nbclient listens to the running cell only,
+    so updates carry the parent header of that one.
     """
 
     def __init__(self, kernel: Any, parent: Any, live_id: str) -> None:
@@ -109,9 +103,7 @@ class EarlierCellSink(_JupyterSink):
         """See `Sink.text`."""
         self._send("stream", {"name": stream, "text": text})
 
-    def display(
-        self, data: MimeBundle, metadata: MimeBundle, display_id: str | None, update: bool
-    ) -> None:
+    def display(self, data: Bundle, metadata: Bundle, display_id: str | None, update: bool) -> None:
         """See `Sink.display`."""
         transient = {} if display_id is None else {"display_id": display_id}
         kind = "update_display_data" if update else "display_data"
@@ -147,9 +139,7 @@ class TerminalSink:
         file.write(text)
         file.flush()
 
-    def display(
-        self, data: MimeBundle, metadata: MimeBundle, display_id: str | None, update: bool
-    ) -> None:
+    def display(self, data: Bundle, metadata: Bundle, display_id: str | None, update: bool) -> None:
         """See `Sink.display`."""
         plain = data.get("text/plain")
         if isinstance(plain, str):

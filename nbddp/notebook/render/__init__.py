@@ -10,6 +10,6 @@ Runs in: the notebook's process. Pure.
     fault_stacks     stacks that were taken from outside of a rank
     html, colours    what all of them are made of
 
-The modules are the face of this package: code outside of it calls ``trace_table.bundle`` and the
-like, and takes functions from html and colours. So who only escapes a text loads no table.
+The modules are the face of this package, since their functions are named for them, as
+``diff_report.bundle``. So a module that only escapes a text loads no table.
 """

@@ -1,5 +1,6 @@
 """An excerpt of a text that comes bit by bit: its head, its tail, and what is left out, exactly."""
 
+from itertools import groupby
 from typing import NamedTuple
 
 from hypothesis import example, given
@@ -33,13 +34,17 @@ CHARS = st.one_of(st.integers(0, 20), st.integers(0, 3 * LINE_CHARS), st.just(10
 LIMITS = st.builds(Limit, st.integers(0, 8), CHARS)
 
 
-def fed(head: Limit, tail: Limit, text: list[Piece]) -> Excerpt:
+def fed(head: Limit, tail: Limit, text: list[Piece], at_once: int = 3) -> Excerpt:
+    """The lines between two skips come at once, or one by one."""
     excerpt = Excerpt(head, tail)
-    for piece in text:
-        if isinstance(piece, Skipped):
-            excerpt.skip(*piece)
+    for is_skip, pieces in groupby(text, key=lambda piece: isinstance(piece, Skipped)):
+        if is_skip:
+            for skipped in pieces:
+                excerpt.skip(*skipped)
         else:
-            excerpt.add(piece)
+            lines = [piece for piece in pieces if isinstance(piece, str)]
+            for start in range(0, len(lines), at_once):
+                excerpt.add(lines[start : start + at_once])
     return excerpt
 
 
@@ -80,12 +85,13 @@ def of_whole(head: Limit, tail: Limit, text: list[Piece]) -> tuple[object, ...]:
     return first, last, lines, chars, lines - len(first) - len(last), chars - kept
 
 
-@given(LIMITS, LIMITS, TEXTS)
-@example(Limit(9, 4), Limit(9, 4), ["ab", "", "cd", ""])  # both are full to the character
+@given(LIMITS, LIMITS, TEXTS, st.integers(1, 20))
+@example(Limit(9, 4), Limit(9, 4), ["ab", "", "cd", ""], 1)  # both are full to the character
+@example(Limit(9, 2), Limit(9), ["ab", ""], 1)  # the second line would fit into the head
 def test_head_tail_and_counts_are_those_of_the_whole_text(
-    head: Limit, tail: Limit, text: list[Piece]
+    head: Limit, tail: Limit, text: list[Piece], at_once: int
 ):
-    assert contents(fed(head, tail, text)) == of_whole(head, tail, text)
+    assert contents(fed(head, tail, text, at_once)) == of_whole(head, tail, text)
 
 
 @given(LIMITS, LIMITS, TEXTS)
@@ -126,17 +132,15 @@ def test_all_but_the_last_lines_of_a_chunk_are_counted_only(text: str, limit: in
     lines, chars = excerpt.skip_all_but_the_end(text)
     assert (excerpt.lines, excerpt.chars) == (lines, chars)
     assert text[chars:].count("\n") <= limit + 1
-    for line in text[chars:].split("\n")[:-1]:
-        excerpt.add(line)
-    for line in text.split("\n")[:-1]:
-        whole.add(line)
+    excerpt.add(text[chars:].split("\n")[:-1])
+    whole.add(text.split("\n")[:-1])
     assert contents(excerpt) == contents(whole)
 
 
 def test_of_a_chunk_without_ends_of_lines_little_is_read():
     excerpt = Excerpt(Limit(0), TAIL)
-    excerpt.add("before")
+    excerpt.add(["before"])
     assert excerpt.skip_all_but_the_end("x" * 10**6) == (0, 10**6 - 64 * 1024)
-    excerpt.add("x" * 64 * 1024)
+    excerpt.add(["x" * 64 * 1024])
     assert list(excerpt.tail) == ["before", f"...{'x' * LINE_CHARS}"]
     assert (excerpt.left_out_lines, excerpt.left_out_chars) == (0, 10**6 - LINE_CHARS)
