@@ -1,4 +1,4 @@
-"""What ranks print while no cell runs: threads, subprocesses, late words of an abandoned cell.
+"""Output of ranks while no cell runs: of threads, subprocesses, and of an abandoned cell.
 
 Runs in: a thread of its own, ``nbddp-background``, since showing may block or fail, and the hub
 must do neither. Late words of a cell are shown in that cell, everything else in the cell that was

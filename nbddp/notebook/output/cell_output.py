@@ -19,7 +19,7 @@ Out: TypeAlias = Literal["merged", "ranks", "quiet"]
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """What a `CellOutput` has to know of its cell.
+    """The facts about a cell that each `CellOutput` needs.
 
     Attributes:
         ranks: those that run the cell.
@@ -66,4 +66,4 @@ class CellOutput(Protocol):
         """Lines that have no end yet, such as progress bars; equal ones of ranks together."""
 
     def text_by_rank(self) -> dict[int, RankText]:
-        """What each rank printed, for `details` below the cell; empty: none are wanted there."""
+        """The text of each rank, for `details` below the cell; empty if none are wanted there."""

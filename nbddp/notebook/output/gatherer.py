@@ -35,7 +35,7 @@ _PENDING_MEMORY_BYTES = 32 * 1024 * 1024
 
 @dataclass
 class Counts:
-    """What one rank printed so far, and what became of it."""
+    """Amounts of text that one rank printed, and of its parts that were shown or left out."""
 
     lines: int = 0
     output_bytes: int = 0
@@ -45,7 +45,7 @@ class Counts:
 
 
 class _Lane:
-    """What the gatherer knows of one rank."""
+    """The state of one rank's output."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank

@@ -74,7 +74,7 @@ def details(text_by_rank: Mapping[int, RankText]) -> dict[str, str] | None:
 
 
 def _totals(text_by_rank: Mapping[int, RankText]) -> str:
-    """Which rank printed how much."""
+    """The number of lines of each rank, in words."""
     lines_by_rank = {rank: text.excerpt.lines for rank, text in text_by_rank.items()}
     if any(text.is_lost for text in text_by_rank.values()):
         return ""
@@ -99,7 +99,7 @@ def _fitting(text: Excerpt, room: int) -> list[str]:
 
 @dataclass
 class _Block:
-    """What one rank, or several alike, have shown."""
+    """The shows of one rank, or of several alike."""
 
     ranks: RankSet
     shows: list[Text | Rich] = field(default_factory=list)
@@ -267,7 +267,7 @@ def _block_html(ranks: RankSet, lines: Sequence[str], is_open: bool) -> str:
 
 
 def _rich(bundle: dict[str, str]) -> Rich:
-    """Of no rank: it has no label."""
+    """A bundle of no rank, so that it gets no label."""
     return Rich(RankSet(), "display", dict(bundle), {})
 
 

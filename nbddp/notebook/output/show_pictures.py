@@ -30,7 +30,7 @@ from nbddp.wire.values.tensor_preview import MIME, ShowCall, TensorShown
 _SETTLE_S = 0.03
 #: A picture for which not all ranks have come is drawn after this time.
 _PATIENCE_S = 0.4
-#: Of one cell; later ones are shown as text, so that the file stays small.
+#: Pictures of one cell; later ones are shown as text, so that the file stays small.
 MAX_PICTURES = 24
 
 _numbers = itertools.count(1)

@@ -1,4 +1,4 @@
-"""Where output goes: the running cell, a cell that ran earlier, or a terminal.
+"""The places to which output goes: the running cell, an earlier cell, or a terminal.
 
 Runs in: the notebook's process. A sink shows all that it is given, and decides nothing.
 """

@@ -22,7 +22,7 @@ from nbddp.notebook.widgets import WIDGET_ID_SUFFIX, WIDGET_MIME, Relay, static_
 from nbddp.wire.rank_set import RankSet
 
 _REFERENCE = "IPY_MODEL_"
-#: Of many rows.
+#: The height of the window in which many rows are scrolled.
 _WINDOW_HEIGHT = "512px"
 
 
