@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from nbddp.controller.pool.pool import Pool
 from nbddp.errors import PoolBrokenError
-from nbddp.notebook.output.sinks import Sink
+from nbddp.notebook.output import Sink
 from nbddp.notebook.render import status_table
 
 #: Between two looks at the ranks.

@@ -24,16 +24,21 @@ from nbddp.controller.pool.pool import Pool
 from nbddp.errors import NbddpError, NoPoolError, PoolBusyError, PoolExistsError
 from nbddp.notebook import source_check
 from nbddp.notebook.live_status import Panel
-from nbddp.notebook.output.background import Background
-from nbddp.notebook.output.background_views import Viewing
-from nbddp.notebook.output.cell_view import View
-from nbddp.notebook.output.folded_sink import FoldedSink
-from nbddp.notebook.output.modes import Out
-from nbddp.notebook.output.screen import Labels
-from nbddp.notebook.output.sinks import CellSink, EarlierCellSink, Sink, TerminalSink
-from nbddp.notebook.output.widget_blocks import Blocks
+from nbddp.notebook.output import (
+    BackgroundOutput,
+    BackgroundViews,
+    CellSink,
+    EarlierCellSink,
+    FoldedSink,
+    Labels,
+    Out,
+    Sink,
+    TerminalSink,
+    View,
+    WidgetBlocks,
+)
 from nbddp.notebook.render import status_table
-from nbddp.notebook.widgets.relay import Relay
+from nbddp.notebook.widgets import Relay
 from nbddp.settings import LIVE_PREFIX, NOTEBOOK_WORD, Settings
 from nbddp.wire.messages import RankExited
 
@@ -44,7 +49,7 @@ _starter: threading.Thread | None = None
 _start_has_ended = threading.Event()  #: an interrupted `Thread.join` takes the thread for ended
 _panel: Panel | None = None
 _relay: Relay | None = None  #: of the current pool, in a notebook
-viewing = Viewing()  #: shows the cells that run in the background
+background_views = BackgroundViews()  #: shows the cells that run in the background
 
 
 def current_pool() -> Pool | None:
@@ -191,7 +196,7 @@ def _listen(pool: Pool) -> None:
     global _relay  # noqa: PLW0603 - one pool per process
     kernel = getattr(get_ipython(), "kernel", None)
     relay = _relay = None if kernel is None else Relay(pool, kernel)
-    background = Background(
+    background = BackgroundOutput(
         pool.world_size,
         lambda: None if relay is None else relay.last_parent,
         lambda run_id: None if relay is None else relay.parent_by_run.get(run_id),
@@ -201,7 +206,7 @@ def _listen(pool: Pool) -> None:
     def heard(event: BackgroundEvent | None) -> None:
         background.put(event)
         if event is None:
-            viewing.end()
+            background_views.end()
             if relay is not None:
                 relay.end()
 
@@ -264,13 +269,13 @@ def _goes_to_front_end(sink: Sink) -> bool:
     return isinstance(sink, EarlierCellSink)
 
 
-def _blocks(run: Run, sink: Sink, labels: Labels) -> Blocks | None:
+def _blocks(run: Run, sink: Sink, labels: Labels) -> WidgetBlocks | None:
     kernel = getattr(get_ipython(), "kernel", None)
     if _relay is None or kernel is None:
         return None
     parent = _parent(kernel)
     _relay.note_run(run.run_id, parent)
-    return Blocks(_relay, sink, labels, parent, f"nbddp-{run.run_id}")
+    return WidgetBlocks(_relay, sink, labels, parent, f"nbddp-{run.run_id}")
 
 
 def _parent(kernel: Any) -> dict[str, Any]:

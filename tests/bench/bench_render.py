@@ -15,9 +15,9 @@ from typing import Literal
 
 from nbddp.controller.hub.run import Run
 from nbddp.controller.state.outcome import RunOutcome
+from nbddp.notebook.output.cell_output import Out
 from nbddp.notebook.output.cell_view import View
 from nbddp.notebook.output.folded_sink import FoldedSink
-from nbddp.notebook.output.modes import Out
 from nbddp.settings import Settings
 from nbddp.wire.messages import Output, RunFinished
 from nbddp.wire.rank_set import RankSet

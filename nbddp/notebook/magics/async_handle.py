@@ -15,9 +15,7 @@ from nbddp.controller.state.outcome import RunOutcome
 from nbddp.controller.state.stimuli import InterruptRequested
 from nbddp.errors import CellError, CellInterruptedError
 from nbddp.notebook import session
-from nbddp.notebook.output.cell_view import View
-from nbddp.notebook.output.folded_sink import pre
-from nbddp.notebook.output.sinks import Sink
+from nbddp.notebook.output import Sink, View, printed_html
 from nbddp.notebook.render.html import (
     PRE_STYLE,
     clean,
@@ -47,7 +45,7 @@ class CellHandle:
         self._has_ended = False
         self._shown = threading.Event()
         self._failure: BaseException | None = None  #: the output could not be shown
-        session.viewing.put(lambda: self._show(view))
+        session.background_views.put(lambda: self._show(view))
 
     @property
     def state(self) -> str:
@@ -166,13 +164,13 @@ def failure_bundle(
         return {"text/plain": state}
     lines = _lines(error)
     if isinstance(error, CellInterruptedError) or (is_expected and len(lines) == 1):
-        where = details("where the ranks were", pre(lines)) if len(lines) > 1 else ""
-        return {"text/plain": state, "text/html": pre([state]) + where}
+        where = details("where the ranks were", printed_html(lines)) if len(lines) > 1 else ""
+        return {"text/plain": state, "text/html": printed_html([state]) + where}
     headline = _headline(lines, type(error).__name__)
     told = lines if len(lines) <= _MAX_OPEN else [headline]
-    html = pre([state]) + _errors(told, type(error).__name__)
+    html = printed_html([state]) + _errors(told, type(error).__name__)
     if told is not lines:
-        html += details("the whole error", pre(lines))
+        html += details("the whole error", printed_html(lines))
     return {"text/plain": "\n".join([state, *lines]), "text/html": html}
 
 

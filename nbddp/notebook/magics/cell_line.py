@@ -13,7 +13,7 @@ from nbddp.controller.pool.line_option import seconds
 from nbddp.errors import BadOptionError
 from nbddp.notebook.magics.arg_parser import Parser
 from nbddp.notebook.magics.verb import Line
-from nbddp.notebook.output.modes import Out
+from nbddp.notebook.output import Out
 
 
 @dataclass(frozen=True)

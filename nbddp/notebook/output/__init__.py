@@ -1,1 +1,55 @@
-"""The output of a cell of many ranks: terminal_lines, line_folder, budget, screen, sinks."""
+"""The output of a cell, from the messages of many ranks to the page that one reader sees.
+
+Runs in: the notebook's process. Of the cell that runs, on the thread that waits for it.
+
+    from the run's queue: Output, Display, Result, ClearOutput of each rank
+      |
+    cell_view  View          takes each event; `nbddp.show` goes to show_pictures
+      |
+    cell_output  CellOutput  one of three, by ``--out``:
+      |
+      |  gatherer  Gatherer      all ranks together; its stages:
+      |    terminal_lines        chunks of text -> lines, as a terminal leaves them
+      |    line_folder           equal items of several ranks -> one (items: what waits in it)
+      |    budget                how much text may be shown; the rest is a gap (excerpt: its end)
+      |    screen                labels; what is shown so far, for when a rank clears it
+      |    rank_text             beside these: what each rank printed, to compare ranks
+      |
+      |  per_rank_blocks  RankBlocks   rank by rank, when the cell ends (a gatherer for each)
+      |  quiet  QuietOutput            values of last expressions only
+      |
+      | Text, Rich, Redraw
+      |
+    cell_view  View          shows them; widgets go to widget_blocks
+      |
+    folded_sink  FoldedSink  a long text: its head, a window on its end, all of it folded
+      |                      (fair_excerpt: so that every rank is seen)
+    sinks                    the running cell, an earlier cell, or a terminal
+
+background shows what ranks print while no cell runs; background_views is the thread that shows the
+cells of ``%%ddp --async``. Code outside of this package imports from here, not from its modules.
+"""
+
+from nbddp.notebook.output.background import BackgroundOutput
+from nbddp.notebook.output.background_views import BackgroundViews
+from nbddp.notebook.output.cell_output import Out
+from nbddp.notebook.output.cell_view import View
+from nbddp.notebook.output.folded_sink import FoldedSink, printed_html
+from nbddp.notebook.output.screen import Labels
+from nbddp.notebook.output.sinks import CellSink, EarlierCellSink, Sink, TerminalSink
+from nbddp.notebook.output.widget_blocks import WidgetBlocks
+
+__all__ = [
+    "BackgroundOutput",
+    "BackgroundViews",
+    "CellSink",
+    "EarlierCellSink",
+    "FoldedSink",
+    "Labels",
+    "Out",
+    "Sink",
+    "TerminalSink",
+    "View",
+    "WidgetBlocks",
+    "printed_html",
+]

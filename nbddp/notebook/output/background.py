@@ -1,8 +1,8 @@
-"""What ranks print while no cell runs: threads, subprocesses, late words of an abandoned cell.
+"""Output of ranks while no cell runs: of threads, subprocesses, and of an abandoned cell.
 
 Runs in: a thread of its own, ``nbddp-background``, since showing may block or fail, and the hub
-must do neither. Late words of a cell are shown in that cell, all else in the cell that was started
-last, so that the next cell gets only its own output.
+must do neither. Late words of a cell are shown in that cell, everything else in the cell that was
+started last, so that the next cell gets only its own output.
 
     hub thread --put--> queue --> nbddp-background --> sink
 """
@@ -18,7 +18,7 @@ from IPython.core.getipython import get_ipython
 from nbddp.controller.hub.listeners import NO_RANK, BackgroundEvent
 from nbddp.notebook.output.screen import Labels, labelled
 from nbddp.notebook.output.sinks import EarlierCellSink, Sink, TerminalSink
-from nbddp.notebook.widgets.static_text import without_widget
+from nbddp.notebook.widgets import without_widget
 from nbddp.printable import harmless
 from nbddp.wire.messages import ClearOutput, Output
 
@@ -28,13 +28,13 @@ _BYTES_PER_S = 64 * 1024
 _MAX_WAITING = 256
 
 
-class Background:
+class BackgroundOutput:
     """Shows events as they come, without folding, up to a rate.
 
     Args:
         world_size: number of ranks.
         last_parent: the front end's request of the last ``%%ddp`` cell, if there was one.
-        parent_of: that of a cell, by its run's id; None: it is not known any more.
+        parent_of: the request of a cell, by the id of its run; None: it is no longer known.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Background:
         self._left_out = False
 
     def put(self, event: BackgroundEvent | None) -> None:
-        """Show one event, soon; None: the hub ends, and no other comes. Called by the hub."""
+        """Show an event soon; None: the hub ends, and no event follows. The hub calls this."""
         if event is None:
             if self._thread is not None:
                 self._waiting.put(None)
@@ -77,7 +77,7 @@ class Background:
 
     def _show(self, event: BackgroundEvent) -> None:
         if isinstance(event, ClearOutput):
-            return  # what it would clear is not ours
+            return  # it would clear output that is not ours
         if isinstance(event, Output) and not event.text.strip("\n"):
             return  # a debugger that is given up ends its line
         sink = self._sink(event.run_id or "")

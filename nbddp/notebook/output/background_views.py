@@ -1,28 +1,26 @@
 """Shows the cells that run in the background, one after another.
 
-Runs in: the notebook's process; what is put in is called on a thread of its own, ``nbddp-views``.
-Cells run one at a time, so one thread does for all of them. A thread for each cell would cost three
-descriptors each: ipykernel opens a socket for every thread that sends, and closes those of threads
-that have ended every ten seconds.
+Runs in: the notebook's process; the views run on a thread of their own, ``nbddp-views``. Cells run
+one at a time, so one thread is enough for all of them. A thread for each cell would cost three
+descriptors: ipykernel opens a socket for every thread that sends, and closes those of threads that
+have ended every ten seconds.
 """
 
 import queue
 import threading
 from collections.abc import Callable
 
-Showing = Callable[[], None]
 
-
-class Viewing:
-    """The thread; it begins with the first cell."""
+class BackgroundViews:
+    """The thread that shows cells; it begins with the first one."""
 
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[Showing | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    def put(self, show: Showing) -> None:
-        """Call ``show``, which must not raise, when what was put in before it has returned."""
+    def put(self, show: Callable[[], None]) -> None:
+        """Call ``show``, which must not raise, after all that was put in before it."""
         with self._lock:
             self._waiting.put(show)
             if self._thread is None:
@@ -30,7 +28,7 @@ class Viewing:
                 self._thread.start()
 
     def end(self) -> None:
-        """End the thread when it has shown what is waiting; `put` begins another."""
+        """End the thread after the cells that wait; `put` begins another one."""
         with self._lock:
             if self._thread is not None:
                 self._waiting.put(None)

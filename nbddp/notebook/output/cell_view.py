@@ -1,4 +1,4 @@
-"""Shows one cell while it runs: gathers, folds, prints, asks.
+"""Shows one cell while it runs: output, live lines, cards, questions to the user.
 
 Runs in: the thread that waits for the cell.
 """
@@ -7,7 +7,7 @@ import builtins
 import getpass
 import html
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -17,18 +17,19 @@ from nbddp.controller.hub.run import CellEvent, Run
 from nbddp.controller.state.actions import Judged, Noticed
 from nbddp.controller.state.outcome import RunOutcome
 from nbddp.notebook.output import per_rank_blocks
+from nbddp.notebook.output.cell_output import CellOutput, Out, OutputSpec
 from nbddp.notebook.output.folded_sink import FoldedSink
 from nbddp.notebook.output.gatherer import Gatherer
-from nbddp.notebook.output.modes import Out
-from nbddp.notebook.output.quiet import Quiet
+from nbddp.notebook.output.per_rank_blocks import RankBlocks
+from nbddp.notebook.output.quiet import QuietOutput
 from nbddp.notebook.output.screen import Labels, Redraw, Rich, Show, Text
-from nbddp.notebook.output.show_pictures import Showing
+from nbddp.notebook.output.show_pictures import CellPictures
 from nbddp.notebook.output.sinks import QUIET_STYLE, Sink
-from nbddp.notebook.output.widget_blocks import Blocks
+from nbddp.notebook.output.widget_blocks import WidgetBlocks
 from nbddp.notebook.render import diagnosis_card
 from nbddp.notebook.render.colours import colour_of
 from nbddp.notebook.render.html import PRE_STYLE, clean, preformatted
-from nbddp.notebook.widgets.static_text import WIDGET_MIME, without_widget
+from nbddp.notebook.widgets import WIDGET_MIME, without_widget
 from nbddp.printable import harmless
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder.schema import LEFT_DEBUGGER
@@ -52,14 +53,14 @@ _LIVE_INTERVAL_S = 0.1
 _CLOCK_INTERVAL_S = 1.0
 #: An unfinished line is shown after this time: most get their end before.
 _OPEN_LINE_AFTER_S = 0.03
-#: So many ranks come to a line within ``output_fold_s``; more take longer, up to a limit.
+#: This many ranks come to a line within ``output_fold_s``; more take longer, up to a limit.
 _FOLD_RANKS, _MAX_FOLD_S = 16, 0.5
 _MAX_LIVE_LINES = 16
 _MAX_ERROR_CHARS = 80
-_GATHERERS: Mapping[Out, type[Gatherer]] = {
+_OUTPUTS: Mapping[Out, Callable[[OutputSpec], CellOutput]] = {
     "merged": Gatherer,
-    "ranks": per_rank_blocks.RankBlocks,
-    "quiet": Quiet,
+    "ranks": RankBlocks,
+    "quiet": QuietOutput,
 }
 
 
@@ -76,7 +77,7 @@ class View:
         log_path_by_rank: Mapping[int, str],
         can_ask: bool,
         display_scope: str,
-        widgets: Blocks | None = None,
+        widgets: WidgetBlocks | None = None,
         out: Out = "merged",
     ) -> None:
         patience = len(run.ranks) / _FOLD_RANKS
@@ -93,57 +94,53 @@ class View:
         self._labels = Labels(world_size)
         self._can_ask = can_ask
         self._widgets = widgets  # None: there is no front end that shows them
-        self._gatherer = _GATHERERS[out](
-            run.ranks,
-            world_size,
-            run_id=display_scope,
-            settings=settings,
-            log_path_by_rank=log_path_by_rank,
+        self._output = _OUTPUTS[out](
+            OutputSpec(run.ranks, world_size, display_scope, settings, log_path_by_rank)
         )
-        self._showing = Showing(run.ranks, sink, f"{display_scope}-{run.run_id}", world_size)
+        self._pictures = CellPictures(run.ranks, sink, f"{display_scope}-{run.run_id}", world_size)
         self._began = time.monotonic()
         self._done: set[int] = set()
         self._failed: dict[int, str] = {}  # by what, by rank
         self._judged: dict[str, Judged] = {}  # by the id of the card
-        self._notice = ""  # who waits for whom, in a line
+        self._notice = ""  # a line that says who waits for whom
         self._live: list[str] = []
         self._live_at = self._began - _LIVE_INTERVAL_S
         self._open_since: float | None = None
 
     def show(self, event: CellEvent) -> None:
-        """See `CellView.show`. What cannot be folded is shown as it came: the cell goes on."""
+        """See `CellView.show`. An event that cannot be folded is shown as it came."""
         try:
             self._show(event)
-        except Exception as error:  # noqa: BLE001 - a bug in nbddp; it is told below
+        except Exception as error:  # noqa: BLE001 - a bug in nbddp; the cell goes on
             self._show_plainly(event, error)
 
     def _show(self, event: CellEvent) -> None:
         now = time.monotonic()
         match event:
             case Display() if SHOWN_MIME in event.data:
-                marker = self._showing.take(event, now)
+                marker = self._pictures.take(event, now)
                 if marker is not None:
-                    self._emit(self._gatherer.add(marker, now))
+                    self._emit(self._output.add(marker, now))
             case Display() | Result() if self._widgets is None and WIDGET_MIME in event.data:
                 plain = msgspec.structs.replace(event, data=without_widget(event.data))
-                self._emit(self._gatherer.add(plain, now))
+                self._emit(self._output.add(plain, now))
             case Output() | Display() | Result() | ClearOutput():
-                self._emit(self._gatherer.add(event, now))
+                self._emit(self._output.add(event, now))
             case RunFinished():
                 self._done.add(event.rank)
                 if event.error is not None:
                     self._failed[event.rank] = _how_it_left(event.error)
-                self._emit(self._gatherer.finish_rank(event.rank, now))
+                self._emit(self._output.finish_rank(event.rank, now))
             case RankExited():
                 self._done.add(event.rank)
-                self._emit(self._gatherer.finish_rank(event.rank, now))
+                self._emit(self._output.finish_rank(event.rank, now))
             case Noticed():
                 self._notice = diagnosis_card.line(event.report) if event.report is not None else ""
             case Judged():
                 self._notice = ""
-                # First what the ranks showed before.
-                self._emit(self._gatherer.tick(now + self._patience_s))
-                # What was shown first and is acted upon later is one card.
+                # The output that came before stands above the card.
+                self._emit(self._output.tick(now + self._patience_s))
+                # A report that is acted upon later changes its card.
                 card_id = f"nbddp-card-{event.run_id}-{event.report.fingerprint}"
                 is_known = card_id in self._judged
                 self._judged[card_id] = event
@@ -156,20 +153,20 @@ class View:
         now = time.monotonic()
         if self._folded is not None:
             self._folded.refresh(now)
-        deadline = self._gatherer.next_deadline()
+        deadline = self._output.next_deadline()
         if deadline is not None and deadline <= now:
-            self._emit(self._gatherer.tick(now))
-            deadline = self._gatherer.next_deadline()
-        deadlines = (deadline, self._showing.tick(now))
+            self._emit(self._output.tick(now))
+            deadline = self._output.next_deadline()
+        deadlines = (deadline, self._pictures.tick(now))
         waits = [max(0.0, each - now) for each in deadlines if each is not None]
         return min([self._refresh_live(now), *waits])
 
     def ask(self, request: InputRequest) -> str:
         """See `CellView.ask`."""
         now = time.monotonic()
-        self._emit(self._gatherer.tick(now + self._patience_s))
+        self._emit(self._output.tick(now + self._patience_s))
         if self._folded is not None:
-            self._folded.begin_anew()
+            self._folded.begin_new_head()
         if not self._can_ask:
             # The same on all ranks, so that their errors are told as one.
             raise EOFError("input was asked for, and this front end cannot ask the user")
@@ -185,8 +182,8 @@ class View:
 
     def end(self, outcome: RunOutcome) -> None:
         """See `CellView.end`."""
-        self._emit(self._gatherer.end(time.monotonic()))
-        self._showing.end()
+        self._emit(self._output.end(time.monotonic()))
+        self._pictures.end()
         if self._folded is not None:
             self._folded.close()
         self._sink.live([])
@@ -212,10 +209,10 @@ class View:
         )
 
     def _offer_by_rank(self) -> None:
-        """Below a long cell, one click away."""
-        if self._folded is None or self._out != "merged" or not self._labels:
+        """Show the output rank by rank below a long cell, one click away."""
+        if self._folded is None or not self._labels:
             return
-        bundle = per_rank_blocks.details(self._gatherer.text_by_rank())
+        bundle = per_rank_blocks.details(self._output.text_by_rank())
         if bundle is not None:
             self._sink.display(bundle, {}, None, False)
 
@@ -233,7 +230,7 @@ class View:
     # --- live lines ----------------------------------------------------------------------------
 
     def _refresh_live(self, now: float) -> float:
-        """Show unfinished lines and the progress line; gives the time until the next look."""
+        """Show unfinished lines and the progress line. Gives the seconds until the next look."""
         since_s = now - self._live_at
         if since_s < _LIVE_INTERVAL_S:
             return _LIVE_INTERVAL_S - since_s
@@ -252,8 +249,8 @@ class View:
         return min(wait_s, _OPEN_LINE_AFTER_S) if self._open_since is not None else wait_s
 
     def _open_lines(self, now: float) -> list[str]:
-        found = self._gatherer.open_lines()
-        if not found:
+        open_lines = self._output.open_lines()
+        if not open_lines:
             self._open_since = None
             return []
         if self._open_since is None:
@@ -262,7 +259,7 @@ class View:
             return []
         lines = [
             f"{self._labels.of(ranks.ranks)} {text}" if self._labels else text
-            for ranks, text in found
+            for ranks, text in open_lines
         ]
         if len(lines) > _MAX_LIVE_LINES:
             hidden = len(lines) - _MAX_LIVE_LINES
@@ -298,9 +295,9 @@ class View:
         self._sink.clear()
         if self._widgets is not None:
             self._widgets.start_over()
-        self._showing.cleared(time.monotonic())
+        self._pictures.cleared(time.monotonic())
         if not redraw.blocks:
-            # Without anything new the front end would wait with the clearing.
+            # The front end clears when something new comes.
             self._sink.text("stdout", "")
         for block in redraw.blocks:
             if isinstance(block, Text):
@@ -311,7 +308,7 @@ class View:
 
     def _emit_rich(self, rich: Rich) -> None:
         if SHOWN_MIME in rich.data:
-            self._showing.place(rich.data)
+            self._pictures.place(rich.data)
             return
         if self._widgets is not None and self._widgets.show(rich):
             return
@@ -326,7 +323,7 @@ def _label_bundle(ranks: RankSet) -> dict[str, str]:
     label = f"[{ranks}]"
     colour = colour_of(ranks)
     style, text = QUIET_STYLE, html.escape(label)
-    if colour:  # which would be hard to see if it were fainter
+    if colour:  # it would be hard to see if it were fainter
         style, text = PRE_STYLE, f'<b style="color:{colour}">{text}</b>'
     return {"text/plain": label, "text/html": preformatted(text, style)}
 

@@ -1,10 +1,10 @@
-"""Which lines of a long output are shown: of every rank its first ones, or its last ones.
+"""Chooses the lines of a long output that are shown: the first or the last ones of every rank.
 
 Runs in: the notebook's process. Pure.
 
-Lines have the labels of `nbddp.notebook.output.screen.Labels`, or none in a pool of one rank. What
-a rank showed keeps its order: all that is hidden of it comes after its lines in `head`, and before
-those in `tail`.
+Lines have the labels of `nbddp.notebook.output.screen.Labels`, or none in a pool of one rank. The
+lines of a rank keep their order: its hidden ones come after those in `head`, and before those in
+`tail`.
 """
 
 import re
@@ -12,32 +12,31 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
+from nbddp.notebook.output.excerpt import Limit
 from nbddp.notebook.render.html import name_ranks
 from nbddp.wire.rank_set import RankSet
 
-#: Lines of which ranks are looked at in a tail that changes while they come.
+#: While lines come, the tail is chosen among this many of the last ones.
 _MAX_LOOKED_AT = 2000
-#: A tail has a line for each rank, up to so many.
+#: A tail has a line for each rank, for at most this many ranks.
 _MAX_RANKS = 64
 _MAX_AMOUNTS = 3
-#: Counts that differ by less are told as one.
+#: Counts that are alike to this degree are given as a range.
 _ALIKE = 0.9
 _LABEL = re.compile(r"\[(\d+(?:[-,]\d+)*)\](?= |$)")
 #: In place of ranks, for lines without a label.
 _NOBODY = frozenset((-1,))
 
 
-def head(
-    lines: Sequence[str], limit: int, limit_chars: int, *, is_labelled: bool
-) -> tuple[list[str], list[str]]:
-    """The first lines of each rank, and the others."""
+def head(lines: Sequence[str], limit: Limit, *, is_labelled: bool) -> tuple[list[str], list[str]]:
+    """The first lines of each rank, and the others. Each line ends in its line end."""
 
     def fits(chosen: Sequence[int]) -> bool:
-        return len(chosen) <= limit and sum(len(lines[i]) for i in chosen) <= limit_chars
+        return len(chosen) <= limit.lines and sum(len(lines[i]) for i in chosen) <= limit.chars
 
     if fits(range(len(lines))):
         return list(lines), []
-    kept = _fair(range(len(lines)), _ranks(lines, is_labelled), limit, fits)[:limit]
+    kept = _fair(range(len(lines)), _ranks(lines, is_labelled), limit.lines, fits)[: limit.lines]
     while len(kept) > 1 and not fits(kept[:-1]):
         kept.pop()
     return _split(lines, kept)
@@ -57,7 +56,7 @@ def window(lines: Sequence[str], limit: int, *, is_labelled: bool) -> list[str]:
 
 
 def amounts(lines: Sequence[str]) -> str:
-    """``280 of each of ranks 0-2, 12 of rank 3``: whose these are; empty: of the same."""
+    """``280 of each of ranks 0-2, 12 of rank 3``; empty if all lines are of the same ranks."""
     count_by_label = Counter(_ranks(lines, is_labelled=True))
     if len(count_by_label) < 2:
         return ""
@@ -75,13 +74,13 @@ def amounts_by_rank(count_by_rank: Mapping[int, int]) -> str:
     groups = list(ranks_by_count.items())
     are_alike = bool(groups) and groups[0][0] * _ALIKE <= groups[-1][0]
     alone = 0 if are_alike else 1 if len(groups) > _MAX_AMOUNTS else len(groups)
-    told = [_amount(ranks, f"{count:,}") for count, ranks in groups[:alone]]
+    parts = [_amount(ranks, f"{count:,}") for count, ranks in groups[:alone]]
     rest = groups[alone:]
     if rest:
         most, least = rest[0][0], rest[-1][0]
         counts = f"{least:,} to {most:,}" if least < most else f"{most:,}"
-        told.append(_amount([rank for _, ranks in rest for rank in ranks], counts))
-    return ", ".join(told)
+        parts.append(_amount([rank for _, ranks in rest for rank in ranks], counts))
+    return ", ".join(parts)
 
 
 def _amount(ranks: Sequence[int], count: str) -> str:
@@ -122,7 +121,7 @@ def _fair(
 def _first_of_each(
     order: Sequence[int], ranks: Sequence[frozenset[int]], each: int, everybody: frozenset[int]
 ) -> list[int]:
-    """Up to ``each`` lines of every rank; none behind one of that rank that is left out."""
+    """Up to ``each`` lines of every rank, and no line after one of that rank that is left out."""
     chosen: list[int] = []
     closed: set[int] = set()
     count_by_rank: Counter[int] = Counter()
@@ -139,11 +138,11 @@ def _first_of_each(
 
 
 def _ranks(lines: Sequence[str], is_labelled: bool) -> list[frozenset[int]]:
-    """Of each line."""
+    """The ranks of each line."""
     if not is_labelled:
         return [_NOBODY] * len(lines)
-    found = map(_LABEL.match, lines)
-    return [_ranks_of(label[1]) if label else _NOBODY for label in found]
+    labels = map(_LABEL.match, lines)
+    return [_ranks_of(label[1]) if label else _NOBODY for label in labels]
 
 
 @lru_cache(maxsize=4096)

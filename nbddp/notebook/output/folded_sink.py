@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nbddp.notebook.output import fair_excerpt
-from nbddp.notebook.output.budget import LEFT_OUT
+from nbddp.notebook.output.excerpt import HEAD, TAIL
+from nbddp.notebook.output.items import LEFT_OUT
 from nbddp.notebook.output.sinks import Sink
 from nbddp.notebook.render.colours import colour_of
 from nbddp.notebook.render.html import (
@@ -31,11 +32,6 @@ from nbddp.notebook.render.html import (
 from nbddp.wire.messages import Stream
 from nbddp.wire.rank_set import RankSet
 
-#: Shown as it comes, at the beginning of a cell.
-HEAD_LINES = 80
-_HEAD_CHARS = 24_000
-#: Shown of what follows.
-TAIL_LINES = 20
 #: Fewer lines than this are not worth a click.
 _MIN_HIDDEN = 10
 _MAX_NOTICES = 4
@@ -45,12 +41,12 @@ _SINGLE = re.compile(r"\[(\d+)\]")
 
 
 class FoldedSink:
-    """Passes all on to another sink but text beyond the first lines.
+    """A sink that shows text beyond the first lines in one display, and passes on the rest.
 
     Args:
-        sink: where it goes.
+        sink: shows the first lines, and all displays.
         block_id: begins the ids of displays; no other view has it.
-        is_labelled: lines begin with the ranks that printed them.
+        is_labelled: whether lines begin with the ranks that printed them.
     """
 
     def __init__(self, sink: Sink, block_id: str, *, is_labelled: bool = False) -> None:
@@ -58,8 +54,7 @@ class FoldedSink:
         self._block_id = block_id
         self._is_labelled = is_labelled
         self._blocks = 0
-        self._head_lines = HEAD_LINES
-        self._head_chars = _HEAD_CHARS
+        self._head_room = HEAD
         self._lines: list[str] = []  # of the open block
         self._shown_lines = 0  # of it, so far
         self._shown_at = 0.0
@@ -88,7 +83,7 @@ class FoldedSink:
     def clear(self) -> None:
         """See `Sink.clear`."""
         self._lines, self._shown_lines = [], 0
-        self.begin_anew()
+        self.begin_new_head()
         self._sink.clear()
 
     def live(self, lines: list[str]) -> None:
@@ -98,18 +93,18 @@ class FoldedSink:
     # --- the open block --------------------------------------------------------------------------
 
     def refresh(self, now: float) -> None:
-        """Show the last lines, if they are new and it is time."""
+        """Show the last lines if there are new ones, and the last change is long enough ago."""
         if len(self._lines) > self._shown_lines and now - self._shown_at >= _INTERVAL_S:
             self._show(window(self._lines, is_labelled=self._is_labelled))
             self._shown_at = now
 
-    def begin_anew(self) -> None:
-        """The user is asked: what came before stays as it is, and what follows has a head again."""
+    def begin_new_head(self) -> None:
+        """Close the open block, and show the next lines as they come: the user is asked."""
         self.close()
-        self._head_lines, self._head_chars = HEAD_LINES, _HEAD_CHARS
+        self._head_room = HEAD
 
     def close(self) -> None:
-        """Nothing more comes into the open block."""
+        """Fold the open block: no other line belongs to it."""
         if self._lines:
             self._show(folded(self._lines, is_labelled=self._is_labelled))
             self._lines, self._shown_lines = [], 0
@@ -122,59 +117,56 @@ class FoldedSink:
         self._shown_lines = len(self._lines)
 
     def _split(self, text: str) -> tuple[str, str]:
-        """What still belongs to the head, and the rest."""
-        if self._head_lines <= 0 or self._head_chars <= 0:
+        """The part that still belongs to the head, and the rest."""
+        if min(self._head_room) <= 0:
             return "", text
         lines = [f"{line}\n" for line in text.removesuffix("\n").split("\n")]
-        head, rest = fair_excerpt.head(
-            lines, self._head_lines, self._head_chars, is_labelled=self._is_labelled
-        )
-        self._head_lines -= len(head)
-        self._head_chars -= sum(map(len, head))
+        head, rest = fair_excerpt.head(lines, self._head_room, is_labelled=self._is_labelled)
+        self._head_room = self._head_room.less(head)
         return "".join(head), "".join(rest)
 
 
 def window(lines: Sequence[str], *, is_labelled: bool = False) -> dict[str, str]:
-    """The end of lines that still come, as a MIME bundle."""
-    tail = fair_excerpt.window(lines, TAIL_LINES, is_labelled=is_labelled)
+    """The last lines of a block that still grows, as a MIME bundle."""
+    tail = fair_excerpt.window(lines, TAIL.lines, is_labelled=is_labelled)
     hidden = len(lines) - len(tail)
     note = f"... {hidden:,} more lines" if hidden else ""
-    padding = [""] * (min(len(lines), TAIL_LINES) - len(tail))  # its height stays
+    padding = [""] * (min(len(lines), TAIL.lines) - len(tail))  # its height stays
     return {
         "text/plain": "\n".join([*([note] if note else []), *tail]),
         "text/html": (
             f'<div style="{SUMMARY_STYLE}">{note or "&nbsp;"}</div>'
-            f"{pre([*padding, *tail], is_coloured=True)}"
+            f"{printed_html([*padding, *tail], is_coloured=True)}"
         ),
     }
 
 
 def folded(
-    lines: Sequence[str], tail_lines: int = TAIL_LINES, *, is_labelled: bool = False
+    lines: Sequence[str], tail_lines: int = TAIL.lines, *, is_labelled: bool = False
 ) -> dict[str, str]:
-    """All of them, the last ones open; the text form has only these."""
+    """All lines as a MIME bundle, the last ones open. The text form has only these."""
     hidden, tail = fair_excerpt.tail(lines, tail_lines, is_labelled=is_labelled)
     if len(hidden) < _MIN_HIDDEN:
-        return {"text/plain": "\n".join(lines), "text/html": pre(lines, is_coloured=True)}
+        return {"text/plain": "\n".join(lines), "text/html": printed_html(lines, is_coloured=True)}
     amount = f"{len(hidden):,} more lines, {size(sum(len(line) + 1 for line in hidden))}"
     whose = fair_excerpt.amounts(hidden) if is_labelled else ""
     if whose:
         amount += f" ({whose})"
-    # What is missing altogether, and where it is, must be seen.
+    # Readers must see what is missing altogether, and where it is.
     notices = [line for line in hidden if LEFT_OUT in line][-_MAX_NOTICES:]
     shown = [*notices, *tail]
     return {
         "text/plain": "\n".join([f"... {amount}", *shown]),
-        "text/html": details(amount, pre(hidden)) + pre(shown, is_coloured=True),
+        "text/html": details(amount, printed_html(hidden)) + printed_html(shown, is_coloured=True),
     }
 
 
-def pre(lines: Sequence[str], *, is_coloured: bool = False) -> str:
+def printed_html(lines: Sequence[str], *, is_coloured: bool = False) -> str:
     """Printed lines as HTML; a label of one rank has its colour."""
-    told = [escape(without_codes(line)) for line in lines]
+    escaped = [escape(without_codes(line)) for line in lines]
     if is_coloured:
-        told = [_coloured(line) for line in told]
-    return preformatted("\n".join(told), PRE_STYLE)
+        escaped = [_coloured(line) for line in escaped]
+    return preformatted("\n".join(escaped), PRE_STYLE)
 
 
 def _coloured(line: str) -> str:

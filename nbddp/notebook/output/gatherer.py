@@ -1,41 +1,41 @@
-"""The events of many ranks of one cell become what a reader sees.
+"""The output of all ranks of a cell together: equal lines once, and not more than fits.
 
 Runs in: the notebook's main thread. Pure: no clock, no I/O; ``now`` comes in (monotonic seconds).
 
-    Output -> LineAssembler -> lines -+
-    Display, Result -> bundles -------+--> Folder --> budget --> Text, Rich  (and ShownBlocks)
-    ClearOutput ---------------------------------------------------> Redraw
+    Output -> LineAssembler -> Line --+
+    Display, Result --------> Bundle -+--> LineFolder --> Budget --> Screen --> Text, Rich, Redraw
+    ClearOutput -----------------------------------------------------^
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from nbddp.notebook.output.budget import Budget, Gap, left_out_notice
-from nbddp.notebook.output.items import Bundle, Line, Notice, RankText, utf8_len
-from nbddp.notebook.output.line_folder import Folder, Item
+from nbddp.notebook.output.budget import Budget
+from nbddp.notebook.output.cell_output import OutputSpec
+from nbddp.notebook.output.excerpt import LINE_CHARS
+from nbddp.notebook.output.items import Bundle, Gap, Line, Notice, utf8_len
+from nbddp.notebook.output.line_folder import Item, LineFolder
+from nbddp.notebook.output.rank_text import RankText
 from nbddp.notebook.output.screen import Labels, Redraw, Rich, Screen, Show, Text
 from nbddp.notebook.output.terminal_lines import LineAssembler
-from nbddp.notebook.widgets import static_text
+from nbddp.notebook.widgets import display_id_of
 from nbddp.printable import harmless
-from nbddp.settings import Settings
 from nbddp.wire.messages import ClearOutput, Display, Output, Result, Stream
 from nbddp.wire.rank_set import RankSet
 
 __all__ = ["Counts", "Gatherer", "Redraw", "Rich", "Show", "Text"]
 
-#: Rows that the cursor went up to are lines after this time without such a move.
+#: Rows to which the cursor went up become lines after this time without such a move.
 _SETTLE_S = 1.0
 #: When items that wait for others take more memory than this, they go unfolded.
 _PENDING_MEMORY_BYTES = 32 * 1024 * 1024
-_RECENT_LINES = 20
-_RECENT_CHARS = 2000
 
 
 @dataclass
 class Counts:
-    """What one rank printed so far, and what became of it."""
+    """Amounts of text that one rank printed, and of its parts that were shown or left out."""
 
     lines: int = 0
     output_bytes: int = 0
@@ -45,12 +45,12 @@ class Counts:
 
 
 class _Lane:
-    """What the gatherer knows of one rank."""
+    """The state of one rank's output."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.counts = Counts()
-        self.recent: deque[str] = deque(maxlen=_RECENT_LINES)
+        self.last_line: str | None = None
         self.text = RankText()
         self.gap: Gap | None = None  # open: the last item of the rank's queue
         self.is_finished = False
@@ -60,7 +60,7 @@ class _Lane:
         self.reset()
 
     def remember(self, lines: Sequence[str]) -> None:
-        self.recent.extend([line[-_RECENT_CHARS:] for line in lines[-_RECENT_LINES:]])
+        self.last_line = lines[-1][-LINE_CHARS:]
         self.text.add(lines)
 
     def reset(self) -> None:
@@ -68,43 +68,31 @@ class _Lane:
 
 
 class Gatherer:
-    """Folds, labels and caps the output of one cell.
+    """The `CellOutput` of most cells: folds, labels and caps what the ranks show.
 
     Promises:
         - What a rank showed is shown in its order; lines fold only where they are equal.
-        - What all ranks that still run have delivered comes at once. Nothing that is within the
-          budget waits longer than ``output_fold_s``, or than ``output_expect_s`` for a rank that
-          was never waited for in vain and is silent: it may be slower.
+        - Items that all ranks that still run have delivered come at once. Nothing that is within
+          the budget waits longer than ``output_fold_s``, or than ``output_expect_s`` for a rank
+          that is silent and was never waited for in vain: it may be slower.
         - Text beyond the budget is counted and its end kept; a notice says what was left out
           and where the whole is, before anything later of that rank is shown. After
           ``notebook_total_bytes`` that notice comes when the rank has ended.
         - Memory is bounded, whatever comes in.
-
-    Whoever owns a gatherer calls `add` for each event, `tick` at `next_deadline` or more often,
-    `finish_rank` once per rank, `end` at the end, and shows what each of them returns.
     """
 
-    def __init__(
-        self,
-        ranks: RankSet,
-        world_size: int,
-        *,
-        run_id: str,
-        settings: Settings,
-        log_path_by_rank: Mapping[int, str],
-    ) -> None:
-        self._run_id = run_id
-        self._settings = settings
-        self._log_path_by_rank = log_path_by_rank
-        self._lane_by_rank = {rank: _Lane(rank) for rank in ranks}
-        self._folder = Folder(ranks, settings.output_fold_s, settings.output_expect_s)
-        self._budget = Budget(settings, len(ranks))
-        self._screen = Screen(settings, Labels(world_size))
+    def __init__(self, spec: OutputSpec) -> None:
+        self._spec = spec
+        self._lane_by_rank = {rank: _Lane(rank) for rank in spec.ranks}
+        settings = spec.settings
+        self._folder = LineFolder(spec.ranks, settings.output_fold_s, settings.output_expect_s)
+        self._budget = Budget(settings, len(spec.ranks))
+        self._screen = Screen(settings, Labels(spec.world_size))
 
     # What comes in
 
     def add(self, event: Output | Display | Result | ClearOutput, now: float) -> list[Show]:
-        """Take an event of a rank; return what can be shown at once."""
+        """See `CellOutput.add`."""
         lane = self._lane(event.rank)
         match event:
             case Output():
@@ -115,17 +103,9 @@ class Gatherer:
                 self._add_display(lane, event, now)
             case Result():
                 self._clear_if_asked(lane, now)
-                self._add_bundle(
-                    lane,
-                    Rich(
-                        RankSet((lane.rank,)),
-                        "result",
-                        event.data,
-                        event.metadata,
-                        static_text.display_id_of(event.data, f"nbddp-{self._run_id}-{lane.rank}"),
-                    ),
-                    now,
-                )
+                display_id = display_id_of(event.data, self._display_scope(lane))
+                rich = Rich(RankSet((lane.rank,)), "result", event.data, event.metadata, display_id)
+                self._add_bundle(lane, rich, now)
             case ClearOutput():
                 lane.clears_with_next = event.wait
                 if not event.wait:
@@ -135,12 +115,12 @@ class Gatherer:
         return self._collect(now)
 
     def finish_rank(self, rank: int, now: float) -> list[Show]:
-        """``rank`` will show nothing more, and no line waits for it any longer."""
+        """See `CellOutput.finish_rank`."""
         self._finish(self._lane(rank), now)
         return self._collect(now)
 
     def tick(self, now: float) -> list[Show]:
-        """Return what has waited long enough."""
+        """See `CellOutput.tick`."""
         gaps = sum(lane.gap is not None for lane in self._lane_by_rank.values())
         for lane in self._lane_by_rank.values():
             if lane.gap and self._budget.may_resume(lane.gap, gaps, now):
@@ -152,13 +132,13 @@ class Gatherer:
         return self._collect(now)
 
     def end(self, now: float) -> list[Show]:
-        """The cell is over: return all that is left."""
+        """See `CellOutput.end`."""
         for lane in self._lane_by_rank.values():
             self._finish(lane, now)
         return self._collect(now, is_end=True)
 
     def next_deadline(self) -> float | None:
-        """When `tick` has something to do, if nothing comes in before."""
+        """See `CellOutput.next_deadline`."""
         times = [self._folder.deadline(), self._screen.deadline()]
         for lane in self._lane_by_rank.values():
             times.append(lane.settle_at)
@@ -169,7 +149,7 @@ class Gatherer:
     # What can be asked
 
     def open_lines(self) -> list[tuple[RankSet, str]]:
-        """Lines that have no end yet, such as progress bars; equal ones of ranks together."""
+        """See `CellOutput.open_lines`."""
         ranks_by_row: dict[tuple[str, int, str], list[int]] = {}
         for rank, lane in sorted(self._lane_by_rank.items()):
             for stream, assembler in lane.assembler_by_stream.items():
@@ -177,16 +157,15 @@ class Gatherer:
                     ranks_by_row.setdefault((stream, index, row), []).append(rank)
         return [(RankSet.of(ranks), row) for (_, _, row), ranks in ranks_by_row.items()]
 
-    def last_lines(self, rank: int, n: int = 1) -> list[str]:
-        """The last ``n`` lines (at most 20) of ``rank``, shown or not, an open one included."""
+    def last_line(self, rank: int) -> str | None:
+        """The last line of ``rank``, shown or not, with an end or without; None: there is none."""
         lane = self._lane(rank)
         rows = [row for each in lane.assembler_by_stream.values() for row in each.open_rows()]
-        return [*lane.recent, *map(harmless, rows)][-n:] if n > 0 else []
+        return harmless(rows[-1]) if rows else lane.last_line
 
     def text_by_rank(self) -> dict[int, RankText]:
-        """What each rank printed, in short; displays are a word in it."""
-        lanes = sorted(self._lane_by_rank.items())
-        return {rank: lane.text.counted(lane.counts.lines) for rank, lane in lanes}
+        """See `CellOutput.text_by_rank`."""
+        return {rank: lane.text for rank, lane in sorted(self._lane_by_rank.items())}
 
     @property
     def counts(self) -> dict[int, Counts]:
@@ -194,6 +173,9 @@ class Gatherer:
         return {rank: lane.counts for rank, lane in self._lane_by_rank.items()}
 
     # From events to items
+
+    def _display_scope(self, lane: _Lane) -> str:
+        return f"nbddp-{self._spec.display_scope}-{lane.rank}"
 
     def _lane(self, rank: int) -> _Lane:
         lane = self._lane_by_rank.get(rank)
@@ -206,7 +188,7 @@ class Gatherer:
         stream, text = event.stream, event.text
         lane.counts.lines += text.count("\n")
         lane.counts.output_bytes += event.dropped_bytes + utf8_len(text)
-        lane.text.hear(stream, text, event.dropped_bytes)
+        lane.text.note_printed(stream, text, event.dropped_bytes)
         if event.dropped_bytes:
             self._commit_open(lane, now)
             gap = lane.gap or self._open_gap(lane, now)
@@ -216,18 +198,18 @@ class Gatherer:
         if not lane.gap and "\r" not in text and "\x1b[" not in text:
             room = self._budget.room(now) - self._folder.text_bytes_by_rank[lane.rank]
             cost = len(text) + 8 * text.count("\n")
-            if cost > max(0, room):  # what fits, and no work for the rest
+            if cost > max(0, room):  # no work for text that does not fit
                 cut = text.rfind("\n", 0, max(0, len(text) * room // cost)) + 1
                 self._feed(lane, stream, text[:cut], now)
                 text = text[cut:]
                 if "\n" in text:
                     self._open_gap(lane, now)
         if lane.gap:
-            rest = lane.gap.skip(text)
-            if rest is not text:
+            lines, chars = lane.gap.skip(text)
+            if chars:
                 lane.assembler_by_stream[stream] = LineAssembler()
-                lane.text.is_cut = True
-            text = rest
+                lane.text.skip(lines, chars)
+                text = text[chars:]
         self._feed(lane, stream, text, now)
 
     def _feed(self, lane: _Lane, stream: Stream, text: str, now: float) -> None:
@@ -247,8 +229,7 @@ class Gatherer:
             return
         lane.remember(lines := [harmless(line) for line in lines])
         if lane.gap:
-            for line in lines:
-                lane.gap.add_line(stream, line)
+            lane.gap.add(stream, lines)
             return
         append, rank = self._folder.append, lane.rank
         for line in lines:
@@ -256,10 +237,8 @@ class Gatherer:
 
     def _add_display(self, lane: _Lane, event: Display, now: float) -> None:
         given = event.transient.get("display_id")
-        scope = f"nbddp-{self._run_id}-{lane.rank}"
-        display_id = (
-            static_text.display_id_of(event.data, scope) if given is None else f"{scope}-{given}"
-        )
+        scope = self._display_scope(lane)
+        display_id = display_id_of(event.data, scope) if given is None else f"{scope}-{given}"
         rich = Rich(RankSet((lane.rank,)), "display", event.data, event.metadata, display_id)
         if event.update and display_id is not None:
             self._update(lane, replace(rich, update=True))
@@ -282,14 +261,14 @@ class Gatherer:
         self._folder.append(lane.rank, bundle)
 
     def _add_plain(self, lane: _Lane, text: str, is_result: bool, now: float) -> None:
-        """A bundle that is only text: lines that stay together."""
+        """Take a bundle that is only text, as lines that stay together."""
         if is_result:
             text = f"Out:\n{text}" if "\n" in text else f"Out: {text}"
         text = harmless(text)
         lines = text.split("\n")
         lane.counts.lines += len(lines)
         lane.counts.output_bytes += utf8_len(text) + 1
-        lane.text.hear("result", text)
+        lane.text.note_printed("result", text)
         if lane.gap:
             self._add_lines(lane, "stdout", lines, now)
         else:
@@ -297,7 +276,7 @@ class Gatherer:
             self._folder.append(lane.rank, Line("stdout", text, now))
 
     def _update(self, lane: _Lane, rich: Rich) -> None:
-        """New content for a display. It need not wait: its place is known."""
+        """Replace the content of a display. It need not wait: its place is known."""
         is_pending = False
         for item in self._folder.items(lane.rank):
             if isinstance(item, Bundle) and item.rich.display_id == rich.display_id:
@@ -328,7 +307,7 @@ class Gatherer:
             self._folder.wake(lane.rank)
 
     def _leave_out(self, rank: int, line: Line, now: float) -> None:
-        """There is no budget for ``line``: nor is there for what the rank printed after it."""
+        """Make a gap of ``line``, for which there is no room, and of the text after it."""
         lane = self._lane(rank)
         gap = Gap(now, self._budget.tail_bytes)
         rest = deque([line, *self._folder.drop(rank)])
@@ -337,8 +316,7 @@ class Gatherer:
             if isinstance(item, Gap):
                 gap.merge(item)
             elif isinstance(item, Line):
-                for each in item.text.split("\n"):
-                    gap.add_line(item.stream, each)
+                gap.add(item.stream, item.text.split("\n"))
         gap.is_held = not rest and not lane.is_finished
         if not rest:
             lane.gap = gap if gap.is_held else None
@@ -346,10 +324,10 @@ class Gatherer:
             self._folder.append(rank, each_item)
 
     def _spread(self, lane: _Lane, gap: Gap, now: float) -> None:
-        """A closed gap: its notice and its last lines are shown whatever the budget says."""
-        lane.counts.left_out_lines += gap.left_out_lines
+        """Show the notice and the last lines of a closed gap, whatever the budget says."""
+        lane.counts.left_out_lines += gap.text.left_out_lines
         lane.counts.left_out_bytes += gap.left_out_bytes
-        items: list[Item] = [Notice(gap, now)] if gap.has_left_out else []
+        items: list[Item] = [Notice(gap, now)] if gap.left_out_bytes else []
         items += [Line(stream, text, now, is_free=True) for stream, text in gap.tail]
         self._folder.prepend(lane.rank, items)
 
@@ -357,7 +335,7 @@ class Gatherer:
 
     def _clear_if_asked(self, lane: _Lane, now: float) -> None:
         if lane.clears_with_next:
-            self._clear(lane, now, redraw_by=now + self._settings.output_fold_s)
+            self._clear(lane, now, redraw_by=now + self._spec.settings.output_fold_s)
 
     def _clear(self, lane: _Lane, now: float, *, redraw_by: float) -> None:
         lane.clears_with_next = False
@@ -378,9 +356,7 @@ class Gatherer:
             elif isinstance(item, Bundle):
                 self._screen.put_rich(replace(item.rich, ranks=RankSet(ranks)))
             elif isinstance(item, Notice):
-                paths = [self._log_path_by_rank[r] for r in ranks if r in self._log_path_by_rank]
-                gap = item.gap
-                notice = left_out_notice(gap.left_out_lines, gap.left_out_bytes, paths)
+                notice = item.text(self._spec.log_paths(ranks))
                 self._budget.spend(len(notice))
                 self._screen.put_text(ranks, "stdout", notice)
             elif isinstance(item, Gap):

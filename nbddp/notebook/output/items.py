@@ -1,21 +1,17 @@
-"""The things that ranks show, as they wait in the folder, and what is kept of their text.
+"""The things that ranks show, as they wait in the queues of `LineFolder`.
 
 Runs in: the notebook's main thread. Pure: no clock, no I/O.
 """
 
-import zlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
-from nbddp.notebook.output.budget import Gap
+from nbddp.notebook.output.excerpt import TAIL, Excerpt, Limit
 from nbddp.notebook.output.line_folder import Item
 from nbddp.notebook.output.screen import Rich, rich_bytes
 from nbddp.wire.messages import Stream
-
-_HEAD_CHARS = 24_000
-_TAIL_LINES = 20
-_TAIL_LINE_CHARS = 2000
 
 
 class Line(Item):
@@ -48,84 +44,88 @@ class Bundle(Item):
         self.rich = rich
 
 
+class Gap(Item):
+    """Text of one rank that is not shown: how much, and its last lines.
+
+    While it is held it stands at the end of the rank's queue and takes what the rank prints.
+    """
+
+    __slots__ = ("_streams", "dropped_bytes", "recent_bytes", "since", "text")
+
+    def __init__(self, now: float, tail_bytes: int) -> None:
+        super().__init__(None, now, memory_bytes=2 * tail_bytes)
+        self.is_held = True
+        self.text = Excerpt(head=Limit(0), tail=TAIL._replace(chars=tail_bytes))
+        self._streams: deque[Stream] = deque(maxlen=TAIL.lines)  # of the last lines of ``text``
+        self.dropped_bytes = 0  #: that never came here; their lines are not known
+        self.since = now  #: since when ``recent_bytes`` counts
+        self.recent_bytes = 0
+
+    @property
+    def tail(self) -> list[tuple[Stream, str]]:
+        """The last lines, which will be shown, each with its stream."""
+        backwards = zip(reversed(self._streams), reversed(self.text.tail), strict=False)
+        return list(backwards)[::-1]
+
+    @property
+    def left_out_bytes(self) -> int:
+        """Bytes that will not be shown."""
+        return self.dropped_bytes + self.text.left_out_chars
+
+    def add(self, stream: Stream, lines: Sequence[str]) -> None:
+        """Take the next lines."""
+        self.text.add(lines)
+        self._streams.extend(repeat(stream, len(lines)))
+
+    def merge(self, later: "Gap") -> None:
+        """Take what a later gap holds."""
+        self.text.extend(later.text)
+        self._streams += later._streams
+        self.dropped_bytes += later.dropped_bytes
+
+    def skip(self, text: str) -> tuple[int, int]:
+        """Skip all of a chunk but its last lines. Gives the skipped lines and characters."""
+        self.recent_bytes += len(text)
+        return self.text.skip_all_but_the_end(text)
+
+
+#: Part of every notice.
+LEFT_OUT = " left out here"
+
+
 class Notice(Item):
     """Says what is missing here; several ranks may miss the same amount."""
 
-    __slots__ = ("gap",)
+    __slots__ = ("_bytes", "_lines")
 
     def __init__(self, gap: Gap, now: float) -> None:
-        super().__init__(("notice", gap.left_out_lines, gap.left_out_bytes), now)
-        self.gap = gap
+        self._lines, self._bytes = gap.text.left_out_lines, gap.left_out_bytes
+        super().__init__(("notice", self._lines, self._bytes), now)
+
+    def text(self, log_paths: Sequence[str]) -> str:
+        """``... 99,000 lines (1.2 MB) left out here; the whole output: /path/rank2.log``."""
+        amount = format_bytes(self._bytes)
+        if self._lines:
+            amount = f"{self._lines:,} line{'' if self._lines == 1 else 's'} ({amount})"
+        if not log_paths:
+            return f"... {amount}{LEFT_OUT}"
+        where, last = log_paths[0], log_paths[-1]
+        if len(log_paths) > 1:
+            folder, _, name = last.rpartition("/")
+            where += f" to {name if where.rpartition('/')[0] == folder else last}"
+        return f"... {amount}{LEFT_OUT}; the whole output: {where}"
 
 
-class RankText:
-    """The text of one rank in bounded memory: its first lines, its last ones, their number."""
-
-    __slots__ = ("_crc", "_crc_by_stream", "_head_chars", "head", "is_cut", "is_lost", "tail",
-                 "total")  # fmt: skip
-
-    def __init__(self) -> None:
-        self.head: list[str] = []
-        self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
-        self.total = 0
-        self.is_cut = False  #: not all lines came here
-        self.is_lost = False  #: nor did all text: it cannot be compared
-        self._crc_by_stream: dict[str, int] = {}
-        self._head_chars = _HEAD_CHARS
-        self._crc = 0
-
-    def hear(self, stream: str, text: str, dropped_bytes: int = 0) -> None:
-        """Text as it was printed, also where its lines are left out."""
-        before = self._crc_by_stream.get(stream, 0)
-        self._crc_by_stream[stream] = zlib.crc32(text.encode(errors="replace"), before)
-        self.is_lost |= dropped_bytes > 0
-        self.is_cut |= dropped_bytes > 0
-
-    def add_word(self, word: str) -> None:
-        """In place of something that is not text."""
-        self.hear("shown", word)
-        self.add([word])
-
-    def add(self, lines: Sequence[str]) -> None:
-        """Lines that came after the others."""
-        self.total += len(lines)
-        for line in lines:
-            self._crc = zlib.crc32(line.encode(errors="replace"), self._crc + 1)
-            if self._head_chars > 0:
-                self.head.append(line[: self._head_chars])
-                self._head_chars -= len(line) + 1
-            else:
-                self.tail.append(line[-_TAIL_LINE_CHARS:])
-
-    def counted(self, lines: int) -> "RankText":
-        """With the right number, where not all lines came here."""
-        if self.is_cut:
-            self.total = lines
-        return self
-
-    @property
-    def key(self) -> object:
-        """Equal for ranks that printed the same lines, if all of them came here."""
-        return (self.total, self._crc)
-
-    @property
-    def printed(self) -> object:
-        """Equal for ranks that printed the same text, wherever some of it was left out."""
-        return tuple(sorted(self._crc_by_stream.items()))
-
-    @property
-    def left_out(self) -> int:
-        """Lines between the first and the last ones."""
-        return self.total - len(self.head) - len(self.tail)
-
-
-def keys_of(text_by_rank: Mapping[int, RankText], *, is_cut: bool = False) -> dict[int, object]:
-    """Equal for ranks that printed the same, whatever was left out of each."""
-    is_cut = is_cut or any(text.is_cut for text in text_by_rank.values())
-    return {
-        rank: ("lost", rank) if text.is_lost else text.printed if is_cut else text.key
-        for rank, text in text_by_rank.items()
-    }
+def format_bytes(size: int) -> str:
+    """``1.2 MB``."""
+    if size < 1000:
+        return f"{size} B"
+    number = float(size)
+    for unit in ("kB", "MB"):
+        number /= 1000
+        if number < 999.95:
+            return f"{number:.1f} {unit}"
+    return f"{number / 1000:.1f} GB"
 
 
 def utf8_len(text: str) -> int:

@@ -4,7 +4,7 @@ Runs in: the notebook's main thread. Pure: no clock, no I/O; ``now`` comes in.
 
 Each rank has a queue of items in the order in which it made them. The folder looks at most
 `LOOK_AHEAD` items into each. Before an item goes, it asks who else has an equal one further
-back; what stands in front of that one goes first. So ``A B C`` on three ranks and ``A odd B C``
+back; the items in front of that one go first. So ``A B C`` on three ranks and ``A odd B C``
 on a fourth come out as ``[0-3] A``, ``[3] odd``, ``[0-3] B``, ``[0-3] C``. Where two ranks made
 the same items in different orders, the match that lies further back is given up.
 """
@@ -28,11 +28,11 @@ class Item:
     """One thing that a rank showed: it folds with items of other ranks that have its key.
 
     Attributes:
-        key: None: never folds, and goes as soon as it is first in its queue.
+        key: None: it never folds, and goes as soon as it is first in its queue.
         arrived: when it came.
         text_bytes: about how much text it is.
         memory_bytes: about how much memory it takes.
-        is_held: stays in the queue, whatever happens, until that changes.
+        is_held: it stays in the queue, whatever happens, until that changes.
     """
 
     __slots__ = ("arrived", "is_held", "key", "memory_bytes", "text_bytes")
@@ -47,7 +47,7 @@ class Item:
         self.is_held = False
 
 
-class Folder:
+class LineFolder:
     """Merges the queues of several ranks.
 
     Promises: every item comes out of `release` once, in the order of its rank; only items with
@@ -56,13 +56,13 @@ class Folder:
     expected rank is behind: then it may be ``expect_s``. A rank that has shown four items is behind
     the fifth of another, and it is expected until another has waited for it in vain.
 
-    So what all ranks of a program show is folded though they are far apart in time, up to
-    ``expect_s``; and what some of them show alone is late once.
+    So items of all ranks are folded even if they are far apart in time, up to ``expect_s``, and an
+    item that only some ranks show is late once.
 
     Args:
-        ranks: which show something.
-        fold_s: seconds.
-        expect_s: seconds.
+        ranks: those that run the cell.
+        fold_s: seconds that an item may wait.
+        expect_s: seconds that it may wait for a rank that is behind.
     """
 
     def __init__(self, ranks: Iterable[int], fold_s: float, expect_s: float = 0.0) -> None:
@@ -70,11 +70,11 @@ class Folder:
         self._expect_s = max(fold_s, expect_s)
         self._queue_by_rank: dict[int, deque[Item]] = {rank: deque() for rank in ranks}
         self._awaited = set(self._queue_by_rank)
-        self._expected = set(self._queue_by_rank)  # nobody has waited for these in vain
+        self._expected = set(self._queue_by_rank)  # no item has waited for these in vain
         self._shown_by_rank = dict.fromkeys(self._queue_by_rank, 0)  # items so far
         self._count_by_rank_by_key: dict[Hashable, dict[int, int]] = {}  # within the look-ahead
         self._complete: list[Hashable] = []  # keys that all awaited ranks had; checked again
-        self._ready: list[int] = []  # ranks whose first item waits for nobody; checked again
+        self._ready: list[int] = []  # ranks whose first item waits for none; checked again
         self._batch: tuple[int, float, int] | None = None  # a rank, and which of its items go
         self._no_head_before = _NEVER  # at most when the first item of any queue arrived
         self._filled_queues = 0
@@ -117,7 +117,7 @@ class Folder:
         return items
 
     def items(self, rank: int) -> Iterator[Item]:
-        """What ``rank`` has in its queue, oldest first."""
+        """The queue of ``rank``, oldest item first."""
         return iter(self._queue_by_rank[rank])
 
     def wake(self, rank: int) -> None:
@@ -129,13 +129,13 @@ class Folder:
                 self._ready.append(rank)
 
     def add_rank(self, rank: int) -> None:
-        """A rank that nobody awaits shows something, too."""
+        """Add a queue for a rank that no item waits for."""
         self._queue_by_rank[rank] = deque()
         self._shown_by_rank[rank] = 0
         self.text_bytes_by_rank[rank] = 0
 
     def set_awaited(self, rank: int, is_awaited: bool) -> None:
-        """Whether items of others wait for equal ones of ``rank``; at first they do."""
+        """Set whether items of others wait for equal ones of ``rank``; at first they do."""
         if is_awaited:
             self._awaited.add(rank)
         elif rank in self._awaited:
@@ -162,21 +162,21 @@ class Folder:
         ]
 
     def _least_shown(self) -> int:
-        """How many items the expected rank has shown that has shown least."""
+        """The number of items that the slowest of the expected ranks has shown."""
         return min((self._shown_by_rank[rank] for rank in self._expected), default=_ALL)
 
     def _due_at(self, rank: int, item: Item, shown: int) -> float:
-        """When the first item of a rank may not wait any longer."""
+        """The time at which the first item of a rank must go."""
         return item.arrived + (self._fold_s if self._number(rank) <= shown else self._expect_s)
 
     def _number(self, rank: int) -> int:
-        """Of its first item that waits: the how-manieth that the rank has shown."""
+        """The place of the first waiting item of ``rank`` among all that it has shown, from 1."""
         return self._shown_by_rank[rank] - len(self._queue_by_rank[rank]) + 1
 
     def release(
         self, now: float, *, everything: bool = False
     ) -> Iterator[tuple[tuple[int, ...], Item]]:
-        """Give out what need not, or may not, wait any longer, each with its ranks.
+        """Give out the items that need not, or may not, wait any longer, each with its ranks.
 
         The folder may be changed between two items.
         """
@@ -216,7 +216,7 @@ class Folder:
         if not late:
             return None
         until = min(late)[0] + self._fold_s * (1 if is_over else _BATCH)
-        if not is_over:  # who is behind was waited for in vain
+        if not is_over:  # ranks that are behind were waited for in vain
             number = max(number for _, number in late)
             self._expected = {r for r in self._expected if self._shown_by_rank[r] >= number}
             shown = self._least_shown()
@@ -248,10 +248,8 @@ class Folder:
 
     def _rank_behind(self, key: Hashable) -> int | None:
         """The lowest rank that has ``key`` within the look-ahead, but not first."""
-        having = self._count_by_rank_by_key.get(key, ())
-        return min(
-            (rank for rank in having if self._queue_by_rank[rank][0].key != key), default=None
-        )
+        ranks = self._count_by_rank_by_key.get(key, ())
+        return min((r for r in ranks if self._queue_by_rank[r][0].key != key), default=None)
 
     def _depth(self, rank: int, key: Hashable) -> int:
         return next(i for i, item in enumerate(self._queue_by_rank[rank]) if item.key == key)
@@ -262,9 +260,8 @@ class Folder:
         if item.key is not None:
             having = self._count_by_rank_by_key[item.key]
             if len(having) > 1:
-                ranks = tuple(
-                    sorted(r for r in having if self._queue_by_rank[r][0].key == item.key)
-                )
+                first = (r for r in having if self._queue_by_rank[r][0].key == item.key)
+                ranks = tuple(sorted(first))
         for each in ranks:
             self._pop(each)
         return ranks, item
@@ -302,12 +299,13 @@ class Folder:
             self._complete.append(item.key)
 
     def _is_complete(self, key: Hashable) -> bool:
-        """Whether ``key`` waits for nobody.
+        """Whether ``key`` waits for no rank.
 
-        What only the last awaited rank has may wait beside what the others left behind: so the
-        end of a short cell comes out in the order of ranks, not in that of their last messages.
+        An item of the last awaited rank alone may wait beside those that the others left behind:
+        so the end of a short cell comes out in the order of ranks, not in that of their last
+        messages.
         """
-        having = self._count_by_rank_by_key.get(key, {})
-        if not having or len(having) < len(self._awaited) or not self._awaited <= having.keys():
+        ranks = self._count_by_rank_by_key.get(key, {}).keys()
+        if not ranks or len(ranks) < len(self._awaited) or not self._awaited <= ranks:
             return False
-        return len(having) > 1 or self._filled_queues == 1
+        return len(ranks) > 1 or self._filled_queues == 1

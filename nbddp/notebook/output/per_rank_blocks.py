@@ -2,17 +2,21 @@
 
 Runs in: the notebook's main thread. Pure: no clock, no I/O.
 
-    ``%%ddp --out ranks``: RankBlocks    in place of `Gatherer`: all of it, when the cell ends
+    ``%%ddp --out ranks``: RankBlocks    all of it, when the cell ends
     ``%%ddp``:             details       below a long cell whose ranks differ, one click away
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from nbddp.notebook.output.cell_output import OutputSpec
+from nbddp.notebook.output.excerpt import Excerpt, Limit
 from nbddp.notebook.output.fair_excerpt import amounts_by_rank
-from nbddp.notebook.output.folded_sink import folded, pre
-from nbddp.notebook.output.gatherer import Gatherer, Redraw, Rich, Show, Text
-from nbddp.notebook.output.items import RankText, freeze, keys_of
+from nbddp.notebook.output.folded_sink import folded, printed_html
+from nbddp.notebook.output.gatherer import Gatherer
+from nbddp.notebook.output.items import freeze
+from nbddp.notebook.output.rank_text import RankText, keys_of
+from nbddp.notebook.output.screen import Redraw, Rich, Show, Text
 from nbddp.notebook.render.colours import colour_of
 from nbddp.notebook.render.html import (
     FAINT_LINE,
@@ -23,7 +27,6 @@ from nbddp.notebook.render.html import (
     without_codes,
 )
 from nbddp.notebook.render.html import details as folded_details
-from nbddp.settings import Settings
 from nbddp.wire.messages import ClearOutput, Display, Output, Result
 from nbddp.wire.rank_set import RankSet
 
@@ -43,63 +46,82 @@ def details(text_by_rank: Mapping[int, RankText]) -> dict[str, str] | None:
     for rank, key in keys_of(text_by_rank).items():
         ranks_by_key.setdefault(key, []).append(rank)
     groups = [(RankSet.of(ranks), text_by_rank[ranks[0]]) for ranks in ranks_by_key.values()]
-    totals = [text.total for _, text in groups if text.total]
+    totals = [text.excerpt.lines for _, text in groups if text.excerpt.lines]
     if len(totals) < 2 or sum(totals) < _MIN_LINES:
         return None
     room = _MAX_CHARS // len(groups)
-    parts = [
-        _block(ranks, _cut(text, room), len(groups) <= _MAX_OPEN)
+    blocks = [
+        _block_html(ranks, _fitting(text.excerpt, room), len(groups) <= _MAX_OPEN)
         for ranks, text in groups
-        if text.total
+        if text.excerpt.lines
     ]
     lost = RankSet.of(rank for rank, text in text_by_rank.items() if text.is_lost)
-    told = [str(ranks) for ranks, text in groups if not text.is_lost]
-    names = "; ".join(told) if len(told) <= _MAX_OPEN else f"{len(told)} kinds of output"
+    compared = [str(ranks) for ranks, text in groups if not text.is_lost]
+    names = (
+        "; ".join(compared) if len(compared) <= _MAX_OPEN else f"{len(compared)} kinds of output"
+    )
     if lost:
         them = "it" if len(lost) == 1 else "them"
-        names += f"{'; ' if told else ''}{lost} not compared, since output of {them} was left out"
+        names += (
+            f"{'; ' if compared else ''}{lost} not compared, since output of {them} was left out"
+        )
     return {
         "text/plain": "",
         "text/html": folded_details(
-            f"rank by rank: {names}{_totals(text_by_rank)}", "".join(parts)
+            f"rank by rank: {names}{_totals(text_by_rank)}", "".join(blocks)
         ),
     }
 
 
 def _totals(text_by_rank: Mapping[int, RankText]) -> str:
-    """Which rank printed how much."""
-    totals = {rank: text.total for rank, text in text_by_rank.items()}
+    """The number of lines of each rank, in words."""
+    lines_by_rank = {rank: text.excerpt.lines for rank, text in text_by_rank.items()}
     if any(text.is_lost for text in text_by_rank.values()):
         return ""
-    if len(set(totals.values())) == 1:
-        return f" ({max(totals.values()):,} lines of each)"
-    return f" (lines: {amounts_by_rank(totals)})"
+    if len(set(lines_by_rank.values())) == 1:
+        return f" ({max(lines_by_rank.values()):,} lines of each)"
+    return f" (lines: {amounts_by_rank(lines_by_rank)})"
 
 
-def _cut(text: RankText, room: int) -> list[str]:
-    """The first and the last lines, in so many characters."""
-    head = list(text.head)
-    tail = list(text.tail)
-    if sum(map(len, head)) + sum(map(len, tail)) <= room and not text.left_out:
-        return head + tail
-    last = tail or head[-_TAIL_LINES:]
-    kept: list[str] = []
-    used = sum(map(len, last))
-    for line in head[: len(head) - (0 if tail else len(last))]:
-        used += len(line) + 1
-        if used > room:
-            break
-        kept.append(line)
-    hidden = text.total - len(kept) - len(last)
-    return [*kept, *([f"... {hidden:,} lines left out here"] if hidden else []), *last]
+def _fitting(text: Excerpt, room: int) -> list[str]:
+    """The first and the last lines, in about ``room`` characters."""
+    lines = [*text.head, *text.tail]
+    if not text.left_out_lines and sum(map(len, lines)) <= room:
+        return lines
+    last = text.tail or text.head[-_TAIL_LINES:]
+    head = Limit(len(lines) - len(last), room - sum(map(len, last)))
+    shorter = Excerpt(head, tail=Limit(len(last)))
+    shorter.extend(text)
+    left_out = shorter.left_out_lines
+    note = [f"... {left_out:,} lines left out here"] if left_out else []
+    return [*shorter.head, *note, *shorter.tail]
 
 
 @dataclass
 class _Block:
-    """What one rank, or several alike, have shown."""
+    """The shows of one rank, or of several alike."""
 
     ranks: RankSet
     shows: list[Text | Rich] = field(default_factory=list)
+
+    def keep(self, shows: Sequence[Show]) -> None:
+        """Take what a rank shows next."""
+        for show in shows:
+            last = self.shows[-1] if self.shows else None
+            match show:
+                case Redraw():
+                    self.shows = list(show.blocks)
+                case Rich() if show.update:
+                    self.shows = [
+                        replace(shown, data=show.data, metadata=show.metadata)
+                        if isinstance(shown, Rich) and shown.display_id == show.display_id
+                        else shown
+                        for shown in self.shows
+                    ]
+                case Text() if isinstance(last, Text) and last.stream == show.stream:
+                    self.shows[-1] = Text(show.stream, last.text + show.text)
+                case _:
+                    self.shows.append(show)
 
     def key(self, printed: object = None) -> object:
         """Equal for ranks that showed the same.
@@ -107,78 +129,57 @@ class _Block:
         Where something was left out, ``printed`` stands for the text: where it was cut is chance.
         """
         return printed, *(
-            (each.stream, each.text)
-            if isinstance(each, Text)
-            else (each.kind, freeze(each.data), freeze(each.metadata))
-            for each in self.shows
-            if printed is None or not isinstance(each, Text)
+            (show.stream, show.text)
+            if isinstance(show, Text)
+            else (show.kind, freeze(show.data), freeze(show.metadata))
+            for show in self.shows
+            if printed is None or not isinstance(show, Text)
         )
 
-    def lines(self) -> list[str]:
-        """All text."""
-        text = "".join(each.text for each in self.shows if isinstance(each, Text))
-        return text.removesuffix("\n").split("\n") if text else []
 
-
-class RankBlocks(Gatherer):
-    """Shows nothing before `end`.
+class RankBlocks:
+    """The `CellOutput` that shows nothing before `end`.
 
     Each rank has a gatherer of its own, which knows carriage returns, clearing and limits. The
     text that a cell may show is shared out evenly; nothing is lost for coming fast.
     """
 
-    def __init__(
-        self,
-        ranks: RankSet,
-        world_size: int,
-        *,
-        run_id: str,
-        settings: Settings,
-        log_path_by_rank: Mapping[int, str],
-    ) -> None:
-        super().__init__(
-            ranks,
-            world_size,
-            run_id=run_id,
-            settings=settings,
-            log_path_by_rank=log_path_by_rank,
-        )
-        share = max(1024, settings.notebook_total_bytes // max(1, len(ranks)))
-        own = replace(
-            settings,
+    def __init__(self, spec: OutputSpec) -> None:
+        share = max(1024, spec.settings.notebook_total_bytes // max(1, len(spec.ranks)))
+        settings = replace(
+            spec.settings,
             notebook_burst_bytes=share,
             notebook_total_bytes=share,
             output_fold_s=0.0,
         )
         self._gatherer_by_rank = {
-            rank: Gatherer(
-                RankSet((rank,)), 1, run_id=run_id, settings=own, log_path_by_rank=log_path_by_rank
-            )
-            for rank in ranks
+            rank: Gatherer(replace(spec, ranks=RankSet((rank,)), world_size=1, settings=settings))
+            for rank in spec.ranks
         }
-        self._block_by_rank = {rank: _Block(RankSet((rank,))) for rank in ranks}
+        self._block_by_rank = {rank: _Block(RankSet((rank,))) for rank in spec.ranks}
 
     def add(self, event: Output | Display | Result | ClearOutput, now: float) -> list[Show]:
-        """See `Gatherer.add`."""
+        """See `CellOutput.add`."""
         gatherer = self._gatherer_by_rank.get(event.rank)
         if gatherer is not None:
-            self._keep(event.rank, gatherer.add(event, now))
+            self._block_by_rank[event.rank].keep(gatherer.add(event, now))
         return []
 
     def finish_rank(self, rank: int, now: float) -> list[Show]:
-        """See `Gatherer.finish_rank`."""
-        if rank in self._gatherer_by_rank:
-            self._keep(rank, self._gatherer_by_rank[rank].finish_rank(rank, now))
+        """See `CellOutput.finish_rank`."""
+        gatherer = self._gatherer_by_rank.get(rank)
+        if gatherer is not None:
+            self._block_by_rank[rank].keep(gatherer.finish_rank(rank, now))
         return []
 
     def tick(self, now: float) -> list[Show]:
-        """See `Gatherer.tick`."""
+        """See `CellOutput.tick`."""
         for rank, gatherer in self._gatherer_by_rank.items():
-            self._keep(rank, gatherer.tick(now))
+            self._block_by_rank[rank].keep(gatherer.tick(now))
         return []
 
     def next_deadline(self) -> float | None:
-        """See `Gatherer.next_deadline`."""
+        """See `CellOutput.next_deadline`."""
         times = [gatherer.next_deadline() for gatherer in self._gatherer_by_rank.values()]
         return min((time for time in times if time is not None), default=None)
 
@@ -186,75 +187,60 @@ class RankBlocks(Gatherer):
         """The last line of each rank, while nothing else is shown."""
         ranks_by_line: dict[str, list[int]] = {}
         for rank, gatherer in self._gatherer_by_rank.items():
-            for line in gatherer.last_lines(rank):
+            line = gatherer.last_line(rank)
+            if line is not None:
                 ranks_by_line.setdefault(line, []).append(rank)
         return [(RankSet.of(ranks), line) for line, ranks in ranks_by_line.items()]
+
+    def text_by_rank(self) -> dict[int, RankText]:
+        """None: the blocks hold it."""
+        return {}
 
     def end(self, now: float) -> list[Show]:
         """All blocks, in the order of the ranks."""
         for rank, gatherer in self._gatherer_by_rank.items():
-            self._keep(rank, gatherer.end(now))
-        texts = {
-            rank: gatherer.text_by_rank()[rank] for rank, gatherer in self._gatherer_by_rank.items()
-        }
-        counts = [gatherer.counts for gatherer in self._gatherer_by_rank.values()]
-        is_whole = not any(each.left_out_bytes for one in counts for each in one.values())
-        printed = {} if is_whole else keys_of(texts, is_cut=True)
-        blocks: dict[object, _Block] = {}
-        for rank, block in self._block_by_rank.items():
-            same = blocks.setdefault(block.key(printed.get(rank)), block)
-            same.ranks = RankSet.of((*same.ranks, rank))
-        found = sorted(blocks.values(), key=lambda block: block.ranks.ranks)
-        silent = [block for block in found if not block.shows]
-        told = [block for block in found if block.shows]
+            self._block_by_rank[rank].keep(gatherer.end(now))
+        blocks = self._folded_blocks()
+        full = [block for block in blocks if block.shows]
+        silent = [block for block in blocks if not block.shows]
         shows: list[Show] = []
-        for block in told:
-            for show in _shows(block, is_open=len(told) <= _MAX_OPEN):
+        for block in full:
+            for show in _shows(block, is_open=len(full) <= _MAX_OPEN):
                 _join(shows, show)
-        if silent and told:
+        if silent and full:
             _join(shows, _rich(_head(silent[0].ranks, "nothing")))
-        return list(shows)
+        return shows
 
-    def _keep(self, rank: int, shows: Sequence[Show]) -> None:
-        block = self._block_by_rank[rank]
-        for show in shows:
-            match show:
-                case Redraw():
-                    block.shows = list(show.blocks)
-                case Rich() if show.update:
-                    block.shows = [
-                        replace(each, data=show.data, metadata=show.metadata)
-                        if isinstance(each, Rich) and each.display_id == show.display_id
-                        else each
-                        for each in block.shows
-                    ]
-                case _:
-                    last = block.shows[-1] if block.shows else None
-                    if (
-                        isinstance(show, Text)
-                        and isinstance(last, Text)
-                        and last.stream == show.stream
-                    ):
-                        block.shows[-1] = Text(show.stream, last.text + show.text)
-                    else:
-                        block.shows.append(show)
+    def _folded_blocks(self) -> list[_Block]:
+        """One for all ranks that showed the same."""
+        gatherers = self._gatherer_by_rank.values()
+        counts = [count for gatherer in gatherers for count in gatherer.counts.values()]
+        printed_by_rank: dict[int, object] = {}
+        if any(count.left_out_bytes for count in counts):
+            texts = {rank: text for each in gatherers for rank, text in each.text_by_rank().items()}
+            printed_by_rank = keys_of(texts, is_cut=True)
+        block_by_key: dict[object, _Block] = {}
+        for rank, block in self._block_by_rank.items():
+            same = block_by_key.setdefault(block.key(printed_by_rank.get(rank)), block)
+            same.ranks = RankSet.of((*same.ranks, rank))
+        return sorted(block_by_key.values(), key=lambda block: block.ranks.ranks)
 
 
 def _shows(block: _Block, *, is_open: bool) -> list[Show]:
     """A heading, and what the ranks showed, in order."""
-    if all(isinstance(each, Text) for each in block.shows):
-        lines = block.lines()
-        plain = "\n".join([_plain_head(block.ranks), *_shortened(lines)])
-        return [_rich({"text/plain": plain, "text/html": _block(block.ranks, lines, is_open)})]
-    found: list[Show] = [_rich(_head(block.ranks))]
+    if all(isinstance(show, Text) for show in block.shows):
+        lines = [line for show in block.shows if isinstance(show, Text) for line in _lines(show)]
+        plain = f"{_plain_head(block.ranks)}\n{_plain(lines)}"
+        html = _block_html(block.ranks, lines, is_open)
+        return [_rich({"text/plain": plain, "text/html": html})]
+    shows: list[Show] = [_rich(_head(block.ranks))]
     for show in block.shows:
         if isinstance(show, Text):
-            lines = show.text.removesuffix("\n").split("\n")
-            plain = "\n".join(_shortened(lines))
-            found.append(_rich({"text/plain": plain, "text/html": f"<div>{_body(lines)}</div>"}))
+            html = f"<div>{_body(_lines(show))}</div>"
+            shows.append(_rich({"text/plain": _plain(_lines(show)), "text/html": html}))
         else:
-            found.append(replace(show, ranks=block.ranks))
-    return found
+            shows.append(replace(show, ranks=block.ranks))
+    return shows
 
 
 def _join(shows: list[Show], show: Show) -> None:
@@ -270,7 +256,7 @@ def _join(shows: list[Show], show: Show) -> None:
         shows.append(show)
 
 
-def _block(ranks: RankSet, lines: Sequence[str], is_open: bool) -> str:
+def _block_html(ranks: RankSet, lines: Sequence[str], is_open: bool) -> str:
     if is_open:
         return f"{_head(ranks)['text/html']}{_body(lines)}"
     last = shorten(one_line(without_codes(lines[-1])), _MAX_LAST) if lines else ""
@@ -281,7 +267,7 @@ def _block(ranks: RankSet, lines: Sequence[str], is_open: bool) -> str:
 
 
 def _rich(bundle: dict[str, str]) -> Rich:
-    """Of no rank: it has no label."""
+    """A bundle of no rank, so that it gets no label."""
     return Rich(RankSet(), "display", dict(bundle), {})
 
 
@@ -305,15 +291,24 @@ def _name(ranks: RankSet) -> str:
     return f"<b{style}>{escape(name_ranks(ranks))}</b>"
 
 
-def _shortened(lines: Sequence[str]) -> list[str]:
-    """Head and tail."""
+def _lines(text: Text) -> list[str]:
+    return text.text.removesuffix("\n").split("\n")
+
+
+def _hidden(lines: Sequence[str]) -> int:
+    """How many lines are not shown at once; fewer than a few are."""
     hidden = len(lines) - _HEAD_LINES - _TAIL_LINES
-    if hidden < _TAIL_LINES:
-        return list(lines)
-    return [*lines[:_HEAD_LINES], f"... {hidden:,} more lines", *lines[-_TAIL_LINES:]]
+    return hidden if hidden >= _TAIL_LINES else 0
+
+
+def _plain(lines: Sequence[str]) -> str:
+    hidden = _hidden(lines)
+    if hidden:
+        lines = [*lines[:_HEAD_LINES], f"... {hidden:,} more lines", *lines[-_TAIL_LINES:]]
+    return "\n".join(lines)
 
 
 def _body(lines: Sequence[str]) -> str:
-    if len(lines) - _HEAD_LINES - _TAIL_LINES < _TAIL_LINES:
-        return pre(lines)
-    return pre(lines[:_HEAD_LINES]) + folded(lines[_HEAD_LINES:], _TAIL_LINES)["text/html"]
+    if not _hidden(lines):
+        return printed_html(lines)
+    return printed_html(lines[:_HEAD_LINES]) + folded(lines[_HEAD_LINES:], _TAIL_LINES)["text/html"]

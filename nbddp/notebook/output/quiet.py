@@ -3,61 +3,67 @@
 Runs in: the notebook's main thread. Pure: no clock, no I/O.
 """
 
-from collections.abc import Mapping
 from pathlib import PurePath
 
-from nbddp.notebook.output.budget import format_bytes
-from nbddp.notebook.output.gatherer import Gatherer, Rich, Show
+from nbddp.notebook.output.cell_output import OutputSpec
+from nbddp.notebook.output.gatherer import Gatherer
+from nbddp.notebook.output.items import format_bytes, utf8_len
+from nbddp.notebook.output.rank_text import RankText
+from nbddp.notebook.output.screen import Rich, Show
 from nbddp.notebook.render.html import escape
-from nbddp.settings import Settings
 from nbddp.wire.messages import ClearOutput, Display, Output, Result
 from nbddp.wire.rank_set import RankSet
 
 
-class Quiet(Gatherer):
-    """Counts text and displays, and says at the end that they are not shown."""
+class QuietOutput:
+    """The `CellOutput` that counts text and displays, and says at the end how much there was."""
 
-    def __init__(
-        self,
-        ranks: RankSet,
-        world_size: int,
-        *,
-        run_id: str,
-        settings: Settings,
-        log_path_by_rank: Mapping[int, str],
-    ) -> None:
-        super().__init__(
-            ranks,
-            world_size,
-            run_id=run_id,
-            settings=settings,
-            log_path_by_rank=log_path_by_rank,
-        )
-        self._paths = [log_path_by_rank[rank] for rank in ranks if rank in log_path_by_rank]
+    def __init__(self, spec: OutputSpec) -> None:
+        self._values = Gatherer(spec)
+        self._log_paths = spec.log_paths(spec.ranks)
         self._text_bytes = 0
         self._displays = 0
 
     def add(self, event: Output | Display | Result | ClearOutput, now: float) -> list[Show]:
-        """See `Gatherer.add`."""
+        """See `CellOutput.add`."""
         match event:
             case Output():
-                self._text_bytes += event.dropped_bytes + len(event.text.encode(errors="replace"))
-                return []
+                self._text_bytes += event.dropped_bytes + utf8_len(event.text)
             case Display():
                 self._displays += not event.update
-                return []
-            case ClearOutput():
-                return []
             case Result():
-                return super().add(event, now)
+                return self._values.add(event, now)
+            case ClearOutput():
+                pass
+        return []
+
+    def finish_rank(self, rank: int, now: float) -> list[Show]:
+        """See `CellOutput.finish_rank`."""
+        return self._values.finish_rank(rank, now)
+
+    def tick(self, now: float) -> list[Show]:
+        """See `CellOutput.tick`."""
+        return self._values.tick(now)
+
+    def next_deadline(self) -> float | None:
+        """See `CellOutput.next_deadline`."""
+        return self._values.next_deadline()
+
+    def open_lines(self) -> list[tuple[RankSet, str]]:
+        """No line is shown before it has its end."""
+        return []
+
+    def text_by_rank(self) -> dict[int, RankText]:
+        """None: text is what is not shown."""
+        return {}
 
     def end(self, now: float) -> list[Show]:
-        """See `Gatherer.end`."""
-        shows = super().end(now)
+        """See `CellOutput.end`."""
+        shows = self._values.end(now)
         parts = []
         if self._text_bytes:
-            where = f", which is in {self._paths[0]}" if self._paths else ""
-            where += f" to {PurePath(self._paths[-1]).name}" if len(self._paths) > 1 else ""
+            where = f", which is in {self._log_paths[0]}" if self._log_paths else ""
+            where += f" to {PurePath(self._log_paths[-1]).name}" if len(self._log_paths) > 1 else ""
             parts.append(f"{format_bytes(self._text_bytes)} of text{where}")
         if self._displays:
             parts.append(f"{self._displays} display{'' if self._displays == 1 else 's'}")

@@ -1,4 +1,4 @@
-"""What a reader sees of one cell: the blocks shown so far, for when someone clears.
+"""The page of one cell: what is on it, for when a rank clears its output, and what comes next.
 
 Runs in: the notebook's main thread. Pure: no clock, no I/O.
 """
@@ -55,7 +55,7 @@ Show: TypeAlias = Text | Rich | Redraw
 
 
 class Labels:
-    """What stands in front of a line: ``[0-3]`` and ``[2]  ``, so that the text lines up.
+    """The labels in front of lines: ``[0-3]`` and ``[2]  ``, so that the text lines up.
 
     A pool of one rank needs none. ``[0,2-3]`` is wider than the rest: it is rare enough.
     """
@@ -98,7 +98,7 @@ class ShownBlocks:
     """Remembers what was shown, in bounded memory: the oldest is forgotten first.
 
     Promises: `clear` takes a rank out of every block, and blocks without ranks vanish; `render`
-    gives what is left, in order, with the latest content of every display.
+    gives the rest, in order, with the latest content of every display.
     """
 
     def __init__(self, *, labels: Labels, text_limit_bytes: int) -> None:
@@ -144,7 +144,7 @@ class ShownBlocks:
                 self._blocks[index] = replace(block, data=rich.data, metadata=rich.metadata)
 
     def clear(self, rank: int) -> bool:
-        """Take ``rank`` out of all blocks; whether that changed anything."""
+        """Take ``rank`` out of all blocks. Gives whether that changed anything."""
         if not any(rank in block.ranks for block in self._blocks):
             return False
         kept: deque[_Lines | Rich] = deque()
@@ -259,7 +259,7 @@ class Screen:
         self._next_update_by_id.setdefault(rich.display_id, float("-inf"))
 
     def clear(self, rank: int, redraw_by: float) -> int:
-        """Take away what ``rank`` showed; return how many bytes of text that made free."""
+        """Remove the output of ``rank``. Gives how many bytes of text that made free."""
         before = self._blocks.text_bytes
         if self._blocks.clear(rank):
             due = max(redraw_by, self._next_redraw)
@@ -273,12 +273,12 @@ class Screen:
                    default=None)  # fmt: skip
 
     def take(self, now: float, *, is_settled: bool, is_end: bool = False) -> list[Show]:
-        """What is to be shown now.
+        """Give what is to be shown now.
 
         Args:
             now: the time.
-            is_settled: nothing that belongs into a redraw is still to be put.
-            is_end: whatever is left must come.
+            is_settled: nothing that belongs into a redraw is still to come.
+            is_end: all that is left must come.
         """
         self._end_text()
         shows, self._shows = self._shows, []

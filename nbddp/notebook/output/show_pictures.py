@@ -1,4 +1,4 @@
-"""What `nbddp.show` shows: collects the calls of all ranks of a cell, draws one picture for each.
+"""The pictures of `nbddp.show`: collects the calls of all ranks, and draws one picture for each.
 
     rank 0 --ShowCall--> take --+                     +--> place: room for it, where the call was
     rank 1 --ShowCall--> take --+--> folded by View --+
@@ -26,18 +26,18 @@ from nbddp.wire.messages import Display
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values.tensor_preview import MIME, ShowCall, TensorShown
 
-#: What comes from several ranks at about the same time is drawn once.
+#: Calls that come from several ranks within this time are drawn once.
 _SETTLE_S = 0.03
 #: A picture for which not all ranks have come is drawn after this time.
 _PATIENCE_S = 0.4
-#: Of one cell; later ones are shown as text, so that the file stays small.
+#: Pictures of one cell; later ones are shown as text, so that the file stays small.
 MAX_PICTURES = 24
 
 _numbers = itertools.count(1)
 
 
 @dataclass
-class _Collected:
+class _Picture:
     """The calls that make one picture."""
 
     display_id: str
@@ -51,12 +51,12 @@ class _Collected:
     due: float | None = None
 
 
-class Showing:
+class CellPictures:
     """The pictures of one cell.
 
     Args:
-        ranks: that run the cell.
-        sink: where they go.
+        ranks: those that run the cell.
+        sink: shows the pictures.
         scope: makes the ids of displays unique.
         world_size: of the pool.
     """
@@ -66,115 +66,120 @@ class Showing:
         self._world_size = world_size
         self._sink = sink
         self._scope = scope
-        self._by_key: dict[str, _Collected] = {}
+        self._picture_by_key: dict[str, _Picture] = {}
         self._picture_count = 0
 
     def take(self, event: Display, now: float) -> Display | None:
-        """A call has come; gives what `View` puts in its place among the rank's output.
+        """Take a call. Gives a marker for its place among the rank's output; None: it needs none.
 
-        That is the same for all ranks, so that it is folded. What is no valid call is given back as
-        it came: its plain text is shown.
+        The marker is the same for all ranks, so that it is folded. An invalid call is given back
+        without its data: its plain text is shown.
         """
         try:
             call = msgspec.convert(event.data[MIME], ShowCall)
         except msgspec.ValidationError:
             return msgspec.structs.replace(event, data=_without_call(event.data))
-        found = self._by_key.get(call.key)
-        if found is None:
+        picture = self._picture_by_key.get(call.key)
+        if picture is None:
             display_id = f"nbddp-show-{self._scope}-{next(_numbers)}"
-            found = self._by_key[call.key] = _Collected(display_id)
-        found.title = found.title or call.title
+            picture = self._picture_by_key[call.key] = _Picture(display_id)
+        picture.title = picture.title or call.title
         if call.stage == "opened":
-            found.is_opened = True
+            picture.is_opened = True
         elif call.stage == "after":
-            found.after[event.rank] = call.tensors
+            picture.after[event.rank] = call.tensors
             if call.open:
-                found.open[event.rank] = call.open
+                picture.open[event.rank] = call.open
         else:
-            found.before[event.rank] = call.tensors
-        found.due = now + (_SETTLE_S if self._has_all(found) else _PATIENCE_S)
+            picture.before[event.rank] = call.tensors
+        picture.due = now + (_SETTLE_S if self._has_all(picture) else _PATIENCE_S)
         if call.stage != "now":
-            if self._is_terminal and found.has_place and found.after and self._has_all(found):
-                self._draw(found)  # at once: what is printed next goes below it
+            if self._is_terminal and picture.has_place and picture.after and self._has_all(picture):
+                self._draw(picture)  # at once: what is printed next goes below it
             return None
         return msgspec.structs.replace(event, data={MIME: {"key": call.key}})
 
     def place(self, bundle: Mapping[str, Any]) -> None:
-        """Here among the output is the picture of a call."""
-        found = self._by_key[bundle[MIME]["key"]]
-        if not found.has_place and not self._is_terminal:
-            self._sink.display({"text/plain": ""}, {}, found.display_id, False)
-            found.is_drawn = False
-        found.has_place = True
+        """Show the picture of a call here, now or when it is drawn."""
+        picture = self._picture_by_key[bundle[MIME]["key"]]
+        if not picture.has_place and not self._is_terminal:
+            self._sink.display({"text/plain": ""}, {}, picture.display_id, False)
+            picture.is_drawn = False
+        picture.has_place = True
 
     def cleared(self, now: float) -> None:
-        """Everything that was shown is gone; what stays is placed again."""
-        for found in self._by_key.values():
-            found.has_place = False
-            found.due = now
+        """Note that all output was cleared; pictures that stay get a place again."""
+        for picture in self._picture_by_key.values():
+            picture.has_place = False
+            picture.due = now
 
     def tick(self, now: float) -> float | None:
-        """Draw what is due; gives the next deadline."""
-        waiting = [each for each in self._by_key.values() if each.due is not None]
-        for found in waiting:
-            is_early = self._is_terminal and not self._has_all(found)  # it cannot be drawn again
-            if found.has_place and not is_early and found.due is not None and found.due <= now:
-                self._draw(found)
+        """Draw the pictures that are due. Gives the next deadline."""
+        waiting = [each for each in self._picture_by_key.values() if each.due is not None]
+        for picture in waiting:
+            is_early = self._is_terminal and not self._has_all(picture)  # it cannot be drawn again
+            if (
+                picture.has_place
+                and not is_early
+                and picture.due is not None
+                and picture.due <= now
+            ):
+                self._draw(picture)
         deadlines = [each.due for each in waiting if each.due is not None and each.due > now]
         return min(deadlines, default=None)
 
     def end(self) -> None:
-        """The cell is over: draw what is left, with what has come."""
-        for found in self._by_key.values():
-            if found.has_place and found.due is not None:  # `--out quiet` gives it no place
-                self._draw(found)
+        """The cell is over: draw the other pictures, with the calls that have come."""
+        for picture in self._picture_by_key.values():
+            if picture.has_place and picture.due is not None:  # `--out quiet` gives it no place
+                self._draw(picture)
 
     @property
     def _is_terminal(self) -> bool:
         return isinstance(self._sink, TerminalSink)
 
-    def _has_all(self, found: _Collected) -> bool:
-        tensors = found.after if found.is_opened else found.before
+    def _has_all(self, picture: _Picture) -> bool:
+        tensors = picture.after if picture.is_opened else picture.before
         return len(tensors) == len(self._ranks)
 
-    def _draw(self, found: _Collected) -> None:
-        found.due = None
+    def _draw(self, picture: _Picture) -> None:
+        picture.due = None
         try:
-            bundle, metadata = self._bundle(found)
+            bundle, metadata = self._bundle(picture)
         except Exception as error:  # noqa: BLE001 - a bug in nbddp; the cell goes on
             text = f"nbddp could not draw this ({type(error).__name__}: {error})"
             bundle, metadata = {"text/plain": text}, {}
-        self._sink.display(bundle, metadata, found.display_id, not self._is_terminal)
-        found.is_drawn = True
+        self._sink.display(bundle, metadata, picture.display_id, not self._is_terminal)
+        picture.is_drawn = True
 
-    def _bundle(self, found: _Collected) -> tuple[dict[str, Any], dict[str, Any]]:
-        blocks = _blocks(self._ranks, found, self._world_size)
-        text = clean(tensor_picture.text(found.title, blocks))
+    def _bundle(self, picture: _Picture) -> tuple[dict[str, Any], dict[str, Any]]:
+        blocks = _blocks(self._ranks, picture, self._world_size)
+        text = clean(tensor_picture.text(picture.title, blocks))
         bundle: dict[str, Any] = {"text/plain": text}
-        if self._is_terminal or (not found.is_drawn and self._picture_count >= MAX_PICTURES):
+        if self._is_terminal or (not picture.is_drawn and self._picture_count >= MAX_PICTURES):
             return bundle, {}
-        self._picture_count += not found.is_drawn
-        drawn = tensor_picture.draw(found.title, blocks)
+        self._picture_count += not picture.is_drawn
+        drawn = tensor_picture.draw(picture.title, blocks)
         bundle["image/png"] = base64.b64encode(drawn.png()).decode()
         size = {"width": drawn.width, "height": drawn.height}
         alt = "; ".join([f"the tensor of {self._ranks.describe()}", *text.splitlines()[:1]])
         return bundle, {"image/png": {**size, "alt": alt}}
 
 
-def _blocks(ranks: RankSet, found: _Collected, world_size: int) -> list[tensor_picture.Block]:
+def _blocks(ranks: RankSet, picture: _Picture, world_size: int) -> list[tensor_picture.Block]:
     """One for each argument of the call."""
     # A rank may show fewer: `show(*tensors)`.
-    count = max(map(len, (*found.before.values(), *found.after.values())))
+    count = max(map(len, (*picture.before.values(), *picture.after.values())))
     blocks = []
     for index in range(count):
-        stages = [("before" if found.is_opened else "", _at(found.before, index))]
-        if found.is_opened:
-            stages.append(("after", _at(found.after, index)))
+        stages = [("before" if picture.is_opened else "", _at(picture.before, index))]
+        if picture.is_opened:
+            stages.append(("after", _at(picture.after, index)))
         # Of few ranks the others are drawn as missing; beside one, they were not meant to show it.
         came = RankSet.of({rank for _, tensors in stages for rank in tensors})
         shown = ranks if 2 * len(came) >= len(ranks) else came
         is_whole = len(shown) == world_size
-        blocks.append(tensor_picture.Block(shown, stages, found.open, has_all_ranks=is_whole))
+        blocks.append(tensor_picture.Block(shown, stages, picture.open, has_all_ranks=is_whole))
     return blocks
 
 

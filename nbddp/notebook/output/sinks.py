@@ -1,6 +1,6 @@
-"""Where output goes: the running cell, a cell that ran earlier, or a terminal.
+"""The places to which output goes: the running cell, an earlier cell, or a terminal.
 
-Runs in: the notebook's process. A sink shows what it is given; what to show is decided elsewhere.
+Runs in: the notebook's process. A sink shows all that it is given, and decides nothing.
 """
 
 import html
@@ -90,8 +90,8 @@ class CellSink(_JupyterSink):
 class EarlierCellSink(_JupyterSink):
     """A cell that ran earlier: messages that carry its parent header. For any thread.
 
-    Front ends find what is to be updated by its display id. nbclient listens to the running cell
-    only, so updates carry the parent header of that one.
+    Front ends find a display that is updated by its id. nbclient listens to the running cell only,
+    so updates carry the parent header of that one.
     """
 
     def __init__(self, kernel: Any, parent: Any, live_id: str) -> None:

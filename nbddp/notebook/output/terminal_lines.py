@@ -67,7 +67,7 @@ class LineAssembler:
         return rows
 
     def open_rows(self) -> list[str]:
-        """The rows without an end that are not blank, as a terminal shows them now."""
+        """The rows that have no end yet and are not blank, as a terminal shows them now."""
         return [row for row in map(_resolve, self._rows) if row.strip()]
 
     def commit(self) -> list[str]:
@@ -119,7 +119,7 @@ class LineAssembler:
 
 
 def _resolve(row: str) -> str:
-    r"""What a terminal shows after ``row``, which may hold ``\r``."""
+    r"""The row that a terminal shows after ``row``, which may hold ``\r``."""
     if "\r" not in row:
         return row
     shown = ""

@@ -1,12 +1,12 @@
-"""Widgets of ranks, side by side in one output, and what is left of them.
+"""Widgets of ranks, one below the other in one output, and the text that takes their place.
 
 Runs in: the notebook's process; blocks are made by the thread that shows a cell, and changed by the
 hub thread too, under the lock of the relay.
 
-The first widget of its kind that each rank shows in a cell is a row of one block, the second of
-another; one that is closed makes room for the next. A block is a widget itself, put together in
-the front end from those of the ranks. When all that it shows has finished, or the ranks are gone,
-static text takes its place.
+The first widgets of a kind that the ranks show in a cell are the rows of one block, the second ones
+those of another; a widget that is closed makes room for the next. A block is a widget itself, put
+together in the front end from those of the ranks. When all of them have finished, or their ranks
+are gone, static text takes its place.
 """
 
 import html
@@ -18,13 +18,11 @@ from nbddp.notebook.output.screen import Labels, Rich
 from nbddp.notebook.output.sinks import Sink
 from nbddp.notebook.render.colours import colour_of
 from nbddp.notebook.render.html import PRE_STYLE, preformatted
-from nbddp.notebook.widgets import static_text
-from nbddp.notebook.widgets.relay import Relay
-from nbddp.notebook.widgets.static_text import WIDGET_ID_SUFFIX, WIDGET_MIME
+from nbddp.notebook.widgets import WIDGET_ID_SUFFIX, WIDGET_MIME, Relay, static_text
 from nbddp.wire.rank_set import RankSet
 
 _REFERENCE = "IPY_MODEL_"
-#: Of many rows.
+#: The height of the window in which many rows are scrolled.
 _WINDOW_HEIGHT = "512px"
 
 
@@ -36,16 +34,16 @@ class _Row:
     model_id: str
     plain: str  #: as the rank wrote it
     own_ids: tuple[str, ...] = ()  #: models of ours around it
-    left: str | None = None  #: what is left of it: its rank is gone
-    images: tuple[str, ...] = ()  #: likewise
+    left: str | None = None  #: its text, once its rank is gone
+    images: tuple[str, ...] = ()  #: its pictures, once its rank is gone
 
     @property
     def top_id(self) -> str:
-        """What the block shows of it."""
+        """The model that the block shows."""
         return self.own_ids[0] if self.own_ids else self.model_id
 
 
-class Block:
+class WidgetBlock:
     """The widgets of one output."""
 
     def __init__(self, relay: Relay, display_id: str, labels: Labels | None, parent: Any) -> None:
@@ -60,7 +58,7 @@ class Block:
         self._shown: dict[str, str] = {}  # the static form that goes with the widget
 
     def add(self, rank: int, model_id: str, plain: str) -> None:
-        """Another row; the front end is told if it shows the block already."""
+        """Add a row, also in the front end if that shows the block already."""
         row = _Row(rank, model_id, plain)
         self._rows.append(row)
         self._rows.sort(key=lambda each: each.rank)
@@ -95,11 +93,11 @@ class Block:
         )
 
     def has_room_for(self, rank: int) -> bool:
-        """Whether ``rank`` has no widget here; what was closed makes room."""
+        """Whether the block is still shown, and ``rank`` has no open widget in it."""
         return self in self._relay.blocks and all(row.rank != rank for row in self._rows)
 
     def drop(self, model_id: str) -> None:
-        """A rank has closed a widget: nothing is to be seen of it."""
+        """Remove a widget that its rank has closed."""
         gone = [row for row in self._rows if row.model_id == model_id and row.left is None]
         if not gone:
             return
@@ -110,7 +108,7 @@ class Block:
                 self._relay.close_model(own_id)
 
     def bundle(self) -> dict[str, Any]:
-        """The widget, and what readers get who cannot show it."""
+        """The widget, and its static form for readers that cannot show it."""
         self._shown = self._static()
         view = {"version_major": 2, "version_minor": 0, "model_id": self._root_id}
         return {WIDGET_MIME: view, **self._shown}
@@ -126,7 +124,7 @@ class Block:
         return [row.model_id for row in self._rows]
 
     def settle(self, *, refresh: bool) -> None:
-        """A cell has ended: become text if everything has finished; else be up to date."""
+        """A cell has ended: become text if all widgets have finished, or else be up to date."""
         models = self._relay.models
         rows = [row for row in self._rows if row.left is None]
         if all(
@@ -139,7 +137,7 @@ class Block:
             self._relay.redisplay(self.bundle(), self.display_id)
 
     def end_rank(self, rank: int) -> None:
-        """The widgets of ``rank`` go: their text takes their place."""
+        """Put text in the place of the widgets of ``rank``, which is gone."""
         for row in self._rows:
             if row.rank != rank or row.left is not None:
                 continue
@@ -155,12 +153,12 @@ class Block:
             self.freeze()
 
     def freeze(self) -> None:
-        """Be text from now on."""
+        """Become text for good."""
         self._relay.redisplay(self._static(), self.display_id)
         self.forget()
 
     def forget(self) -> None:
-        """It is shown no longer."""
+        """Close its own models: the block is no longer shown."""
         if self in self._relay.blocks:
             self._relay.blocks.remove(self)
         own = [each for row in self._rows for each in row.own_ids]
@@ -192,7 +190,7 @@ class Block:
         return tuple(static_text.images_of(self._relay.models, row.model_id))
 
 
-class Blocks:
+class WidgetBlocks:
     """The widgets that one cell shows."""
 
     def __init__(self, relay: Relay, sink: Sink, labels: Labels, parent: Any, scope: str) -> None:
@@ -201,12 +199,12 @@ class Blocks:
         self._labels = labels
         self._parent = parent
         self._scope = scope
-        self._round = 0  # so often everything was cleared
-        self._blocks: dict[tuple[str, int], Block] = {}  # by kind, and how many came before
-        self._singles: dict[str, Block] = {}  # by the display id that the user gave
+        self._round = 0  # how often the output was cleared
+        self._blocks: dict[tuple[str, int], WidgetBlock] = {}  # by kind, and how many came before
+        self._singles: dict[str, WidgetBlock] = {}  # by the display id that the user gave
 
     def show(self, rich: Rich) -> bool:
-        """Show a widget; False: it is none, or none that the front end knows."""
+        """Show a widget. False: it is no widget, or none that the front end knows."""
         view = rich.data.get(WIDGET_MIME)
         model_id = str(view.get("model_id", "")) if isinstance(view, dict) else ""
         with self._relay.lock:
@@ -226,8 +224,8 @@ class Blocks:
             self._sink.display(bundle, {}, block.display_id, rich.update)
         return True
 
-    def _placed(self, rich: Rich, model_id: str) -> Block | None:
-        """A new block with the widget; None: there is one that had room."""
+    def _placed(self, rich: Rich, model_id: str) -> WidgetBlock | None:
+        """A new block with the widget; None: an older block had room for it."""
         rank, plain = rich.ranks.ranks[0], str(rich.data.get("text/plain", ""))
         scope = f"{self._scope}-{self._round}"
         if is_named(rich) or not self._labels:
@@ -238,11 +236,11 @@ class Blocks:
         else:
             kind = self._relay.models[model_id].kind
             for number in itertools.count():
-                found = self._blocks.get((kind, number))
-                if found is None:
+                older = self._blocks.get((kind, number))
+                if older is None:
                     break
-                if found.has_room_for(rank):
-                    found.add(rank, model_id, plain)
+                if older.has_room_for(rank):
+                    older.add(rank, model_id, plain)
                     return None
             block = self._make(f"{scope}-{kind}-{number}", self._labels)
             self._blocks[kind, number] = block
@@ -250,18 +248,18 @@ class Blocks:
         return block
 
     def _forget(self, display_id: str) -> None:
-        """A display gets other contents; it may be that of an earlier cell."""
+        """Give up the blocks of a display, also of an earlier cell: it gets other contents."""
         for block in list(self._relay.blocks):
             if block.display_id == display_id:
                 block.forget()
 
-    def _make(self, display_id: str, labels: Labels | None) -> Block:
-        block = Block(self._relay, display_id, labels, self._parent)
+    def _make(self, display_id: str, labels: Labels | None) -> WidgetBlock:
+        block = WidgetBlock(self._relay, display_id, labels, self._parent)
         self._relay.blocks.append(block)
         return block
 
     def start_over(self) -> None:
-        """Everything that the cell has shown was cleared."""
+        """Give up all blocks: the output of the cell was cleared."""
         with self._relay.lock:
             for block in (*self._blocks.values(), *self._singles.values()):
                 block.forget()
@@ -269,7 +267,7 @@ class Blocks:
         self._round += 1
 
     def end(self) -> None:
-        """The cell is over."""
+        """The cell is over: blocks that have finished become text."""
         self._relay.settle([*self._blocks.values(), *self._singles.values()])
 
 

@@ -1,1 +1,15 @@
-"""Tables, cards, timelines and pictures, as HTML and as text. Pure."""
+"""Tables, cards, timelines and pictures, as HTML and as text.
+
+Runs in: the notebook's process. Pure.
+
+    diagnosis_card   why a cell hangs or failed      status_table     ``%ddp status``
+    stacks           ``%ddp stacks``                 trace_table      ``%ddp trace``
+    timeline         ``%ddp timeline``               timeline_text    the sentences below it
+    variables_table  ``%ddp vars``                   diff_report      ``%ddp diff``
+    tensor_picture   `nbddp.show`, on a canvas with the letters of font
+    fault_stacks     stacks that were taken from outside of a rank
+    html, colours    what all of them are made of
+
+The modules are the face of this package, since their functions are named for them, as
+``diff_report.bundle``. So a module that only escapes a text loads no table.
+"""

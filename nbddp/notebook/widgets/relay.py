@@ -208,7 +208,7 @@ class Relay:
         """Its widgets end with it. Called by the hub."""
         try:
             self._end_rank(exited.rank)
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:  # noqa: BLE001 - a listener of the hub must not raise
             self.failure = error
 
     def _end_rank(self, rank: int) -> None:
@@ -231,7 +231,7 @@ class Relay:
                     self._end_rank(rank)
                 for block in list(self.blocks):
                     block.freeze()
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:  # noqa: BLE001 - a listener of the hub must not raise
             self.failure = error
         if self._pool.is_stopped:
             self._has_ended = True

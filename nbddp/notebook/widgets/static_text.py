@@ -72,7 +72,7 @@ def display_id_of(data: Mapping[str, Any], scope: str) -> str | None:
 
 
 def without_widget(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What is left of a bundle where its widget cannot be shown."""
+    """The bundle without its widget, for readers that cannot show it."""
     return {mime: value for mime, value in data.items() if mime != WIDGET_MIME}
 
 
@@ -134,7 +134,7 @@ def _passive_kinds(models: Models, model_id: str, depth: int) -> list[str]:
 
 
 def text_of(models: Models, model_id: str, fallback: str = "") -> str:
-    """What a widget shows, as plain text; ``fallback`` if nothing is known about its kind."""
+    """The contents of a widget as plain text; ``fallback`` if nothing is known about its kind."""
     try:
         text = _text(models, model_id, 0, beside_text=False)
     except (LookupError, TypeError, ValueError):
@@ -144,7 +144,7 @@ def text_of(models: Models, model_id: str, fallback: str = "") -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """What is left of one rank's widget."""
+    """The text and the pictures in place of one rank's widget."""
 
     label: str
     text: str

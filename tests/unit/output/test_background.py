@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from nbddp.notebook.output.background import Background
+from nbddp.notebook.output.background import BackgroundOutput
 from nbddp.wire.messages import Output
 from tests.support.polling import poll_until
 
@@ -21,7 +21,7 @@ def threads() -> list[str]:
 def test_a_stream_that_cannot_be_written_costs_only_what_it_was_to_show(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    background = Background(1)
+    background = BackgroundOutput(1)
     written = sys.stdout
     closed = open("/dev/null", "w")  # noqa: PTH123, SIM115 - closed in the next line
     closed.close()
@@ -45,7 +45,7 @@ def test_a_blocked_stream_does_not_block_the_hub(monkeypatch: pytest.MonkeyPatch
         def flush(self) -> None:
             pass
 
-    background = Background(1)
+    background = BackgroundOutput(1)
     monkeypatch.setattr(sys, "stdout", Blocked())
     for _ in range(1000):
         background.put(out("x\n"))
@@ -56,7 +56,7 @@ def test_a_blocked_stream_does_not_block_the_hub(monkeypatch: pytest.MonkeyPatch
 
 
 def test_ends_of_lines_alone_are_not_shown(capsys: pytest.CaptureFixture[str]):
-    background = Background(2)
+    background = BackgroundOutput(2)
     for text in ("\n", "said\n"):
         background.put(out(text))
     background.put(None)
@@ -65,5 +65,5 @@ def test_ends_of_lines_alone_are_not_shown(capsys: pytest.CaptureFixture[str]):
 
 
 def test_a_hub_that_ends_without_background_output_starts_no_thread():
-    Background(1).put(None)
+    BackgroundOutput(1).put(None)
     assert not threads()

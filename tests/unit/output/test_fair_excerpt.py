@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nbddp.notebook.output import fair_excerpt, per_rank_blocks
-from nbddp.notebook.output.folded_sink import HEAD_LINES, TAIL_LINES, FoldedSink
+from nbddp.notebook.output.excerpt import HEAD, TAIL, Limit
+from nbddp.notebook.output.folded_sink import FoldedSink
 from nbddp.notebook.output.gatherer import Gatherer, Text
-from nbddp.notebook.output.items import RankText
+from nbddp.notebook.output.rank_text import RankText
 from nbddp.settings import Settings
 from nbddp.wire.messages import Output
-from nbddp.wire.rank_set import RankSet
+from tests.support.output_specs import spec_of
 from tests.support.sinks import PageSink
 
 
@@ -31,14 +32,14 @@ def shown(lines: Sequence[str], *, is_labelled: bool = True) -> PageSink:
 def test_head_and_tail_are_of_every_rank():
     page = shown([line for rank in range(4) for line in printed(str(rank), 300)])
     head, rest = page.outputs
-    each = HEAD_LINES // 4
+    each = HEAD.lines // 4
     assert head["text"].splitlines() == [
         line for rank in range(4) for line in printed(str(rank), each)
     ]
     note, *tail = rest["text/plain"].split("\n")
     assert note.startswith("... 1,100 more lines, ")
     assert note.endswith(" (275 of each of ranks 0-3)")
-    last = TAIL_LINES // 4
+    last = TAIL.lines // 4
     assert tail == [line for rank in range(4) for line in printed(str(rank), last, 300 - last)]
 
 
@@ -60,20 +61,20 @@ def test_64_ranks_have_a_line_each_at_both_ends():
 def test_equal_output_of_all_ranks_has_the_places_of_one():
     page = shown([*printed("0-3", 300), *printed("1", 1), *printed("0-3", 299, 300)])
     head, rest = page.outputs
-    assert head["text"].splitlines() == printed("0-3", HEAD_LINES)
-    assert rest["text/plain"].split("\n")[1:] == printed("0-3", TAIL_LINES, 599 - TAIL_LINES)
+    assert head["text"].splitlines() == printed("0-3", HEAD.lines)
+    assert rest["text/plain"].split("\n")[1:] == printed("0-3", TAIL.lines, 599 - TAIL.lines)
 
 
 def test_in_a_pool_of_one_rank_nothing_is_a_label():
     page = shown([*printed("0", 300), *printed("1", 300)], is_labelled=False)
-    assert page.outputs[0]["text"].splitlines() == printed("0", HEAD_LINES)
-    assert page.plain.split("\n")[-TAIL_LINES:] == printed("1", TAIL_LINES, 300 - TAIL_LINES)
+    assert page.outputs[0]["text"].splitlines() == printed("0", HEAD.lines)
+    assert page.plain.split("\n")[-TAIL.lines :] == printed("1", TAIL.lines, 300 - TAIL.lines)
 
 
 def test_while_it_streams_all_ranks_are_seen_at_one_height():
     page = PageSink()
     sink = FoldedSink(page, "id", is_labelled=True)
-    sink.text("stdout", "".join(f"{line}\n" for line in printed("0-2", HEAD_LINES + TAIL_LINES)))
+    sink.text("stdout", "".join(f"{line}\n" for line in printed("0-2", HEAD.lines + TAIL.lines)))
     heights = []
     for start in range(0, 500, 100):
         for rank in range(3):
@@ -83,7 +84,7 @@ def test_while_it_streams_all_ranks_are_seen_at_one_height():
         found = page.outputs[1]["text/plain"]
         assert [found.count(f"[{rank}]") for rank in range(3)] == [6, 6, 6]
         heights.append(len(re.findall("\n|&#10;", page.outputs[1]["text/html"])))
-    assert set(heights) == {TAIL_LINES}  # the first line end of a <pre> does not count
+    assert set(heights) == {TAIL.lines}  # the first line end of a <pre> does not count
 
 
 LABELS = st.sampled_from(["[0]  ", "[1]  ", "[2]  ", "[0-1]", "[0,2]", "[0-2]", ""])
@@ -92,7 +93,7 @@ LABELS = st.sampled_from(["[0]  ", "[1]  ", "[2]  ", "[0-1]", "[0,2]", "[0-2]", 
 @given(st.lists(LABELS, max_size=60), st.integers(1, 20))
 def test_no_rank_is_shown_out_of_its_order(labels: list[str], limit: int):
     lines = [f"{label} {number}" for number, label in enumerate(labels)]
-    first, others = fair_excerpt.head(lines, limit, 10**6, is_labelled=True)
+    first, others = fair_excerpt.head(lines, Limit(limit), is_labelled=True)
     hidden, last = fair_excerpt.tail(lines, limit, is_labelled=True)
     assert len(first) == min(len(lines), len(first)) <= max(limit, 0)
     for page in (first + others, hidden + last):
@@ -128,8 +129,7 @@ def test_below_a_long_cell_it_says_who_printed_how_much():
 
 def test_what_a_cell_may_show_is_shared_out_evenly():
     settings = Settings(notebook_burst_bytes=40_000)
-    paths = {rank: f"/logs/rank{rank}.log" for rank in range(4)}
-    gatherer = Gatherer(RankSet.all(4), 4, run_id="r", settings=settings, log_path_by_rank=paths)
+    gatherer = Gatherer(spec_of(4, settings))
     shows = []
     for rank in range(4):
         text = "".join(f"rank {rank} line {number}\n" for number in range(9000))

@@ -4,14 +4,16 @@ import re
 from collections.abc import Sequence
 
 from nbddp.notebook.output import per_rank_blocks
-from nbddp.notebook.output.folded_sink import HEAD_LINES, TAIL_LINES, FoldedSink
+from nbddp.notebook.output.cell_output import CellOutput
+from nbddp.notebook.output.excerpt import HEAD, TAIL
+from nbddp.notebook.output.folded_sink import FoldedSink
 from nbddp.notebook.output.gatherer import Gatherer, Rich, Show
-from nbddp.notebook.output.items import RankText
 from nbddp.notebook.output.per_rank_blocks import RankBlocks
-from nbddp.notebook.output.quiet import Quiet
+from nbddp.notebook.output.quiet import QuietOutput
+from nbddp.notebook.output.rank_text import RankText
 from nbddp.settings import Settings
 from nbddp.wire.messages import ClearOutput, Display, Output, Result
-from nbddp.wire.rank_set import RankSet
+from tests.support.output_specs import spec_of
 from tests.support.sinks import PageSink
 
 
@@ -29,16 +31,16 @@ def folding() -> tuple[PageSink, FoldedSink]:
 
 def test_short_output_is_a_stream():
     page, sink = folding()
-    sink.text("stdout", numbered(HEAD_LINES))
+    sink.text("stdout", numbered(HEAD.lines))
     sink.close()
-    assert page.outputs == [{"stream": "stdout", "text": numbered(HEAD_LINES)}]
+    assert page.outputs == [{"stream": "stdout", "text": numbered(HEAD.lines)}]
 
 
 def test_a_little_more_is_shown_in_full():
     page, sink = folding()
-    sink.text("stdout", numbered(HEAD_LINES + TAIL_LINES + 5))
+    sink.text("stdout", numbered(HEAD.lines + TAIL.lines + 5))
     sink.close()
-    assert page.plain.split("\n") == numbered(HEAD_LINES + TAIL_LINES + 5).splitlines()
+    assert page.plain.split("\n") == numbered(HEAD.lines + TAIL.lines + 5).splitlines()
     assert "<details>" not in page.html
 
 
@@ -48,14 +50,14 @@ def test_long_output_has_a_head_a_tail_and_all_between_them_folded():
         sink.text("stdout", numbered(10, start))
     sink.close()
     head, rest = page.outputs
-    assert head["text"] == numbered(HEAD_LINES)
+    assert head["text"] == numbered(HEAD.lines)
     assert rest["text/plain"].split("\n") == [
         "... 900 more lines, 8.1 kB",
-        *numbered(TAIL_LINES, 980).splitlines(),
+        *numbered(TAIL.lines, 980).splitlines(),
     ]
     hidden, shown = re.findall(r"<pre[^>]*>(.*?)</pre>", rest["text/html"], re.DOTALL)
-    assert hidden.split("\n") == numbered(900, HEAD_LINES).splitlines()
-    assert shown.split("\n") == numbered(TAIL_LINES, 980).splitlines()
+    assert hidden.split("\n") == numbered(900, HEAD.lines).splitlines()
+    assert shown.split("\n") == numbered(TAIL.lines, 980).splitlines()
 
 
 def test_what_is_left_out_altogether_is_said_outside_of_the_fold():
@@ -63,13 +65,13 @@ def test_what_is_left_out_altogether_is_said_outside_of_the_fold():
     notice = "[0]   ... 9,000 lines (81 kB) left out here; the whole output: /tmp/rank0.log\n"
     sink.text("stdout", numbered(200) + notice + numbered(200))
     sink.close()
-    assert page.plain.split("\n")[-TAIL_LINES - 1] == notice.strip()
+    assert page.plain.split("\n")[-TAIL.lines - 1] == notice.strip()
     assert page.html.rpartition("</details>")[2].count("the whole output: /tmp/rank0.log") == 1
 
 
 def test_while_it_streams_one_display_changes_and_its_height_does_not():
     page, sink = folding()
-    sink.text("stdout", numbered(HEAD_LINES + TAIL_LINES))
+    sink.text("stdout", numbered(HEAD.lines + TAIL.lines))
     before = page.outputs[1]["text/html"]
     for start in range(0, 5000, 100):
         sink.text("stdout", numbered(100, start))
@@ -81,7 +83,7 @@ def test_while_it_streams_one_display_changes_and_its_height_does_not():
 
 def test_what_is_displayed_stays_in_its_place():
     page, sink = folding()
-    sink.text("stdout", numbered(HEAD_LINES + 100))
+    sink.text("stdout", numbered(HEAD.lines + 100))
     sink.display({"text/plain": "picture"}, {}, None, False)
     sink.text("stdout", "after\n")
     sink.close()
@@ -95,10 +97,10 @@ def test_after_a_question_there_is_a_head_again():
     page, sink = folding()
     for start in (0, 90, 180):
         sink.text("stdout", numbered(90, start))
-        sink.begin_anew()
+        sink.begin_new_head()
     assert page.plain.split("\n") == numbered(270).splitlines()
     assert [output.get("text") for output in page.outputs[::2]] == [
-        numbered(HEAD_LINES, start) for start in (0, 90, 180)
+        numbered(HEAD.lines, start) for start in (0, 90, 180)
     ]
 
 
@@ -113,7 +115,7 @@ def test_clearing_begins_anew():
 
 def test_colours_of_terminals_do_not_get_into_html_and_tags_are_text():
     page, sink = folding()
-    sink.text("stdout", numbered(HEAD_LINES) + "[2]   \x1b[31mred\x1b[0m <b>\n[0-3] all\n")
+    sink.text("stdout", numbered(HEAD.lines) + "[2]   \x1b[31mred\x1b[0m <b>\n[0-3] all\n")
     sink.close()
     assert re.search(r'<b style="color:#[0-9a-f]{6}">\[2\]</b>   red &lt;b&gt;\n\[0-3\] all</pre>',
                      page.html)  # fmt: skip
@@ -127,9 +129,7 @@ def output(rank: int, text: str) -> Output:
 
 
 def blocks(events: Sequence[Output | Display | Result | ClearOutput], world: int = 4) -> list[Show]:
-    gatherer = RankBlocks(
-        RankSet.all(world), world, run_id="p", settings=Settings(), log_path_by_rank={}
-    )
+    gatherer = RankBlocks(spec_of(world))
     for event in events:
         assert gatherer.add(event, 0.0) == []
     return gatherer.end(1.0)
@@ -193,12 +193,11 @@ def test_below_a_long_cell_the_ranks_are_one_click_away():
 
 
 def flooded(
-    out: type[Gatherer], events: Sequence[Output], world: int
-) -> tuple[Gatherer, list[Show]]:
+    out: type[Gatherer | RankBlocks], events: Sequence[Output], world: int
+) -> tuple[CellOutput, list[Show]]:
     """With room for some of it."""
     settings = Settings(notebook_burst_bytes=4000, notebook_total_bytes=8000)
-    paths = {rank: f"/logs/rank{rank}.log" for rank in range(world)}
-    gatherer = out(RankSet.all(world), world, run_id="p", settings=settings, log_path_by_rank=paths)
+    gatherer = out(spec_of(world, settings))
     shows = [show for event in events for show in gatherer.add(event, 0.0)]
     return gatherer, shows + gatherer.end(1.0)
 
@@ -256,9 +255,7 @@ def test_what_is_one_click_away_is_small():
 
 
 def test_quiet_shows_values_and_says_what_it_does_not():
-    gatherer = Quiet(
-        RankSet.all(2), 2, run_id="p", settings=Settings(), log_path_by_rank={0: "/l/rank0.log"}
-    )
+    gatherer = QuietOutput(spec_of(2))
     picture = Display(run_id="r", rank=0, data={"image/png": "x"}, metadata={}, transient={})
     value = Result(run_id="r", rank=1, data={"text/plain": "3"}, metadata={})
     shows = [
@@ -270,12 +267,10 @@ def test_quiet_shows_values_and_says_what_it_does_not():
     assert [getattr(show, "text", "") for show in shows] == ["[1]   Out: 3\n", ""]
     [note] = [show for show in shows if isinstance(show, Rich)]
     assert note.data["text/plain"] == (
-        "not shown (--out quiet): 6 B of text, which is in /l/rank0.log; 1 display"
+        "not shown (--out quiet): 6 B of text, which is in /logs/rank0.log to rank1.log; 1 display"
     )
 
 
 def test_quiet_says_nothing_where_nothing_was_shown():
-    gatherer: Gatherer = Quiet(
-        RankSet.all(2), 2, run_id="p", settings=Settings(), log_path_by_rank={}
-    )
+    gatherer = QuietOutput(spec_of(2))
     assert gatherer.end(0.0) == []

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from nbddp.notebook.output.gatherer import Gatherer, Text
 from nbddp.settings import Settings
 from nbddp.wire.messages import Output
-from nbddp.wire.rank_set import RankSet
+from tests.support.output_specs import spec_of
 
 _LIMITS = Settings()
 _RANKS = 3
@@ -16,9 +16,7 @@ class Reader:
     """Ticks when it is due, and reads."""
 
     def __init__(self) -> None:
-        self.gatherer = Gatherer(
-            RankSet.all(_RANKS), _RANKS, run_id="r", settings=_LIMITS, log_path_by_rank={}
-        )
+        self.gatherer = Gatherer(spec_of(_RANKS))
         self.lines: list[tuple[float, str]] = []
         self.now = 0.0
 

@@ -9,18 +9,13 @@ from nbddp.notebook.output.gatherer import Gatherer, Redraw, Rich, Show, Text
 from nbddp.settings import Settings
 from nbddp.wire.messages import ClearOutput, Display, Output, Result, Stream
 from nbddp.wire.rank_set import RankSet
+from tests.support.output_specs import spec_of
 
 FOLD_S = Settings().output_fold_s
 
 
 def make(ranks: int = 4, *, world_size: int | None = None, **settings: Any) -> Gatherer:
-    return Gatherer(
-        RankSet.all(ranks),
-        ranks if world_size is None else world_size,
-        run_id="run1",
-        settings=Settings(**settings),
-        log_path_by_rank={rank: f"/logs/rank{rank}.log" for rank in range(ranks)},
-    )
+    return Gatherer(spec_of(ranks, Settings(**settings), world_size=world_size))
 
 
 def out(rank: int, text: str, stream: Stream = "stdout", dropped: int = 0) -> Output:
@@ -269,8 +264,8 @@ def test_displays_with_an_id_do_not_fold_and_have_an_id_of_their_own():
     assert shows == []  # they come together, and are shown in the order of ranks
     shows = gatherer.tick(FOLD_S)
     assert [(show.ranks.ranks, show.display_id) for show in shows if isinstance(show, Rich)] == [
-        ((0,), "nbddp-run1-0-bar"),
-        ((1,), "nbddp-run1-1-bar"),
+        ((0,), "nbddp-scope-0-bar"),
+        ((1,), "nbddp-scope-1-bar"),
     ]
 
 
@@ -367,12 +362,13 @@ def test_a_redraw_has_the_latest_content_of_displays():
 # What can be asked
 
 
-def test_last_lines():
+def test_the_last_line_has_an_end_or_none():
     gatherer = make(1)
-    gatherer.add(out(0, "a\nb\nopen"), 0.0)
-    assert gatherer.last_lines(0) == ["open"]
-    assert gatherer.last_lines(0, 3) == ["a", "b", "open"]
-    assert gatherer.last_lines(0, 0) == []
+    assert gatherer.last_line(0) is None
+    gatherer.add(out(0, "a\nb\n"), 0.0)
+    assert gatherer.last_line(0) == "b"
+    gatherer.add(out(0, "open"), 0.0)
+    assert gatherer.last_line(0) == "open"
 
 
 def test_counts():

@@ -8,7 +8,7 @@ import pytest
 from nbddp.notebook.output.gatherer import Gatherer, Rich, Show, Text
 from nbddp.settings import Settings
 from nbddp.wire.messages import ClearOutput, Display, Output
-from nbddp.wire.rank_set import RankSet
+from tests.support.output_specs import spec_of
 
 BURST = 10_000
 RATE = 5_000
@@ -21,13 +21,7 @@ def make(ranks: int = 2, **settings: Any) -> Gatherer:
         "notebook_bytes_per_s": RATE,
         "notebook_total_bytes": TOTAL,
     }
-    return Gatherer(
-        RankSet.all(ranks),
-        ranks,
-        run_id="run1",
-        settings=Settings(**{**limits, **settings}),
-        log_path_by_rank={rank: f"/logs/rank{rank}.log" for rank in range(ranks)},
-    )
+    return Gatherer(spec_of(ranks, Settings(**{**limits, **settings})))
 
 
 def out(rank: int, text: str, dropped: int = 0) -> Output:

@@ -11,6 +11,7 @@ from nbddp.notebook.output.gatherer import Gatherer, Rich, Show, Text
 from nbddp.settings import Settings
 from nbddp.wire.messages import Display, Output, Stream
 from nbddp.wire.rank_set import RankSet
+from tests.support.output_specs import spec_of
 
 RANKS = 4
 FOLD_S = 0.06
@@ -56,11 +57,7 @@ class World:
 
     def __init__(self) -> None:
         self.gatherer = Gatherer(
-            RankSet.all(RANKS),
-            RANKS,
-            run_id="r",
-            settings=Settings(output_fold_s=FOLD_S, output_expect_s=FOLD_S),
-            log_path_by_rank={},
+            spec_of(RANKS, Settings(output_fold_s=FOLD_S, output_expect_s=FOLD_S))
         )
         self.now = 0.0
         self.shown: list[tuple[float, RankSet, str, str]] = []

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import torch
 
-from nbddp.notebook.output.show_pictures import MAX_PICTURES, Showing
+from nbddp.notebook.output.show_pictures import MAX_PICTURES, CellPictures
 from nbddp.notebook.output.sinks import TerminalSink
 from nbddp.notebook.render import tensor_picture
 from nbddp.notebook.render.tensor_picture import Block
@@ -65,13 +65,13 @@ def call(
     return Display(run_id="r", rank=rank, data=data, metadata={}, transient={})
 
 
-def shown(sink: PageSink, *calls: Display, ranks: int = 2) -> Showing:
-    showing = Showing(RankSet.all(ranks), sink, "scope", ranks)
+def shown(sink: PageSink, *calls: Display, ranks: int = 2) -> CellPictures:
+    showing = CellPictures(RankSet.all(ranks), sink, "scope", ranks)
     give(showing, *calls)
     return showing
 
 
-def give(showing: Showing, *calls: Display) -> None:
+def give(showing: CellPictures, *calls: Display) -> None:
     for event in calls:
         marker = showing.take(event, 0.0)
         if marker is not None:
@@ -96,7 +96,7 @@ def test_one_picture_for_all_ranks_in_the_place_of_the_first_call():
 
 
 def test_markers_of_all_ranks_are_equal_so_that_they_fold():
-    showing = Showing(RankSet.all(2), PageSink(), "scope", 2)
+    showing = CellPictures(RankSet.all(2), PageSink(), "scope", 2)
     first, second = (showing.take(call(rank, torch.ones(2)), 0.0) for rank in (0, 1))
     assert first is not None
     assert second is not None
@@ -148,7 +148,7 @@ def test_a_call_of_one_rank_among_many_is_not_drawn_with_the_others_missing():
 @pytest.mark.parametrize("cell", [RankSet((1, 2)), RankSet.all(5)], ids=["chosen", "came"])
 def test_equal_on_some_ranks_of_the_pool_is_not_equal_on_all(cell: RankSet):
     sink = PageSink()
-    showing = Showing(cell, sink, "scope", 5)
+    showing = CellPictures(cell, sink, "scope", 5)
     give(showing, *(call(rank, torch.ones(2)) for rank in (1, 2)))
     showing.end()
     assert "equal on ranks 1-2" in sink.texts[0]
@@ -186,7 +186,7 @@ def test_a_cell_with_very_many_shows_the_later_ones_as_text():
 
 
 def test_a_terminal_gets_text_once(capsys: pytest.CaptureFixture[str]):
-    showing = Showing(RankSet.all(2), TerminalSink(), "scope", 2)
+    showing = CellPictures(RankSet.all(2), TerminalSink(), "scope", 2)
     give(showing, call(0, torch.ones(2)))
     showing.tick(LATER)
     assert capsys.readouterr().out == ""
@@ -197,7 +197,7 @@ def test_a_terminal_gets_text_once(capsys: pytest.CaptureFixture[str]):
 
 
 def test_what_is_no_call_is_shown_as_it_came():
-    showing = Showing(RankSet.all(2), PageSink(), "scope", 2)
+    showing = CellPictures(RankSet.all(2), PageSink(), "scope", 2)
     data = {MIME: {"made": "by the user"}, "text/plain": "of the user"}
     event = Display(run_id="r", rank=0, data=data, metadata={}, transient={})
     given = showing.take(event, 0.0)

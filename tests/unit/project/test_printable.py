@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from nbddp.errors import CellError, PoolStartError
 from nbddp.notebook.output.gatherer import Gatherer, Text
 from nbddp.printable import harmless
-from nbddp.settings import Settings
 from nbddp.wire.messages import Output, Result
-from nbddp.wire.rank_set import RankSet
+from tests.support.output_specs import spec_of
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 #: What terminals obey, with what must be left of it.
@@ -63,9 +62,7 @@ def test_only_colours_are_left(parts: list[str]):
 
 
 def shown(*events: Output | Result) -> str:
-    gatherer = Gatherer(
-        RankSet.all(2), 2, run_id="r", settings=Settings(), log_path_by_rank={0: "", 1: ""}
-    )
+    gatherer = Gatherer(spec_of(2))
     shows = [show for event in events for show in gatherer.add(event, 0.0)]
     shows += gatherer.end(0.0)
     return "".join(show.text for show in shows if isinstance(show, Text))

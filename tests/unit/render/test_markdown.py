@@ -13,16 +13,15 @@ import pytest
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.notebook.output import folded_sink, per_rank_blocks
 from nbddp.notebook.output.gatherer import Rich
-from nbddp.notebook.output.items import RankText
 from nbddp.notebook.output.per_rank_blocks import RankBlocks
+from nbddp.notebook.output.rank_text import RankText
 from nbddp.notebook.render.html import preformatted
 from nbddp.notebook.render.stacks import stacks
 from nbddp.notebook.widgets import static_text
 from nbddp.notebook.widgets.static_text import Row
-from nbddp.settings import Settings
 from nbddp.wire.flight_recorder.schema import RankLook, Site, ThreadLook
 from nbddp.wire.messages import Display, Output
-from nbddp.wire.rank_set import RankSet
+from tests.support.output_specs import spec_of
 
 #: What Markdown would take for its own.
 PRINTED = """
@@ -76,9 +75,7 @@ def output(rank: int, text: str) -> Output:
 
 
 def blocks(*events: Output | Display) -> list[Rich]:
-    gatherer = RankBlocks(
-        RankSet.all(2), 2, run_id="x", settings=Settings(), log_path_by_rank={0: "/0", 1: "/1"}
-    )
+    gatherer = RankBlocks(spec_of(2))
     for event in events:
         gatherer.add(event, 0.0)
     return [show for show in gatherer.end(0.0) if isinstance(show, Rich)]

@@ -17,8 +17,8 @@ from nbddp.controller.values.result import Detail, Difference, LeafDifference
 from nbddp.errors import CellError, CellInterruptedError
 from nbddp.notebook.magics import async_handle
 from nbddp.notebook.output import folded_sink, per_rank_blocks
-from nbddp.notebook.output.items import RankText
-from nbddp.notebook.output.show_pictures import Showing
+from nbddp.notebook.output.rank_text import RankText
+from nbddp.notebook.output.show_pictures import CellPictures
 from nbddp.notebook.output.sinks import _live_bundle
 from nbddp.notebook.render import (
     diagnosis_card,
@@ -273,7 +273,7 @@ def others(bad: str) -> Iterable[Mapping[str, Any]]:
     grid = Grid(texts=[[bad]], values=[[1.0]], label=bad)
     shown = TensorShown(name=bad, shape=[1, 1], dtype=bad, device=bad, grids=[grid], digest="")
     sink = PageSink()
-    showing = Showing(RankSet.all(1), sink, "r", 1)
+    showing = CellPictures(RankSet.all(1), sink, "r", 1)
     call = msgspec.to_builtins(ShowCall(key="k", stage="now", title=bad, tensors=[shown]))
     event = Display(run_id="r", rank=0, data={MIME: call}, metadata={}, transient={})
     marker = showing.take(event, 0.0)
