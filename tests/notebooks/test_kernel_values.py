@@ -3,7 +3,7 @@
 import base64
 
 from tests.support.kernel import Cell, Kernel
-from tests.unit.render.test_canvas import decode
+from tests.support.png import decode
 
 MODEL = (
     "%%ddp\nfrom torch import nn\ntorch.manual_seed(0)\nmodel = nn.Linear(4, 3)\n"

@@ -1,41 +1,53 @@
-"""A small canvas that becomes PNG bytes, with the standard library only.
+"""A canvas that becomes PNG bytes: rectangles, hatching and short words, drawn by Pillow.
 
-For the pictures that a saved notebook keeps: neither matplotlib nor Pillow is a dependency of
-nbddp, and what they would draw here is a few rectangles and short words. Lengths are those of the
-page (CSS pixels); the picture holds `Picture.scale` times as many in each direction, so that it
-is sharp on a good screen. The ground is transparent unless a colour is given: use `INK` on it, a
-grey that can be read on white and on black.
+For the pictures that a saved notebook keeps. Lengths are those of the page (CSS pixels); the PNG
+holds `SCALE` times as many in each direction, so that it is sharp on a good screen, and the page
+must be told the width and height. The ground is transparent: use `INK` on it, a grey that can be
+read on white and on black. The letters are those of the font inside Pillow (Aileron), which is
+the same on every machine.
 
-Runs in: the notebook's process. Pure.
+A pixel is the index of a colour in a palette, here as in the PNG: with four bytes for each pixel
+the file would be three times as large.
+
+    shape or words --Pillow--> mask --_cover--> indexes of blended colours --Pillow--> PNG
+
+Runs in: the notebook's process. Pure. Imports Pillow when the first picture is drawn.
 """
 
+import io
+import itertools
 import math
-import struct
-import zlib
-from functools import cache
-from typing import TypeAlias
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, TypeAlias, cast
 
-from nbddp.notebook.render.font import COLUMNS, GLYPHS, UNKNOWN
+from nbddp.notebook.render.drawable_text import drawable
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from PIL.ImageFont import FreeTypeFont
 
 #: Red, green, blue in 0-255, perhaps with an alpha.
 Colour: TypeAlias = tuple[int, int, int] | tuple[int, int, int, int]
-Point: TypeAlias = tuple[float, float]
-_Segment: TypeAlias = tuple[float, float, float, float]
+_Rgba: TypeAlias = tuple[int, int, int, int]
+_Box: TypeAlias = tuple[int, int, int, int]  # left, top, right, bottom, in pixels of the PNG
 
 WHITE: Colour = (255, 255, 255)
-BLACK: Colour = (0, 0, 0)
 #: Can be read on a white and on a black ground.
 INK: Colour = (122, 122, 122)
 
-#: Sizes of text: the pitch of the 5 x 7 grid of a letter.
-SMALL = 1.0
-NORMAL = 1.25
-LARGE = 1.5
+#: Sizes of text.
+TINY = 10.0
+SMALL = 12.0
+NORMAL = 13.0
+LARGE = 15.0
 
-_ADVANCE = COLUMNS + 1  # a letter and the gap behind it
-_STROKE = 0.42  # half the width of a stroke, in pitches
-_SHADES = 8  # of the edge of a stroke: more would not be seen, and make larger files
-_MAX_SIDE = 16_384  # of the picture, in its own pixels
+#: Pixels of the PNG for each one of the page, in each direction.
+SCALE = 2
+
+_MAX_SIDE = 16_384  # of the PNG, in its own pixels
+_MAX_COLOURS = 256
+_SHADES = 6  # of an edge: more would not be seen, and would not fit into the palette
+_DOT_DETAIL = 8  # a dot is drawn so many times larger, then made smaller
 
 
 class Picture:
@@ -48,51 +60,41 @@ class Picture:
         picture.text(14, 16, "rank 0", WHITE)
         png = picture.png()
 
+    There is room for 256 colours, those of smooth edges included; a further one becomes the
+    nearest of them.
+
     Args:
         width: of the picture as shown.
-        height: likewise.
-        background: colour of the ground; None is transparent.
-        scale: pixels of the picture for each shown one.
+        height: of the picture as shown.
 
     Raises:
         ValueError: the picture has no area, or is too large to be shown.
     """
 
-    def __init__(
-        self, width: float, height: float, *, background: Colour | None = None, scale: int = 2
-    ) -> None:
+    def __init__(self, width: float, height: float) -> None:
+        from PIL import Image  # noqa: PLC0415 - `%load_ext nbddp` is quick
+
         self.width = math.ceil(width)
         self.height = math.ceil(height)
-        self.scale = scale
-        self._columns = self.width * scale
-        self._rows = self.height * scale
-        if not (0 < self._columns <= _MAX_SIDE and 0 < self._rows <= _MAX_SIDE):
+        size = (self.width * SCALE, self.height * SCALE)
+        if not all(0 < side <= _MAX_SIDE for side in size):
             raise ValueError(f"a picture of {width} x {height} cannot be made")
-        ground = bytes(4) if background is None else bytes(_with_alpha(background))
-        self._pixels = bytearray(ground * (self._columns * self._rows))
+        self._image = Image.new("L", size, 0)
+        self._colours: list[_Rgba] = [(0, 0, 0, 0)]
+        self._index_by_colour = {self._colours[0]: 0}
+        self._blends: dict[tuple[int, _Rgba], list[int]] = {}
 
     def fill(self, x: float, y: float, width: float, height: float, colour: Colour) -> None:
         """Draw a filled rectangle."""
-        left, right = self._span(x, width, self._columns)
-        top, bottom = self._span(y, height, self._rows)
-        if left >= right:
+        box, rgba = self._box(x, y, width, height), _with_alpha(colour)
+        if box is None:
             return
-        rgba = _with_alpha(colour)
         if rgba[3] == 255:
-            run = bytes(rgba) * (right - left)
-            for row in range(top, bottom):
-                start = (row * self._columns + left) * 4
-                self._pixels[start : start + len(run)] = run
+            self._image.paste(self._index(rgba), box)
             return
-        for row in range(top, bottom):
-            start, end = (row * self._columns + left) * 4, (row * self._columns + right) * 4
-            below = self._pixels[start : start + 4]
-            if self._pixels[start:end] == below * (right - left):  # as nearly always
-                self._blend(left, row, rgba, 1.0)
-                self._pixels[start:end] = self._pixels[start : start + 4] * (right - left)
-                continue
-            for column in range(left, right):
-                self._blend(column, row, rgba, 1.0)
+        for index, where in _areas(self._image.crop(box)):
+            blended = _over(rgba, 1.0, self._colours[index])
+            self._image.paste(self._index(blended), box, where)
 
     def frame(
         self,
@@ -110,187 +112,172 @@ class Picture:
         self.fill(x, y + thickness, thickness, height - 2 * thickness, colour)
         self.fill(x + width - thickness, y + thickness, thickness, height - 2 * thickness, colour)
 
-    def line(self, start: Point, end: Point, colour: Colour, *, thickness: float = 1.0) -> None:
-        """Draw a line with smooth edges and round ends."""
-        rgba = _with_alpha(colour)
-        x0, y0, x1, y1 = (value * self.scale for value in (*start, *end))
-        half = thickness * self.scale / 2
-        reach = half + 1
-        columns = range(
-            max(0, math.floor(min(x0, x1) - reach)),
-            min(self._columns, math.ceil(max(x0, x1) + reach)),
-        )
-        top = max(0, math.floor(min(y0, y1) - reach))
-        bottom = min(self._rows, math.ceil(max(y0, y1) + reach))
-        for row in range(top, bottom):
-            for column in columns:
-                coverage = half + 0.5 - _distance(column + 0.5, row + 0.5, (x0, y0, x1, y1))
-                if coverage > 0:
-                    self._blend(column, row, rgba, min(1.0, coverage))
-
     def hatch(
-        self,
-        x: float,
-        y: float,
-        width: float,
-        height: float,
-        colour: Colour,
-        *,
-        gap: float = 5.0,
-        thickness: float = 1.0,
+        self, x: float, y: float, width: float, height: float, colour: Colour, *, gap: float = 5.0
     ) -> None:
         """Draw slanted lines in a rectangle; those of two rectangles side by side meet."""
-        left, right = self._span(x, width, self._columns)
-        top, bottom = self._span(y, height, self._rows)
-        rgba = _with_alpha(colour)
-        period = gap * math.sqrt(2) * self.scale
-        half = thickness * self.scale / math.sqrt(2)
-        reach = math.ceil(half + 0.5)
-        for row in range(top, bottom):
-            first = math.floor((left + row + 1) / period) - 1
-            last = math.ceil((right + row + 1) / period) + 1
-            for number in range(first, last + 1):
-                middle = number * period - row - 1  # of a line, in this row
-                around = range(math.floor(middle) - reach, math.ceil(middle) + reach + 1)
-                for column in around:
-                    coverage = half + 0.5 - abs(column - middle)
-                    if coverage > 0 and left <= column < right:
-                        self._blend(column, row, rgba, min(1.0, coverage))
+        from PIL import Image  # noqa: PLC0415
+
+        box = self._box(x, y, width, height)
+        if box is None:
+            return
+        left, top, right, bottom = box
+        columns, line = right - left, _hatched_line(gap)
+        lines = line * (columns // len(line) + 2)
+        starts = ((left + row) % len(line) for row in range(top, bottom))
+        shares = b"".join(lines[start : start + columns] for start in starts)
+        self._cover(Image.frombytes("L", (columns, bottom - top), shares), left, top, colour)
+
+    def dot(self, x: float, y: float, diameter: float, colour: Colour = INK) -> None:
+        """Draw a filled circle around a point."""
+        mask = _dot(diameter)
+        left, top = x * SCALE - mask.width / 2, y * SCALE - mask.height / 2
+        self._cover(mask, round(left), round(top), colour)
 
     def text(
         self, x: float, y: float, text: str, colour: Colour = INK, *, size: float = NORMAL
     ) -> None:
-        """Write one line; ``x``, ``y`` is the left upper corner of its capitals.
-
-        What is not printable ASCII becomes ``?``.
-        """
-        rgba = _with_alpha(colour)
-        pitch = size * self.scale
-        top = round(y * self.scale)
-        for index, letter in enumerate(text):
-            left = round(x * self.scale + index * _ADVANCE * pitch)
-            if left >= self._columns:
-                return
-            for column, row, coverage in _mask(letter, pitch):
-                if 0 <= left + column < self._columns and 0 <= top + row < self._rows:
-                    self._blend(left + column, top + row, rgba, coverage)
+        """Write one line; ``x``, ``y`` is the left upper corner of its capitals."""
+        words = drawable(text)
+        if words.strip():
+            mask, left, top = _words(words, size)
+            self._cover(mask, round(x * SCALE) + left, round(y * SCALE) + top, colour)
 
     def png(self) -> bytes:
         """The picture as the bytes of a PNG file."""
-        stride = self._columns * 4
-        rows = b"".join(
-            b"\0" + self._pixels[start : start + stride]  # each row without a filter
-            for start in range(0, len(self._pixels), stride)
-        )
-        header = struct.pack(">IIBBBBB", self._columns, self._rows, 8, 6, 0, 0, 0)
-        dots_per_metre = round(96 * self.scale / 0.0254)
-        return b"".join(
-            (
-                b"\x89PNG\r\n\x1a\n",
-                _chunk(b"IHDR", header),
-                _chunk(b"pHYs", struct.pack(">IIB", dots_per_metre, dots_per_metre, 1)),
-                _chunk(b"IDAT", zlib.compress(rows, 9)),
-                _chunk(b"IEND", b""),
-            )
-        )
+        image = self._image.copy()
+        image.putpalette(bytes(itertools.chain.from_iterable(self._colours)), "RGBA")
+        written = io.BytesIO()
+        image.save(written, "PNG", compress_level=9, dpi=(96 * SCALE, 96 * SCALE))
+        return written.getvalue()
 
     # --- pixels --------------------------------------------------------------------------------
 
-    def _span(self, start: float, length: float, limit: int) -> tuple[int, int]:
-        first = round(start * self.scale)
-        last = round((start + length) * self.scale)
-        if length > 0:
-            last = max(last, first + 1)  # what is there can be seen
-        return max(0, first), min(limit, last)
+    def _box(self, x: float, y: float, width: float, height: float) -> _Box | None:
+        """The pixels of a rectangle, as far as it lies inside; None if there are none."""
+        left, right = _span(x, width, self._image.width)
+        top, bottom = _span(y, height, self._image.height)
+        return (left, top, right, bottom) if left < right and top < bottom else None
 
-    def _blend(
-        self, column: int, row: int, rgba: tuple[int, int, int, int], coverage: float
-    ) -> None:
-        """Put a colour over a pixel."""
-        at = (row * self._columns + column) * 4
-        pixels = self._pixels
-        share = coverage * rgba[3] / 255
-        if share == 1.0:
-            pixels[at : at + 4] = bytes(rgba)
-            return
-        below = pixels[at + 3] / 255 * (1 - share)
-        alpha = share + below
-        if alpha <= 0:
-            return
-        for channel in range(3):
-            mixed = (rgba[channel] * share + pixels[at + channel] * below) / alpha
-            pixels[at + channel] = round(mixed)
-        pixels[at + 3] = round(alpha * 255)
+    def _cover(self, mask: "Image", left: int, top: int, colour: Colour) -> None:
+        """Put a colour over the picture, as far as the mask covers each pixel, 0-255."""
+        box = (left, top, left + mask.width, top + mask.height)
+        for index, where in _areas(self._image.crop(box)):
+            blended = mask.point(self._blended(index, _with_alpha(colour)))
+            self._image.paste(blended, box, where)
+
+    def _blended(self, below: int, rgba: _Rgba) -> list[int]:
+        """Indexes of a colour over another one, by how much of the pixel it covers, 0-255."""
+        indexes = self._blends.get((below, rgba))
+        if indexes is None:
+            shares = [shade / _SHADES for shade in range(_SHADES + 1)]
+            shades = [self._index(_over(rgba, share, self._colours[below])) for share in shares]
+            indexes = [shades[round(covered * _SHADES / 255)] for covered in range(256)]
+            self._blends[below, rgba] = indexes
+        return indexes
+
+    def _index(self, rgba: _Rgba) -> int:
+        index = self._index_by_colour.get(rgba)
+        if index is None and len(self._colours) < _MAX_COLOURS:
+            index = len(self._colours)
+            self._colours.append(rgba)
+            self._index_by_colour[rgba] = index
+        elif index is None:
+            distances = [math.dist(rgba, other) for other in self._colours]
+            index = distances.index(min(distances))
+        return index
 
 
 def text_width(text: str, size: float = NORMAL) -> float:
-    """How wide `Picture.text` writes it, without the gap behind the last letter."""
-    return max(0.0, (len(text) * _ADVANCE - 1) * size)
-
-
-def text_height(size: float = NORMAL) -> float:
-    """How high capitals and digits are; what hangs below the line needs one pitch more."""
-    return 7 * size
-
-
-def shortened(text: str, width: float, size: float = NORMAL) -> str:
-    """The text, cut with two dots at its end where it would be wider than this."""
-    if text_width(text, size) <= width:
-        return text
-    letters = int((width / size + 1) // _ADVANCE)
-    return text[: letters - 2] + ".." if letters >= 3 else text[: max(letters, 0)]
-
-
-def _with_alpha(colour: Colour) -> tuple[int, int, int, int]:
-    return colour if len(colour) == 4 else (*colour, 255)
-
-
-def _chunk(kind: bytes, content: bytes) -> bytes:
-    check = zlib.crc32(kind + content)
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", check)
+    """How wide `Picture.text` writes it."""
+    return _font(size).getlength(drawable(text)) / SCALE
 
 
 @cache
-def _mask(letter: str, pitch: float) -> tuple[tuple[int, int, float], ...]:
-    """Pixels of a letter: column, row, and how much of each is covered.
+def text_height(size: float = NORMAL) -> float:
+    """How high capitals and digits are; what hangs below the line is a third of that."""
+    return -_font(size).getbbox("H", anchor="ls")[1] / SCALE
 
-    The dots of the 5 x 7 grid are joined to their neighbours by round strokes, which reads far
-    better than squares, at any size.
-    """
-    dots = GLYPHS.get(letter, UNKNOWN)
-    centre = {(c, r): ((c + 0.5) * pitch, (r + 0.5) * pitch) for c, r in dots}
-    half = max(_STROKE * pitch, 0.5)
-    strokes = []
-    for column, row in dots:
-        at = centre[column, row]
-        around = {(column + dc, row + dr) for dc in (-1, 0, 1) for dr in (-1, 0, 1)}
-        if len(around & dots) == 1:
-            strokes.append((*at, *at, 1.5 * half))  # a full stop; else it would be too faint
-        for dc, dr in ((1, 0), (0, 1), (1, 1), (-1, 1)):
-            other = (column + dc, row + dr)
-            is_corner = dc and dr and ((column + dc, row) in dots or (column, row + dr) in dots)
-            if other in dots and not is_corner:
-                strokes.append((*at, *centre[other], half))
-    covered: dict[tuple[int, int], float] = {}
-    for x0, y0, x1, y1, radius in strokes:
-        reach = radius + 1
-        columns = range(math.floor(min(x0, x1) - reach), math.ceil(max(x0, x1) + reach))
-        for row in range(math.floor(y0 - reach), math.ceil(y1 + reach)):
-            for column in columns:
-                share = radius + 0.5 - _distance(column + 0.5, row + 0.5, (x0, y0, x1, y1))
-                if share > covered.get((column, row), 0.0):
-                    covered[column, row] = min(1.0, share)
-    return tuple(
-        (column, row, math.ceil(share * _SHADES) / _SHADES)
-        for (column, row), share in sorted(covered.items())
+
+def _with_alpha(colour: Colour) -> _Rgba:
+    return colour if len(colour) == 4 else (*colour, 255)
+
+
+def _over(rgba: _Rgba, covered: float, below: _Rgba) -> _Rgba:
+    """A colour over another one, in a pixel of which it covers a part."""
+    above_share = covered * rgba[3] / 255
+    below_share = below[3] / 255 * (1 - above_share)
+    alpha = above_share + below_share
+    if alpha == 0:
+        return below
+    red, green, blue = (
+        round((over * above_share + under * below_share) / alpha)
+        for over, under in zip(rgba[:3], below[:3], strict=True)
     )
+    return red, green, blue, round(alpha * 255)
 
 
-def _distance(x: float, y: float, segment: _Segment) -> float:
-    """From a point to a piece of a line."""
-    x0, y0, x1, y1 = segment
-    dx, dy = x1 - x0, y1 - y0
-    length = dx * dx + dy * dy
-    along = 0.0 if length == 0 else ((x - x0) * dx + (y - y0) * dy) / length
-    along = min(1.0, max(0.0, along))
-    return math.hypot(x - x0 - along * dx, y - y0 - along * dy)
+def _span(start: float, length: float, limit: int) -> tuple[int, int]:
+    first = round(start * SCALE)
+    last = round((start + length) * SCALE)
+    if length > 0:
+        last = max(last, first + 1)  # what is there can be seen
+    return max(0, first), min(limit, last)
+
+
+def _areas(image: "Image") -> list[tuple[int, "Image | None"]]:
+    """Each index that is in an image, and a mask of its pixels, to be pasted in this order.
+
+    The first one has no mask: what is not its own is pasted over by the others.
+    """
+    counts = enumerate(image.histogram())
+    first, *others = sorted(((count, index) for index, count in counts if count), reverse=True)
+    masks = [
+        (index, image.point([255 * (other == index) for other in range(_MAX_COLOURS)]))
+        for _, index in others
+    ]
+    return [(first[1], None), *masks]
+
+
+# --- masks: how much of each pixel is covered, 0-255 ---------------------------------------------
+
+
+@cache
+def _font(size: float) -> "FreeTypeFont":
+    from PIL import ImageFont  # noqa: PLC0415
+
+    return cast("FreeTypeFont", ImageFont.load_default(size * SCALE))  # as a size is given
+
+
+@lru_cache(maxsize=256)
+def _words(text: str, size: float) -> tuple["Image", int, int]:
+    """Some words, and where they lie from the left upper corner of the capitals."""
+    from PIL import Image, ImageDraw  # noqa: PLC0415
+
+    font = _font(size)
+    left, top, right, bottom = map(int, font.getbbox(text, anchor="ls"))
+    mask = Image.new("L", (right - left, bottom - top), 0)
+    ImageDraw.Draw(mask).text((-left, -top), text, fill=255, font=font, anchor="ls")
+    return mask, left, top + round(text_height(size) * SCALE)
+
+
+@cache
+def _dot(diameter: float) -> "Image":
+    from PIL import Image, ImageDraw  # noqa: PLC0415
+
+    pixels = diameter * SCALE
+    side = math.ceil(pixels)
+    edge = (side - pixels) * _DOT_DETAIL / 2
+    last = side * _DOT_DETAIL - 1 - edge
+    mask = Image.new("L", (side * _DOT_DETAIL, side * _DOT_DETAIL), 0)
+    ImageDraw.Draw(mask).ellipse((edge, edge, last, last), fill=255)
+    return mask.reduce(_DOT_DETAIL)
+
+
+@cache
+def _hatched_line(gap: float) -> bytes:
+    """A row of pixels through slanted lines one pixel of the page thick, up to the next line."""
+    pixels = round(gap * math.sqrt(2) * SCALE)
+    half = SCALE / math.sqrt(2)
+    shares = (half + 0.5 - min(column, pixels - column) for column in range(pixels))
+    return bytes(round(255 * min(1.0, max(0.0, share))) for share in shares)

@@ -8,9 +8,17 @@ Runs in: the notebook's process. Pure.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 
-from nbddp.notebook.render import canvas as picture
-from nbddp.notebook.render.canvas import INK, Colour, Picture, text_height, text_width
+from nbddp.notebook.render.canvas import (
+    LARGE,
+    SMALL,
+    WHITE,
+    Colour,
+    Picture,
+    text_height,
+    text_width,
+)
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values import preview_text
 from nbddp.wire.values.tensor_preview import Grid, TensorShown
@@ -22,13 +30,13 @@ _NO_NUMBER = (205, 205, 205)
 _DARK: Colour = (28, 28, 28)
 _FAINT: Colour = (128, 128, 128, 70)
 _ELSEWHERE: Colour = (128, 128, 128, 34)  # what another rank holds
+_SHADES = 16  # of blue, and of orange: with their edges there is room for 256 colours
 _CELL_HEIGHT = 20.0
 _CELL_PADDING = 5.0
 _GAP = 13.0  # where rows or columns are left out
 _BETWEEN = 18.0
-_EDGE = 2.0  # on the left: letters are a little wider than their grid
+_EDGE = 2.0  # left and right: a letter may lean out
 _LINE = 16.0
-_REMARK = 1.125  # size of what is said beside: smaller than the names
 _MAX_WIDTH = 860.0
 #: More ranks are put together where they are equal.
 _MAX_APART = 8
@@ -97,11 +105,11 @@ def _look(tensor: TensorShown | None, rank: int) -> object:
 
 
 def _name(ranks: RankSet) -> str:
-    """Short, in letters that `canvas` has."""
+    """Short."""
     if len(ranks.describe()) <= 24:
         return ranks.describe()
     first, second, *_ = ranks.ranks
-    return f"ranks {first},{second},.. ({len(ranks)})"
+    return f"ranks {first},{second},… ({len(ranks)})"
 
 
 def text(title: str, blocks: Sequence[Block]) -> str:
@@ -127,15 +135,15 @@ def _text_tile(ranks: RankSet, tensors: Mapping[int, TensorShown], block: Block)
     return [f"{_name(ranks)}: {own}" if own else _name(ranks), *preview_text.lines(tensor)]
 
 
-def draw(title: str, blocks: Sequence[Block], *, background: Colour | None = None) -> Picture:
+def draw(title: str, blocks: Sequence[Block]) -> Picture:
     """The picture of some tensors on all ranks."""
     drawings = [_Drawing(block) for block in blocks]
     top = _LINE + 8 if title else 0.0
-    width = max([text_width(title, picture.LARGE), *(each.width for each in drawings)])
+    width = max([text_width(title, LARGE), *(each.width for each in drawings)])
     height = top + sum(each.height for each in drawings) - (drawings[-1].margin if drawings else 0)
-    canvas = Picture(width + 2 * _EDGE, height, background=background)
+    canvas = Picture(width + 2 * _EDGE, height)
     if title:
-        canvas.text(_EDGE, 2, title, size=picture.LARGE)
+        canvas.text(_EDGE, 2, title, size=LARGE)
     for each in drawings:
         each.draw(canvas, top)
         top += each.height
@@ -153,10 +161,9 @@ class _Drawing:
         self._columns, self._more = self.block.columns()
         tensors = self.block.tensors
         grids = [grid for tensor in tensors for grid in tensor.grids]
-        letters = max(
-            (len(text) for grid in grids for row in grid.texts for text in row), default=1
-        )
-        self.cell_width = max(_CELL_HEIGHT, text_width("0" * letters) + 2 * _CELL_PADDING)
+        texts = {text for grid in grids for row in grid.texts for text in row}
+        widest = max(map(text_width, texts), default=0.0)
+        self.cell_width = max(_CELL_HEIGHT, ceil(widest) + 2 * _CELL_PADDING)
         self._low, self._high = _limits(grids)
         self._is_whole = all(_fits_whole(tensor) for tensor in tensors)
         labels = [_name(ranks) for ranks in self._columns]
@@ -188,7 +195,7 @@ class _Drawing:
         self.width = max(
             text_width(self._heading),
             self._left + tiles_width,
-            *(self._left + text_width(remark, _REMARK) for remark in remarks),
+            *(self._left + text_width(remark, SMALL) for remark in remarks),
         )
 
     def draw(self, canvas: Picture, top: float) -> None:
@@ -210,7 +217,7 @@ class _Drawing:
             canvas.text(x, top, _name(ranks))
             found = (by_rank.get(ranks.ranks[0]) for _, by_rank in self.block.stages)
             own = [self._own(tensor) for tensor in found if tensor is not None]
-            canvas.text(x, top + _LINE, "".join(own[:1]), size=_REMARK)
+            canvas.text(x, top + _LINE, "".join(own[:1]), size=SMALL)
         top += self._label_height
         for number, (name, tensors) in enumerate(self.block.stages):
             height = self._stage_heights[number]
@@ -223,7 +230,7 @@ class _Drawing:
                     self._draw_tensor(canvas, x, top, tensor)
             if with_remarks:
                 remark = self.block.remark(number)
-                canvas.text(self._left, top + height + 4, remark, size=_REMARK)
+                canvas.text(self._left, top + height + 4, remark, size=SMALL)
             top += height + self._gaps[number]
 
     def _draw_missing(self, canvas: Picture, x: float, y: float, height: float) -> None:
@@ -248,7 +255,7 @@ class _Drawing:
         for grid in tensor.grids:
             columns = len(grid.texts[0]) if grid.texts else 0
             gap = 0.0 if grid.column_gap is None else _GAP
-            width = max(width, columns * self.cell_width + gap, text_width(grid.label, _REMARK))
+            width = max(width, columns * self.cell_width + gap, text_width(grid.label, SMALL))
             height += len(grid.texts) * _CELL_HEIGHT + (0.0 if grid.row_gap is None else _GAP)
             height += _LINE if grid.label else 0.0
         return width, height
@@ -267,7 +274,7 @@ class _Drawing:
             canvas.text(x, y + (_CELL_HEIGHT - text_height()) / 2, preview_text.lines(tensor)[0])
         for grid in tensor.grids:
             if grid.label:
-                canvas.text(x, y + 3, grid.label, size=_REMARK)
+                canvas.text(x, y + 3, grid.label, size=SMALL)
                 y += _LINE
             y = self._draw_grid(canvas, x, y, grid)
 
@@ -311,8 +318,7 @@ def _even_rows(count: int, most: int) -> int:
 
 def _draw_dots(canvas: Picture, x: float, y: float, *, dx: float, dy: float) -> None:
     for step in (-1, 0, 1):
-        at = (x + step * dx, y + step * dy)
-        canvas.line(at, at, INK, thickness=1.5)
+        canvas.dot(x + step * dx, y + step * dy, 1.5)
 
 
 def _limits(grids: Sequence[Grid]) -> tuple[float, float]:
@@ -326,7 +332,8 @@ def _colour(value: float, low: float, high: float) -> tuple[int, int, int]:
     limit = max(high, -low)
     share = 0.0 if limit == 0 else min(1.0, abs(value) / limit)
     end = _ABOVE if value > 0 else _BELOW
-    share = share**0.8 * 0.92 if share else 0.0  # small numbers are seen, large ones stay quiet
+    # Small numbers are seen, large ones stay quiet.
+    share = 0.92 * round(share**0.8 * _SHADES) / _SHADES
     red, green, blue = (
         round(zero + (full - zero) * share) for zero, full in zip(_ZERO, end, strict=True)
     )
@@ -336,7 +343,7 @@ def _colour(value: float, low: float, high: float) -> tuple[int, int, int]:
 def ink_on(colour: tuple[int, int, int]) -> Colour:
     """Dark or white, whichever can be read better."""
     red, green, blue = ((value / 255) ** 2.2 for value in colour)
-    return _DARK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.19 else picture.WHITE
+    return _DARK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.19 else WHITE
 
 
 def _matrix(shape: Sequence[int]) -> tuple[int, int]:

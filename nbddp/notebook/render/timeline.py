@@ -18,7 +18,16 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from nbddp.controller.trace.rows import RankPart, TraceRow
-from nbddp.notebook.render.canvas import INK, SMALL, WHITE, Colour, Picture, text_width
+from nbddp.notebook.render.canvas import (
+    INK,
+    SMALL,
+    TINY,
+    WHITE,
+    Colour,
+    Picture,
+    text_height,
+    text_width,
+)
 from nbddp.notebook.render.colours import RANK_COLOURS, colour_of
 from nbddp.notebook.render.html import WIDTH, clean, duration, escape, name_ranks, shorten, size
 from nbddp.notebook.render.timeline_text import lateness, latest, still_waiting
@@ -283,9 +292,9 @@ def _legend(chart: Chart, *, is_html: bool) -> str:
 
 def _image(chart: Chart, told: str, late: int) -> str:
     ranks = chart.ranks.ranks[:_MAX_RANKS]
-    row_px = _ROW_PX if len(ranks) <= _MANY_RANKS else _SMALL_ROW_PX
+    row_px, text_size = (_ROW_PX, SMALL) if len(ranks) <= _MANY_RANKS else (_SMALL_ROW_PX, TINY)
     labels = [f"rank {rank}" for rank in ranks]
-    left = max(text_width(label, SMALL) for label in labels) + 10
+    left = ceil(max(text_width(label, text_size) for label in labels)) + 10
     scale = (_WIDTH_PX - left - 2) / chart.span_ns
     height = row_px * len(ranks) + _AXIS_PX
     picture = Picture(_WIDTH_PX, height)
@@ -294,7 +303,8 @@ def _image(chart: Chart, told: str, late: int) -> str:
         top = index * row_px
         high = row_px - 3
         ink = INK if rank != late else _rgb(colour_of(RankSet((rank,))))
-        picture.text(0, top + (high - 7) / 2, labels[index], ink, size=SMALL)
+        label_top = top + (high - text_height(text_size)) / 2
+        picture.text(0, label_top, labels[index], ink, size=text_size)
         picture.fill(left, top + high / 2, _WIDTH_PX - left, 0.5, (*INK, 70))
         for bar in chart.bars[rank]:
             lane_px = high / bar.lanes
@@ -339,13 +349,22 @@ def _draw(
     if moves > 0:
         picture.fill(x + waits, y, moves, high, colour)
         letter = chart.letter(bar)
-        if moves >= 9 and high >= 9 and letter != _OTHER:
-            picture.text(x + waits + moves / 2 - 2.5, y + (high - 7) / 2, letter, WHITE, size=SMALL)
+        if letter != _OTHER:
+            _letter(picture, letter, (x + waits, y, moves, high))
     if bar.has_failed or _is_left_open(bar):
         picture.frame(x, y, wide, high, _rgb(RANK_COLOURS[6]), thickness=1.5)
     if bar.has_failed and wide >= 9 and high >= 9:
         picture.fill(x + wide - 9, y, 9, high, _rgb(RANK_COLOURS[6]))
-        picture.text(x + wide - 7, y + (high - 7) / 2, _FAILED_CHAR, WHITE, size=SMALL)
+        _letter(picture, _FAILED_CHAR, (x + wide - 9, y, 9, high))
+
+
+def _letter(picture: Picture, letter: str, box: tuple[float, float, float, float]) -> None:
+    """In the middle of a bar, if there is room."""
+    x, y, wide, high = box
+    if wide >= 9 and high >= 9:
+        size = SMALL if wide >= 12 else TINY
+        left, top = (wide - text_width(letter, size)) / 2, (high - text_height(size)) / 2
+        picture.text(x + left, y + top, letter, WHITE, size=size)
 
 
 def _is_left_open(bar: Bar) -> bool:

@@ -17,7 +17,7 @@ from nbddp.wire.messages import Display, Stream
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values import preview_text
 from nbddp.wire.values.tensor_preview import MIME, Part, ShowCall, Stage, TensorShown
-from tests.unit.render.test_canvas import decode
+from tests.support.png import decode
 
 LATER = 1000.0
 

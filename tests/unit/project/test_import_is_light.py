@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "numpy", "IPython", "ipykernel", "ipywidgets", "zmq")
+HEAVY = ("torch", "numpy", "IPython", "ipykernel", "ipywidgets", "zmq", "PIL")
 
 
 def _modules_after(code: str) -> set[str]:
@@ -29,6 +29,21 @@ def test_import_nbddp_does_not_load(heavy: str, modules_of_nbddp: set[str]) -> N
 @pytest.fixture(scope="module")
 def modules_of_nbddp() -> set[str]:
     modules = _modules_after("import nbddp")
+    assert "nbddp" in modules
+    return modules
+
+
+@pytest.mark.parametrize("heavy", ["torch", "numpy", "PIL"])
+def test_load_ext_nbddp_does_not_load(heavy: str, modules_of_the_extension: set[str]) -> None:
+    assert heavy not in modules_of_the_extension
+
+
+@pytest.fixture(scope="module")
+def modules_of_the_extension() -> set[str]:
+    modules = _modules_after(
+        "from IPython.core.interactiveshell import InteractiveShell\n"
+        "InteractiveShell.instance().run_line_magic('load_ext', 'nbddp')"
+    )
     assert "nbddp" in modules
     return modules
 

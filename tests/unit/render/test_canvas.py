@@ -1,43 +1,21 @@
 """The canvas: what is drawn is there in the PNG, and nowhere else."""
 
+import io
 import itertools
-import struct
-import zlib
 from collections.abc import Callable
 
 import pytest
+from PIL import Image, ImageFont
 
 from nbddp.notebook.render import canvas as picture
-from nbddp.notebook.render.canvas import BLACK, WHITE, Picture
-from nbddp.notebook.render.font import GLYPHS
+from nbddp.notebook.render.canvas import INK, WHITE, Picture
+from nbddp.notebook.render.drawable_text import BESIDE_ASCII, drawable
+from tests.support.png import Pixels, Rgba, decode
 
 RED = (200, 10, 20)
+BLACK = (0, 0, 0)
 CLEAR = (0, 0, 0, 0)
-Pixels = list[list[tuple[int, int, int, int]]]
-
-
-def decode(png: bytes) -> Pixels:
-    """Read a PNG of 8 bits, RGBA, without filters; checks every chunk."""
-    assert png.startswith(b"\x89PNG\r\n\x1a\n")
-    at, chunks = 8, {}
-    while at < len(png):
-        (length,) = struct.unpack_from(">I", png, at)
-        kind, content = png[at + 4 : at + 8], png[at + 8 : at + 8 + length]
-        (check,) = struct.unpack_from(">I", png, at + 8 + length)
-        assert check == zlib.crc32(kind + content)
-        chunks[kind] = content
-        at += 12 + length
-    width, height, *rest = struct.unpack(">IIBBBBB", chunks[b"IHDR"])
-    assert rest == [8, 6, 0, 0, 0]
-    assert list(chunks)[-1] == b"IEND"
-    rows = zlib.decompress(chunks[b"IDAT"])
-    assert len(rows) == height * (1 + 4 * width)
-    found = []
-    for row in range(height):
-        line = rows[row * (1 + 4 * width) :][: 1 + 4 * width]
-        assert line[0] == 0
-        found.append([(*line[at : at + 4],) for at in range(1, len(line), 4)])
-    return found
+ASCII = "".join(map(chr, range(32, 127)))
 
 
 def touched(pixels: Pixels) -> set[tuple[int, int]]:
@@ -49,11 +27,20 @@ def touched(pixels: Pixels) -> set[tuple[int, int]]:
     }
 
 
-def test_the_ground_is_clear_or_has_its_colour():
-    assert touched(decode(Picture(3, 2).png())) == set()
-    pixels = decode(Picture(3, 2, background=WHITE).png())
-    assert (len(pixels), len(pixels[0])) == (4, 6)  # two pixels for each shown one
-    assert {pixel for line in pixels for pixel in line} == {(255, 255, 255, 255)}
+def colours(pixels: Pixels) -> set[Rgba]:
+    return set(itertools.chain.from_iterable(pixels))
+
+
+def test_the_file_says_that_it_is_for_twice_as_many_pixels():
+    with Image.open(io.BytesIO(Picture(30, 20).png())) as image:
+        assert image.format == "PNG"
+        assert image.mode == "P"
+        assert image.size == (60, 40)
+        assert image.info["dpi"] == pytest.approx((192, 192), abs=0.1)
+
+
+def test_the_ground_is_clear():
+    assert colours(decode(Picture(3, 2).png())) == {CLEAR}
 
 
 def test_a_rectangle_is_where_it_was_drawn():
@@ -67,31 +54,41 @@ def test_a_rectangle_is_where_it_was_drawn():
 def test_a_frame_is_hollow():
     canvas = Picture(10, 10)
     canvas.frame(1, 1, 8, 8, RED)
-    found = touched(decode(canvas.png()))
-    assert (2, 2) in found
-    assert (17, 17) in found
-    assert (9, 9) not in found
-    assert (18, 18) not in found
+    inked = touched(decode(canvas.png()))
+    assert (2, 2) in inked
+    assert (17, 17) in inked
+    assert (9, 9) not in inked
+    assert (18, 18) not in inked
 
 
 def test_a_translucent_rectangle_mixes_with_what_is_below():
-    canvas = Picture(2, 2, background=WHITE)
-    canvas.fill(0, 0, 1, 2, (0, 0, 0, 128))
-    pixels = decode(canvas.png())
-    assert pixels[0][0] == (127, 127, 127, 255)
-    assert pixels[0][3] == (255, 255, 255, 255)
+    canvas = Picture(3, 2)
+    canvas.fill(0, 0, 2, 2, WHITE)
+    canvas.fill(1, 0, 2, 2, (0, 0, 0, 128))
+    line = decode(canvas.png())[0]
+    assert line[0] == (255, 255, 255, 255)
+    assert line[2] == (127, 127, 127, 255)
+    assert line[4] == (0, 0, 0, 128)
 
 
 @pytest.mark.parametrize(
     "draw",
     [
         lambda canvas: canvas.fill(-50, -50, 500, 500, RED),
+        lambda canvas: canvas.fill(-50, -50, 500, 500, (*RED, 40)),
         lambda canvas: canvas.fill(50, 50, 5, 5, RED),
+        lambda canvas: canvas.fill(2, 2, 5, -3, RED),
         lambda canvas: canvas.frame(-5, -5, 20, 20, RED),
-        lambda canvas: canvas.line((-50, -50), (60, 70), RED),
+        lambda canvas: canvas.frame(5, 5, 1, 1, RED, thickness=1.5),
+        lambda canvas: canvas.dot(0, 10, 3, RED),
+        lambda canvas: canvas.dot(-10, 30, 3, RED),
         lambda canvas: canvas.hatch(-3, -3, 40, 40, RED),
+        lambda canvas: canvas.hatch(50, 50, 5, 5, RED),
         lambda canvas: canvas.text(-8, -3, "outside", RED),
         lambda canvas: canvas.text(5, 95, "outside", RED),
+        lambda canvas: canvas.text(0, 0, " ", RED),
+        lambda canvas: canvas.text(0, 0, "\u200b", RED),
+        lambda canvas: canvas.text(0, 0, "", RED),
     ],
 )
 def test_what_lies_outside_is_not_drawn(draw: Callable[[Picture], None]):
@@ -108,58 +105,120 @@ def test_a_thin_rectangle_can_still_be_seen():
     assert {column for column, _ in touched(decode(canvas.png()))} == {4}
 
 
-def test_a_line_goes_from_end_to_end():
-    canvas = Picture(20, 20)
-    canvas.line((2, 2), (18, 10), RED, thickness=2)
+def test_a_dot_is_round():
+    canvas = Picture(10, 10)
+    canvas.dot(5, 5, 8, RED)
     pixels = decode(canvas.png())
-    for x, y in ((2, 2), (10, 6), (18, 10)):
-        assert pixels[y * 2][x * 2] == (*RED, 255)
-    assert pixels[30][10] == CLEAR
+    assert pixels[10][10] == (*RED, 255)
+    inked = touched(pixels)
+    assert (min(inked), max(inked)) < ((3, 0), (17, 20))
+    assert {(2, 2), (17, 17), (2, 17), (17, 2)}.isdisjoint(inked)
 
 
 def test_hatching_covers_a_part_of_its_rectangle():
     canvas = Picture(20, 20)
     canvas.hatch(4, 4, 10, 10, RED)
-    found = touched(decode(canvas.png()))
-    assert found < set(itertools.product(range(8, 28), range(8, 28)))
-    assert 60 < len(found) < 300
+    inked = touched(decode(canvas.png()))
+    assert inked < set(itertools.product(range(8, 28), range(8, 28)))
+    assert 60 < len(inked) < 300
+
+
+def test_hatching_of_rectangles_side_by_side_meets():
+    whole, parts = Picture(30, 20), Picture(30, 20)
+    whole.hatch(2, 2, 25, 15, RED)
+    parts.hatch(2, 2, 9, 15, RED)
+    parts.hatch(11, 2, 16, 7, RED)
+    parts.hatch(11, 9, 16, 8, RED)
+    assert decode(parts.png()) == decode(whole.png())
+
+
+# --- letters -------------------------------------------------------------------------------------
 
 
 def test_every_letter_is_drawn_and_each_differently():
-    assert "".join(GLYPHS) == "".join(map(chr, range(32, 127)))
     seen = {}
-    for letter in GLYPHS:
-        canvas = Picture(10, 14)
-        canvas.text(1, 1, letter, BLACK)
+    for letter in ASCII + BESIDE_ASCII:
+        canvas = Picture(20, 20)
+        canvas.text(2, 4, letter, BLACK)
         seen[letter] = canvas.png()
-    assert len(set(seen.values())) == 95
+    assert len(set(seen.values())) == len(seen)
     assert touched(decode(seen[" "])) == set()
 
 
-def test_what_has_no_letter_is_a_question_mark():
-    wanted, found = Picture(10, 10), Picture(10, 10)
-    wanted.text(1, 1, "?")
-    found.text(1, 1, "\u2190")
-    assert wanted.png() == found.png()
+def test_no_letter_is_the_box_of_a_font_that_lacks_it():
+    font = ImageFont.load_default(26)
+    box = bytes(font.getmask("\uffff"))  # never a letter
+    assert bytes(font.getmask("\u68af")) == box, "what is lacking can be told by it"
+    assert [letter for letter in ASCII + BESIDE_ASCII if bytes(font.getmask(letter)) == box] == []
 
 
-@pytest.mark.parametrize("size", [picture.SMALL, picture.NORMAL, picture.LARGE])
+def test_whatever_is_written_has_letters_of_the_font():
+    everything = map(chr, (*range(0xD800), *range(0xE000, 0x20000)))
+    assert set("".join(map(drawable, everything))) <= {*ASCII, *BESIDE_ASCII}
+
+
+@pytest.mark.parametrize(
+    ("text", "drawn"),
+    [
+        ("all_reduce on rank 0…", "all_reduce on rank 0…"),
+        ("grad → mean", "grad -> mean"),
+        ("θ, Δw₁", "theta, deltaw1"),
+        ("\u03d5 and ά", "phi and alpha"),
+        ("1\N{MULTIPLICATION SIGN}½ − 10⁻³ µs", "1x1/2 - 10-3 us"),  # noqa: RUF001
+        ("naïve x̂", "naive x"),
+        ("a\nb\xa0c", "a b c"),
+        ("梯度 🔥 한", "?? ? ?"),
+    ],
+)
+def test_what_the_font_lacks_is_spelled_or_a_question_mark(text: str, drawn: str):
+    assert drawable(text) == drawn
+    written, spelled = Picture(200, 20), Picture(200, 20)
+    written.text(1, 1, text)
+    spelled.text(1, 1, drawn)
+    assert written.png() == spelled.png()
+    assert picture.text_width(text) == picture.text_width(drawn)
+
+
+@pytest.mark.parametrize("size", [picture.TINY, picture.SMALL, picture.NORMAL, picture.LARGE])
 def test_text_stays_in_its_width_and_height(size: float):
     canvas = Picture(100, 30)
     canvas.text(10, 10, "MHX", BLACK, size=size)
-    found = touched(decode(canvas.png()))
-    columns, rows = {x / 2 for x, _ in found}, {y / 2 for _, y in found}
-    assert min(columns) == pytest.approx(10, abs=1)
-    assert max(columns) == pytest.approx(10 + picture.text_width("MHX", size), abs=1)
+    inked = touched(decode(canvas.png()))
+    columns, rows = {x / 2 for x, _ in inked}, {y / 2 for _, y in inked}
+    assert min(columns) == pytest.approx(10, abs=1.5)
+    assert max(columns) == pytest.approx(10 + picture.text_width("MHX", size), abs=1.5)
+    assert min(rows) == pytest.approx(10, abs=0.5)
     assert max(rows) == pytest.approx(10 + picture.text_height(size), abs=1)
 
 
-def test_shortened_fits():
-    assert picture.shortened("all_reduce", 1000) == "all_reduce"
-    for width in range(0, 80, 7):
-        cut = picture.shortened("all_reduce", width)
-        assert picture.text_width(cut) <= width
-    assert picture.shortened("all_reduce", picture.text_width("all_r")) == "all.."
+def test_edges_of_letters_are_smooth_and_of_their_colour_on_a_clear_ground():
+    canvas = Picture(60, 20)
+    canvas.text(2, 4, "rank 0", INK)
+    inked = colours(decode(canvas.png())) - {CLEAR}
+    assert {colour[:3] for colour in inked} == {INK}
+    assert len(inked) > 3
+
+
+def test_letters_over_two_grounds_mix_with_each():
+    canvas = Picture(40, 20)
+    canvas.fill(0, 0, 10, 20, WHITE)
+    canvas.text(2, 4, "MMM", BLACK)
+    pixels = decode(canvas.png())
+    assert {colour[3] for line in pixels for colour in line[:20]} == {255}
+    assert {colour[:3] for line in pixels for colour in line[20:]} == {BLACK}
+
+
+# --- colours -------------------------------------------------------------------------------------
+
+
+def test_a_colour_for_which_the_palette_has_no_room_is_the_nearest_one():
+    canvas = Picture(300, 1)
+    for shade in range(256):
+        canvas.fill(shade, 0, 1, 1, (shade, 0, 0))
+    canvas.fill(256, 0, 1, 1, (77, 0, 1))
+    line = decode(canvas.png())[0]
+    assert [colour[0] for colour in line[: 2 * 255 : 2]] == list(range(255))
+    assert line[2 * 256] == (77, 0, 0, 255)
 
 
 @pytest.mark.parametrize("size", [(0, 5), (5, 0), (-1, 5), (100_000, 5)])

@@ -1,6 +1,7 @@
 """The timeline: layout, text, what is said of late ranks."""
 
 import base64
+import itertools
 import re
 
 import pytest
@@ -10,6 +11,7 @@ from nbddp.notebook.render import timeline
 from nbddp.notebook.render.timeline_text import lateness, still_waiting
 from nbddp.wire.flight_recorder.schema import GroupInfo
 from nbddp.wire.rank_set import RankSet
+from tests.support.png import decode
 from tests.support.traces import GROUPS, LINE, MS, by_rank, recorders
 
 
@@ -239,3 +241,26 @@ def test_html_is_an_image_that_tells_on_hover_and_stays_small():
     assert re.findall(r'<map name="([^"]*)"', html) == name
     assert html.count("<area") <= 96
     assert len(html) - len(png) < 24_000
+
+
+@pytest.mark.parametrize("count", [3, 20])
+def test_what_a_bar_is_stands_where_the_bar_is_drawn(count: int):
+    html = timeline.timeline(training(count=count, steps=3), "timeline")["text/html"]
+    png, height = re.findall(r'base64,([^"]*)" width="560" height="(\d+)"', html)[0]
+    pixels = decode(base64.b64decode(png))
+    assert (len(pixels[0]), len(pixels)) == (2 * 560, 2 * int(height))
+    areas = re.findall(r'coords="(\d+),(\d+),(\d+),(\d+)" title="all_reduce #\d on', html)
+    assert len(areas) == 3 * count
+    drawn = set()
+    for left, top, right, bottom in (map(int, area) for area in areas):
+        drawn |= set(itertools.product(range(2 * left, 2 * right), range(2 * top, 2 * bottom)))
+        # The gap below a bar is a part of its area; the last tenth of a bar is filled.
+        assert pixels[2 * top][2 * right - 2] == (47, 127, 193, 255)
+    first = min(left for left, _ in drawn)
+    bars = {
+        (column, row)
+        for row, line in enumerate(pixels[: 2 * (int(height) - 14)])
+        for column, colour in enumerate(line)
+        if column >= first and colour[:3] == (47, 127, 193)
+    }
+    assert bars <= {(column + x, row) for column, row in drawn for x in (-1, 0, 1)}
