@@ -182,7 +182,7 @@ class Agent:
         for rank in request.ranks or range(first, first + ranks_per_node):
             try:
                 self._start_rank(request, rank - first)
-            except Exception as error:  # noqa: BLE001 - the notebook must hear of any failure
+            except Exception as error:  # noqa: BLE001 - any failure must reach the notebook
                 self._uplink.send(start_failure(self._launch.node, rank, error))
 
     def _start_rank(self, request: StartRanks, local_rank: int) -> None:

@@ -51,7 +51,7 @@ class FaultPipe:
 
     @property
     def has_whole_dump(self) -> bool:
-        """Whether the dump is certainly complete. Some complete dumps do not look complete."""
+        """True if the dump is certainly complete. Some complete dumps do not look complete."""
         return _OUTERMOST.search(self._text, 0, self._dump_end()) is not None
 
     def crash(self) -> str:

@@ -37,13 +37,13 @@ class ParentWatch:
         self._node = node
         self._maker = maker
         self._controller_pid = controller_pid
-        #: Whether the notebook has ended.
+        #: True if the notebook has ended.
         self.has_lost_notebook = False
         self._pidfd = self._open()
         self._store_pid = 0
         self._standing = Standing()
         self._news: deque[HelperStopped] = deque()
-        #: Becomes readable when `is_cut` or `news` has changed.
+        #: Becomes readable when `has_lost_notebook` or `news` has changed.
         self.fd, self._write_fd = os.pipe()
         os.set_blocking(self.fd, False)
 

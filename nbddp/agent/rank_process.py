@@ -226,7 +226,7 @@ class Leftovers:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all leftovers have been ended."""
+        """True if all leftovers have been ended."""
         return not self._searches
 
     def add(self, process: RankProcess) -> None:

@@ -109,7 +109,7 @@ class StoreKeeper:
         """Start the store; a failure is sent as `StartFailed`."""
         try:
             store = StoreProcess.start(self._maker, request.host, request.port)
-        except Exception as error:  # noqa: BLE001 - the notebook must hear of any failure
+        except Exception as error:  # noqa: BLE001 - any failure must reach the notebook
             self._send(start_failure(self._node, None, error))
             return
         self._store = store

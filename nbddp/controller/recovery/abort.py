@@ -56,7 +56,7 @@ class OperationAbort:
 
     @property
     def is_arming(self) -> bool:
-        """Whether a first phase is under way."""
+        """True while a first phase is under way."""
         return bool(self._arms)
 
     def next_deadline(self) -> float | None:
@@ -153,7 +153,7 @@ class OperationAbort:
         self.look_at = self.interrupt_at = self.give_up_at = None
 
     def judge_again(self) -> None:
-        """Begin another probe of the ranks, which `be_patient` judges."""
+        """Begin another probe of the ranks, which `extend_limits` judges."""
         self.look_at = None
         self._is_judging = True
 

@@ -24,7 +24,7 @@ class Damage:
 
     @property
     def is_any(self) -> bool:
-        """Whether the pool has to be rebuilt."""
+        """True if the pool has to be rebuilt."""
         return bool(self.broken) or self.is_suspicious or self.is_unsure
 
 

@@ -85,7 +85,7 @@ class RecoveryMachine:
         self._second_interrupt = SecondInterrupt(pool, self._questions)
         self._cell: CellRecovery | None = None
         #: Outcome of a cell that has ended, held back until the pool is rebuilt.
-        self._held: RunOutcome | None = None
+        self._held_outcome: RunOutcome | None = None
         self._is_rebuild_due = False  #: a rebuild begins as soon as nothing prevents it
         self._forms_all = False  #: that rebuild forms all groups
         self._is_ending = False
@@ -96,11 +96,13 @@ class RecoveryMachine:
     @property
     def active_run_id(self) -> str | None:
         """The cell that is running, or after which the pool is being rebuilt."""
-        return self._held.run_id if self._held is not None else self.pool.active_run_id
+        return (
+            self._held_outcome.run_id if self._held_outcome is not None else self.pool.active_run_id
+        )
 
     @property
     def is_rebuilding(self) -> bool:
-        """Whether cells have to wait for a rebuild although no cell runs."""
+        """True while cells have to wait for a rebuild although no cell runs."""
         is_active = self._rebuild.is_active or self._restarts.is_killing
         return is_active and self.active_run_id is None
 
@@ -121,7 +123,7 @@ class RecoveryMachine:
 
         Broken groups do not prevent it, so that the user can save variables.
         """
-        return "a cell is running" if self._held is not None else self._reason(ranks)
+        return "a cell is running" if self._held_outcome is not None else self._reason(ranks)
 
     def _reason(self, ranks: RankSet) -> str | None:
         reason, failure = self.pool.refusal(ranks), self._rebuild.failure
@@ -129,7 +131,7 @@ class RecoveryMachine:
 
     @property
     def may_rebuild_again(self) -> bool:
-        """Whether the last rebuild failed although all ranks live, so that it may be retried."""
+        """True if the last rebuild failed although all ranks live, so that it may be retried."""
         idle = self.pool.in_state(RankState.IDLE)
         return bool(self._rebuild.failure) and len(idle) == len(self.pool.ranks)
 
@@ -162,8 +164,8 @@ class RecoveryMachine:
             case Looked() | Peeked() | Freed():
                 actions += self._questions.answer(stimulus, now)
             case Reformed():
-                if self._held is not None:
-                    self._held = with_torn(self._held, stimulus)
+                if self._held_outcome is not None:
+                    self._held_outcome = with_torn(self._held_outcome, stimulus)
                 actions += self._rebuild.reformed(stimulus, now)
                 actions += self._questions.answer(stimulus, now)
             case DiagnoseRequested():
@@ -216,7 +218,7 @@ class RecoveryMachine:
         return actions
 
     def _is_held(self, run_id: str) -> bool:
-        return self._held is not None and self._held.run_id == run_id
+        return self._held_outcome is not None and self._held_outcome.run_id == run_id
 
     def _begin(self) -> None:
         run = self.pool.run
@@ -281,7 +283,7 @@ class RecoveryMachine:
 
     @property
     def _is_idle(self) -> bool:
-        """Whether a rebuild can begin now."""
+        """True if a rebuild can begin now."""
         return (
             self.pool.phase is Phase.UP
             and self.pool.run is None
@@ -311,7 +313,7 @@ class RecoveryMachine:
         is_unreported = outcome.report is None and bool(outcome.raised_mismatches)
         if not (is_broken or is_unreported or damage.is_silent):
             return [*actions, self._end(outcome)]
-        self._held = outcome
+        self._held_outcome = outcome
         if is_broken:
             self._is_rebuild_due = True
             self._forms_all = damage.is_unsure
@@ -321,7 +323,7 @@ class RecoveryMachine:
 
     def _compared(self, views: Views, now: float) -> list[Action]:
         """Take the views after a cell has ended whose ranks issued operations that differ."""
-        outcome = self._held
+        outcome = self._held_outcome
         if outcome is None:
             return []
         was_raised = bool(outcome.raised_mismatches)
@@ -331,7 +333,7 @@ class RecoveryMachine:
         report = explain(views, now)
         actions: list[Action] = []
         if report.findings:
-            self._held = replace(outcome, report=report)
+            self._held_outcome = replace(outcome, report=report)
             actions.append(Judged(outcome.run_id, report, acted=False, views=views))
         is_whole = not self._is_rebuild_due and not self._rebuild.is_active
         return [*actions, *self._release()] if is_whole else actions
@@ -345,7 +347,7 @@ class RecoveryMachine:
             return actions
         if self._rebuild.is_active:
             respawn = was_killed or self._exited_ranks.is_replaced(rank)
-            if self._held is None and respawn and not was_killed:
+            if self._held_outcome is None and respawn and not was_killed:
                 self._exited_ranks.note_exit(rank, exit_text)
             return actions + self._rebuild.rank_exited(rank, exit_text, now, respawn=respawn)
         if self.pool.phase is not Phase.UP or self._is_ending:
@@ -356,7 +358,7 @@ class RecoveryMachine:
                 actions += self._cell.rank_exited(exited, now)
         elif self._cell is None and (was_killed or rank in self._exited_ranks.dead()):
             self._is_rebuild_due = True
-            if self._held is None and not was_killed:
+            if self._held_outcome is None and not was_killed:
                 self._exited_ranks.note_exit(rank, exit_text)
                 actions += self._count_idle_exits()
         return actions
@@ -373,7 +375,7 @@ class RecoveryMachine:
     def _start_rebuild(self, now: float) -> list[Action]:
         self._is_rebuild_due = False
         forms_all, self._forms_all = self._forms_all, False
-        settle = self._held is None  # several ranks may exit together between cells
+        settle = self._held_outcome is None  # several ranks may exit together between cells
         return self._rebuild.start(
             self._exited_ranks.dead(), now, settle=settle, forms_all=forms_all
         )
@@ -387,14 +389,14 @@ class RecoveryMachine:
         self._fresh.clear()
         self._exited_ranks.rebuilt(failure)
         actions = self._restarts.rebuilt(all_fresh, failure)
-        if self._held is not None:
-            self._held = replace(self._held, fresh=all_fresh, mend_failure=failure)
+        if self._held_outcome is not None:
+            self._held_outcome = replace(self._held_outcome, fresh=all_fresh, mend_failure=failure)
             actions += self._release()
         return actions + self._exited_ranks.report_exits(all_fresh, failure)
 
     def _release(self) -> list[Action]:
         """End the cell for the user."""
-        outcome, self._held = self._held, None
+        outcome, self._held_outcome = self._held_outcome, None
         return [] if outcome is None else [self._end(outcome)]
 
     def _end(self, outcome: RunOutcome) -> EndRun:

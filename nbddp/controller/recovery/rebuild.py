@@ -94,7 +94,7 @@ class PoolRebuild:
 
     @property
     def is_active(self) -> bool:
-        """Whether a rebuild is under way."""
+        """True while a rebuild is under way."""
         return self._step is not _Step.NONE
 
     @property
@@ -104,7 +104,7 @@ class PoolRebuild:
 
     @property
     def is_restarting(self) -> bool:
-        """Whether it restarts the whole pool."""
+        """True while it restarts the whole pool."""
         return self._step is _Step.RESTART
 
     def next_deadline(self) -> float | None:

@@ -30,12 +30,12 @@ class RankRestarts:
 
     @property
     def is_killing(self) -> bool:
-        """Whether processes are being ended."""
+        """True while processes are being ended."""
         return bool(self._killing)
 
     @property
     def is_asked(self) -> bool:
-        """Whether a request waits for fresh ranks."""
+        """True while a request waits for fresh ranks."""
         return bool(self._requests)
 
     def next_deadline(self) -> float | None:

@@ -82,7 +82,7 @@ class StallWatch:
 
     @property
     def is_looking(self) -> bool:
-        """Whether a look or peek is under way."""
+        """True while a look or peek is under way."""
         is_open = self._questions.is_open
         is_asking = is_open("look", self._number) or is_open("peek", self._number)
         return is_asking or self._confirm_at is not None
@@ -130,7 +130,7 @@ class StallWatch:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether ranks have made no progress lately."""
+        """True if ranks have made no progress lately."""
         return self._quiet_until is not None
 
     def _look(self, number: int, now: float) -> list[Action]:
