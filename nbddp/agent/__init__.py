@@ -1,1 +1,4 @@
-"""One process per node: owns the ranks of the node, their pipes, signals and exit status."""
+"""The agent: one process per node, which owns the ranks, their pipes, signals and exit status.
+
+Runs in: the agent process.
+"""

@@ -1,7 +1,9 @@
 """``python -m nbddp.agent CONNECTION_FILE``: the agent process of one node.
 
-The fork server starts before anything else is imported: it needs a second for torch, the agent a
-tenth of that for ZeroMQ.
+The fork server starts before anything else is imported: it needs a second to load torch, and the
+agent needs a tenth of that to load ZeroMQ.
+
+Runs in: the agent process, its main thread.
 """
 
 import os
@@ -24,31 +26,31 @@ _TRACKER_S = 1.0
 
 
 def main(connection_file: Path) -> None:
-    """Serve until told to end, or until the notebook is gone."""
+    """Serve until the hub ends this agent or the notebook's process has ended."""
     launch = AgentLaunch.read(connection_file)
-    pool_folder.hold(Path(launch.folder))  # until it ends
+    pool_folder.hold(Path(launch.folder))  # until this process ends
     connection_file.unlink()
-    # Whatever multiprocessing puts into temporary folders goes with the pool's folder.
+    # The files that multiprocessing puts into temporary folders are removed with the pool's folder.
     tempfile.tempdir = launch.folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     process_tree.adopt_orphans()
     os.environ[AGENT_PID_ENV] = str(os.getpid())
     maker = ProcessMaker(launch.settings.start_method)
-    lifeline = ParentWatch(launch.node, launch.controller_pid, maker)
-    if lifeline.is_cut:
+    parent_watch = ParentWatch(launch.node, launch.controller_pid, maker)
+    if parent_watch.has_lost_notebook:
         shutil.rmtree(launch.folder, ignore_errors=True)
         return
-    lifeline.start()
+    parent_watch.start()
     maker.warm()
 
-    from nbddp.agent.agent import Agent  # noqa: PLC0415 - after the fork server was started
+    from nbddp.agent.agent import Agent  # noqa: PLC0415 - the fork server must start first
 
-    agent = Agent(launch, maker, lifeline)
+    agent = Agent(launch, maker, parent_watch)
     signal.signal(signal.SIGTERM, lambda *_: agent.shut_down(launch.settings.stop_grace_s))
     exit_code = 0
     try:
         agent.serve()
-    except BaseException:  # noqa: BLE001 - into the agent's log, which the notebook shows
+    except BaseException:  # noqa: BLE001 - it goes to the agent's log, which the notebook shows
         traceback.print_exc()
         exit_code = 1
     finally:
@@ -57,14 +59,15 @@ def main(connection_file: Path) -> None:
             shutil.rmtree(launch.folder, ignore_errors=True)
         sys.stdout.flush()
         sys.stderr.flush()
-        # Not by sys.exit: multiprocessing would wait for processes that it believes to be its own.
+        # sys.exit would let multiprocessing wait for processes that it believes to be its own.
         os._exit(exit_code)
 
 
 def _end_helpers() -> None:
-    """The fork server, then the resource tracker, which first removes what cells left in /dev/shm.
+    """End the fork server, then the resource tracker.
 
-    The tracker ends by itself when nobody holds its pipe any more.
+    The tracker ends by itself when no process holds its pipe any more. It first removes the shared
+    memory that cells have left in /dev/shm.
     """
     tracker_pid = getattr(resource_tracker._resource_tracker, "_pid", None)
     tracker_fd = resource_tracker.getfd() if tracker_pid is not None else None
@@ -73,9 +76,9 @@ def _end_helpers() -> None:
     if tracker_pid is None or tracker_fd is None:
         return
     os.close(tracker_fd)
-    patience = time.monotonic() + _TRACKER_S
+    give_up_at = time.monotonic() + _TRACKER_S
     while os.waitpid(tracker_pid, os.WNOHANG) == (0, 0):
-        if time.monotonic() > patience:
+        if time.monotonic() > give_up_at:
             process_tree.kill_quietly(tracker_pid, signal.SIGKILL)
         time.sleep(0.002)
 

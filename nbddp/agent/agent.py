@@ -1,13 +1,13 @@
 """The agent: one per node, between the hub and the ranks of the node.
 
-Runs in: the agent process, one thread, no torch. It owns the pipes, signals and exit status of its
-ranks; a rank that is stuck, stopped or dead can still be described and ended.
+Runs in: the agent process, one thread, no torch. The agent owns the pipes, signals and exit status
+of its ranks, so it can describe and end a rank that is stuck, stopped or dead.
 
     hub <--uplink-- Agent --downlink--> ranks
                       |<--pipes, pidfds-- ranks
 
-Order is a promise: what a rank shows goes up after the text that it printed before, and before the
-text that it prints later (see `InOrder` in `nbddp.wire.events`).
+Order is a promise: a display of a rank goes up after the text that the rank printed before it, and
+before the text that it prints later (see `InOrder` in `nbddp.wire.events`).
 """
 
 import os
@@ -23,7 +23,7 @@ from nbddp.agent.exit_reports import ExitReader, start_failure
 from nbddp.agent.fork_server import ProcessMaker
 from nbddp.agent.output_pipes import RankPipes
 from nbddp.agent.parent_watch import ParentWatch
-from nbddp.agent.rank_process import RankProcess, Remains, reap_orphans
+from nbddp.agent.rank_process import Leftovers, RankProcess, reap_orphans
 from nbddp.agent.stack_dumps import StackDumps
 from nbddp.agent.stall_monitor import StallMonitor
 from nbddp.agent.store_process import StoreKeeper
@@ -52,43 +52,45 @@ from nbddp.wire.messages import (
 )
 
 _TICK_S = 1.0
-#: After some text was read, more may come together for so long. Without it a rank that prints wakes
-#: the agent for every line, and both pay for it.
+#: After some text was read, more text is collected for this long. Otherwise a rank that prints
+#: would wake the agent for every line, which costs both of them time.
 _GATHER_S = 0.002
-#: Of what ranks send, the agent reads these; the rest it passes on.
-_READ = ("RunStarted", "ValuePulled")
+#: The agent decodes these messages of ranks; it forwards the others as they are.
+_DECODED = ("RunStarted", "ValuePulled")
 
 
 class Agent:
-    """Serves until it is told to end or the notebook's process is gone."""
+    """Serves until the hub ends it or the notebook's process has ended."""
 
-    def __init__(self, launch: AgentLaunch, maker: ProcessMaker, lifeline: ParentWatch) -> None:
+    def __init__(self, launch: AgentLaunch, maker: ProcessMaker, parent_watch: ParentWatch) -> None:
         self._launch = launch
         self._settings = launch.settings
         self._maker = maker
-        self._lifeline = lifeline
+        self._parent_watch = parent_watch
         self._uplink = AgentUplink(launch.hub, launch.node, launch.token)
         self._downlink = AgentDownlink(launch.rank_socket)
         self._loop = EventLoop(self._uplink, self._downlink)
         self._has_read = False
         self._ranks: dict[int, RankProcess] = {}
         self._store = StoreKeeper(launch.node, maker, self._loop, self._uplink.send)
-        self._watch = StallMonitor(launch.node, launch.settings.quiet_after_s)
-        self._ending: Termination | None = None
-        self._is_last_ending = False
+        self._stall_monitor = StallMonitor(launch.node, launch.settings.quiet_after_s)
+        self._termination: Termination | None = None
+        self._is_shutting_down = False
         self._helpers = process_tree.children_of(os.getpid())
-        self._peeks = StackDumps(self._loop, self._watch, self._helpers, self._uplink.send)
-        self._remains = Remains()
+        self._stack_dumps = StackDumps(
+            self._loop, self._stall_monitor, self._helpers, self._uplink.send
+        )
+        self._leftovers = Leftovers()
         self._held_syncs: deque[tuple[int, int]] = deque()  # rank, number
         self._writes_wanted = False
         self._exits = ExitReader(maker)
         self._next_check_at = time.monotonic()
-        #: The notebook's process has ended: nobody else will remove the pool's folder.
+        #: The notebook's process has ended, so this agent has to remove the pool's folder.
         self.is_orphan = False
-        self._loop.listen(lifeline.fd, self._hear_lifeline)
+        self._loop.listen(parent_watch.fd, self._read_parent_watch)
 
     def serve(self) -> None:
-        """The loop; returns when everything this agent started has ended."""
+        """Run the loop; returns when everything that this agent started has ended."""
         self._uplink.send(
             AgentHello(
                 version=messages.PROTOCOL_VERSION,
@@ -98,7 +100,7 @@ class Agent:
                 host=socket.gethostname(),
             )
         )
-        while not (self._is_last_ending and self._ending is None):
+        while not (self._is_shutting_down and self._termination is None):
             if self._has_read:
                 self._has_read = False
                 self._loop.wait_for_messages(_GATHER_S)
@@ -110,20 +112,20 @@ class Agent:
             self._loop.act(ready)
             self._watch_ranks()
             self._flush_due_text()
-            self._advance_ending()
-            self._remains.step()
-            self._look_around()
+            self._advance_termination()
+            self._leftovers.step()
+            self._check_processes()
             self._flush_uplink()
         self._uplink.close(linger_s=0.5)
         self._downlink.close()
-        self._watch.close()
+        self._stall_monitor.close()
 
     # --- requests of the hub -------------------------------------------------------------------
 
     def _handle_request(self, ranks: tuple[int, ...], frames: list[bytes]) -> None:
         try:
             if not ranks:
-                self._handle_own(codec.decode_agent_request(frames[0]))
+                self._handle_agent_request(codec.decode_agent_request(frames[0]))
                 return
             if codec.peek_type(frames[0]) in (Execute.__name__, PullValue.__name__):
                 request = codec.decode_rank_request(frames[0])
@@ -146,12 +148,12 @@ class Agent:
         process.pipes.begin_cell(request.run_id)
         process.await_begin(request.run_id)
 
-    def _handle_own(self, request: AgentRequest) -> None:
+    def _handle_agent_request(self, request: AgentRequest) -> None:
         match request:
             case StartStore():
-                with self._knowing_helpers():
+                with self._recording_helpers():
                     self._store.start(request)
-                self._lifeline.watch_store(self._store.pid)
+                self._parent_watch.watch_store(self._store.pid)
             case StartRanks():
                 self._start_ranks(request)
             case KillRanks():
@@ -159,7 +161,7 @@ class Agent:
                     process.kill(ended_by="%ddp restart -r")
             case Peek():
                 for process in self._living(request.ranks):
-                    self._peeks.begin(request, process, time.monotonic())
+                    self._stack_dumps.begin(request, process, time.monotonic())
             case Interrupt():
                 for process in self._living(request.ranks):
                     if request.run_id in (process.pipes.run_id, process.pulling):
@@ -175,12 +177,12 @@ class Agent:
         return [self._ranks[rank] for rank in ranks if rank in self._ranks]
 
     def _start_ranks(self, request: StartRanks) -> None:
-        here = request.pool.nproc_per_node
-        first = self._launch.node * here
-        for rank in request.ranks or range(first, first + here):
+        ranks_per_node = request.pool.nproc_per_node
+        first = self._launch.node * ranks_per_node
+        for rank in request.ranks or range(first, first + ranks_per_node):
             try:
                 self._start_rank(request, rank - first)
-            except Exception as error:  # noqa: BLE001 - whatever it was, the notebook must hear of it
+            except Exception as error:  # noqa: BLE001 - any failure must reach the notebook
                 self._uplink.send(start_failure(self._launch.node, rank, error))
 
     def _start_rank(self, request: StartRanks, local_rank: int) -> None:
@@ -189,17 +191,17 @@ class Agent:
             raise BadOptionError(f"rank {rank} does not belong to node {self._launch.node}")
         if rank in self._ranks:
             raise BadOptionError(f"rank {rank} is still there, pid {self._ranks[rank].pid}")
-        if self._ending is not None:
+        if self._termination is not None:
             raise BadOptionError(f"rank {rank} is not started: the ranks are being ended")
-        records_fd = self._watch.prepare(request.pool, local_rank)
-        with self._knowing_helpers():
+        records_fd = self._stall_monitor.prepare(request.pool, local_rank)
+        with self._recording_helpers():
             process = RankProcess.start(self._maker, self._launch, request, local_rank, records_fd)
         self._ranks[rank] = process
         self._downlink.admit(rank, process.identity)
         for fd in process.pipes.fds():
             self._loop.listen(fd, lambda fd=fd: self._read(process, fd))  # type: ignore[misc]  # mypy cannot type a lambda with a default
         self._loop.listen(process.pipes.faults.read_fd, lambda: self._read_fault(process))
-        self._loop.listen(process.process.exit_fd, lambda: self._see_exit(process))
+        self._loop.listen(process.process.exit_fd, lambda: self._handle_exit(process))
         self._uplink.send(
             RankSpawned(
                 rank=rank, node=self._launch.node, pid=process.pid, log_path=str(process.log_path)
@@ -207,10 +209,11 @@ class Agent:
         )
 
     @contextmanager
-    def _knowing_helpers(self) -> Iterator[None]:
-        """Fork server, resource tracker and spawned ranks, which start inside, are no orphans.
+    def _recording_helpers(self) -> Iterator[None]:
+        """Record the children that start inside this block as helpers, which are no orphans.
 
-        What is there before may be: a dead rank's, when another takes its place.
+        Helpers are the fork server, the resource tracker and spawned ranks. A child that existed
+        before may be an orphan: a dead rank may have left it when another rank takes its place.
         """
         before = process_tree.children_of(os.getpid())
         try:
@@ -223,10 +226,10 @@ class Agent:
     def _handle_rank_event(self, rank: int, tag: codec.Tag, frames: list[bytes]) -> None:
         process = self._ranks.get(rank)
         if process is None:
-            return  # the last words of a rank that was already given up
+            return  # a late message of a rank that was already given up
         pipes = process.pipes
         event: Event | None = None
-        if tag.type in _READ:
+        if tag.type in _DECODED:
             try:
                 event = codec.decode_event(frames[0])
             except BadMessageError:
@@ -238,7 +241,7 @@ class Agent:
         if tag.type == messages.RankReady.__name__:
             process.is_ready = True
         if isinstance(event, messages.RunStarted):
-            process.see_begin(event.run_id)
+            process.note_begun(event.run_id)
         if isinstance(event, messages.ValuePulled) and event.request_id == process.pulling:
             process.pulling = ""
         if tag.type == messages.RunFinished.__name__:
@@ -251,10 +254,10 @@ class Agent:
             self._release_syncs()
 
     def _release_syncs(self) -> None:
-        """Let ranks go on, unless the notebook is far behind.
+        """Answer ranks that wait for `Synced`, unless the notebook is far behind.
 
-        A rank waits for `Synced` after each display, so a flood of displays waits here, in the
-        rank, instead of filling the agent's memory.
+        A rank waits for `Synced` after each display, so a flood of displays waits in the rank
+        instead of filling the agent's memory.
         """
         if self._uplink.backlog_bytes > self._settings.output_backlog_bytes:
             return
@@ -267,7 +270,7 @@ class Agent:
         if process.pipes.read(fd, time.monotonic()):
             self._has_read = True
         else:
-            self._loop.ignore(fd)  # the rank has ended, which must be told without delay
+            self._loop.ignore(fd)  # the rank has ended, which must be reported without delay
         if process.pipes.waiting_bytes >= self._settings.output_batch_bytes:
             self._send_text(process.pipes)
 
@@ -280,8 +283,8 @@ class Agent:
         for output in pipes.take(drop=too_much, last=last):
             self._uplink.send(output)
 
-    def _see_exit(self, process: RankProcess) -> None:
-        """Tell it at once: others wait for this rank. What it left behind ends afterwards."""
+    def _handle_exit(self, process: RankProcess) -> None:
+        """Report the exit at once, because others wait for this rank; end its leftovers later."""
         rank, pipes = process.rank, process.pipes
         for fd in (process.process.exit_fd, pipes.faults.read_fd, *pipes.fds()):
             self._loop.ignore(fd)
@@ -290,19 +293,19 @@ class Agent:
         self._send_text(pipes, last=True)
         self._uplink.send(self._exits.describe(process, exit_code))
         del self._ranks[rank]
-        self._peeks.forget(rank)
-        self._watch.forget(rank)
+        self._stack_dumps.forget(rank)
+        self._stall_monitor.forget(rank)
         self._held_syncs = deque(held for held in self._held_syncs if held[0] != rank)
         pipes.close()
-        if self._ending is None:
-            self._remains.add(process)
+        if self._termination is None:
+            self._leftovers.add(process)
 
     def _watch_ranks(self) -> None:
         now = time.monotonic()
         for process in self._ranks.values():
             process.interrupt_if_due(now)
-        self._peeks.advance(now)
-        quiet = self._watch.look(self._ranks, now)
+        self._stack_dumps.advance(now)
+        quiet = self._stall_monitor.check(self._ranks, now)
         if quiet is not None:
             self._uplink.send(quiet)
 
@@ -315,17 +318,20 @@ class Agent:
             if process.pipes.flush_at is not None
         ]
         deadlines += [process.interrupt_at for process in self._ranks.values()]
-        if not self._remains.is_empty:
+        if not self._leftovers.is_empty:
             return 0.0
-        if self._ending is not None:
-            deadlines.append(self._ending.next_step_at)
-        left = min(*deadlines, self._watch.next_at, self._peeks.next_at) - time.monotonic()
+        if self._termination is not None:
+            deadlines.append(self._termination.next_step_at)
+        left = (
+            min(*deadlines, self._stall_monitor.next_at, self._stack_dumps.next_at)
+            - time.monotonic()
+        )
         return max(0.0, min(left, _TICK_S))
 
     def _flush_due_text(self) -> None:
-        """Once text of one rank is due, that of all goes, in the order of ranks.
+        """Send the text of all ranks, in the order of ranks, once the text of one rank is due.
 
-        Then equal lines arrive together and fold, and different ones read in order.
+        Equal lines then arrive together and fold, and different ones are read in order.
         """
         waiting = [p.pipes for p in self._ranks.values() if p.pipes.flush_at is not None]
         now = time.monotonic()
@@ -342,45 +348,45 @@ class Agent:
 
     # --- the end -------------------------------------------------------------------------------
 
-    def _look_around(self) -> None:
-        """Once a second: orphans and descendants of ranks."""
+    def _check_processes(self) -> None:
+        """Collect orphans, and record the descendants of ranks, once a second."""
         now = time.monotonic()
         if now < self._next_check_at:
             return
         self._next_check_at = now + _TICK_S
         reap_orphans(self._helpers)
         for process in self._ranks.values():
-            process.see_descendants()
+            process.record_descendants()
 
-    def _hear_lifeline(self) -> None:
-        for news in self._lifeline.news():
+    def _read_parent_watch(self) -> None:
+        for news in self._parent_watch.news():
             self._uplink.send(news)
-        if self._lifeline.is_cut and not self.is_orphan:
+        if self._parent_watch.has_lost_notebook and not self.is_orphan:
             self.is_orphan = True
             self.shut_down(grace_s=0.2)
 
     def shut_down(self, grace_s: float) -> None:
         """End all ranks, then the agent."""
-        self._is_last_ending = True
+        self._is_shutting_down = True
         self._end_all(grace_s)
 
     def _end_all(self, grace_s: float) -> None:
-        if self._ending is None:
+        if self._termination is None:
             self._store.expect_end()
-            self._ending = Termination(
+            self._termination = Termination(
                 ask=lambda rank: self._downlink.send(rank, [codec.encode(messages.Shutdown())]),
                 grace_s=grace_s,
                 now=time.monotonic(),
             )
 
-    def _advance_ending(self) -> None:
-        if self._ending is None:
+    def _advance_termination(self) -> None:
+        if self._termination is None:
             return
-        if not self._ending.advance(self._ranks, self._helpers, time.monotonic()):
+        if not self._termination.advance(self._ranks, self._helpers, time.monotonic()):
             return
         self._store.kill()
-        self._lifeline.watch_store(0)
+        self._parent_watch.watch_store(0)
         self._maker.end_if_held()
-        self._ending = None
-        self._remains.clear()
+        self._termination = None
+        self._leftovers.clear()
         self._uplink.send(RanksStopped(node=self._launch.node))

@@ -1,8 +1,8 @@
-"""A process that the agent has had made, and how it ended.
+"""A process that the fork server made for the agent, and its exit code.
 
-Runs in: the agent's thread. The fork server is the parent of what it makes, and would tell the end;
-it may have been stopped, or be busy. So the end is seen by a pidfd, and the exit code is read where
-the system keeps it until the parent collects it.
+Runs in: the agent's thread. The fork server is the parent of these processes and reports their
+ends, but it may be stopped or busy. So the agent sees the end through a pidfd, and reads the exit
+code where the system keeps it until the parent collects it.
 """
 
 import os
@@ -12,18 +12,18 @@ from typing import Any
 
 from nbddp.system import process_tree
 
-#: What `multiprocessing` gives where the fork server has not told the exit code.
-NOT_TOLD = 255
-#: Between the moment at which the fork server collects a child and the one at which it tells so.
-_TOLD_S = 1.0
-_LOOK_S = 0.002
+#: The exit code that `multiprocessing` returns if the fork server has not reported one.
+NOT_REPORTED = 255
+#: The fork server reports an exit code at most this long after it has collected the child.
+_REPORT_S = 1.0
+_POLL_S = 0.002
 
 
 class Child:
     """One process.
 
     Args:
-        process: it was started.
+        process: a process that was started.
     """
 
     def __init__(self, process: BaseProcess) -> None:
@@ -34,20 +34,21 @@ class Child:
 
     @property
     def exit_fd(self) -> int:
-        """A descriptor that can be read when the process has ended."""
+        """A descriptor that becomes readable when the process has ended."""
         return self._pidfd if self._pidfd >= 0 else self._process.sentinel
 
     def collect(self) -> int | None:
-        """After its end: the exit code, and everything that it held is given back.
+        """Return the exit code of the ended process, and release everything that it held.
 
         Returns:
-            -n: by signal n; `NOT_TOLD`: perhaps by the end of the fork server; None: not known.
+            -n: signal n ended it; `NOT_REPORTED`: perhaps the end of the fork server ended it;
+            None: the code is not known.
         """
         code = self._exit_code()
-        # The standard library closes only what it knows to have ended.
+        # The standard library closes only a process that it knows to have ended.
         popen: Any = getattr(self._process, "_popen", None)
         if popen.returncode is None:
-            popen.returncode = NOT_TOLD if code is None else code
+            popen.returncode = NOT_REPORTED if code is None else code
         self._process.close()
         if self._pidfd >= 0:
             os.close(self._pidfd)
@@ -55,7 +56,7 @@ class Child:
         return code
 
     def _exit_code(self) -> int | None:
-        give_up_at = time.monotonic() + _TOLD_S
+        give_up_at = time.monotonic() + _REPORT_S
         while True:
             code = self._process.exitcode
             if code is not None:
@@ -65,11 +66,11 @@ class Child:
                 return end
             if time.monotonic() >= give_up_at:
                 return None
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
 
 def _pidfd_of(pid: int) -> int:
-    """-1: the system has no such thing, or the process has been collected."""
+    """Open a pidfd; -1: the system has none, or the process has been collected."""
     if not process_tree.IS_LINUX:
         return -1
     try:

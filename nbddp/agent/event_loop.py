@@ -1,4 +1,4 @@
-"""What the agent waits for: its sockets, and descriptors with what to do when they can be read.
+"""The event loop of the agent: its sockets, and descriptors with an action for each.
 
 Runs in: the agent's thread.
 """
@@ -20,21 +20,21 @@ class EventLoop:
         self._actions: dict[int, Callable[[], None]] = {}  # by file descriptor
 
     def listen(self, fd: int, action: Callable[[], None]) -> None:
-        """Call ``action`` in each turn in which ``fd`` can be read."""
+        """Call ``action`` in each turn in which ``fd`` is readable."""
         self._actions[fd] = action
         self._all.add(fd)
 
     def ignore(self, fd: int) -> None:
-        """No longer; nothing happens if nobody listens to it. Before it is closed."""
+        """Stop listening to ``fd``, before it is closed; does nothing if it is not listened to."""
         if self._actions.pop(fd, None) is not None:
             self._all.remove(fd)
 
     def also_writable(self, channel: Channel, wanted: bool) -> None:
-        """Wait for room in ``channel`` as well, or no longer."""
+        """Wait for room in ``channel`` as well, or stop waiting for it."""
         self._all.also_writable(channel, wanted)
 
     def wait(self, timeout_s: float) -> list[int]:
-        """Wait for anything; gives the descriptors that can be read."""
+        """Wait for any source; returns the descriptors that are readable."""
         return [source for source in self._all.wait(timeout_s) if isinstance(source, int)]
 
     def wait_for_messages(self, timeout_s: float) -> None:
@@ -42,8 +42,8 @@ class EventLoop:
         self._sockets.wait(timeout_s)
 
     def act(self, ready: list[int]) -> None:
-        """Do what is to be done for these descriptors."""
+        """Call the actions of these descriptors."""
         for fd in ready:
-            action = self._actions.get(fd)  # an action before it may have ended it
+            action = self._actions.get(fd)  # an earlier action may have removed it
             if action is not None:
                 action()

@@ -1,4 +1,4 @@
-"""Messages on ranks that ended, with what their status does not tell, or that did not start.
+"""Messages about ranks that ended, with reasons that the exit code lacks, or that did not start.
 
 Runs in: the agent's thread.
 """
@@ -7,7 +7,7 @@ import signal
 import traceback
 from pathlib import Path
 
-from nbddp.agent.child_process import NOT_TOLD
+from nbddp.agent.child_process import NOT_REPORTED
 from nbddp.agent.fork_server import END_SHOWS_S, ProcessMaker
 from nbddp.agent.rank_process import RankProcess
 from nbddp.system.limits import what_to_do
@@ -16,27 +16,27 @@ from nbddp.wire.messages import RankExited, StartFailed
 
 
 class ExitReader:
-    """Makes the message that tells the end of a rank."""
+    """Builds the message that reports the end of a rank."""
 
     def __init__(self, maker: ProcessMaker) -> None:
         self._maker = maker
         self._oom_kills_seen = _out_of_memory_kills()
 
     def describe(self, process: RankProcess, exit_code: int | None) -> RankExited:
-        """The message; the pipes of ``process`` have been read empty."""
+        """Build the message; the pipes of ``process`` must have been read empty."""
         kills_before = self._oom_kills_seen
         self._oom_kills_seen = _out_of_memory_kills()
         reason = ""
         if exit_code is None:
             reason = "its exit status is not known"
-        elif exit_code == NOT_TOLD:
+        elif exit_code == NOT_REPORTED:
             reason = self._maker.fork_server_end(END_SHOWS_S)
         elif exit_code == -signal.SIGKILL:
             reason = process.ended_by
         return RankExited(
             rank=process.rank,
             pid=process.pid,
-            exit_code=NOT_TOLD if exit_code is None else exit_code,
+            exit_code=NOT_REPORTED if exit_code is None else exit_code,
             reason=reason,
             out_of_memory=exit_code == -signal.SIGKILL and self._oom_kills_seen > kills_before,
             last_output=process.pipes.last_output(),
@@ -45,10 +45,11 @@ class ExitReader:
 
 
 def _out_of_memory_kills() -> int:
-    """How often the kernel has killed a process for lack of memory.
+    """Return how often the kernel has killed a process for lack of memory.
 
-    On the whole machine, since Linux 4.13; else of our control group. Others may be killed at the
-    same moment: a rank that was ended by SIGKILL just then is very likely among them.
+    The count is that of the whole machine since Linux 4.13, else that of our control group. Other
+    processes may be killed at the same moment: a rank that SIGKILL ended just then is very likely
+    one of them.
     """
     try:
         return _count_in(Path("/proc/vmstat"))
@@ -69,7 +70,7 @@ def _count_in(path: Path) -> int:
 
 
 def start_failure(node: int, rank: int | None, error: Exception) -> StartFailed:
-    """The store (``rank`` None) or a rank could not be started: ``error`` says why."""
+    """Build the message that the store (``rank`` None) or a rank could not be started."""
     advice = what_to_do(error)
     return StartFailed(
         node=node,

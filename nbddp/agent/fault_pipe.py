@@ -1,8 +1,7 @@
-"""The pipe into which `faulthandler` of one rank writes.
+"""The pipe to which `faulthandler` of one rank writes.
 
 Runs in: the agent's thread. Two things come through it: the stack of the main thread, each time the
-agent asks for it by a signal, and the last words at a fatal signal. They are told apart by how they
-begin.
+agent asks for it with a signal, and the report at a fatal signal. Their first words differ.
 
     rank, in a signal handler --pipe--> FaultPipe --> a dump for `nbddp.agent.stack_dumps`
                                                   --> the stack at a crash, for `RankExited`
@@ -12,7 +11,7 @@ import os
 import re
 
 _READ_BYTES = 1 << 16
-#: A dump is some 10 KiB; this is for a rank that is told to write over and over.
+#: A dump has about 10 KiB. This limit is for a rank that is asked to write over and over.
 _KEPT_BYTES = 1 << 20
 _CRASH = b"Fatal Python error: "
 #: The outermost frame of a rank's main thread, the last line of a dump.
@@ -20,7 +19,7 @@ _OUTERMOST = re.compile(rb'\n  File "<string>", line \d+ in <module>\n\Z')
 
 
 class FaultPipe:
-    """Both ends; the agent closes the one for writing when the rank's process was made."""
+    """Both ends; the agent closes the write end when the rank's process was made."""
 
     def __init__(self) -> None:
         self.read_fd, self.write_fd = os.pipe()
@@ -28,7 +27,7 @@ class FaultPipe:
         self._text = b""
 
     def read(self) -> bool:
-        """Read all that is there; tells whether it is still open."""
+        """Read all that is there; returns whether the pipe is still open."""
         try:
             while chunk := os.read(self.read_fd, _READ_BYTES):
                 self._text = (self._text + chunk)[-_KEPT_BYTES:]
@@ -37,26 +36,26 @@ class FaultPipe:
         return False
 
     def forget_dumps(self) -> None:
-        """What was written so far answers nobody; a crash is kept."""
+        """Forget the dumps written so far, which answer no request; keep a crash."""
         self.read()
         self._text = self._text[self._dump_end() :]
 
     def dump(self) -> str:
-        """The stack of the main thread, as far as it has come."""
+        """Return the stack of the main thread, as far as it has arrived."""
         return self._text[: self._dump_end()].decode("utf-8", "replace")
 
     @property
     def dump_bytes(self) -> int:
-        """The length of that."""
+        """Length of the dump that has arrived."""
         return self._dump_end()
 
     @property
     def has_whole_dump(self) -> bool:
-        """Whether nothing of the dump is missing. Some dumps are whole and do not look it."""
+        """True if the dump is certainly complete. Some complete dumps do not look complete."""
         return _OUTERMOST.search(self._text, 0, self._dump_end()) is not None
 
     def crash(self) -> str:
-        """What was written at a fatal signal; empty without one."""
+        """Return the text that was written at a fatal signal; empty without one."""
         self.read()
         return self._text[self._dump_end() :].decode("utf-8", "replace")
 
@@ -65,5 +64,5 @@ class FaultPipe:
         return len(self._text) if at < 0 else at
 
     def close(self) -> None:
-        """Close the end for reading."""
+        """Close the read end."""
         os.close(self.read_fd)

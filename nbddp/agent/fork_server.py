@@ -1,4 +1,4 @@
-"""How rank and store processes are made.
+"""Makes the processes of ranks and of the store.
 
 Runs in: the agent's thread, and for a moment in each new process.
 
@@ -7,7 +7,7 @@ Runs in: the agent's thread, and for a moment in each new process.
 The fork server is that of the standard library with `nbddp.rank.preload` preloaded: a rank costs a
 fork instead of an import of torch. It inherits the environment of the agent, so variables that
 torch reads at import (``TORCH_*``) are in force. Where fork cannot be used (macOS, Windows) each
-rank is a fresh interpreter, by ``spawn``; all else is the same.
+rank is a fresh interpreter, made by ``spawn``; all else is the same.
 """
 
 import importlib
@@ -23,10 +23,10 @@ from nbddp.settings import StartMethod
 from nbddp.system import process_tree
 
 _PRELOAD = "nbddp.rank.preload"
-_LOOK_S = 0.005
-#: The end of the fork server may show so much later than that of the pipes from it.
+_POLL_S = 0.005
+#: The end of the fork server may become visible this much later than that of the pipes from it.
 END_SHOWS_S = 0.1
-#: A debugger hears of the end of what it holds before the agent does.
+#: The system reports the end of a held process to its debugger before it reports it to the agent.
 _HELD_S = 1.0
 
 
@@ -35,7 +35,7 @@ class ProcessMaker:
 
     def __init__(self, method: StartMethod) -> None:
         self.forks = method == "fork" or (method == "auto" and process_tree.IS_LINUX)
-        # Process is an attribute of each concrete context, not of their base in the stubs.
+        # In the stubs, Process is an attribute of each concrete context, and not of their base.
         self._context: Any
         self._is_starting = False
         self._is_given_up = False
@@ -52,31 +52,38 @@ class ProcessMaker:
 
     @property
     def fork_server_pid(self) -> int:
-        """Its process id; 0: there is none."""
-        # The standard library keeps its number to itself.
+        """Process id of the fork server; 0: there is none."""
+        # The standard library has no public name for this number.
         return getattr(forkserver._forkserver, "_forkserver_pid", None) or 0
 
     def give_up_start(self) -> None:
-        """From another thread: a `start` that waits for the fork server raises, as do others."""
+        """Make every `start` raise, also one that waits for the fork server now.
+
+        Another thread than that of `start` calls this.
+        """
         self._is_given_up = True
         if self._is_starting and self.fork_server_pid:
             process_tree.kill_quietly(self.fork_server_pid, signal.SIGKILL)
 
     def end_if_held(self) -> None:
-        """No process of the fork server lives: one that does not go on makes room for another."""
+        """Kill a fork server that stands still, so that another can start.
+
+        No process of the fork server lives when this is called.
+        """
         if self._is_held():
             process_tree.kill_quietly(self.fork_server_pid, signal.SIGKILL)
             self.fork_server_end(_HELD_S)
 
     def _is_held(self) -> bool:
-        """Whether it stands still though it is told to go on."""
+        """Return whether it stands still although it got SIGCONT."""
         return bool(self.fork_server_pid) and process_tree.is_held(self.fork_server_pid)
 
     def fork_server_end(self, patience_s: float = 0.0) -> str:
-        """How the fork server ended, and with it all its ranks; empty while it lives.
+        """Return how the fork server ended, which ends all its ranks; empty while it lives.
 
         Args:
-            patience_s: wait so long for its end: what depends on it may show a moment earlier.
+            patience_s: wait this long for its end, because the ends of processes that depend on it
+                may become visible a moment earlier.
         """
         pid = self.fork_server_pid
         if not pid:
@@ -84,24 +91,24 @@ class ProcessMaker:
         give_up_at = time.monotonic() + patience_s
         while True:
             try:
-                # It stays a zombie: the standard library collects it before it starts the next.
-                found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                # It stays a zombie until the standard library collects it and starts the next one.
+                status = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return "the fork server ended"
-            if found is not None:
+            if status is not None:
                 break
             if time.monotonic() >= give_up_at:
                 return ""
-            time.sleep(_LOOK_S)
-        if found.si_code == os.CLD_EXITED:
-            return f"the fork server ended (exit code {found.si_status})"
-        return f"the fork server ended ({signal.Signals(found.si_status).name})"
+            time.sleep(_POLL_S)
+        if status.si_code == os.CLD_EXITED:
+            return f"the fork server ended (exit code {status.si_status})"
+        return f"the fork server ended ({signal.Signals(status.si_status).name})"
 
     def start(self, module: str, launch: object, name: str) -> Child:
         """Run ``module.main(launch)`` in a new process; waits until the process exists.
 
         Raises:
-            RuntimeError: the fork server stands still, or nobody wants processes any more.
+            RuntimeError: the fork server stands still, or the notebook has ended.
         """
         if self._is_given_up:
             raise RuntimeError("the notebook has ended")

@@ -1,8 +1,8 @@
-"""The output pipes of one rank: text as it comes, batches as it goes.
+"""The output pipes of one rank: text comes in as it is printed, and goes out in batches.
 
-Runs in: the agent's thread. Another process than the rank reads the pipes, so the last words of a
-rank that crashes are kept, and a rank never waits for a slow notebook: what the notebook cannot
-take is left out there, counted, and still in the rank's log file.
+Runs in: the agent's thread. The agent reads the pipes, not the rank, so the last output of a rank
+that crashes is kept, and a rank never waits for a slow notebook. Text that the notebook cannot take
+is left out there and counted; the rank's log file still has it.
 
     rank, its C code, its children --fd 1, 2--> RankPipes --> log file
                                                           --> Output messages, batched
@@ -32,13 +32,13 @@ _STREAMS: tuple[Literal["stdout"], Literal["stderr"]] = ("stdout", "stderr")
 
 
 class _Stream:
-    """One pipe: raw bytes that wait to be sent, and the decoder that survives cut characters."""
+    """One pipe: raw bytes that wait to be sent, and a decoder that handles cut characters."""
 
     def __init__(self) -> None:
         self.read_fd, self.write_fd = os.pipe()
         os.set_blocking(self.read_fd, False)
         if sys.platform == "linux":
-            with suppress(OSError):  # the user's pipe budget is used up: the usual 64 KiB work too
+            with suppress(OSError):  # the user's pipe budget is used up; the usual 64 KiB work too
                 fcntl.fcntl(self.write_fd, _F_SETPIPE_SZ, _PIPE_BYTES)
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.waiting: list[bytes] = []
@@ -50,11 +50,12 @@ class RankPipes:
     """Standard output and error of one rank.
 
     Args:
-        rank: its number.
-        log_path: of its log file.
+        rank: number of the rank.
+        log_path: path of its log file.
         settings: limits.
-        sharers: ranks whose logs are on the same disk; together they fill half of it at most.
-        heading: a line for the log, if there is something in it already.
+        sharers: number of ranks whose logs are on the same disk; together they fill at most half
+            of its free space.
+        heading: a line for the log, written if the log is not empty.
     """
 
     def __init__(
@@ -72,36 +73,36 @@ class RankPipes:
         self._log_fd = os.open(
             log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
         )
-        self.faults = FaultPipe()  #: what `faulthandler` writes
+        self.faults = FaultPipe()  #: reads the text that `faulthandler` writes
         free_bytes = shutil.disk_usage(log_path.parent).free
         self._log_room = min(settings.log_limit_bytes, free_bytes // 2 // sharers)
-        self._notice = ""  #: goes to the notebook with the next text
+        self._notice = ""  #: is sent to the notebook with the next text
         self._tail = b""
         self._dropped: dict[Stream, int] = dict.fromkeys(_STREAMS, 0)
         self._first_waiting_at: float | None = None
-        #: The cell whose output this is; None between cells.
+        #: The cell to which the output belongs; None between cells.
         self.run_id: RunId | None = None
         if heading and os.fstat(self._log_fd).st_size:
             self._write_log(f"\n[nbddp: {heading}]\n".encode())
 
     def write_ends(self) -> tuple[InheritedFd, InheritedFd, InheritedFd]:
-        """What the rank gets as file descriptors 1 and 2, and for `faulthandler`."""
+        """Descriptors that the rank gets as file descriptors 1 and 2, and for `faulthandler`."""
         stdout, stderr = (InheritedFd(stream.write_fd) for stream in self._streams.values())
         return stdout, stderr, InheritedFd(self.faults.write_fd)
 
     def close_write_ends(self) -> None:
-        """After the rank's process was made: only it holds them now."""
+        """Close the write ends after the rank's process was made, so that only it has them."""
         for stream in self._streams.values():
             os.close(stream.write_fd)
         os.close(self.faults.write_fd)
 
     def fds(self) -> list[int]:
-        """The open read ends of standard output and error, for polling."""
+        """Return the open read ends of standard output and error, for polling."""
         return [stream.read_fd for stream in self._streams.values() if stream.is_open]
 
     @property
     def flush_at(self) -> float | None:
-        """When the waiting text has waited long enough."""
+        """The time at which the waiting text has to be sent; None: no text waits."""
         if self._first_waiting_at is None:
             return None
         return self._first_waiting_at + self._settings.output_flush_s
@@ -112,17 +113,17 @@ class RankPipes:
         return sum(stream.waiting_bytes for stream in self._streams.values())
 
     def begin_cell(self, run_id: RunId) -> None:
-        """What comes from now on belongs to this cell."""
+        """Begin a cell: output that comes from now on belongs to it."""
         self.run_id = run_id
         self._tail = b""
 
     def read(self, fd: int, now: float) -> bool:
-        """Read once from one pipe; tells whether it is still open."""
+        """Read once from one pipe; returns whether it is still open."""
         name = next(name for name, stream in self._streams.items() if stream.read_fd == fd)
         return self._read_some(self._streams[name], _READ_BYTES, now) is not None
 
     def drain(self, now: float) -> None:
-        """Read all that is in the pipes at this moment, and no more: a flood has no end."""
+        """Read only the text that is in the pipes at this moment, because a flood has no end."""
         for stream in self._streams.values():
             left = _bytes_in_pipe(stream.read_fd) if stream.is_open else 0
             while left > 0:
@@ -132,7 +133,7 @@ class RankPipes:
                 left -= count
 
     def _read_some(self, stream: _Stream, limit: int, now: float) -> int | None:
-        """Number of bytes read; 0: nothing there; None: no writer is left."""
+        """Read; returns the number of bytes, 0: the pipe is empty, None: no writer is left."""
         try:
             chunk = os.read(stream.read_fd, limit)
         except BlockingIOError:
@@ -156,17 +157,17 @@ class RankPipes:
             if self._log_room <= 0:
                 os.write(self._log_fd, b"\n[nbddp: the log is full; the rest is not kept]\n")
         except OSError as error:
-            # The disk is full, for example: the pool and the notebook go on without a log.
+            # For example, the disk is full. The pool and the notebook go on without a log.
             self._log_room = 0
-            why = f"the log cannot be written: {error.strerror}; the rest is not kept"
-            self._notice = f"[nbddp: {why}]\n"
+            reason = f"the log cannot be written: {error.strerror}; the rest is not kept"
+            self._notice = f"[nbddp: {reason}]\n"
 
     def take(self, *, drop: bool, last: bool = False) -> list[Output]:
-        """The waiting text as messages.
+        """Return the waiting text as messages.
 
         Args:
-            drop: count it instead of sending it; the next message says how much it was.
-            last: the cell or the rank has ended: keep neither half a character nor a count.
+            drop: count the text instead of sending it; the next message says how much was left out.
+            last: the cell or the rank has ended, so keep neither half a character nor a count.
         """
         self._first_waiting_at = None
         outputs: list[Output] = []
@@ -199,14 +200,14 @@ class RankPipes:
         return outputs
 
     def last_output(self) -> str:
-        """The end of what the rank printed, whole lines where possible."""
+        """Return the end of the rank's output, in whole lines where possible."""
         text = self._tail.decode("utf-8", "replace")
         if len(self._tail) == _TAIL_BYTES:
             text = text.partition("\n")[2] or text
         return text
 
     def fault(self) -> str:
-        """The Python stack at which a fatal signal hit the rank; empty without one. Once."""
+        """Return the Python stack at a fatal signal; empty without one. Call this once."""
         text = self.faults.crash()
         if text and self._log_room > 0:
             self._write_log(text.encode())

@@ -1,12 +1,12 @@
-"""Sees the end of the notebook, and helpers that stand still, also while the agent waits for them.
+"""Watches for the end of the notebook, and for helpers that stand still.
 
 Runs in: the agent process, a thread of its own, ``nbddp-lifeline``. The agent's own thread waits
-for the fork server when it has a process made: while torch loads that takes seconds, and for ever
-if the fork server is stopped. This thread waits for nothing else.
+for the fork server when that makes a process: for seconds while torch loads, and for ever if the
+fork server is stopped. This thread waits for nothing else.
 
-    notebook's pidfd  --> Lifeline --SIGKILL--> a fork server that is waited for
-    /proc/PID/stat    -->          --SIGCONT--> helpers that stand still
-                                   --news-----> the agent's thread
+    notebook's pidfd  --> ParentWatch --SIGKILL--> a fork server for which `start` waits
+    /proc/PID/stat    -->             --SIGCONT--> helpers that stand still
+                                      --news-----> the agent's thread
 """
 
 import os
@@ -21,14 +21,14 @@ from nbddp.system import process_tree
 from nbddp.wire.messages import HelperStopped
 from nbddp.wire.stopped_processes import Standing
 
-_LOOK_S = 0.25
+_INTERVAL_S = 0.25
 
 
 class ParentWatch:
-    """What the agent holds on to.
+    """Watches the notebook's process, the fork server and the store.
 
     Args:
-        node: that of the agent.
+        node: number of the agent's node.
         controller_pid: the notebook's process; 0: it runs on another machine.
         maker: makes processes.
     """
@@ -37,46 +37,46 @@ class ParentWatch:
         self._node = node
         self._maker = maker
         self._controller_pid = controller_pid
-        #: Whether the notebook has ended.
-        self.is_cut = False
+        #: True if the notebook has ended.
+        self.has_lost_notebook = False
         self._pidfd = self._open()
         self._store_pid = 0
         self._standing = Standing()
         self._news: deque[HelperStopped] = deque()
-        #: Can be read when there is something to hear: `is_cut`, `news`.
+        #: Becomes readable when `has_lost_notebook` or `news` has changed.
         self.fd, self._write_fd = os.pipe()
         os.set_blocking(self.fd, False)
 
     def _open(self) -> int:
-        """Its pidfd; -1: there is none, or the notebook has ended already."""
+        """Open the notebook's pidfd; -1: there is none, or the notebook has ended already."""
         if not self._controller_pid or not process_tree.IS_LINUX:
             return -1
         process_tree.wake_with_parent()
         try:
             fd = os.pidfd_open(self._controller_pid)
         except ProcessLookupError:
-            self.is_cut = True
+            self.has_lost_notebook = True
             return -1
-        # Its number may belong to somebody else by now; a child of the notebook knows.
-        self.is_cut = os.getppid() != self._controller_pid
+        # The number may belong to another process by now; only a child of the notebook can tell.
+        self.has_lost_notebook = os.getppid() != self._controller_pid
         return fd
 
     def start(self) -> None:
-        """Watch from now on, to the end of the process."""
+        """Watch from now on, until this process ends."""
         threading.Thread(target=self._serve, name="nbddp-lifeline", daemon=True).start()
 
     def watch_store(self, pid: int) -> None:
-        """The process of the store; 0: there is none."""
+        """Watch the process of the store; 0: there is none."""
         self._store_pid = pid
 
     def news(self) -> list[HelperStopped]:
-        """What has been seen since the last call."""
+        """Return the helpers found stopped, or going on again, since the last call."""
         with suppress(BlockingIOError):
             os.read(self.fd, 4096)
-        found = []
+        news = []
         while self._news:
-            found.append(self._news.popleft())
-        return found
+            news.append(self._news.popleft())
+        return news
 
     # --- the thread ----------------------------------------------------------------------------
 
@@ -85,28 +85,28 @@ class ParentWatch:
         if self._pidfd >= 0:
             poller.register(self._pidfd, select.POLLIN)
         while True:
-            ended = poller.poll(_LOOK_S * 1000)
-            if (ended or self._has_lost_parent()) and not self.is_cut:
-                self.is_cut = True
-                self._tell()
+            ended = poller.poll(_INTERVAL_S * 1000)
+            if (ended or self._has_lost_parent()) and not self.has_lost_notebook:
+                self.has_lost_notebook = True
+                self._wake_agent()
             if ended:
                 poller.unregister(self._pidfd)
-            if self.is_cut:
+            if self.has_lost_notebook:
                 self._maker.give_up_start()
-            self._look("the fork server", self._maker.fork_server_pid)
-            self._look("the store", self._store_pid)
+            self._check("the fork server", self._maker.fork_server_pid)
+            self._check("the store", self._store_pid)
 
     def _has_lost_parent(self) -> bool:
-        """Where there is no pidfd."""
+        """Return whether the notebook has ended, on a system without pidfds."""
         is_blind = self._controller_pid and not process_tree.IS_LINUX
         return bool(is_blind) and os.getppid() != self._controller_pid
 
-    def _look(self, name: str, pid: int) -> None:
+    def _check(self, name: str, pid: int) -> None:
         stopped = self._standing.look(self._node, name, pid, time.monotonic())
         if stopped is not None:
             self._news.append(stopped)
-            self._tell()
+            self._wake_agent()
 
-    def _tell(self) -> None:
-        with suppress(OSError):  # full: there is something to hear already
+    def _wake_agent(self) -> None:
+        with suppress(OSError):  # the pipe is full, so it is readable already
             os.write(self._write_fd, b"!")

@@ -1,7 +1,8 @@
-"""The processes of one node: ranks, store, and whatever they left behind.
+"""The processes of ranks on one node, and the processes that they leave behind.
 
-Runs in: the agent's thread. Ending is always the same ladder: ask, SIGTERM, SIGKILL, with limits,
-for all ranks at once, by process id of processes that we started or that descend from them.
+Runs in: the agent's thread. Ranks always end by the same ladder: ask, SIGTERM, SIGKILL, with
+limits, for all ranks at once. Signals go to process ids of processes that we started, and of their
+descendants.
 """
 
 import itertools
@@ -22,37 +23,37 @@ from nbddp.wire import channels
 from nbddp.wire.launch_specs import AgentLaunch, InheritedFd, RankLaunch
 from nbddp.wire.messages import StartRanks
 
-#: No two processes of this agent have the same mark, so that what a dead one left is not confused
-#: with what belongs to the one in its place.
+#: No two processes of this agent have the same mark, so that leftovers of a dead rank are not
+#: confused with processes of the rank that takes its place.
 _serials = itertools.count(1)
-#: Processes looked at in one step of a search: less than a millisecond.
-_AT_ONCE = 20
-#: From an interrupt to the word that the cell has begun.
+#: Processes examined in one step of a search, which takes less than a millisecond.
+_PROCESSES_PER_STEP = 20
+#: Time between an interrupt and the report that the cell has begun.
 _BEGIN_S = 0.3
 _NEVER = float("inf")
 
 
 @dataclass
 class RankProcess:
-    """One rank: its process, its pipes, the cell it runs."""
+    """One rank: its process, its pipes, and the cell that it runs."""
 
     rank: int
     pid: int  #: its process group has the same number
     process: Child
     pipes: RankPipes
     log_path: Path
-    mark: str  #: in the environment of everything that the rank starts
-    identity: bytes  #: under which it connects
-    #: Descendants seen so far that still live, and when they were started.
+    mark: str  #: in the environment of every process that the rank starts
+    identity: bytes  #: of its connection
+    #: Living descendants seen so far, and their start times.
     descendants: dict[int, int] = field(default_factory=dict)
-    pulling: str = ""  #: the request of the value that it evaluates
-    awaited: str = ""  #: the cell or the value that was sent last
-    has_begun: bool = False  #: that one
-    is_interrupted: bool = False  #: likewise
-    #: Then a rank that has not said that it has begun is interrupted all the same.
+    pulling: str = ""  #: the request whose value it evaluates
+    awaited: str = ""  #: the cell or the request for a value that was sent last
+    has_begun: bool = False  #: the rank has begun the awaited one
+    is_interrupted: bool = False  #: the awaited one is to be interrupted
+    #: A rank that has not reported by then that it has begun is interrupted all the same.
     interrupt_at: float = _NEVER
     is_ready: bool = False  #: it has sent `RankReady`
-    ended_by: str = ""  #: what has ended it on somebody's request
+    ended_by: str = ""  #: the command of the user that has ended it
 
     @classmethod
     def start(
@@ -63,14 +64,18 @@ class RankProcess:
         local_rank: int,
         records_fd: int | None,
     ) -> "RankProcess":
-        """Make the process of one rank. Raises what making a process or its log may raise.
+        """Make the process of one rank.
 
         Args:
             maker: makes processes.
-            agent: what the agent knows.
-            request: what the rank is to be.
+            agent: how the agent was launched.
+            request: options of the rank.
             local_rank: its number on this node.
-            records_fd: of the shared memory for its records, if there is to be one.
+            records_fd: descriptor of the shared memory for its records; None: it keeps no records.
+
+        Raises:
+            OSError: the log, the pipes or the process cannot be made.
+            RuntimeError: as `ProcessMaker.start`.
         """
         rank = agent.node * request.pool.nproc_per_node + local_rank
         log_folder = Path(agent.folder)
@@ -124,14 +129,14 @@ class RankProcess:
         )
 
     def await_begin(self, run_id: str) -> None:
-        """A cell was sent. Until the rank has begun it, SIGINT would find nothing to interrupt."""
+        """Note that a cell was sent. SIGINT has nothing to interrupt until the rank begins it."""
         self.awaited = run_id
         self.has_begun = False
         self.is_interrupted = False
         self.interrupt_at = _NEVER
 
-    def see_begin(self, run_id: str) -> None:
-        """The rank has begun a cell: the one that was sent last, or one before it."""
+    def note_begun(self, run_id: str) -> None:
+        """Note that the rank has begun a cell: the one that was sent last, or one before it."""
         if run_id != self.awaited:
             return
         self.has_begun = True
@@ -140,7 +145,7 @@ class RankProcess:
             self.interrupt()
 
     def interrupt_in_cell(self, now: float) -> None:
-        """SIGINT, now or as soon as the rank has begun the cell."""
+        """Send SIGINT, now or as soon as the rank has begun the cell."""
         self.is_interrupted = True
         if self.has_begun:
             self.interrupt()
@@ -148,82 +153,88 @@ class RankProcess:
             self.interrupt_at = min(self.interrupt_at, now + _BEGIN_S)
 
     def interrupt_if_due(self, now: float) -> None:
-        """SIGINT to a rank that should have begun the cell.
+        """Send SIGINT to a rank that should have begun the cell.
 
-        It may have, and hold the GIL ever since, so that its I/O thread cannot say so. If it has
-        not, the signal means nothing, and comes again when it has.
+        The rank may have begun it and hold the GIL ever since, so that its I/O thread cannot report
+        this. If it has not begun, the signal has no effect, and is sent again when it has.
         """
         if now >= self.interrupt_at:
             self.interrupt_at = _NEVER
             self.interrupt()
 
     def interrupt(self) -> None:
-        """SIGINT to the rank and its children, as a terminal does: workers must stop as well."""
+        """Send SIGINT to the rank and its children, as a terminal does: workers must stop too."""
         process_tree.kill_quietly(self.pid, signal.SIGINT, group=True)
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         process_tree.kill_quietly(self.pid, signal.SIGTERM)
 
     def kill(self, ended_by: str = "") -> None:
-        """SIGKILL; what descends from it ends when it has ended.
+        """Send SIGKILL; descendants of the rank end after it has ended.
 
         Args:
-            ended_by: what the user is told has ended it.
+            ended_by: the command that ended it, for the message to the user.
         """
         self.ended_by = ended_by or self.ended_by
-        self.see_descendants()
+        self.record_descendants()
         process_tree.kill_quietly(self.pid, signal.SIGKILL)
 
-    def see_descendants(self) -> None:
-        """Remember who descends from it: who loses its parent cannot be told from others later."""
-        living = {pid: start for pid, start in self.descendants.items() if _start(pid) == start}
+    def record_descendants(self) -> None:
+        """Record the descendants of the rank.
+
+        A process that loses its parent later cannot be distinguished from other orphans.
+        """
+        living = {
+            pid: start for pid, start in self.descendants.items() if _start_time(pid) == start
+        }
         self.descendants = living | {
-            pid: _start(pid) for pid in process_tree.descendants_of(self.pid)
+            pid: _start_time(pid) for pid in process_tree.descendants_of(self.pid)
         }
 
     def collect(self) -> int | None:
-        """After it ended: end its process group and give its exit code, see `Child.collect`.
+        """End the process group of the ended rank, and return its exit code as `Child.collect`.
 
-        `end_remains` is for what has left the group.
+        `end_leftovers` ends the processes that have left the group.
         """
         process_tree.kill_quietly(self.pid, signal.SIGKILL, group=True)
         return self.process.collect()
 
-    def end_remains(self) -> Iterator[None]:
-        """After `collect`, while other ranks live on: end what it has left behind, step by step.
+    def end_leftovers(self) -> Iterator[None]:
+        """End the processes that the rank has left behind, step by step.
 
-        It is found because it was seen before, by its session, or by the mark in its environment.
-        That search reads of each process of the machine, and the other ranks must not wait for it.
+        Called after `collect`, while other ranks live on. A leftover is recognized because it was
+        seen before, by its session, or by the mark in its environment. The last search reads the
+        environment of each process of the machine, and other ranks must not wait for that.
         """
-        seen = {pid for pid, start in self.descendants.items() if _start(pid) == start}
+        seen = {pid for pid, start in self.descendants.items() if _start_time(pid) == start}
         orphans = process_tree.children_of(os.getpid())
         seen |= {pid for pid in orphans if process_tree.session_and_start(pid)[0] == self.pid}
         _end_with_descendants(seen)
         for number, pid in enumerate(process_tree.processes()):
-            if number % _AT_ONCE == 0:
+            if number % _PROCESSES_PER_STEP == 0:
                 yield
             if process_tree.was_started_with(pid, RANK_MARK_ENV, self.mark):
                 _end_with_descendants({pid})
 
 
-class Remains:
-    """What dead ranks have left behind while others live on."""
+class Leftovers:
+    """Processes that dead ranks have left behind while other ranks live on."""
 
     def __init__(self) -> None:
         self._searches: deque[Iterator[None]] = deque()
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing more to do."""
+        """True if all leftovers have been ended."""
         return not self._searches
 
     def add(self, process: RankProcess) -> None:
-        """A rank has ended and was collected."""
-        self._searches.append(process.end_remains())
+        """Search for the leftovers of a rank that has ended and was collected."""
+        self._searches.append(process.end_leftovers())
 
     def step(self) -> None:
-        """A little of the work."""
+        """Do a small part of the work."""
         if self._searches:
             try:
                 next(self._searches[0])
@@ -231,31 +242,31 @@ class Remains:
                 self._searches.popleft()
 
     def clear(self) -> None:
-        """All orphans have been ended."""
+        """Forget all searches, because all orphans have been ended."""
         self._searches.clear()
 
 
 def _end_with_descendants(pids: set[int]) -> None:
-    below = [process_tree.descendants_of(pid) for pid in pids]
-    for pid in pids.union(*below):
+    descendants = [process_tree.descendants_of(pid) for pid in pids]
+    for pid in pids.union(*descendants):
         process_tree.kill_quietly(pid, signal.SIGKILL)
 
 
-def _start(pid: int) -> int:
+def _start_time(pid: int) -> int:
     return process_tree.session_and_start(pid)[1]
 
 
-def end_orphans(known: set[int]) -> bool:
-    """End and reap the orphans that this process adopted; tells whether none is left."""
-    orphans = process_tree.children_of(os.getpid()) - known
+def end_orphans(helpers: set[int]) -> bool:
+    """End and collect the orphans that this process adopted; returns whether none is left."""
+    orphans = process_tree.children_of(os.getpid()) - helpers
     for pid in orphans:
         process_tree.kill_quietly(pid, signal.SIGKILL)
-    reap_orphans(known)
+    reap_orphans(helpers)
     return not orphans
 
 
-def reap_orphans(known: set[int]) -> None:
-    """Collect adopted orphans that have ended, so that no zombie stays."""
-    for pid in process_tree.children_of(os.getpid()) - known:
+def reap_orphans(helpers: set[int]) -> None:
+    """Collect adopted orphans that have ended, so that no zombie is left."""
+    for pid in process_tree.children_of(os.getpid()) - helpers:
         with suppress(ChildProcessError):  # collected meanwhile
             os.waitpid(pid, os.WNOHANG)

@@ -1,14 +1,14 @@
-"""Describes ranks from outside, when they cannot tell themselves what they do.
+"""Describes ranks from outside, when they cannot describe themselves.
 
 Runs in: the agent's thread, step by step from its loop, which never waits for a rank. A rank that
 is blocked in C++ or holds the GIL writes the Python stack of its main thread in a signal handler
-(`faulthandler`, registered by `nbddp.rank.main`); one that is stopped, or does not come out of the
-kernel, does not, and the answer says so by the state of its process.
+(`faulthandler`, registered by `nbddp.rank.main`). A rank that is stopped, or is blocked in the
+kernel, writes nothing; the answer then has the state of its process.
 
-    Peek --> Peeks --SIGUSR2--> rank --FaultPipe--> Peeks --Peeked--> hub
-                   --py-spy, where it is installed-->
+    Peek --> StackDumps --SIGUSR2--> rank --FaultPipe--> StackDumps --Peeked--> hub
+                        --py-spy, where it is installed-->
 
-A cell that puts a handler of its own on SIGUSR2 gets these signals; there is no stack then.
+A cell that installs a handler of its own for SIGUSR2 gets these signals; there is no stack then.
 """
 
 import os
@@ -31,20 +31,21 @@ from nbddp.agent.stall_monitor import StallMonitor
 from nbddp.system import process_tree
 from nbddp.wire.messages import Peek, Peeked
 
-#: For a dump to arrive: of a rank that is in the way of a verdict, and for a user who asks.
+#: Time for a dump to arrive: of a rank that a verdict waits for, and on request of the user.
 _DUMP_S, _PATIENT_DUMP_S = 0.3, 1.0
-#: A dump that does not look whole is, if nothing more has come for so long: `faulthandler` writes
-#: without pauses.
+#: A dump that does not look complete is complete if nothing more has arrived for this long, because
+#: `faulthandler` writes without pauses.
 _SILENCE_S = 0.03
-#: Between two signals to a rank. The handler does not give back ``errno`` (CPython 3.10 to 3.13): a
-#: signal just after one that has ended a system call turns "try again" into ``OSError: [Errno 0]``.
+#: Time between two signals to a rank. The handler does not restore ``errno`` (CPython 3.10 to
+#: 3.13): a signal just after one that has ended a system call turns "try again" into ``OSError:
+#: [Errno 0]``.
 _PAUSE_S = 0.03
-#: It reads the symbols of torch, which takes most of a second.
+#: Time limit of py-spy, which reads the symbols of torch for most of a second.
 _SPY_S = 3.0
 _SPY_BYTES = 1 << 20
 _READ_BYTES = 1 << 16
-#: States of a process in which no signal is handled: stopped, ended.
-_DEAF = ("T", "Z", "X")
+#: States of a process in which it handles no signal: stopped, ended.
+_NO_SIGNAL_STATES = ("T", "Z", "X")
 
 
 class Spy:
@@ -69,7 +70,7 @@ class Spy:
         return self._process.pid
 
     def read(self) -> bool:
-        """Read what is there; tells whether it still runs."""
+        """Read the output that has arrived; returns whether the program still runs."""
         try:
             chunk = os.read(self.fd, _READ_BYTES)
         except BlockingIOError:
@@ -78,13 +79,13 @@ class Spy:
         return bool(chunk)
 
     def end(self) -> str:
-        """End it, and give what it has found; empty if it may not look, or took too long."""
-        self._process.kill()  # it has nothing more to say
+        """End it, and return its stacks; empty if it lacks permission, or took too long."""
+        self._process.kill()  # it has no more output
         self._process.wait()
         assert self._process.stdout is not None  # noqa: S101 - as asked for
         self._process.stdout.close()
         text = self._text.decode("utf-8", "replace")
-        return text if "\nThread " in text else ""  # before that comes only who it looks at
+        return text if "\nThread " in text else ""  # the lines before that only name the process
 
 
 @dataclass
@@ -96,15 +97,15 @@ class _Dump:
     cpu_s: float
     ask_at: float
     limit_s: float
-    #: By their numbers. Those that come meanwhile share it.
+    #: By number. Requests that arrive meanwhile share the dump.
     requests: dict[int, Peek]
     is_asked: bool = False
-    silent_at: float = 0.0  #: then what has come is all, if nothing more comes
+    silent_at: float = 0.0  #: the dump is complete by then, if nothing more arrives
     seen_bytes: int = 0
 
     @property
     def give_up_at(self) -> float:
-        """When it is not waited for any longer."""
+        """The time at which the wait for the dump ends."""
         return self.ask_at + self.limit_s
 
     def ask(self) -> None:
@@ -115,7 +116,7 @@ class _Dump:
             process_tree.kill_quietly(self.process.pid, signal.SIGUSR2)
 
     def has_ended(self, now: float) -> bool:
-        """Whether the dump has come, or is not waited for any longer."""
+        """Return whether the dump has arrived, or the wait for it has ended."""
         if not self.is_asked:
             return False
         faults = self.process.pipes.faults
@@ -128,7 +129,7 @@ class _Dump:
 
     @property
     def next_at(self) -> float:
-        """When there is something to do if nothing comes."""
+        """The time at which there is something to do if nothing arrives."""
         if not self.is_asked:
             return self.ask_at
         return min(self.give_up_at, self.silent_at) if self.seen_bytes else self.give_up_at
@@ -136,38 +137,42 @@ class _Dump:
 
 @dataclass
 class _Answer:
-    """An answer that lacks native frames."""
+    """An answer that still lacks native frames."""
 
     process: RankProcess
     peeked: Peeked
-    spy: Spy | None = None  #: it waits its turn
+    spy: Spy | None = None  #: None: it waits for its turn
 
 
 class StackDumps:
-    """All ranks that are being described.
+    """The ranks that are being described.
 
     Args:
-        loop: tells when a program can be read.
-        watch: has the records of the ranks.
-        known: children of the agent that are no orphans.
+        loop: reports when the output of py-spy is readable.
+        monitor: has the records of the ranks.
+        helpers: children of the agent that are no orphans.
         send: takes the answers.
     """
 
     def __init__(
-        self, loop: EventLoop, watch: StallMonitor, known: set[int], send: Callable[[Peeked], None]
+        self,
+        loop: EventLoop,
+        monitor: StallMonitor,
+        helpers: set[int],
+        send: Callable[[Peeked], None],
     ) -> None:
         self._loop = loop
-        self._watch = watch
-        self._known = known
+        self._monitor = monitor
+        self._helpers = helpers
         self._send = send
         self._dumps: dict[int, _Dump] = {}  # by rank
-        self._asked_at: dict[int, float] = {}  # by rank, the last time
+        self._asked_at: dict[int, float] = {}  # by rank, the time of the last signal
         self._answers: list[_Answer] = []
         self._glances: deque[tuple[Peek, RankProcess]] = deque()
         self._memory = MemoryReader()
 
     def begin(self, request: Peek, process: RankProcess, now: float) -> None:
-        """Describe a rank; the answer comes from `advance`."""
+        """Begin to describe a rank; `advance` sends the answer."""
         if not request.stack:
             self._glances.append((request, process))
             return
@@ -177,7 +182,7 @@ class StackDumps:
             return
         state, cpu_s = _main_thread(process.pid)
         limit_s = _PATIENT_DUMP_S if request.native else _DUMP_S
-        is_able = state not in _DEAF and _would_dump(process)
+        is_able = state not in _NO_SIGNAL_STATES and _would_dump(process)
         ask_at = max(now, self._asked_at.get(process.rank, 0.0) + _PAUSE_S) if is_able else now
         self._asked_at[process.rank] = ask_at
         self._dumps[process.rank] = _Dump(
@@ -190,7 +195,7 @@ class StackDumps:
         )
 
     def _glance(self, request: Peek, process: RankProcess, now: float) -> None:
-        """Tell what does not disturb the rank."""
+        """Send the facts that can be read without disturbing the rank."""
         state, cpu_s = _main_thread(process.pid)
         memory = self._read_memory(request, process, now)
         self._send(
@@ -214,7 +219,7 @@ class StackDumps:
 
     @property
     def next_at(self) -> float:
-        """When `advance` has something to do even if nothing comes before."""
+        """The time at which `advance` has something to do even if nothing arrives before."""
         if self._glances:
             return 0.0
         times = [dump.next_at for dump in self._dumps.values()]
@@ -222,8 +227,8 @@ class StackDumps:
         return min(times, default=float("inf"))
 
     def advance(self, now: float) -> None:
-        """Take in what has come, give up what has not, and answer. In each turn."""
-        if self._glances:  # one in each turn: counting memory takes its time
+        """Take the dumps that have arrived, give up late ones, and answer. Called in each turn."""
+        if self._glances:  # one in each turn, because counting memory takes time
             self._glance(*self._glances.popleft(), now)
         for rank, dump in list(self._dumps.items()):
             if not dump.is_asked and now >= dump.ask_at:
@@ -238,7 +243,7 @@ class StackDumps:
                 self._end_spy(answer)
 
     def _take(self, dump: _Dump, now: float) -> None:
-        version, operations = self._watch.records(dump.process.rank)
+        version, operations = self._monitor.records(dump.process.rank)
         for number, request in dump.requests.items():
             memory = self._read_memory(request, dump.process, now)
             peeked = Peeked(
@@ -258,7 +263,7 @@ class StackDumps:
                 self._send(peeked)
 
     def forget(self, rank: int) -> None:
-        """The rank has ended; that is the answer."""
+        """Drop the requests for a rank that has ended; the message about its end answers them."""
         self._dumps.pop(rank, None)
         self._asked_at.pop(rank, None)
         self._memory.forget(rank)
@@ -268,21 +273,21 @@ class StackDumps:
             self._stop(answer)
 
     def _begin_spy(self, answer: _Answer, now: float) -> None:
-        """Unless so many run that they take each other's time, or one has this rank in hand."""
+        """Start py-spy, unless it runs once per core already, or runs on this rank."""
         busy = [other.process.rank for other in self._answers if other.spy is not None]
         if len(busy) >= (os.cpu_count() or 1) or answer.process.rank in busy:
             return
         command = _spy_command(answer.process.pid, answer.peeked.process_state)
         if command:
-            with suppress(OSError):  # no more processes, for example: the rest matters more
+            with suppress(OSError):  # e.g. no more processes; the rest of the answer matters more
                 answer.spy = Spy(command, now)
         if answer.spy is None:
             self._end_spy(answer)
             return
-        self._known.add(answer.spy.pid)
-        self._loop.listen(answer.spy.fd, lambda: self._hear_spy(answer))
+        self._helpers.add(answer.spy.pid)
+        self._loop.listen(answer.spy.fd, lambda: self._read_spy(answer))
 
-    def _hear_spy(self, answer: _Answer) -> None:
+    def _read_spy(self, answer: _Answer) -> None:
         if answer.spy is not None and not answer.spy.read():
             self._end_spy(answer)
 
@@ -295,12 +300,12 @@ class StackDumps:
             return ""
         self._loop.ignore(answer.spy.fd)
         text = answer.spy.end()
-        self._known.discard(answer.spy.pid)
+        self._helpers.discard(answer.spy.pid)
         return text
 
 
 def _main_thread(pid: int) -> tuple[str, float]:
-    """State and processor time of a main thread; ``("", 0.0)`` where the system does not tell."""
+    """Return state and CPU time of a main thread; ``("", 0.0)`` where the system has neither."""
     try:
         # The name of the program is in parentheses and may hold anything.
         fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -310,9 +315,9 @@ def _main_thread(pid: int) -> tuple[str, float]:
 
 
 def _would_dump(process: RankProcess) -> bool:
-    """Whether SIGUSR2 gives a dump and does not end the process.
+    """Return whether SIGUSR2 makes a dump and does not end the process.
 
-    A rank that has just begun has no handler yet, and a cell may take it away.
+    A rank that has just begun has no handler yet, and a cell may remove the handler.
     """
     try:
         status = Path(f"/proc/{process.pid}/status").read_text()
@@ -323,9 +328,9 @@ def _would_dump(process: RankProcess) -> bool:
 
 
 def _spy_command(pid: int, process_state: str) -> list[str]:
-    """py-spy of this environment, or any; empty if there is none."""
+    """Return the command of py-spy, first that of this environment; empty if there is none."""
     folders = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     program = shutil.which("py-spy", path=folders)
-    # Native frames are read while the process is paused, which fails if it is stopped already.
-    how = "--nonblocking" if process_state == "T" else "--native"
-    return [program, "dump", how, "--pid", str(pid)] if program else []
+    # py-spy pauses a process to read native frames, which fails if it is stopped already.
+    mode = "--nonblocking" if process_state == "T" else "--native"
+    return [program, "dump", mode, "--pid", str(pid)] if program else []

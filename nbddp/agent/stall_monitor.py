@@ -1,10 +1,10 @@
 """Watches the collectives of a node's ranks in their shared memory.
 
 Runs in: the agent's thread; nothing in here waits or reads a clock. While a cell runs, two numbers
-per rank are read twenty times a second; no rank is asked or disturbed. What it means that a rank is
-quiet is for the hub to find out (`nbddp.controller.recovery.machine`).
+per rank are read twenty times a second; no rank is asked or disturbed. The hub finds out why a rank
+is quiet (`nbddp.controller.recovery.machine`).
 
-    rank --records in shared memory--> Watch --Quiet--> hub
+    rank --records in shared memory--> StallMonitor --Quiet--> hub
 """
 
 from collections.abc import Mapping
@@ -21,8 +21,9 @@ from nbddp.wire.messages import Quiet
 if TYPE_CHECKING:
     from nbddp.wire.flight_recorder.reader import Reader
 
-_LOOK_S = 0.05
-#: While it lasts, it is told again: the hub may have been unable to prove anything before.
+_INTERVAL_S = 0.05
+#: A stall that lasts is reported again after this time, because the hub may have been unable to
+#: prove anything before.
 _REPEAT_S = 0.5
 _NEVER = float("inf")
 
@@ -35,20 +36,20 @@ class _Seen:
 
 
 @dataclass
-class Stillness:
-    """Which ranks have open operations that do not move. Pure.
+class QuietRanks:
+    """Finds ranks whose open operations do not progress. Pure.
 
-    A rank counts while a cell runs on it, and only then: an idle rank may keep an operation open
-    for ever.
+    A rank counts only while a cell runs on it, because an idle rank may keep an operation open for
+    ever.
     """
 
     quiet_s: float
     _seen: dict[int, _Seen] = field(default_factory=dict)
-    _told: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
-    _tell_again_at: float = 0.0
+    _reported: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
+    _report_again_at: float = 0.0
 
-    def see(self, rank: int, version: int, open_count: int, in_cell: bool, now: float) -> None:
-        """What the records of a rank say now."""
+    def update(self, rank: int, version: int, open_count: int, in_cell: bool, now: float) -> None:
+        """Take in the present state of a rank's records."""
         if not in_cell:
             self.forget(rank)
             return
@@ -57,15 +58,15 @@ class Stillness:
         self._seen[rank] = _Seen(version, since, open_count > 0)
 
     def forget(self, rank: int) -> None:
-        """Its cell or its process has ended."""
+        """Forget a rank whose cell or process has ended."""
         self._seen.pop(rank, None)
 
     def clear(self) -> None:
-        """No cell runs."""
+        """Forget all ranks, because no cell runs."""
         self._seen.clear()
 
     def quiet(self, now: float) -> tuple[int, ...]:
-        """The ranks that are quiet."""
+        """Return the ranks that are quiet."""
         return tuple(
             rank
             for rank, seen in sorted(self._seen.items())
@@ -73,42 +74,42 @@ class Stillness:
         )
 
     def news(self, now: float) -> tuple[int, ...]:
-        """The quiet ranks if they are to be told now; empty: there is nothing to tell.
+        """Return the quiet ranks if they have to be reported now; empty: there is no news.
 
-        They are told when they become others, when the cell has ended on a rank, which may be what
-        the quiet ones wait for, and again and again while it lasts.
+        They are reported when the set of quiet ranks changes, when the cell has ended on a rank,
+        because the quiet ranks may wait for that one, and repeatedly while the stall lasts.
         """
         quiet = self.quiet(now)
         state = frozenset(quiet), frozenset(self._seen)
-        is_due = bool(quiet) and (state != self._told or now >= self._tell_again_at)
-        self._told = state
+        is_due = bool(quiet) and (state != self._reported or now >= self._report_again_at)
+        self._reported = state
         if not is_due:
             return ()
-        self._tell_again_at = now + _REPEAT_S
+        self._report_again_at = now + _REPEAT_S
         return quiet
 
 
 class StallMonitor:
-    """The memory of this node's ranks, and who is quiet.
+    """The shared memory of this node's records, and the ranks that are quiet.
 
     Args:
-        node: its number.
-        quiet_s: open operations that do not move for so long are told.
+        node: number of the node.
+        quiet_s: open operations that do not progress for this long are reported.
     """
 
     def __init__(self, node: int, quiet_s: float) -> None:
         self._node = node
-        self._stillness = Stillness(quiet_s)
+        self._quiet_ranks = QuietRanks(quiet_s)
         self._memory: NodeMemory | None = None
         self._readers: dict[int, Reader] = {}  # by rank
-        #: When `look` has something to do; infinite while no cell runs.
+        #: The time at which `check` has something to do; infinite while no cell runs.
         self.next_at = _NEVER
 
     def prepare(self, pool: PoolSpec, local_rank: int) -> int | None:
         """Make the region of a rank ready for a new process.
 
         Returns:
-            the descriptor of the memory; None in a pool whose groups are not traced.
+            The descriptor of the memory; None in a pool whose groups are not traced.
 
         Raises:
             OSError: there is no memory.
@@ -125,8 +126,8 @@ class StallMonitor:
         self._readers[rank] = self._memory.reader(local_rank)
         return self._memory.fd
 
-    def look(self, ranks: Mapping[int, RankProcess], now: float) -> Quiet | None:
-        """Look at the ranks if it is time; gives what the hub must hear. In each turn."""
+    def check(self, ranks: Mapping[int, RankProcess], now: float) -> Quiet | None:
+        """Check the ranks if it is time; returns the message for the hub. Called in each turn."""
         if now < self.next_at < _NEVER:
             return None
         in_cell = {
@@ -134,31 +135,31 @@ class StallMonitor:
         }
         if not any(in_cell.values()):
             self.next_at = _NEVER
-            self._stillness.clear()
+            self._quiet_ranks.clear()
             return None
-        self.next_at = now + _LOOK_S
+        self.next_at = now + _INTERVAL_S
         for rank, is_in_cell in in_cell.items():
             reader = self._readers[rank]
-            self._stillness.see(rank, reader.version, reader.open_count, is_in_cell, now)
-        quiet = self._stillness.news(now)
+            self._quiet_ranks.update(rank, reader.version, reader.open_count, is_in_cell, now)
+        quiet = self._quiet_ranks.news(now)
         return Quiet(node=self._node, ranks=quiet) if quiet else None
 
     def records(self, rank: int) -> tuple[int, tuple[Operation, ...]]:
-        """``(version, operations)`` of a rank, as far as they can be read."""
+        """Return ``(version, operations)`` of a rank, as far as they are readable."""
         reader = self._readers.get(rank)
         if reader is None:
             return 0, ()
-        with suppress(Exception):  # the rank may have written anything over its memory
+        with suppress(Exception):  # the rank may have overwritten its memory with anything
             return reader.version, reader.operations()
         return reader.version, ()
 
     def forget(self, rank: int) -> None:
-        """The process of a rank has ended."""
+        """Forget a rank whose process has ended."""
         self._readers.pop(rank, None)
-        self._stillness.forget(rank)
+        self._quiet_ranks.forget(rank)
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._readers.clear()
         if self._memory is not None:
             self._memory.close()

@@ -1,7 +1,7 @@
-"""The process that hosts the TCPStore, seen from the agent of node 0.
+"""The process that hosts the TCPStore, started by the agent of node 0.
 
-Runs in: the agent's thread. The agent binds the port, so it is never guessed, and hands the
-listening socket over; the store answers through a pipe when it serves.
+Runs in: the agent's thread. The agent binds the port, so no port is ever guessed, and hands the
+listening socket over to the store. The store answers through a pipe when it serves.
 """
 
 import os
@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nbddp.agent.child_process import NOT_TOLD, Child
+from nbddp.agent.child_process import NOT_REPORTED, Child
 from nbddp.agent.event_loop import EventLoop
 from nbddp.agent.exit_reports import start_failure
 from nbddp.agent.fork_server import END_SHOWS_S, ProcessMaker
@@ -27,14 +27,14 @@ class StoreProcess:
     process: Child
     host: str
     port: int
-    answer_fd: int  #: the store writes "ready" here, or why it failed
+    answer_fd: int  #: the store writes "ready" to it, or the reason of its failure
 
     @classmethod
     def start(cls, maker: ProcessMaker, host: str, port: int) -> "StoreProcess":
-        """Bind and start.
+        """Bind the port and start the store.
 
         Raises:
-            BadOptionError: the address or port cannot be had.
+            BadOptionError: the address or the port is not available.
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as listener:
@@ -46,7 +46,7 @@ class StoreProcess:
                 raise BadOptionError(
                     f"the store cannot listen on MASTER_ADDR {host}, MASTER_PORT {port}: "
                     f"{error.strerror}; legal: an address of this machine and a free port; "
-                    "without --env MASTER_PORT=... a free one is found"
+                    "without --env MASTER_PORT=... a free port is chosen"
                 ) from error
             bound_port = listener.getsockname()[1]
             answer_fd, write_fd = os.pipe()
@@ -70,24 +70,24 @@ class StoreProcess:
         return self.process.pid
 
     def kill(self) -> None:
-        """It holds nothing that needs an orderly end."""
+        """End it with SIGKILL: it holds nothing that needs an orderly end."""
         process_tree.kill_quietly(self.pid, signal.SIGKILL)
         self.collect()
 
     def collect(self) -> int | None:
-        """After its end, see `Child.collect`."""
+        """Release what the ended store held, and return its exit code as `Child.collect`."""
         os.close(self.answer_fd)
         return self.process.collect()
 
 
 class StoreKeeper:
-    """Starts the store, and tells what becomes of it.
+    """Starts the store, and reports its readiness, failure and end.
 
     Args:
-        node: that of the agent.
+        node: number of the agent's node.
         maker: makes processes.
-        loop: tells when the store has something to say.
-        send: takes what the hub must hear.
+        loop: reports when the answer or the end of the store is readable.
+        send: takes the messages for the hub.
     """
 
     def __init__(
@@ -103,53 +103,53 @@ class StoreKeeper:
         self._send = send
         self._store: StoreProcess | None = None
         self._is_ending = False
-        self._is_awaited = False  #: it has not said yet whether it serves
+        self._is_awaited = False  #: the store has not answered yet whether it serves
 
     def start(self, request: StartStore) -> None:
-        """Start it. What goes wrong is told as `StartFailed`."""
+        """Start the store; a failure is sent as `StartFailed`."""
         try:
             store = StoreProcess.start(self._maker, request.host, request.port)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the notebook must hear of it
+        except Exception as error:  # noqa: BLE001 - any failure must reach the notebook
             self._send(start_failure(self._node, None, error))
             return
         self._store = store
         self._is_ending = False
         self._is_awaited = True
-        self._loop.listen(store.answer_fd, lambda: self._hear(store))
-        self._loop.listen(store.process.exit_fd, lambda: self._see_end(store))
+        self._loop.listen(store.answer_fd, lambda: self._read_answer(store))
+        self._loop.listen(store.process.exit_fd, lambda: self._handle_exit(store))
 
-    def _hear(self, store: StoreProcess) -> None:
+    def _read_answer(self, store: StoreProcess) -> None:
         answer = os.read(store.answer_fd, 1 << 16).decode("utf-8", "replace")
         self._loop.ignore(store.answer_fd)
         self._is_awaited = False
         if answer == "ready":
             self._send(StoreReady(host=store.host, port=store.port, pid=store.pid))
         elif not self._is_ending:
-            error = RuntimeError(answer or "the store process ended without a word")
+            error = RuntimeError(answer or "the store process ended without an answer")
             self._send(start_failure(self._node, None, error))
 
-    def _see_end(self, store: StoreProcess) -> None:
+    def _handle_exit(self, store: StoreProcess) -> None:
         self._store = None
         if self._is_awaited:
-            self._hear(store)  # its last word
+            self._read_answer(store)  # its last word
         self._ignore(store)
         exit_code = store.collect()
         reason = "its exit status is not known" if exit_code is None else ""
-        if exit_code == NOT_TOLD:
+        if exit_code == NOT_REPORTED:
             reason = self._maker.fork_server_end(END_SHOWS_S)
         self._send(StoreExited(pid=store.pid, exit_code=exit_code or 0, reason=reason))
 
     @property
     def pid(self) -> int:
-        """Its process; 0: there is none."""
+        """Process id of the store; 0: there is none."""
         return 0 if self._store is None else self._store.pid
 
     def expect_end(self) -> None:
-        """The ranks are being ended: that it does not come up is no failure any more."""
+        """Stop reporting a store that does not come up, because the ranks are being ended."""
         self._is_ending = True
 
     def kill(self) -> None:
-        """End it, if there is one; nobody is told."""
+        """End the store, if there is one, without a report."""
         store, self._store = self._store, None
         if store is not None:
             self._ignore(store)

@@ -1,7 +1,7 @@
 """The rank's connection to its agent, on a thread of its own.
 
-Runs in: the rank process, thread ``nbddp-io``, the only owner of the socket. It keeps answering
-while the main thread is blocked in C++, as long as that code has released the GIL.
+Runs in: the rank process, thread ``nbddp-io``, the only owner of the socket. The thread keeps
+answering while the main thread is blocked in C++, provided that this code has released the GIL.
 
     any thread --send--> queue --nbddp-io--> agent
     main thread <--on_request-- nbddp-io <-- agent
@@ -29,7 +29,7 @@ from nbddp.wire.messages import (
     Synced,
 )
 
-_FLUSH_S = 0.02  #: longest time an unfinished line stays in Python's buffer while a cell runs
+_FLUSH_S = 0.02  #: longest time that an unfinished line stays in Python's buffer during a cell
 _IDLE_FLUSH_S = 0.5
 
 InOrderEvent = Display | Result | ClearOutput | InputRequest | StartFailed
@@ -58,14 +58,14 @@ class Link:
         self._thread.start()
 
     def send(self, event: RankEvent, frames: Sequence[Frame] = ()) -> None:
-        """Send an event, after all events sent before; from any thread, without waiting.
+        """Send an event after all earlier events; callable from any thread, does not wait.
 
         A forked child of the rank has no thread and no socket: its events are dropped.
 
         Raises:
-            TypeError, OverflowError, RecursionError: the event holds something of the user's, in
-                a display for example, that a message cannot hold. Raised here, in the user's
-                cell, and not in the thread that everything depends on.
+            TypeError, OverflowError, RecursionError: the event has a value of the user, in a
+                display for example, that a message cannot hold. It is raised here, in the user's
+                cell, and not in the thread on which everything depends.
         """
         if os.getpid() == self._pid:
             payload = codec.encode(event)
@@ -75,16 +75,16 @@ class Link:
             self._waker.wake()
 
     def send_in_order(self, event: InOrderEvent) -> None:
-        """Send an event after all that was printed so far, and before all that is printed later.
+        """Send an event after all text printed so far, and before all text printed later.
 
-        Waits until the agent has it: it reads what is printed from pipes, and this would not know
-        its place there. In ``nbddp-io`` itself nothing is waited for.
+        Waits until the agent has it, because printed text goes to the agent through pipes, in which
+        an event has no place. A call in ``nbddp-io`` itself does not wait.
 
         Raises:
-            As `send`.
+            TypeError, OverflowError, RecursionError: as `send`.
         """
         if threading.current_thread() is self._thread:
-            self.send(event)  # it would wait for itself
+            self.send(event)  # this thread would wait for itself
             return
         streams.flush_all()
         if os.getpid() != self._pid:
@@ -99,7 +99,7 @@ class Link:
             del self._synced[number]
 
     def close(self) -> None:
-        """Send what is waiting and end the thread."""
+        """Send the events that wait, and end the thread."""
         self._stopping = True
         self._waker.wake()
         self._thread.join(timeout=1)

@@ -1,4 +1,4 @@
-"""The environment of a rank: what torchrun gives, and the process group.
+"""The environment of a rank: the variables that torchrun sets, and the process group.
 
 Runs in: the rank process, once, before the first cell.
 
@@ -24,7 +24,7 @@ _ROLE = "default"
 
 
 def prepare(launch: RankLaunch) -> None:
-    """Set variables, folder, import path and threads.
+    """Set environment variables, working folder, import path and number of threads.
 
     Raises:
         OSError: the working folder cannot be entered.
@@ -43,9 +43,9 @@ def prepare(launch: RankLaunch) -> None:
 
 
 def variables(launch: RankLaunch) -> dict[str, str]:
-    """The variables of this rank; those the user gave win."""
+    """Return the environment variables of this rank; those of the user take precedence."""
     pool = launch.pool
-    found = {
+    values = {
         "RANK": launch.rank,
         "LOCAL_RANK": launch.local_rank,
         "GROUP_RANK": launch.node,
@@ -75,14 +75,14 @@ def variables(launch: RankLaunch) -> dict[str, str]:
         # All ranks are on this machine: Gloo must not listen anywhere else.
         defaults["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     missing = {name: value for name, value in defaults.items() if name not in os.environ}
-    return {name: str(value) for name, value in found.items()} | missing | pool.env
+    return {name: str(value) for name, value in values.items()} | missing | pool.env
 
 
 def choose_device(launch: RankLaunch) -> tuple[str, str, str]:
-    """``(device, backend, note for the user)`` of this rank.
+    """Return ``(device, backend, note for the user)`` of this rank.
 
     Raises:
-        BadOptionError: the device or backend asked for does not exist here.
+        BadOptionError: the requested device or backend does not exist here.
     """
     pool = launch.pool
     names = _backend_names(pool.backend)
@@ -92,15 +92,15 @@ def choose_device(launch: RankLaunch) -> tuple[str, str, str]:
         )
     if pool.device != "cpu" and launch.forked and torch_private.is_in_bad_fork():
         raise BadOptionError(
-            "CUDA was touched before this rank was forked, so the rank cannot use it: a module of "
-            "NBDDP_PRELOAD, or one that Python imports at its start, does that. "
+            "CUDA was used before this rank was forked, so the rank cannot use it: a module of "
+            "NBDDP_PRELOAD, or one that Python imports at its start, has used it. "
             "Next: %env NBDDP_START_METHOD=spawn, then %ddp start; or start with --device cpu"
         )
     has_cuda = pool.device != "cpu" and torch.cuda.is_available()
-    asked = _asks_for_cuda(pool)
-    if asked and not has_cuda:
+    cuda_option = _asks_for_cuda(pool)
+    if cuda_option and not has_cuda:
         raise BadOptionError(
-            f"{asked} needs a GPU, and torch {torch.__version__} sees none on this machine; "
+            f"{cuda_option} needs a GPU, and torch {torch.__version__} sees none on this machine; "
             "legal here: --device cpu with --backend gloo"
         )
     for name in names:
@@ -115,7 +115,7 @@ def choose_device(launch: RankLaunch) -> tuple[str, str, str]:
     devices = pool.devices or tuple(range(count))
     if max(devices) >= count:
         raise BadOptionError(f"--devices: there are CUDA devices 0 to {count - 1}")
-    # By global rank: all nodes are on this machine, and must not take the same devices.
+    # By global rank, because all nodes are on this machine and must not take the same devices.
     device = f"cuda:{devices[launch.rank % len(devices)]}"
     if pool.backend != "auto":
         return device, pool.backend, ""
@@ -125,12 +125,12 @@ def choose_device(launch: RankLaunch) -> tuple[str, str, str]:
 
 
 def _backend_names(backend: str) -> list[str]:
-    """``cpu:gloo,cuda:nccl`` names two, one for each kind of device."""
+    """Return the names in ``backend``: ``cpu:gloo,cuda:nccl`` has one for each kind of device."""
     return [part.rpartition(":")[2] for part in backend.split(",")]
 
 
 def _asks_for_cuda(pool: PoolSpec) -> str:
-    """The option that cannot be met without a GPU; empty without one."""
+    """Return the option that needs a GPU; empty: no option needs one."""
     if "nccl" in _backend_names(pool.backend):
         return f"--backend {pool.backend}"
     if pool.devices:
@@ -145,7 +145,7 @@ def _available_backends() -> list[str]:
 
 
 def init_process_group(launch: RankLaunch, backend: str) -> None:
-    """Initialise the default process group as ``--init`` asks."""
+    """Initialise the default process group as ``--init`` says."""
     pool = launch.pool
     options: dict[str, Any] = {"backend": backend}
     if pool.timeout_s:

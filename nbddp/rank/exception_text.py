@@ -1,6 +1,7 @@
-"""Exceptions as text for messages: whatever they are, and of a size that a notebook can hold.
+"""Text of exceptions for messages: of any exception, and of a size that a notebook can hold.
 
-Runs in: the rank process. Nothing here raises: an exception may have a ``__str__`` that does.
+Runs in: the rank process. Nothing here raises, although an exception may have a ``__str__`` that
+does.
 """
 
 import cmd
@@ -12,8 +13,8 @@ from nbddp.rank import shell_hooks
 from nbddp.wire.flight_recorder.schema import cell_name
 from nbddp.wire.message_types import ErrorInfo
 
-#: Longest text of an exception, and longest traceback, in characters: jupyter_server drops what
-#: is larger than a megabyte.
+#: Longest text of an exception, and longest traceback, in characters: jupyter_server drops messages
+#: that are larger than a megabyte.
 _MAX_TEXT = 8_000
 _MAX_TRACEBACK = 48_000
 _MAX_HANDLING = 200
@@ -22,7 +23,7 @@ _CELL_FILE = re.compile(r'File "<ipython-input-(\d+)-\w+>", line')
 
 
 def safe_text(error: BaseException | None) -> str:
-    """``str(error)``, or what comes nearest."""
+    """Return ``str(error)``, or its ``repr``, or at least its type."""
     for read in (str, repr):
         try:
             return _cut(read(error), _MAX_TEXT)
@@ -32,7 +33,7 @@ def safe_text(error: BaseException | None) -> str:
 
 
 def error_info(error: BaseException | None, lines: list[str] | None = None) -> ErrorInfo:
-    """An exception for a message; ``lines`` is its traceback if that was formatted already."""
+    """Return an exception for a message; ``lines`` is its traceback if formatted already."""
     name, text = type(error).__name__[:_MAX_HANDLING], safe_text(error)
     lines = _cut_lines(lines or [f"{name}: {text}" if text else name])
     hint = shell_hooks.hint(error)
@@ -45,58 +46,58 @@ def error_info(error: BaseException | None, lines: list[str] | None = None) -> E
 
 
 def _handling(error: BaseException | None) -> str:
-    """What was being handled when an operation failed: a collective in a ``finally``, for example.
+    """Return the exception that was being handled when an operation failed, in a ``finally`` say.
 
-    ``ValueError: bad batch (cell [3], line 2)``; empty if there was nothing, or the error is not
-    one of an operation. An interrupt only where there is nothing else.
+    For example ``ValueError: bad batch (cell [3], line 2)``; empty if there was none, or ``error``
+    is not the error of an operation. An interrupt is returned only if there is no other exception.
     """
     if not isinstance(error, CollectiveError):
         return ""
-    torchs = error.__cause__
-    found = error.__context__
+    torch_cause = error.__cause__
+    handled = error.__context__
     interrupt: KeyboardInterrupt | None = None
     seen: set[int] = set()
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
-        if isinstance(found, KeyboardInterrupt):
-            interrupt = found
+    while handled is not None and id(handled) not in seen:
+        seen.add(id(handled))
+        if isinstance(handled, KeyboardInterrupt):
+            interrupt = handled
         elif (
-            found is not torchs
-            and not isinstance(found, CollectiveError)
-            and not is_of_debugger(found)
+            handled is not torch_cause
+            and not isinstance(handled, CollectiveError)
+            and not is_debugger_error(handled)
         ):
-            return in_a_line(found)
-        torchs = found.__cause__ if isinstance(found, CollectiveError) else torchs
-        found = found.__context__
-    return "" if interrupt is None else in_a_line(interrupt)
+            return summary_line(handled)
+        torch_cause = handled.__cause__ if isinstance(handled, CollectiveError) else torch_cause
+        handled = handled.__context__
+    return "" if interrupt is None else summary_line(interrupt)
 
 
-def is_of_debugger(error: BaseException) -> bool:
-    """Raised by pdb itself: it looks for a command ``do_dist``, then takes the line for Python."""
+def is_debugger_error(error: BaseException) -> bool:
+    """Return whether pdb raised it, which looks for a command ``do_dist`` before it runs Python."""
     return isinstance(error, AttributeError) and isinstance(error.obj, cmd.Cmd)
 
 
-def in_a_line(error: BaseException) -> str:
-    """``ValueError: bad batch (cell [3], line 2)``."""
+def summary_line(error: BaseException) -> str:
+    """Return one line, such as ``ValueError: bad batch (cell [3], line 2)``."""
     first_line = safe_text(error).strip().partition("\n")[0][:_MAX_HANDLING]
     name = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
     return name + _place(error)
 
 
 def exit_lines(error: SystemExit) -> list[str]:
-    """A traceback, since IPython makes none of it: the line of the cell, and what it is."""
+    """Return a traceback, because IPython makes none: the line of the cell, and the exception."""
     place = _place(error).strip(" ()").replace("cell [", "Cell In[")
     text = safe_text(error)
     return [*([place] if place else []), f"SystemExit: {text}" if text else "SystemExit"]
 
 
 def place_of(error: BaseException) -> str:
-    """``cell [3], line 2``: the innermost line of a cell; empty: in none."""
+    """Return the innermost line of a cell, such as ``cell [3], line 2``; empty: in no cell."""
     return _place(error).strip(" ()")
 
 
 def _place(error: BaseException) -> str:
-    """`` (cell [3], line 2)``: the innermost line of a cell."""
+    """Return the innermost line of a cell, such as `` (cell [3], line 2)``."""
     place = ""
     step = error.__traceback__
     while step is not None:
@@ -108,17 +109,17 @@ def _place(error: BaseException) -> str:
 
 
 def group_lines(error: BaseException, own_folders: tuple[str, ...]) -> list[str]:
-    """The traceback of an exception group, which IPython does not format.
+    """Return the traceback of an exception group, which IPython does not format.
 
     Args:
         error: the group.
-        own_folders: frames of files in these are left out at the top.
+        own_folders: frames of files in these folders are left out at the top.
     """
-    found = error.__traceback__
-    while found is not None and found.tb_frame.f_code.co_filename.startswith(own_folders):
-        found = found.tb_next
+    first_step = error.__traceback__
+    while first_step is not None and first_step.tb_frame.f_code.co_filename.startswith(own_folders):
+        first_step = first_step.tb_next
     try:
-        lines = traceback.format_exception(type(error), error, found)
+        lines = traceback.format_exception(type(error), error, first_step)
     except BaseException:  # noqa: BLE001 - one of the group's exceptions may not be printable
         return [f"{type(error).__name__}: {safe_text(error)}"]
     named = [_CELL_FILE.sub(r"Cell In[\1], line", line).rstrip("\n") for line in lines]

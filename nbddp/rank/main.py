@@ -18,18 +18,18 @@ from nbddp.wire.messages import StartFailed
 
 
 def main(launch: RankLaunch) -> None:
-    """Be a rank until told to end; never returns."""
+    """Run a rank until it has to end; never returns."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.setsid()
     process_tree.die_with_parent(preload.FORK_SERVER_PID if launch.forked else launch.agent_pid)
     process_state.renew()
-    # Not ours, which would make DataLoader workers unable to find what is defined in a cell.
+    # Our start method would leave DataLoader workers unable to find names defined in a cell.
     multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
     streams.take_over(launch.stdout.take(), launch.stderr.take())
     fault_fd = launch.fault.take()
     faulthandler.enable(fault_fd, all_threads=False)
-    # How the agent asks for a stack (`nbddp.agent.stack_dumps`). Not SIGUSR1, which NCCL may use.
-    # Not of all threads: the handler would walk frames that run meanwhile, and crash the rank.
+    # The agent asks for a stack by SIGUSR2 (`nbddp.agent.stack_dumps`); NCCL may use SIGUSR1.
+    # Main thread only: in other threads the handler would walk running frames, and crash the rank.
     faulthandler.register(signal.SIGUSR2, fault_fd, all_threads=False, chain=False)
     exit_code = 0
     try:
@@ -37,7 +37,7 @@ def main(launch: RankLaunch) -> None:
         server = RankServer(launch)
         try:
             server.serve()
-        except Exception as error:  # noqa: BLE001 - whatever it was, the notebook must hear of it
+        except Exception as error:  # noqa: BLE001 - any failure must reach the notebook
             server.link.send_in_order(
                 StartFailed(
                     node=launch.node,
@@ -47,10 +47,10 @@ def main(launch: RankLaunch) -> None:
             )
             server.link.close()
             exit_code = 1
-    except BaseException:  # noqa: BLE001 - the agent passes on what is printed here
+    except BaseException:  # noqa: BLE001 - the agent forwards the printed traceback
         traceback.print_exc()
         exit_code = 1
     finally:
         streams.flush_all()
-        # Not by returning: multiprocessing would wait for threads that the user's cells left.
+        # After a return, multiprocessing would wait for threads that the user's cells have left.
         os._exit(exit_code)

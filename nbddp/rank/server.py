@@ -1,7 +1,7 @@
-"""The rank process: takes requests, one after another.
+"""The server of a rank, which takes requests one after another.
 
-Runs in: the rank process, main thread, on an asyncio event loop that also runs what the user's
-cells leave there.
+Runs in: the rank process, main thread, on an asyncio event loop that also runs tasks which the
+user's cells leave there.
 
     nbddp-io --call_soon_threadsafe--> RankServer --> CellExecutor, Variables --> Link
 """
@@ -18,7 +18,7 @@ import torch.distributed as dist
 import nbddp
 from nbddp.rank import environment, torch_private
 from nbddp.rank.agent_link import Link
-from nbddp.rank.cells.debug_adapter import Debugging, leave_stop
+from nbddp.rank.cells.debug_adapter import DebugAdapter, leave_stop
 from nbddp.rank.cells.executor import CellExecutor
 from nbddp.rank.cells.name_lookup import NameLookupThread
 from nbddp.rank.cells.shell import RankShell
@@ -55,7 +55,7 @@ from nbddp.wire.messages import (
     ValuePushed,
 )
 
-#: What the main thread does, one after another.
+#: Requests that the main thread serves, one after another.
 _Work: TypeAlias = Execute | PullValue | PushValue | BindPushed | ReleaseSegment | Reform
 
 
@@ -70,8 +70,8 @@ class RankServer:
         self.link = Link(launch.agent_address, launch.identity, self._receive)
         self._shell = RankShell.instance(link=self.link, rank=launch.rank)
         self._stdin = Stdin(self._shell, self.link)
-        self._side = NameLookupThread(self._shell, self.link)
-        self._debugging = Debugging(self._shell, self.link, self._loop)
+        self._name_lookup = NameLookupThread(self._shell, self.link)
+        self._debug_adapter = DebugAdapter(self._shell, self.link, self._loop)
         self._collectives = self._make_collectives()
         self._executor = CellExecutor(
             self._shell, self.link, self._loop, launch.rank, self._collectives
@@ -86,15 +86,15 @@ class RankServer:
         if launch.records is None:
             return None  # --plain
         memory = NodeMemory.attach(launch.records.take(), launch.pool.nproc_per_node)
-        found = Collectives(launch, memory, self._shell.cell_of, self._shell.callbacks)
-        return found if found.install() else None
+        collectives = Collectives(launch, memory, self._shell.cell_of, self._shell.callbacks)
+        return collectives if collectives.install() else None
 
     def serve(self) -> None:
-        """Initialise, say so, and work until told to end."""
+        """Initialise, report it, and serve requests until the rank has to end."""
         launch = self._launch
         self.link.start()
-        found = self._collectives
-        wait = None if found is None else found.creator.patience.wait_for_store
+        collectives = self._collectives
+        wait = None if collectives is None else collectives.factory.store_wait.wait_for_store
         torch_private.separate_rendezvous(self._next_prefix, wait)
         device, backend, note = environment.choose_device(launch)
         self._initialise = lambda: environment.init_process_group(launch, backend)
@@ -126,36 +126,38 @@ class RankServer:
                 note=note,
             )
         )
-        self._serve_until_told()
+        self._serve_until_stopped()
 
-    def _serve_until_told(self) -> None:
+    def _serve_until_stopped(self) -> None:
         self._stopping = False
         while not self._stopping:
             try:
                 self._loop.run_forever()
             except (KeyboardInterrupt, SystemExit):
-                # Raised by a task of the user; asyncio passes these on to whoever runs the loop.
+                # A task of the user has raised it; asyncio passes it on to the caller of the loop.
                 continue
         self.link.close()
         atexit._run_exitfuncs()  # the handlers that cells registered; os._exit would skip them
 
     def _next_prefix(self) -> str:
-        """Keys of the next ``init_process_group``: the same on all ranks of the same cell.
+        """Return the key prefix of the next ``init_process_group``, equal on all ranks of a cell.
 
-        Counting per cell instead of for ever keeps ranks together after one of them failed alone.
+        The count begins at each cell, which keeps ranks in step after one of them failed alone.
         """
         if self._shell.run_id != self._last_run_id:
             self._last_run_id = self._shell.run_id
             self._init_count = 0
         self._init_count += 1
-        cell = self._shell.run_id or (f"anew-{self._anew}" if self._anew else "start")
+        cell = self._shell.run_id or (
+            f"rebuild-{self._rebuild_number}" if self._rebuild_number else "start"
+        )
         return f"nbddp/{self._launch.pool.generation}/{cell}/{self._init_count}"
 
     _last_run_id: str | None = None
-    _anew = 0  #: number of the `Reform` that has initialised the default group
+    _rebuild_number = 0  #: number of the `Reform` that has initialised the default group
 
     def _receive(self, request: RankRequest, buffers: list[bytes]) -> None:
-        """Called by the I/O thread."""
+        """Take a request. Called by the I/O thread."""
         match request:
             case InputReply():
                 self._stdin.answer(request)
@@ -166,15 +168,15 @@ class RankServer:
             case Execute() | PullValue() | PushValue() | BindPushed() | ReleaseSegment() | Reform():
                 self._loop.call_soon_threadsafe(self._begin, request, buffers)
             case Complete() | Inspect():
-                self._side.put(request)
+                self._name_lookup.put(request)
             case InterruptCallback():
                 self._shell.callbacks.interrupt()
             case CommToRank():
                 self._comms.receive(request, buffers)
             case Debug():
-                self._debugging.handle(request)
+                self._debug_adapter.handle(request)
             case Synced():
-                pass  # for the link itself
+                pass  # the link itself takes it
             case _:
                 assert_never(request)
 
@@ -183,7 +185,7 @@ class RankServer:
             return
         try:
             self.link.send(self._collectives.answer(request))
-        except Exception:  # noqa: BLE001 - a bug in nbddp must not end the thread all depend on
+        except Exception:  # noqa: BLE001 - a bug in nbddp must not end the I/O thread
             traceback.print_exc()
 
     def _stop(self) -> None:
@@ -202,7 +204,7 @@ class RankServer:
         async with self._busy:
             try:
                 await self._dispatch(request, buffers)
-            except BaseException as error:  # noqa: BLE001 - who asked must get an answer
+            except BaseException as error:  # noqa: BLE001 - each request must get an answer
                 self._answer_failure(request, error_info(error))
 
     async def _dispatch(self, request: _Work, buffers: list[bytes]) -> None:
@@ -222,7 +224,7 @@ class RankServer:
                 torn: tuple[str, ...] = ()
                 if self._collectives is not None:
                     if request.initialises:
-                        self._anew, self._init_count = request.number, 0
+                        self._rebuild_number, self._init_count = request.number, 0
                     self._collectives.reform(request, self._initialise)
                     torn = tuple(self._collectives.recorder.torn)
                 rank = self._launch.rank
@@ -248,6 +250,6 @@ class RankServer:
             case Reform():
                 self.link.send(Reformed(number=request.number, rank=rank, error=error))
             case BindPushed() | ReleaseSegment():
-                pass  # nobody waits for it
+                pass  # these requests have no answer
             case _:
                 assert_never(request)

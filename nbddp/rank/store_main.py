@@ -1,7 +1,7 @@
 """The process that hosts the TCPStore.
 
-Runs in: the store process, on node 0. It is none of the ranks, so that the death of rank 0 does
-not take the rendezvous with it; all ranks are its clients, as under torchrun's agent.
+Runs in: the store process, on node 0. It is not one of the ranks, so that the death of rank 0 does
+not end the rendezvous; all ranks are its clients, as under torchrun's agent.
 """
 
 import os
@@ -16,7 +16,7 @@ from nbddp.wire.launch_specs import StoreLaunch
 
 
 def main(launch: StoreLaunch) -> None:
-    """Serve until killed."""
+    """Serve until the process is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     process_tree.die_with_parent(preload.FORK_SERVER_PID if launch.forked else launch.agent_pid)
     os.setsid()

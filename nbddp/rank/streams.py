@@ -1,8 +1,8 @@
 """File descriptors 0, 1 and 2 of a rank.
 
-Runs in: the rank process. The agent reads the pipes behind 1 and 2, so everything that is printed
-arrives: Python, C code, subprocesses and forked children. Python's own streams are line buffered;
-the I/O thread flushes unfinished lines.
+Runs in: the rank process. The agent reads the pipes behind 1 and 2, so it gets all printed text: of
+Python, C code, subprocesses and forked children. Python's own streams are line buffered; the I/O
+thread flushes unfinished lines.
 """
 
 import ctypes
@@ -17,21 +17,21 @@ _IOLBF = 1  # stdio.h, the same on Linux and macOS
 _libc = ctypes.CDLL(None)
 
 _FAR_FD = 100
-#: The pipes to the agent, by the number of the descriptor that leads there.
+#: The pipes to the agent, by the number of the descriptor that is connected to them.
 _pipe_by_target: dict[int, int] = {}
-#: The streams that we have made; a cell may put others in their place.
+#: The streams that we have made; a cell may replace them.
 _own_streams: dict[int, io.TextIOWrapper] = {}
 
 
 def take_over(stdout_fd: int, stderr_fd: int) -> None:
-    """Put the pipes in place and rebuild Python's streams on them."""
+    """Connect descriptors 1 and 2 to the pipes, and make Python's streams on them."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    far = min(_FAR_FD, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+    first_fd = min(_FAR_FD, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
     for fd, target in ((stdout_fd, 1), (stderr_fd, 2)):
-        # The first one stays, far from the numbers that a cell may close or write over.
-        _pipe_by_target[target] = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, far)
+        # This duplicate has a high number, which a cell will hardly close or overwrite.
+        _pipe_by_target[target] = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, first_fd)
         os.close(fd)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - for the whole process
     _connect()
@@ -41,10 +41,10 @@ def take_over(stdout_fd: int, stderr_fd: int) -> None:
 
 
 def repair() -> None:
-    """Before each cell: what was printed to must lead to the agent again.
+    """Connect the streams to the agent again, before each cell.
 
-    A cell may have closed a descriptor, written over it, or put something in place of
-    ``sys.stdout`` that cannot be written to. A stream that can be is the user's and stays.
+    A cell may have closed a descriptor, overwritten it, or replaced ``sys.stdout`` by an object
+    that is not writable. A writable stream of the user stays.
     """
     _connect()
     if not _is_writable(getattr(sys, "stdout", None)):
@@ -64,7 +64,7 @@ def _make_stdout() -> None:
 
 
 def _make_stderr() -> None:
-    sys.stderr = sys.__stderr__ = _text_stream(2, line_buffering=True)  # type: ignore[misc]  # likewise
+    sys.stderr = sys.__stderr__ = _text_stream(2, line_buffering=True)  # type: ignore[misc]  # final only in the stubs
 
 
 def _is_same_file(target: int, pipe: int) -> bool:
@@ -88,21 +88,21 @@ def _text_stream(fd: int, *, line_buffering: bool) -> io.TextIOWrapper:
 
 
 def _line_buffer_c_stdout() -> None:
-    """On a pipe, C code would hold its output back until 4 KiB have come together."""
+    """Make stdout of C line buffered; on a pipe, C code would hold output back up to 4 KiB."""
     name = "__stdoutp" if sys.platform == "darwin" else "stdout"
     stream = ctypes.c_void_p.in_dll(_libc, name)
     _libc.setvbuf(stream, None, _IOLBF, 0)
 
 
 def flush_own() -> None:
-    """Push out unfinished lines of our streams. For any thread: no code of the user's runs."""
+    """Flush unfinished lines of our streams. Callable from any thread: it runs no user code."""
     for stream in tuple(_own_streams.values()):
         with suppress(OSError, ValueError):  # the user closed it
             stream.flush()
 
 
 def flush_all() -> None:
-    """Push out what Python and C hold back, through what the user put in place of our streams."""
+    """Flush the buffers of Python and C, and streams that the user has put in place of ours."""
     for name in ("stdout", "stderr"):
         with suppress(Exception):  # the user's stream may raise anything
             getattr(sys, name).flush()

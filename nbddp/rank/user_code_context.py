@@ -1,8 +1,8 @@
-"""Code of the user's that some ranks run alone: callbacks of widgets, and what is asked of them.
+"""User code that only some ranks run: callbacks of widgets, and queries of the notebook.
 
-Runs in: the rank process. A callback runs on the main thread, or, while a cell keeps that, in
-``nbddp-comms``; then it may outlive the cell. An expression that is pulled runs on the main thread,
-what Tab and Shift-Tab look at in ``nbddp-side``.
+Runs in: the rank process. A callback runs on the main thread, or in ``nbddp-comms`` while a cell
+occupies the main thread; then it may outlive the cell. An expression that is pulled runs on the
+main thread. Tab and Shift-Tab are answered in ``nbddp-side``.
 """
 
 import ctypes
@@ -18,73 +18,73 @@ from nbddp.wire.rank_set import RankSet
 
 @dataclass(frozen=True)
 class Question:
-    """What the notebook asks, outside of cells."""
+    """A query of the notebook outside of cells."""
 
-    ranks: RankSet  #: who is asked
-    is_pull: bool = False  #: for the value of an expression; else for help on a name
+    ranks: RankSet  #: the ranks that are asked
+    is_pull: bool = False  #: True: asks for the value of an expression; False: for help on a name
 
 
 class Callbacks:
-    """Whether a callback runs, and where, at most one does at a time; and what is asked."""
+    """The callback that runs, of which there is at most one, and the query that is answered."""
 
     def __init__(self) -> None:
-        self._is_here: ContextVar[bool] = ContextVar("nbddp_is_in_callback", default=False)
-        #: The thread in which one runs; 0: none does.
+        self._in_callback: ContextVar[bool] = ContextVar("nbddp_is_in_callback", default=False)
+        #: The thread in which a callback runs; 0: none runs.
         self.thread = 0
         #: Called before SIGINT is sent for a callback, see `Interrupts.expect_for_callback`.
         self.before_interrupt: Callable[[], None] = lambda: None
         self._question: ContextVar[Question | None] = ContextVar("nbddp_question", default=None)
-        self._pulled: Question | None = None  #: which threads of C++ work for
+        self._pulled: Question | None = None  #: the query that threads of C++ work for
         #: Tab or Shift-Tab is being answered, perhaps beside a cell.
-        self.is_looked_at = False
-        #: Called when that has changed.
-        self.look_changed: Callable[[], None] = lambda: None
+        self.is_answering_lookup = False
+        #: Called when ``is_answering_lookup`` has changed.
+        self.lookup_changed: Callable[[], None] = lambda: None
 
     @property
-    def is_here(self) -> bool:
-        """Whether what runs in this thread or task was called by a widget."""
-        return self._is_here.get() or (self.thread != 0 and _is_foreign())
+    def is_in_callback(self) -> bool:
+        """True if a widget has called the code that runs in this thread or task."""
+        return self._in_callback.get() or (self.thread != 0 and _is_foreign())
 
     @property
     def question(self) -> Question | None:
-        """What is answered in this thread; None: what runs here was not asked for."""
+        """The query that is answered in this thread; None: the code here answers no query."""
         return self._question.get() or (self._pulled if _is_foreign() else None)
 
     @contextmanager
-    def asked(self, question: Question) -> Iterator[None]:
-        """Within this block this thread answers."""
+    def answering(self, question: Question) -> Iterator[None]:
+        """Mark this thread as answering ``question`` within this block."""
         token = self._question.set(question)
-        self._note(question, is_here=True)
+        self._note(question, begins=True)
         try:
             yield
         finally:
-            self._note(question, is_here=False)
+            self._note(question, begins=False)
             self._question.reset(token)
 
-    def _note(self, question: Question, *, is_here: bool) -> None:
-        if question.is_pull:  # no cell runs
-            self._pulled = question if is_here else None
+    def _note(self, question: Question, *, begins: bool) -> None:
+        if question.is_pull:  # no cell runs meanwhile
+            self._pulled = question if begins else None
         else:
-            self.is_looked_at = is_here
-            self.look_changed()
+            self.is_answering_lookup = begins
+            self.lookup_changed()
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Within this block a callback runs in this thread."""
-        token = self._is_here.set(True)
+        """Mark this thread as running a callback within this block."""
+        token = self._in_callback.set(True)
         self.thread = threading.get_ident()
         try:
             yield
         finally:
             self.thread = 0
-            self._is_here.reset(token)
+            self._in_callback.reset(token)
 
     def interrupt(self) -> None:
-        """Raise `KeyboardInterrupt` in the callback, if one runs. For any thread."""
+        """Raise `KeyboardInterrupt` in the callback, if one runs. Callable from any thread."""
         thread = self.thread
         if thread == threading.main_thread().ident:
             self.before_interrupt()
-            signal.pthread_kill(thread, signal.SIGINT)  # wakes it from a wait, too
+            signal.pthread_kill(thread, signal.SIGINT)  # also wakes it from a wait
         elif thread:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt)
@@ -92,5 +92,5 @@ class Callbacks:
 
 
 def _is_foreign() -> bool:
-    """Whether this is a thread of C++: autograd's have no context, and work for somebody."""
+    """Return whether this is a thread of C++, such as autograd's, which have no context."""
     return threading.get_ident() not in threading._active  # type: ignore[attr-defined]

@@ -1,14 +1,14 @@
 """Comms of the widgets that live in this rank.
 
-Runs in: the rank process. What the front end sends is handled on the main thread, by the event
-loop. While a cell keeps that from coming round, the thread ``nbddp-comms`` does it, so that a cell
-may wait for a button.
+Runs in: the rank process. The event loop of the main thread handles messages of the front end.
+While a cell occupies the main thread, the thread ``nbddp-comms`` handles them, so that a cell may
+wait for a button.
 
     widget --RankComm--> Link --> notebook --> front end
     nbddp-io --receive--> queue --> main thread, or nbddp-comms --> widget
 
-A loop may set the value of a bar thousands of times a second: what changes in a model within a
-moment is sent together.
+A loop may set the value of a progress bar thousands of times a second, so changes of a model within
+a short interval are sent together.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ from nbddp.rank.cells.executor import Interrupts
 from nbddp.rank.cells.shell import RankShell
 from nbddp.wire.messages import CommFromRank, CommToRank, CommType
 
-#: When the main thread has not come round by then, a cell keeps it.
+#: A main thread that has not handled messages for this long is occupied by a cell.
 _GRACE_S = 0.03
-#: A model's state is sent at once, and then this often.
+#: A model's state is sent at once, and then at this interval.
 _INTERVAL_S = 0.05
 _WIDGETS = "ipywidgets"
 
@@ -75,10 +75,10 @@ class Comms:
         shell.callbacks.before_interrupt = interrupts.expect_for_callback
         self._manager = CommManager()
         self._waiting: deque[tuple[CommToRank, list[bytes]]] = deque()
-        self._handling = threading.Lock()  # one message after another, in whatever thread
-        self._has_come = threading.Event()
+        self._handling = threading.Lock()  # one message at a time, in any thread
+        self._has_work = threading.Event()
         self._thread: threading.Thread | None = None
-        self._has_output = False  # `ipywidgets.Output` is known to us
+        self._has_output = False  # `ipywidgets.Output` was seen and captures output
         # Reentrant: the garbage collector may close a comm at any point.
         self._lock = threading.RLock()
         self._held: dict[str, dict[str, Any]] = {}  # new state by comm, not yet sent
@@ -86,10 +86,10 @@ class Comms:
         self._pid = os.getpid()
 
     def install(self) -> None:
-        """From now on, comms that anything in this process creates are ours."""
+        """Make all comms that are created in this process from now on comms of this manager."""
         comm.create_comm = self._create
         comm.get_comm_manager = lambda: self._manager
-        # Before the word that the cell has ended.
+        # This sends the state before the report that the cell has ended.
         self._shell.events.register("post_run_cell", lambda _: self._send_held())
 
     def _create(self, *arguments: Any, **options: Any) -> RankComm:
@@ -108,9 +108,9 @@ class Comms:
         metadata: dict[str, Any],
         buffers: list[bytes],
     ) -> None:
-        """Send a message to the front end, or with those that come next."""
+        """Send a message to the front end, now or together with the next ones."""
         if os.getpid() != self._pid:
-            return  # a forked child: nobody hears it
+            return  # a forked child has no connection
         comm_id, data = content["comm_id"], content["data"]
         if msg_type != "comm_msg" or data.get("method") != "update" or buffers:
             self._send_held()
@@ -148,7 +148,7 @@ class Comms:
             event = self._message(msg_type, content, metadata)
             self._link.send(event, [bytes(each) for each in buffers])
         except (TypeError, OverflowError):
-            # A widget holds what JSON does not have, a number of numpy's for example.
+            # A widget holds a value that JSON does not have, a number of numpy for example.
             content, metadata = json.loads(json.dumps([content, metadata], default=_plain))
             event = self._message(msg_type, content, metadata)
             self._link.send(event, [bytes(each) for each in buffers])
@@ -167,7 +167,7 @@ class Comms:
     # --- from the front end ----------------------------------------------------------------------
 
     def receive(self, message: CommToRank, buffers: list[bytes]) -> None:
-        """The front end has sent something. Called by the I/O thread."""
+        """Take a message of the front end. Called by the I/O thread."""
         self._waiting.append((message, buffers))
         self._loop.call_soon_threadsafe(self._handle_on_main_thread)
         self._wake_thread()
@@ -176,15 +176,15 @@ class Comms:
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="nbddp-comms", daemon=True)
             self._thread.start()
-        self._has_come.set()
+        self._has_work.set()
 
     def _serve(self) -> None:
-        comes_round = threading.Event()
+        pause = threading.Event()
         while True:
-            self._has_come.wait()
-            self._has_come.clear()
-            with suppress(KeyboardInterrupt):  # for a callback that has just ended
-                comes_round.wait(_GRACE_S)
+            self._has_work.wait()
+            self._has_work.clear()
+            with suppress(KeyboardInterrupt):  # it was for a callback that has just ended
+                pause.wait(_GRACE_S)
                 self._send_held()
                 self._handle_all()
                 self._send_held()
@@ -194,7 +194,7 @@ class Comms:
             self._handle_all()
 
     def _handle_all(self) -> None:
-        # Whoever handles the messages goes on with those that come meanwhile.
+        # The thread that handles messages also handles those that arrive meanwhile.
         while self._waiting and self._handling.acquire(blocking=False):
             try:
                 while self._waiting:
@@ -209,27 +209,27 @@ class Comms:
             "metadata": message.metadata,
             "buffers": [memoryview(each) for each in buffers],
         }
-        # The manager's own: it catches what goes wrong, and logs it for nobody.
-        found = self._manager.comms.get(message.content.get("comm_id", ""))
-        if found is None:
+        # The manager's own handler would catch errors, and log them where nobody reads them.
+        target = self._manager.comms.get(message.content.get("comm_id", ""))
+        if target is None:
             return  # closed meanwhile
         with self._shell.callbacks.running():
             try:
                 if message.msg_type == "comm_msg":
-                    self._call(found, raw)
+                    self._call(target, raw)
                 elif message.msg_type == "comm_close":
-                    self._manager.comms.pop(found.comm_id, None)
-                    found._closed = True
-                    found.handle_close(raw)
-            except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - of the user's callback
-                # Shown like what it prints.
+                    self._manager.comms.pop(target.comm_id, None)
+                    target._closed = True
+                    target.handle_close(raw)
+            except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the user's callback
+                # The error is shown like text that the callback prints.
                 self._shell.showtraceback((type(error), error, error.__traceback__))
 
-    def _call(self, found: BaseComm, raw: dict[str, Any]) -> None:
+    def _call(self, target: BaseComm, raw: dict[str, Any]) -> None:
         if threading.current_thread() is threading.main_thread():
-            found.handle_msg(raw)  # shows figures afterwards
-        elif found._msg_callback is not None:
-            found._msg_callback(raw)  # the open figures are the cell's
+            target.handle_msg(raw)  # shows figures afterwards
+        elif target._msg_callback is not None:
+            target._msg_callback(raw)  # the open figures belong to the cell
 
 
 def _plain(value: Any) -> Any:

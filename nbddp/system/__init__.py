@@ -1,1 +1,4 @@
-"""What the operating system tells and limits: processes, folders, memory."""
+"""Facts and limits of the operating system: processes, folders, memory.
+
+Runs in: all processes.
+"""

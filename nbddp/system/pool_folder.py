@@ -1,7 +1,7 @@
-"""The folder of a pool: whose it is, and whether anybody still uses it.
+"""The folder of a pool: its owner, and the lock that says whether a process still uses it.
 
-Runs in: the notebook's process and the agents. Each holds a lock on a file in it as long as it
-lives, so that the remains of a pool are known even if all of its processes were killed at once.
+Runs in: the notebook's process and the agents. Each holds a lock on a file in the folder while it
+lives, so that a stale folder is recognized even if all processes of its pool were killed at once.
 """
 
 import fcntl
@@ -11,28 +11,29 @@ from contextlib import suppress
 from pathlib import Path
 
 PREFIX = "nbddp-"
-#: Whoever uses the folder holds a shared lock on this file. Without it a folder is not of a pool.
+#: Each process that uses the folder holds a shared lock on this file. A folder without the file
+#: does not belong to a pool.
 _IN_USE = "in-use.lock"
-#: Logs of a pool that was killed are left for so long: they may say why.
+#: Logs of a pool that was killed are kept this long, because they may say why.
 _KEPT_S = 24 * 60 * 60.0
 
 
 def hold(folder: Path) -> int:
-    """Use the folder until the descriptor is closed, or the process ends."""
+    """Lock the folder until the returned descriptor is closed, or the process ends."""
     fd = os.open(folder / _IN_USE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with suppress(OSError):  # no locks here: then nobody else gets one, and nothing is removed
+    with suppress(OSError):  # a disk without locks: no process gets one, so nothing is removed
         fcntl.flock(fd, fcntl.LOCK_SH)
     return fd
 
 
-def remove_remains(fresh: Path) -> None:
-    """Remove the folders beside this one, which was just made, that pools have left behind.
+def remove_stale_folders(fresh: Path) -> None:
+    """Remove stale folders of pools beside ``fresh``, a folder that was just made.
 
-    Only what this user's pools have made, what no process uses, and what is older than a day.
+    A stale folder belongs to a pool of this user, is used by no process, and is older than a day.
     """
     until = fresh.stat().st_mtime - _KEPT_S
     for folder in fresh.parent.glob(f"{PREFIX}*"):
-        with suppress(OSError):  # another notebook was quicker, or it is not ours
+        with suppress(OSError):  # another notebook was faster, or the folder is not ours
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():
                 continue
             if max(path.stat().st_mtime for path in (folder, *folder.iterdir())) < until:

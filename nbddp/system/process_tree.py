@@ -1,8 +1,8 @@
-"""Processes that end with the process that made them.
+"""Parents, descendants and states of processes; processes that end with their parent.
 
-Runs in: agent, fork server, ranks, store. Linux has the mechanism in the kernel
-(``PR_SET_PDEATHSIG``, ``PR_SET_CHILD_SUBREAPER``, see prctl(2)); elsewhere a parent is watched by
-its number.
+Runs in: agent, fork server, ranks, store. The Linux kernel ends a process with its parent
+(``PR_SET_PDEATHSIG``, ``PR_SET_CHILD_SUBREAPER``, see prctl(2)); on other systems a process watches
+its parent's number.
 """
 
 import ctypes
@@ -21,10 +21,10 @@ IS_LINUX = sys.platform == "linux"
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Get SIGKILL when the parent ends.
+    """Have the kernel send SIGKILL to this process when the parent ends.
 
-    The signal follows the *thread* that made this process, so that thread must live as long as
-    its process does. If ``parent_pid`` ended before this call, this process ends here.
+    The kernel sends it when the *thread* that made this process ends, so that thread must live as
+    long as its process does. If ``parent_pid`` ended before this call, this process ends here.
     """
     if IS_LINUX:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -33,56 +33,56 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def wake_with_parent() -> None:
-    """Get SIGCONT when the parent, or the thread of it that made this process, ends.
+    """Have the kernel send SIGCONT when the parent, or its thread that made this process, ends.
 
-    To a process that runs it means nothing; one that is stopped goes on, and can end in order.
+    The signal has no effect on a running process; a stopped one goes on, and can end in order.
     """
     if IS_LINUX:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of all orphaned descendants, so that they can be ended."""
+    """Become the parent of all orphaned descendants, so that this process can end them."""
     if IS_LINUX:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def children_of(pid: int) -> set[int]:
-    """The direct children of a process, empty where the system does not tell."""
-    found: set[int] = set()
+    """Return the direct children of a process; empty where the system does not report them."""
+    children: set[int] = set()
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):  # the thread has ended meanwhile
-            found.update(int(child) for child in path.read_text().split())
-    return found
+            children.update(int(child) for child in path.read_text().split())
+    return children
 
 
 def descendants_of(pid: int) -> set[int]:
-    """All living descendants of a process."""
-    found: set[int] = set()
-    border = children_of(pid)
-    while border:
-        found |= border
-        border = {child for parent in border for child in children_of(parent)} - found
-    return found
+    """Return all living descendants of a process."""
+    descendants: set[int] = set()
+    frontier = children_of(pid)
+    while frontier:
+        descendants |= frontier
+        frontier = {child for parent in frontier for child in children_of(parent)} - descendants
+    return descendants
 
 
 def session_and_start(pid: int) -> tuple[int, int]:
-    """Session of a process, and when it was started: with its number, that is who it is.
+    """Return session and start time of a process; with the process id, they identify it.
 
-    ``(-1, -1)`` if it has ended, or where the system does not tell.
+    ``(-1, -1)``: it has ended, or the system does not report them.
     """
     fields = _stat(pid)
     return (int(fields[3]), int(fields[19])) if fields else (-1, -1)
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process stands still: by SIGSTOP, or because a debugger holds it."""
+    """Return whether a process stands still, by SIGSTOP or because a debugger holds it."""
     fields = _stat(pid)
     return bool(fields) and fields[0] in ("T", "t")
 
 
 def is_held(pid: int) -> bool:
-    """Whether a process stands still though it is told to go on, which this does."""
+    """Send SIGCONT to a process that stands still; returns whether it still stands still."""
     if not is_stopped(pid):
         return False
     kill_quietly(pid, signal.SIGCONT)
@@ -90,16 +90,16 @@ def is_held(pid: int) -> bool:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether there is no such process, or only its exit code is left."""
+    """Return whether there is no such process, or only its exit code is left."""
     fields = _stat(pid)
     return not fields or fields[0] in ("Z", "X")
 
 
 def uncollected_end(pid: int) -> int | None:
-    """The exit code of a process that has ended and that its parent has not collected yet.
+    """Return the exit code of an ended process that its parent has not collected yet.
 
-    It is -n where signal n has ended it. None: the process lives, or it was collected, or the
-    system does not tell.
+    The code is -n if signal n has ended it. None: the process lives, or was collected, or the
+    system does not report the code.
     """
     fields = _stat(pid)
     if not fields or fields[0] != "Z":
@@ -108,9 +108,9 @@ def uncollected_end(pid: int) -> int | None:
 
 
 def _stat(pid: int) -> list[str]:
-    """``/proc/PID/stat`` from the state on, see proc(5); empty where there is none."""
+    """Return the fields of ``/proc/PID/stat`` from the state on, see proc(5); empty: no file."""
     try:
-        # Before each cell, for each rank: a third of the time of Path.read_text.
+        # Called before each cell for each rank; takes a third of the time of Path.read_text.
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     except OSError:
         return []
@@ -124,9 +124,9 @@ def _stat(pid: int) -> list[str]:
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process has got SIGKILL, is on its way out, or has ended.
+    """Return whether a process has got SIGKILL, is exiting, or has ended.
 
-    False where the system does not tell. Source: proc_pid_stat(5); ``PF_EXITING`` is in
+    False where the system does not report it. Source: proc_pid_stat(5); ``PF_EXITING`` is in
     ``include/linux/sched.h``. A fatal signal is pending in each thread at once
     (``complete_signal`` in ``kernel/signal.c``).
     """
@@ -138,27 +138,27 @@ def is_ending(pid: int) -> bool:
 
 
 def processes() -> list[int]:
-    """All processes, empty where the system does not tell."""
+    """Return all processes; empty where the system does not report them."""
     return [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
 
 
 def was_started_with(pid: int, name: str, value: str) -> bool:
-    """Whether a process lives and had this variable in its environment when it was started."""
+    """Return whether a process lives and was started with this variable in its environment."""
     try:
         environ = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
-        return False  # it has ended meanwhile, or belongs to somebody else
+        return False  # it has ended meanwhile, or belongs to another user
     return f"{name}={value}".encode() in environ.split(b"\0")
 
 
 def processes_with(name: str, value: str) -> set[int]:
-    """The living processes that were started with this variable in their environment."""
+    """Return the living processes that were started with this variable in their environment."""
     return {pid for pid in processes() if was_started_with(pid, name, value)}
 
 
 def kill_quietly(pid: int, signum: int, *, group: bool = False) -> None:
-    """Signal a process that we started, or its group; it may have ended already."""
-    # It has ended; PermissionError: its number belongs to somebody else by now.
+    """Send a signal to a process that we started, or to its group; it may have ended already."""
+    # It has ended; PermissionError: its number belongs to a process of another user by now.
     with suppress(ProcessLookupError, PermissionError):
         (os.killpg if group else os.kill)(pid, signum)
 

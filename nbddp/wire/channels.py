@@ -6,9 +6,9 @@ the owner through a queue and wake it with a `Waker`.
     HubChannel (ROUTER)  <-- ipc:// -->  AgentUplink (DEALER)      one per node
     AgentDownlink (ROUTER)  <-- ipc:// -->  RankChannel (DEALER)   one per rank
 
-Sockets of one machine are ``ipc://`` files in a folder that only their owner can enter. The
-*identity* under which a peer connects holds a secret that it was given before it had a socket:
-nobody else can speak as that peer, nor get what is sent to it. It crosses once per connection.
+Sockets of one machine are ``ipc://`` files in a folder that only their owner can enter. A peer
+connects with an *identity* that holds a secret, which it was given before it had a socket: no other
+process can send as that peer, or receive its messages. The identity crosses once per connection.
 """
 
 import os
@@ -29,16 +29,16 @@ from nbddp.wire.messages import AgentRequest, Event, RankEvent, RankRequest
 
 #: A buffer that travels beside a message.
 Frame = bytes | bytearray | memoryview
-#: ``sun_path`` of Linux holds 108 bytes, of macOS 104, each with a closing zero.
+#: ``sun_path`` holds 108 bytes on Linux and 104 on macOS, including the closing zero.
 MAX_IPC_PATH_BYTES = 100
-#: Messages with text that may wait in a socket; text beyond it waits, bounded, in the agent.
+#: Messages with text that may wait in a socket; further text waits, bounded, in the agent.
 _EVENT_HIGH_WATER = 64
 _WAKE_UPS_READ = 4096
-#: Events of ranks that come together travel together, up to this size.
-_TOGETHER_BYTES = 1 << 16
-#: Stands before several events in one frame.
-_SEVERAL = b""
-#: Then the owner of a socket looks at its other duties: commands, signals, time.
+#: Events that ranks send at the same time are sent as one message, up to this size.
+_BATCH_BYTES = 1 << 16
+#: The first frame of a message that holds several events in one frame.
+_BATCH_MARK = b""
+#: After this many messages, the owner of a socket does its other duties: commands, signals, time.
 _MESSAGES_PER_TURN = 256
 _RANK_EVENTS = frozenset(kind.__name__ for kind in get_args(RankEvent))
 
@@ -47,11 +47,11 @@ class HasFileno(Protocol):
     """Anything with a file descriptor."""
 
     def fileno(self) -> int:
-        """The descriptor."""
+        """Return the descriptor."""
 
 
 def ipc_address(path: Path) -> str:
-    """The ``ipc://`` address of a socket file."""
+    """Return the ``ipc://`` address of a socket file."""
     return f"ipc://{path}"
 
 
@@ -62,27 +62,27 @@ class Waker:
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
-        # Reentrant: a garbage collection in `wake` may let go of a value, and that wakes again.
+        # Reentrant: a garbage collection in `wake` may release a value, which wakes again.
         self._lock = threading.RLock()
 
     def fileno(self) -> int:
-        """The end that becomes readable."""
+        """Return the end that becomes readable."""
         return self._read
 
     def wake(self) -> None:
-        """Make the descriptor readable; nothing happens after `close`."""
-        with self._lock, suppress(BlockingIOError):  # full: it is readable already
+        """Make the descriptor readable; does nothing after `close`."""
+        with self._lock, suppress(BlockingIOError):  # the pipe is full, so it is readable already
             if self._write >= 0:
                 os.write(self._write, b"x")
 
     def clear(self) -> None:
-        """Forget all wake-ups so far. Call it before looking at what they announced."""
-        with suppress(BlockingIOError):  # nothing left
+        """Forget all wake-ups so far. Call it before handling the messages that they announced."""
+        with suppress(BlockingIOError):  # no wake-up is left
             while len(os.read(self._read, _WAKE_UPS_READ)) == _WAKE_UPS_READ:
                 pass
 
     def close(self) -> None:
-        """Close both ends. Their numbers may be somebody else's from now on."""
+        """Close both ends. The system may give their numbers to other files from now on."""
         with self._lock:
             ends = self._read, self._write
             self._read = self._write = -1
@@ -91,32 +91,32 @@ class Waker:
 
 
 class Channel:
-    """A socket with its context; the base of the four ends."""
+    """A socket with its context; the base class of the four ends."""
 
     def __init__(self, kind: int, identity: bytes = b"") -> None:
         self._context = zmq.Context()
         self._socket = self._context.socket(kind)
         self._socket.linger = 0
         self._socket.sndhwm = 0
-        # Before any room is made for it: a longer frame ends the connection, which begins anew.
+        # A longer frame ends the connection before memory is allocated for it; ZeroMQ reconnects.
         self._socket.maxmsgsize = codec.MAX_FRAME_BYTES
         if identity:
             self._socket.setsockopt(zmq.IDENTITY, identity)
-        #: Frames that were not a valid message and were dropped.
+        #: Number of frames that were dropped because they were no valid message.
         self.bad_frames = 0
 
     @property
     def socket(self) -> "zmq.Socket[bytes]":
-        """For `Poller` only."""
+        """The socket, for `Poller` only."""
         return self._socket
 
     def close(self, linger_s: float = 0.0) -> None:
-        """Close; messages under way get ``linger_s`` to leave."""
+        """Close; messages that are being sent get ``linger_s`` to leave."""
         self._socket.close(linger=int(linger_s * 1000))
         self._context.term()
 
     def _receive_all(self) -> Iterator[list[bytes]]:
-        """The messages that have arrived, without waiting; in a flood not all at once."""
+        """Yield the messages that have arrived, without waiting, up to a limit in a flood."""
         for _ in range(_MESSAGES_PER_TURN):
             try:
                 yield self._socket.recv_multipart(zmq.NOBLOCK)
@@ -135,15 +135,15 @@ class Poller:
         self._poller.register(_pollable(source), zmq.POLLIN)
 
     def remove(self, source: Channel | HasFileno | int) -> None:
-        """No longer wait for ``source``."""
+        """Stop waiting for ``source``."""
         self._poller.unregister(_pollable(source))
 
     def also_writable(self, channel: Channel, wanted: bool) -> None:
-        """Wait for room in ``channel`` as well, or no longer."""
+        """Wait for room in ``channel`` as well, or stop waiting for it."""
         self._poller.modify(_pollable(channel), zmq.POLLIN | (zmq.POLLOUT if wanted else 0))
 
     def wait(self, timeout_s: float | None) -> list[object]:
-        """The sources that are ready: channels' sockets, and descriptors as numbers."""
+        """Return the sources that are ready: sockets of channels, and descriptors as numbers."""
         timeout_ms = None if timeout_s is None else max(0, int(timeout_s * 1000 + 0.999))
         return [source for source, _ in self._poller.poll(timeout_ms)]
 
@@ -158,9 +158,9 @@ class HubChannel(Channel):
     """The notebook's end: one for all agents.
 
     Args:
-        path: of the socket.
+        path: path of the socket.
         token: the secret of the agents.
-        nnodes: their number.
+        nnodes: number of agents.
     """
 
     def __init__(self, path: Path, token: str, nnodes: int) -> None:
@@ -172,7 +172,7 @@ class HubChannel(Channel):
         self._socket.bind(ipc_address(path))
 
     def send_to_agent(self, node: int, request: AgentRequest) -> None:
-        """One request for the agent itself."""
+        """Send one request for the agent itself."""
         self._socket.send_multipart(
             [self._peers.identity(node), codec.encode_ranks(()), codec.encode(request)]
         )
@@ -180,7 +180,7 @@ class HubChannel(Channel):
     def send_to_ranks(
         self, node: int, ranks: tuple[int, ...], request: RankRequest, frames: Sequence[Frame] = ()
     ) -> None:
-        """One request for some ranks of a node; it crosses once, the agent copies it."""
+        """Send one request for some ranks of a node; it crosses once, and the agent copies it."""
         self._socket.send_multipart(
             [
                 self._peers.identity(node),
@@ -191,11 +191,11 @@ class HubChannel(Channel):
         )
 
     def receive(self) -> Iterator[tuple[int, Event, list[bytes]]]:
-        """``(node, event, buffers)`` of all that has arrived; bad frames are dropped, counted."""
+        """Yield ``(node, event, buffers)`` of each event; bad frames are dropped and counted."""
         for identity, *frames in self._receive_all():
             try:
                 node = self._peers.number(identity)
-                if frames[0] != _SEVERAL:
+                if frames[0] != _BATCH_MARK:
                     yield node, codec.decode_event(frames[0]), frames[1:]
                     continue
                 payloads = codec.decode_several(frames[1])
@@ -214,8 +214,8 @@ class HubChannel(Channel):
 class AgentUplink(Channel):
     """An agent's end towards the hub.
 
-    What does not fit into the socket waits in order; `backlog_bytes` tells how much, so that the
-    agent can leave out text instead of holding it.
+    Messages that do not fit into the socket wait in order. `backlog_bytes` is their size, so that
+    the agent can leave out text instead of holding it.
     """
 
     def __init__(self, address: str, node: int, token: str) -> None:
@@ -224,26 +224,28 @@ class AgentUplink(Channel):
         self._socket.connect(address)
         self._waiting: deque[list[bytes]] = deque()
         self.backlog_bytes = 0
-        self._unsent_bytes = 0  #: came since the last `flush`
+        self._unsent_bytes = 0  #: bytes that were added since the last `flush`
 
     def send(self, event: Event) -> None:
-        """One event of the agent's own, now."""
+        """Send one event of the agent itself, now."""
         self._append([codec.encode(event)])
         self.flush()
 
     def forward(self, frames: list[bytes]) -> None:
-        """One event of a rank, as it came; it leaves with the next `flush` at the latest."""
+        """Send one event of a rank unchanged, with the next `flush` at the latest."""
         self._append(frames)
-        if self._unsent_bytes > _TOGETHER_BYTES:
+        if self._unsent_bytes > _BATCH_BYTES:
             self.flush()
 
     def flush(self) -> bool:
-        """Send what fits; tells whether all of it did."""
+        """Send the messages that fit; returns whether all of them did."""
         self._unsent_bytes = 0
         while self._waiting:
-            count = self._count_together()
-            together = [frames[0] for frames in islice(self._waiting, count)]
-            message = self._waiting[0] if count == 1 else [_SEVERAL, codec.encode_several(together)]
+            count = self._batch_size()
+            payloads = [frames[0] for frames in islice(self._waiting, count)]
+            message = (
+                self._waiting[0] if count == 1 else [_BATCH_MARK, codec.encode_several(payloads)]
+            )
             try:
                 self._socket.send_multipart(message, zmq.NOBLOCK)
             except zmq.Again:
@@ -258,18 +260,18 @@ class AgentUplink(Channel):
         self.backlog_bytes += size
         self._unsent_bytes += size
 
-    def _count_together(self) -> int:
-        """How many events the next message holds: those with buffers travel alone."""
+    def _batch_size(self) -> int:
+        """Return the number of events of the next message; an event with buffers is sent alone."""
         size = count = 0
         for frames in self._waiting:
             size += len(frames[0])
-            if len(frames) > 1 or size > _TOGETHER_BYTES:
+            if len(frames) > 1 or size > _BATCH_BYTES:
                 break
             count += 1
         return max(count, 1)
 
     def receive(self) -> Iterator[tuple[tuple[int, ...], list[bytes]]]:
-        """``(ranks, [payload, *buffers])`` of every request; no ranks: for the agent itself."""
+        """Yield ``(ranks, [payload, *buffers])`` of each request; no ranks: for the agent."""
         for frames in self._receive_all():
             try:
                 ranks = codec.decode_ranks(frames[0])
@@ -289,18 +291,18 @@ class AgentDownlink(Channel):
         self._socket.bind(ipc_address(path))
 
     def admit(self, rank: int, identity: bytes) -> None:
-        """From now on this identity, and no other, is that rank: each process has its own."""
+        """Accept this identity, and no other, as that rank: each process has an identity."""
         self._peers.admit(rank, identity)
 
     def send(self, rank: int, frames: Sequence[Frame]) -> None:
-        """One request as it came from the hub, or `Synced`."""
+        """Send one request of the hub unchanged, or `Synced`."""
         self._socket.send_multipart([self._peers.identity(rank), *frames])
 
     def receive(self) -> Iterator[tuple[int, codec.Tag, list[bytes]]]:
-        """``(rank, what it is, [payload, *buffers])`` of every event.
+        """Yield ``(rank, tag, [payload, *buffers])`` of each event.
 
-        A rank speaks of itself: what it says of others, or of processes, which only the agent can
-        know, is dropped and counted as bad frames are.
+        A rank may send events about itself only. An event about another rank, or about processes,
+        which only the agent can know, is dropped and counted as a bad frame.
         """
         for identity, *frames in self._receive_all():
             try:
@@ -322,11 +324,11 @@ class RankChannel(Channel):
         self._socket.connect(address)
 
     def send(self, payload: bytes, frames: Sequence[Frame] = ()) -> None:
-        """One encoded event."""
+        """Send one encoded event."""
         self._socket.send_multipart([payload, *frames])
 
     def receive(self) -> Iterator[tuple[RankRequest, list[bytes]]]:
-        """Every request that has arrived; bad frames are dropped and counted."""
+        """Yield each request that has arrived; bad frames are dropped and counted."""
         for payload, *frames in self._receive_all():
             try:
                 yield codec.decode_rank_request(payload), frames
@@ -335,22 +337,22 @@ class RankChannel(Channel):
 
 
 def agent_identity(node: int, token: str) -> bytes:
-    """Under which an agent connects to the hub."""
+    """Return the identity with which an agent connects to the hub."""
     return f"agent-{node}-{token}".encode()
 
 
 def rank_identity(rank: int) -> bytes:
-    """A new one, for one process of that rank."""
+    """Return a new identity, for one process of that rank."""
     return f"rank-{rank}-{secrets.token_hex(16)}".encode()
 
 
 class _Peers:
-    """Who may speak on a socket: numbers of nodes or ranks, and their identities."""
+    """The peers that may send on a socket: numbers of nodes or ranks, and their identities."""
 
     def __init__(self) -> None:
         self._identities: dict[int, bytes] = {}
         self._numbers: dict[bytes, int] = {}
-        self._nobody = secrets.token_hex(16).encode()
+        self._unknown_identity = secrets.token_hex(16).encode()
 
     def admit(self, number: int, identity: bytes) -> None:
         self._numbers.pop(self.identity(number), None)
@@ -358,10 +360,10 @@ class _Peers:
         self._numbers[identity] = number
 
     def identity(self, number: int) -> bytes:
-        """ZeroMQ drops what is sent to a peer that it does not know."""
-        return self._identities.get(number, self._nobody)
+        """Return the identity of a peer, or one to which ZeroMQ sends nothing."""
+        return self._identities.get(number, self._unknown_identity)
 
     def number(self, identity: bytes) -> int:
         if identity not in self._numbers:
-            raise BadMessageError("from nobody that we know")
+            raise BadMessageError("from an unknown peer")
         return self._numbers[identity]

@@ -1,7 +1,7 @@
 """Messages as bytes, and back.
 
-Runs in: every process. Decoding builds plain structs and cannot run code; whatever is not a valid
-message raises `BadMessageError`.
+Runs in: every process. Decoding builds plain structs and cannot run code; bytes that are not a
+valid message raise `BadMessageError`.
 """
 
 from typing import Any, Final, TypeVar
@@ -11,16 +11,16 @@ import msgspec
 from nbddp.errors import BadMessageError, TooLargeError
 from nbddp.wire.messages import AgentRequest, Event, Message, Rank, RankRequest
 
-#: Longest frame, in bytes: ends that get a longer one close the connection before they make room.
-#: Values are cut into smaller ones; a display of this size no front end can show.
+#: Longest frame, in bytes: an end that gets a longer one closes the connection before it allocates
+#: memory. Values are cut into smaller frames; no front end can show a display of this size.
 MAX_FRAME_BYTES: Final = 512 * 1024 * 1024
 
 
 class Tag(msgspec.Struct, frozen=True):
-    """What routes a message; all else is skipped without being built."""
+    """The fields that route a message; all other fields are skipped without being built."""
 
     type: str
-    rank: int | None = None  #: which it tells of; None: of none
+    rank: int | None = None  #: the rank that it is about; None: no rank
     sync: int = 0  #: see `InOrder`
 
 
@@ -46,14 +46,14 @@ _several_decoder: msgspec.msgpack.Decoder[list[bytes]] = msgspec.msgpack.Decoder
 
 
 def encode(message: Message) -> bytes:
-    """One message as MessagePack.
+    """Encode one message as MessagePack.
 
     Text that UTF-8 cannot hold (half of a surrogate pair, as in names of files) is escaped.
 
     Raises:
-        TypeError, OverflowError, RecursionError: a field of type Any holds something else than
-            what JSON has.
-        TooLargeError: it does not fit into a frame.
+        TypeError, OverflowError, RecursionError: a field of type Any holds a value that JSON does
+            not have.
+        TooLargeError: the message does not fit into a frame.
     """
     try:
         payload = _encoder.encode(message)
@@ -63,11 +63,11 @@ def encode(message: Message) -> bytes:
     return payload
 
 
-def check_size(what: str, size_bytes: int) -> None:
-    """Raise `TooLargeError` if a frame of this size would not be read at the other end."""
+def check_size(name: str, size_bytes: int) -> None:
+    """Raise `TooLargeError` if the other end would not read a frame of this size."""
     if size_bytes > MAX_FRAME_BYTES:
         raise TooLargeError(
-            f"{what} of {size_bytes / 2**20:,.0f} MiB is not sent: the limit is "
+            f"{name} of {size_bytes / 2**20:,.0f} MiB is not sent: the limit is "
             f"{MAX_FRAME_BYTES / 2**20:,.0f} MiB. Write it to a file, and show the file's name"
         )
 
@@ -83,7 +83,7 @@ def _escaped(value: Any) -> Any:
 
 
 def encode_ranks(ranks: tuple[int, ...]) -> bytes:
-    """The frame that says which ranks a request is for."""
+    """Encode the frame that says which ranks a request is for."""
     return _encoder.encode(ranks)
 
 
@@ -108,22 +108,26 @@ def decode_ranks(payload: bytes) -> tuple[int, ...]:
 
 
 def encode_several(payloads: list[bytes]) -> bytes:
-    """Encoded messages, one after the other, as one frame."""
+    """Put encoded messages, in order, into one frame."""
     return _encoder.encode(payloads)
 
 
 def decode_several(frame: bytes) -> list[bytes]:
-    """The messages of such a frame, still encoded. Raises `BadMessageError`."""
+    """Return the messages of such a frame, still encoded. Raises `BadMessageError`."""
     return _decode(_several_decoder, frame)
 
 
 def peek_type(payload: bytes) -> str:
-    """The class name of an encoded message, without building it. Raises `BadMessageError`."""
+    """Return the class name of an encoded message, without building it.
+
+    Raises:
+        BadMessageError: it is not a message.
+    """
     return peek(payload).type
 
 
 def peek(payload: bytes) -> Tag:
-    """What an encoded message is, without building it. Raises `BadMessageError`."""
+    """Return the tag of an encoded message, without building it. Raises `BadMessageError`."""
     return _decode(_tag_decoder, payload)
 
 

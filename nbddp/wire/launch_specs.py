@@ -1,4 +1,4 @@
-"""What the notebook tells an agent, and an agent tells a rank, before there is a socket.
+"""Launch data that an agent gets from the notebook, and a rank from its agent, without a socket.
 
 Runs in: notebook, agent, rank. The connection file of an agent is JSON, readable by its owner
 only; a `RankLaunch` is handed over by `multiprocessing` when the rank's process is made.
@@ -29,7 +29,7 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def rank_socket(self) -> Path:
-        """Where the ranks of this node find their agent."""
+        """Path of the socket at which the ranks of this node connect to their agent."""
         return Path(self.folder, f"agent-{self.node}.sock")
 
     def write(self, path: Path) -> None:
@@ -47,7 +47,7 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class InheritedFd:
     """A file descriptor that crosses into a process made by `multiprocessing`.
 
-    `take` gives its number on the other side, once.
+    `take` returns its number on the other side, once.
     """
 
     def __init__(self, fd: int) -> None:
@@ -58,17 +58,17 @@ class InheritedFd:
         return {"_fd": -1, "_handle": reduction.DupFd(self._fd)}
 
     def take(self) -> int:
-        """The descriptor, owned by the caller from now on; not for programs that it starts."""
+        """Return the descriptor, which the caller owns; programs that it starts do not get it."""
         if self._handle is None:
             return self._fd
         fd = int(self._handle.detach())
-        os.set_inheritable(fd, False)  # multiprocessing hands over descriptors without that
+        os.set_inheritable(fd, False)  # multiprocessing hands over inheritable descriptors
         return fd
 
 
 @dataclass(frozen=True)
 class RankLaunch:
-    """All that a rank process needs to know."""
+    """Launch data of a rank process."""
 
     pool: PoolSpec
     rank: int
@@ -79,20 +79,21 @@ class RankLaunch:
     agent_address: str
     identity: bytes  #: secret, proves to the agent that this is the process it has started
     agent_pid: int
-    mark: str  #: for the environment of what the rank starts: its processes end with it
-    forked: bool  #: made by the fork server, torch is loaded already
+    mark: str  #: in the environment of processes that the rank starts, so that they end with it
+    forked: bool  #: made by the fork server, with torch loaded already
     stdout: InheritedFd
     stderr: InheritedFd
-    fault: InheritedFd  #: for the Python stack of a crash, and for those that the agent asks for
+    fault: InheritedFd  #: for Python stacks: at a crash, and when the agent asks for one
     #: The shared memory of the node, see `nbddp.wire.flight_recorder.writer`, with a region for
     #: each of its ``pool.nproc_per_node`` ranks; None in a pool of plain groups.
     records: InheritedFd | None = None
-    joins: bool = False  #: a pool that runs: its groups come by `Reform`, it initialises none
+    #: The pool runs already: the rank gets its groups by `Reform`, and initialises none.
+    joins: bool = False
 
 
 @dataclass(frozen=True)
 class StoreLaunch:
-    """All that the store process needs to know."""
+    """Launch data of the store process."""
 
     host: str
     port: int

@@ -26,12 +26,12 @@ class RankSet:
 
     @classmethod
     def of(cls, ranks: Iterable[Rank]) -> "RankSet":
-        """The set of these ranks; order and repetition do not matter."""
+        """Make the set of these ranks; order and repetition do not matter."""
         return cls(tuple(sorted(set(ranks))))
 
     @classmethod
     def all(cls, world_size: int) -> "RankSet":
-        """All ranks of a pool."""
+        """Make the set of all ranks of a pool."""
         return cls(tuple(range(world_size)))
 
     @classmethod
@@ -39,7 +39,8 @@ class RankSet:
         """Read ``all``, ``2``, ``0,2-3`` or ``1-`` (to the last rank).
 
         Raises:
-            BadOptionError: not of that form, empty, or a rank is not below ``world_size``.
+            BadOptionError: the text has another form or is empty, or a rank is not below
+                ``world_size``.
         """
         legal = f"legal: 'all', a rank, or a list such as '0,2-3', with ranks 0 to {world_size - 1}"
         if text.strip() == "all":
@@ -72,7 +73,7 @@ class RankSet:
         return f"RankSet({self})"
 
     def describe(self) -> str:
-        """``rank 2`` or ``ranks 0,2-3``, for sentences."""
+        """Return ``rank 2`` or ``ranks 0,2-3``, for sentences."""
         return f"{'rank' if len(self.ranks) == 1 else 'ranks'} {self}"
 
     def __iter__(self) -> Iterator[Rank]:

@@ -59,7 +59,7 @@ def test_the_fork_server_uses_no_gpu(pool: Pool, place: Place, seen: Seen):
 @on_a_gpu
 def test_cuda_that_was_touched_before_the_fork():
     place = Place("", 2, "gloo", options={"devices": [0]}, preload="tests.gpu.touches_cuda")
-    with pytest.raises(BadOptionError, match="CUDA was touched before this rank was forked"):
+    with pytest.raises(BadOptionError, match="CUDA was used before this rank was forked"):
         place.start().stop()
 
 

@@ -53,7 +53,7 @@ def test_a_port_that_is_taken(fresh_pool: Callable[..., Pool]):
     assert str(caught.value) == (
         f"the store cannot listen on MASTER_ADDR 127.0.0.1, MASTER_PORT {port}: "
         "Address already in use; legal: an address of this machine and a free port; "
-        "without --env MASTER_PORT=... a free one is found"
+        "without --env MASTER_PORT=... a free port is chosen"
     )
     pool = fresh_pool(1, env={"MASTER_PORT": str(port)})  # free again
     assert pool.pull("__import__('os').environ['MASTER_PORT']", ranks=0) == str(port)

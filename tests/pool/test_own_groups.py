@@ -180,8 +180,8 @@ def test_a_mesh_of_a_program_that_is_run_again_is_its_own(fresh_pool: Callable[.
 def test_two_groups_of_one_name_in_one_cell_have_nothing_in_common(pool: Pool):
     make = "dist.new_group([0, 1], use_local_synchronization=True)"
     cell = (
-        f"g = {make}; one = g.book.info.pg_id; dist.destroy_process_group(g); del g\n"
-        f"g = {make}; two = g.book.info.pg_id; dist.destroy_process_group(g); del g\n"
+        f"g = {make}; one = g.counters.info.pg_id; dist.destroy_process_group(g); del g\n"
+        f"g = {make}; two = g.counters.info.pg_id; dist.destroy_process_group(g); del g\n"
         "one == two"
     )
     assert run_cell(pool, cell).result() == "False"

@@ -163,7 +163,7 @@ def test_a_step_of_a_thread_goes_on_when_a_cell_ends_in_it(pool: Pool, kind: str
     begin(pool, kind)
     code = """
 import threading
-epoch = dist.group.WORLD.book.epoch
+epoch = dist.group.WORLD.counters.epoch
 ended, inside = threading.Event(), threading.Event()
 module = list(state.modules())[3]
 handle = module.register_forward_hook(lambda *_: (inside.set(), ended.wait(60)) and None)
@@ -172,9 +172,9 @@ thread.start()
 print(inside.wait(60))
 """
     assert run_cell(pool, code, timeout=_LIMIT_S).texts() == {0: "True\n", 1: "True\n"}
-    run_cell(pool, "groups = dist.group.WORLD.book.epoch")
+    run_cell(pool, "groups = dist.group.WORLD.counters.epoch")
     run_cell(pool, "ended.set()\nthread.join(60)\nhandle.remove()", timeout=_LIMIT_S)
-    view = run_cell(pool, "print(dist.group.WORLD.book.epoch == groups == epoch)")
+    view = run_cell(pool, "print(dist.group.WORLD.counters.epoch == groups == epoch)")
     assert view.texts() == {0: "True\n", 1: "True\n"}
     check(pool)
 
@@ -213,6 +213,6 @@ def test_what_cannot_be_mended_is_named(pool: Pool):
     view = run_cell(pool, f"fsdp2._reset_parameter = resets\n{_TELL}\nstate = None")
     assert view.text() == (
         "the sharded model FSDPSequential was left in the middle of a step and could not be "
-        "brought back to its beginning (RuntimeError: 3.weight is still gathered): make it "
-        "anew, it would give wrong numbers\n"
+        "brought back to its beginning (RuntimeError: 3.weight is still gathered): create it "
+        "again, because it would give wrong numbers\n"
     )

@@ -128,7 +128,7 @@ class World:
         self.feed(Tick())
 
     def begin(self, ranks: RankSet) -> bool:
-        if self.machine.is_mending or self.machine.refusal(ranks) is not None:
+        if self.machine.is_rebuilding or self.machine.refusal(ranks) is not None:
             return False
         run_id = f"run{len(self.begun) + 1}"
         self.begun.append(run_id)
@@ -202,7 +202,7 @@ class World:
     def is_quiet(self) -> bool:
         return (
             self.machine.active_run_id is None
-            and not self.machine.is_mending
+            and not self.machine.is_rebuilding
             and self.machine.next_deadline() is None
         )
 

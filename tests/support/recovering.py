@@ -186,8 +186,8 @@ class Pool:
     def active(self) -> str | None:
         return self.machine.active_run_id
 
-    def is_mending(self) -> bool:
-        return self.machine.is_mending
+    def is_rebuilding(self) -> bool:
+        return self.machine.is_rebuilding
 
     def tick(self, after_s: float = 0.0) -> list[Action]:
         return self.feed(Tick(), after_s)

@@ -76,9 +76,9 @@ class Scene:
         self.pipes = RankPipes(0, folder / "rank0.log", settings)
         process = SimpleNamespace(
             pipes=self.pipes,
-            see_descendants=lambda: None,
+            record_descendants=lambda: None,
             await_begin=lambda run_id: None,
-            see_begin=lambda run_id: None,
+            note_begun=lambda run_id: None,
             pulling="",
             interrupt_at=float("inf"),
             interrupt_if_due=lambda now: None,
@@ -87,7 +87,7 @@ class Scene:
         identity = channels.rank_identity(0)
         self.agent._downlink.admit(0, identity)
         self.rank = RankChannel(channels.ipc_address(launch.rank_socket), identity)
-        fd = self.agent._watch.prepare(make_spec(1), 0)
+        fd = self.agent._stall_monitor.prepare(make_spec(1), 0)
         assert fd is not None
         self.memory = NodeMemory.attach(os.dup(fd), 1)
         self.writer = Writer(self.memory, 0)

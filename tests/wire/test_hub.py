@@ -209,7 +209,7 @@ def test_what_a_torn_rank_tells_ends_no_cell_of_others(
     def stumble(*arguments: Any, **options: Any) -> Any:
         raise KeyError(-1)
 
-    monkeypatch.setattr(stage.hub.recovery._eyes, "_diagnose", stumble)
+    monkeypatch.setattr(stage.hub.recovery._probes, "_diagnose", stumble)
     run = Run("r", RankSet.all(2), 1000)
     execute = Execute(run_id="r", code="1", execution_count=1, first_line=1)
     assert stage.hub.begin(run, RunRequested(execute, run.ranks)) is None
@@ -341,7 +341,7 @@ def test_a_cell_waits_for_the_pool_to_be_whole(stage: Stage):
     seen_by_user: list[Event | None] = []
     stage.hub.listeners.background = seen_by_user.append
     stage.agent.send(RankExited(rank=1, pid=11, exit_code=-9, out_of_memory=False, last_output=""))
-    poll_until(lambda: stage.hub.recovery.is_mending)
+    poll_until(lambda: stage.hub.recovery.is_rebuilding)
     run = Run("r", RankSet.all(2), 1000)
     execute = Execute(run_id="r", code="1", execution_count=1, first_line=1)
     refusal = in_thread(lambda: stage.hub.begin(run, RunRequested(execute, run.ranks)))

@@ -164,7 +164,7 @@ class HubThread:
         def begin() -> None:
             nonlocal has_asked
             refusal = self.recovery.refusal(requested.ranks)
-            if refusal is not None and not has_asked and self.recovery.may_mend_again:
+            if refusal is not None and not has_asked and self.recovery.may_rebuild_again:
                 has_asked = True
                 self._feed(MendRequested())
                 self._when_whole(begin)
@@ -278,7 +278,7 @@ class HubThread:
 
     @property
     def _is_whole(self) -> bool:
-        if self.recovery.is_mending:
+        if self.recovery.is_rebuilding:
             return False
         if time.monotonic() < self._settles_until:
             return not self.machine.late(self._late) and not self.machine.ending(is_ending)

@@ -1,1 +1,1 @@
-"""How agents are started: here, and later by torchrun, Slurm, ssh or Kubernetes."""
+"""Launchers of agents: on this machine now, by torchrun, Slurm, ssh or Kubernetes later."""

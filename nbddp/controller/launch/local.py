@@ -1,4 +1,4 @@
-"""Agents on this machine.
+"""Starts and ends agents on this machine.
 
 Runs in: the notebook's process.
 """
@@ -34,7 +34,7 @@ class LocalAgent:
                 [sys.executable, "-P", "-m", "nbddp.agent", str(connection_file)],
                 env=env
                 | {
-                    POOL_ID_ENV: launch.pool_id,  # and so in all that descends from the agent
+                    POOL_ID_ENV: launch.pool_id,  # all descendants of the agent inherit it
                     AGENT_ENV: self._mark,
                     "PYTHONPATH": _python_path(env),
                     USER_PYTHONPATH_ENV: env.get("PYTHONPATH", ""),
@@ -45,7 +45,7 @@ class LocalAgent:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        #: Becomes readable when the process ends; -1 where the system has no such thing.
+        #: Becomes readable when the process ends; -1 where the system has no pidfds.
         self.exit_fd = os.pidfd_open(self._process.pid) if process_tree.IS_LINUX else -1
 
     @property
@@ -54,35 +54,36 @@ class LocalAgent:
         return self._process.pid
 
     def wake(self) -> None:
-        """Tell it to go on if it stands still; else this means nothing."""
+        """Let the process go on if it stands still; has no effect on a running one."""
         if not self.has_exited():
             process_tree.kill_quietly(self.pid, signal.SIGCONT)
 
     def has_exited(self) -> bool:
-        """Whether the process has ended."""
+        """Return whether the process has ended."""
         return self._process.poll() is not None
 
     def exit_code(self) -> int:
-        """Exit code of the ended process; negative: ended by that signal."""
+        """Return the exit code of the ended process; -n: signal n has ended it."""
         return self._process.returncode
 
     def last_output(self) -> str:
-        """The end of what the agent wrote: why it could not start, if it could not."""
+        """Return the end of the agent's log, which says why it could not start, if it could not."""
         try:
             return self._log_path.read_text(errors="replace")[-2000:]
         except OSError:
             return ""
 
     def kill(self) -> None:
-        """End it now. Its fork server and ranks end with it."""
+        """End the agent now. Its fork server and ranks end with it."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
 
     def kill_ranks(self, pids: Iterable[int]) -> None:
-        """After the agent was lost: its ranks got SIGKILL by themselves, their children did not.
+        """End the children of ranks whose agent was lost.
 
-        Those that left the rank's process group are found by the mark in their environment.
+        The ranks themselves got SIGKILL from the system, but their children did not. Children that
+        left the process group of their rank are recognized by the mark in their environment.
         """
         for pid in pids:
             if pid:
@@ -91,18 +92,21 @@ class LocalAgent:
             process_tree.kill_quietly(pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         if self.exit_fd >= 0:
             os.close(self.exit_fd)
             self.exit_fd = -1
 
 
 def _python_path(env: dict[str, str]) -> str:
-    """Lets the agent find this very nbddp, installed or not."""
+    """Return a PYTHONPATH with which the agent imports this very nbddp, installed or not."""
     before = env.get("PYTHONPATH", "")
     return _PACKAGE_PARENT + (os.pathsep + before if before else "")
 
 
 def _keep_gil() -> dict[str, str]:
-    """For a free-threaded Python whose GIL is on because of ``-X gil=1`` or of a module."""
+    """Return the environment that keeps the GIL on in a free-threaded Python.
+
+    The GIL of such a Python may be on because of ``-X gil=1`` or of a module.
+    """
     return {"PYTHON_GIL": "1"} if sysconfig.get_config_var("Py_GIL_DISABLED") else {}

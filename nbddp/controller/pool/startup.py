@@ -75,7 +75,7 @@ class PoolStartup:
         self._on_segment_released = on_segment_released
         self._folder = _make_folder()
         self._hold_fd = pool_folder.hold(self._folder)
-        pool_folder.remove_remains(self._folder)
+        pool_folder.remove_stale_folders(self._folder)
         self._agents: list[LocalAgent] = []
         self._hub: HubThread | None = None
         self._generation = 0

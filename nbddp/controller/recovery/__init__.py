@@ -1,1 +1,4 @@
-"""The machine around it that frees stuck ranks and makes the pool whole again. Pure."""
+"""Recovery of a pool: aborts stuck operations, replaces ranks, and rebuilds process groups. Pure.
+
+Runs in: the hub thread.
+"""

@@ -1,11 +1,11 @@
-"""Ends blocked operations on ranks in two phases, and says how long their cells may go on.
+"""Aborts blocked operations of ranks in two phases, and decides how long their cell may go on.
 
 Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`.
 
     Free(arm) to all --> Freed from all, or time --> Free(fire) to all --> ranks raise
 
-No rank is fired at before all are armed: else it would see the closing of a peer as an error of
-its own.
+The second phase begins when all ranks are armed. Otherwise a rank would take the closed connection
+of a peer for an error of its own.
 """
 
 from collections.abc import Mapping
@@ -21,16 +21,16 @@ from nbddp.wire.flight_recorder.schema import RankLook
 from nbddp.wire.messages import Free, Freed, FreeReason
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
-#: All ranks are waited for so long before the second phase ...
+#: The second phase waits this long for ranks that have not answered the first ...
 _ARM_S = 1.0
-#: ... but after a death, which torch's own sockets tell some of them anyway.
+#: ... but only this long after a death, which some ranks see by torch's own sockets anyway.
 _ARM_AFTER_DEATH_S = 0.05
-#: A rank that is still inside its cell so long after it was freed is looked at again.
+#: A rank that is still inside its cell this long after the abort is probed again.
 JUDGE_AGAIN_S = 1.0
 
 
 class OperationAbort:
-    """What was done to free the ranks of one cell."""
+    """The abort of operations that ranks of one cell are blocked in."""
 
     def __init__(
         self, run_id: str, pool: PoolMachine, questions: PendingAnswers, settings: Settings
@@ -39,28 +39,28 @@ class OperationAbort:
         self._pool = pool
         self._questions = questions
         self._settings = settings
-        self.reason: FreeReason | None = None  #: of the last one
-        self.text = ""  #: what ranks were told then
-        self.armed: set[str] = set()  #: ids of groups that cannot be used before they are re-formed
-        self.was_outside = False  #: a rank was freed from a wait for the store, or for a new group
-        self.stuck: dict[Rank, str] = {}  #: what cannot be ended, and why
+        self.reason: FreeReason | None = None  #: of the last abort
+        self.text = ""  #: the message to ranks in the last abort
+        self.armed: set[str] = set()  #: ids of groups that cannot be used before they are rebuilt
+        self.was_outside = False  #: a wait for the store, or for a new group, was aborted
+        self.stuck: dict[Rank, str] = {}  #: operations that cannot be aborted, and why
         self.fired_at = float("-inf")
         self.look_at: float | None = None
         self.interrupt_at: float | None = None
         self.give_up_at: float | None = None
-        #: It is not known which groups some rank has armed.
+        #: Some rank did not report which groups it has armed.
         self.is_unsure = False
-        self._arms: dict[int, Free] = {}  #: not answered by all ranks yet
+        self._arms: dict[int, Free] = {}  #: first phases that some rank has not answered yet
         self._fires: list[int] = []  #: numbers of second phases
         self._is_judging = False
 
     @property
     def is_arming(self) -> bool:
-        """Whether ranks are about to be freed."""
+        """True while a first phase is under way."""
         return bool(self._arms)
 
     def next_deadline(self) -> float | None:
-        """When the cell is to be looked at, interrupted or given up."""
+        """The time at which the cell has to be probed, interrupted or given up."""
         times = (self.look_at, self.interrupt_at, self.give_up_at)
         return min((at for at in times if at is not None), default=None)
 
@@ -75,9 +75,16 @@ class OperationAbort:
         dead: tuple[Rank, ...] = (),
         silent: RankSet = NO_RANKS,
     ) -> list[Action]:
-        """Free ``ranks``: in these groups and those of dead ranks, or wherever they are blocked.
+        """Abort operations of ``ranks``.
 
-        Nobody waits for those that are ``silent``: they did not answer a moment ago.
+        Args:
+            reason: of the abort.
+            text: message to the ranks.
+            ranks: whose operations are aborted.
+            now: monotonic time in seconds.
+            pg_ids: abort operations in these groups; without ``pg_ids`` and ``dead``, all of them.
+            dead: abort operations in groups of these dead ranks.
+            silent: ranks that did not answer a moment ago; the second phase does not wait for them.
         """
         if not ranks:
             return []
@@ -133,11 +140,11 @@ class OperationAbort:
             self.is_unsure = self.is_unsure or not arm.pg_ids
 
     def expect_damage(self) -> None:
-        """The cell is given up: whoever is inside is freed from any group, if that was not done."""
+        """Note that the cell is given up, so that operations in any group may be aborted."""
         self.is_unsure = self.is_unsure or self.fired_at == float("-inf")
 
     def stop(self) -> None:
-        """The cell has ended: whoever is armed needs no second phase any more."""
+        """Stop, because the cell has ended: ranks that are armed need no second phase."""
         for number, arm in self._arms.items():
             self._note_armed(arm, self._questions.drop("arm", number), is_complete=False)
         self._arms.clear()
@@ -146,14 +153,16 @@ class OperationAbort:
         self.look_at = self.interrupt_at = self.give_up_at = None
 
     def judge_again(self) -> None:
-        """It is time for another look."""
+        """Begin another probe of the ranks, which `extend_limits` judges."""
         self.look_at = None
         self._is_judging = True
 
-    def be_patient(self, looks: Mapping[Rank, RankLook], unfinished: RankSet, now: float) -> None:
-        """The ranks were looked at again: how long may they stay?
+    def extend_limits(
+        self, looks: Mapping[Rank, RankLook], unfinished: RankSet, now: float
+    ) -> None:
+        """Decide how long ranks may stay in the cell, after they were probed again.
 
-        One that runs code of the user, perhaps a ``finally`` that saves a model, gets more time,
+        A rank that runs the user's code, perhaps a ``finally`` that saves a model, gets more time
         and then an interrupt, unless the user interrupts it anyway.
         """
         if not self._is_judging:
@@ -173,13 +182,16 @@ class OperationAbort:
 
 
 def both_phases(ranks: RankSet, arm: Free) -> list[Action]:
-    """One right after the other: what ranks see of each other's closing harms nobody any more."""
+    """Return both phases of an abort, one right after the other.
+
+    For ranks to which errors of closed connections do no harm any more.
+    """
     fire = msgspec.structs.replace(arm, phase="fire")
     return [TellRanks(ranks, arm), TellRanks(ranks, fire)]
 
 
 def _runs(look: RankLook | None) -> bool:
-    """Whether its main thread is not blocked in an operation."""
+    """Return whether its main thread runs, and is not blocked in an operation."""
     if look is None or look.activity != "running":
         return False
     return any(thread.is_main and thread.wait is None for thread in look.threads)

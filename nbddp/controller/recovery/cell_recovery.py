@@ -1,4 +1,4 @@
-"""One running cell, for the recovery: who is stuck in it, who is freed, how long it may go on.
+"""Recovery of one running cell: its stuck ranks, aborts, and the time that it may take.
 
 Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`.
 """
@@ -21,27 +21,30 @@ from nbddp.settings import Settings
 from nbddp.wire.messages import FreeReason, RankExited, RunFinished
 from nbddp.wire.rank_set import Rank, RankSet
 
-#: A rank that an interrupt has not got out of its cell so soon is blocked in C++.
-_FREE_AFTER_INTERRUPT_S = 0.1
-#: A rank that the death of another has not got out of its cell so soon runs Python.
+#: A rank that is still in its cell this long after an interrupt is blocked in C++.
+_ABORT_AFTER_INTERRUPT_S = 0.1
+#: A rank that is still in its cell this long after the abort for a death runs Python.
 _INTERRUPT_AFTER_DEATH_S = 0.2
-#: Operations with a time-out of their own have so long to report it.
+#: An operation with a time-out of its own may take this long to report it.
 _OWN_TIMEOUT_GRACE_S = 1.0
-#: A verdict is not shown while a time-out of this length, or a shorter one, may be a part of the
-#: program, which goes on when it has passed.
+#: A verdict is not shown while a time-out of this length, or a shorter one, runs: it may be a part
+#: of the program, which goes on after it.
 _BRIEF_TIMEOUT_MS = 3000
-#: When one rank has raised already, the time-outs of others are waited for only this long.
+#: After one rank has raised, time-outs of others are waited for this long only.
 _OWN_TIMEOUT_AFTER_ERROR_S = 2.0
 
 
 class CellRecovery:
-    """Watches, frees, interrupts the ranks of one cell; `wants_end` says when to give it up."""
+    """Watches and interrupts the ranks of one cell, and aborts their operations.
+
+    `wants_end` says when the cell has to be given up.
+    """
 
     def __init__(
         self,
         run: CellRun,
         pool: PoolMachine,
-        eyes: RankProbes,
+        probes: RankProbes,
         questions: PendingAnswers,
         *,
         settings: Settings,
@@ -51,49 +54,52 @@ class CellRecovery:
         self._pool = pool
         self._settings = settings
         self._config = config
-        self.freeing = OperationAbort(run.run_id, pool, questions, settings)
-        self.watch = StallWatch(run.run_id, eyes, questions, judge=self._judge, seen=self._seen)
+        self.abort = OperationAbort(run.run_id, pool, questions, settings)
+        self.watch = StallWatch(
+            run.run_id, probes, questions, judge=self._judge, observe=self._take_views
+        )
         self.report: Report | None = None  #: the last verdict
-        self._told: dict[
-            str, bool
-        ] = {}  #: verdicts that were shown, and whether they were acted on
-        #: For time-outs of the ranks' own, by verdict and moment.
+        #: Verdicts that were shown, by fingerprint, and whether they were acted on.
+        self._shown: dict[str, bool] = {}
+        #: Ends of time-outs that the user has set, by verdict and versions of the ranks.
         self._wait_until: dict[tuple[object, ...], float] = {}
-        self._withheld: Judged | None = None  #: until it is known how a brief time-out ends
+        #: A verdict that waits for the end of a brief time-out.
+        self._withheld: Judged | None = None
         #: The last verdict that was acted on, or left to a time-out.
         self._basis: Report | None = None
-        self._free_at: float | None = None
+        self._abort_at: float | None = None
         self._knows_timeout = False
-        self._has_interrupted = False  #: nbddp itself, since a rank died or was freed long ago
+        #: nbddp has interrupted the ranks, after a death or long after an abort.
+        self._has_interrupted = False
 
     def next_deadline(self) -> float | None:
-        """When `tick` has something to do."""
-        times = (self.watch.next_deadline(), self.freeing.next_deadline(), self._free_at)
+        """The time at which `tick` has something to do."""
+        times = (self.watch.next_deadline(), self.abort.next_deadline(), self._abort_at)
         return min((at for at in times if at is not None), default=None)
 
     def wants_end(self, now: float) -> bool:
-        """Whether its ranks have had their time."""
-        give_up_at = self.freeing.give_up_at
+        """Return whether the time of its ranks is over."""
+        give_up_at = self.abort.give_up_at
         return give_up_at is not None and now >= give_up_at
 
     def close(self, *, has_failed: bool) -> list[Action]:
-        """It has ended; what was not told of it is told if it went wrong."""
+        """End the recovery with the cell; returns a withheld verdict if the cell has failed."""
         self.watch.stop()
-        self.freeing.stop()
-        self._free_at = None
+        self.abort.stop()
+        self._abort_at = None
         withheld = self._withheld
-        if withheld is None or withheld.report.fingerprint in self._told:
+        if withheld is None or withheld.report.fingerprint in self._shown:
             return []
         if not has_failed:
-            self.report = None  # the time-out was wanted, and was dealt with
+            self.report = None  # the program expected the time-out and handled it
             return []
         return [withheld]
 
-    # --- what happens in it --------------------------------------------------------------------
+    # --- events of the cell --------------------------------------------------------------------
 
     def finished(self, finished: RunFinished, now: float) -> None:
-        """A rank has left it; others are still inside."""
-        is_leaving = self._is_interrupted or self.freeing.reason is not None
+        """Take the end of the cell on one rank; others are still inside."""
+        is_leaving = self._is_interrupted or self.abort.reason is not None
         if not is_leaving and (finished.error is not None or self.watch.is_quiet):
             self.watch.rank_left(now)
 
@@ -102,61 +108,61 @@ class CellRecovery:
         return self.run.interrupted or self.run.timed_out
 
     def interrupted(self, now: float) -> None:
-        """Its ranks were interrupted; those that are blocked in C++ did not notice."""
-        self._free_at = now + _FREE_AFTER_INTERRUPT_S
-        self.freeing.interrupt_at = self.freeing.give_up_at = None
+        """Note that its ranks were interrupted; ranks that are blocked in C++ did not notice."""
+        self._abort_at = now + _ABORT_AFTER_INTERRUPT_S
+        self.abort.interrupt_at = self.abort.give_up_at = None
 
     def rank_exited(self, exited: RankExited, now: float) -> list[Action]:
-        """One of its ranks has exited: the others may wait for it for ever."""
+        """Abort operations after an exit, because the others may wait for that rank for ever."""
         survivors = self._pool.in_state(RankState.IDLE, RankState.BUSY)
         text = f"rank {exited.rank} exited ({describe_exit(exited)[0]})"
-        if self.freeing.reason != "death":
-            self.freeing.interrupt_at = now + _INTERRUPT_AFTER_DEATH_S
-            self.freeing.give_up_at = self.freeing.interrupt_at + self._settings.interrupt_grace_s
-        return self.freeing.start("death", text, survivors, now, dead=(exited.rank,))
+        if self.abort.reason != "death":
+            self.abort.interrupt_at = now + _INTERRUPT_AFTER_DEATH_S
+            self.abort.give_up_at = self.abort.interrupt_at + self._settings.interrupt_grace_s
+        return self.abort.start("death", text, survivors, now, dead=(exited.rank,))
 
     def tick(self, now: float) -> list[Action]:
-        """Time has passed."""
+        """Do everything that is due at ``now``."""
         actions: list[Action] = []
         if self.run.timed_out and not self._knows_timeout:
             self._knows_timeout = True
             self.interrupted(now)
-        if self._free_at is not None and now >= self._free_at:
-            if self.freeing.is_arming:
-                self._free_at = now + _FREE_AFTER_INTERRUPT_S
+        if self._abort_at is not None and now >= self._abort_at:
+            if self.abort.is_arming:
+                self._abort_at = now + _ABORT_AFTER_INTERRUPT_S
             else:
-                self._free_at = None
-                actions += self.freeing.start("interrupt", "", self.run.unfinished, now)
-        if self.freeing.look_at is not None and now >= self.freeing.look_at:
-            self.freeing.judge_again()
+                self._abort_at = None
+                actions += self.abort.start("interrupt", "", self.run.unfinished, now)
+        if self.abort.look_at is not None and now >= self.abort.look_at:
+            self.abort.judge_again()
             self.watch.look_soon(now)
-        if self.freeing.interrupt_at is not None and now >= self.freeing.interrupt_at:
-            self.freeing.interrupt_at = None
+        if self.abort.interrupt_at is not None and now >= self.abort.interrupt_at:
+            self.abort.interrupt_at = None
             self._has_interrupted = True
             actions += self._pool.interrupts()
-        if not self.freeing.is_arming:
+        if not self.abort.is_arming:
             actions += self.watch.tick(now)
         return actions
 
-    def _seen(self, views: Views, now: float) -> None:
+    def _take_views(self, views: Views, now: float) -> None:
         looks = {rank: view.look for rank, view in views.items() if view.look is not None}
-        self.freeing.be_patient(looks, self.run.unfinished, now)
+        self.abort.extend_limits(looks, self.run.unfinished, now)
 
     # --- verdicts ------------------------------------------------------------------------------
 
     def _judge(self, report: Report, views: Views, now: float) -> list[Action]:
-        if self.freeing.is_arming or not self.run.unfinished:
+        if self.abort.is_arming or not self.run.unfinished:
             return []
-        if self._free_at is not None or now < self.freeing.fired_at + JUDGE_AGAIN_S:
-            return []  # they are on their way out
+        if self._abort_at is not None or now < self.abort.fired_at + JUDGE_AGAIN_S:
+            return []  # the ranks are leaving the cell already
         cause = self._cause(report)
         reason, text = reason_of(cause), cause.proven[0].headline if cause.proven else ""
-        # Who has interrupted the ranks knows why the cell ends: what they raise is no news.
+        # Ranks that were interrupted raise because of it: their errors are no new finding.
         is_ending = self._is_interrupted or self._has_interrupted
         if self._is_interrupted:
             reason = "interrupt"
-        elif self._has_interrupted and self.freeing.reason is not None:
-            reason, text = self.freeing.reason, self.freeing.text
+        elif self._has_interrupted and self.abort.reason is not None:
+            reason, text = self.abort.reason, self.abort.text
         if not is_ending:
             self.report = cause
             if self._config().on_deadlock == "report":
@@ -173,7 +179,7 @@ class CellRecovery:
         alive = set(self._pool.in_state(RankState.IDLE, RankState.BUSY))
         return [
             *(self._show(cause, views, acted=True) if not is_ending else ()),
-            *self.freeing.start(
+            *self.abort.start(
                 reason,
                 text,
                 RankSet.of(alive & (_members(views, report.pg_ids) | set(report.stuck))),
@@ -185,10 +191,10 @@ class CellRecovery:
         ]
 
     def _cause(self, report: Report) -> Report:
-        """The verdict to be told: ``report``, or the one that its errors came of.
+        """Return the verdict to show: ``report``, or an earlier one that has caused its errors.
 
-        A rank that was proven to be stuck has been freed, or has left its operation by the time-out
-        of that. Others that come later wait for it, and still its error is not what went wrong.
+        A rank that was proven to be stuck was freed, or left its operation by a time-out. Ranks
+        that come later wait for it, but its error is still not the cause.
         """
         basis = self._basis
         if basis is None or not report.proven or report.proven[0].kind != "first-error":
@@ -207,15 +213,16 @@ class CellRecovery:
         actions: list[Action] = []
         if not acted:
             actions.append(Noticed(self.run.run_id, report))
-        if report.fingerprint not in self._told or (acted and not self._told[report.fingerprint]):
-            self._told[report.fingerprint] = acted
+        if report.fingerprint not in self._shown or (acted and not self._shown[report.fingerprint]):
+            self._shown[report.fingerprint] = acted
             actions.append(Judged(self.run.run_id, report, acted, views))
         return actions
 
     def _own_timeout(self, report: Report, views: Views, now: float) -> float:
-        """When the time-out that the user asked for has shown: its error is the lesson.
+        """Return the time by which a time-out of the user has raised its own error.
 
-        A program may deal with it, and wait for the same once more: that is another wait.
+        A program may handle the time-out and wait for the same operation once more; that is another
+        wait.
         """
         timeout_ms, left_ms = report.earliest_timeout_ms, report.earliest_timeout_left_ms
         if timeout_ms is None or left_ms is None:
@@ -230,7 +237,7 @@ class CellRecovery:
 
 
 def reason_of(report: Report) -> FreeReason:
-    """What the ranks are told when they are freed."""
+    """Return the reason of the abort that a verdict causes."""
     match report.proven[0].kind if report.proven else "":
         case "dead-rank":
             return "death"
@@ -243,7 +250,7 @@ def reason_of(report: Report) -> FreeReason:
 
 
 def _members(views: Views, pg_ids: tuple[str, ...]) -> set[Rank]:
-    """All ranks that are members of one of these groups."""
+    """Return all ranks that are members of one of these groups."""
     return {
         rank
         for view in views.values()

@@ -1,4 +1,4 @@
-"""What a cell has left behind that must be mended.
+"""Damage that a cell has left behind, which a rebuild has to repair.
 
 Runs in: the hub thread. Pure.
 """
@@ -24,17 +24,17 @@ class Damage:
 
     @property
     def is_any(self) -> bool:
-        """Whether the pool must be looked at."""
+        """True if the pool has to be rebuilt."""
         return bool(self.broken) or self.is_suspicious or self.is_unsure
 
 
-def damage_of(outcome: RunOutcome, freeing: OperationAbort) -> Damage:
-    """What the ends of a cell on its ranks amount to.
+def damage_of(outcome: RunOutcome, abort: OperationAbort) -> Damage:
+    """Return the damage after the end of a cell on its ranks.
 
-    After a cell that ended well everywhere, ranks may stand at different places: an operation that
-    was issued and not waited for is no fault.
+    After a cell that ended well on all ranks, their groups may stand at different operations: an
+    operation that was issued and not waited for is no fault.
     """
-    broken = set(freeing.armed)
+    broken = set(abort.armed)
     has_failed = bool(outcome.ranks("error", "exited", "unfinished"))
     places: dict[str, list[tuple[int, int]]] = {}  # by group, one for each rank with a mark
     for result in outcome.results.values():
@@ -46,20 +46,20 @@ def damage_of(outcome: RunOutcome, freeing: OperationAbort) -> Damage:
         # A rank without a mark has not used the group in this cell, or is no member of it.
         finished = outcome.ranks("ok", "error")
         is_suspicious = any(
-            len(set(found)) > 1 or len(found) < len(finished) for found in places.values()
+            len(set(marks)) > 1 or len(marks) < len(finished) for marks in places.values()
         )
         # Ranks that left while they made groups may have made different numbers of them.
         counts = {outcome.results[rank].group_count for rank in finished}
-        is_suspicious = is_suspicious or freeing.was_outside or len(counts) > 1
-        return Damage(frozenset(broken), is_suspicious, freeing.is_unsure)
+        is_suspicious = is_suspicious or abort.was_outside or len(counts) > 1
+        return Damage(frozenset(broken), is_suspicious, abort.is_unsure)
     is_silent = any(
-        len(set(found)) > len({sequence for sequence, _ in found}) for found in places.values()
+        len(set(marks)) > len({sequence for sequence, _ in marks}) for marks in places.values()
     )
-    return Damage(frozenset(broken), is_unsure=freeing.is_unsure, is_silent=is_silent)
+    return Damage(frozenset(broken), is_unsure=abort.is_unsure, is_silent=is_silent)
 
 
 def with_torn(outcome: RunOutcome, answer: Reformed) -> RunOutcome:
-    """``outcome`` with what a rank has given up that nobody had waited for."""
+    """Return ``outcome`` with operations that a rank has given up and that nothing waited for."""
     result = outcome.results.get(answer.rank)
     if result is None or not answer.torn:
         return outcome
@@ -70,7 +70,7 @@ def with_torn(outcome: RunOutcome, answer: Reformed) -> RunOutcome:
 def with_recovery(
     outcome: RunOutcome, report: Report | None, stuck: Mapping[Rank, str]
 ) -> RunOutcome:
-    """``outcome`` with what the recovery knows of it."""
+    """Return ``outcome`` with the verdict, and with operations that could not be aborted."""
     results = {
         rank: replace(result, stuck=stuck.get(rank, result.stuck))
         if result.status == "unfinished"

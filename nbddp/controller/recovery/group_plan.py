@@ -1,4 +1,4 @@
-"""Which process groups are formed again, and which have to wait for a member.
+"""Plans the rebuild of process groups: groups to form now, and groups that wait for a member.
 
 Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.rebuild`.
 """
@@ -18,17 +18,17 @@ def groups_to_form(
     *,
     forms_all: bool,
 ) -> tuple[tuple[GroupInfo, ...], set[str]]:
-    """Which groups are to be formed now, and the ids of those that must wait for a member.
+    """Return the groups to form now, and the ids of those that must wait for a member.
 
-    A group is formed if it is broken, if its members disagree on how many operations there were,
-    or, with ``forms_all``, in any case. The order is that in which ranks know them: what a group
-    was made from comes before it.
+    A group is formed if it is broken, if its members disagree on the number of its operations, or,
+    with ``forms_all``, in any case. Groups are in the order of their creation, so that a group
+    comes after the one that it was made from.
 
     Args:
-        looks: at ranks outside cells, and perhaps at some that do not leave theirs.
+        looks: answers of ranks outside cells, and perhaps of some that do not leave theirs.
         able: ranks that can take part.
         broken: ids of groups.
-        forms_all: a rank has to learn all its groups.
+        forms_all: form all groups, because a rank has to learn all of its groups.
     """
     wanted = set(broken)
     known: dict[str, GroupInfo] = {}

@@ -1,13 +1,14 @@
-"""Finds ranks that are stuck, frees them, and makes the pool whole again.
+"""Finds ranks that are stuck, aborts their operations, and rebuilds the pool.
 
 Runs in: the hub thread. Pure: stimuli come in with the time, actions are returned, not done. It is
 the layer around `PoolMachine`: each stimulus goes there first, and the end of a cell is held back
-until the pool is as good as before.
+until the pool is repaired.
 
-    Quiet --watching--> verdict --freeing--> ranks raise --> end of the cell --mending--> outcome
-                            '-- or an interrupt, or a death
+    Quiet --StallWatch--> verdict --OperationAbort--> ranks raise --> end of the cell
+                             '-- or an interrupt, or a death             |
+                                            outcome <--PoolRebuild-------'
 
-A pool with ``plain`` groups has none of this: what `PoolMachine` says is what happens.
+A pool with ``plain`` groups has no recovery: the actions of `PoolMachine` are done as they are.
 """
 
 from dataclasses import replace
@@ -67,9 +68,9 @@ class RecoveryMachine:
     """State of a pool and of its recovery. One owner: the hub thread.
 
     Args:
-        pool: the life of the pool; everything that concerns it goes through `handle`.
+        pool: the state of the pool; all stimuli for it go through `handle`.
         settings: limits.
-        diagnose: explains what is seen, see `nbddp.controller.diagnosis.diagnose`.
+        diagnose: explains views of ranks, see `nbddp.controller.diagnosis.diagnose`.
     """
 
     def __init__(self, pool: PoolMachine, settings: Settings, diagnose: Diagnose) -> None:
@@ -77,74 +78,80 @@ class RecoveryMachine:
         self.settings = settings
         self.config = Config()
         self._questions = PendingAnswers()
-        self._eyes = RankProbes(pool, self._questions, settings, diagnose)
-        self._mending = PoolRebuild(pool, self._questions, settings, self._mended)
+        self._probes = RankProbes(pool, self._questions, settings, diagnose)
+        self._rebuild = PoolRebuild(pool, self._questions, settings, self._rebuilt)
         self._restarts = RankRestarts(pool, settings)
-        self._replacing = ExitedRanks(pool, self._restarts, lambda: self.config)
-        self._insisting = SecondInterrupt(pool, self._questions)
-        self._case: CellRecovery | None = None
-        self._held: RunOutcome | None = None  #: of a cell that has ended, until the pool is whole
-        self._is_due = False  #: a mend is to begin as soon as nothing is in its way
-        self._forms_all = False  #: in that mend
+        self._exited_ranks = ExitedRanks(pool, self._restarts, lambda: self.config)
+        self._second_interrupt = SecondInterrupt(pool, self._questions)
+        self._cell: CellRecovery | None = None
+        #: Outcome of a cell that has ended, held back until the pool is rebuilt.
+        self._held_outcome: RunOutcome | None = None
+        self._is_rebuild_due = False  #: a rebuild begins as soon as nothing prevents it
+        self._forms_all = False  #: that rebuild forms all groups
         self._is_ending = False
-        self._fresh: set[Rank] = set()  #: since the cell ended
+        self._fresh: set[Rank] = set()  #: ranks that were replaced since the cell ended
 
     # --- questions -----------------------------------------------------------------------------
 
     @property
     def active_run_id(self) -> str | None:
-        """The cell that is running, or after which the pool is mended."""
-        return self._held.run_id if self._held is not None else self.pool.active_run_id
+        """The cell that is running, or after which the pool is being rebuilt."""
+        return (
+            self._held_outcome.run_id if self._held_outcome is not None else self.pool.active_run_id
+        )
 
     @property
-    def is_mending(self) -> bool:
-        """Whether cells have to wait for the pool to be whole, though none runs."""
-        is_mending = self._mending.is_active or self._restarts.is_killing
-        return is_mending and self.active_run_id is None
+    def is_rebuilding(self) -> bool:
+        """True while cells have to wait for a rebuild although no cell runs."""
+        is_active = self._rebuild.is_active or self._restarts.is_killing
+        return is_active and self.active_run_id is None
 
     @property
     def joining(self) -> RankSet:
-        """Fresh ranks without process groups, since other members are still in a cell."""
-        return self._mending.joining
+        """Fresh ranks without process groups, because other members are still in a cell."""
+        return self._rebuild.joining
 
     def refusal(self, ranks: RankSet) -> str | None:
-        """Why these ranks cannot take a cell now; None if they can."""
+        """Return why these ranks cannot take a cell now; None: they can."""
         reason = self.transfer_refusal(ranks)
-        if reason is None and self._mending.failure and len(ranks) > 1:
-            return f"the process groups could not be formed again ({self._mending.failure})"
+        if reason is None and self._rebuild.failure and len(ranks) > 1:
+            return f"the process groups could not be formed again ({self._rebuild.failure})"
         return reason
 
     def transfer_refusal(self, ranks: RankSet) -> str | None:
-        """Why no value can be pushed or pulled; variables can be saved when groups are broken."""
-        return "a cell is running" if self._held is not None else self._reason(ranks)
+        """Return why no value can be pushed or pulled now; None: it can.
+
+        Broken groups do not prevent it, so that the user can save variables.
+        """
+        return "a cell is running" if self._held_outcome is not None else self._reason(ranks)
 
     def _reason(self, ranks: RankSet) -> str | None:
-        reason, failure = self.pool.refusal(ranks), self._mending.failure
+        reason, failure = self.pool.refusal(ranks), self._rebuild.failure
         return f"{reason} ({failure})" if reason and failure and self.pool.run is None else reason
 
     @property
-    def may_mend_again(self) -> bool:
-        """Whether groups could not be formed though all ranks are there: they may be now."""
+    def may_rebuild_again(self) -> bool:
+        """True if the last rebuild failed although all ranks live, so that it may be retried."""
         idle = self.pool.in_state(RankState.IDLE)
-        return bool(self._mending.failure) and len(idle) == len(self.pool.ranks)
+        return bool(self._rebuild.failure) and len(idle) == len(self.pool.ranks)
 
     def next_deadline(self) -> float | None:
-        """When a `Tick` has something to do."""
+        """The time at which a `Tick` has something to do."""
         times = [
             self.pool.next_deadline(),
             self._questions.next_deadline(),
-            self._mending.next_deadline(),
+            self._rebuild.next_deadline(),
             self._restarts.next_deadline(),
-            self._insisting.next_deadline(),
+            self._second_interrupt.next_deadline(),
         ]
-        if self._case is not None:
-            times.append(self._case.next_deadline())
+        if self._cell is not None:
+            times.append(self._cell.next_deadline())
         return min((at for at in times if at is not None), default=None)
 
     # --- the only entry ------------------------------------------------------------------------
 
     def handle(self, stimulus: Stimulus, now: float) -> list[Action]:
-        """Take one stimulus; returns what is to be done, in order.
+        """Take one stimulus; returns the actions to do, in order.
 
         Raises:
             InvalidTransitionError: an illegal move of a rank, with the rank's story.
@@ -152,28 +159,28 @@ class RecoveryMachine:
         actions: list[Action] = []
         match stimulus:
             case Quiet():
-                if self._case is not None:
-                    self._case.watch.quiet(stimulus.ranks, now)
+                if self._cell is not None:
+                    self._cell.watch.quiet(stimulus.ranks, now)
             case Looked() | Peeked() | Freed():
                 actions += self._questions.answer(stimulus, now)
             case Reformed():
-                if self._held is not None:
-                    self._held = with_torn(self._held, stimulus)
-                actions += self._mending.reformed(stimulus, now)
+                if self._held_outcome is not None:
+                    self._held_outcome = with_torn(self._held_outcome, stimulus)
+                actions += self._rebuild.reformed(stimulus, now)
                 actions += self._questions.answer(stimulus, now)
             case DiagnoseRequested():
-                actions += self._eyes.answer(stimulus, now)
+                actions += self._probes.answer(stimulus, now)
             case RestartRanksRequested():
                 actions += self._restart_ranks(stimulus, now)
             case Configured():
                 self.config = stimulus.config
             case MendRequested():
-                self._is_due = self._is_due or self.may_mend_again
+                self._is_rebuild_due = self._is_rebuild_due or self.may_rebuild_again
             case _:
-                actions += self._live(stimulus, now)
-        return actions + self._due(now)
+                actions += self._handle_pool_stimulus(stimulus, now)
+        return actions + self._act_if_due(now)
 
-    def _live(self, stimulus: LifeStimulus, now: float) -> list[Action]:
+    def _handle_pool_stimulus(self, stimulus: LifeStimulus, now: float) -> list[Action]:
         actions: list[Action] = []
         if isinstance(stimulus, RestartRequested):
             actions += self._forget("%ddp restart")
@@ -186,24 +193,24 @@ class RecoveryMachine:
             stimulus = replace(stimulus, execute=execute)
         elif isinstance(stimulus, AbandonRequested) and self._is_held(stimulus.run_id):
             return self._release()
-        # From a cell that was given up.
-        is_back = isinstance(stimulus, RunFinished) and stimulus.run_id != self.pool.active_run_id
-        actions += self._pass(self.pool.handle(stimulus, now), now)
+        # The end of a cell that was given up before.
+        is_late = isinstance(stimulus, RunFinished) and stimulus.run_id != self.pool.active_run_id
+        actions += self._take_pool_actions(self.pool.handle(stimulus, now), now)
         match stimulus:
             case RunRequested():
                 self._begin()
             case AbandonRequested() if self._is_held(stimulus.run_id):
-                actions += self._release()  # the user does not wait for the mend either
-            case RunFinished() if self._case and self._case.run.run_id == stimulus.run_id:
-                self._case.finished(stimulus, now)
-            case RunFinished() if is_back:
-                self._mending.broken |= {mark.pg_id for mark in stimulus.marks if mark.is_broken}
-                # Perhaps while others form the groups without it.
-                self._is_due |= self._mending.is_active or bool(self._mending.broken)
-            case InterruptRequested() if self._case and self._case.run.run_id == stimulus.run_id:
-                self._case.interrupted(now)
+                actions += self._release()  # the user does not wait for the rebuild either
+            case RunFinished() if self._cell and self._cell.run.run_id == stimulus.run_id:
+                self._cell.finished(stimulus, now)
+            case RunFinished() if is_late:
+                self._rebuild.broken |= {mark.pg_id for mark in stimulus.marks if mark.is_broken}
+                # The others may be forming groups without this rank just now.
+                self._is_rebuild_due |= self._rebuild.is_active or bool(self._rebuild.broken)
+            case InterruptRequested() if self._cell and self._cell.run.run_id == stimulus.run_id:
+                self._cell.interrupted(now)
             case RankReady():
-                actions += self._mending.rank_ready(now)
+                actions += self._rebuild.rank_ready(now)
             case StartFailed():
                 actions += self._start_failed(stimulus, now)
             case _:
@@ -211,19 +218,19 @@ class RecoveryMachine:
         return actions
 
     def _is_held(self, run_id: str) -> bool:
-        return self._held is not None and self._held.run_id == run_id
+        return self._held_outcome is not None and self._held_outcome.run_id == run_id
 
     def _begin(self) -> None:
         run = self.pool.run
         if run is None:
             return
-        self._replacing.begin_cell()
-        self._eyes.run_id, self._eyes.results = run.run_id, run.results
+        self._exited_ranks.begin_cell()
+        self._probes.run_id, self._probes.results = run.run_id, run.results
         if not self.pool.spec.plain:
-            self._case = CellRecovery(
+            self._cell = CellRecovery(
                 run,
                 self.pool,
-                self._eyes,
+                self._probes,
                 self._questions,
                 settings=self.settings,
                 config=lambda: self.config,
@@ -233,23 +240,23 @@ class RecoveryMachine:
         rank = failed.rank
         if rank is None:
             return []
-        why = f"could not start ({failed.error.ename}: {failed.error.evalue})"
-        self._mending.start_failed(rank, why)
+        reason = f"could not start ({failed.error.ename}: {failed.error.evalue})"
+        self._rebuild.start_failed(rank, reason)
         if self.pool.ranks[rank].state is not RankState.EXITED:
-            return []  # its exit will be told
-        return self._mending.rank_exited(rank, why, now, respawn=True)
+            return []  # its exit will be reported
+        return self._rebuild.rank_exited(rank, reason, now, respawn=True)
 
-    def _pass(self, life: list[LifeAction], now: float) -> list[Action]:
-        """What `PoolMachine` wants done, with the ends of ranks and cells looked after."""
+    def _take_pool_actions(self, pool_actions: list[LifeAction], now: float) -> list[Action]:
+        """Return the actions of `PoolMachine`, with the recovery at ends of ranks and cells."""
         actions: list[Action] = []
-        for action in life:
+        for action in pool_actions:
             match action:
                 case EndRun():
                     actions += self._run_ended(action.outcome, now)
-                case AnnounceUp() if self._mending.is_restarting:
-                    actions += self._mending.pool_up("", now)
-                case AnnounceFailure() if self._mending.is_restarting:
-                    actions += self._mending.pool_up(action.reason, now)
+                case AnnounceUp() if self._rebuild.is_restarting:
+                    actions += self._rebuild.pool_up("", now)
+                case AnnounceFailure() if self._rebuild.is_restarting:
+                    actions += self._rebuild.pool_up(action.reason, now)
                 case AnnounceExit():
                     actions.append(action)
                     actions += self._rank_exited(action.exited, action.run_id, now)
@@ -257,154 +264,158 @@ class RecoveryMachine:
                     actions.append(action)
         return actions
 
-    def _due(self, now: float) -> list[Action]:
+    def _act_if_due(self, now: float) -> list[Action]:
         actions: list[Action] = []
-        if self._case is not None and self._case.wants_end(now):
-            abandon = AbandonRequested(self._case.run.run_id)
-            actions += self._pass(self.pool.handle(abandon, now), now)
+        if self._cell is not None and self._cell.wants_end(now):
+            abandon = AbandonRequested(self._cell.run.run_id)
+            actions += self._take_pool_actions(self.pool.handle(abandon, now), now)
         actions += self._questions.tick(now)
-        if self._case is not None:
-            actions += self._case.tick(now)
-        actions += self._mending.tick(now)
+        if self._cell is not None:
+            actions += self._cell.tick(now)
+        actions += self._rebuild.tick(now)
         actions += self._restarts.tick(now)
-        actions += self._insisting.tick(now)
-        if self._is_due and self._is_idle:
-            actions += self._mend(now)
+        actions += self._second_interrupt.tick(now)
+        if self._is_rebuild_due and self._is_idle:
+            actions += self._start_rebuild(now)
         return actions
 
     # --- ends of cells and ranks ---------------------------------------------------------------
 
     @property
     def _is_idle(self) -> bool:
-        """Whether nothing is in the way of a mend."""
+        """True if a rebuild can begin now."""
         return (
             self.pool.phase is Phase.UP
             and self.pool.run is None
             and not self.pool.spec.plain
             and not self._is_ending
-            and not self._mending.is_active
+            and not self._rebuild.is_active
             and not self._restarts.is_killing
         )
 
     def _run_ended(self, outcome: RunOutcome, now: float) -> list[Action]:
-        case, self._case = self._case, None
-        if case is None:
+        cell, self._cell = self._cell, None
+        if cell is None:
             return [EndRun(outcome)]
-        told = case.close(has_failed=bool(outcome.ranks("error", "exited", "unfinished")))
-        outcome = with_recovery(outcome, case.report, case.freeing.stuck)
+        actions = cell.close(has_failed=bool(outcome.ranks("error", "exited", "unfinished")))
+        outcome = with_recovery(outcome, cell.report, cell.abort.stuck)
         if outcome.ended_by:
             return [EndRun(outcome)]
         inside = outcome.ranks("unfinished")
         if outcome.interrupted and inside:
-            case.freeing.expect_damage()
-            told += self._insisting.start(outcome.run_id, inside, now)
-        damage = damage_of(outcome, case.freeing)
-        self._mending.broken |= damage.broken
-        is_wanted = self._restarts.is_killing or self._restarts.is_asked
-        is_broken = damage.is_any or bool(self._replacing.dead()) or is_wanted
-        # All ranks have seen a mismatch at once, and left before anybody was looked at.
-        is_untold = outcome.report is None and bool(outcome.raised_mismatches)
-        if not (is_broken or is_untold or damage.is_silent):
-            return [*told, self._end(outcome)]
-        self._held = outcome
+            cell.abort.expect_damage()
+            actions += self._second_interrupt.start(outcome.run_id, inside, now)
+        damage = damage_of(outcome, cell.abort)
+        self._rebuild.broken |= damage.broken
+        is_restarting = self._restarts.is_killing or self._restarts.is_asked
+        is_broken = damage.is_any or bool(self._exited_ranks.dead()) or is_restarting
+        # All ranks raised a mismatch at once, and left the cell before any rank was probed.
+        is_unreported = outcome.report is None and bool(outcome.raised_mismatches)
+        if not (is_broken or is_unreported or damage.is_silent):
+            return [*actions, self._end(outcome)]
+        self._held_outcome = outcome
         if is_broken:
-            self._is_due = True
+            self._is_rebuild_due = True
             self._forms_all = damage.is_unsure
-        if is_untold or not is_broken:
-            told += self._eyes.look(now, self._compared)[1]
-        return told
+        if is_unreported or not is_broken:
+            actions += self._probes.look(now, self._compared)[1]
+        return actions
 
     def _compared(self, views: Views, now: float) -> list[Action]:
-        """The cell has ended, and ranks issued operations that differ."""
-        outcome = self._held
+        """Take the views after a cell has ended whose ranks issued operations that differ."""
+        outcome = self._held_outcome
         if outcome is None:
             return []
         was_raised = bool(outcome.raised_mismatches)
-        if self._mending.is_active and not was_raised:
+        if self._rebuild.is_active and not was_raised:
             return []
-        look = self._eyes.diagnose if was_raised else self._eyes.compare
-        report = look(views, now)
-        told: list[Action] = []
+        explain = self._probes.diagnose if was_raised else self._probes.compare
+        report = explain(views, now)
+        actions: list[Action] = []
         if report.findings:
-            self._held = replace(outcome, report=report)
-            told.append(Judged(outcome.run_id, report, acted=False, views=views))
-        is_whole = not self._is_due and not self._mending.is_active
-        return [*told, *self._release()] if is_whole else told
+            self._held_outcome = replace(outcome, report=report)
+            actions.append(Judged(outcome.run_id, report, acted=False, views=views))
+        is_whole = not self._is_rebuild_due and not self._rebuild.is_active
+        return [*actions, *self._release()] if is_whole else actions
 
     def _rank_exited(self, exited: RankExited, run_id: str | None, now: float) -> list[Action]:
         rank = exited.rank
-        how = describe_exit(exited)[0]
+        exit_text = describe_exit(exited)[0]
         actions = self._questions.rank_exited(rank, now)
         was_killed = self._restarts.rank_exited(rank)
         if self.pool.spec.plain:
             return actions
-        if self._mending.is_active:
-            respawn = was_killed or self._replacing.is_replaced(rank)
-            if self._held is None and respawn and not was_killed:
-                self._replacing.note_exit(rank, how)
-            return actions + self._mending.rank_exited(rank, how, now, respawn=respawn)
+        if self._rebuild.is_active:
+            respawn = was_killed or self._exited_ranks.is_replaced(rank)
+            if self._held_outcome is None and respawn and not was_killed:
+                self._exited_ranks.note_exit(rank, exit_text)
+            return actions + self._rebuild.rank_exited(rank, exit_text, now, respawn=respawn)
         if self.pool.phase is not Phase.UP or self._is_ending:
             return actions
         run = self.pool.run
         if run is not None:
-            if self._case is not None and run_id == run.run_id:
-                actions += self._case.rank_exited(exited, now)
-        elif self._case is None and (was_killed or rank in self._replacing.dead()):
-            self._is_due = True
-            if self._held is None and not was_killed:
-                self._replacing.note_exit(rank, how)
+            if self._cell is not None and run_id == run.run_id:
+                actions += self._cell.rank_exited(exited, now)
+        elif self._cell is None and (was_killed or rank in self._exited_ranks.dead()):
+            self._is_rebuild_due = True
+            if self._held_outcome is None and not was_killed:
+                self._exited_ranks.note_exit(rank, exit_text)
                 actions += self._count_idle_exits()
         return actions
 
     def _count_idle_exits(self) -> list[Action]:
-        if not self._replacing.is_too_often():
+        if not self._exited_ranks.is_too_often():
             return []
-        self._is_due = False
-        self._mending.failure = TOO_OFTEN
-        return self._replacing.told(NO_RANKS, TOO_OFTEN)
+        self._is_rebuild_due = False
+        self._rebuild.failure = TOO_OFTEN
+        return self._exited_ranks.report_exits(NO_RANKS, TOO_OFTEN)
 
-    # --- mending -------------------------------------------------------------------------------
+    # --- rebuild -------------------------------------------------------------------------------
 
-    def _mend(self, now: float) -> list[Action]:
-        self._is_due = False
+    def _start_rebuild(self, now: float) -> list[Action]:
+        self._is_rebuild_due = False
         forms_all, self._forms_all = self._forms_all, False
-        settle = self._held is None  # ranks that exit between cells may exit together
-        return self._mending.start(self._replacing.dead(), now, settle=settle, forms_all=forms_all)
+        settle = self._held_outcome is None  # several ranks may exit together between cells
+        return self._rebuild.start(
+            self._exited_ranks.dead(), now, settle=settle, forms_all=forms_all
+        )
 
-    def _mended(self, failure: str, fresh: RankSet, now: float) -> list[Action]:
+    def _rebuilt(self, failure: str, fresh: RankSet, now: float) -> list[Action]:
         self._fresh |= set(fresh)
-        if self._is_due and not failure:
-            return []  # and again
-        self._is_due = False
+        if self._is_rebuild_due and not failure:
+            return []  # another rebuild follows
+        self._is_rebuild_due = False
         all_fresh = RankSet.of(self._fresh)
         self._fresh.clear()
-        self._replacing.mended(failure)
-        actions = self._restarts.mended(all_fresh, failure)
-        if self._held is not None:
-            self._held = replace(self._held, fresh=all_fresh, mend_failure=failure)
+        self._exited_ranks.rebuilt(failure)
+        actions = self._restarts.rebuilt(all_fresh, failure)
+        if self._held_outcome is not None:
+            self._held_outcome = replace(self._held_outcome, fresh=all_fresh, mend_failure=failure)
             actions += self._release()
-        return actions + self._replacing.told(all_fresh, failure)
+        return actions + self._exited_ranks.report_exits(all_fresh, failure)
 
     def _release(self) -> list[Action]:
-        """The cell has ended for its user."""
-        outcome, self._held = self._held, None
+        """End the cell for the user."""
+        outcome, self._held_outcome = self._held_outcome, None
         return [] if outcome is None else [self._end(outcome)]
 
     def _end(self, outcome: RunOutcome) -> EndRun:
         return EndRun(replace(outcome, dead=self.pool.in_state(RankState.EXITED)))
 
     def _forget(self, ended_by: str) -> list[Action]:
-        """All ranks end: nothing is left to be mended."""
-        self._mending.cancel()
-        self._replacing.forget()
-        self._is_due = False
+        """Forget all damage, because all ranks end."""
+        self._rebuild.cancel()
+        self._exited_ranks.forget()
+        self._is_rebuild_due = False
         self._fresh.clear()
         return [*self._release(), *self._restarts.cancel(f"the pool was ended by {ended_by}")]
 
-    # --- what users ask for --------------------------------------------------------------------
+    # --- requests of the user ------------------------------------------------------------------
 
     def _restart_ranks(self, requested: RestartRanksRequested, now: float) -> list[Action]:
         actions = self._restarts.start(requested, now)
-        # Without a process to end: those that could not be replaced before.
-        self._is_due = self._is_due or (bool(self._replacing.dead()) and self.pool.run is None)
+        # Ranks that could not be replaced before have no process that ends.
+        self._is_rebuild_due = self._is_rebuild_due or (
+            bool(self._exited_ranks.dead()) and self.pool.run is None
+        )
         return actions

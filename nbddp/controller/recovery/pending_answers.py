@@ -1,4 +1,4 @@
-"""Questions to ranks that are answered once, or not in time.
+"""Questions to ranks that were asked and are not settled yet.
 
 Runs in: the hub thread. Pure.
 
@@ -17,27 +17,27 @@ from nbddp.wire.rank_set import Rank, RankSet
 Answer: TypeAlias = Looked | Peeked | Freed | Reformed
 Kind: TypeAlias = Literal["look", "peek", "arm", "fire", "reform"]
 Answers: TypeAlias = Mapping[Rank, Answer]
-#: What is done with the answers; ranks that did not answer are not among them.
-Then: TypeAlias = Callable[[Answers, float], list[Action]]
+#: Called with the answers; ranks that did not answer are absent.
+Callback: TypeAlias = Callable[[Answers, float], list[Action]]
 
 
 @dataclass
 class _Question:
     missing: set[Rank]
     until: float
-    then: Then
+    then: Callback
     answers: dict[Rank, Answer] = field(default_factory=dict)
 
 
 class PendingAnswers:
-    """What was asked and is not settled yet. Answers that come too late are ignored."""
+    """Questions that are not settled yet. Answers that arrive too late are ignored."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._open: dict[tuple[Kind, int], _Question] = {}
 
     def new_number(self) -> int:
-        """A number that was never used before in this pool."""
+        """Return a number that was never used before in this pool."""
         return next(self._numbers)
 
     def ask(
@@ -47,7 +47,7 @@ class PendingAnswers:
         ranks: Iterable[Rank],
         *,
         until: float,
-        then: Then,
+        then: Callback,
     ) -> None:
         """Wait for an answer of each of ``ranks``; the caller sends the request.
 
@@ -57,16 +57,16 @@ class PendingAnswers:
         self._open[kind, number] = _Question(set(ranks), until, then)
 
     def is_open(self, kind: Kind, number: int) -> bool:
-        """Whether answers are still waited for."""
+        """Return whether the question still waits for answers."""
         return (kind, number) in self._open
 
     def drop(self, kind: Kind, number: int) -> Answers:
-        """Ask no longer; gives the answers that have come."""
+        """Drop a question; returns the answers that have arrived."""
         question = self._open.pop((kind, number), None)
         return {} if question is None else question.answers
 
     def answer(self, answer: Answer, now: float) -> list[Action]:
-        """An answer has come."""
+        """Take an answer."""
         key = (_kind_of(answer), answer.number)
         question = self._open.get(key)
         if question is None or answer.rank not in question.missing:
@@ -76,18 +76,18 @@ class PendingAnswers:
         return self._settled([key], now)
 
     def rank_exited(self, rank: Rank, now: float) -> list[Action]:
-        """A rank will answer nothing."""
+        """Remove an exited rank from all questions."""
         for question in self._open.values():
             question.missing.discard(rank)
             question.answers.pop(rank, None)
         return self._settled(list(self._open), now)
 
     def tick(self, now: float) -> list[Action]:
-        """Settle what is due."""
+        """Settle the questions that are due."""
         return self._settled(list(self._open), now)
 
     def next_deadline(self) -> float | None:
-        """When the next question is settled, whoever has answered."""
+        """The time at which the next question is settled, with or without answers."""
         return min((question.until for question in self._open.values()), default=None)
 
     def _settled(self, keys: list[tuple[Kind, int]], now: float) -> list[Action]:
@@ -113,10 +113,10 @@ def _kind_of(answer: Answer) -> Kind:
 
 
 def looks_of(answers: Answers) -> dict[Rank, Looked]:
-    """Those that are looks."""
+    """Return the answers that are looks."""
     return {rank: found for rank, found in answers.items() if isinstance(found, Looked)}
 
 
 def ranks_of(answers: Answers) -> RankSet:
-    """Who has answered."""
+    """Return the ranks that have answered."""
     return RankSet.of(answers)

@@ -1,4 +1,4 @@
-"""Looks at the ranks of a pool, and has them described from outside.
+"""Probes the ranks of a pool: asks them for their state, or their agents to describe them.
 
 Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`.
 
@@ -28,7 +28,7 @@ from nbddp.settings import Settings
 from nbddp.wire.messages import Look, Looked, Peek, Peeked
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
-#: Native frames, for a user who asks for them, take their time.
+#: Limit for native frames, which take time and are read on request of the user only.
 _PEEK_S = 3.5
 #: Counting the memory of a rank takes its agent 6 ms, or more, the first time.
 _SURVEY_S = 1.5
@@ -40,11 +40,11 @@ class Diagnose(Protocol):
     """`nbddp.controller.diagnosis.diagnose.diagnose`."""
 
     def __call__(self, views: Views, /, *, now_ns: int, run_id: str) -> Report:
-        """Explain what is seen."""
+        """Explain the views."""
 
 
 class RankProbes:
-    """Looks at the ranks of a pool, and tells how the latest cell has ended on each."""
+    """Probes the ranks of a pool, and knows how the latest cell has ended on each."""
 
     def __init__(
         self, pool: PoolMachine, questions: PendingAnswers, settings: Settings, diagnose: Diagnose
@@ -65,7 +65,15 @@ class RankProbes:
         last: int = 64,
         memory: bool = False,
     ) -> tuple[int, list[Action]]:
-        """Ask ranks, all that live by default, what they do; gives the question's number."""
+        """Ask ranks for their state; returns the number of the question, and the actions.
+
+        Args:
+            now: monotonic time in seconds.
+            then: called with the views when all have answered, or at the limit.
+            ranks: the ranks; default: all that live.
+            last: number of operations in each answer.
+            memory: ask for memory usage as well.
+        """
         alive = self._pool.in_state(RankState.IDLE, RankState.BUSY)
         asked = alive if ranks is None else RankSet.of(set(alive).intersection(ranks))
         number = self._questions.new_number()
@@ -90,9 +98,9 @@ class RankProbes:
         glance: RankSet = NO_RANKS,
         memory: bool = False,
     ) -> tuple[int, list[Action]]:
-        """Have ranks described by their agents, which adds to ``views``.
+        """Ask agents to describe ranks from outside, which adds to ``views``.
 
-        Those in ``glance`` are not disturbed: only their processes are looked at.
+        Ranks in ``glance`` are not disturbed: the agent reads only the state of their processes.
         """
         number = self._questions.new_number()
 
@@ -111,7 +119,7 @@ class RankProbes:
         ]
 
     def views(self, answers: Answers) -> Views:
-        """What is known of each rank of the pool."""
+        """Return what is known of each rank of the pool."""
         return {
             rank: self._view(info, answers.get(rank)) for rank, info in self._pool.ranks.items()
         }
@@ -134,21 +142,21 @@ class RankProbes:
         )
 
     def silent(self, views: Views) -> RankSet:
-        """Ranks that live and did not answer."""
+        """Return the ranks that live and did not answer."""
         alive = self._pool.in_state(RankState.IDLE, RankState.BUSY)
         return RankSet.of(rank for rank in alive if views[rank].look is None)
 
     def diagnose(self, views: Views, now: float) -> Report:
-        """Explain what was seen of the latest cell."""
+        """Diagnose the latest cell."""
         return self._diagnose(views, now_ns=int(now * 1e9), run_id=self.run_id)
 
     def compare(self, views: Views, now: float) -> Report:
-        """What went wrong in the latest cell though it ended well."""
-        found = compare_records(views, now_ns=int(now * 1e9), run_id=self.run_id)
-        return Report(run_id=self.run_id, findings=found)
+        """Compare the operations of the latest cell, which has ended."""
+        findings = compare_records(views, now_ns=int(now * 1e9), run_id=self.run_id)
+        return Report(run_id=self.run_id, findings=findings)
 
     def answer(self, requested: DiagnoseRequested, now: float) -> list[Action]:
-        """Look because the user asks."""
+        """Probe the ranks on request of the user."""
 
         def looked(views: Views, now: float) -> list[Action]:
             alive = self._pool.in_state(RankState.IDLE, RankState.BUSY)
@@ -163,10 +171,10 @@ class RankProbes:
             then = partial(self._diagnosed, requested.number)
             if not asked:
                 return then(views, {}, now)
-            native = bool(requested.peek)  # py-spy takes a second: only for %ddp stacks
+            native = bool(requested.peek)  # only for %ddp stacks, because py-spy takes a second
             return self.peek(RankSet.of(asked), views, now, then, limit_s=_PEEK_S, native=native)[1]
 
-        ranks = NO_RANKS if self._pool.spec.plain else None  # plain ranks do not tell
+        ranks = NO_RANKS if self._pool.spec.plain else None  # plain ranks do not answer
         return self.look(now, looked, ranks, last=requested.last, memory=requested.survey)[1]
 
     def _surveyed(self, number: int, views: Views, answers: Answers, now: float) -> list[Action]:
@@ -178,7 +186,7 @@ class RankProbes:
     def _answered(
         self, number: int, report: Report, views: Views, answers: Answers
     ) -> list[Action]:
-        peeks = {rank: found for rank, found in answers.items() if isinstance(found, Peeked)}
+        peeks = {rank: answer for rank, answer in answers.items() if isinstance(answer, Peeked)}
         return [
             Diagnosed(
                 number=number,
@@ -208,15 +216,15 @@ def _status(info: RankInfo, result: RankResult | None, *, answers: bool) -> Rank
 
 
 def with_peeks(views: Views, answers: Answers) -> Views:
-    """``views`` with what agents saw from outside."""
-    found = dict(views)
+    """Return ``views`` with the descriptions of agents."""
+    described = dict(views)
     for rank, answer in answers.items():
         if isinstance(answer, Peeked):
             text = answer.native or answer.stack
-            found[rank] = replace(
+            described[rank] = replace(
                 views[rank],
                 operations=answer.operations,
                 stack_text=text,
                 is_stopped=answer.process_state == "T",
             )
-    return found
+    return described

@@ -1,12 +1,12 @@
-"""Makes a pool whole again: fresh ranks for those that exited, groups formed anew in place.
+"""Rebuilds a pool: replaces ranks that exited, and forms broken groups again in place.
 
 Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`.
 
     dead ranks --StartRanks--> ready --Look--> groups of the survivors --Reform--> Reformed
 
-The survivors know which groups there are: a fresh rank gets its own by `Reform`. Where all ranks
-have exited at once there is nothing to keep, and the whole pool is started anew. Where they have
-exited one after another, so that all that live are fresh, these make a default group as at first.
+The survivors know the process groups, and a fresh rank gets its groups by `Reform`. If all ranks
+have exited at once, there is nothing to keep, and the whole pool is restarted. If they have exited
+one after another, so that all living ranks are fresh, these make a default group as at the start.
 """
 
 from collections.abc import Callable
@@ -34,36 +34,36 @@ from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 if TYPE_CHECKING:
     from nbddp.wire.flight_recorder.schema import GroupInfo
 
-#: A mend begins anew so often when a rank exits or fails in it.
+#: Number of attempts of a rebuild in which a rank exits or fails.
 MAX_TRIES = 3
 #: Ranks that exit together are replaced together.
 _SETTLE_S = 0.05
 
 
 class _Step(Enum):
-    """Where a mend is."""
+    """The step of a rebuild."""
 
     NONE = auto()
-    SETTLE = auto()  #: waits for more exits
-    RESPAWN = auto()  #: waits for fresh ranks
-    RESTART = auto()  #: waits for the whole pool
-    LOOK = auto()
-    REFORM = auto()
+    SETTLE = auto()  # waits for more exits
+    RESPAWN = auto()  # waits for fresh ranks
+    RESTART = auto()  # waits for the whole pool
+    LOOK = auto()  # waits for the survivors' groups
+    REFORM = auto()  # waits for groups to be formed
 
 
-_NOBODY_KNOWS = "no rank is left that knows the process groups"
-#: In the place of the ids of groups that nobody has told.
+_GROUPS_UNKNOWN = "no rank is left that knows the process groups"
+#: Stands for the ids of groups that no rank has reported.
 _UNKNOWN = "?"
 
 
 class PoolRebuild:
-    """One mend at a time, and what is left to be mended.
+    """One rebuild at a time, and the groups that are still broken.
 
     Args:
-        pool: whose ranks these are.
+        pool: the pool of these ranks.
         questions: shared with the rest of the recovery.
         settings: limits.
-        then: called at the end of a mend, with what went wrong and the ranks that are fresh.
+        then: called at the end of a rebuild with its failure and the ranks that are fresh.
     """
 
     def __init__(
@@ -77,54 +77,54 @@ class PoolRebuild:
         self._questions = questions
         self._settings = settings
         self._then = then
-        self.broken: set[str] = set()  #: ids of groups that must be re-formed
-        self.failure = ""  #: what the last mend could not do
+        self.broken: set[str] = set()  #: ids of groups that must be rebuilt
+        self.failure = ""  #: of the last rebuild
         self._step = _Step.NONE
-        self._respawn = NO_RANKS  #: put fresh processes in the place of these
+        self._respawn = NO_RANKS  #: ranks to replace with fresh processes
         self._forms_all = False
         self._joining: set[Rank] = set()  #: fresh ranks that do not have all their groups
-        self._fresh: set[Rank] = set()  #: ranks that this mend has replaced
+        self._fresh: set[Rank] = set()  #: ranks that this rebuild has replaced
         self._tries = 0
         self._until = 0.0
         self._settle_until = 0.0
         self._number = 0
-        self._setback = ""  #: why this attempt is to be repeated
+        self._setback = ""  #: why this attempt has to be repeated
         self._start_failures: dict[Rank, str] = {}
         self._forming: tuple[GroupInfo, ...] = ()
 
     @property
     def is_active(self) -> bool:
-        """Whether a mend is going on."""
+        """True while a rebuild is under way."""
         return self._step is not _Step.NONE
 
     @property
     def joining(self) -> RankSet:
-        """Fresh ranks that do not have all their groups: other members are still in a cell."""
+        """Fresh ranks without all their groups, because other members are still in a cell."""
         return RankSet.of(self._joining)
 
     @property
     def is_restarting(self) -> bool:
-        """Whether it starts the whole pool anew."""
+        """True while it restarts the whole pool."""
         return self._step is _Step.RESTART
 
     def next_deadline(self) -> float | None:
-        """When `tick` has something to do."""
+        """The time at which `tick` has something to do."""
         if self._step is _Step.NONE:
             return None
         return self._settle_until if self._step is _Step.SETTLE else self._until
 
-    # --- what it is told -----------------------------------------------------------------------
+    # --- events --------------------------------------------------------------------------------
 
     def start(
         self, respawn: RankSet, now: float, *, settle: bool = False, forms_all: bool = False
     ) -> list[Action]:
-        """Begin a mend.
+        """Begin a rebuild.
 
         Args:
-            respawn: put fresh processes in the place of these.
-            now: the time.
+            respawn: ranks to replace with fresh processes.
+            now: monotonic time in seconds.
             settle: wait a moment for more exits.
-            forms_all: all groups, because any may be broken.
+            forms_all: form all groups, because any group may be broken.
         """
         self.failure = ""
         self._tries = 1
@@ -138,13 +138,13 @@ class PoolRebuild:
         return self._begin(now)
 
     def rank_ready(self, now: float) -> list[Action]:
-        """A rank is ready."""
+        """Go on when the last fresh rank is ready."""
         if self._step is not _Step.RESPAWN or self._pool.in_state(RankState.STARTING):
             return []
         return self._look(now)
 
     def pool_up(self, failure: str, now: float) -> list[Action]:
-        """The whole pool has been started anew, or could not be."""
+        """Take the end of a restart of the whole pool; ``failure`` is empty if it succeeded."""
         if self._setback and self._tries < MAX_TRIES:
             self._setback = ""
             self._tries += 1
@@ -156,18 +156,18 @@ class PoolRebuild:
         self._fresh = set(self._pool.ranks)
         return self._end(failure, now)
 
-    def start_failed(self, rank: Rank, why: str) -> None:
-        """A fresh rank could not start; its exit may be told later."""
-        self._start_failures[rank] = why
+    def start_failed(self, rank: Rank, reason: str) -> None:
+        """Note why a fresh rank could not start; its exit may be reported later."""
+        self._start_failures[rank] = reason
 
-    def rank_exited(self, rank: Rank, how: str, now: float, *, respawn: bool) -> list[Action]:
-        """A rank has exited, or has no process to exit, perhaps while the pool is mended."""
-        how = self._start_failures.pop(rank, f"exited ({how})")
+    def rank_exited(self, rank: Rank, exit_text: str, now: float, *, respawn: bool) -> list[Action]:
+        """Take the exit of a rank, or of one that had no process, perhaps during a rebuild."""
+        exit_text = self._start_failures.pop(rank, f"exited ({exit_text})")
         self._joining.discard(rank)
         self._fresh.discard(rank)
         if respawn:
             self._respawn = RankSet.of([*self._respawn, rank])
-        setback = f"rank {rank} {how} while the pool was mended"
+        setback = f"rank {rank} {exit_text} while the pool was being rebuilt"
         match self._step:
             case _Step.NONE:
                 return []
@@ -179,14 +179,14 @@ class PoolRebuild:
                 self._settle(now)
                 return []
             case _Step.REFORM:
-                # The others may wait for it.
+                # The other ranks may wait for this one.
                 return self._break_reform(setback, (rank,), now)
             case _:
                 self._questions.drop("look", self._number)
-                return self._again(setback, now)
+                return self._retry(setback, now)
 
     def reformed(self, answer: Reformed, now: float) -> list[Action]:
-        """A rank has answered; the question itself is settled by `PendingAnswers`."""
+        """Take the answer of a rank; `PendingAnswers` settles the question itself."""
         if (
             self._step is not _Step.REFORM
             or answer.number != self._number
@@ -198,7 +198,7 @@ class PoolRebuild:
         return self._break_reform(setback, (), now)
 
     def cancel(self) -> None:
-        """The whole pool starts anew: nothing is left to be mended."""
+        """Cancel the rebuild, because the whole pool is restarted or stopped."""
         self._questions.drop("look", self._number)
         self._questions.drop("reform", self._number)
         self._step = _Step.NONE
@@ -207,7 +207,7 @@ class PoolRebuild:
         self.failure = ""
 
     def tick(self, now: float) -> list[Action]:
-        """Time has passed."""
+        """Do everything that is due at ``now``."""
         if self._step is _Step.SETTLE and now >= self._settle_until:
             return self._begin(now)
         if self._step is _Step.RESPAWN and now >= self._until:
@@ -233,7 +233,7 @@ class PoolRebuild:
         )
         if dead and len(exited) == len(self._pool.ranks):
             if self._pool.lost_agents:
-                return self._end(_NOBODY_KNOWS, now)
+                return self._end(_GROUPS_UNKNOWN, now)
             self._step = _Step.RESTART
             return [*self._pool.handle(RestartRequested(), now)]
         if self._pool.store_is_lost:
@@ -246,22 +246,22 @@ class PoolRebuild:
         return [*self._pool.handle(RespawnRequested(dead), now)]
 
     def _look(self, now: float) -> list[Action]:
-        """Ask the survivors which groups there are; also those that do not leave their cell."""
+        """Ask the survivors for their groups, also those that do not leave their cell."""
         asked = self._pool.in_state(RankState.IDLE, RankState.BUSY) - RankSet.of(self._joining)
         if not asked and self._joining:
-            return self._begin_anew(now)
+            return self._initialise_groups(now)
         self._step = _Step.LOOK
         self._number = self._questions.new_number()
         until = now + self._settings.look_timeout_s
         self._questions.ask("look", self._number, asked, until=until, then=self._looked)
         return [TellRanks(asked, Look(number=self._number))] if asked else []
 
-    def _begin_anew(self, now: float) -> list[Action]:
-        """Ranks were replaced one after another, and those that knew the groups are gone."""
+    def _initialise_groups(self, now: float) -> list[Action]:
+        """Initialise a default group, because all ranks that knew the groups were replaced."""
         ranks = RankSet.of(self._pool.ranks)
         if self._pool.in_state(RankState.IDLE) != ranks:
             if not self._pool.in_state(RankState.BUSY):
-                return self._end(_NOBODY_KNOWS, now)
+                return self._end(_GROUPS_UNKNOWN, now)
             self.broken.add(_UNKNOWN)  # a fresh rank is in a cell of its own
             return self._end("", now)
         self.broken.clear()
@@ -283,20 +283,20 @@ class PoolRebuild:
         return [TellRanks(ranks, request)]
 
     def _looked(self, answers: Answers, now: float) -> list[Action]:
-        looks = {rank: found.look for rank, found in looks_of(answers).items()}
+        looks = {rank: answer.look for rank, answer in looks_of(answers).items()}
         able = self._pool.in_state(RankState.IDLE)
         silent = able - RankSet.of(looks) - RankSet.of(self._joining)
         needs = self._forms_all or self._joining or self.broken
         if silent and needs:
             if now < self._until:
                 return self._look(now)
-            return self._end(f"{silent.describe()} did not tell which groups there are", now)
+            return self._end(f"{silent.describe()} did not report the process groups", now)
         self._forming, self.broken = groups_to_form(
             looks, able, self.broken, forms_all=self._forms_all or bool(self._joining)
         )
         if self._joining and not looks:
-            self.broken.add(_UNKNOWN)  # who knows them is in C code that holds the GIL
-        # Torch names groups by a counter of each rank: the next one must have one name everywhere.
+            self.broken.add(_UNKNOWN)  # the ranks that know them are in C code that holds the GIL
+        # Torch names groups by a counter of each rank: the next group needs one name on all ranks.
         counts = {looks[rank].group_count for rank in able if rank in looks}
         if not self._forming and not self._joining and len(counts) < 2:
             return self._end("", now)
@@ -310,21 +310,26 @@ class PoolRebuild:
 
     def _reformed(self, asked: RankSet, answers: Answers, now: float) -> list[Action]:
         if self._setback:
-            return self._again(self._setback, now)
-        # Not those that have come back from an old cell since then: nobody has asked them.
+            return self._retry(self._setback, now)
+        # Ranks that have come back from an old cell since then were not asked.
         alive = self._pool.in_state(RankState.IDLE)
         silent = RankSet.of(set(asked) & set(alive)) - RankSet.of(answers)
         if silent:
             self.broken.update(group.pg_id for group in self._forming)
             limit = f"{self._settings.mend_timeout_s:g} s"
-            whose = "its" if len(silent) == 1 else "their"
-            return self._end(f"{silent.describe()} did not form {whose} groups in {limit}", now)
+            possessive = "its" if len(silent) == 1 else "their"
+            return self._end(
+                f"{silent.describe()} did not form {possessive} groups in {limit}", now
+            )
         if not self.broken:
             self._joining.clear()
         return self._end("", now)
 
     def _break_reform(self, setback: str, dead: tuple[Rank, ...], now: float) -> list[Action]:
-        """Ranks that wait for one that will not come answer with an error, then we try again."""
+        """Abort the forming of groups, so that ranks which wait for a lost rank answer.
+
+        They answer with an error, which ends this attempt; then the rebuild is tried again.
+        """
         self._setback = setback
         self.broken.update(group.pg_id for group in self._forming)
         others = self._pool.in_state(RankState.IDLE)
@@ -342,7 +347,7 @@ class PoolRebuild:
         )
         return both_phases(others, request)
 
-    def _again(self, setback: str, now: float) -> list[Action]:
+    def _retry(self, setback: str, now: float) -> list[Action]:
         if self._tries >= MAX_TRIES:
             return self._give_up(f"{setback}; tried {MAX_TRIES} times", now)
         self._tries += 1
@@ -351,7 +356,7 @@ class PoolRebuild:
         return []
 
     def _give_up(self, failure: str, now: float) -> list[Action]:
-        """Nobody waits any more for ranks that are still starting."""
+        """End the rebuild with a failure, and kill ranks that are still starting."""
         late = self._pool.in_state(RankState.STARTING)
         kill: list[Action] = [
             TellAgent(node, KillRanks(ranks=ranks))

@@ -1,7 +1,7 @@
-"""Fresh processes for ranks that exited, or that ``%ddp restart -r R`` names; others keep theirs.
+"""Decides which ranks get fresh processes: those that exited, or that ``%ddp restart -r R`` names.
 
-Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`, which mends the pool
-when the processes have ended.
+Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`, which rebuilds the
+pool when the processes have ended. Other ranks keep their processes.
 """
 
 from collections.abc import Callable
@@ -18,32 +18,32 @@ from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 
 class RankRestarts:
-    """Ranks whose processes are to end, and who waits for fresh ones."""
+    """Ranks whose processes have to end, and requests that wait for fresh ones."""
 
     def __init__(self, pool: PoolMachine, settings: Settings) -> None:
         self._pool = pool
         self._settings = settings
-        self.wanted: set[Rank] = set()  #: to be replaced, whatever is configured
+        self.wanted: set[Rank] = set()  #: ranks to replace, independent of the configuration
         self._requests: list[RestartRanksRequested] = []
         self._killing: set[Rank] = set()
         self._until: float | None = None
 
     @property
     def is_killing(self) -> bool:
-        """Whether processes are about to end."""
+        """True while processes are being ended."""
         return bool(self._killing)
 
     @property
     def is_asked(self) -> bool:
-        """Whether somebody waits for fresh ranks."""
+        """True while a request waits for fresh ranks."""
         return bool(self._requests)
 
     def next_deadline(self) -> float | None:
-        """When `tick` has something to do."""
+        """The time at which `tick` has something to do."""
         return self._until
 
     def start(self, requested: RestartRanksRequested, now: float) -> list[Action]:
-        """End the processes of these ranks; or answer at once why that cannot help."""
+        """End the processes of these ranks, or answer at once why that is not possible."""
         reason = self._refusal(requested.ranks)
         if reason:
             return [RanksRestarted(requested.number, NO_RANKS, reason)]
@@ -73,27 +73,27 @@ class RankRestarts:
         return self._pool.held_reason(ranks)
 
     def rank_exited(self, rank: Rank) -> bool:
-        """A process has ended; whether that was wanted."""
+        """Take the exit of a rank; returns whether it was requested."""
         was_wanted = rank in self._killing
         self._killing.discard(rank)
         if not self._killing:
             self._until = None
         return was_wanted
 
-    def mended(self, fresh: RankSet, failure: str) -> list[Action]:
-        """The pool is whole again, or cannot be."""
+    def rebuilt(self, fresh: RankSet, failure: str) -> list[Action]:
+        """Answer all requests after a rebuild, which may have failed."""
         requests, self._requests = self._requests, []
         self.wanted.clear()
         return [RanksRestarted(request.number, fresh, failure) for request in requests]
 
     def cancel(self, reason: str) -> list[Action]:
-        """All ranks end."""
+        """Refuse all requests, because all ranks end or some did not end in time."""
         self._killing.clear()
         self._until = None
-        return self.mended(NO_RANKS, reason)
+        return self.rebuilt(NO_RANKS, reason)
 
     def tick(self, now: float) -> list[Action]:
-        """Time has passed."""
+        """Give up on ranks that did not end in time."""
         if self._until is None or now < self._until:
             return []
         late = RankSet.of(self._killing)
@@ -104,13 +104,14 @@ class RankRestarts:
 # --- ranks that exited by themselves -------------------------------------------------------------
 
 
-#: Ranks that exit between cells are replaced so often; then something is wrong with the machine.
-MAX_IDLE_MENDS = 3
-TOO_OFTEN = "ranks exit again and again between cells"
+#: Ranks that exit between cells are replaced at most this often; after that, something is wrong
+#: with the machine.
+MAX_IDLE_REBUILDS = 3
+TOO_OFTEN = "ranks exit repeatedly between cells"
 
 
 class ExitedRanks:
-    """Ranks that have exited."""
+    """Ranks that have exited, and whether they are replaced."""
 
     def __init__(
         self, pool: PoolMachine, restarts: RankRestarts, config: Callable[[], Config]
@@ -118,18 +119,18 @@ class ExitedRanks:
         self._pool = pool
         self._restarts = restarts
         self._config = config
-        self._given_up: set[Rank] = set()  #: could not be replaced
-        self._exits: dict[Rank, str] = {}  #: between cells, for the user
-        self._idle_mends = 0
+        self._given_up: set[Rank] = set()  #: ranks that could not be replaced
+        self._exits: dict[Rank, str] = {}  #: exits between cells, for the user
+        self._idle_rebuilds = 0
 
     def is_replaced(self, rank: Rank) -> bool:
-        """Whether a fresh process takes the place of this rank when it has exited."""
+        """Return whether a fresh process replaces this rank when it has exited."""
         if rank in self._restarts.wanted:
             return True
         return self._config().on_death == "respawn" and rank not in self._given_up
 
     def dead(self) -> RankSet:
-        """Ranks whose place is to be taken."""
+        """Return the exited ranks that are to be replaced."""
         return RankSet.of(
             rank
             for rank in self._pool.in_state(RankState.EXITED)
@@ -137,35 +138,35 @@ class ExitedRanks:
         )
 
     def begin_cell(self) -> None:
-        """A cell begins: what happened between cells is over."""
-        self._idle_mends = 0
+        """Begin a cell, which resets the count of rebuilds between cells."""
+        self._idle_rebuilds = 0
 
-    def note_exit(self, rank: Rank, how: str) -> None:
-        """A rank has exited between cells, and the user is to hear of it."""
-        self._exits.setdefault(rank, how)
+    def note_exit(self, rank: Rank, exit_text: str) -> None:
+        """Note an exit between cells, to report it to the user."""
+        self._exits.setdefault(rank, exit_text)
 
     def is_too_often(self) -> bool:
-        """A rank has exited between cells; whether to give up on those that are dead now."""
-        self._idle_mends += 1
-        is_too_often = self._idle_mends > MAX_IDLE_MENDS
+        """Count an exit between cells; returns whether the dead ranks are given up now."""
+        self._idle_rebuilds += 1
+        is_too_often = self._idle_rebuilds > MAX_IDLE_REBUILDS
         if is_too_often:
             self._given_up |= set(self.dead())
         return is_too_often
 
-    def mended(self, failure: str) -> None:
-        """The pool is whole again, or cannot be."""
+    def rebuilt(self, failure: str) -> None:
+        """Take the end of a rebuild: ranks that it could not replace are given up."""
         if failure:
             late = self._pool.in_state(RankState.STARTING)
             self._given_up |= {*self.dead(), *late}
         else:
             self._given_up &= set(self._pool.in_state(RankState.EXITED))
 
-    def told(self, fresh: RankSet, failure: str) -> list[Action]:
-        """What the user is told of the exits between cells, once."""
+    def report_exits(self, fresh: RankSet, failure: str) -> list[Action]:
+        """Return the report on exits between cells, once."""
         exits, self._exits = self._exits, {}
         return [*idle_exits(exits, RankSet.of(self._pool.ranks) - fresh, failure)]
 
     def forget(self) -> None:
-        """All ranks end."""
+        """Forget all exits, because all ranks end."""
         self._given_up.clear()
         self._exits.clear()

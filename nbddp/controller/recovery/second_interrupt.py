@@ -1,11 +1,11 @@
-"""Has ranks leave a cell that was given up: the second interrupt says that the user insists.
+"""Makes ranks leave a cell that a second interrupt has given up.
 
 Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`.
 
-What a rank did when it was freed first may have been Python; a moment later it is blocked in an
-operation for which no other rank comes any more, and nobody watches a cell that has ended. So the
-ranks that are still inside are freed again and again. What ranks see of each other's closing is an
-error that nobody is shown any more.
+A rank may have run Python at the first abort, and be blocked a moment later in an operation that no
+other rank joins any more; no stall watch runs for a cell that has ended. So operations of ranks
+that are still inside are aborted repeatedly. Errors of connections that a peer has closed are not
+shown to the user any more.
 """
 
 from nbddp.controller.recovery.abort import both_phases
@@ -16,8 +16,8 @@ from nbddp.controller.state.rank_state import RankState
 from nbddp.wire.messages import Free, Interrupt
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 
-_EVERY_S = 0.5
-#: A rank that is still inside then is in code that nothing but the end of its process ends.
+_INTERVAL_S = 0.5
+#: A rank that is still inside after this time runs code that only the end of its process ends.
 _LIMIT_S = 60.0
 
 
@@ -33,22 +33,22 @@ class SecondInterrupt:
         self._until = 0.0
 
     def next_deadline(self) -> float | None:
-        """When `tick` has something to do."""
+        """The time at which `tick` has something to do."""
         return self._next_at
 
     def start(self, run_id: str, ranks: RankSet, now: float) -> list[Action]:
-        """A cell was given up on these: interrupt them once more, and free them."""
+        """Interrupt the ranks of a cell that was given up once more, and abort their operations."""
         self._run_id, self._ranks = run_id, ranks
         self._until = now + _LIMIT_S
-        self._next_at = now + _EVERY_S
+        self._next_at = now + _INTERVAL_S
         interrupts = [
             TellAgent(node, Interrupt(run_id=run_id, ranks=on_node))
             for node, on_node in self._pool.by_node(ranks).items()
         ]
-        return [*interrupts, *self._free(ranks)]
+        return [*interrupts, *self._abort(ranks)]
 
     def tick(self, now: float) -> list[Action]:
-        """Time has passed."""
+        """Abort operations of ranks that are still inside, if that is due."""
         if self._next_at is None or now < self._next_at:
             return []
         infos = (self._pool.ranks[rank] for rank in self._ranks)
@@ -60,10 +60,10 @@ class SecondInterrupt:
         if not inside or now >= self._until:
             self._next_at = None
             return []
-        self._next_at = now + _EVERY_S
-        return self._free(inside)
+        self._next_at = now + _INTERVAL_S
+        return self._abort(inside)
 
-    def _free(self, ranks: RankSet) -> list[Action]:
+    def _abort(self, ranks: RankSet) -> list[Action]:
         request = Free(
             number=self._questions.new_number(),
             run_id=self._run_id,

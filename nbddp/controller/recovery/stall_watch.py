@@ -1,12 +1,12 @@
-"""Watches a cell for ranks that make no progress, and says what is proven and what is only seen.
+"""Watches a cell for ranks that make no progress, and separates verdicts from mere notices.
 
 Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`.
 
     Quiet --> Look to all --> diagnose --> proven?  --> Look again --> unchanged? --> verdict
                                       '--> else Peek at the silent --> notice
 
-Two looks make a proof: what has the same version in both was so at the moment at which the second
-began, on all ranks at once.
+Two looks make a proof: ranks that have the same version in both were in that state at the moment at
+which the second look began, all at once.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,20 +20,21 @@ from nbddp.controller.recovery.probes import RankProbes, Views
 from nbddp.controller.state.actions import Action, Noticed
 from nbddp.wire.rank_set import Rank
 
-#: Looks come at most this often while nothing changes ...
+#: Least time between two looks while nothing changes ...
 _INTERVAL_S = 0.5
-#: ... and at most this often when more ranks make no progress.
+#: ... and when more ranks make no progress.
 _EARLIEST_S = 0.1
-#: `Quiet` is repeated more often than this while it lasts.
+#: `Quiet` is repeated more often than this while a stall lasts.
 _QUIET_LASTS_S = 0.8
-#: So soon after a rank has left a cell the others are blocked, if they wait for it.
+#: This long after a rank has left a cell, ranks that wait for it are blocked.
 _CHANGED_S = 0.02
-#: Whether a thread sleeps in C++ is known when it has been seen twice, so far apart.
+#: Two looks this far apart show whether a thread sleeps in C++.
 _TWICE_S = 0.08
-#: A rank that does not tell when it has looked into the store has done so after this time, also on
-#: a busy machine; one that tells is asked again, so soon and for so long.
-_KEY_HEARD_S, _HEARD_AGAIN_S, _HEARD_LIMIT_S = 0.4, 0.05, 1.0
-#: A proof that changes from look to look is left to the next `Quiet`.
+#: A rank that does not report when it has checked the store has checked it after the first time,
+#: also on a busy machine. A rank that reports it is asked again at the second interval, up to the
+#: third limit.
+_KEY_CHECK_S, _KEY_RECHECK_S, _KEY_LIMIT_S = 0.4, 0.05, 1.0
+#: A proof that changes with each look is given up after this many looks, until the next `Quiet`.
 _MAX_ROUNDS = 4
 
 
@@ -42,58 +43,58 @@ class StallWatch:
 
     Args:
         run_id: of the cell.
-        eyes: look at the ranks.
+        probes: probe the ranks.
         questions: shared with the rest of the recovery.
-        judge: called with what is proven.
-        seen: called with what was seen at any look, proven or not.
+        judge: called with a report that is proven.
+        observe: called with the views of each look, proven or not.
     """
 
     def __init__(
         self,
         run_id: str,
-        eyes: RankProbes,
+        probes: RankProbes,
         questions: PendingAnswers,
         *,
         judge: Callable[[Report, Views, float], list[Action]],
-        seen: Callable[[Views, float], None],
+        observe: Callable[[Views, float], None],
     ) -> None:
         self._run_id = run_id
-        self._eyes = eyes
+        self._probes = probes
         self._questions = questions
         self._judge = judge
-        self._seen = seen
-        self._number = 0  #: of the look or peek that is open
+        self._observe = observe
+        self._number = 0  #: number of the open look or peek
         self._look_at: float | None = None
         self._looked_at = float("-inf")
         self._quiet: set[Rank] = set()
         self._quiet_until: float | None = None
-        self._has_told = False
-        self._is_seen_twice = False  #: since something has changed
-        #: A second look that has to come later, see `Report.confirm_after_s`.
+        self._has_notice = False
+        self._is_seen_twice = False  #: since the last change
+        #: The time of a second look that has to come later, see `Report.confirm_after_s`.
         self._confirm_at: float | None = None
         self._look_later: Callable[[float], list[Action]] = lambda now: []
 
     def next_deadline(self) -> float | None:
-        """When `tick` has something to do."""
-        look_at = None if self.is_looking else self._look_at  # the next one waits for its end
+        """The time at which `tick` has something to do."""
+        look_at = None if self.is_looking else self._look_at  # it waits for the end of the open one
         times = (look_at, self._quiet_until, self._confirm_at)
         return min((at for at in times if at is not None), default=None)
 
     @property
     def is_looking(self) -> bool:
-        """Whether an answer is waited for."""
+        """True while a look or peek is under way."""
         is_open = self._questions.is_open
         is_asking = is_open("look", self._number) or is_open("peek", self._number)
         return is_asking or self._confirm_at is not None
 
     def stop(self) -> None:
-        """The cell has ended."""
+        """Stop, because the cell has ended."""
         self._questions.drop("look", self._number)
         self._questions.drop("peek", self._number)
         self._look_at = self._quiet_until = self._confirm_at = None
 
     def quiet(self, ranks: Iterable[Rank], now: float) -> None:
-        """Operations of these ranks do not move."""
+        """Take the report that operations of these ranks do not progress."""
         more = set(ranks) - self._quiet
         self._quiet |= more
         self._quiet_until = now + _QUIET_LASTS_S
@@ -102,22 +103,22 @@ class StallWatch:
         self.look_soon(max(now, self._looked_at + pause_s))
 
     def rank_left(self, now: float) -> None:
-        """A rank has left the cell by an error, or while others make no progress."""
+        """Look soon, because a rank has left by an error, or while others make no progress."""
         self._is_seen_twice = False
         self.look_soon(now + _CHANGED_S)
 
     def look_soon(self, at: float) -> None:
-        """Look then, or earlier if that is planned."""
+        """Look at this time, or earlier if that is planned already."""
         self._look_at = at if self._look_at is None else min(self._look_at, at)
 
     def tick(self, now: float) -> list[Action]:
-        """Time has passed."""
+        """Do everything that is due at ``now``."""
         actions: list[Action] = []
         if self._quiet_until is not None and now >= self._quiet_until:
             self._quiet_until = None
             self._quiet.clear()
-            if self._has_told:
-                self._has_told = False
+            if self._has_notice:
+                self._has_notice = False
                 actions.append(Noticed(self._run_id, None))
         if self._confirm_at is not None and now >= self._confirm_at:
             self._confirm_at = None
@@ -129,44 +130,44 @@ class StallWatch:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether ranks have made no progress lately."""
+        """True if ranks have made no progress lately."""
         return self._quiet_until is not None
 
     def _look(self, number: int, now: float) -> list[Action]:
-        self._number, actions = self._eyes.look(now, partial(self._looked, number))
+        self._number, actions = self._probes.look(now, partial(self._looked, number))
         return actions
 
     def _looked(self, number: int, views: Views, now: float) -> list[Action]:
         self._looked_at = now
         if self._look_at is not None:
             self._look_at = max(self._look_at, now + _EARLIEST_S)
-        self._seen(views, now)
-        report = self._eyes.diagnose(views, now)
+        self._observe(views, now)
+        report = self._probes.diagnose(views, now)
         if report.verdict:
             if number >= _MAX_ROUNDS:
                 return []
 
-            first = _First(number, now, report, views)
+            first = _FirstRound(number, now, report, views)
             return self._look_again(first, now + report.confirm_after_s, now)
         if not self._is_seen_twice:
             self._is_seen_twice = True
             self.look_soon(now + _TWICE_S)
-        silent = self._eyes.silent(views)
+        silent = self._probes.silent(views)
         if not silent:
             return self._notice(report)
 
         def peeked(views: Views, _: Answers, now: float) -> list[Action]:
-            return self._notice(self._eyes.diagnose(views, now))
+            return self._notice(self._probes.diagnose(views, now))
 
-        self._number, actions = self._eyes.peek(silent, views, now, peeked)
+        self._number, actions = self._probes.peek(silent, views, now, peeked)
         return actions
 
-    def _look_again(self, first: "_First", at: float, now: float) -> list[Action]:
-        """The second round, now or later."""
+    def _look_again(self, first: "_FirstRound", at: float, now: float) -> list[Action]:
+        """Begin the second round, now or later."""
 
         def look(now: float) -> list[Action]:
             confirm = partial(self._confirm, first, now)
-            self._number, actions = self._eyes.look(now, confirm, first.report.involved)
+            self._number, actions = self._probes.look(now, confirm, first.report.involved)
             return actions
 
         if at <= now:
@@ -174,45 +175,49 @@ class StallWatch:
         self._confirm_at, self._look_later = at, look
         return []
 
-    def _confirm(self, first: "_First", asked_at: float, again: Views, now: float) -> list[Action]:
+    def _confirm(
+        self, first: "_FirstRound", asked_at: float, views: Views, now: float
+    ) -> list[Action]:
         report = first.report
-        if not all(_is_unchanged(first.views[rank], again[rank]) for rank in report.involved):
+        if not all(_is_unchanged(first.views[rank], views[rank]) for rank in report.involved):
             return self._look(first.number + 1, now)
         apart_s = asked_at - first.at
-        if not all(_has_looked(again[rank], apart_s) for rank in report.waits_for_store):
-            if apart_s >= _HEARD_LIMIT_S:
+        if not all(_has_looked(views[rank], apart_s) for rank in report.waits_for_store):
+            if apart_s >= _KEY_LIMIT_S:
                 return []  # the store does not answer
-            return self._look_again(first, now + _HEARD_AGAIN_S, now)
-        self._has_told = True
+            return self._look_again(first, now + _KEY_RECHECK_S, now)
+        self._has_notice = True
         return self._judge(report, first.views, now)
 
     def _notice(self, report: Report) -> list[Action]:
-        if not report.findings and not self._has_told:
+        if not report.findings and not self._has_notice:
             return []
-        self._has_told = bool(report.findings)
+        self._has_notice = bool(report.findings)
         return [Noticed(self._run_id, report if report.findings else None)]
 
 
 @dataclass(frozen=True)
-class _First:
+class _FirstRound:
     """The first round of looks of a proof."""
 
-    number: int  #: of tries
-    at: float  #: when all had answered
+    number: int  #: number of this try
+    at: float  #: time at which all had answered
     report: Report
     views: Views
 
 
 def _has_looked(view: RankView, apart_s: float) -> bool:
-    """Whether a rank has looked into the store since the first round, and found no key there.
+    """Return whether a rank has checked the store since the first round, and found no key there.
 
-    Its answer to a question that was asked ``apart_s`` seconds after the first round.
+    Args:
+        view: its answer in the second round.
+        apart_s: time between the two rounds.
     """
     age_ns = view.look.key_check_age_ns if view.look is not None else None
-    return apart_s >= _KEY_HEARD_S if age_ns is None else age_ns <= apart_s * 1e9
+    return apart_s >= _KEY_CHECK_S if age_ns is None else age_ns <= apart_s * 1e9
 
 
-def _is_unchanged(first: RankView, again: RankView) -> bool:
-    if first.look is None or again.look is None:
-        return first.state == again.state == "dead"
-    return (first.look.pid, first.look.version) == (again.look.pid, again.look.version)
+def _is_unchanged(first: RankView, second: RankView) -> bool:
+    if first.look is None or second.look is None:
+        return first.state == second.state == "dead"
+    return (first.look.pid, first.look.version) == (second.look.pid, second.look.version)

@@ -1,1 +1,4 @@
-"""Runs the cells of a rank: IPython's shell, interrupts, input, output, debugger."""
+"""Runs the cells of a rank: IPython's shell, interrupts, input, output, debugger.
+
+Runs in: the rank process.
+"""

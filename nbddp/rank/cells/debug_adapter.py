@@ -1,7 +1,7 @@
 """The Debug Adapter Protocol on a rank, by debugpy.
 
 Runs in: the rank process. Thread ``nbddp-debug``, which starts with the first request, owns an
-event loop: a front end is answered also while the main thread is stopped at a breakpoint.
+event loop, so that a front end gets answers while the main thread is stopped at a breakpoint.
 
     nbddp-io --Debug--> nbddp-debug --> `nbddp.rank.cells.debugger`
     nbddp-io <--Debugged, DebugEvent--
@@ -25,16 +25,18 @@ if TYPE_CHECKING:
 
 #: ``STATE_RUN`` and ``STATE_SUSPEND`` of ``_pydevd_bundle.pydevd_constants``.
 _RUNS, _SUSPENDED = 1, 2
-_NO_STEP = -1  #: else it would stop at the next line
-#: Threads that must go on while those of the user are stopped.
+_NO_STEP = -1  #: otherwise it would stop at the next line
+#: Prefix of threads that must go on while the user's threads are stopped.
 _OWN_THREADS = "nbddp-"
 
 
-class Debugging:
-    """Speaks with debugpy in this process.
+class DebugAdapter:
+    """Forwards requests of the front end to debugpy in this process.
 
     Args:
-        loop: of the main thread, which has to start debugpy.
+        shell: of this rank.
+        link: to the agent.
+        loop: event loop of the main thread, which has to start debugpy.
     """
 
     def __init__(self, shell: RankShell, link: Link, loop: asyncio.AbstractEventLoop) -> None:
@@ -45,7 +47,7 @@ class Debugging:
         self._debugger: RankDebugger | None = None
 
     def handle(self, request: Debug) -> None:
-        """A request of the front end. Called by the I/O thread."""
+        """Take a request of the front end. Called by the I/O thread."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="nbddp-debug", daemon=True).start()
@@ -55,7 +57,7 @@ class Debugging:
     async def _answer(self, request: Debug) -> None:
         try:
             content = await self._debug(request.content, request.folder)
-        except Exception as error:  # noqa: BLE001 - of debugpy; the front end shows it
+        except Exception as error:  # noqa: BLE001 - the front end shows errors of debugpy
             content = {
                 "type": "response",
                 "request_seq": request.content.get("seq", 0),
@@ -70,17 +72,17 @@ class Debugging:
         if self._debugger is None:
             self._debugger = self._make()
         self._debugger.folder = folder or compiler.get_tmp_directory()
-        found = await self._debugger.process_request(content)
-        # A front end knows a cell by the file that holds its text.
+        response = await self._debugger.process_request(content)
+        # A front end identifies a cell by the file that holds its text.
         self._shell.name_cells(self._debugger.file_of if self._debugger.is_started else None)
-        return found
+        return response
 
     def _make(self) -> "RankDebugger":
-        # Ranks come from a fork server with frozen modules, which nobody debugs.
+        # Ranks come from a fork server with frozen modules, which need no validation.
         os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
         module = importlib.import_module("nbddp.rank.cells.debugger")  # loads debugpy
         debugger: RankDebugger = module.RankDebugger(
-            self._tell, lambda: asyncio.wrap_future(self._call_in_main_thread(module.listen))
+            self._send_event, lambda: asyncio.wrap_future(self._call_in_main_thread(module.listen))
         )
         self._stops = asyncio.get_running_loop().create_task(debugger.serve_stops())
         return debugger
@@ -91,15 +93,15 @@ class Debugging:
 
         return asyncio.run_coroutine_threadsafe(run(), self._main_loop)
 
-    def _tell(self, event: dict[str, Any]) -> None:
+    def _send_event(self, event: dict[str, Any]) -> None:
         self._link.send(DebugEvent(rank=self._shell.rank, content=event))
 
 
 def leave_stop() -> None:
-    """The main thread, at a breakpoint of debugpy's, is about to leave it by an interrupt.
+    """Make an interrupted main thread leave a breakpoint of debugpy.
 
     Where pydevd uses `sys.monitoring`, from Python 3.12, it would stop again at the next line that
-    it sees: it only knows that the thread is to be suspended.
+    it sees, because it only knows that the thread has to be suspended.
     """
     module: Any = sys.modules.get("_pydevd_bundle.pydevd_additional_thread_info")
     if module is None:
@@ -111,7 +113,7 @@ def leave_stop() -> None:
 
 
 def _exempt_own_threads() -> None:
-    """Put on the marks with which pydevd leaves its own threads alone: it stops all others."""
+    """Mark our threads as pydevd marks its own threads, because it stops all others."""
     for thread in threading.enumerate():
         if thread.name.startswith(_OWN_THREADS):
             thread.pydev_do_not_trace = True  # type: ignore[attr-defined]

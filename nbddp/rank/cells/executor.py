@@ -1,7 +1,7 @@
-"""Runs one cell on a rank, and lets it be interrupted.
+"""Runs one cell on a rank, and handles its interrupts.
 
 Runs in: the rank process, main thread. A cell without ``await`` runs to its end inside one step of
-the event loop; one with ``await`` is a task of the loop.
+the event loop; a cell with ``await`` is a task of the loop.
 """
 
 import asyncio
@@ -22,82 +22,82 @@ from nbddp.rank.agent_link import Link
 from nbddp.rank.cells.import_guard import ImportWatch
 from nbddp.rank.cells.shell import RankShell
 from nbddp.rank.cells.signal_wakeup import Wakeup
-from nbddp.rank.cells.swallowed_interrupt import Swallowed
+from nbddp.rank.cells.swallowed_interrupt import SwallowedInterrupts
 from nbddp.rank.collectives.service import Collectives
 from nbddp.rank.exception_text import error_info, exit_lines
-from nbddp.rank.shell_hooks import callback_before_cell, is_of_ipython
+from nbddp.rank.shell_hooks import callback_before_cell, is_ipython_callback
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import Execute, RunFinished, RunStarted
 
-#: Files of whoever runs the user's code.
+#: Parts of file names of the code that runs the user's code.
 _MACHINERY = ("/asyncio/", "/selectors.py", "/nbddp/rank/", "/IPython/core/")
 
 
 class _Mode(Enum):
-    IDLE = auto()  #: no cell: SIGINT means nothing
-    BEGINNING = auto()  #: a cell is about to run: remember it
-    PYTHON = auto()  #: a cell runs in this very stack: raise there
-    TASK = auto()  #: a cell is a task of the event loop
-    CALLBACK = auto()  #: a callback of a widget runs in this very stack: raise there
+    IDLE = auto()  # no cell runs: SIGINT has no effect
+    BEGINNING = auto()  # a cell is about to run: SIGINT is remembered
+    PYTHON = auto()  # a cell runs in this very stack: SIGINT raises in it
+    TASK = auto()  # a cell is a task of the event loop
+    CALLBACK = auto()  # a callback of a widget runs in this very stack: SIGINT raises in it
 
 
 class Interrupts:
-    """What SIGINT does; the handler is in place all the time."""
+    """The handler of SIGINT, which is installed all the time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._pid = os.getpid()
         self._mode = _Mode.IDLE
         self._task: asyncio.Task[Any] | None = None
-        self._came_early = False
+        self._is_pending = False
         self._is_held = False
-        self._is_for_callback = False  #: the next SIGINT
-        #: The task was cancelled by an interrupt, not by the user's code.
+        self._is_for_callback = False  #: the next SIGINT is for a callback
+        #: An interrupt has cancelled the task, not the user's code.
         self.cancelled = False
-        self.was_raised = False  #: in the cell, whose code may go on all the same
+        self.was_raised = False  #: an interrupt was raised in the cell, which may have caught it
         #: Called before an interrupt is raised in the code of a cell.
         self.before_raise: Callable[[], None] = lambda: None
-        self._cell = 0  #: counts up
-        self._swallowed = Swallowed(lambda: 0 if self._mode is _Mode.IDLE else self._cell)
+        self._cell = 0  #: number of the cell
+        self._swallowed = SwallowedInterrupts(lambda: 0 if self._mode is _Mode.IDLE else self._cell)
         self._imports = ImportWatch()
-        self._handled = 0  #: counts up
+        self._handled = 0  #: number of interrupts handled so far
         self._wakeup = Wakeup(lambda: self._handled)
         self.install()
 
     def install(self) -> None:
-        """Put the handler in place (again: a cell may have changed it)."""
+        """Install the handler, also again because a cell may have replaced it."""
         signal.signal(signal.SIGINT, self._handle)
         self._wakeup.install()
 
     def expect(self) -> None:
-        """A cell is about to run: from now on SIGINT is for it."""
+        """Prepare for a cell that is about to run: SIGINT is for it from now on."""
         self.install()
         self.cancelled = False
         self.was_raised = False
-        self._came_early = False
+        self._is_pending = False
         self._cell += 1
         self._mode = _Mode.BEGINNING
 
     def arm(self, task: "asyncio.Task[Any] | None" = None) -> None:
-        """A cell begins: as ``task``, or in the calling stack."""
+        """Begin a cell, as ``task`` or in the calling stack."""
         self._task = task
         self._mode = _Mode.PYTHON if task is None else _Mode.TASK
-        if self._came_early:
-            self._came_early = False
+        if self._is_pending:
+            self._is_pending = False
             if task is None:
                 raise KeyboardInterrupt
             self._cancel(task)
 
     def disarm(self) -> None:
-        """The cell has ended. SIGINT that comes later belongs to nobody."""
+        """End the cell; a later SIGINT has no effect."""
         self._mode = _Mode.IDLE
         self._task = None
 
     @contextmanager
     def in_callback(self) -> Iterator[None]:
-        """Within this block the code of the user's is no cell, and SIGINT ends it all the same."""
+        """Let SIGINT end user code within this block, although it is not a cell."""
         if self._mode is not _Mode.IDLE:
-            yield  # beside a cell that waits: the interrupt is for that
+            yield  # a cell waits meanwhile, and the interrupt is for the cell
             return
         self.install()
         self._mode = _Mode.CALLBACK
@@ -107,15 +107,15 @@ class Interrupts:
             self._mode = _Mode.IDLE
 
     def expect_for_callback(self) -> None:
-        """The SIGINT that comes now is not for a cell, should the callback have ended meanwhile."""
+        """Mark the next SIGINT as one for a callback, so that it does not reach a cell after it."""
         self._is_for_callback = True
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Within this block an interrupt means nothing.
+        """Ignore interrupts within this block.
 
-        For IPython while it writes a traceback: interrupted there, it would print half of it. The
-        cell is about to end anyway.
+        It is for IPython while it writes a traceback: an interrupt would cut the traceback off, and
+        the cell is about to end anyway.
         """
         self._is_held = True
         try:
@@ -126,19 +126,19 @@ class Interrupts:
     def _handle(self, signum: int, frame: types.FrameType | None) -> None:
         self._handled += 1
         is_in_code = self._mode in (_Mode.PYTHON, _Mode.TASK)
-        if is_in_code and self._is_before_cell(frame):
+        if is_in_code and self._is_deferred(frame):
             return
         if self._is_held:
             return
-        if self._swallowed.is_here:
-            self._swallowed.again(self._cell)
+        if self._swallowed.is_in_hook:
+            self._swallowed.resend(self._cell)
             return
         if self._is_for_callback:
             self._is_for_callback = False
             if self._mode is not _Mode.CALLBACK:
                 return
-        if is_in_code and self._imports.is_in_the_way(frame, self._cell):
-            self._swallowed.again(self._cell)
+        if is_in_code and self._imports.is_importing(frame, self._cell):
+            self._swallowed.resend(self._cell)
             return
         self.was_raised = is_in_code
         if is_in_code:
@@ -147,37 +147,38 @@ class Interrupts:
             raise KeyboardInterrupt
         task = self._task
         if self._mode is _Mode.BEGINNING:
-            self._came_early = True
+            self._is_pending = True
         elif self._mode is _Mode.TASK and task is not None:
             if _runs_in(task, frame):
                 raise KeyboardInterrupt
             self._cancel(task)
             if _is_user_code(frame):
-                # Another task, or a callback, keeps the loop from doing anything else.
+                # Another task, or a callback, occupies the loop.
                 raise KeyboardInterrupt
 
-    def _is_before_cell(self, frame: types.FrameType | None) -> bool:
-        """Whether only a later interrupt can end the cell: IPython runs callbacks before its code.
+    def _is_deferred(self, frame: types.FrameType | None) -> bool:
+        """Resend an interrupt that arrives in a callback which IPython runs before the cell.
 
-        What is raised in a callback of the user's ends that, and goes no further.
+        Returns whether it has no effect now. An exception in a callback of the user ends the
+        callback, but not the cell.
         """
         callback = callback_before_cell(frame)
         if callback is None:
             return False
-        self._swallowed.again(self._cell)
-        return self._is_held or is_of_ipython(callback)
+        self._swallowed.resend(self._cell)
+        return self._is_held or is_ipython_callback(callback)
 
     def _cancel(self, task: "asyncio.Task[Any]") -> None:
-        """The task waits for something: wake it there, from the loop."""
+        """Cancel a task that waits, from the loop."""
         self.cancelled = True
         self._loop.call_soon_threadsafe(task.cancel)
 
 
 def _runs_in(task: "asyncio.Task[Any]", frame: types.FrameType | None) -> bool:
-    """Whether ``frame`` was called by the task's own code.
+    """Return whether the task's own code has called ``frame``.
 
-    `asyncio.current_task` would not do: a task is still the current one while the loop notes its
-    next step, and an exception raised there would leave it without one, for ever.
+    `asyncio.current_task` is not enough: a task is still the current one while the loop schedules
+    its next step, and an exception raised there would leave the task without one, for ever.
     """
     own = getattr(task.get_coro(), "cr_frame", None)
     while frame is not None:
@@ -188,10 +189,10 @@ def _runs_in(task: "asyncio.Task[Any]", frame: types.FrameType | None) -> bool:
 
 
 def _is_user_code(frame: types.FrameType | None) -> bool:
-    """Whether the event loop is in the middle of somebody's code, and not in its own.
+    """Return whether the event loop runs other code than its own.
 
-    Raising there is as good as anywhere in Python: asyncio hands the exception on to the future
-    and out of the loop, which is started again.
+    Raising there is safe: asyncio passes the exception to the future and out of the loop, which is
+    started again.
     """
     while frame is not None and frame.f_code.co_name != "run_forever":
         file = frame.f_code.co_filename
@@ -218,28 +219,28 @@ class CellExecutor:
         self._link = link
         self._rank = rank
         self._pid = os.getpid()
-        #: For whatever else runs the user's code.
+        #: Used by all parts that run user code.
         self.interrupts = Interrupts(loop)
         if collectives is not None:
-            collectives.heed_interrupts(lambda: self.interrupts.was_raised)
+            collectives.watch_interrupts(lambda: self.interrupts.was_raised)
         shell.hold_interrupts = self.interrupts.held
 
     async def execute(self, request: Execute) -> None:
-        """Run a cell and report how it ended. Never raises for what the cell did."""
+        """Run a cell and report its end. Errors of the cell are reported, never raised."""
         shell = self._shell
         streams.repair()
-        # IPython drops empty lines at the top of a cell; the reader counts them.
+        # IPython drops empty lines at the top of a cell, but tracebacks have to count them.
         blank_lines = request.code[: -len(request.code.lstrip()) or None].count("\n")
         shell.begin_cell(request, request.first_line + blank_lines)
         self._link.is_busy = True
         self._exception = None
         if self._collectives is not None:
             self._collectives.begin_cell(request)
-        self.interrupts.expect()  # before the agent, which waits for this word, may interrupt
+        self.interrupts.expect()  # the agent interrupts only after it got `RunStarted`
         self._link.send(RunStarted(run_id=request.run_id, rank=self._rank))
         started = time.monotonic()
         error = await self._run(request)
-        self.interrupts.disarm()  # again: an interrupt may have come in between
+        self.interrupts.disarm()  # again, because an interrupt may have prevented the first one
         if os.getpid() != self._pid:
             # The cell forked, and this is the child: it must not go on as a rank.
             streams.flush_all()
@@ -306,7 +307,7 @@ class CellExecutor:
         return result
 
     def _is_async(self, code: str) -> bool:
-        """Whether the cell has a top-level ``await`` (or ``async for``, ``async with``)."""
+        """Return whether the cell has a top-level ``await``, ``async for`` or ``async with``."""
         if "await" not in code and "async" not in code:
             return False
         try:
@@ -318,12 +319,12 @@ class CellExecutor:
     def _outcome(self, error: BaseException | None) -> ErrorInfo | None:
         self._exception = error
         if error is None:
-            # What %run or a formatter has shown in passing: the cell did not go well.
+            # %run or a formatter has shown an error, so the cell has failed.
             return self._shell.last_error
         if isinstance(error, asyncio.CancelledError) and self.interrupts.cancelled:
             return _interrupted()
         if isinstance(error, SystemExit):
-            # sys.exit() and sys.exit(0) are how a script says that all went well.
+            # A script reports success by sys.exit() and sys.exit(0).
             return None if error.code in (None, 0) else error_info(error, exit_lines(error))
         return self._shell.last_error or error_info(error)
 

@@ -1,35 +1,35 @@
-"""An interrupt waits until the module of a library that is being imported is complete.
+"""Delays an interrupt until the library module that is being imported is complete.
 
 Runs in: the rank process, main thread, in the handler of signals.
 
-An exception in the middle of an import leaves modules that are there by half: all that imports them
-later fails, and only a fresh process helps. The first DDP of a process imports ``torch._dynamo``,
-which takes seconds; ranks that were interrupted in it because another rank had died were lost.
+An exception in the middle of an import leaves incomplete modules: each later import of them fails,
+and only a fresh process helps. The first DDP of a process imports ``torch._dynamo``, which takes
+seconds; ranks that were interrupted in it because another rank had died were lost.
 """
 
 import sysconfig
 import time
 import types
 
-#: So long an interrupt waits at most, in one cell.
+#: An interrupt is delayed at most this long in one cell.
 _LIMIT_S = 10.0
 _IMPORTLIB = "<frozen importlib._bootstrap>"
-#: Modules of the user's may run for ever while they are imported.
+#: Folders of libraries. An import of a user's module delays nothing, because it may run for ever.
 _libraries = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
 class ImportWatch:
-    """Says whether an interrupt has to wait."""
+    """Decides whether an interrupt has to wait for an import."""
 
     def __init__(self) -> None:
         self._cell = 0
         self._since = 0.0
 
-    def is_in_the_way(self, frame: types.FrameType | None, cell: int) -> bool:
-        """Whether ``frame`` is in the import of a library, and has not been for long.
+    def is_importing(self, frame: types.FrameType | None, cell: int) -> bool:
+        """Return whether ``frame`` is in the import of a library, which has not taken long yet.
 
         Args:
-            frame: in which the signal is handled.
+            frame: the frame in which the signal is handled.
             cell: number of the cell that runs.
         """
         if not is_in_library_import(frame):
@@ -41,7 +41,7 @@ class ImportWatch:
 
 
 def is_in_library_import(frame: types.FrameType | None) -> bool:
-    """Whether a module of a library is being executed for the first time."""
+    """Return whether a module of a library is being executed for the first time."""
     while frame is not None:
         code = frame.f_code
         if code.co_filename == _IMPORTLIB and code.co_name == "_load_unlocked":

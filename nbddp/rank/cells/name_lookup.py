@@ -1,10 +1,10 @@
 """Completion and inspection by the living names of a rank.
 
 Runs in: the rank process, thread ``nbddp-side``, while the main thread may be inside a cell: names
-are copied before they are looked through, and nothing of the user's is called.
+are copied before they are searched, and no user code is called.
 
-Without jedi. It took up to a second for the names of torch, where `dir` takes a millisecond, and
-the objects are here: what it would infer from source can be looked at.
+jedi is not used. It took up to a second for the names of torch, where `dir` takes a millisecond,
+and the living objects have the facts that jedi would infer from source.
 """
 
 import io
@@ -28,10 +28,10 @@ from nbddp.rank.user_code_context import Question
 from nbddp.wire.messages import Complete, Completed, Inspect, Inspected
 from nbddp.wire.rank_set import RankSet
 
-#: Where ipykernel tells what kind of thing each match is.
+#: ipykernel's key for the types of matches.
 _TYPES_KEY = "_jupyter_types_experimental"
-#: IPython never gets attributes of objects with a `__getattr__` of their own. That of a module
-#: gives its parameters and sub-modules, and runs no code of the user's.
+#: IPython never gets attributes of objects with a `__getattr__` of their own. The one of a module
+#: returns its parameters and sub-modules, and runs no user code.
 _MODULES = (nn.Module,)
 _MODULE_CONTAINERS: tuple[Any, ...] = (
     nn.Sequential,
@@ -39,12 +39,12 @@ _MODULE_CONTAINERS: tuple[Any, ...] = (
     nn.ModuleDict,
     nn.ParameterList,
 )
-#: What stands behind one of these is a name from now on.
+#: A word after one of these becomes a name.
 _BINDING_WORDS = frozenset({"as", "class", "def", "for", "global", "import"})
 
 
 def prepare(shell: RankShell) -> None:
-    """Teach IPython's completer about this process. Once."""
+    """Configure IPython's completer for this process. Call this once."""
     shell.Completer.use_jedi = False
     policy = guarded_eval.EVALUATION_POLICIES["limited"]
     if isinstance(policy, guarded_eval.SelectivePolicy):
@@ -53,14 +53,14 @@ def prepare(shell: RankShell) -> None:
 
 
 def answer(shell: RankShell, question: Complete | Inspect) -> Completed | Inspected:
-    """What IPython says."""
+    """Return the answer of IPython."""
     if isinstance(question, Complete):
         return _complete(shell, question)
     return _inspect(shell, question)
 
 
-def nothing(rank: int, question: Complete | Inspect) -> Completed | Inspected:
-    """There is nothing at the cursor."""
+def empty_answer(rank: int, question: Complete | Inspect) -> Completed | Inspected:
+    """Return the answer that there is nothing at the cursor."""
     if isinstance(question, Inspect):
         return Inspected(number=question.number, rank=rank, found=False, data={}, metadata={})
     cursor = question.cursor
@@ -70,23 +70,23 @@ def nothing(rank: int, question: Complete | Inspect) -> Completed | Inspected:
 
 
 def _complete(shell: RankShell, question: Complete) -> Completed | Inspected:
-    # What stands behind the cursor is not looked at, and would confuse IPython 8.
+    # The text behind the cursor is not used, and would confuse IPython 8.
     code, cursor = question.code[: question.cursor], question.cursor
     completer = shell.Completer
-    # Not the dict itself: the main thread may put names into it meanwhile.
+    # This is a copy, because the main thread may add names to the dict meanwhile.
     completer.namespace = names = dict(shell.user_ns)
     completer.global_namespace = {}
     with provisionalcompleter():
-        found = list(rectify_completions(code, completer.completions(code, cursor)))
-        found += _names_of_the_cell(code, cursor, found, names)
-    if not found:
-        return nothing(shell.rank, question)
+        matches = list(rectify_completions(code, completer.completions(code, cursor)))
+        matches += _names_of_cell(code, cursor, matches, names)
+    if not matches:
+        return empty_answer(shell.rank, question)
     return Completed(
         number=question.number,
         rank=shell.rank,
-        matches=tuple(match.text for match in found),
-        start=found[0].start,
-        end=found[0].end,
+        matches=tuple(match.text for match in matches),
+        start=matches[0].start,
+        end=matches[0].end,
         metadata={
             _TYPES_KEY: [
                 {
@@ -96,35 +96,35 @@ def _complete(shell: RankShell, question: Complete) -> Completed | Inspected:
                     "type": match.type,
                     "signature": match.signature,
                 }
-                for match in found
+                for match in matches
             ]
         },
     )
 
 
-def _names_of_the_cell(
-    code: str, cursor: int, found: list[Completion], names: dict[str, object]
+def _names_of_cell(
+    code: str, cursor: int, matches: list[Completion], names: dict[str, object]
 ) -> Iterator[Completion]:
-    """Names that the cell binds above the cursor, and that do not exist yet."""
+    """Yield names that the cell binds above the cursor, and that do not exist yet."""
     start = cursor
     while start > 0 and (code[start - 1].isalnum() or code[start - 1] == "_"):
         start -= 1
     word = code[start:cursor]
     if not word or not word.isidentifier() or code[:start].rstrip(" ").endswith((".", "%", "!")):
         return
-    if found and (found[0].start, found[0].end) != (start, cursor):
-        return  # a path, a key of a dict: no place for a name
-    known = {match.text for match in found}
-    for name in sorted(set(_bound_names(code[:start])) - known - names.keys()):
+    if matches and (matches[0].start, matches[0].end) != (start, cursor):
+        return  # the matches are paths or keys of a dict, where no name can stand
+    texts = {match.text for match in matches}
+    for name in sorted(set(_bound_names(code[:start])) - texts - names.keys()):
         if name.startswith(word):
             yield Completion(start, cursor, name, type="variable")
 
 
 def _bound_names(code: str) -> Iterator[str]:
-    """What is assigned, defined or imported, as far as ``code`` can be read."""
+    """Yield names that are assigned, defined or imported, as far as ``code`` can be parsed."""
     before = name = ""
     depth = 0
-    with suppress(tokenize.TokenError, SyntaxError):  # the cell is being written
+    with suppress(tokenize.TokenError, SyntaxError):  # the cell is not complete yet
         for token in tokenize.generate_tokens(io.StringIO(code).readline):
             text = token.string
             depth += (text in "([{") - (text in ")]}") if token.type == tokenize.OP else 0
@@ -147,8 +147,8 @@ def _inspect(shell: RankShell, question: Inspect) -> Completed | Inspected:
         name = token_at_cursor(question.code, question.cursor)
         data = shell.object_inspect_mime(name, detail_level=question.detail_level)
     except (KeyError, SyntaxError, tokenize.TokenError):
-        return nothing(shell.rank, question)
-    data.pop("text/html", None)  # as ipykernel does: its front ends read the other
+        return empty_answer(shell.rank, question)
+    data.pop("text/html", None)  # as ipykernel does: its front ends read the text
     return Inspected(
         number=question.number, rank=shell.rank, found=bool(data), data=data, metadata={}
     )
@@ -157,12 +157,12 @@ def _inspect(shell: RankShell, question: Inspect) -> Completed | Inspected:
 # --- the thread ----------------------------------------------------------------------------------
 
 
-#: Nobody waits longer than that for an answer.
+#: A question that has waited this long is not answered, because no front end waits longer.
 _STALE_S = 1.0
 
 
 class NameLookupThread:
-    """Takes questions from the I/O thread."""
+    """Answers questions that the I/O thread puts into a queue."""
 
     def __init__(self, shell: RankShell, link: Link) -> None:
         self._shell = shell
@@ -171,7 +171,7 @@ class NameLookupThread:
         self._thread: threading.Thread | None = None
 
     def put(self, question: Complete | Inspect) -> None:
-        """Answer it soon. Called by the I/O thread."""
+        """Queue a question. Called by the I/O thread."""
         self._questions.put((time.monotonic(), question))
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="nbddp-side", daemon=True)
@@ -179,15 +179,15 @@ class NameLookupThread:
 
     def _serve(self) -> None:
         prepare(self._shell)
-        looks = Question(RankSet.of([self._shell.rank]))
+        query = Question(RankSet.of([self._shell.rank]))
         while True:
             asked_at, question = self._questions.get()
             if time.monotonic() - asked_at > _STALE_S:
                 continue
             try:
-                with self._shell.callbacks.asked(looks):
+                with self._shell.callbacks.answering(query):
                     reply = answer(self._shell, question)
                 self._link.send(reply)
-            except Exception:  # noqa: BLE001 - of the user's objects, or of IPython
-                # Silently: who pressed Tab has asked for names, not for a traceback in a cell.
-                self._link.send(nothing(self._shell.rank, question))
+            except Exception:  # noqa: BLE001 - the user's objects and IPython may raise anything
+                # Not shown: a user who presses Tab asks for names, not for a traceback in a cell.
+                self._link.send(empty_answer(self._shell.rank, question))

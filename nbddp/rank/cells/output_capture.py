@@ -1,10 +1,10 @@
-"""What goes into an Output widget of this rank, and not into the cell.
+"""Captures output for Output widgets of this rank, so that it does not go to the cell.
 
-Runs in: the rank process, whatever thread is inside ``with output:``.
+Runs in: the rank process, in each thread that is inside ``with output:``.
 
-A front end would capture by the cell: whatever any rank shows in it. So each rank captures its own
-here, by context (threads and tasks have their own), and sends it as the contents of its widget.
-What C code and subprocesses print is not Python's to capture: it stays in the cell.
+A front end would capture all output of the cell, of any rank. So each rank captures its own output
+here, by context (threads and tasks have one each), and sends it as the contents of its widget.
+Python cannot capture text that C code and subprocesses print: it stays in the cell.
 """
 
 import sys
@@ -19,7 +19,7 @@ from typing import Any
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import Stream
 
-#: The contents of a widget are sent as a whole, this often, and up to this much text.
+#: The contents of a widget are sent as a whole, at this interval, and with at most this much text.
 _INTERVAL_S = 0.1
 _MAX_CHARS = 100_000
 
@@ -31,12 +31,12 @@ class Captured:
         self._send = send
         self._lock = threading.RLock()
         self._outputs: list[dict[str, Any]] = []
-        self._display_ids: list[str | None] = []  # of each output
+        self._display_ids: list[str | None] = []  # one for each output
         self._clears_with_next = False
         self._sent_at = float("-inf")
 
     def text(self, stream: Stream, text: str) -> None:
-        """Something was printed; shown soon, or by `flush`."""
+        """Add printed text; it is sent soon, or by `flush`."""
         with self._lock:
             self._clear_if_asked()
             last = self._outputs[-1] if self._outputs else {}
@@ -51,7 +51,7 @@ class Captured:
     def display(
         self, data: dict[str, Any], metadata: dict[str, Any], display_id: str | None, update: bool
     ) -> None:
-        """A MIME bundle; an update changes what has the ``display_id``."""
+        """Add a MIME bundle; an update replaces the output with the ``display_id``."""
         output = {"output_type": "display_data", "data": data, "metadata": metadata}
         with self._lock:
             if update:
@@ -64,7 +64,7 @@ class Captured:
             self.flush()
 
     def error(self, error: ErrorInfo) -> None:
-        """An exception ended the block."""
+        """Add an exception that ended the block."""
         with self._lock:
             self._clear_if_asked()
             self._add(
@@ -78,7 +78,7 @@ class Captured:
             self.flush()
 
     def clear(self, wait: bool) -> None:
-        """Forget everything, now or when something new comes."""
+        """Remove all output, now or, with ``wait``, when the next output arrives."""
         with self._lock:
             self._clears_with_next = True
             if not wait:
@@ -106,20 +106,20 @@ _stack: ContextVar[tuple[Captured, ...]] = ContextVar("nbddp_captured", default=
 
 
 def current() -> Captured | None:
-    """Where the output of this thread or task goes; None: to the cell."""
+    """Return the capture that gets output of this thread or task; None: it goes to the cell."""
     stack = _stack.get()
     return stack[-1] if stack else None
 
 
-class _Printed:
-    """Stands in for ``sys.stdout`` while something is captured anywhere in the process."""
+class _CapturingStream:
+    """Replaces ``sys.stdout`` or ``sys.stderr`` while the process captures any output."""
 
     def __init__(self, stream: Stream, own: Any) -> None:
         self._stream = stream
         self.own = own
 
     def write(self, text: str) -> int:
-        """To the widget, or to where it went before."""
+        """Write to the widget, or to the stream that was here before."""
         target = current()
         if target is None:
             written: int = self.own.write(text)
@@ -132,22 +132,22 @@ class _Printed:
 
 
 _lock = threading.Lock()
-_depth = 0  # blocks that are open, in all threads
+_depth = 0  # number of open blocks in all threads
 
 
 def _begin(target: Captured) -> None:
-    global _depth  # noqa: PLW0603 - the streams are the process's
+    global _depth  # noqa: PLW0603 - the process has one set of streams
     with _lock:
         _depth += 1
-        if not isinstance(sys.stdout, _Printed):
-            sys.stdout = _Printed("stdout", sys.stdout)
-        if not isinstance(sys.stderr, _Printed):
-            sys.stderr = _Printed("stderr", sys.stderr)
+        if not isinstance(sys.stdout, _CapturingStream):
+            sys.stdout = _CapturingStream("stdout", sys.stdout)
+        if not isinstance(sys.stderr, _CapturingStream):
+            sys.stderr = _CapturingStream("stderr", sys.stderr)
     _stack.set((*_stack.get(), target))
 
 
 def _end(target: Captured) -> None:
-    global _depth  # noqa: PLW0603 - likewise
+    global _depth  # noqa: PLW0603 - the process has one set of streams
     stack = list(_stack.get())
     if target in stack:
         stack.reverse()
@@ -158,20 +158,20 @@ def _end(target: Captured) -> None:
     with _lock:
         _depth -= 1
         if _depth == 0:
-            if isinstance(sys.stdout, _Printed):
+            if isinstance(sys.stdout, _CapturingStream):
                 sys.stdout = sys.stdout.own
-            if isinstance(sys.stderr, _Printed):
+            if isinstance(sys.stderr, _CapturingStream):
                 sys.stderr = sys.stderr.own
 
 
 def install(
     output_class: type[Any], is_wanted: Callable[[], bool], show_error: Callable[[Any], None]
 ) -> None:
-    """From now on ``with Output():`` captures what this rank shows.
+    """Make ``with Output():`` capture the output of this rank.
 
     Args:
         output_class: `ipywidgets.Output`.
-        is_wanted: whether there is a front end that shows widgets.
+        is_wanted: returns whether there is a front end that shows widgets.
         show_error: shows an exception, given as by `sys.exc_info`, through `current`.
     """
     captured_by_widget: weakref.WeakKeyDictionary[Any, Captured] = weakref.WeakKeyDictionary()
@@ -203,7 +203,7 @@ def install(
         if not targets:
             return False
         target = targets.pop()
-        # As in any notebook an exception ends up in the widget; the stop button ends the cell.
+        # As in any notebook, the widget shows an exception; the stop button ends the cell.
         is_shown = error is not None and isinstance(error, Exception)
         try:
             if is_shown:

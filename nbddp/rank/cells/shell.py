@@ -1,7 +1,7 @@
 """The IPython shell of a rank.
 
 Runs in: the rank process, main thread. An `InteractiveShell` without a kernel around it: results,
-displays and tracebacks become messages, everything else is IPython's own.
+displays and tracebacks become messages; all other behaviour is IPython's own.
 """
 
 import asyncio
@@ -53,18 +53,18 @@ class CellCompiler(CachingCompiler):
     """
 
     first_line = 1
-    #: Gives the file name of a cell with this text; None: IPython's own.
+    #: Returns the file name of a cell with this text; None: IPython names cells itself.
     name_of: Callable[[str], str] | None = None
     _cell_name = ""
 
     def format_code_name(self, name: str) -> tuple[str, str] | None:
-        """How tracebacks call it; what has no number was typed in `nbddp console`."""
+        """Return the name in tracebacks; cells of `nbddp console` have no number."""
         if self._filename_map.get(name) == 0:
             return "Console", "cell"
         return super().format_code_name(name)
 
     def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
-        """The file name under which tracebacks and debuggers know a cell."""
+        """Return the file name of a cell for tracebacks and debuggers."""
         if self.name_of is not None:
             return self.name_of(raw_code)
         return str(super().get_code_name(raw_code, transformed_code, number))
@@ -77,7 +77,7 @@ class CellCompiler(CachingCompiler):
         return self._cell_name
 
     def ast_parse(self, source: str, filename: str = "<unknown>", symbol: str = "exec") -> Any:
-        """Compile to a syntax tree; that of the cell itself is moved to its place."""
+        """Compile to a syntax tree; the tree of the cell itself is moved down to its lines."""
         if filename == self._cell_name:
             source = "\n" * (self.first_line - 1) + source
         return super().ast_parse(source, filename, symbol)
@@ -98,7 +98,7 @@ class RankDisplayPublisher(DisplayPublisher):
         update: bool = False,
         **_: Any,
     ) -> None:
-        """Send a MIME bundle, after everything printed so far."""
+        """Send a MIME bundle, after all text printed so far."""
         captured = output_capture.current()
         if captured is not None:
             display_id = (transient or {}).get("display_id")
@@ -132,7 +132,7 @@ class RankDisplayHook(DisplayHook):
     shell: "RankShell"
 
     def write_output_prompt(self) -> None:
-        """The notebook writes it, once for all ranks with the same value."""
+        """Write nothing: the notebook writes it once for all ranks with the same value."""
 
     def write_format_data(
         self, format_dict: dict[str, Any], md_dict: dict[str, Any] | None = None
@@ -148,7 +148,7 @@ class RankDisplayHook(DisplayHook):
         )
 
     def finish_displayhook(self) -> None:
-        """Nothing was written to standard output, so there is no line to end."""
+        """Do nothing: no text was written to standard output, so there is no line to end."""
 
 
 class _Exit(ExitAutocall):
@@ -159,7 +159,7 @@ class _Exit(ExitAutocall):
 
 
 class RankShell(InteractiveShell):
-    """Runs cells; never asks a terminal, never writes a history file."""
+    """Runs cells; never reads a terminal, never writes a history file."""
 
     display_pub_class = Type(RankDisplayPublisher)
     displayhook_class = Type(RankDisplayHook)
@@ -170,15 +170,16 @@ class RankShell(InteractiveShell):
         self.rank = rank
         self.run_id: RunId | None = None
         self.last_error: ErrorInfo | None = None
-        #: Of the front end's request; empty: no front end, or none that shows widgets.
+        #: Id of the front end's request; empty: there is no front end that shows widgets.
         self.parent_id = ""
-        #: Where a bare ``%debug`` opens; empty: on all ranks.
+        #: Ranks on which a bare ``%debug`` opens; empty: all ranks.
         self.debugs: tuple[int, ...] = ()
         self.callbacks = Callbacks()
-        self._left: tuple[BaseException, BaseException | None] | None = None  #: see `debugger`
-        #: Keeps interrupts away while a traceback is written; see `Interrupts.held`.
+        #: The exception that has ended a debugger, and the user's error that it was opened on.
+        self._debugger_error: tuple[BaseException, BaseException | None] | None = None
+        #: Ignores interrupts while a traceback is written; see `Interrupts.held`.
         self.hold_interrupts: Callable[[], AbstractContextManager[None]] = nullcontext
-        #: Names that are always there, after ``%reset`` too.
+        #: Names that always exist, also after ``%reset``.
         self.predefined: dict[str, Any] = {}
         config = Config()
         config.HistoryManager.enabled = False
@@ -187,24 +188,24 @@ class RankShell(InteractiveShell):
         self.set_hook("show_in_pager", page.as_hook(self._show_in_pager), 99)
         # sys.exit() ends the cell here, so IPython's advice about it would mislead.
         warnings.filterwarnings("ignore", message="To exit: use")
-        # An interrupt may come before IPython has begun with what it has made.
+        # An interrupt may arrive before IPython has begun to run the coroutine that it has made.
         warnings.filterwarnings("ignore", message="coroutine '.*run_cell_async' was never awaited")
-        source_lookup.teach_inspect(lambda: list(self.compile._filename_map))
+        source_lookup.extend_inspect(lambda: list(self.compile._filename_map))
 
     def predefine(self, names: dict[str, Any]) -> None:
-        """Put names into the user's namespace for good; ``%who`` does not list them."""
+        """Put names into the user's namespace permanently; ``%who`` does not list them."""
         self.predefined = names
         self.user_ns.update(names)
         self.user_ns_hidden.update(names)
 
     def init_user_ns(self) -> None:
-        """Called at the start and by ``%reset``."""
+        """Fill the user's namespace. Called at the start and by ``%reset``."""
         super().init_user_ns()
         self.user_ns.update(self.predefined)
         self.user_ns_hidden.update(self.predefined)  # ``%reset`` empties this too
 
     def begin_cell(self, request: Execute, first_line: int) -> None:
-        """What `RankShell.run_cell` runs next is this cell of the notebook."""
+        """Begin a cell of the notebook, which `RankShell.run_cell` runs next."""
         self.run_id = request.run_id
         self.execution_count = request.execution_count
         self.parent_id = request.parent_id or self.parent_id
@@ -216,22 +217,22 @@ class RankShell(InteractiveShell):
         compiler.first_line = first_line
 
     def _forget_history(self) -> None:
-        """IPython keeps what cells show for ``%notebook``, and has a database; ranks have neither.
+        """Drop outputs that IPython keeps for ``%notebook`` and its database; ranks have neither.
 
-        `In` and `Out` stay, and so does what ``%history`` shows.
+        `In` and `Out` stay, and so does the text that ``%history`` shows.
         """
         history = self.history_manager
         for name in ("db_input_cache", "outputs", "exceptions"):
             getattr(history, name, []).clear()  # the last two came with IPython 9
 
     def name_cells(self, name_of: Callable[[str], str] | None) -> None:
-        """From now on cells have these file names; None: those of IPython."""
+        """Name the files of cells by ``name_of``; None: IPython names them."""
         compiler = self.compile
         assert isinstance(compiler, CellCompiler)  # noqa: S101 - see compiler_class
         compiler.name_of = name_of
 
     def cell_of(self, file: str) -> int:
-        """The execution count of the cell that a file name stands for, or `CONSOLE`; 0: no cell."""
+        """Return the execution count of the cell with this file name, or `CONSOLE`; 0: no cell."""
         number = self.compile._filename_map.get(file)
         return 0 if number is None else int(number) or CONSOLE
 
@@ -247,7 +248,7 @@ class RankShell(InteractiveShell):
         is_on_main_thread = threading.current_thread() is threading.main_thread()
         with self.hold_interrupts() if is_on_main_thread else nullcontext():
             self._note_error(exc_tuple, filename, tb_offset, exception_only, running_compiled_code)
-            self._keep_error_of_user()
+            self._restore_user_error()
             source_lookup.forget_parsed(self.compile._filename_map.__contains__)
 
     def _note_error(self, exc_tuple: Any, *options: Any) -> None:
@@ -255,19 +256,19 @@ class RankShell(InteractiveShell):
         if isinstance(error, SystemExit | asyncio.CancelledError):
             return
         _cut_own_frames(error)
-        with source_lookup.found_without_search(error):
+        with source_lookup.cells_in_main_module(error):
             self._write_error(error, exc_tuple, *options)
 
     def _write_error(self, error: BaseException, exc_tuple: Any, *options: Any) -> None:
         if isinstance(error, KeyboardInterrupt):
-            # The operation that was ended for it is no news.
+            # The error of the operation that the interrupt has ended is not shown.
             error.__context__ = error.__cause__ = None
         if isinstance(error, BaseExceptionGroup):
             lines = exception_text.group_lines(error, (_OWN_FOLDER, _IPYTHON_FOLDER))
             self._showtraceback(type(error), error, lines)
             return
-        if self.callbacks.is_here:
-            # How the front end's message came to the user's code is no news.
+        if self.callbacks.is_in_callback:
+            # The frames between the front end's message and the user's code are not shown.
             error = error.with_traceback(self._from_cell_on(error.__traceback__))
             filename, _, *more = options
             super().showtraceback((type(error), error, error.__traceback__), filename, 0, *more)
@@ -285,33 +286,33 @@ class RankShell(InteractiveShell):
         captured = output_capture.current()
         if captured is not None:
             captured.error(error)
-        elif self.callbacks.is_here:
+        elif self.callbacks.is_in_callback:
             print("\n".join(error.traceback), file=sys.stderr)  # noqa: T201 - no cell ends with it
         else:
             self.last_error = error
 
     def _format_exception_for_storage(self, *_: Any, **__: Any) -> dict[str, Any]:
-        """IPython 9 formats each error once more, for ``%notebook``: a rank keeps none of it."""
+        """Return nothing: IPython 9 would format each error again for ``%notebook``."""
         return {}
 
     def show_usage_error(self, exc: BaseException) -> None:
-        """A magic was called wrongly: an error of the cell, like any other."""
+        """Note the wrong use of a magic as an error of the cell."""
         self.last_error = exception_text.error_info(exc)
 
     def should_run_async(self, *args: Any, **kwargs: Any) -> bool:
-        """Compiles the cell to see; what the compiler warns of it says again when the cell runs."""
+        """Compile the cell to decide, without warnings: the compiler repeats them in the run."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return bool(super().should_run_async(*args, **kwargs))
 
     def system(self, cmd: str) -> None:
-        """``!cmd``: a child with our pipes, in our process group, so that it streams and stops."""
+        """Run ``!cmd`` as a child with our pipes, in our process group, so it streams and stops."""
         streams.flush_all()
         self.system_raw(cmd)
 
     @contextmanager
     def _tee(self, channel: str) -> Iterator[None]:
-        """IPython 9 keeps all that cells print, without limit, and triples the cost of a print."""
+        """Do nothing: IPython 9 would keep all printed text, and triple the cost of a print."""
         yield
 
     @default("exiter")
@@ -319,7 +320,7 @@ class RankShell(InteractiveShell):
         return _Exit(self)
 
     def debugger(self, force: bool = False) -> None:
-        """``%debug``: IPython would say nothing of the rank, and open errors of long ago."""
+        """Open ``%debug``; IPython alone would not name the rank, and would open old errors."""
         if force and self.debugs and self.rank not in self.debugs:
             print(  # noqa: T201 - this is the rank's standard output
                 f"%debug opens on {RankSet.of(self.debugs).describe()}, which failed last; "
@@ -327,25 +328,25 @@ class RankShell(InteractiveShell):
             )
             return
         if force and getattr(sys, "last_traceback", None) is None:
-            # Not raised: it would be the exception that the next `%debug` looks at.
+            # It is not raised, or it would be the exception that the next `%debug` opens.
             text = f"rank {self.rank} has raised no exception: there is nothing to debug"
             self.show_usage_error(UsageError(text))
             return
-        looked_at = sys.last_value
+        debugged = sys.last_value
         try:
             super().debugger(force)
         except BaseException as error:
-            self._left = (error, looked_at)
+            self._debugger_error = (error, debugged)
             raise
-        self._look_at(looked_at)  # not at an interrupt that has ended the debugger
+        self._set_last_error(debugged)  # an interrupt of the debugger may have replaced it
 
-    def _keep_error_of_user(self) -> None:
-        """What has ended the debugger, and the cell, is not what the next one looks at."""
-        left, self._left = self._left, None
-        if left is not None and sys.last_value is left[0]:
-            self._look_at(left[1])
+    def _restore_user_error(self) -> None:
+        """Restore the user's error after an exception that has ended the debugger, and the cell."""
+        debugger_error, self._debugger_error = self._debugger_error, None
+        if debugger_error is not None and sys.last_value is debugger_error[0]:
+            self._set_last_error(debugger_error[1])
 
-    def _look_at(self, error: BaseException | None) -> None:
+    def _set_last_error(self, error: BaseException | None) -> None:
         if error is None:
             return
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
@@ -354,14 +355,14 @@ class RankShell(InteractiveShell):
         self.InteractiveTB.tb = error.__traceback__
 
     def set_next_input(self, s: str, replace: bool = False) -> None:
-        """``%load`` and friends cannot write into the notebook; show the text instead."""
+        """Print the text, because ``%load`` and similar magics cannot write into the notebook."""
         print(s)  # noqa: T201 - this is the rank's standard output
 
     def enable_gui(self, gui: Any = None) -> None:
-        """A rank has no window system."""
+        """Do nothing: a rank has no window system."""
 
     def init_virtualenv(self) -> None:
-        """The rank runs in the right environment already."""
+        """Do nothing: the rank runs in the right environment already."""
 
     def _show_in_pager(
         self, data: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None
@@ -371,32 +372,35 @@ class RankShell(InteractiveShell):
 
 
 def _cut_own_frames(error: BaseException) -> None:
-    """Leave out our frames within and below the user's.
+    """Remove our frames between and below the user's frames.
 
-    Below: where we raised, as the handler of an interrupt or `Stdin.ask` do. Within: what stands
-    before a function of torch that calls the user's code, as before autograd's engine.
+    Frames below are those of our code that raised, such as the handler of an interrupt or
+    `Stdin.ask`. Frames between are those of our wrappers around a function of torch that calls the
+    user's code, such as autograd's engine.
     """
-    # The interrupted line of the user is enough, and torch has files that take a second to read.
+    # The interrupted line of the user is enough; some files of torch take a second to read.
     hidden = (_OWN_FOLDER, _TORCH_FOLDER) if isinstance(error, KeyboardInterrupt) else _OWN_FOLDER
     waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
     while waiting:
-        found = waiting.pop()
-        if found is None or id(found) in seen:
+        current = waiting.pop()
+        if current is None or id(current) in seen:
             continue
-        seen.add(id(found))
-        while found.__context__ is not found.__cause__ and _is_caught_by_us(found.__context__):
-            found.__context__ = found.__context__.__context__
-        waiting += [found.__cause__, found.__context__]
-        if isinstance(found, BaseExceptionGroup):
-            waiting += found.exceptions
+        seen.add(id(current))
+        while current.__context__ is not current.__cause__ and _is_caught_by_own_code(
+            current.__context__
+        ):
+            current.__context__ = current.__context__.__context__
+        waiting += [current.__cause__, current.__context__]
+        if isinstance(current, BaseExceptionGroup):
+            waiting += current.exceptions
         last: types.TracebackType | None = None
         above: types.TracebackType | None = None
-        traceback = found.__traceback__
+        traceback = current.__traceback__
         while traceback is not None:
             file = traceback.tb_frame.f_code.co_filename
             if _DEBUGGER in file:
-                break  # interrupted at a breakpoint: how debugpy waits there is no news
+                break  # interrupted at a breakpoint: the frames of debugpy are not shown
             if above is not None and file.startswith(_OWN_FOLDER):
                 above.tb_next = traceback.tb_next
             else:
@@ -407,14 +411,14 @@ def _cut_own_frames(error: BaseException) -> None:
             last.tb_next = None
 
 
-def _is_caught_by_us(error: BaseException | None) -> TypeGuard[BaseException]:
-    """Not by the user: its way up has ended in one of our functions."""
+def _is_caught_by_own_code(error: BaseException | None) -> TypeGuard[BaseException]:
+    """Return whether one of our functions, and not the user, has caught ``error``."""
     traceback = None if error is None else error.__traceback__
     return traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER)
 
 
 def _jsonable(bundle: dict[str, Any]) -> dict[str, Any]:
-    """Binary MIME data as base64, as Jupyter sends it."""
+    """Encode binary MIME data as base64, as Jupyter does."""
     return {
         mime: base64.b64encode(value).decode() if isinstance(value, bytes) else value
         for mime, value in bundle.items()

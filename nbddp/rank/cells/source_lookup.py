@@ -1,4 +1,4 @@
-"""The sources of cells: `inspect.getsource` finds classes in them, tracebacks quote them.
+"""Sources of cells, for `inspect.getsource` of classes and for tracebacks.
 
 Runs in: the rank process. Functions carry the name of their file, and IPython keeps the source of
 cells in `linecache`; classes carry only their module, and ``__main__`` has no file. Before Python
@@ -16,20 +16,21 @@ from contextlib import contextmanager, suppress
 from operator import attrgetter
 from typing import Any
 
-#: The newest cells whose syntax trees stay after a traceback.
+#: Number of newest cells whose syntax trees stay after a traceback.
 _PARSED_CELLS = 8
-#: Where `executing` keeps what it has parsed: in each class of its sources, by file and lines and
-#: by code object, and in functions, by nodes of the trees.
+#: Caches of `executing`: in each class of its sources, by file and lines and by code object, and in
+#: functions, by nodes of the trees.
 _CACHES = ("__source_cache_with_lines", "__executing_cache")
 _CACHING = ("Source.statements_at_line", "statement_containing_node")
 
 
 @contextmanager
-def found_without_search(error: BaseException | None) -> Iterator[None]:
-    """While its traceback is written: frames of cells, which have no file, are in ``__main__``.
+def cells_in_main_module(error: BaseException | None) -> Iterator[None]:
+    """Register frames of cells, which have no file, in ``__main__`` within this block.
 
-    IPython asks `inspect.getmodule` for the module of each frame. That looks at the files of all
-    modules if none is known for the frame's: 5 ms where torch is loaded, for each frame.
+    IPython asks `inspect.getmodule` for the module of each frame while it writes a traceback. That
+    searches the files of all modules if it does not know the frame's file: 5 ms for each frame
+    where torch is loaded.
     """
     names = {name for name in _files_of(error) if name.startswith("<")}
     with suppress(OSError):  # the working folder was removed
@@ -44,28 +45,28 @@ def found_without_search(error: BaseException | None) -> Iterator[None]:
 
 
 def _files_of(error: BaseException | None) -> set[str]:
-    """Of the frames of a traceback, and of those that are told with it."""
-    found: set[str] = set()
+    """Return the files of frames of an exception, its cause and its context."""
+    files: set[str] = set()
     seen: set[int] = set()
-    left = [error]
-    while left:
-        each = left.pop()
-        if each is None or id(each) in seen:
+    pending = [error]
+    while pending:
+        current = pending.pop()
+        if current is None or id(current) in seen:
             continue
-        seen.add(id(each))
-        left += [each.__cause__, each.__context__]
-        step = each.__traceback__
+        seen.add(id(current))
+        pending += [current.__cause__, current.__context__]
+        step = current.__traceback__
         while step is not None:
-            found.add(step.tb_frame.f_code.co_filename)
+            files.add(step.tb_frame.f_code.co_filename)
             step = step.tb_next
-    return found
+    return files
 
 
-def teach_inspect(cell_files: Callable[[], list[str]]) -> None:
-    """Wrap `inspect.getfile`: what it finds by itself stays as it is.
+def extend_inspect(cell_files: Callable[[], list[str]]) -> None:
+    """Extend `inspect.getfile` to classes of cells.
 
     Args:
-        cell_files: the names under which `linecache` has the cells, newest last.
+        cell_files: returns the names by which `linecache` has the cells, newest last.
     """
     original = inspect.getfile
 
@@ -82,13 +83,14 @@ def teach_inspect(cell_files: Callable[[], list[str]]) -> None:
 
 
 def forget_parsed(is_cell: Callable[[str], object]) -> None:
-    """Drop what older cells were parsed to for their tracebacks; they are parsed again if needed.
+    """Drop cached syntax trees of older cells, which are parsed again if needed.
 
     The libraries that write IPython's tracebacks keep the syntax tree of each file for ever, and
-    each run of a cell is a file: 30 kB for an error in a cell of one line. Real files stay.
+    each run of a cell is a file: 30 kB for an error in a cell of one line. Trees of real files
+    stay.
 
     Args:
-        is_cell: whether a file name stands for a cell.
+        is_cell: returns whether a file name is that of a cell.
     """
     executing, stack_data = map(sys.modules.get, ("executing.executing", "stack_data.core"))
     for kind in filter(None, (getattr(each, "Source", None) for each in (executing, stack_data))):
@@ -96,7 +98,7 @@ def forget_parsed(is_cell: Callable[[str], object]) -> None:
             cells = [key for key in cache if is_cell(getattr(key[0], "co_filename", key[0]))]
             for key in cells[:-_PARSED_CELLS]:
                 cache.pop(key, None)
-    for name in _CACHING:  # they give the same again at once
+    for name in _CACHING:  # these functions fill their caches again quickly
         try:
             attrgetter(f"{name}.cache_clear")(executing)()
         except AttributeError:
@@ -110,7 +112,7 @@ def _file_of_class(cls: type, cell_files: list[str]) -> str | None:
             is_own = function.__qualname__ == f"{cls.__qualname__}.{function.__name__}"
             if is_own and function.__code__.co_filename in cell_files:
                 return function.__code__.co_filename
-    # Without methods: the newest cell that defines a class of that name.
+    # A class without methods belongs to the newest cell that defines a class of that name.
     for file in reversed(cell_files):
         if _defines(file, cls.__name__):
             return file

@@ -1,7 +1,7 @@
 """``input()``, ``getpass()`` and the debugger's prompt on a rank.
 
 Runs in: the rank process. The question goes to the notebook, which names the rank and asks the
-user; the answer comes back through the I/O thread.
+user; the I/O thread receives the answer.
 """
 
 import builtins
@@ -29,23 +29,23 @@ class Stdin:
         self._link = link
         self._pid = os.getpid()
         self._numbers = itertools.count(1)
-        #: By number of the question: several threads may ask at once.
+        #: By number of the question, because several threads may ask at once.
         self._replies: dict[int, queue.SimpleQueue[InputReply]] = {}
 
     def install(self) -> None:
-        """From now on ``input``, ``getpass`` and ``breakpoint`` ask in the notebook."""
+        """Make ``input``, ``getpass`` and ``breakpoint`` ask in the notebook."""
         builtins.input = self.ask
         getpass.getpass = self._getpass
         sys.breakpointhook = _breakpoint
 
     def answer(self, reply: InputReply) -> None:
-        """An answer has come; called by the I/O thread."""
-        waiting = self._replies.get(reply.question)
-        if waiting is not None:  # else: the question was interrupted
-            waiting.put(reply)
+        """Take an answer. Called by the I/O thread."""
+        replies = self._replies.get(reply.question)
+        if replies is not None:  # None: the question was interrupted
+            replies.put(reply)
 
     def ask(self, prompt: object = "", /, *, password: bool = False) -> str:
-        """Ask and wait.
+        """Ask the user, and return the answer.
 
         Raises:
             EOFError: the notebook cannot ask, or the user ended the input.
@@ -75,7 +75,10 @@ class Stdin:
         return reply.value
 
     def _wait_for_answer(self, replies: "queue.SimpleQueue[InputReply]", run_id: str) -> InputReply:
-        """The diagnosis knows this function by its name: `flight_recorder.schema.AT_PROMPT`."""
+        """Wait for the answer.
+
+        The diagnosis identifies this function by its name, see `flight_recorder.schema.AT_PROMPT`.
+        """
         while True:
             try:
                 return replies.get(timeout=_POLL_S)
@@ -88,5 +91,5 @@ class Stdin:
 
 
 def _breakpoint(*args: Any, **kwargs: Any) -> None:
-    """`breakpoint()`: IPython's debugger in the caller's frame."""
+    """Open IPython's debugger in the caller's frame, for `breakpoint()`."""
     debugger.Pdb().set_trace(sys._getframe(1))  # as pdb.set_trace does

@@ -1,10 +1,10 @@
-"""An interrupt that was raised where Python ignores exceptions is raised once more.
+"""Raises an interrupt once more that was raised where Python ignores exceptions.
 
 Runs in: the rank process, main thread.
 
 A signal is handled between any two steps of Python code, also in those of a finalizer, of a weak
-reference's callback, of a callback of C code. What is raised there goes no further: Python tells
-`sys.unraisablehook`, and the cell would go on as if nobody had pressed the button.
+reference's callback, or of a callback of C code. Python ignores an exception there: it only calls
+`sys.unraisablehook`, and the cell would go on as if there had been no interrupt.
 """
 
 import os
@@ -14,39 +14,40 @@ import threading
 import time
 from collections.abc import Callable
 
-#: Until the code that ignores exceptions has ended; else it is raised there again, and comes again.
+#: Time for the code that ignores exceptions to end. If it has not ended, the interrupt is ignored
+#: and sent again.
 _PAUSE_S = 0.01
 
 
-class Swallowed:
-    """Watches what Python ignores.
+class SwallowedInterrupts:
+    """Watches exceptions that Python ignores.
 
     Args:
-        running: number of the cell that runs in the main thread; 0: none does.
+        running: returns the number of the cell that runs in the main thread; 0: none runs.
     """
 
     def __init__(self, running: Callable[[], int]) -> None:
         self._running = running
         self._pid = os.getpid()
         self._before = sys.unraisablehook
-        self.is_here = False  #: the hook itself runs, in which nothing can be raised either
-        sys.unraisablehook = self._see
+        self.is_in_hook = False  #: the hook itself runs, which ignores exceptions as well
+        sys.unraisablehook = self._on_unraisable
 
-    def _see(self, ignored: "sys.UnraisableHookArgs") -> None:
+    def _on_unraisable(self, ignored: "sys.UnraisableHookArgs") -> None:
         cell = self._running()
         is_main = threading.get_ident() == threading.main_thread().ident
         is_interrupt = issubclass(ignored.exc_type, KeyboardInterrupt)
         if not (is_interrupt and is_main and cell and os.getpid() == self._pid):
             self._before(ignored)
             return
-        self.is_here = True
+        self.is_in_hook = True
         try:
-            self.again(cell)
+            self.resend(cell)
         finally:
-            self.is_here = False
+            self.is_in_hook = False
 
-    def again(self, cell: int) -> None:
-        """Send the main thread another interrupt for this cell, in a moment."""
+    def resend(self, cell: int) -> None:
+        """Send another interrupt for this cell to the main thread, after a short time."""
         threading.Thread(target=self._send, args=(cell,), name="nbddp-again", daemon=True).start()
 
     def _send(self, cell: int) -> None:

@@ -1,1 +1,4 @@
-"""Process groups that are traced, can be freed when they hang, and are made again in place."""
+"""Traced process groups, whose operations can be aborted, and which are rebuilt in place.
+
+Runs in: the rank process.
+"""

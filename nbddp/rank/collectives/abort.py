@@ -1,12 +1,13 @@
-"""Ends operations that are blocked, in two phases.
+"""Aborts blocked operations of this rank, in two phases.
 
 Runs in: the rank process, I/O thread, while the main thread is blocked in C++.
 
-``arm``: what ends from now on in the chosen groups raises the reason, not Gloo's "connection closed
-by peer". ``fire``: end it. The hub lets all ranks arm before the first one fires: a shut socket is
-seen by the peers within a millisecond, and must not look like an error of theirs.
+``arm``: operations of the chosen groups that end from now on raise the reason, not Gloo's
+"connection closed by peer". ``fire``: the operations are ended. The hub lets all ranks arm before
+the first one fires, because peers see a shut socket within a millisecond, and must not take it for
+an error of their own.
 
-Nothing of the user's is touched: the groups are marked as broken and are made again between cells
+No object of the user is changed: the groups are marked as broken, and are rebuilt between cells
 (`rebuild`).
 """
 
@@ -38,49 +39,49 @@ class OperationAbort:
 
     def __init__(
         self,
-        creator: GroupFactory,
+        factory: GroupFactory,
         recorder: Recorder,
         store_port: int,
         is_reforming: Callable[[], bool],
     ) -> None:
-        self.is_reforming = is_reforming  #: groups are made again: nothing of that is recorded
-        self._creator = creator
+        self.is_reforming = is_reforming  #: groups are being rebuilt, which is not recorded
+        self._factory = factory
         self._recorder = recorder
         self._store_port = store_port
-        #: The errors raised on our account in this cell, to tell them from the user's own.
+        #: Operations were aborted in this cell, which distinguishes their errors from the user's.
         self.was_fired = False
-        #: Whether an interrupt was raised in the code of the cell.
+        #: Returns whether an interrupt was raised in the code of the cell.
         self.was_interrupted: Callable[[], bool] = lambda: False
 
     def begin_cell(self) -> None:
-        """Nothing was freed in the cell that begins; groups that are broken stay so."""
+        """Forget aborts of earlier cells; broken groups stay broken."""
         self.was_fired = False
-        self._creator.patience.ended = None
+        self._factory.store_wait.ended = None
 
     def handle(self, request: Free) -> Freed:
-        """Arm or fire."""
-        self._creator.patience.end_attempt(request.reform)
-        chosen = self._choose(request)
+        """Arm or fire, as the request says."""
+        self._factory.store_wait.end_attempt(request.reform)
+        chosen = self._chosen_groups(request)
         blocked_outside = self._is_blocked_outside(request)
         stuck = ""
         if request.phase == "arm":
-            self._recorder.sweep()  # what has ended by now has ended by itself
+            self._recorder.sweep()  # operations that have ended by now ended by themselves
             reason = _reason(request)
             for group in chosen:
-                group.book.ended = reason
-                group.book.is_broken = True
+                group.counters.ended = reason
+                group.counters.is_broken = True
             if blocked_outside or self.is_reforming():
-                self._creator.patience.ended = reason
+                self._factory.store_wait.ended = reason
         else:
             self.was_fired = self.was_fired or bool(chosen) or blocked_outside
             sockets.settle(fd for group in chosen for fd in group.fds)
             for group in chosen:
-                stuck = _end(group) or stuck
+                stuck = _abort_group(group) or stuck
             if blocked_outside or self.is_reforming():
                 self._end_creation()
             if not (chosen or blocked_outside) and self.was_interrupted():
-                stuck = self._goes_on()
-        pg_ids = tuple(group.book.info.pg_id for group in chosen)
+                stuck = self._running_code()
+        pg_ids = tuple(group.counters.info.pg_id for group in chosen)
         return Freed(
             number=request.number,
             rank=self._recorder.rank,
@@ -89,22 +90,23 @@ class OperationAbort:
             stuck=stuck,
         )
 
-    def _choose(self, request: Free) -> list[TracedGroup]:
-        groups = list(self._creator.groups.values())
+    def _chosen_groups(self, request: Free) -> list[TracedGroup]:
+        groups = list(self._factory.groups.values())
         if request.phase == "fire":
-            return [group for group in groups if group.book.ended is not None]
+            return [group for group in groups if group.counters.ended is not None]
         if request.pg_ids or request.ranks:
             dead = set(request.ranks)
             return [
                 group
                 for group in groups
-                if group.book.info.pg_id in request.pg_ids or dead & set(group.book.info.ranks)
+                if group.counters.info.pg_id in request.pg_ids
+                or dead & set(group.counters.info.ranks)
             ]
         blocked = self._blocked_groups()
-        return [group for group in groups if group.book.info.pg_id in blocked]
+        return [group for group in groups if group.counters.info.pg_id in blocked]
 
     def _blocked_groups(self) -> set[str]:
-        """Groups with an operation that is waited for, or open while C++ waits."""
+        """Return the groups with an operation that a thread waits for, or that is open."""
         return {operation.pg_id for operation in list(self._recorder.open.values())} | {
             operation.pg_id
             for _, record, _ in self._own_waits()
@@ -115,9 +117,9 @@ class OperationAbort:
         return self._recorder.waits()
 
     def _is_blocked_outside(self, request: Free) -> bool:
-        """A thread waits for the store, or for others to make a group with it."""
+        """Return whether a thread waits for the store, or for members of a group to be made."""
         if request.phase == "fire":
-            return self._creator.patience.ended is not None
+            return self._factory.store_wait.ended is not None
         for _, record, _ in self._own_waits():
             operation = self._recorder.operation(record)
             if operation is None or operation.signature.kind not in ("creation", "store"):
@@ -130,33 +132,33 @@ class OperationAbort:
                 return True
         return False
 
-    def _goes_on(self) -> str:
-        """The main thread runs Python, which has seen the interrupt."""
+    def _running_code(self) -> str:
+        """Describe the Python code that the main thread runs, which has got the interrupt."""
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         stack = self._recorder.sites.stack(frame)
         site = next((each for each in stack if each.cell > 0), None)
-        at = f", at cell [{site.cell}], line {site.line}" if site is not None else ""
-        return f"in Python code that goes on after an interrupt{at}"
+        place = f", at cell [{site.cell}], line {site.line}" if site is not None else ""
+        return f"in Python code that goes on after an interrupt{place}"
 
     def _end_creation(self) -> None:
-        """Members that died while C++ connected them: end its sockets, and the store's client."""
-        before = self._creator.connecting
+        """End C++'s wait for members that died while it connected them, and the store's client."""
+        before = self._factory.connecting
         if before is None:
-            return  # it waits patiently, and looks at `ended` by itself
-        found = sockets.tcp_sockets()
-        sockets.shut(found - before, socket.SHUT_RDWR)
-        sockets.shut(sockets.connected_to(found, self._store_port), socket.SHUT_RDWR)
-        sockets.dial_in_place_of_members(found - before, self._creator.world_size)
-        for group in self._creator.groups.values():
-            group.book.is_broken = True  # their store is gone
+            return  # the rank waits in Python, and checks `ended` by itself
+        open_sockets = sockets.tcp_sockets()
+        sockets.shut(open_sockets - before, socket.SHUT_RDWR)
+        sockets.shut(sockets.connected_to(open_sockets, self._store_port), socket.SHUT_RDWR)
+        sockets.connect_for_members(open_sockets - before, self._factory.world_size)
+        for group in self._factory.groups.values():
+            group.counters.is_broken = True  # the connection to their store is closed
 
 
-def _end(group: TracedGroup) -> str:
-    """End what is blocked in a group; gives what could not be ended."""
+def _abort_group(group: TracedGroup) -> str:
+    """Abort the blocked operations of a group; returns a text on those that cannot be aborted."""
     sockets.shut(group.fds)
-    group.book.cut_at = time.monotonic()
+    group.counters.cut_at = time.monotonic()
     if not group.is_careful:
-        futures.end_soon(group.book)
+        futures.end_soon(group.counters)
     for backend in torch_private.nccl_backends(group.inner):
         backend.abort()
     return ""

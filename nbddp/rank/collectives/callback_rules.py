@@ -1,10 +1,10 @@
-"""Rejects a collective that only some members would call, and waits for those of callbacks.
+"""Rejects a collective that only some members would call, and waits for collectives of callbacks.
 
-Runs in: the rank process, the thread that calls. A callback of a widget runs on the rank whose
-widget was touched: while a cell runs on all ranks, the others may take part, and the diagnosis sees
-it if they do not; between cells nobody would. Tab and Shift-Tab ask one rank, `pull` those that the
-user has chosen; what all members are asked for they may call together. A rank that has exited, and
-is not replaced (``on_death=keep``), calls nothing any more.
+Runs in: the rank process, the calling thread. A callback of a widget runs on the rank whose widget
+was touched: while a cell runs on all ranks, the others may take part, and the diagnosis
+sees it if they do not; between cells no other rank would. Tab and Shift-Tab ask one rank, and
+`pull` asks the ranks that the user has chosen; members that are all asked may call a collective
+together. A rank that has exited, and is not replaced (``on_death=keep``), makes no calls any more.
 """
 
 import threading
@@ -18,35 +18,35 @@ from nbddp.wire.rank_set import RankSet
 
 
 def end_groups_of_dead(recorder: Recorder, dead: Iterable[int]) -> None:
-    """From now on, and until they are made again, groups with a member of ``dead`` refuse."""
-    for book in recorder.books.values():
-        gone = RankSet.of(set(dead).intersection(book.info.ranks))
-        if gone:
-            book.is_broken = True
-            book.ended = partial(_without, gone)
+    """Make groups with a member of ``dead`` refuse all operations, until they are rebuilt."""
+    for counters in recorder.books.values():
+        exited = RankSet.of(set(dead).intersection(counters.info.ranks))
+        if exited:
+            counters.is_broken = True
+            counters.ended = partial(_exited_error, exited)
 
 
-def _without(gone: RankSet) -> CollectiveRefusedError:
+def _exited_error(exited: RankSet) -> CollectiveRefusedError:
     has, its, it, fresh = (
         ("has", "its", "it", "a fresh process")
-        if len(gone) == 1
+        if len(exited) == 1
         else ("have", "their", "them", "fresh processes")
     )
     return CollectiveRefusedError(
-        f"{gone.describe()} {has} exited, and no operation of a group with {it} can complete\n"
+        f"{exited.describe()} {has} exited, and no operation of a group with {it} can complete\n"
         "  nothing was sent; every variable is kept\n"
-        f"  next: %ddp restart -r {gone} puts {fresh} in {its} place"
+        f"  next: %ddp restart -r {exited} puts {fresh} in {its} place"
     )
 
 
 def refuse_in_part(recorder: Recorder, op: str, callers: Iterable[int]) -> None:
     """Raise if the cell does not run on all of these ranks, which have to call ``op``.
 
-    Torch names groups by counting: a rank that does not call it gives another name to the next
-    group than the others, and waits for them for ever.
+    Torch names groups by a counter: a rank that does not call ``op`` gives the next group another
+    name than the others, and waits for them for ever.
 
     Raises:
-        CollectiveRefusedError: some would not call it.
+        CollectiveRefusedError: some ranks would not call ``op``.
     """
     here = recorder.cell_ranks
     others = RankSet.of(set(callers).difference(here)) if here else RankSet()
@@ -64,17 +64,17 @@ def refuse_in_part(recorder: Recorder, op: str, callers: Iterable[int]) -> None:
 
 
 def refuse(recorder: Recorder, op: str, members: Iterable[int]) -> None:
-    """Raise if members have to take part that do not run the code which calls this.
+    """Raise if not all members run the code that calls ``op``.
 
-    To be called before anything is recorded: the others have not called it, and need not know.
+    Call this before the operation is recorded, because the other members have not called it.
 
     Raises:
-        CollectiveRefusedError: it would wait for ever.
+        CollectiveRefusedError: ``op`` would wait for ever.
     """
     if recorder.is_child:
         return
     question = recorder.callbacks.question
-    if question is None and (recorder.run_id or not recorder.callbacks.is_here):
+    if question is None and (recorder.run_id or not recorder.callbacks.is_in_callback):
         return
     here = RankSet.of([recorder.rank]) if question is None else question.ranks
     others = RankSet.of(set(members).difference(here))
@@ -101,32 +101,32 @@ def refuse(recorder: Recorder, op: str, members: Iterable[int]) -> None:
     )
 
 
-# --- callbacks that go on ------------------------------------------------------------------------
+# --- callbacks that outlive their cell -----------------------------------------------------------
 
 
 _POLL_S = 0.01
 
 
 def wait_for_callbacks(recorder: Recorder) -> None:
-    """Wait as long as a callback does, for the same operation.
+    """Wait for the operation that a callback waits for, as long as the callback does.
 
-    What the callback calls later is refused, since the cell has ended.
+    Later calls of the callback are refused, because the cell has ended.
     """
     thread = threading.get_ident()
     slot = None
     try:
-        while awaited := _awaited(recorder, thread):
-            # Whoever looks at this rank sees what it waits for: the cell is freed like any other.
+        while awaited := _awaited_record(recorder, thread):
+            # The wait is recorded, so that the diagnosis sees it, and it can be aborted.
             slot = recorder.writer.begin_wait(thread, *awaited)
-            while _awaited(recorder, thread) == awaited:
+            while _awaited_record(recorder, thread) == awaited:
                 time.sleep(_POLL_S)
     finally:
         if slot is not None:
             recorder.writer.end_wait(slot)
 
 
-def _awaited(recorder: Recorder, own: int) -> tuple[int, int] | None:
-    """The record for which the callback waits, and since when; None: it does not, or has ended."""
+def _awaited_record(recorder: Recorder, own: int) -> tuple[int, int] | None:
+    """Return the record for which the callback waits, and since when; None: it does not wait."""
     callback = recorder.callbacks.thread
     if callback in (0, own):
         return None

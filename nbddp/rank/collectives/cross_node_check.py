@@ -36,7 +36,7 @@ def compare(group: Any, record: int, fingerprint: int) -> Mismatch | None:
     text[:8] = torch.tensor(list(len(payload).to_bytes(8, "little")), dtype=torch.uint8)
     text[8 : 8 + len(payload)] = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
     texts = _gather(group, text)
-    ranks = group.book.info.ranks
+    ranks = group.counters.info.ranks
     own = ranks.index(group.recorder.rank)
     for index, rank in enumerate(ranks):
         if found[index] == found[own]:
@@ -66,7 +66,7 @@ def _gather(group: Any, mine: torch.Tensor) -> list[torch.Tensor]:
     found = [torch.empty_like(mine) for _ in range(group.size())]
     work = group.inner.allgather([found], [mine], _options())
     if work is not None:
-        work.wait(timedelta(milliseconds=group.book.info.timeout_ms or 1_800_000))
+        work.wait(timedelta(milliseconds=group.counters.info.timeout_ms or 1_800_000))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Why an operation has failed: by what was asked for, because its group was freed, or a peer lost.
+"""The cause of a failed operation: its arguments, an abort of its group, or a lost peer.
 
 Runs in: the rank process, any thread.
 """
@@ -6,34 +6,35 @@ Runs in: the rank process, any thread.
 from nbddp.errors import CollectiveAbortedError, CollectiveFailedError
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 
-#: What Gloo says when the other end is gone.
+#: Texts of Gloo's errors when the other end is gone.
 _LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 
 
-def failure(book: GroupCounters, error: BaseException) -> BaseException:
-    """What is raised for ``error`` of an operation; its group is broken from now on.
+def failure(counters: GroupCounters, error: BaseException) -> BaseException:
+    """Return the exception to raise for ``error`` of an operation, and mark its group as broken.
 
     Returns:
-        if the group was freed, the reason.
+        The reason of the abort, if the group was aborted.
     """
-    book.is_broken = True
-    ended = book.ended
+    counters.is_broken = True
+    ended = counters.ended
     if ended is not None:
         return ended()
-    return lost(error) or error
+    return lost_peer_error(error) or error
 
 
-def was_cut_off(book: GroupCounters, error: BaseException) -> bool:
-    """Whether an operation has failed because of others, and not by what was asked for.
+def was_cut_off(counters: GroupCounters, error: BaseException) -> bool:
+    """Return whether an operation failed because of other ranks, and not of its arguments.
 
-    What torch leaves behind when it does not know an operation, for example, is its own.
+    For example, a buffer that torch leaves changed when it does not support an operation is torch's
+    own behaviour.
     """
-    is_ours = book.ended is not None or isinstance(error, CollectiveAbortedError)
-    return is_ours or lost(error) is not None
+    is_ours = counters.ended is not None or isinstance(error, CollectiveAbortedError)
+    return is_ours or lost_peer_error(error) is not None
 
 
-def lost(error: BaseException) -> CollectiveFailedError | None:
-    """What to raise for an error of torch's that says that another member is gone."""
+def lost_peer_error(error: BaseException) -> CollectiveFailedError | None:
+    """Return the exception to raise if an error of torch says that another member is gone."""
     text = str(error)
     if not any(words in text for words in _LOST):
         return None

@@ -18,7 +18,7 @@ from nbddp.rank.collectives import failure_cause
 from nbddp.rank.collectives.gloo import waits
 from nbddp.rank.collectives.recording.recorder import in_words
 from nbddp.rank.collectives.recording.signatures import CallSignature
-from nbddp.rank.collectives.rollback import Kept, has_failed, keep
+from nbddp.rank.collectives.rollback import WrittenCopies, copy_written, has_failed
 
 if TYPE_CHECKING:
     from nbddp.rank.collectives.group import TracedGroup
@@ -37,7 +37,7 @@ def run(
         CollectiveMismatchError: another rank of this machine has issued something else.
         RuntimeError: what torch raises, or why the group was freed.
     """
-    recorder, book = group.recorder, group.book
+    recorder, book = group.recorder, group.counters
     writer, sites = recorder.writer, recorder.sites
     oldest = writer.oldest_text
 
@@ -71,7 +71,7 @@ def run(
                 wrong = recorder.board.check(book, seq, known, record)
                 if wrong is not None:
                     recorder.disagree(book, record, wrong)
-            kept = keep(first)
+            kept = copy_written(first)
             work = inner(first, second, *more) if more else inner(first, second)
             writer.accept(slot, record, began)
         else:  # nobody compares, nobody can be waited for, no connection can be lost
@@ -80,14 +80,14 @@ def run(
     except BaseException as error:
         try:
             writer.end_wait(slot)
-            # In a list, see `works.TracedWork.wait`.
+            # In a list, see `work.TracedWork.wait`.
             failures = [_failure(group, record, error, began, digest, work, kept)]
         except KeyboardInterrupt as interrupt:  # while torch waited: raised at our first call
             writer.end_wait(slot)
             _failure(group, record, interrupt, began, digest, work, kept)
             failures = [interrupt]
         if failures[0] is not error:
-            inner = work = kept = None  # see `work.Ended`
+            inner = work = kept = None  # see `work.EndedWork`
             raise failures.pop() from error.with_traceback(None)
         failures.clear()
         raise
@@ -97,10 +97,10 @@ def run(
 
 def _failure(  # noqa: PLR0917 - all that is known of the call
     group: "TracedGroup", record: int, error: BaseException, began: int, digest: int, work: Any,
-    kept: Kept | None,
+    kept: WrittenCopies | None,
 ) -> BaseException:  # fmt: skip
     """Record what went wrong; gives what is to be raised."""
-    recorder, book = group.recorder, group.book
+    recorder, book = group.recorder, group.counters
     if work is not None:
         if not isinstance(error, RuntimeError) and not work.is_completed():
             group.leave(work, record, kept, error)

@@ -1,15 +1,15 @@
-"""A process group that records its operations, can be freed, and can be made again in place.
+"""A process group that records its operations, can be aborted, and can be rebuilt in place.
 
 Runs in: the rank process, any thread.
 
     dist.all_reduce, DDP's reducer, FSDP2, functional collectives, ...
-      --> TracedGroup.allreduce       (found by Python and, through pybind11, by C++)
+      --> TracedGroup.allreduce       (called by Python and, through pybind11, by C++)
             record, compare with the peers, then the same method of the stock group inside
-      <-- TracedWork                  (records who waits, and the end)
+      <-- TracedWork                  (records waits and the end)
 
-The stock group inside can be exchanged (`TracedGroup.replace`), so that everything that holds the
-outer one, DDP and DTensor for example, goes on working after a recovery. The pattern is that of
-torchft (``torchft/process_group.py``).
+The stock group inside can be replaced (`TracedGroup.replace`), so that objects which hold the outer
+group, such as DDP and DTensor, go on working after a recovery. The pattern is that of torchft
+(``torchft/process_group.py``).
 """
 
 import threading
@@ -35,7 +35,7 @@ from nbddp.rank.collectives.gloo import waits
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder, in_words
 from nbddp.rank.collectives.recording.signatures import CallSignature
-from nbddp.rank.collectives.rollback import ASYNC_LIMIT_BYTES, Kept, keep
+from nbddp.rank.collectives.rollback import ASYNC_LIMIT_BYTES, WrittenCopies, copy_written
 from nbddp.rank.collectives.work import AnySourceWork, MessageWork, TracedWork
 
 _now = time.monotonic_ns
@@ -45,12 +45,12 @@ _ident = threading.get_ident
 class TracedGroup(dist.ProcessGroup):
     """A process group around a stock one."""
 
-    def __init__(self, inner: Any, book: GroupCounters, recorder: Recorder) -> None:
+    def __init__(self, inner: Any, counters: GroupCounters, recorder: Recorder) -> None:
         super().__init__(inner.rank(), inner.size())  # type: ignore[call-arg]  # two in torch
-        self.book = book
+        self.counters = counters
         self.recorder = recorder
         self.fds: list[tuple[int, int]] = []  #: sockets of the inner group, with their inodes
-        #: Told when the user destroys it.
+        #: Called when the user destroys the group.
         self.forget: Callable[[TracedGroup], None] = lambda group: None
         self.creation: dict[str, Any] = {}  #: the arguments with which the inner group was made
         self._name = ""
@@ -59,12 +59,12 @@ class TracedGroup(dist.ProcessGroup):
         self.replace(inner)
 
     def replace(self, inner: Any) -> None:
-        """Use another stock group from now on."""
+        """Replace the stock group inside."""
         self.inner = inner
         self.inner_allreduce = inner.allreduce
-        self.is_careful = self.book.is_careful = inner.name() != "gloo"
-        self.book.is_checked = torch_private.is_wrapped(inner)
-        is_plain = self.is_careful or not self.book.has_peers
+        self.is_careful = self.counters.is_careful = inner.name() != "gloo"
+        self.counters.is_checked = torch_private.is_wrapped(inner)
+        is_plain = self.is_careful or not self.counters.has_peers
         self.wait_for = waits.wait_as_torch if is_plain else waits.wait
         self._calls = {
             name: getattr(inner, name)
@@ -76,65 +76,65 @@ class TracedGroup(dist.ProcessGroup):
         owned = ("inner", "inner_allreduce", "_calls")
         group_release.release([self.__dict__.pop(name, None) for name in owned])
 
-    def check(self, record: int, known: CallSignature) -> None:
+    def check(self, record: int, call: CallSignature) -> None:
         """Compare with all members, also on other machines.
 
         Raises:
             CollectiveMismatchError: they disagree.
             RuntimeError: a member never came.
         """
-        with Waiting(self, record, ends=False):
-            wrong = cross_node_check.compare(self, record, known.hard)
+        with RecordedCall(self, record, ends=False):
+            wrong = cross_node_check.compare(self, record, call.hard)
         if wrong is not None:
-            self.recorder.disagree(self.book, record, wrong)
+            self.recorder.disagree(self.counters, record, wrong)
 
-    # --- what C++ and Python ask of any group --------------------------------------------------
+    # --- methods of any group, called by C++ and Python ----------------------------------------
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
-        """For C++ only: for a name that it knows it would look for the backend in here."""
+        """Return a name for C++ only, which would search a known name's backend in this group."""
         return f"{torch_private.TRACED_PREFIX}{self.inner.name()}"
 
     def rank(self) -> int:
-        """In this group."""
+        """Return the rank of this process in this group."""
         return self._rank
 
     def size(self) -> int:
-        """Number of members."""
+        """Return the number of members."""
         return self._size
 
     @property
     def group_name(self) -> str:  # type: ignore[override]  # a NewType of str
-        """As torch registers it."""
+        """The name by which torch registers the group."""
         return self._name
 
     def getGroupName(self) -> str:  # noqa: N802 - torch's name
-        """As torch registers it."""
+        """Return the name by which torch registers the group."""
         return self._name
 
     def setGroupName(self, name: str) -> None:  # noqa: N802 - torch's name
-        """For the outer group only: the inner one may have another after a recovery."""
+        """Set the name of the outer group; after a recovery the inner group has another one."""
         self._name = name
 
     _set_group_name = setGroupName
 
     @property
     def group_desc(self) -> str:
-        """What the user gave, or torch's word for nothing."""
-        return self.book.info.desc or str(self.inner.group_desc)
+        """The description of the user, or torch's default."""
+        return self.counters.info.desc or str(self.inner.group_desc)
 
     def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
-        """What the user gave, or torch's word for nothing."""
+        """Return the description of the user, or torch's default."""
         return self.group_desc
 
     def setGroupDesc(self, desc: str) -> None:  # noqa: N802 - torch's name
-        """Kept by the inner group."""
+        """Set the description of the inner group."""
         self.inner._set_group_desc(desc)
 
     _set_group_desc = setGroupDesc
 
     @property
     def bound_device_id(self) -> Any:
-        """The device that NCCL was bound to at once."""
+        """The device to which NCCL was bound at its creation."""
         return self.inner.bound_device_id
 
     @bound_device_id.setter
@@ -146,89 +146,95 @@ class TracedGroup(dist.ProcessGroup):
         return self.inner._device_types
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """As of a stock group."""
+        """Set the time-out, as of a stock group."""
         self.inner.set_timeout(timeout)
         self.note_timeout(timeout)
 
     def note_timeout(self, timeout: timedelta) -> None:
-        """The inner group has another time-out now; it keeps it when it is made again."""
+        """Note a new time-out of the inner group, which it keeps after a rebuild."""
         milliseconds = int(timeout.total_seconds() * 1000)
-        self.book.info = msgspec.structs.replace(self.book.info, timeout_ms=milliseconds)
-        self.book.timeout_ms = milliseconds
-        self.book.offset = 0
+        self.counters.info = msgspec.structs.replace(self.counters.info, timeout_ms=milliseconds)
+        self.counters.timeout_ms = milliseconds
+        self.counters.offset = 0
         self.creation["timeout"] = timeout
 
     def shutdown(self) -> None:
-        """As of a stock group; torch calls it when the user destroys the group."""
+        """Shut the group down; torch calls this when the user destroys the group."""
         self.forget(self)
         self.inner.shutdown()
 
     def abort(self) -> None:
-        """As of a stock group."""
+        """Abort, as a stock group does."""
         self.inner.abort()
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        """A barrier that names who is missing (Gloo only); it does not return before its end."""
+        """Run a barrier that names missing ranks (Gloo only); returns at its end."""
         recorder = self.recorder
         if recorder.is_child:
             self.inner.monitored_barrier(timeout, wait_all_ranks)
             return
-        if self.book.ended is not None:
-            raise self.book.ended()
-        known = methods.monitored_barrier(recorder)
-        callback_rules.refuse(recorder, known.signature.op, self.book.info.ranks)
+        if self.counters.ended is not None:
+            raise self.counters.ended()
+        call = methods.monitored_barrier(recorder)
+        callback_rules.refuse(recorder, call.signature.op, self.counters.info.ranks)
         milliseconds = 0 if timeout is None else int(timeout.total_seconds() * 1000)
-        record = recorder.collective(self.book, known, timeout_ms=milliseconds)
-        with Waiting(self, record):
+        record = recorder.collective(self.counters, call, timeout_ms=milliseconds)
+        with RecordedCall(self, record):
             self.inner.monitored_barrier(timeout, wait_all_ranks)
 
     def _handle(
-        self, work: Any, record: int, kind: type[TracedWork] = TracedWork, kept: Kept | None = None
+        self,
+        work: Any,
+        record: int,
+        kind: type[TracedWork] = TracedWork,
+        copies: WrittenCopies | None = None,
     ) -> Any:
-        if work is None:  # NCCL, synchronous: the stream has it
+        if work is None:  # NCCL, synchronous: the operation is on the stream
             self.recorder.writer.complete(record, _now())
             return None
-        traced = kind(work, self.book, self.recorder, record, kept)
-        self.recorder.opened(record, traced.opened)
+        traced = kind(work, self.counters, self.recorder, record, copies)
+        self.recorder.opened(record, traced.pending)
         return traced
 
-    def leave(self, work: Any, record: int, kept: Kept | None, error: BaseException) -> None:
-        """Its caller has left it by ``error``: it goes on, and writes, until the group is freed."""
-        handle = self._handle(work, record, kept=kept)
-        handle.opened.was_interrupted = isinstance(error, KeyboardInterrupt)
+    def leave(
+        self, work: Any, record: int, copies: WrittenCopies | None, error: BaseException
+    ) -> None:
+        """Note that ``error`` ended a caller's wait: the operation goes on until an abort."""
+        handle = self._handle(work, record, copies=copies)
+        handle.pending.was_interrupted = isinstance(error, KeyboardInterrupt)
 
     def _blocking(self, record: int, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """A call that may wait for the other members before it gives a handle."""
+        """Make a call that may wait for the other members before it returns a handle."""
         writer = self.recorder.writer
         began = _now()
         slot = writer.begin_wait(_ident(), record, began)
         try:
             return inner(*args, **kwargs)
         except RuntimeError as error:
-            if self.book.ended is None:
+            if self.counters.ended is None:
                 raise
-            failure = failure_cause.failure(self.book, error)
+            failure = failure_cause.failure(self.counters, error)
             writer.complete(record, _now(), _now() - began, in_words(failure))
             raise failure from error
         finally:
             writer.end_wait(slot)
 
     def is_refused(self, record: int, error: BaseException) -> bool:
-        """The call has failed: because of its arguments, and so before anything was sent?"""
+        """Record a failed call; returns whether its arguments failed, so that no data was sent."""
         self.recorder.writer.complete(record, _now(), 0, in_words(error))
         if torch_private.is_bad_argument(error):
             return True
-        self.book.is_broken = True
+        self.counters.is_broken = True
         return False
 
 
-class Waiting:
-    """A call into torch that waits by itself: recorded like the wait of a work."""
+class RecordedCall:
+    """Records a call that waits inside torch, like the wait of a work."""
 
     def __init__(self, group: TracedGroup, record: int, *, ends: bool = True) -> None:
         self._group = group
         self._record = record
-        self._ends = ends  #: the operation ends with the call
+        self._ends = ends  #: True if the operation ends with the call
 
     def __enter__(self) -> None:
         self._began = _now()
@@ -238,7 +244,7 @@ class Waiting:
         writer = self._group.recorder.writer
         writer.end_wait(self._slot)
         failure = (
-            failure_cause.failure(self._group.book, error)
+            failure_cause.failure(self._group.counters, error)
             if isinstance(error, RuntimeError)
             else error
         )
@@ -249,62 +255,65 @@ class Waiting:
             if failure is not None and failure is not error:
                 raise failure from error
         finally:
-            del failure  # see `works.TracedWork.wait`
+            del failure  # see `work.TracedWork.wait`
 
 
 def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of `TracedGroup` for a collective."""
+    """Make a method of `TracedGroup` for a collective."""
 
     def run(self: TracedGroup, *args: Any, **kwargs: Any) -> Any:
         recorder = self.recorder
         inner = self._calls[method]
         if recorder.is_child:
             return inner(*args, **kwargs)
-        book = self.book
-        if book.ended is not None:
-            raise book.ended()
+        counters = self.counters
+        if counters.ended is not None:
+            raise counters.ended()
         try:
             if kwargs:
-                known = describe(self, recorder, *args, **methods.renamed(method, kwargs))
+                call = describe(self, recorder, *args, **methods.renamed(method, kwargs))
             else:
-                known = describe(self, recorder, *args)
+                call = describe(self, recorder, *args)
         except (TypeError, AttributeError, IndexError, ValueError):
-            # Torch says what is wrong with the arguments. Others must not see them: a call that
-            # is refused uses up no number, and theirs with this number may be the next one.
-            callback_rules.refuse(recorder, method, book.info.ranks)
+            # Torch reports what is wrong with the arguments. The peers must not see the call before
+            # that: a refused call takes no number, and their next call may have this number.
+            callback_rules.refuse(recorder, method, counters.info.ranks)
             work = inner(*args, **kwargs)
-            known = methods.undescribed(recorder, method)
-            return self._handle(work, recorder.collective(book, known))
+            call = methods.undescribed(recorder, method)
+            return self._handle(work, recorder.collective(counters, call))
         if recorder.is_careful:
-            callback_rules.refuse(recorder, known.signature.op, book.info.ranks)
+            callback_rules.refuse(recorder, call.signature.op, counters.info.ranks)
         if recorder.check or kwargs or len(args) < 2 or getattr(args[-1], "asyncOp", True):
-            digest = book.digest
-            record = recorder.collective(book, known)
+            digest = counters.digest
+            record = recorder.collective(counters, call)
             if recorder.check:
-                self.check(record, known)
-            has_copies = args and book.has_peers
-            kept = keep(args[0], ASYNC_LIMIT_BYTES) if has_copies else None
+                self.check(record, call)
+            has_copies = args and counters.has_peers
+            copies = copy_written(args[0], ASYNC_LIMIT_BYTES) if has_copies else None
             try:
                 work = (
                     self._blocking(record, inner, *args, **kwargs)
-                    if book.is_checked
+                    if counters.is_checked
                     else inner(*args, **kwargs)
                 )
             except BaseException as error:
-                if book.ended is None and self.is_refused(record, error):
-                    recorder.withdraw(book, digest)
+                if counters.ended is None and self.is_refused(record, error):
+                    recorder.withdraw(counters, digest)
                 raise
-            return self._handle(work, record, kept=kept)
+            return self._handle(work, record, copies=copies)
         if self.is_careful:
             torch_private.set_async(args[-1], is_async=False)
-        return fast_path.run(self, inner, known, *args)
+        return fast_path.run(self, inner, call, *args)
 
     run.__name__ = method
     return run
 
 
 def _message(method: str, direction: str) -> Callable[..., Any]:
-    """A method of `TracedGroup` for a message: ``(tensors, peer, tag)`` or ``(tensors, tag)``."""
+    """Make a method of `TracedGroup` for a message.
+
+    Its arguments are ``(tensors, peer, tag)`` or ``(tensors, tag)``.
+    """
     is_any = method == "recv_anysource"
 
     def run(self: TracedGroup, tensors: list[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
@@ -313,24 +322,24 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
         args = (*args, *kwargs.values())
         if recorder.is_child:
             return inner(tensors, *args)
-        book = self.book
-        if book.ended is not None:
-            raise book.ended()
+        counters = self.counters
+        if counters.ended is not None:
+            raise counters.ended()
         if is_any:
             peer = -1
         elif 0 <= args[0] < self._size:
-            peer = book.info.ranks[args[0]]
-        else:  # what Gloo does then ranges from waiting for ever to a segmentation fault
+            peer = counters.info.ranks[args[0]]
+        else:  # Gloo would wait for ever, or end with a segmentation fault
             raise ValueError(f"{method}: there is no rank {args[0]} in a group of {self._size}")
-        known = methods.message(recorder, direction, tensors)
+        call = methods.message(recorder, direction, tensors)
         if recorder.is_careful:
-            callback_rules.refuse(recorder, direction, book.info.ranks)
-        record = recorder.message(book, known, direction, peer, int(args[-1]))
+            callback_rules.refuse(recorder, direction, counters.info.ranks)
+        record = recorder.message(counters, call, direction, peer, int(args[-1]))
         try:
             work = inner(tensors, *args)
         except BaseException as error:
             if self.is_refused(record, error):
-                recorder.withdraw_message(book, direction, peer, int(args[-1]))
+                recorder.withdraw_message(counters, direction, peer, int(args[-1]))
             raise
         traced = self._handle(work, record, AnySourceWork if is_any else MessageWork)
         if traced is not None:
@@ -343,11 +352,11 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
 
 
 def _inner(name: str) -> Callable[..., Any]:
-    """A method that only the inner group can answer."""
+    """Make a method that only the inner group can answer."""
 
     def run(self: TracedGroup, *args: Any, **kwargs: Any) -> Any:
         if name in methods.BY_ALL:
-            callback_rules.refuse(self.recorder, name.strip("_"), self.book.info.ranks)
+            callback_rules.refuse(self.recorder, name.strip("_"), self.counters.info.ranks)
         return getattr(self.inner, name)(*args, **kwargs)
 
     run.__name__ = name
@@ -355,7 +364,7 @@ def _inner(name: str) -> Callable[..., Any]:
 
 
 def _all_reduce(general: Callable[..., Any]) -> Callable[..., Any]:
-    """The most frequent method, with less on its way."""
+    """Make the most frequent method, with a shorter path."""
 
     def run(
         self: TracedGroup, tensors: Any = None, options: Any = None, *more: Any, **names: Any
@@ -363,15 +372,15 @@ def _all_reduce(general: Callable[..., Any]) -> Callable[..., Any]:
         recorder = self.recorder
         try:
             tensor = tensors[0]
-            # Options that `dist.all_reduce` has made have both.
-            known = recorder.signatures.known[id(options.nbddp_op), tensor.dtype, tensor.shape]
+            # Options made by `dist.all_reduce` have both attributes.
+            call = recorder.signatures.known[id(options.nbddp_op), tensor.dtype, tensor.shape]
             is_async = options.asyncOp
         except (TypeError, AttributeError, IndexError, KeyError):
             is_async = True
-        if is_async or self.is_careful or recorder.is_careful or self.book.ended is not None:
+        if is_async or self.is_careful or recorder.is_careful or self.counters.ended is not None:
             args = (tensors, options, *more)
             return general(self, *(each for each in args if each is not None), **names)
-        return fast_path.run(self, self.inner_allreduce, known, tensors, options)
+        return fast_path.run(self, self.inner_allreduce, call, tensors, options)
 
     run.__name__ = "allreduce"
     return run

@@ -223,9 +223,9 @@ def _handling(ident: int | None) -> str:
     found: Any = sys._current_exceptions().get(ident or 0)
     if isinstance(found, tuple):  # before Python 3.12
         found = found[1]
-    while found is not None and exception_text.is_of_debugger(found):
+    while found is not None and exception_text.is_debugger_error(found):
         found = found.__context__  # what the user's code was handling at the prompt, if anything
-    return "" if found is None else exception_text.in_a_line(found)
+    return "" if found is None else exception_text.summary_line(found)
 
 
 def _is_in(frame: types.FrameType, functions: tuple[tuple[str, str], ...]) -> bool:

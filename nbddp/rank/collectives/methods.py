@@ -1,4 +1,4 @@
-"""The methods of `ProcessGroup`: which there are, and what a call of each means.
+"""The methods of `ProcessGroup`, and the signature of a call of each.
 
 Runs in: the rank process, any thread. Sources: ``torch/csrc/distributed/c10d/ProcessGroup.hpp``,
 ``PyProcessGroup.hpp`` and ``init.cpp`` of torch 2.13; names that a version lacks are left out.
@@ -16,8 +16,8 @@ from nbddp.rank.collectives.recording.signatures import CallSignature, make
 _Tensors = Sequence[torch.Tensor]
 
 
-def _is_tensor(found: object) -> bool:
-    return isinstance(found, torch.Tensor)
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 def _all_reduce(
@@ -31,12 +31,12 @@ def _all_reduce(
     else:
         op = getattr(options, "reduceOp", options)
         op = getattr(op, "op", op)
-        # Not its id: what C++ hands out, to DDP for example, is another object each time.
+        # Its id would not do: C++ returns a new object each time, to DDP for example.
         number = -1 if op is None else int(op)
     key = (number, tensor.dtype, tensor.shape)
-    known = recorder.signatures.known.get(key)
-    if known is not None:
-        return known
+    call = recorder.signatures.known.get(key)
+    if call is not None:
+        return call
     return recorder.signatures.find(
         key,
         lambda: make("collective", "all_reduce", [tensor], reduce_op=op),
@@ -45,29 +45,29 @@ def _all_reduce(
 
 
 def _rooted(group: Any, root: int) -> int:
-    """A rank of the group as a global one; IndexError if there is none."""
-    ranks: tuple[int, ...] = group.book.info.ranks
+    """Return the global rank of a rank of the group. Raises IndexError if there is none."""
+    ranks: tuple[int, ...] = group.counters.info.ranks
     return ranks[root] if root >= 0 else ranks[len(ranks)]
 
 
 def _broadcast(
     group: Any, recorder: Recorder, tensors: Any, options: Any = 0, *_: Any
 ) -> CallSignature:
-    found = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    tensor_list = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     root = _rooted(group, int(getattr(options, "rootRank", options)))
-    return _find(group, recorder, "broadcast", found, [], root=root)
+    return _signature_of(group, recorder, "broadcast", tensor_list, [], root=root)
 
 
 def _reduce(
     group: Any, recorder: Recorder, tensors: Any, options: Any = 0, op: Any = None, *_: Any
 ) -> CallSignature:
-    found = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    tensor_list = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     root = _rooted(group, int(getattr(options, "rootRank", options)))
     op = getattr(options, "reduceOp", op)
-    return _find(group, recorder, "reduce", found, [], root=root, reduce_op=op)
+    return _signature_of(group, recorder, "reduce", tensor_list, [], root=root, reduce_op=op)
 
 
-def _find(
+def _signature_of(
     group: Any,
     recorder: Recorder,
     name: str,
@@ -82,9 +82,9 @@ def _find(
         name, tuple([(t.dtype, t.shape) for t in inputs]),
         tuple([(t.dtype, t.shape) for t in outputs]), root, reduce_op, splits,
     )  # fmt: skip
-    known = recorder.signatures.known.get(key)
-    if known is not None:
-        return known
+    call = recorder.signatures.known.get(key)
+    if call is not None:
+        return call
     if not _is_sound(name, inputs, outputs, group.size()):
         raise ValueError("sizes that do not fit together")
     return recorder.signatures.find(
@@ -103,7 +103,10 @@ def _find(
 
 
 def _is_sound(name: str, inputs: _Tensors, outputs: _Tensors, size: int) -> bool:
-    """Whether Gloo may take it: what it refuses must not be compared with calls of other ranks."""
+    """Return whether Gloo may accept the call.
+
+    A call that it refuses must not be compared with calls of other ranks.
+    """
     match name:
         case "all_gather" | "gather" | "reduce_scatter" | "scatter":
             one, many = (inputs, outputs) if name.endswith("gather") else (outputs, inputs)
@@ -125,14 +128,14 @@ def _are_alike(tensors: _Tensors) -> bool:
 
 
 def _flat(tensors: Any) -> list[torch.Tensor]:
-    """A tensor, a list of them, or a list of lists, as one list."""
+    """Return a tensor, a list of tensors, or a list of lists, as one list."""
     if isinstance(tensors, torch.Tensor):
         return [tensors]
     return [tensor for part in tensors for tensor in _flat(part)]
 
 
 def _out_in(name: str) -> Callable[..., CallSignature]:
-    """``(outputs, inputs, options)``, with tensors, lists, or lists of lists."""
+    """Describe calls of ``(outputs, inputs, options)``, with tensors, lists, or lists of lists."""
 
     def describe(
         group: Any, recorder: Recorder, outputs: Any, inputs: Any, options: Any = None, *_: Any,
@@ -141,7 +144,9 @@ def _out_in(name: str) -> Callable[..., CallSignature]:
         reduce_op = getattr(options, "reduceOp", None)
         if reduce_op is None and isinstance(options, dist.ReduceOp | dist.ReduceOp.RedOpType):
             reduce_op = options
-        return _find(group, recorder, name, _flat(inputs), _flat(outputs), reduce_op=reduce_op)
+        return _signature_of(
+            group, recorder, name, _flat(inputs), _flat(outputs), reduce_op=reduce_op
+        )
 
     return describe
 
@@ -152,7 +157,7 @@ def _rooted_out_in(name: str) -> Callable[..., CallSignature]:
         **__: Any,
     ) -> CallSignature:  # fmt: skip
         root = _rooted(group, int(getattr(options, "rootRank", options)))
-        return _find(group, recorder, name, _flat(inputs), _flat(outputs), root=root)
+        return _signature_of(group, recorder, name, _flat(inputs), _flat(outputs), root=root)
 
     return describe
 
@@ -165,21 +170,21 @@ def _all_to_all_single(  # noqa: PLR0917 - as in torch
     for tensor, sizes in zip((output, input), splits, strict=True):
         if sizes and sum(sizes) != tensor.shape[0]:
             raise ValueError("splits that do not fit the tensor")
-    return _find(group, recorder, "all_to_all_single", [input], [output], splits=splits)
+    return _signature_of(group, recorder, "all_to_all_single", [input], [output], splits=splits)
 
 
 def _tensors_only(name: str) -> Callable[..., CallSignature]:
     def describe(
         group: Any, recorder: Recorder, tensors: Any, options: Any = None, *_: Any, **__: Any
     ) -> CallSignature:
-        return _find(
+        return _signature_of(
             group, recorder, name, list(tensors), [], reduce_op=getattr(options, "reduceOp", None)
         )
 
     return describe
 
 
-#: Names that torch gives the arguments, by those that the functions above give them.
+#: torch's names of the arguments, by their names in the functions above.
 _ARGUMENTS = {
     "tensors": ("tensor",),
     "outputs": (
@@ -195,8 +200,8 @@ _SINGLE = {"outputs": "output", "inputs": "input"}
 
 
 def renamed(method: str, keywords: dict[str, Any]) -> dict[str, Any]:
-    """Keyword arguments of a method of `ProcessGroup` as those of what describes it."""
-    found = {}
+    """Rename keyword arguments of a method of `ProcessGroup` for the function that describes it."""
+    arguments = {}
     for name, value in keywords.items():
         own = _OWN_NAME.get(name, name)
         if COLLECTIVES[method] is _all_to_all_single:
@@ -204,12 +209,12 @@ def renamed(method: str, keywords: dict[str, Any]) -> dict[str, Any]:
         elif (method, name) == ("reduce", "op"):
             own = name
         if own != "timeout":
-            found[own] = value
-    return found
+            arguments[own] = value
+    return arguments
 
 
 def undescribed(recorder: Recorder, method: str) -> CallSignature:
-    """Signature of a call whose arguments are none that we know."""
+    """Return the signature of a call with unknown arguments."""
     return recorder.signatures.find(("undescribed", method), lambda: make("collective", method))
 
 
@@ -218,24 +223,24 @@ def _barrier(group: Any, recorder: Recorder, *_: Any, **__: Any) -> CallSignatur
 
 
 def monitored_barrier(recorder: Recorder) -> CallSignature:
-    """Signature of a monitored_barrier."""
+    """Return the signature of a monitored_barrier."""
     return recorder.signatures.find(
         ("monitored_barrier",), lambda: make("collective", "monitored_barrier")
     )
 
 
 def message(recorder: Recorder, direction: str, tensors: _Tensors) -> CallSignature:
-    """Signature of a message."""
+    """Return the signature of a message."""
     tensor = tensors[0]
     key = (direction, tensor.dtype, tensor.shape)
-    known = recorder.signatures.known.get(key)
-    if known is not None:
-        return known
+    call = recorder.signatures.known.get(key)
+    if call is not None:
+        return call
     kind = "send" if direction == "send" else "recv"
     return recorder.signatures.find(key, lambda: make(kind, kind, list(tensors)))  # type: ignore[arg-type]  # one of two
 
 
-#: Method by method; several names of the same, as torch has renamed them over time.
+#: By method; some have several names, because torch has renamed them over time.
 COLLECTIVES: dict[str, Callable[..., CallSignature]] = {
     "allreduce": _all_reduce,
     "allreduce_coalesced": _tensors_only("all_reduce_coalesced"),
@@ -262,7 +267,7 @@ COLLECTIVES: dict[str, Callable[..., CallSignature]] = {
 
 MESSAGES = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
 
-#: What the stock group inside answers.
+#: Methods that the stock group inside answers.
 OF_INNER = (
     "name", "_get_backend", "_get_backend_name", "_backend_id", "_get_sequence_number_for_group",
     "_set_sequence_number_for_group", "_has_hooks", "_wait_for_pending_works",
@@ -270,5 +275,5 @@ OF_INNER = (
     "_end_coalescing", "get_group_store", "split_group", "merge_remote_group",
     "_register_backend", "_set_default_backend",
 )  # fmt: skip
-#: Of these, what all members call.
+#: The methods among these that all members call.
 BY_ALL = ("_start_coalescing", "split_group", "merge_remote_group")

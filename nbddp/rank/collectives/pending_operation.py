@@ -1,8 +1,8 @@
-"""Operations that go on while their caller does something else: what is noted of one until its end.
+"""Open operations, which go on while their caller does something else, until their end.
 
-Runs in: the rank process, any thread. Nothing here owns a handle, or what the handle owns: a tensor
-dies when it would die with a stock group. So the end is seen by looking at the handle as long as
-somebody has it, and by the callback of its future afterwards.
+Runs in: the rank process, any thread. Nothing here owns a handle, or an object that the handle
+owns, so that a tensor is deleted when it would be with a stock group. The end is seen by checking
+the handle while it exists, and by the callback of its future afterwards.
 """
 
 import time
@@ -13,7 +13,7 @@ from nbddp.errors import CollectiveAbortedError
 from nbddp.rank.collectives import failure_cause
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder, in_words
-from nbddp.rank.collectives.rollback import Kept, has_failed
+from nbddp.rank.collectives.rollback import WrittenCopies, has_failed
 
 if TYPE_CHECKING:
     from nbddp.rank.collectives.work import TracedWork
@@ -25,90 +25,95 @@ class PendingOperation:
     """One operation that is open."""
 
     __slots__ = (
-        "_error", "book", "handle", "held", "is_message", "is_open", "kept", "record", "recorder",
-        "was_interrupted",
+        "_error", "copies", "counters", "handle", "is_message", "is_open", "record", "recorder",
+        "stock_work", "was_interrupted",
     )  # fmt: skip
 
     def __init__(
-        self, handle: "TracedWork", book: GroupCounters, recorder: Recorder, record: int,
-        kept: Kept | None, *, is_message: bool,
+        self, handle: "TracedWork", counters: GroupCounters, recorder: Recorder, record: int,
+        copies: WrittenCopies | None, *, is_message: bool,
     ) -> None:  # fmt: skip
         self.handle = weakref.ref(handle)
-        self.book = book
+        self.counters = counters
         self.recorder = recorder
         self.record = record
-        self.kept = kept  #: copies of what it writes
+        self.copies = copies  #: copies of the tensors that it writes
         self.is_message = is_message
         self.is_open = True
-        self.was_interrupted = False  #: whoever waited for it has left it by an interrupt
-        #: The work of a stock group whose handle was let go of; of Gloo's none is kept.
-        self.held: Any = None
+        self.was_interrupted = False  #: an interrupt has ended the caller's wait for it
+        #: The stock work of a deleted handle; None for Gloo.
+        self.stock_work: Any = None
         self._error: RuntimeError | None = None
 
     @property
     def pg_id(self) -> str:
-        """Of the group that it belongs to."""
-        return self.book.info.pg_id
+        """Id of its group."""
+        return self.counters.info.pg_id
 
     @property
     def is_busy(self) -> bool:
-        """Whether a thread of the backend is in it; Gloo's messages have none."""
+        """True while a thread of the backend runs it; Gloo's messages have no thread."""
         if self.is_message or self._error is not None:
             return False
         work = self._work()
         return work is None or not work.is_completed()
 
     def _work(self) -> Any:
-        """The work of the stock group; None: nobody holds it."""
+        """Return the work of the stock group; None: it was deleted."""
         handle = self.handle()
-        return self.held if handle is None else handle.inner
+        return self.stock_work if handle is None else handle.inner
 
     # --- its end -------------------------------------------------------------------------------
 
     def close(self, began: int, error: BaseException | None, *, was_woken: bool = True) -> None:
-        """It has ended.
+        """Record its end.
 
         Args:
-            began: when somebody began to wait for it, or now.
-            error: with which; None: well.
-            was_woken: its end was told by the backend, and not by us.
+            began: when a caller began to wait for it, or now.
+            error: its error; None: it succeeded.
+            was_woken: whether the backend has reported the end, and not nbddp.
         """
         if not self.is_open:
             return
-        kept, record, recorder = self.kept, self.record, self.recorder
-        if kept is not None and error is not None and failure_cause.was_cut_off(self.book, error):
+        copies, record, recorder = self.copies, self.record, self.recorder
+        if (
+            copies is not None
+            and error is not None
+            and failure_cause.was_cut_off(self.counters, error)
+        ):
             work = self._work()
-            # Without a handle only an end with an error is told by an error.
+            # Without a handle, an error is reported only if the operation itself has failed.
             if not was_woken or work is None or has_failed(work):
-                recorder.put_back(record, kept)
+                recorder.put_back(record, copies)
         self._end()
         now = _now()
         if self.was_interrupted and error is not None:
-            error = KeyboardInterrupt()  # that its group was made anew is what follows
+            error = KeyboardInterrupt()  # the rebuild of its group is only the consequence
         recorder.writer.complete(record, now, now - began, in_words(error))
 
     def _end(self) -> None:
         self.is_open = False
-        self.kept = self.held = self._error = None
+        self.copies = self.stock_work = self._error = None
         self.recorder.open.pop(self.record, None)
 
-    def notice(self) -> None:
-        """Look whether it has ended without anybody waiting. Quick."""
+    def check_end(self) -> None:
+        """Record its end if it has ended while no caller waited. This is fast."""
         work = self._work()
         if work is not None:
             if work.is_completed():
-                self.close(_now(), self._trouble(work))
+                self.close(_now(), self._error_of(work))
         elif self._error is not None:
-            ended = self.book.ended
+            ended = self.counters.ended
             self.close(_now(), self._error if ended is None else ended())
 
-    def _trouble(self, work: Any) -> BaseException | None:
-        """What went wrong in an operation that has ended.
+    def _error_of(self, work: Any) -> BaseException | None:
+        """Return the error of an ended operation; None: it succeeded.
 
-        Torch warns whoever asks the work itself. The future of NCCL would make a stream wait.
+        The work itself is not asked, because torch warns of that. The future of NCCL would make a
+        stream wait.
         """
-        ended = self.book.ended
-        if self.book.is_careful:
+        ended = self.counters.ended
+        if self.counters.is_careful:
             return None if ended is None else ended()
         try:
             work.get_future().value()
@@ -116,58 +121,60 @@ class PendingOperation:
             return error if ended is None else ended()
         return None
 
-    def see_future(self, future: Any) -> None:
-        """The future of the operation is done. On a thread of the backend, mostly."""
+    def take_future(self, future: Any) -> None:
+        """Take the end of the operation's future. Called mostly by a thread of the backend."""
         if not self.is_open or self.recorder.is_child:
             return
         ended = _now()
         try:
             future.value()
         except RuntimeError:
-            self.notice()  # who waits for it records why
+            self.check_end()  # the caller that waits for it records the cause
         else:
-            # Gloo completes the future before the work, so the work itself may not know yet.
+            # Gloo completes the future before the work, so the work may not be complete yet.
             self.close(ended, None)
 
     def abandon(self) -> None:
-        """Its group was made anew: it never ends, and nobody need keep it."""
-        why = "its group was formed again before it had ended"
-        ended = self.book.ended
-        self.notice()  # ended well perhaps, before the end of the others
-        # Nobody writes any longer, woken or not: the sockets are shut.
+        """End the operation in the records, because its group was rebuilt."""
+        reason = "its group was formed again before it had ended"
+        ended = self.counters.ended
+        self.check_end()  # it may have succeeded before the others ended
+        # No thread writes to its tensors any more, because the sockets are shut.
         self.close(
-            _now(), CollectiveAbortedError(why) if ended is None else ended(), was_woken=False
+            _now(), CollectiveAbortedError(reason) if ended is None else ended(), was_woken=False
         )
         handle = self.handle()
         if handle is not None:
-            handle.let_go(RuntimeError(why))
+            handle.release_inner(RuntimeError(reason))
 
     # --- its handle ----------------------------------------------------------------------------
 
-    def lose(self, work: Any) -> None:
-        """Nobody has the handle any more. In its destructor, so at any time: no lock is taken.
+    def follow_without_handle(self, work: Any) -> None:
+        """Follow the operation after the deletion of its handle.
+
+        The destructor of the handle calls this, so at any time: no lock is taken.
 
         Args:
-            work: of the stock group, which nobody else holds.
+            work: of the stock group; there is no other reference to it.
         """
-        if self.book.is_careful:
-            self.held = work  # its end is seen by looking at it, see `Recorder.sweep`
+        if self.counters.is_careful:
+            self.stock_work = work  # its end is seen by checking it, see `Recorder.sweep`
             return
         try:
-            work.get_future().add_done_callback(self._see_last)
+            work.get_future().add_done_callback(self._take_last_future)
         except RuntimeError:
-            # Messages have no future. Gloo forgets this one, and does not tell whether it was sent.
+            # Messages have no future. Gloo forgets this one, and does not report its end.
             if self.is_message:
-                self.book.lost_messages += 1
+                self.counters.lost_messages += 1
             self._end_well()
 
-    def _see_last(self, future: Any) -> None:
+    def _take_last_future(self, future: Any) -> None:
         if not self.is_open or self.recorder.is_child:
             return
         try:
             future.value()
         except RuntimeError as error:
-            self._error = error.with_traceback(None)  # for the next look
+            self._error = error.with_traceback(None)  # for the next check
         else:
             self._end_well()
 

@@ -1,7 +1,7 @@
-"""Makes groups again, in place, after some of their operations were ended.
+"""Rebuilds groups in place, after some of their operations were aborted.
 
 Runs in: the rank process, main thread, between cells. All ranks do the same in the same order, with
-a store prefix that was never used, so that they meet.
+a store prefix that was never used before, so that they find each other.
 """
 
 import os
@@ -24,48 +24,48 @@ from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.wire.flight_recorder.schema import GroupInfo
 from nbddp.wire.messages import Reform
 
-#: Of everything that is done here: a peer that died meanwhile must not hold the others for long.
+#: Time-out of each step, so that a peer that died meanwhile does not block the others for long.
 _TIMEOUT_S = 15.0
-#: Of the store that groups have afterwards; torch's default for process groups.
+#: Time-out of the store that groups have afterwards; torch's default for process groups.
 _STORE_TIMEOUT_S = 1800.0
 
 
 class GroupRebuild:
     """Answers `Reform` requests of one rank."""
 
-    def __init__(self, creator: GroupFactory, recorder: Recorder, prefix: str) -> None:
-        self._creator = creator
+    def __init__(self, factory: GroupFactory, recorder: Recorder, prefix: str) -> None:
+        self._factory = factory
         self._recorder = recorder
         self._prefix = prefix
         self._client: Any = None
-        #: Number of the request by which this process took the place of another; 0: it did not.
+        #: Number of the request by which this process replaced another one; 0: it did not.
         self.joined = 0
 
     def reform(self, request: Reform, initialise: Callable[[], None]) -> None:
-        """Make the groups of the request again, and see that they work.
+        """Rebuild the groups of the request, and check that they work.
 
         Args:
-            request: which groups.
+            request: has the groups.
             initialise: makes the default group as at the start of the pool.
 
         Raises:
-            CollectiveAbortedError: this attempt was ended, perhaps before it began.
+            CollectiveAbortedError: this attempt was aborted, perhaps before it began.
             RuntimeError: a peer is missing, or a group does not work.
         """
-        self._creator.patience.begin_attempt(request.number)
+        self._factory.store_wait.begin_attempt(request.number)
         if request.initialises:
-            self._begin_anew(initialise)
+            self._initialise(initialise)
             self.joined = request.number
             return
         try:
             self._form(request, self._store(request.number))
         except BaseException:
-            self._client = None  # what was ended may have been its connection
+            self._client = None  # the abort may have closed its connection
             raise
 
-    def _begin_anew(self, initialise: Callable[[], None]) -> None:
-        """All ranks are fresh. What an attempt before this one has made is of no use."""
-        for group in list(self._creator.groups.values()):
+    def _initialise(self, initialise: Callable[[], None]) -> None:
+        """Initialise the default group of fresh ranks, without the groups of earlier attempts."""
+        for group in list(self._factory.groups.values()):
             sockets.shut(group.fds)
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -78,21 +78,21 @@ class GroupRebuild:
     def _form(self, request: Reform, store: Any) -> None:
         rank = self._recorder.rank
         formed = {info.pg_id for info in request.groups}
-        whole = _tell_whole(formed, store)
-        units = [(unit, _tell_sharded(unit, store)) for unit in torch_private.units()]
+        whole = _count_whole_modules(formed, store)
+        units = [(unit, _count_whole_unit(unit, store)) for unit in torch_private.units()]
         for info in request.groups:
             if rank in info.ranks:
-                self._reform_one(info, store, request.number)
+                self._rebuild_group(info, store, request.number)
         torch_private.set_group_count(request.group_count)
         if rank in request.fresh:
             self.joined = request.number
-        # Whoever has formed a group with others knows that they have told.
+        # A rank that has formed a group with others knows that these have counted.
         spared = [module for module, key, size in whole if not key or store.add(key, 0) == size]
-        torn = [unit for unit, key in units if not _is_to_stay(unit, key, formed, store)]
-        torch_private.reset_modules(request.number, spared, torn)
+        torn_units = [unit for unit, key in units if not _can_stay(unit, key, formed, store)]
+        torch_private.reset_modules(request.number, spared, torn_units)
         for info in request.groups:
             if rank in info.ranks:
-                group = self._creator.groups[info.pg_id]
+                group = self._factory.groups[info.pg_id]
                 _check(group)
                 if connects_at_once(group.creation):
                     sockets.refuse_new(group.fds)
@@ -103,38 +103,38 @@ class GroupRebuild:
             self._client = torch_private.new_store_client(host, port, _STORE_TIMEOUT_S)
         return PrefixStore(f"{self._prefix}/reform/{number}", self._client)
 
-    def _reform_one(self, info: GroupInfo, store: Any, number: int) -> None:
+    def _rebuild_group(self, info: GroupInfo, store: Any, number: int) -> None:
         name = f"{info.name}~{number}"
-        group = self._creator.groups.get(info.pg_id)
-        if group is not None and group.book.ended is None:
-            group.book.ended = _formed_again  # why it ends, before anybody shuts a socket
+        group = self._factory.groups.get(info.pg_id)
+        if group is not None and group.counters.ended is None:
+            group.counters.ended = _formed_again  # set before any rank shuts a socket
         arrived = f"arrived/{info.pg_id}"
         timeout = timedelta(seconds=_TIMEOUT_S)
-        self._creator.patience.gather(store, arrived, len(info.ranks), timeout)
+        self._factory.store_wait.gather(store, arrived, len(info.ranks), timeout)
         if group is None:
             group = self._join(info, store, number)
         else:
-            sockets.shut(group.fds)  # destroying waits for operations in flight
-            inner, group.fds = self._creator.make_inner(self._arguments(group, info), name, store)
+            sockets.shut(group.fds)  # the destructor waits for open operations
+            inner, group.fds = self._factory.make_inner(self._arguments(group, info), name, store)
             held = [group.inner]
             group.replace(inner)
-            waits.drop(held, group.book, lambda: self._recorder.is_busy(info.pg_id))
+            waits.release(held, group.counters, lambda: self._recorder.is_busy(info.pg_id))
         self._recorder.abandon(info.pg_id)
-        group.book.restart(number, info.collective_seq_id, info.p2p_seq_id)
+        group.counters.restart(number, info.collective_seq_id, info.p2p_seq_id)
         self._recorder.board.forget(info.pg_id)
-        below = PrefixStore(f"{name}/", store)
-        torch_private.share_store(below, f"{self._prefix}/reform/{number}/{name}")
-        torch_private.set_registered_store(group, below)
+        group_store = PrefixStore(f"{name}/", store)
+        torch_private.share_store(group_store, f"{self._prefix}/reform/{number}/{name}")
+        torch_private.set_registered_store(group, group_store)
 
     def _arguments(self, group: TracedGroup, info: GroupInfo) -> dict[str, Any]:
-        found = dict(group.creation)
-        if "group_rank" in found:
-            return found
-        return self._fresh_arguments(info)  # made by split_group: no call to repeat
+        arguments = dict(group.creation)
+        if "group_rank" in arguments:
+            return arguments
+        return self._fresh_arguments(info)  # split_group made it, which cannot be repeated
 
     def _fresh_arguments(self, info: GroupInfo) -> dict[str, Any]:
         rank = self._recorder.rank
-        # Without a default group torch's helper does not ask for its rank in it.
+        # Without a default group, torch's helper does not ask for its rank in that group.
         is_default = info.desc == "default_pg" or torch_private.default_group() is None
         milliseconds = info.timeout_ms or _TIMEOUT_S * 1000
         return {
@@ -149,10 +149,10 @@ class GroupRebuild:
         }
 
     def _join(self, info: GroupInfo, store: Any, number: int) -> TracedGroup:
-        """This process is new: it makes a group that the others have."""
+        """Make a group on a fresh rank, which the other members have already."""
         arguments = self._fresh_arguments(info)
-        inner, fds = self._creator.make_inner(arguments, f"{info.name}~{number}", store)
-        group = self._creator.wrap(inner, GroupCounters(info), arguments)
+        inner, fds = self._factory.make_inner(arguments, f"{info.name}~{number}", store)
+        group = self._factory.wrap(inner, GroupCounters(info), arguments)
         group.fds = fds
         torch_private.register_group(group, info.backend, store, info.name, _torch_ranks(info))
         if info.desc == "default_pg":
@@ -161,42 +161,47 @@ class GroupRebuild:
 
 
 def _torch_ranks(info: GroupInfo) -> list[int]:
-    """The members as torch counts them: by their ranks in the default group."""
+    """Return the members by their ranks in the default group, as torch numbers them."""
     world = torch_private.default_group()
     if info.desc == "default_pg" or not isinstance(world, TracedGroup):
         return list(range(len(info.ranks)))
-    return [world.book.info.ranks.index(rank) for rank in info.ranks]
+    return [world.counters.info.ranks.index(rank) for rank in info.ranks]
 
 
-def _tell_whole(formed: set[str], store: Any) -> list[tuple[Any, str, int]]:
-    """DDP modules that are whole here; each with the key under which ranks count that, if any."""
-    found = []
-    for module, place in torch_private.whole_modules():
+def _count_whole_modules(formed: set[str], store: Any) -> list[tuple[Any, str, int]]:
+    """Count DDP modules that are whole on this rank.
+
+    Returns:
+        ``(module, key of the count, size of its group)``; the key is empty if its group is not
+        rebuilt.
+    """
+    counted = []
+    for module, state in torch_private.whole_modules():
         group, key = module.process_group, ""
-        if isinstance(group, TracedGroup) and group.book.info.pg_id in formed:
-            key = f"whole/{group.book.info.pg_id}/{place}"
+        if isinstance(group, TracedGroup) and group.counters.info.pg_id in formed:
+            key = f"whole/{group.counters.info.pg_id}/{state}"
             store.add(key, 1)
-        found.append((module, key, group.size()))
-    return found
+        counted.append((module, key, group.size()))
+    return counted
 
 
-def _tell_sharded(unit: torch_private.Unit, store: Any) -> str:
-    """Gives the key under which ranks count where it is whole, if it is whole here."""
+def _count_whole_unit(unit: torch_private.Unit, store: Any) -> str:
+    """Count a unit if it is whole on this rank; returns the key of the count, else ""."""
     store.add(f"sharded/{unit.number}", 1)
     if unit.is_torn():
         return ""
-    key = f"sharded/{unit.number}/{unit.place()}"
+    key = f"sharded/{unit.number}/{unit.fingerprint()}"
     store.add(key, 1)
     return key
 
 
-def _is_to_stay(unit: torch_private.Unit, key: str, formed: set[str], store: Any) -> bool:
-    """Whether all ranks agree that a step, or gradients of one, may go on with the next cell.
+def _can_stay(unit: torch_private.Unit, key: str, formed: set[str], store: Any) -> bool:
+    """Return whether all ranks agree that a step, or its gradients, may go on in the next cell.
 
-    Where any rank has left it in the middle, the default group is among those that are formed.
+    If any rank has left it in the middle, the default group is among the groups to rebuild.
     """
     world = torch_private.default_group()
-    if not key or not isinstance(world, TracedGroup) or world.book.info.pg_id not in formed:
+    if not key or not isinstance(world, TracedGroup) or world.counters.info.pg_id not in formed:
         return bool(key)
     count = store.add(key, 0)
     return bool(count >= unit.size() and count == store.add(f"sharded/{unit.number}", 0))
@@ -207,7 +212,7 @@ def _formed_again() -> BaseException:
 
 
 def _check(group: TracedGroup) -> None:
-    """One all_reduce, past the records: it is not the user's."""
+    """Try a group with an all_reduce, which is not recorded because it is not the user's."""
     ones = torch.ones(1, device=cross_node_check.device_of(group.inner))
     options = dist.AllreduceOptions()
     work = group.inner.allreduce([ones], options)

@@ -1,12 +1,12 @@
-"""What an operation is about to write, to put it back if the operation does not end well.
+"""Copies of tensors that an operation writes, to restore them if the operation fails.
 
 Runs in: the rank process, any thread.
 
-Collectives work in place and piece by piece: an ``all_reduce`` that is freed because rank 1 never
-came has by then added up what ranks 2 and 3 had. A user who mends the cell and runs it again would
-get a wrong sum. So the memory is copied before, as the bytes that it is: nothing of torch sees it,
-neither autograd nor a profiler nor a dispatch mode. ``tests/bench/bench_trace.py`` measures what it
-costs. Messages are left out: a receive that is freed has got nothing.
+Collectives work in place and piece by piece: an ``all_reduce`` that is aborted because rank 1 never
+came has added the values of ranks 2 and 3 by then. A user who fixes the cell and runs it again
+would get a wrong sum. So the memory is copied before, as plain bytes: neither autograd nor a
+profiler nor a dispatch mode sees the copy. ``tests/bench/bench_trace.py`` measures the cost.
+Messages are not copied: a receive that is aborted has got no data.
 """
 
 import ctypes
@@ -16,61 +16,62 @@ from typing import Any
 
 import torch
 
-#: More than that is not copied. To copy 4 MiB takes 0.1 ms, and to add them up 8 ms; with more the
-#: allocator asks the system for fresh pages each time, and a copy takes five times as long.
+#: Larger tensors are not copied. To copy 4 MiB takes 0.1 ms, and to add them up takes 8 ms. For
+#: larger sizes the allocator gets fresh pages from the system each time, and a copy takes five
+#: times as long.
 LIMIT_BYTES = 4 << 20
-#: Of an operation that nobody waits for at once: DDP's gradients come in buckets of megabytes while
-#: the backward goes on, which copies would slow down, and after a failure they are made anew.
+#: Limit for asynchronous operations. DDP's gradients come in buckets of megabytes during the
+#: backward, which copies would slow down, and after a failure they are computed again.
 ASYNC_LIMIT_BYTES = 1 << 16
 
 _read = ctypes.string_at
-_putting_back = threading.Lock()
+_restoring = threading.Lock()
 
 
-class Kept:
-    """Copies of tensors, and whether there is one of each."""
+class WrittenCopies:
+    """Copies of tensors, and the size of those that were not copied."""
 
     def __init__(self) -> None:
         self.parts: list[tuple[torch.Tensor, int, bytes]] = []
-        self.lost_bytes = 0  #: of tensors that were too large, or lie in memory of another kind
+        self.lost_bytes = 0  #: of tensors that are too large, or not in contiguous CPU memory
 
     def put_back(self) -> None:
-        """As if the operation had not begun. To be called when nothing writes any longer.
+        """Restore the tensors. Call this when no thread writes to them any more.
 
-        The second caller waits for the first: afterwards the tensors are the user's again.
+        A second caller waits for the first, so that the user may change the tensors afterwards.
         """
-        with _putting_back:
+        with _restoring:
             for tensor, address, content in self.parts:
-                if tensor.data_ptr() == address:  # else its memory was exchanged
+                if tensor.data_ptr() == address:  # otherwise its memory was replaced
                     ctypes.memmove(address, content, len(content))
             self.parts = []
 
 
-def keep(written: Any, room: int = LIMIT_BYTES) -> Kept:
-    """Copy what is about to be written: a tensor, a list of them, or a list of lists.
+def copy_written(written: Any, room: int = LIMIT_BYTES) -> WrittenCopies:
+    """Copy the tensors that an operation writes: a tensor, a list of them, or a list of lists.
 
-    Anything else, the options of a barrier for example, is nothing to keep.
+    Other arguments, such as the options of a barrier, need no copy.
 
     Args:
         written: the first argument of a collective.
-        room: for so many bytes.
+        room: number of bytes that may be copied.
     """
-    kept = Kept()
+    copies = WrittenCopies()
     for tensor in _tensors(written):
         size = tensor.nbytes
         if size <= room and tensor.is_cpu and tensor.is_contiguous():
             address = tensor.data_ptr()
-            kept.parts.append((tensor, address, _read(address, size)))
+            copies.parts.append((tensor, address, _read(address, size)))
             room -= size
         else:
-            kept.lost_bytes += size
-    return kept
+            copies.lost_bytes += size
+    return copies
 
 
 def has_failed(work: Any) -> bool:
-    """Whether the work of a stock group has ended, and not well.
+    """Return whether the work of a stock group has ended with an error.
 
-    One that still runs may end well yet, and writes until then.
+    A work that still runs may succeed yet, and writes until then.
     """
     try:
         future = work.get_future()

@@ -1,11 +1,11 @@
-"""``torch.distributed.rpc``: how it begins in a cell, and what the next cell finds.
+"""The lifecycle of ``torch.distributed.rpc`` over cells.
 
-Runs in: the rank process, main thread; `_connect` the thread that calls ``init_rpc``.
+Runs in: the rank process, main thread; `_connect` in the thread that calls ``init_rpc``.
 
-RPC that was begun in a cell that went well stays until the user shuts it down. If the cell failed
-on any rank, or a rank was replaced since, the workers do not fit together any more, and
-``init_rpc`` would say "RPC is already initialized" on some of them: it is shut down on all ranks
-before the next cell.
+RPC that was initialised in a successful cell stays until the user shuts it down. If the cell failed
+on any rank, or a rank was replaced since, the workers are not consistent any more, and ``init_rpc``
+would raise "RPC is already initialized" on some of them. So RPC is shut down on all ranks before
+the next cell.
 """
 
 import sys
@@ -21,9 +21,9 @@ from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.collectives.store_wait import RecordedWait
 from nbddp.wire.flight_recorder.schema import UNKNOWN_MEMBER, GroupInfo
 
-#: A call from another rank that still runs here holds up the end of RPC.
+#: Time for the end of RPC, which a call from another rank that still runs here delays.
 _PATIENCE_S = 5.0
-#: Counts the workers that are not in the first RPC of their process.
+#: Key that counts the workers whose process has used RPC before.
 _USED = "nbddp/used"
 
 
@@ -32,24 +32,24 @@ class RemoteCalls:
 
     Args:
         recorder: of this rank.
-        creator: connects ranks in such a way that it can be ended.
+        factory: connects ranks so that the connecting can be aborted.
         world_size: of the pool.
     """
 
-    def __init__(self, recorder: Recorder, creator: GroupFactory, world_size: int) -> None:
+    def __init__(self, recorder: Recorder, factory: GroupFactory, world_size: int) -> None:
         self._recorder = recorder
-        self._creator = creator
+        self._factory = factory
         self._world_size = world_size
         self._begun_in: str | None = None  #: the cell that has called ``init_rpc``
         self._has_lost_worker = False
         self._was_used = False
 
     def install(self) -> None:
-        """Stand before torch's connecting of workers."""
+        """Wrap torch's function that connects workers."""
         torch_private.hook_init_rpc(self._connect)
 
     def _connect(self, store: Any, size: int, call: Callable[[], Any]) -> Any:
-        """Wait until all workers are here, and connect them, where it is seen and can be ended."""
+        """Wait for all workers and connect them, recorded and so that it can be aborted."""
         recorder = self._recorder
         if recorder.is_child:
             return call()
@@ -60,26 +60,26 @@ class RemoteCalls:
         prefix = torch_private.shared_prefix(store)
         ranks = tuple(range(size)) if size == self._world_size and prefix is not None else ()
         members = tuple(map(str, ranks)) or (UNKNOWN_MEMBER,) * size
-        made = signatures.make("creation", "init_rpc", keys=members)
+        signature = signatures.make("creation", "init_rpc", keys=members)
         info = GroupInfo(pg_id=f"rpc@{prefix or ''}@", name="rpc", desc="", ranks=ranks, backend="")
         limit = store.timeout
         is_own = limit != torch_private.rpc_timeout()
         milliseconds = int(limit.total_seconds() * 1000) if is_own else 0
-        record = recorder.other(signatures.known(made), GroupCounters(info), milliseconds)
+        record = recorder.other(signatures.known(signature), GroupCounters(info), milliseconds)
         with RecordedWait(recorder, record):
             store.add(_USED, self._was_used)
-            self._creator.patience.gather(store, "nbddp/arrived", size, limit)
+            self._factory.store_wait.gather(store, "nbddp/arrived", size, limit)
             if 0 < store.add(_USED, 0) < size:
                 _warn_of_counts()
             self._was_used = True
-            with self._creator.connecting_others():
+            with self._factory.connecting_others():
                 return call()
 
     def begin_cell(self, failed: Collection[str]) -> None:
-        """End what is left of a cell that has failed.
+        """Shut down RPC of a cell that has failed.
 
         Args:
-            failed: cells that have failed on any rank.
+            failed: ids of cells that have failed on any rank.
         """
         if not torch_private.has_rpc():
             self._begun_in = None
@@ -87,16 +87,18 @@ class RemoteCalls:
             self._end()
 
     def lose_worker(self) -> None:
-        """A rank was replaced by a fresh process."""
+        """Note that a rank was replaced by a fresh process."""
         self._has_lost_worker = True
 
     def _end(self) -> None:
         self._begun_in = None
-        # Not here: it waits for calls of others that run in this process.
-        ending = threading.Thread(target=torch_private.shut_rpc_down, name="nbddp-rpc", daemon=True)
-        ending.start()
-        ending.join(_PATIENCE_S)
-        if ending.is_alive():
+        # It runs in a thread, because it waits for calls of other ranks that run in this process.
+        shutdown = threading.Thread(
+            target=torch_private.shut_rpc_down, name="nbddp-rpc", daemon=True
+        )
+        shutdown.start()
+        shutdown.join(_PATIENCE_S)
+        if shutdown.is_alive():
             print(  # noqa: T201 - for the cell that begins
                 "nbddp: RPC of a cell that failed could not be shut down: a call of another rank "
                 "still runs here. Next: %ddp restart gives fresh processes",

@@ -1,9 +1,9 @@
-"""The collectives of one rank, as the rank's server uses them.
+"""The collectives of one rank, with the interface that the rank's server uses.
 
-Runs in: the rank process. `answer` on the I/O thread, all else on the main thread.
+Runs in: the rank process. `answer` on the I/O thread, all other methods on the main thread.
 
-    RankServer --begin_cell, end_cell, reform--> Collectives --> Recorder, Creator, Reforming
-    nbddp-io   --------------answer-----------> Collectives --> Looking, Freeing
+    RankServer --begin_cell, end_cell, reform-> Collectives --> Recorder, GroupFactory, GroupRebuild
+    nbddp-io   --------------answer-----------> Collectives --> RankIntrospection, OperationAbort
 """
 
 import os
@@ -32,7 +32,7 @@ _MACHINERY = (
 
 
 class Collectives:
-    """Traces, frees and re-forms the process groups of this rank."""
+    """Traces, aborts and rebuilds the process groups of this rank."""
 
     def __init__(
         self,
@@ -52,86 +52,90 @@ class Collectives:
             callbacks=callbacks,
         )
         pool = launch.pool
-        home = f"{pool.pool_id}/{pool.generation}"
-        self.creator = GroupFactory(self.recorder, home, pool.world_size)
-        self._looking = RankIntrospection(
-            self.recorder, launch.rank, self.creator.patience.check_age_ns
+        pool_name = f"{pool.pool_id}/{pool.generation}"
+        self.factory = GroupFactory(self.recorder, pool_name, pool.world_size)
+        self._introspection = RankIntrospection(
+            self.recorder, launch.rank, self.factory.store_wait.check_age_ns
         )
-        self._freeing = OperationAbort(
-            self.creator,
+        self._abort = OperationAbort(
+            self.factory,
             self.recorder,
             launch.master_port,
-            lambda: self._looking.activity == "reforming",
+            lambda: self._introspection.activity == "reforming",
         )
-        self._looking.is_fresh = launch.joins
-        self._remote = RemoteCalls(self.recorder, self.creator, pool.world_size)
-        self._reforming = GroupRebuild(self.creator, self.recorder, f"nbddp/{pool.generation}")
+        self._introspection.is_fresh = launch.joins
+        self._remote_calls = RemoteCalls(self.recorder, self.factory, pool.world_size)
+        self._rebuild = GroupRebuild(self.factory, self.recorder, f"nbddp/{pool.generation}")
 
     def install(self) -> bool:
-        """Trace every group from now on; False if this version of torch cannot have it."""
-        self._remote.install()
-        return self.creator.install()
+        """Trace all groups from now on; False: this version of torch does not allow it."""
+        self._remote_calls.install()
+        return self.factory.install()
 
-    def heed_interrupts(self, was_interrupted: Callable[[], bool]) -> None:
-        """Tell of a cell that goes on after an interrupt."""
-        self._freeing.was_interrupted = was_interrupted
+    def watch_interrupts(self, was_interrupted: Callable[[], bool]) -> None:
+        """Report a cell that goes on after an interrupt, by this function."""
+        self._abort.was_interrupted = was_interrupted
 
     # --- cells ---------------------------------------------------------------------------------
 
     def begin_cell(self, request: Execute) -> None:
-        """A cell begins."""
-        self._freeing.begin_cell()
+        """Begin a cell."""
+        self._abort.begin_cell()
         self.recorder.begin_cell(request.run_id, request.on_mismatch, check=request.check)
         callback_rules.end_groups_of_dead(self.recorder, request.dead)
         self.recorder.cell_ranks = request.ranks
-        self._remote.begin_cell(request.failed)
-        self._looking.activity = "running"
+        self._remote_calls.begin_cell(request.failed)
+        self._introspection.activity = "running"
 
     def wait_for_callback(self) -> None:
-        """The code of a cell has ended: wait for what a callback has called meanwhile."""
+        """Wait for the operation of a callback, when the code of the cell has ended."""
         callback_rules.wait_for_callbacks(self.recorder)
 
     def end_cell(
         self, *, has_failed: bool
     ) -> tuple[tuple[Mismatch, ...], tuple[GroupMark, ...], tuple[str, ...]]:
-        """A cell has ended: what was seen, where its groups stand, what may be half written."""
-        self._looking.activity = "idle"
+        """End a cell.
+
+        Returns:
+            Its mismatches, the marks of its groups, and operations that may have written half.
+        """
+        self._introspection.activity = "idle"
         break_torn(has_failed=has_failed)
         marks = self.recorder.end_cell()
         return tuple(self.recorder.mismatches), marks, tuple(self.recorder.torn)
 
     def was_freed(self, error: BaseException | None) -> bool:
-        """Whether an error of the cell came about because operations were ended by us."""
+        """Return whether an abort has caused an error of the cell."""
         seen: set[int] = set()
-        found = error
-        while found is not None and id(found) not in seen:
-            if isinstance(found, CollectiveAbortedError):
+        current = error
+        while current is not None and id(current) not in seen:
+            if isinstance(current, CollectiveAbortedError):
                 return True
-            seen.add(id(found))
-            found = found.__cause__ or found.__context__
-        # What C++ raises to its caller cannot be exchanged everywhere.
-        return self._freeing.was_fired and isinstance(error, RuntimeError | KeyboardInterrupt)
+            seen.add(id(current))
+            current = current.__cause__ or current.__context__
+        # The error that C++ raises to its caller cannot be replaced everywhere.
+        return self._abort.was_fired and isinstance(error, RuntimeError | KeyboardInterrupt)
 
     def reform(self, request: Reform, initialise: Callable[[], None]) -> None:
-        """Make groups again. Arguments, and what is raised, are those of `GroupRebuild.reform`."""
-        self._looking.activity = "reforming"
+        """Rebuild groups; arguments and exceptions are those of `GroupRebuild.reform`."""
+        self._introspection.activity = "reforming"
         if request.fresh:
-            self._remote.lose_worker()
+            self._remote_calls.lose_worker()
         try:
-            self._reforming.reform(request, initialise)
-            state_sync.joined = self._reforming.joined
+            self._rebuild.reform(request, initialise)
+            state_sync.joined = self._rebuild.joined
         finally:
-            self._looking.activity = "idle"
+            self._introspection.activity = "idle"
             self.recorder.writer.touch()
 
     # --- the I/O thread ------------------------------------------------------------------------
 
     def answer(self, request: Look | Free) -> Looked | Freed:
-        """At once, whatever the main thread does."""
+        """Answer at once, also while the main thread is blocked."""
         if isinstance(request, Free):
-            return self._freeing.handle(request)
+            return self._abort.handle(request)
         return Looked(
             number=request.number,
             rank=self.recorder.rank,
-            look=self._looking.look(request.last, memory=request.memory),
+            look=self._introspection.look(request.last, memory=request.memory),
         )

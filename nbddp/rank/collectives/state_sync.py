@@ -1,6 +1,6 @@
-"""``nbddp.sync``: bring ranks up to date, for example one that took the place of another.
+"""``nbddp.sync``: give ranks the state of one rank, for example a rank that replaced another.
 
-Runs in: the rank process, main thread, in a cell of the user's.
+Runs in: the rank process, main thread, in a cell of the user.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from nbddp.errors import BadOptionError
 
-#: When this process took the place of another, counting up; 0: it did not. Set by
+#: Number of the rebuild in which this process replaced another; 0: it did not. Set by
 #: `Collectives.reform`.
 joined = 0
 
@@ -25,19 +25,21 @@ def sync(*objects: Any, src: int | None = None, group: Any = None) -> None:
         nbddp.sync(model, optimizer, src=0)
 
     Args:
-        objects: tensors (any shape; equal shapes and dtypes on all ranks), or whatever has
+        objects: tensors (any shape; equal shapes and dtypes on all ranks), or objects with
             ``state_dict()`` and ``load_state_dict()``: modules, optimizers, schedulers, scalers.
             DistributedDataParallel modules are unwrapped.
-        src: global rank that has the state; default: the one that has been there longest, the
-            lowest of several.
+        src: global rank that has the state; default: the lowest of the ranks that have lived
+            longest.
         group: process group; default: all ranks.
 
     Raises:
-        BadOptionError: an object has no state, is sharded (a DTensor: every rank has its own
-            part of it), or there is no such rank.
+        BadOptionError: an object has no state, an object is sharded (a DTensor: every rank has its
+            own part of it), or there is no such rank.
     """
     if not objects:
-        raise BadOptionError("nbddp.sync: what? Next: nbddp.sync(model, optimizer, src=0)")
+        raise BadOptionError(
+            "nbddp.sync needs at least one object. Next: nbddp.sync(model, optimizer, src=0)"
+        )
     members = dist.get_process_group_ranks(group or dist.group.WORLD)
     if src is not None and src not in members:
         raise BadOptionError(f"nbddp.sync: src={src} is no member; legal: {members}")
@@ -52,7 +54,7 @@ def sync(*objects: Any, src: int | None = None, group: Any = None) -> None:
 
 
 def _source(members: list[int], group: Any) -> int:
-    """The ranks have to ask: one that is new does not know who was replaced before it."""
+    """Return the default source; ranks ask each other, because a fresh one lacks the history."""
     times: list[Any] = [None] * len(members)
     dist.all_gather_object(times, joined, group=group)
     return min(zip(times, members, strict=True))[1]
@@ -66,7 +68,7 @@ def _check(number: int, item: Any) -> None:
         tensors = _tensors_of(item)
     else:
         raise BadOptionError(
-            f"nbddp.sync: {name}, has no state; legal: tensors, and what has state_dict() and "
+            f"nbddp.sync: {name}, has no state; legal: tensors, and objects with state_dict() and "
             "load_state_dict(), such as modules and optimizers"
         )
     if any(hasattr(tensor, "device_mesh") for tensor in tensors) or _is_sharded(item):
@@ -77,7 +79,7 @@ def _check(number: int, item: Any) -> None:
 
 
 def _tensors_of(item: Any) -> list[Any]:
-    """Parameters of a module, or those that an optimizer works on."""
+    """Return the parameters of a module or of an optimizer."""
     if isinstance(item, torch.optim.Optimizer):
         return [tensor for group in item.param_groups for tensor in group["params"]]
     parameters = getattr(item, "parameters", None)
@@ -85,13 +87,13 @@ def _tensors_of(item: Any) -> list[Any]:
 
 
 def _is_sharded(item: Any) -> bool:
-    """Of a kind that keeps a part on each rank. By name: none of them must be imported for this."""
+    """Return whether each rank keeps a part of it; checked by class name, without imports."""
     parts = item.modules() if isinstance(item, torch.nn.Module) else [item]
     return any(kind.__name__ in _SHARDED for part in parts for kind in type(part).__mro__)
 
 
 def _sync_state(item: Any, source: int, group: Any) -> None:
-    """Structure and small values as an object, tensors as tensors."""
+    """Send the structure and small values as an object, and tensors as tensors."""
     target = item.module if isinstance(item, torch.nn.parallel.DistributedDataParallel) else item
     is_source = dist.get_rank() == source
     state = target.state_dict() if is_source else None
@@ -107,7 +109,7 @@ def _sync_state(item: Any, source: int, group: Any) -> None:
 
 
 def _broadcast(tensor: torch.Tensor, source: int, group: Any) -> None:
-    """As bytes, one after another: Gloo knows neither all dtypes nor steps between elements."""
+    """Broadcast contiguous bytes, because Gloo supports neither all dtypes nor strides."""
     target = tensor.detach()
     flat = target.contiguous().reshape(-1)
     dist.broadcast(flat.view(torch.uint8), source, group=group)
@@ -116,7 +118,7 @@ def _broadcast(tensor: torch.Tensor, source: int, group: Any) -> None:
 
 
 class _Place:
-    """Stands for a tensor in a state."""
+    """The placeholder of a tensor in a state."""
 
     def __init__(self, index: int, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
         self.index, self.shape, self.dtype, self.device = index, shape, dtype, device
@@ -134,7 +136,7 @@ def _split(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def _make(value: Any, tensors: list[torch.Tensor]) -> None:
-    """Room for the tensors, in the order of their numbers."""
+    """Allocate the tensors, in the order of their numbers."""
     if isinstance(value, _Place):
         tensors.append(torch.empty(value.shape, dtype=value.dtype, device=value.device))
     elif isinstance(value, dict):

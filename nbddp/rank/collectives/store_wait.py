@@ -1,6 +1,6 @@
-"""Waits for the store by looking into it: interrupts are heard, and `abort` can end the wait.
+"""Waits for the store by polling, so that interrupts are handled, and `abort` can end the wait.
 
-Runs in: the rank process, any thread. The store's client is locked while C++ waits in it.
+Runs in: the rank process, any thread. A wait in C++ would lock the store's client.
 """
 
 import queue
@@ -21,9 +21,9 @@ from nbddp.wire.flight_recorder.schema import shortened
 T = TypeVar("T")
 
 _now = time.monotonic_ns
-#: The next look comes after a quarter of the time waited so far, within these limits.
+#: The next check comes after a quarter of the time waited so far, within these limits.
 _SHORTEST_S, _LONGEST_S = 0.0005, 0.05
-#: Keys of one wait that are told.
+#: Number of keys of one wait that are recorded.
 _MAX_KEYS = 16
 _DEFAULT_TIMEOUT = timedelta(seconds=1800)
 
@@ -33,31 +33,31 @@ class StoreWait:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        #: When each thread that waits has begun its latest look that found keys missing.
+        #: Start of the latest check that found keys missing, by waiting thread.
         self._checked_ns: dict[int, int | None] = {}
-        #: Raised by every thread that waits for the store, or for other members: set by `abort`.
+        #: Raised by all threads that wait for the store, or for other members; set by `abort`.
         self.ended: Callable[[], BaseException] | None = None
         self._ended_attempt = 0
 
     def begin_attempt(self, number: int) -> None:
-        """Groups are about to be formed again, for the ``number``-th time.
+        """Begin the rebuild of groups with this number.
 
         Raises:
-            CollectiveAbortedError: this attempt was ended before it began.
+            CollectiveAbortedError: this attempt was aborted before it began.
         """
         self.ended = None
-        # After that, so that an attempt that is ended now is seen here, or by those that wait.
+        # Checked after that, so that an abort now is seen here, or by threads that wait.
         if self._ended_attempt >= number:
             raise CollectiveAbortedError("another rank could not form its groups")
 
     def end_attempt(self, number: int) -> None:
-        """This attempt is of no use, whether this rank has begun it or not."""
+        """Give an attempt up, whether this rank has begun it or not."""
         self._ended_attempt = max(self._ended_attempt, number)
 
     def wait_for_store(
         self, original: Callable[..., Any], store: Any, keys: list[str], timeout: Any
     ) -> None:
-        """Stands before `Store.wait`, and before `Store.get` of a key that is not there."""
+        """Replace `Store.wait`, and the wait in `Store.get` for a missing key."""
         recorder = self._recorder
         if recorder.is_child:
             original(store, keys) if timeout is None else original(store, keys, timeout)
@@ -66,33 +66,33 @@ class StoreWait:
             if store.check(keys):
                 return
         except RuntimeError:
-            pass  # a store that cannot look: its wait will tell
-        told = tuple(shortened(str(key)) for key in keys[:_MAX_KEYS])
-        known = signatures.known(signatures.make("store", "store.wait", keys=told))
+            pass  # a store without `check`: its wait will raise
+        key_texts = tuple(shortened(str(key)) for key in keys[:_MAX_KEYS])
+        call = signatures.known(signatures.make("store", "store.wait", keys=key_texts))
         total = timeout or _timeout_of(store)
-        record = recorder.other(known, None, int(total.total_seconds() * 1000))
+        record = recorder.other(call, None, int(total.total_seconds() * 1000))
         with RecordedWait(recorder, record):
             self.wait(store, keys, total, original)
 
     def wait(
         self, store: Any, keys: list[str], timeout: Any, original: Callable[..., Any] | None = None
     ) -> None:
-        """`Store.wait` that hears interrupts, and that `abort` can end.
+        """Wait as `Store.wait`, but handle interrupts, and let `abort` end the wait.
 
-        Short waits in C++ would do too, but torch warns of each that runs out.
+        Short waits in C++ would do too, but torch warns of each that times out.
         """
         wait = original or torch_private.original_store_wait
         total_s = (timeout or _DEFAULT_TIMEOUT).total_seconds()
         if self._are_set(store, keys, total_s):
             return
         try:
-            wait(store, keys, timedelta(milliseconds=1))  # raises what torch raises
+            wait(store, keys, timedelta(milliseconds=1))  # raises the error of torch
         except RuntimeError as error:
             text = str(error).replace("after 1ms", f"after {total_s * 1000:.0f}ms")
             raise type(error)(text) from None
 
     def _are_set(self, store: Any, keys: list[str], limit_s: float) -> bool:
-        """Wait for the keys; False: the time is over."""
+        """Wait for the keys; returns False at the time-out."""
         began = time.monotonic()
         thread = threading.get_ident()
         self._checked_ns[thread] = None
@@ -112,26 +112,26 @@ class StoreWait:
             del self._checked_ns[thread]
 
     def check_age_ns(self) -> int | None:
-        """Since when every thread that waits knows that its keys are missing; see `RankLook`."""
+        """Return for how long all waiting threads have known their keys missing; see `RankLook`."""
         checked = list(self._checked_ns.values())
-        known = [each for each in checked if each is not None]
-        return _now() - min(known) if known and len(known) == len(checked) else None
+        known_ns = [each for each in checked if each is not None]
+        return _now() - min(known_ns) if known_ns and len(known_ns) == len(checked) else None
 
-    def run_beside(self, call: Callable[[], T]) -> T:
-        """``call()`` in a thread that is left when `abort` ends what it does.
+    def run_in_thread(self, call: Callable[[], T]) -> T:
+        """Run ``call()`` in a thread, which is left behind when `abort` ends the wait for it.
 
         Raises:
-            BaseException: what it raises, or why it was left.
+            BaseException: an exception of ``call``, or the reason of the abort.
         """
         answers: queue.SimpleQueue[Callable[[], T]] = queue.SimpleQueue()
 
         def run() -> None:
             try:
-                found = call()
-            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                result = call()
+            except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
                 answers.put(partial(_raise, error))
             else:
-                answers.put(lambda: found)
+                answers.put(lambda: result)
 
         threading.Thread(target=run, name="nbddp-connect", daemon=True).start()
         while self.ended is None:
@@ -140,19 +140,19 @@ class StoreWait:
         raise self.ended()
 
     def gather(self, store: Any, key: str, count: int, timeout: Any) -> None:
-        """Wait until so many members have come to the same place."""
+        """Wait until ``count`` members have called this with the same key."""
         if store.add(key, 1) == count:
             store.set(f"{key}-all", "1")
         try:
             self.wait(store, [f"{key}-all"], timeout)
         except BaseException:
-            with suppress(RuntimeError):  # the store's connection may be what failed
+            with suppress(RuntimeError):  # the store's connection itself may have failed
                 store.add(key, -1)
             raise
 
 
 class RecordedWait:
-    """The calling thread waits, for the store or for members, until the record is complete."""
+    """Records that the calling thread waits for the store or for members, within a block."""
 
     def __init__(self, recorder: Recorder, record: int) -> None:
         self._writer = recorder.writer

@@ -1,7 +1,7 @@
 """The handle of an operation of a traced group.
 
-Runs in: the rank process, any thread. A handle may be released by a thread of the backend, and
-whoever releases a group joins the threads of its backend: so a handle does not own the group.
+Runs in: the rank process, any thread. A thread of the backend may release a handle, and the release
+of a group joins the threads of its backend. So a handle does not own the group.
 """
 
 import copy
@@ -18,39 +18,39 @@ from nbddp.rank.collectives.gloo.any_source import Senders
 from nbddp.rank.collectives.pending_operation import PendingOperation
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder
-from nbddp.rank.collectives.rollback import Kept
+from nbddp.rank.collectives.rollback import WrittenCopies
 
 _now = time.monotonic_ns
 _ident = threading.get_ident
-#: A message is looked for after a quarter of the time waited so far, within these limits.
+#: The next check for a message comes after a quarter of the time waited so far, in these limits.
 _SHORTEST_S, _LONGEST_S = 0.0002, 0.02
-_NO_LIMIT_MS = 30 * 60 * 1000  # as torch has it
+_NO_LIMIT_MS = 30 * 60 * 1000  # torch's default
 
 
-class Ended:
-    """In the place of a work that we have ended.
+class EndedWork:
+    """Replaces a work that nbddp has ended.
 
-    Python keeps the last traceback and all that is in it: the work itself would keep the sockets
-    and threads of a group that was formed again since.
+    Python keeps the last traceback and all objects in it, and the work itself would keep the
+    sockets and threads of a group that was rebuilt since.
     """
 
     def __init__(self, error: BaseException) -> None:
         self._error = error.with_traceback(None)
 
     def is_completed(self) -> bool:
-        """It has ended."""
+        """Return True: it has ended."""
         return True
 
     def is_success(self) -> bool:
-        """Not well."""
+        """Return False: it has failed."""
         return False
 
     def exception(self) -> BaseException:
-        """What torch has raised."""
+        """Return the error of torch."""
         return self._error
 
     def wait(self, *_: Any) -> Any:
-        """Raises what torch has raised: a copy, whose traceback is not kept here."""
+        """Raise the error of torch: a copy, whose traceback is not kept here."""
         raise copy.copy(self._error)
 
     synchronize = result = get_future = source_rank = wait
@@ -64,61 +64,62 @@ class TracedWork(dist.Work):
     def __init__(
         self,
         inner: Any,
-        book: GroupCounters,
+        counters: GroupCounters,
         recorder: Recorder,
         record: int,
-        kept: Kept | None = None,
+        copies: WrittenCopies | None = None,
     ) -> None:
         super().__init__()
         self.inner = inner
-        self._book = book
+        self._counters = counters
         self._recorder = recorder
         self._record = record
-        self.opened = PendingOperation(
-            self, book, recorder, record, kept, is_message=self.is_message
+        self.pending = PendingOperation(
+            self, counters, recorder, record, copies, is_message=self.is_message
         )
 
     def __del__(self) -> None:
-        opened = self.opened
-        if opened.is_open and not self._recorder.is_child:
-            opened.lose(self.inner)
+        pending = self.pending
+        if pending.is_open and not self._recorder.is_child:
+            pending.follow_without_handle(self.inner)
 
     @property
     def description(self) -> str:
-        """``all_reduce #5``; empty: it is no longer recorded."""
+        """Its name, such as ``all_reduce #5``; empty: it is no longer recorded."""
         return self._recorder.name_of(self._record)
 
-    def let_go(self, error: BaseException) -> None:
-        """Keep nothing of the stock group; whoever waits gets this."""
-        self.inner = Ended(error)
+    def release_inner(self, error: BaseException) -> None:
+        """Release the stock work; later waits raise ``error``."""
+        self.inner = EndedWork(error)
 
     def wait(self, timeout: Any = None) -> bool:
-        """Wait for the end; says so in the records meanwhile."""
+        """Wait for the end; the wait is recorded meanwhile."""
         recorder, record = self._recorder, self._record
         if recorder.is_child:
             return _wait(self.inner, timeout)
         writer = recorder.writer
         began = _now()
-        if timeout:  # zero, as DDP's reducer gives it, means none
+        if timeout:  # DDP's reducer gives zero, which means none
             writer.set_timeout(record, int(timeout.total_seconds() * 1000), began)
         slot = writer.begin_wait(_ident(), record, began)
         try:
             result = self._wait_inside(timeout)
         except BaseException as error:
             try:
-                # In a list: a variable would hold the error, whose traceback holds the variable.
+                # In a list, because a variable would refer to the error, whose traceback refers to
+                # the variable.
                 failures = [self._failure(slot, began, error)]
-            except KeyboardInterrupt as interrupt:  # while torch waited: raised at our first call
+            except KeyboardInterrupt as interrupt:  # of torch's wait, raised at our first call
                 failures = [self._failure(slot, began, interrupt)]
             if failures[0] is not error:
-                self.let_go(error)
+                self.release_inner(error)
                 raise failures.pop() from error
             failures.clear()
             raise
-        opened = self.opened
-        if opened.is_open:
-            opened.is_open = False
-            opened.kept = None
+        pending = self.pending
+        if pending.is_open:
+            pending.is_open = False
+            pending.copies = None
             recorder.open.pop(record, None)
             ended = _now()
             writer.end(slot, record, ended, ended - began)
@@ -127,47 +128,51 @@ class TracedWork(dist.Work):
         return True if result is None else result
 
     def _wait_inside(self, timeout: Any) -> Any:
-        if timeout:  # it ends in any case
+        if timeout:  # the wait ends in any case
             return self.inner.wait(timeout)
-        wait = waits.wait_as_torch if self._book.is_careful else waits.wait
-        return wait(self.inner, self._book)
+        wait = waits.wait_as_torch if self._counters.is_careful else waits.wait
+        return wait(self.inner, self._counters)
 
     def _failure(self, slot: int, began: int, error: BaseException) -> BaseException:
-        """Record what went wrong in a wait; gives what is to be raised."""
+        """Record the error of a wait; returns the exception to raise."""
         self._recorder.writer.end_wait(slot)
         if not isinstance(error, RuntimeError) and not self.inner.is_completed():
-            # Interrupted: it goes on, and writes into its tensors, until its group is freed.
-            self.opened.was_interrupted = isinstance(error, KeyboardInterrupt)
+            # Interrupted: the operation goes on, and writes to its tensors, until it is aborted.
+            self.pending.was_interrupted = isinstance(error, KeyboardInterrupt)
             return error
-        book = self._book
-        failure = failure_cause.failure(book, error) if isinstance(error, RuntimeError) else error
+        counters = self._counters
+        failure = (
+            failure_cause.failure(counters, error) if isinstance(error, RuntimeError) else error
+        )
         was_woken = not isinstance(error, waits.NeverWokenError)
-        self.opened.close(began, failure, was_woken=was_woken)
+        self.pending.close(began, failure, was_woken=was_woken)
         return failure
 
     def get_future(self) -> Any:
-        """The future of the operation; its end is recorded when it comes."""
+        """Return the future of the operation, whose end is recorded."""
         future = self.inner.get_future()
-        future.add_done_callback(self.opened.see_future)
-        return future if self._book.is_careful else futures.future_behind(future, self._book)
+        future.add_done_callback(self.pending.take_future)
+        return (
+            future if self._counters.is_careful else futures.future_behind(future, self._counters)
+        )
 
     def is_completed(self) -> bool:
-        """Whether the operation has ended."""
+        """Return whether the operation has ended."""
         done = bool(self.inner.is_completed())
         if done:
-            self.opened.notice()
+            self.pending.check_end()
         return done
 
     def is_success(self) -> bool:
-        """Whether it has ended well."""
+        """Return whether it has succeeded."""
         return bool(self.inner.is_success())
 
     def exception(self) -> Any:
-        """Its error."""
+        """Return its error."""
         return self.inner.exception()
 
     def result(self) -> Any:
-        """Its tensors."""
+        """Return its tensors."""
         return self.inner.result()
 
     def synchronize(self) -> None:
@@ -175,7 +180,7 @@ class TracedWork(dist.Work):
         self.inner.synchronize()
 
     def source_rank(self) -> int:
-        """Where a message from any source came from."""
+        """Return the source of a message from any source."""
         return int(self.inner.source_rank())
 
     _source_rank = source_rank
@@ -187,15 +192,15 @@ class TracedWork(dist.Work):
         return self.inner._get_duration()
 
     def get_future_result(self) -> Any:
-        """As of a stock work."""
+        """Return the future of the result, as of a stock work."""
         return self.inner.get_future_result()
 
     def block_current_stream(self) -> None:
-        """As of a stock work."""
+        """Block the current stream, as of a stock work."""
         self.inner.block_current_stream()
 
     def __getattr__(self, name: str) -> Any:
-        # Called only for what is not above: names that other versions of torch have.
+        # Called only for names that are not defined above, of other versions of torch.
         return getattr(self.__dict__["inner"], name)
 
 
@@ -216,70 +221,76 @@ class MessageWork(TracedWork):
         return super()._failure(slot, began, error)
 
     def _wait_inside(self, timeout: Any) -> Any:
-        if self._book.is_careful or timeout:
+        if self._counters.is_careful or timeout:
             return super()._wait_inside(timeout)
-        return waits.wait_for_message(self.inner, self._book, self.size)
+        return waits.wait_for_message(self.inner, self._counters, self.size)
 
 
 class AnySourceWork(MessageWork):
-    """A receive from any source: whose message it was is known at its end."""
+    """A receive from any source, whose source is known at its end."""
 
     def wait(self, timeout: Any = None) -> bool:
-        """As of any work; the message then counts as one from its source."""
-        was_open = self.opened.is_open
+        """Wait as any work; at the end, the message counts as one from its source."""
+        was_open = self.pending.is_open
         if was_open and not self._recorder.is_child:
             timeout = self._await_sender(timeout)
         done = super().wait(timeout)
         if was_open and not self._recorder.is_child:
             source = self.source_rank()
-            self._recorder.received_from_any(self._book, source, self._record)
+            self._recorder.received_from_any(self._counters, source, self._record)
         return done
 
     def _wait_inside(self, timeout: Any) -> Any:
-        if self._book.is_careful or timeout:
+        if self._counters.is_careful or timeout:
             return super()._wait_inside(timeout)
-        # Its message may never come: the sender has recorded it, and was interrupted before it sent
-        # it. Gloo wakes nobody then, whatever happens to the sockets.
-        return waits.wait_beside(self.inner, self._book)
+        # The message may never come: the sender may have recorded it, and been interrupted before
+        # it sent it. Gloo then wakes no thread, not even if the sockets are shut.
+        return waits.wait_in_thread(self.inner, self._counters)
 
     def _await_sender(self, timeout: timedelta | None) -> timedelta | None:
-        """Wait until a message is on its way; gives what is left of the time-out.
+        """Wait until a message is on its way; returns the rest of the time-out.
 
-        Nothing is done if a member is on another machine: its records cannot be read here.
+        Does nothing if a member is on another machine, because its records cannot be read here.
         """
-        recorder, book, record = self._recorder, self._book, self._record
-        own = recorder.operation(record)
-        found = [(rank, recorder.board.reader_of(rank)) for rank in book.info.ranks]
-        readers = [(r, reader) for r, reader in found if reader is not None and r != recorder.rank]
-        if own is None or len(readers) < len(found) - 1:
+        recorder, counters, record = self._recorder, self._counters, self._record
+        receive = recorder.operation(record)
+        all_readers = [(rank, recorder.board.reader_of(rank)) for rank in counters.info.ranks]
+        readers = [
+            (r, reader) for r, reader in all_readers if reader is not None and r != recorder.rank
+        ]
+        if receive is None or len(readers) < len(all_readers) - 1:
             return timeout
         began = _now()
         if timeout:
             recorder.writer.set_timeout(record, int(timeout.total_seconds() * 1000), began)
-        limit = timeout or timedelta(milliseconds=book.info.timeout_ms or _NO_LIMIT_MS)
+        limit = timeout or timedelta(milliseconds=counters.info.timeout_ms or _NO_LIMIT_MS)
         slot = recorder.writer.begin_wait(_ident(), record, began)
         try:
-            passed = self._look_for_message(Senders(readers, own, recorder.rank), own.tag, limit)
+            elapsed = self._wait_for_message(
+                Senders(readers, receive, recorder.rank), receive.tag, limit
+            )
         except BaseException as error:
             recorder.writer.end_wait(slot)
-            self.opened.close(began, error)
-            self.let_go(error)
+            self.pending.close(began, error)
+            self.release_inner(error)
             raise
         recorder.writer.end_wait(slot)
-        if passed >= limit:
-            return timedelta(milliseconds=1)  # torch says that the time is over
-        return None if timeout is None else limit - passed
+        if elapsed >= limit:
+            return timedelta(milliseconds=1)  # torch then raises its time-out
+        return None if timeout is None else limit - elapsed
 
-    def _look_for_message(self, senders: Senders, tag: int, limit: timedelta) -> timedelta:
-        """Gives the time that it took, at least ``limit`` if none has come."""
-        book = self._book
-        ranks = book.info.ranks
+    def _wait_for_message(self, senders: Senders, tag: int, limit: timedelta) -> timedelta:
+        """Wait for a message; returns the time that passed, at least ``limit`` if none came."""
+        counters = self._counters
+        ranks = counters.info.ranks
         began = time.monotonic()
         while True:
-            taken = {rank: book.p2p.get(("recv", rank, tag), book.p2p_base) for rank in ranks}
+            taken = {
+                rank: counters.p2p.get(("recv", rank, tag), counters.p2p_base) for rank in ranks
+            }
             passed_s = time.monotonic() - began
             if senders.has_message(taken) or passed_s >= limit.total_seconds():
                 return timedelta(seconds=passed_s)
-            if book.ended is not None:
-                raise book.ended()
+            if counters.ended is not None:
+                raise counters.ended()
             time.sleep(min(max(passed_s / 4, _SHORTEST_S), _LONGEST_S))

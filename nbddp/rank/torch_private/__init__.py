@@ -1,7 +1,7 @@
-"""Every private name of torch that nbddp touches, feature-detected, in one place.
+"""All private names of torch that nbddp uses, feature-detected, in one place.
 
-Runs in: the rank process. Checked with torch 2.13; where a name is missing, what depends on it is
-left out and said so in the docstring.
+Runs in: the rank process. Checked with torch 2.13. Where a name is missing, the feature that
+depends on it is left out, as the docstrings say.
 """
 
 from nbddp.rank.torch_private.ddp import (
@@ -37,10 +37,10 @@ from nbddp.rank.torch_private.process_groups import (
     forget_failed_groups,
     forget_registered,
     group_count,
+    group_named,
     hook_group_creation,
     hook_hashed_names,
     is_in_bad_fork,
-    named,
     register_group,
     registered,
     set_default_group,
@@ -68,6 +68,7 @@ __all__ = [
     "forget_meshes",
     "forget_registered",
     "group_count",
+    "group_named",
     "groups_of_torn",
     "groups_of_unfinished",
     "has_rpc",
@@ -87,7 +88,6 @@ __all__ = [
     "is_flat_shard",
     "is_in_bad_fork",
     "is_wrapped",
-    "named",
     "nccl_backends",
     "new_store_client",
     "original_store_wait",

@@ -1,4 +1,4 @@
-"""Private names of DDP and pipelines: their state after a recovery. See `fsdp` for what is sharded.
+"""Private names of DDP and pipelines: their state after a recovery. See `fsdp` for sharded modules.
 
 Runs in: the rank process, main thread, between cells.
 """
@@ -22,20 +22,20 @@ from nbddp.rank.torch_private.process_groups import default_group
 
 @dataclass
 class _Ddp:
-    """A DDP module: equal on all ranks of its group, or it must be brought back there."""
+    """A DDP module: its state is equal on all ranks of its group, or it must be reset."""
 
-    number: int  #: among those of its group
-    reset_by: int = 0  #: number of the last re-forming that has reset it
+    number: int  #: among the DDP modules of its group
+    reset_by: int = 0  #: number of the last rebuild that has reset it
 
 
 _ddp_modules: "weakref.WeakKeyDictionary[Any, _Ddp]" = weakref.WeakKeyDictionary()
-#: Before the name of a backend, as C++ gets it.
+#: Prefix of the backend name that C++ gets.
 TRACED_PREFIX = "traced "
-_ddp_counts: dict[str, int] = {}  # by name of the group
+_ddp_counts: dict[str, int] = {}  # by group name
 
 
 def hook_ddp() -> None:
-    """Remember the DistributedDataParallel modules of this process, and others like them."""
+    """Track the DistributedDataParallel and FSDP modules and pipelines of this process."""
     ddp_type = torch.nn.parallel.DistributedDataParallel
     original = ddp_type.__init__
 
@@ -53,9 +53,9 @@ def hook_ddp() -> None:
 
 
 def _hook_logging_data(ddp_type: Any) -> None:
-    """What DDP logs has the name that C++ was given for the backend; users know it by torch's.
+    """Let the logging data of DDP have torch's name of the backend, not the one that C++ got.
 
-    And for Gloo it has more, which C++ leaves out where it does not know the name.
+    For Gloo, also add the fields that C++ leaves out for a name that it does not know.
     """
     original = getattr(ddp_type, "_get_ddp_logging_data", None)
     if original is None:
@@ -63,25 +63,26 @@ def _hook_logging_data(ddp_type: Any) -> None:
 
     @functools.wraps(original)
     def logging_data(self: Any) -> Any:
-        found = original(self)
-        name = found.get("backend_name")
+        data = original(self)
+        name = data.get("backend_name")
         if isinstance(name, str):
-            found["backend_name"] = name.removeprefix(TRACED_PREFIX)
+            data["backend_name"] = name.removeprefix(TRACED_PREFIX)
             if name == f"{TRACED_PREFIX}gloo":
                 for variable in ("GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT"):
-                    found[variable.lower()] = os.environ.get(variable, "N/A")
-                with suppress(AttributeError, RuntimeError):  # a wrapper of torch's has no options
+                    data[variable.lower()] = os.environ.get(variable, "N/A")
+                with suppress(AttributeError, RuntimeError):  # a wrapper of torch has no options
                     backend = self.process_group._get_backend(torch.device("cpu"))
-                    found["gloo_num_threads"] = backend.options._threads
-        return found
+                    data["gloo_num_threads"] = backend.options._threads
+        return data
 
     ddp_type._get_ddp_logging_data = logging_data
 
 
 def groups_of_torn(*, has_failed: bool) -> list[Any]:
-    """The groups of sharded modules that a step has left in the middle, and the default group.
+    """Return the groups of sharded modules that were left in the middle of a step.
 
-    Not all ranks of a mesh share one of its groups, and all of them must hear of it.
+    The default group is among them, because all ranks of a mesh must be notified, and not all of
+    them share one of its groups.
     """
     units = fsdp.torn_units(has_failed=has_failed)
     torn = [group for unit in units for group in unit.groups()]
@@ -90,19 +91,19 @@ def groups_of_torn(*, has_failed: bool) -> list[Any]:
 
 
 def groups_of_unfinished() -> list[Any]:
-    """The groups of DDP modules that have begun to reduce gradients and not come to the end."""
+    """Return the groups of DDP modules that began to reduce gradients and did not complete it."""
     return [module.process_group for module in list(_ddp_modules) if _is_unfinished(module)]
 
 
 def whole_modules() -> list[tuple[Any, str]]:
-    """DDP modules between two steps, or between forward and backward; and where they are.
+    """Return DDP modules between two steps, or between forward and backward, and their states.
 
-    Where all ranks of a group say the same, a module needs no reset. That would cost the gradients
-    of a backward that is to come their reduction.
+    If the states are equal on all ranks of a group, a module needs no reset. A reset would prevent
+    the reduction of gradients in a backward that follows.
     """
     return [
-        (module, f"{known.number}/{module._has_rebuilt_buckets}/{known.reset_by}")
-        for module, known in list(_ddp_modules.items())
+        (module, f"{ddp.number}/{module._has_rebuilt_buckets}/{ddp.reset_by}")
+        for module, ddp in list(_ddp_modules.items())
         if not _is_unfinished(module)
     ]
 
@@ -111,25 +112,25 @@ def _is_unfinished(module: Any) -> bool:
     try:
         module.reducer._check_reducer_finalized()
     except (RuntimeError, AttributeError):
-        return True  # also where torch cannot tell
+        return True  # also if torch has no such check
     return False
 
 
 def reset_modules(number: int, spared: list[Any], units: list[fsdp.Unit]) -> None:
-    """Bring DDP, FSDP and pipelines back to the state between two steps.
+    """Reset DDP, FSDP and pipelines to the state between two steps.
 
-    An aborted backward leaves them in the middle: DDP would wait for buckets that were never
-    reduced, and FSDP2 would train without communicating.
+    An aborted backward leaves them in the middle of a step: DDP would wait for buckets that were
+    never reduced, and FSDP2 would train without communicating.
 
     Args:
-        number: of the re-forming.
-        spared: DDP modules that are to stay as they are.
-        units: what is sharded and is not to stay as it is.
+        number: of the rebuild.
+        spared: DDP modules that stay as they are.
+        units: sharded modules to reset.
     """
-    left_alone = set(map(id, spared))
-    for module, known in list(_ddp_modules.items()):
-        if id(module) not in left_alone:
-            known.reset_by = number
+    spared_ids = set(map(id, spared))
+    for module, ddp in list(_ddp_modules.items()):
+        if id(module) not in spared_ids:
+            ddp.reset_by = number
             _reset(_reset_ddp, module)
     for unit in units:
         _reset(fsdp.Unit.reset, unit, unit.name())
@@ -137,15 +138,16 @@ def reset_modules(number: int, spared: list[Any], units: list[fsdp.Unit]) -> Non
         _reset(_reset_schedule, schedule)
 
 
-def _reset(reset: Callable[[Any], None], found: Any, name: str = "") -> None:
-    """One object that cannot be mended must not keep the groups from being made again."""
+def _reset(reset: Callable[[Any], None], target: Any, name: str = "") -> None:
+    """Reset one object; a failure is a warning, because groups must be rebuilt all the same."""
     try:
-        reset(found)
+        reset(target)
     except Exception as error:  # noqa: BLE001 - private parts of torch: anything may be missing
         warnings.warn(
-            f"{name or f'a {type(found).__name__}'} was left in the middle of a step and could not "
-            f"be brought back to its beginning ({type(error).__name__}: {error}): make it anew, it "
-            "would give wrong numbers",
+            f"{name or f'a {type(target).__name__}'} was left in the middle of a step and could "
+            "not be brought back to its beginning "
+            f"({type(error).__name__}: {error}): create it again, because it would give wrong "
+            "numbers",
             stacklevel=2,
         )
 
@@ -162,38 +164,38 @@ def _reset_schedule(schedule: Any) -> None:
 
 
 class _Instances:
-    """The living objects of a class that may be imported later, or never."""
+    """The living instances of a class that may be imported later, or never."""
 
     def __init__(self, module: str, name: str) -> None:
         self._module = module
         self._name = name
-        self._found: weakref.WeakSet[Any] | None = None
+        self._instances: weakref.WeakSet[Any] | None = None
 
     def watch(self) -> None:
-        """There is none yet: note them from now on, if the class is there."""
+        """Track instances from now on, if the class is imported; there are none before."""
         self._begin(search=False)
 
     def living(self) -> list[Any]:
-        """All of them. Those that were not noted are searched for, once."""
-        if self._found is None:
+        """Return all instances. Those that were not tracked are searched for, once."""
+        if self._instances is None:
             self._begin(search=True)
-        return list(self._found or ())
+        return list(self._instances or ())
 
     def _begin(self, *, search: bool) -> None:
         kind: Any = getattr(sys.modules.get(self._module), self._name, None)
         if kind is None:
             return
-        # Of the fork server's objects there are none among these (`gc.freeze`).
+        # Objects of the fork server are not among these, because they are frozen (`gc.freeze`).
         older = gc.get_objects() if search else []
-        found = self._found = weakref.WeakSet(
-            each for each in older if issubclass(type(each), kind)
+        instances = self._instances = weakref.WeakSet(
+            candidate for candidate in older if issubclass(type(candidate), kind)
         )
         original = kind.__init__
 
         @functools.wraps(original)
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
-            found.add(self)
+            instances.add(self)
 
         kind.__init__ = init
 

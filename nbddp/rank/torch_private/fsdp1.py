@@ -9,29 +9,29 @@ from typing import Any
 
 
 def shared(state: Any) -> Any:
-    """What all states of a root module share; None: no step has begun yet."""
+    """Return the object that all states of a root module share; None: no step has begun yet."""
     is_new = getattr(state, "_is_root", None) is None and not is_torn([state])
     return None if is_new else getattr(state, "_exec_order_data", state)
 
 
 def modules(state: Any) -> list[Any]:
-    """A state is a module."""
+    """Return the state itself, which is a module."""
     return [state]
 
 
 def groups(state: Any) -> list[Any]:
-    """Its process groups: the one that shards, and the one that replicates."""
-    found = [getattr(state, name, None) for name in ("process_group", "_inter_node_pg")]
-    return [group for group in found if group is not None]
+    """Return its process groups: the one that shards, and the one that replicates."""
+    candidates = [getattr(state, name, None) for name in ("process_group", "_inter_node_pg")]
+    return [group for group in candidates if group is not None]
 
 
 def is_torn(states: list[Any]) -> bool:
-    """Whether a step was left in the middle."""
+    """Return whether a step was left in the middle."""
     return any(map(_is_torn, states))
 
 
 def waits(states: list[Any]) -> bool:
-    """Never: a forward is of one module."""
+    """Return False: a forward belongs to one module."""
     del states
     return False
 
@@ -47,12 +47,14 @@ def _is_torn(state: Any) -> bool:
 
 
 def _is_being_set_up(state: Any) -> bool:
-    """Whether the first forward was left before all states had what they need."""
+    """Return whether the first forward was left before all states were initialised."""
     if getattr(state, "_is_root", None) is not True:
         return False
-    known = getattr(state, "_all_fsdp_states", ())
-    handles = [each._handle for each in known if each._handle is not None]
-    is_ready = hasattr(state, "_all_handles") and all(each._is_root is not None for each in known)
+    known_states = getattr(state, "_all_fsdp_states", ())
+    handles = [known._handle for known in known_states if known._handle is not None]
+    is_ready = hasattr(state, "_all_handles") and all(
+        known._is_root is not None for known in known_states
+    )
     return not (is_ready and all(map(_has_memory, handles)))
 
 
@@ -66,20 +68,20 @@ def _has_memory(handle: Any) -> bool:
 
 
 def contents(states: list[Any]) -> list[Any]:
-    """What of it is the same on all ranks, with the gradients that wait for their reduction."""
-    found = []
+    """Return the state that is equal on all ranks, with gradients that wait for their reduction."""
+    descriptions = []
     for handle in (handle for state in states if (handle := getattr(state, "_handle", None))):
         parameter = handle.flat_param
         gradient, size = parameter.grad, getattr(parameter, "_unpadded_unsharded_size", None)
         is_waiting = gradient is not None and gradient.size() == size
-        # A version counts how often something was added to it.
+        # A version counts how often values were added to the gradient.
         version = gradient._version if is_waiting and gradient is not None else None
-        found.append((list(parameter._fqns), size, version))
-    return found
+        descriptions.append((list(parameter._fqns), size, version))
+    return descriptions
 
 
 def reset(states: list[Any]) -> None:
-    """Bring all states of a root module back to where no step has begun."""
+    """Reset all states of a root module to those before a step."""
     for state in states:
         if _is_being_set_up(state):
             for other in state.modules():
@@ -90,7 +92,7 @@ def reset(states: list[Any]) -> None:
 
 
 def _reset_state(state: Any) -> None:
-    """Like the end of a backward, without its checks."""
+    """Reset as at the end of a backward, without its checks."""
     common = sys.modules["torch.distributed.fsdp._common_utils"]
     runtime = sys.modules["torch.distributed.fsdp._runtime_utils"]
     state.training_state = common.TrainingState.IDLE
@@ -103,13 +105,13 @@ def _reset_state(state: Any) -> None:
         order.handles_post_forward_order.clear()
     handle = getattr(state, "_handle", None)
     if handle is None or not hasattr(handle.flat_param, "_local_shard"):
-        return  # nothing of its own, or never used
+        return  # it has no parameters of its own, or was never used
     handle._training_state = common.HandleTrainingState.IDLE
     parameter = handle.flat_param
     for name in ("_saved_grad_shard", "_cpu_grad"):
         _set(parameter, name, None)
     parameter.grad = None
-    # Also where the shard is in use: memory for the whole may be there, without its contents.
+    # Also if the shard is in use: memory for the whole may be allocated, without its contents.
     runtime._reshard(state, handle, handle.uses_sharded_strategy)
     _free_whole(handle)
     if hasattr(parameter, "_post_backward_hook_state"):
@@ -126,7 +128,7 @@ def _reset_state(state: Any) -> None:
 
 
 def _free_whole(handle: Any) -> None:
-    """Whatever is there counts as gathered in the next forward, in either precision."""
+    """Free the whole parameters, which the next forward would take as gathered."""
     if handle.uses_sharded_strategy:
         for name in ("_full_param_padded", "_full_prec_full_param_padded", "_mp_shard"):
             tensor = getattr(handle.flat_param, name, None)

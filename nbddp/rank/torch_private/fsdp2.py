@@ -10,35 +10,35 @@ from typing import Any
 
 
 def shared(state: Any) -> Any:
-    """What all states of a root module share; None: no step has begun yet."""
+    """Return the object that all states of a root module share; None: no step has begun yet."""
     is_new = getattr(state, "_is_root", None) is None and not is_torn([state])
     return None if is_new else state._state_ctx
 
 
 def modules(state: Any) -> list[Any]:
-    """What was given to ``fully_shard``."""
+    """Return the modules that were given to ``fully_shard``."""
     return list(getattr(state, "_modules", ()))
 
 
 def groups(state: Any) -> list[Any]:
-    """The process groups of its meshes: those that shard, and those that replicate."""
+    """Return the process groups of its meshes: those that shard, and those that replicate."""
     return [
-        found
+        process_group
         for group in _parameter_groups(state)
         for name in ("shard_process_group", "replicate_process_group")
-        if (found := getattr(group.mesh_info, name, None)) is not None
+        if (process_group := getattr(group.mesh_info, name, None)) is not None
     ]
 
 
 def is_torn(states: list[Any]) -> bool:
-    """Whether a step was left in the middle."""
+    """Return whether a step was left in the middle."""
     return any(map(_is_torn, states)) or any(map(_is_context_torn, states))
 
 
 def waits(states: list[Any]) -> bool:
-    """Whether some of the modules that were sharded together have run, and others have not.
+    """Return whether some of the modules that were sharded together have run, and others have not.
 
-    They stay in their forward until the last of them has run, or until the end of backward:
+    They stay in their forward until the last of them has run, or until the end of backward, as with
     `model.head(chunk)` of torch's chunked losses.
     """
     return any(len(modules(s)) > 1 and s._training_state.name == "FORWARD" for s in states)
@@ -51,8 +51,8 @@ def _is_torn(state: Any) -> bool:
         stages.append(group._training_state)
         if any(each.sharded_state is not group._sharded_state for each in group.fsdp_params):
             return True
-    fine = ("IDLE", "FORWARD") if is_shared else ("IDLE",)
-    return any(stage is not None and stage.name not in fine for stage in stages)
+    whole_stages = ("IDLE", "FORWARD") if is_shared else ("IDLE",)
+    return any(stage is not None and stage.name not in whole_stages for stage in stages)
 
 
 def _is_context_torn(state: Any) -> bool:
@@ -63,20 +63,22 @@ def _is_context_torn(state: Any) -> bool:
 
 
 def contents(states: list[Any]) -> list[Any]:
-    """What of it is the same on all ranks, with the gradients that wait for their reduction."""
-    found = []
+    """Return the state that is equal on all ranks, with gradients that wait for their reduction."""
+    descriptions = []
     for group in (group for state in states for group in _parameter_groups(state)):
         partial = getattr(group, "_partial_reduce_output", None) is not None
         for parameter in group.fsdp_params:
             waiting = [_unsharded_grad(parameter), parameter.unsharded_accumulated_grad]
-            # A version counts how often something was added to it.
+            # A version counts how often values were added to the gradient.
             versions = [None if each is None else each._version for each in waiting]
-            found.append((parameter._param_fqn, tuple(parameter._orig_size), versions, partial))
-    return found
+            descriptions.append(
+                (parameter._param_fqn, tuple(parameter._orig_size), versions, partial)
+            )
+    return descriptions
 
 
 def reset(states: list[Any]) -> None:
-    """Bring all states of a root module back to where no step has begun."""
+    """Reset all states of a root module to those before a step."""
     for state in states:
         if _is_being_set_up(state):
             _undo_set_up(state, states)
@@ -88,15 +90,15 @@ def reset(states: list[Any]) -> None:
 
 
 def _is_being_set_up(state: Any) -> bool:
-    """Whether the first forward was left before the states knew of each other."""
+    """Return whether the first forward was left before the states were connected."""
     stage, context = state._training_state, state._state_ctx
     return state._is_root is True and stage.name == "FORWARD" and context.iter_forward_root is None
 
 
 def _undo_set_up(root: Any, states: list[Any]) -> None:
     common = sys.modules["torch.distributed.fsdp._fully_shard._fsdp_state"]
-    found = [common._get_module_fsdp_state(module) for module in root._modules[0].modules()]
-    for state in filter(None, found):
+    found_states = [common._get_module_fsdp_state(module) for module in root._modules[0].modules()]
+    for state in filter(None, found_states):
         state._is_root = None
         if state not in states:
             states.append(state)
@@ -133,21 +135,21 @@ def _reset_state(state: Any) -> None:
 
 
 def _reset_parameter(parameter: Any) -> None:
-    """Each by itself: their group may have been left while it went from one to the next."""
+    """Reset one parameter; its group may have been left between two of its parameters."""
     _set(parameter, "unsharded_accumulated_grad", None)
     _set(parameter, "grad_offload_event", None)
     _set(getattr(parameter, "_unsharded_param", None), "grad", None)
-    # Where it is in its shard, the module may have got another parameter since: leave that.
+    # If it is sharded, the module may have got another parameter since, which must stay.
     if parameter.sharded_state.name != "SHARDED" or _is_exposed(parameter):
         parameter.to_sharded()
     else:
-        parameter.free_unsharded_param()  # memory may be there, without its contents
+        parameter.free_unsharded_param()  # memory may be allocated, without its contents
     for name in ("_sharded_post_forward_param", "_sharded_post_forward_param_data"):
         _set(parameter, name, None)
 
 
 def _is_exposed(parameter: Any) -> bool:
-    """Whether a module has what is there only while it computes."""
+    """Return whether a module has its whole parameter, as only during its computation."""
     whole = getattr(parameter, "_unsharded_param", None)
     info = parameter._module_info
     owners = [(info.module, info.param_name)]
@@ -160,10 +162,10 @@ def _unsharded_grad(parameter: Any) -> Any:
 
 
 def _parameter_groups(state: Any) -> Iterator[Any]:
-    found = getattr(state, "_fsdp_param_groups", None)
-    if found is None:
-        found = [getattr(state, "_fsdp_param_group", None)]
-    return (group for group in found if group is not None)
+    parameter_groups = getattr(state, "_fsdp_param_groups", None)
+    if parameter_groups is None:
+        parameter_groups = [getattr(state, "_fsdp_param_group", None)]
+    return (group for group in parameter_groups if group is not None)
 
 
 def _set(target: Any, name: str, value: Any) -> None:
@@ -172,6 +174,6 @@ def _set(target: Any, name: str, value: Any) -> None:
 
 
 def _clear(target: Any, name: str) -> None:
-    found = getattr(target, name, None)
-    if found is not None:
-        found.clear()
+    container = getattr(target, name, None)
+    if container is not None:
+        container.clear()

@@ -1,4 +1,4 @@
-"""Private names of torch where nbddp stands before a function of torch's.
+"""Private names of torch at which nbddp wraps a function of torch.
 
 Runs in: the rank process.
 """
@@ -17,12 +17,12 @@ from torch.distributed.distributed_c10d import Store
 
 from nbddp.rank.torch_private.process_groups import c10d, default_group
 
-#: `Store.wait` of torch, whatever stands before it now.
+#: `Store.wait` of torch, without wrappers.
 original_store_wait = Store.wait
 
 
 def hook_batched_messages(group_type: type) -> None:
-    """``batch_isend_irecv`` looks at the exact type of a group before NCCL may join messages."""
+    """Let NCCL join messages of ``batch_isend_irecv``, which checks the exact type of a group."""
     original = c10d.batch_isend_irecv
     manager: Any = getattr(c10d, "_coalescing_manager", None)
 
@@ -45,10 +45,10 @@ def hook_batched_messages(group_type: type) -> None:
 
 
 def hook_options() -> None:
-    """Let options of collectives keep what was set where Python can read it: asking C++ costs.
+    """Let options of collectives keep values in Python, because reading them from C++ is slow.
 
-    Reading a ReduceOp takes 2 us, and ``asyncOp`` half of one. The latter does not even reach C++:
-    only NCCL wants to know, see `set_async`.
+    Reading a ReduceOp takes 2 us, and ``asyncOp`` half of one. ``asyncOp`` is not even passed to
+    C++: only NCCL reads it, see `set_async`.
     """
     for name in _OPTIONS:
         base = getattr(c10d, name, None)
@@ -75,7 +75,7 @@ _OPTIONS = (
 
 
 def set_async(options: Any, *, is_async: bool) -> None:
-    """Tell C++ what `hook_options` has kept from it."""
+    """Pass ``asyncOp`` to C++, which `hook_options` keeps in Python only."""
     for kind in type(options).__mro__[1:]:
         stock = vars(kind).get("asyncOp")
         if stock is not None:
@@ -84,7 +84,7 @@ def set_async(options: Any, *, is_async: bool) -> None:
 
 
 def hook_store_waits(wait: Callable[[Callable[..., Any], Any, list[str], Any], Any]) -> None:
-    """Let ``wait(original, store, keys, timeout)`` stand before `Store.wait` and `Store.get`."""
+    """Let `Store.wait` and `Store.get` call ``wait(original, store, keys, timeout)``."""
     original_wait, original_get = Store.wait, Store.get
 
     def traced_wait(self: Any, keys: Any, timeout: Any = None) -> None:
@@ -112,7 +112,7 @@ def hook_backward(run: Callable[[Callable[..., Any]], Callable[..., Any]]) -> No
 
 
 def hook_builtin_comm_hooks(note: Callable[[], None]) -> None:
-    """Let ``note`` hear that a hook in C++ that halves the gradients was chosen for a model."""
+    """Call ``note`` when a model gets the hook of C++ that sends gradients in half precision."""
     package: Any = torch.distributed
     original = getattr(package, "_register_builtin_comm_hook", None)
     if original is None:
@@ -127,7 +127,7 @@ def hook_builtin_comm_hooks(note: Callable[[], None]) -> None:
 
 
 def hook_timeouts(note: Callable[[Any, timedelta], None]) -> None:
-    """Let ``note(group, timeout)`` hear of what ``_set_pg_timeout`` tells backends only."""
+    """Call ``note(group, timeout)`` after ``_set_pg_timeout``, which informs backends only."""
     original = getattr(c10d, "_set_pg_timeout", None)
     if original is None:
         return
@@ -141,22 +141,22 @@ def hook_timeouts(note: Callable[[Any, timedelta], None]) -> None:
 
 
 def hook_join() -> None:
-    """Keep the works that ``Join`` gives to DDP: its C++ side uses them when Python has let go."""
+    """Keep the works that ``Join`` gives to DDP, whose C++ side uses them after Python does."""
     join = getattr(sys.modules.get("torch.distributed.algorithms.join"), "Join", None)
     original = getattr(join, "notify_join_context", None)
     if join is None or original is None:
         return
-    kept: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+    last_works: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def notify_join_context(joinable: Any) -> Any:
-        work = kept[joinable] = original(joinable)
+        work = last_works[joinable] = original(joinable)
         return work
 
     join.notify_join_context = staticmethod(notify_join_context)
 
 
 def hide_from_compiler(package: str) -> None:
-    """Let ``torch.compile`` run the functions of a package as they are, like torch's own."""
+    """Make ``torch.compile`` run the functions of a package unchanged, like torch's own."""
     dynamo: Any = getattr(torch._C, "_dynamo", None)
     frames = getattr(dynamo, "eval_frame", None)
     set_strategy = getattr(frames, "set_code_exec_strategy", None)
@@ -172,22 +172,22 @@ def hide_from_compiler(package: str) -> None:
 
 
 def _functions(module: types.ModuleType) -> Iterator[types.FunctionType]:
-    """All that a module defines, outside of other functions."""
-    owners = [module, *(found for found in vars(module).values() if isinstance(found, type))]
+    """Yield the functions that a module defines, except those inside other functions."""
+    owners = [module, *(member for member in vars(module).values() if isinstance(member, type))]
     for owner in owners:
-        for found in list(vars(owner).values()):
-            function = getattr(found, "fget", found)
+        for member in list(vars(owner).values()):
+            function = getattr(member, "fget", member)
             if isinstance(function, types.FunctionType) and function.__module__ == module.__name__:
                 yield function
 
 
 def _codes(function: types.FunctionType) -> Iterator[types.CodeType]:
-    """Of a function and of those inside of it."""
-    waiting = [function.__code__]
-    while waiting:
-        code = waiting.pop()
+    """Yield the code objects of a function, and of the functions inside it."""
+    pending = [function.__code__]
+    while pending:
+        code = pending.pop()
         yield code
-        waiting += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+        pending += [each for each in code.co_consts if isinstance(each, types.CodeType)]
 
 
 #: Functions of torch below which a thread waits for operations in C++: file, name.
@@ -199,30 +199,30 @@ BLOCKING_FUNCTIONS = (
 
 
 def is_bad_argument(error: BaseException) -> bool:
-    """Whether a call of a group failed because of its arguments, and not on the way to others."""
+    """Return whether a call of a group failed because of its arguments, not in communication."""
     if not isinstance(error, Exception) or isinstance(error, torch.distributed.DistError):
         return False
-    # A wrapper for debugging says who is missing in a barrier of its own.
+    # A wrapper for debugging names missing ranks in a barrier of its own.
     text = str(error)
     return "gloo/transport" not in text and "monitoredBarrier" not in text
 
 
 def is_wrapped(group: Any) -> bool:
-    """Whether torch compares the ranks in each call (``TORCH_DISTRIBUTED_DEBUG=DETAIL``)."""
+    """Return whether torch compares ranks in each call (``TORCH_DISTRIBUTED_DEBUG=DETAIL``)."""
     wrapper = getattr(c10d, "_ProcessGroupWrapper", None)
-    found = []
+    backends = []
     for device in group._device_types:
         with suppress(RuntimeError):
-            found.append(group._get_backend(device))
-    return wrapper is not None and any(isinstance(backend, wrapper) for backend in found)
+            backends.append(group._get_backend(device))
+    return wrapper is not None and any(isinstance(backend, wrapper) for backend in backends)
 
 
 def nccl_backends(group: Any) -> list[Any]:
-    """The NCCL backends of a stock group."""
-    found = []
+    """Return the NCCL backends of a stock group."""
+    backends = []
     for device in group._device_types:
         with suppress(RuntimeError):
             backend = group._get_backend(device)
             if "nccl" in type(backend).__name__.lower():
-                found.append(backend)
-    return found
+                backends.append(backend)
+    return backends

@@ -1,4 +1,4 @@
-"""Private names of ``torch.distributed.distributed_c10d``: how groups are made and registered.
+"""Private names of ``torch.distributed.distributed_c10d``: creation and registration of groups.
 
 Runs in: the rank process.
 """
@@ -13,7 +13,7 @@ import torch
 import torch.distributed.distributed_c10d
 from torch.distributed.distributed_c10d import Store
 
-#: As Any: most of what is used here has no types.
+#: As Any, because most of the names used here have no types.
 c10d: Any = torch.distributed.distributed_c10d
 
 #: ``(original, arguments by name) -> (group, store)``; see `hook_group_creation`.
@@ -21,10 +21,11 @@ Creation = Callable[[Callable[..., Any], dict[str, Any]], Any]
 
 
 def hook_group_creation(create: Creation, split: Callable[[Any], Any]) -> Callable[..., Any] | None:
-    """Let ``create`` make every group, and ``split`` see those that split_group made.
+    """Let ``create`` make each group, and pass groups of split_group to ``split``.
 
     Returns:
-        torch's own function; None where this version makes groups elsewhere: they stay stock ones.
+        torch's own function; None: this version of torch makes groups elsewhere, and they stay
+        stock groups.
     """
     original = getattr(c10d, "_new_process_group_helper", None)
     if original is None or not hasattr(c10d, "_world"):
@@ -52,7 +53,7 @@ _TABLES = ("pg_map", "pg_names", "pg_backend_config", "pg_to_tag", "pg_group_ran
 
 
 def exchange_registered(stock: Any, other: Any, name: str) -> None:
-    """Put ``other`` wherever torch has registered ``stock``."""
+    """Replace ``stock`` by ``other`` in all of torch's tables."""
     world = c10d._world
     for table in (getattr(world, table, {}) for table in _TABLES):
         if stock in table:
@@ -64,7 +65,7 @@ def exchange_registered(stock: Any, other: Any, name: str) -> None:
 
 
 def forget_registered(stock: Any, name: str) -> None:
-    """Take a group out of torch's tables; it goes on working."""
+    """Remove a group from torch's tables; the group goes on working."""
     world = c10d._world
     for table in (getattr(world, table, {}) for table in _TABLES):
         table.pop(stock, None)
@@ -76,15 +77,15 @@ def forget_registered(stock: Any, name: str) -> None:
 
 
 def registered(group: Any) -> tuple[str, Any]:
-    """``(backend, store)`` of a group."""
+    """Return ``(backend, store)`` of a group."""
     backend, store = c10d._world.pg_map[group]
     return str(backend), store
 
 
 def set_registered_store(group: Any, store: Store) -> None:
-    """The store from which later groups get theirs.
+    """Set the store of a group, from which later groups get their stores.
 
-    A group that is missing in some table was being destroyed when that was interrupted: it is gone.
+    A group that is missing in a table was being destroyed when an interrupt came: it is removed.
     """
     world = c10d._world
     entry = world.pg_map.get(group)
@@ -94,27 +95,27 @@ def set_registered_store(group: Any, store: Store) -> None:
         world.pg_map[group] = (entry[0], store)
 
 
-def named(name: str) -> Any:
-    """The group that torch knows by this name; None: there is none."""
+def group_named(name: str) -> Any:
+    """Return the group that torch has registered by this name; None: there is none."""
     names = getattr(c10d._world, "pg_names", {})
-    return next((group for group, found in names.items() if found == name), None)
+    return next((group for group, group_name in names.items() if group_name == name), None)
 
 
 def group_count() -> int:
-    """Torch's counter for the names of groups."""
+    """Return torch's counter for the names of groups."""
     return int(getattr(c10d._world, "group_count", 0))
 
 
 def set_group_count(count: int) -> None:
-    """So that the next group has the same name on all ranks."""
+    """Set torch's counter, so that the next group has the same name on all ranks."""
     c10d._world.group_count = count
 
 
 def hook_hashed_names() -> None:
     """Let the names of ``use_local_synchronization`` count groups of the same ranks only.
 
-    torch makes them of the number of all groups that a rank has. After a cell that failed, ranks
-    may have different numbers, and none of them would find the others, though all call the same.
+    torch makes these names from the number of all groups that a rank has. After a cell that failed,
+    ranks may have different numbers, and would not find each other although all make the same call.
     """
     if not hasattr(c10d, "_hash_ranks_to_str"):
         return
@@ -122,8 +123,10 @@ def hook_hashed_names() -> None:
     def hash_ranks(ranks: list[int]) -> str:
         members = list(ranks)
         taken = set(c10d._world.pg_names.values())
-        count = sum(list(found) == members for found in c10d._world.pg_group_ranks.values())
-        while (name := _hashed(members, count)) in taken:  # one before it was destroyed
+        count = sum(
+            list(group_ranks) == members for group_ranks in c10d._world.pg_group_ranks.values()
+        )
+        while (name := _hashed(members, count)) in taken:  # an earlier group was destroyed
             count += 1
         return name
 
@@ -136,7 +139,7 @@ def _hashed(ranks: list[int], count: int) -> str:
 
 
 def default_group() -> Any:
-    """The default group; None if there is none."""
+    """Return the default group; None: there is none."""
     return c10d._world.default_pg
 
 
@@ -147,9 +150,9 @@ def set_default_group(group: Any) -> None:
 
 
 def register_group(group: Any, backend: str, store: Store, name: str, ranks: Sequence[int]) -> None:
-    """Enter a group that no call of the user's has made into torch's tables.
+    """Add a group that the user's code has not made to torch's tables.
 
-    Newer versions of torch have a function for it; the tables are the same in all of them.
+    Newer versions of torch have a function for this; the tables are the same in all versions.
     """
     world = c10d._world
     world.pg_map[group] = (c10d.Backend(backend), store)
@@ -158,17 +161,17 @@ def register_group(group: Any, backend: str, store: Store, name: str, ranks: Seq
     world.pg_group_ranks[group] = {rank: index for index, rank in enumerate(ranks)}
     tag = f"ptd:{name}"  # codespell:ignore ptd
     world.pg_to_tag[group] = tag
-    for each in ("", tag):
-        world.tags_to_pg.setdefault(each, []).append(group)
+    for group_tag in ("", tag):
+        world.tags_to_pg.setdefault(group_tag, []).append(group)
     c10d._register_process_group(name, group)
 
 
 def forget_failed_groups() -> None:
-    """Let the names of process groups begin again where none is left.
+    """Reset the counter for the names of process groups if there is no group left.
 
-    torch names a group before it looks for the other ranks, by counting. After an
-    ``init_process_group`` that failed on some ranks only, the next one would have another name
-    there, and no rank would find the others.
+    torch names a group by a counter before it connects to the other ranks. After an
+    ``init_process_group`` that failed on some ranks only, the next one would have another name on
+    these, and the ranks would not find each other.
     """
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     world = getattr(c10d, "_world", None)
@@ -177,6 +180,6 @@ def forget_failed_groups() -> None:
 
 
 def is_in_bad_fork() -> bool:
-    """CUDA was touched before this process was forked, so it cannot be used here."""
+    """Return whether CUDA was used before this process was forked, which prevents its use here."""
     check = getattr(__import__("torch").cuda, "_is_in_bad_fork", None)
     return bool(check and check())

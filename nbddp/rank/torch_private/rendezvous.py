@@ -1,4 +1,4 @@
-"""Private names of ``torch.distributed.rendezvous``, and the stores that come from it.
+"""Private names of ``torch.distributed.rendezvous``, and the stores that it makes.
 
 Runs in: the rank process.
 """
@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 _AGENT_STORE_ENV = "TORCHELASTIC_USE_AGENT_STORE"
-_DOOR_S = 0.5
-#: ``wait(original, store, keys, timeout)``, as `hook_store_waits` has it.
+_CONNECT_S = 0.5
+#: ``wait(original, store, keys, timeout)``, as in `hook_store_waits`.
 _Wait: TypeAlias = Callable[[Callable[..., Any], Any, list[str], Any], Any]
 
 
@@ -28,17 +28,17 @@ def separate_rendezvous(next_prefix: Callable[[], str], wait: _Wait | None = Non
     """Give each ``init_process_group`` keys of its own in the store.
 
     The store outlives process groups here. With stock handlers a second ``init_process_group``
-    would read the addresses that the first one left and hang. Each URL handler of
+    would read the addresses that the first one left, and hang. Each URL handler of
     ``torch.distributed.rendezvous`` is wrapped so that its store has a prefix; all ranks must get
-    the same one from ``next_prefix`` for the same call.
+    the same prefix from ``next_prefix`` for the same call.
 
-    ``tcp://`` and ``env://`` towards another address than the pool's own store are served by
-    rank 0, as without torchrun. There torch would wait in C++, where nobody can end it, for rank 0
-    and for all the others; with ``wait`` that is done here, where it is seen and can be ended.
+    Rank 0 serves ``tcp://`` and ``env://`` for another address than that of the pool's own store,
+    as without torchrun. torch would wait in C++ for rank 0 and for all other ranks, which cannot be
+    aborted; with ``wait`` the wait is done in Python, where it is recorded and can be aborted.
 
     Returns:
-        False where this version of torch keeps its handlers elsewhere: then a process group can
-        be initialised once per pool through a URL.
+        False if this version of torch keeps its handlers elsewhere: then a process group can be
+        initialised only once per pool through a URL.
     """
     handlers = getattr(
         sys.modules.get("torch.distributed.rendezvous"), "_rendezvous_handlers", None
@@ -54,48 +54,48 @@ def separate_rendezvous(next_prefix: Callable[[], str], wait: _Wait | None = Non
 def _with_prefix(
     handler: Callable[..., Any], next_prefix: Callable[[], str], wait: _Wait | None
 ) -> Callable[..., Any]:
-    home = (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
+    pool_address = (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
 
     def prefixed(url: str, *args: Any, **kwargs: Any) -> Iterator[tuple[Store, int, int]]:
         prefix = next_prefix()
-        found = handler(url, *args, **kwargs)
-        is_home = _target(url) == home
-        patient = nullcontext() if is_home or wait is None else _patient_stores(wait, prefix)
-        with _store_of_rank_0(unless=is_home), impatient_resolver(), patient:
-            store, rank, world_size = next(found)
-        own = PrefixStore(prefix, store)
-        if _target(url) == home:
-            share_store(own, prefix)
-            _on_their_way.append(own)
-        yield own, rank, world_size
-        yield from found
+        rendezvous = handler(url, *args, **kwargs)
+        is_pool_store = _target(url) == pool_address
+        stores = nullcontext() if is_pool_store or wait is None else _waited_stores(wait, prefix)
+        with _store_of_rank_0(unless=is_pool_store), short_lookups(), stores:
+            store, rank, world_size = next(rendezvous)
+        prefixed_store = PrefixStore(prefix, store)
+        if _target(url) == pool_address:
+            share_store(prefixed_store, prefix)
+            _pending_stores.append(prefixed_store)
+        yield prefixed_store, rank, world_size
+        yield from rendezvous
 
     return prefixed
 
 
-class _Door:
-    """What can be asked whether somebody listens at an address, as a store is asked for a key."""
+class _Listener:
+    """An address that is checked for a listener, with the interface of a store that has keys."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
 
     def check(self, keys: list[str]) -> bool:
-        """Whether somebody does."""
+        """Return whether a process listens at the address."""
         try:
-            socket.create_connection(self._address, timeout=_DOOR_S).close()
+            socket.create_connection(self._address, timeout=_CONNECT_S).close()
         except OSError:
             return False
         return True
 
     def refuse(self, *_: Any) -> None:
-        """The time is over."""
+        """Raise the error of a time-out."""
         host, port = self._address
-        raise RuntimeError(f"nobody listens at {host}:{port} after 1ms; rank 0 hosts the store")
+        raise RuntimeError(f"no process listens at {host}:{port} after 1ms; rank 0 hosts the store")
 
 
 @contextmanager
-def _patient_stores(wait: _Wait, prefix: str) -> Iterator[None]:
-    """Stores made by a rendezvous are waited for in Python, and so are all ranks."""
+def _waited_stores(wait: _Wait, prefix: str) -> Iterator[None]:
+    """Wait in Python for stores that a rendezvous makes, and for all ranks, within this block."""
     module: Any = sys.modules["torch.distributed.rendezvous"]
     stock = getattr(module, "TCPStore", None)
     if stock is None:
@@ -107,16 +107,16 @@ def _patient_stores(wait: _Wait, prefix: str) -> Iterator[None]:
             return stock(*args, **kwargs)  # type: ignore[no-any-return]  # another version of torch
         address = f"tcp://{kwargs['host_name']}:{kwargs['port']}"
         if not kwargs.get("is_master"):
-            door = _Door(kwargs["host_name"], kwargs["port"])
-            wait(_Door.refuse, door, [f"rank 0 at {address}"], kwargs["timeout"])
+            listener = _Listener(kwargs["host_name"], kwargs["port"])
+            wait(_Listener.refuse, listener, [f"rank 0 at {address}"], kwargs["timeout"])
         store: Store = stock(**{**kwargs, "wait_for_workers": False})
         world_size = kwargs.get("world_size") or 0
         if world_size > 0:
-            own = PrefixStore(f"{prefix}/here", store)
-            everybody = f"all {world_size} ranks at {address}"
-            if own.add("count", 1) == world_size:
-                own.set(everybody, "1")
-            own.wait([everybody], kwargs["timeout"])
+            prefixed_store = PrefixStore(f"{prefix}/here", store)
+            all_ranks = f"all {world_size} ranks at {address}"
+            if prefixed_store.add("count", 1) == world_size:
+                prefixed_store.set(all_ranks, "1")
+            prefixed_store.wait([all_ranks], kwargs["timeout"])
         return store
 
     module.TCPStore = make
@@ -127,7 +127,7 @@ def _patient_stores(wait: _Wait, prefix: str) -> Iterator[None]:
 
 
 def _target(url: str) -> tuple[str, str]:
-    """Host and port that a rendezvous URL leads to."""
+    """Return the host and port of a rendezvous URL."""
     parts = urlsplit(url)
     if parts.scheme == "tcp":
         return parts.hostname or "", str(parts.port)
@@ -136,7 +136,7 @@ def _target(url: str) -> tuple[str, str]:
 
 @contextmanager
 def _store_of_rank_0(*, unless: bool) -> Iterator[None]:
-    """Let rank 0 host the store: nobody else serves another address than the pool's own."""
+    """Let rank 0 host the store: no other process serves another address than the pool's own."""
     before = os.environ.get(_AGENT_STORE_ENV)
     if not unless and before is not None:
         del os.environ[_AGENT_STORE_ENV]
@@ -147,32 +147,32 @@ def _store_of_rank_0(*, unless: bool) -> Iterator[None]:
             os.environ[_AGENT_STORE_ENV] = before
 
 
-#: Stores in which only ranks of this pool meet, each with a name that is equal on all of them.
+#: Stores that only ranks of this pool use, each with a name that is equal on all ranks.
 _names: "weakref.WeakKeyDictionary[Store, str]" = weakref.WeakKeyDictionary()
-#: Stores on their way from a rendezvous to the group that is made of it: torch holds them in C++
-#: only, and the object that Python knows would be gone.
-_on_their_way: deque[Store] = deque(maxlen=4)
+#: Stores between a rendezvous and the creation of its group: torch holds them in C++ only, and the
+#: Python object would be deleted.
+_pending_stores: deque[Store] = deque(maxlen=4)
 
 
 def shared_prefix(store: Any) -> str | None:
-    """The name of a store in which only ranks of this pool meet; None: it is not known to be one.
+    """Return the name of a store that only ranks of this pool use; None: it is another store.
 
-    ``init_process_group`` puts ``PrefixStore("default_pg", store)`` around what it was given.
+    ``init_process_group`` wraps its store into ``PrefixStore("default_pg", store)``.
     """
     try:
         return _names.get(store) or _names.get(getattr(store, "underlying_store", store))
     except TypeError:
-        return None  # an object of the user that cannot be referred to weakly
+        return None  # an object of the user without weak references
 
 
 def share_store(store: Store, name: str) -> None:
-    """Only ranks of this pool meet in this store, and know it by this name."""
+    """Name a store that only ranks of this pool use."""
     _names[store] = name
 
 
 def new_store_client(host: str, port: int, timeout_s: float) -> Store:
-    """A connection of our own to the pool's store."""
-    with impatient_resolver():
+    """Make a connection of our own to the pool's store."""
+    with short_lookups():
         store: Store = dist.TCPStore(  # type: ignore[attr-defined]  # missing in torch's own types
             host,
             port,
@@ -190,10 +190,10 @@ _ENV = "RES_OPTIONS"  # see resolv.conf(5)
 
 
 @contextmanager
-def impatient_resolver() -> Iterator[None]:
-    """Within this block, look-ups of the calling thread give up after a second.
+def short_lookups() -> Iterator[None]:
+    """Let address look-ups of the calling thread time out after a second within this block.
 
-    What the user has set is left alone. Without glibc nothing changes.
+    A setting of the user stays. Without glibc nothing changes.
     """
     reinit = getattr(ctypes.CDLL(None), "__res_init", None)
     if reinit is None or _ENV in os.environ:

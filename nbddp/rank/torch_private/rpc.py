@@ -18,13 +18,13 @@ def _rpc() -> Any:
 
 
 def hook_init_rpc(connect: Callable[[Any, int, Callable[[], Any]], Any]) -> None:
-    """Let ``connect(store, number of workers, call)`` be called when ``init_rpc`` has its store.
+    """Call ``connect(store, number of workers, call)`` when ``init_rpc`` has its store.
 
-    ``call`` has torch connect the workers, in C++, where it waits for all of them; the number is 0
-    where they may come and go. It counts the ``init_rpc`` of a process, and finds the others under
-    the count: one whose ``init_rpc`` has failed, or a fresh process, would look in another place
-    than the others. A rendezvous of ours has a place of its own for each cell, so the count is
-    left out.
+    ``call`` makes torch connect the workers, in C++, where it waits for all of them; the number is
+    0 if workers may join and leave. torch counts the ``init_rpc`` of a process, and finds the other
+    workers by this count: a worker whose ``init_rpc`` has failed, or a fresh process, would look
+    for other keys than the others. A rendezvous of ours has keys of its own for each cell, so the
+    count is left out.
     """
     rpc = _rpc()
     original = getattr(rpc, "_init_rpc_backend", None)
@@ -36,7 +36,7 @@ def hook_init_rpc(connect: Callable[[Any, int, Callable[[], Any]], Any]) -> None
         backend: Any, store: Any, name: Any, rank: Any, world_size: Any, *more: Any, **names: Any
     ) -> Any:
         if isinstance(store, PrefixStore):
-            # Also where workers come and go: torch refuses to mix the two kinds in one place.
+            # Also if workers may join and leave: torch refuses to mix the two kinds in one store.
             store = PrefixStore("rpc", store.underlying_store)
             if world_size:
                 _forget_rounds()
@@ -47,24 +47,24 @@ def hook_init_rpc(connect: Callable[[Any, int, Callable[[], Any]], Any]) -> None
 
 
 def _forget_rounds() -> None:
-    """Workers meet in rounds that each counts; a shutdown that failed leaves one open."""
+    """Forget the rounds in which workers meet: a shutdown that failed leaves one open."""
     api: Any = sys.modules["torch.distributed.rpc.api"]
     for name in ("_all_gather_sequence_id", "_all_gather_sequence_id_to_states"):
         getattr(api, name, {}).clear()
 
 
 def rpc_timeout() -> timedelta:
-    """What torch takes where the user has not asked for a time-out."""
+    """Return the time-out that torch uses if the user has given none."""
     constants = sys.modules.get("torch.distributed.rpc.constants")
     return timedelta(seconds=getattr(constants, "DEFAULT_RPC_TIMEOUT_SEC", 60.0))
 
 
 def has_rpc() -> bool:
-    """Whether ``init_rpc`` was called, and ``shutdown`` not yet."""
+    """Return whether ``init_rpc`` was called, and ``shutdown`` not yet."""
     is_set = getattr(_rpc(), "_is_current_rpc_agent_set", None)
     return bool(is_set and is_set())
 
 
 def shut_rpc_down() -> None:
-    """End RPC on this rank without waiting for others; calls under way fail."""
+    """End RPC on this rank without waiting for other ranks; open calls fail."""
     _rpc().shutdown(graceful=False)

@@ -1,7 +1,7 @@
-"""Which part of a tensor a rank holds.
+"""The part of a tensor that a rank holds.
 
 Runs in: the rank process. Private names: ``compute_local_shape_and_global_offset`` of torch 2.5 and
-later (without it the offset of a shard is not told), and the marks of FSDP1 at its parameters.
+later (without it the offset of a shard is not reported), and the marks of FSDP1 at its parameters.
 """
 
 import sys
@@ -13,17 +13,17 @@ import torch
 
 @dataclass(frozen=True)
 class Sharding:
-    """A rank's part of a tensor that lies on several ranks."""
+    """A rank's part of a tensor that is distributed over several ranks."""
 
     placements: str  #: ``Shard(0), Replicate()``
     mesh: str  #: ``dp=2, tp=4``; without names ``2 x 4``
-    offset: tuple[int, ...] | None  #: of the part; None: not known, or it is no block
-    part: str  #: ranks that say the same here hold the same part: ``dp 1 of 2``; empty: all of it
+    offset: tuple[int, ...] | None  #: of the part; None: not known, or the part is no block
+    part: str  #: equal on ranks that hold the same part, such as ``dp 1 of 2``; empty: all of it
     local: torch.Tensor
 
 
 def sharding_of(tensor: torch.Tensor) -> Sharding | None:
-    """Of a DTensor; None for any other tensor. Moves nothing between ranks."""
+    """Return the sharding of a DTensor; None: another tensor. No data moves between ranks."""
     module = sys.modules.get("torch.distributed.tensor")
     if module is None or not isinstance(tensor, module.DTensor):
         return None
@@ -51,7 +51,7 @@ def sharding_of(tensor: torch.Tensor) -> Sharding | None:
 
 
 def is_flat_shard(tensor: torch.Tensor) -> bool:
-    """Whether FSDP1 keeps only this rank's part of it."""
+    """Return whether FSDP1 keeps only this rank's part of it."""
     return any(getattr(tensor, mark, False) for mark in ("_is_flat_param", "_fsdp_flattened"))
 
 
@@ -71,7 +71,7 @@ def _offset(tensor: Any) -> tuple[int, ...] | None:
     try:
         shape, offset = compute(tensor.shape, tensor.device_mesh, tensor.placements)
     except (NotImplementedError, RuntimeError, ValueError):
-        return None  # a placement of the user's own
+        return None  # a placement that the user has defined
     if tuple(shape) != tuple(tensor.to_local().shape):
         return None
     return tuple(offset)

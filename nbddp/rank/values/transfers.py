@@ -52,7 +52,7 @@ class Variables:
         try:
             try:
                 self._interrupts.arm()
-                with self._shell.callbacks.asked(question):
+                with self._shell.callbacks.answering(question):
                     value = eval(request.expression, self._shell.user_ns)  # noqa: S307 - the user's own
                     use_arena = self._arena if request.use_arena else None
                     header, frames = pickling.encode_value(value, use_arena)

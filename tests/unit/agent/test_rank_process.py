@@ -33,7 +33,7 @@ def rank() -> Rank:
 
 
 def test_a_cell_that_has_begun_is_interrupted_at_once(rank: Rank):
-    rank.see_begin("cell")
+    rank.note_begun("cell")
     assert rank.count == 0
     rank.interrupt_in_cell(1.0)
     assert rank.count == 1
@@ -45,7 +45,7 @@ def test_a_cell_that_has_not_begun_is_interrupted_when_it_has(rank: Rank):
     rank.interrupt_in_cell(1.0)
     rank.interrupt_if_due(1.2)
     assert rank.count == 0
-    rank.see_begin("cell")
+    rank.note_begun("cell")
     assert rank.count == 1
     rank.interrupt_if_due(100.0)
     assert rank.count == 1
@@ -59,7 +59,7 @@ def test_a_rank_that_does_not_come_to_say_that_it_has_begun_is_interrupted(rank:
     assert rank.count == 1
     rank.interrupt_if_due(100.0)
     assert rank.count == 1
-    rank.see_begin("cell")
+    rank.note_begun("cell")
     assert rank.count == 2
 
 
@@ -67,15 +67,15 @@ def test_an_interrupt_is_of_one_cell(rank: Rank):
     rank.interrupt_in_cell(1.0)
     rank.await_begin("next cell")
     rank.interrupt_if_due(100.0)
-    rank.see_begin("next cell")
+    rank.note_begun("next cell")
     assert rank.count == 0
 
 
 def test_what_was_sent_before_begins_and_is_not_meant(rank: Rank):
     rank.await_begin("value")
     rank.await_begin("cell")
-    rank.see_begin("value")
+    rank.note_begun("value")
     rank.interrupt_in_cell(1.0)
     assert rank.count == 0
-    rank.see_begin("cell")
+    rank.note_begun("cell")
     assert rank.count == 1

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from nbddp.agent.fault_pipe import FaultPipe
-from nbddp.agent.stall_monitor import StallMonitor, Stillness
+from nbddp.agent.stall_monitor import QuietRanks, StallMonitor
 from nbddp.wire.flight_recorder.schema import Signature
 from nbddp.wire.flight_recorder.writer import NodeMemory, Writer
 from nbddp.wire.messages import Quiet
@@ -25,13 +25,13 @@ TICK_S = 0.125  # a sum of them is exact
 
 def told(*moments: dict[int, Look]) -> list[tuple[int, ...]]:
     """What is told at each tick, by what is seen there of each rank."""
-    stillness = Stillness(quiet_s=2 * TICK_S)
+    quiet_ranks = QuietRanks(quiet_s=2 * TICK_S)
     found = []
     for number, looks in enumerate(moments):
         now = 100.0 + number * TICK_S
         for rank, (version, open_count, in_cell) in looks.items():
-            stillness.see(rank, version, open_count, in_cell, now)
-        found.append(stillness.news(now))
+            quiet_ranks.update(rank, version, open_count, in_cell, now)
+        found.append(quiet_ranks.news(now))
     return found
 
 
@@ -75,20 +75,20 @@ def test_a_new_cell_begins_anew():
 
 
 def test_a_rank_that_is_gone_is_not_told():
-    stillness = Stillness(quiet_s=0.2)
-    stillness.see(0, *OPEN, 100.0)
-    stillness.see(1, *OPEN, 100.0)
-    stillness.forget(1)
-    assert stillness.news(101.0) == (0,)
-    stillness.clear()
-    assert stillness.news(102.0) == ()
+    quiet_ranks = QuietRanks(quiet_s=0.2)
+    quiet_ranks.update(0, *OPEN, 100.0)
+    quiet_ranks.update(1, *OPEN, 100.0)
+    quiet_ranks.forget(1)
+    assert quiet_ranks.news(101.0) == (0,)
+    quiet_ranks.clear()
+    assert quiet_ranks.news(102.0) == ()
 
 
 @pytest.mark.parametrize("seed", range(50))
 def test_quiet_ranks_have_not_moved_and_are_never_forgotten(seed: int):
     """However looks come: who is told was open and unchanged; who is so for long is told."""
     rng = random.Random(seed)
-    stillness = Stillness(quiet_s=2 * TICK_S)
+    quiet_ranks = QuietRanks(quiet_s=2 * TICK_S)
     now = 100.0
     version = dict.fromkeys(range(3), 0)
     changed = dict.fromkeys(range(3), now)
@@ -99,8 +99,8 @@ def test_quiet_ranks_have_not_moved_and_are_never_forgotten(seed: int):
             if rng.random() < 0.1 * rank:
                 version[rank] += 1
                 changed[rank] = now
-            stillness.see(rank, version[rank], 1, True, now)
-        quiet = stillness.news(now)
+            quiet_ranks.update(rank, version[rank], 1, True, now)
+        quiet = quiet_ranks.news(now)
         for rank in range(3):
             if rank in quiet:
                 assert now - changed[rank] >= 2 * TICK_S
@@ -134,7 +134,7 @@ class Scene:
 
     def look(self, after_s: float = TICK_S) -> Quiet | None:
         self.now += after_s
-        return self.watch.look(cast("Any", self.ranks), self.now)
+        return self.watch.check(cast("Any", self.ranks), self.now)
 
 
 def issue(writer: Writer, op: str = "all_reduce") -> int:

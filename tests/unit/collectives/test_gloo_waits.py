@@ -133,17 +133,17 @@ class Group:
 
 def test_a_group_is_destroyed_when_its_threads_have_ended(book: GroupCounters):
     gone, busy = threading.Event(), [True, True]
-    waits.drop([Group(gone)], book, lambda: bool(busy and busy.pop()))
+    waits.release([Group(gone)], book, lambda: bool(busy and busy.pop()))
     assert gone.is_set()
     assert busy == []
 
 
 def test_a_group_with_a_thread_that_nobody_wakes_is_kept(book: GroupCounters):
     gone = threading.Event()
-    waits.drop([Group(gone)], book, lambda: True)
+    waits.release([Group(gone)], book, lambda: True)
     gc.collect()
     assert not gone.is_set()
-    waits._asleep.clear()
+    waits._never_destroyed.clear()
 
 
 def test_a_group_in_which_a_wait_was_given_up_is_kept(book: GroupCounters):
@@ -151,9 +151,9 @@ def test_a_group_in_which_a_wait_was_given_up_is_kept(book: GroupCounters):
     book.cut_at = time.monotonic() - 60
     with pytest.raises(waits.NeverWokenError):
         waits.wait(Work(1000), book)
-    waits.drop([Group(gone)], book, lambda: False)
+    waits.release([Group(gone)], book, lambda: False)
     assert not gone.is_set()
-    waits._asleep.clear()
+    waits._never_destroyed.clear()
 
 
 def test_a_destructor_that_waits_for_a_thread_that_nobody_wakes_is_left(book: GroupCounters):
@@ -164,7 +164,7 @@ def test_a_destructor_that_waits_for_a_thread_that_nobody_wakes_is_left(book: Gr
             woken.wait(20.0)
             super().__del__()
 
-    waits.drop([Sleeping(gone)], book, lambda: False)
+    waits.release([Sleeping(gone)], book, lambda: False)
     assert not gone.is_set()
     woken.set()
     assert gone.wait(20.0)
@@ -176,5 +176,5 @@ def test_a_small_message_that_never_ends_is_left_where_gloo_cannot_end_it(book: 
     work.on_wait = forever.wait
     book.cut_at = time.monotonic() - 60
     with pytest.raises(waits.NeverWokenError):
-        waits.wait_beside(work, book)
+        waits.wait_in_thread(work, book)
     forever.set()

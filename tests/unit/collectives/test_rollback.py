@@ -3,13 +3,13 @@
 import torch
 
 from nbddp.rank.collectives import rollback
-from nbddp.rank.collectives.rollback import keep
+from nbddp.rank.collectives.rollback import copy_written
 
 
 def test_all_kinds_of_arguments():
     one, two = torch.arange(4.0), torch.arange(6).reshape(2, 3)
     for written in (one, [one], [[one], [two]], (one, two)):
-        kept = keep(written)
+        kept = copy_written(written)
         one.fill_(9)
         two.zero_()
         kept.put_back()
@@ -18,13 +18,13 @@ def test_all_kinds_of_arguments():
             assert two.tolist() == [[0, 1, 2], [3, 4, 5]]
         two.copy_(torch.arange(6).reshape(2, 3))
     for nothing in (object(), None, [], torch.ones(0)):
-        assert (keep(nothing).parts, keep(nothing).lost_bytes) == ([], 0)
+        assert (copy_written(nothing).parts, copy_written(nothing).lost_bytes) == ([], 0)
 
 
 def test_autograd_sees_nothing():
     weight = torch.nn.Parameter(torch.ones(3))
     product = (weight * weight).sum()
-    kept = keep([weight])
+    kept = copy_written([weight])
     with torch.no_grad():
         weight.data.fill_(7)
     version = weight._version
@@ -38,15 +38,15 @@ def test_autograd_sees_nothing():
 def test_what_is_not_copied_is_counted():
     large = torch.empty(rollback.LIMIT_BYTES // 4 + 1)
     small = torch.ones(2)
-    kept = keep([small, large, torch.ones(4, 4).t()])
+    kept = copy_written([small, large, torch.ones(4, 4).t()])
     assert (len(kept.parts), kept.lost_bytes) == (1, large.nbytes + 64)
     halves = [torch.empty(rollback.LIMIT_BYTES // 8) for _ in range(3)]
-    assert keep(halves).lost_bytes == halves[0].nbytes
+    assert copy_written(halves).lost_bytes == halves[0].nbytes
 
 
 def test_memory_that_was_exchanged_is_left_alone():
     tensor = torch.ones(2)
-    kept = keep(tensor)
+    kept = copy_written(tensor)
     tensor.data = torch.full((2,), 5.0)
     kept.put_back()
     assert tensor.tolist() == [5, 5]

@@ -13,9 +13,9 @@ _NO_RECORDER: Any = None
 
 def test_what_is_run_beside_gives_its_value_or_its_error():
     patience = StoreWait(_NO_RECORDER)
-    assert patience.run_beside(lambda: 7) == 7
+    assert patience.run_in_thread(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
-        patience.run_beside(lambda: 1 // 0)
+        patience.run_in_thread(lambda: 1 // 0)
 
 
 def test_what_is_run_beside_is_left_when_it_is_ended():
@@ -28,7 +28,7 @@ def test_what_is_run_beside_is_left_when_it_is_ended():
         left.set()
 
     with pytest.raises(CollectiveAbortedError, match="rank 1 exited"):
-        patience.run_beside(wait_as_gloo_does)
+        patience.run_in_thread(wait_as_gloo_does)
     assert not left.is_set()
     woken.set()
     assert left.wait(20.0)
@@ -39,7 +39,7 @@ def test_what_was_ended_before_is_not_waited_for():
     patience.ended = lambda: CollectiveAbortedError("rank 1 exited")
     woken = threading.Event()
     with pytest.raises(CollectiveAbortedError):
-        patience.run_beside(lambda: woken.wait(20.0))
+        patience.run_in_thread(lambda: woken.wait(20.0))
     woken.set()
 
 

@@ -38,9 +38,9 @@ def test_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(import_guard, "_libraries", (str(tmp_path),))
     watch, now = import_guard.ImportWatch(), 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    assert watch.is_in_the_way(frame, 1)
+    assert watch.is_importing(frame, 1)
     now = 109.9
-    assert watch.is_in_the_way(frame, 1)
+    assert watch.is_importing(frame, 1)
     now = 110.1
-    assert not watch.is_in_the_way(frame, 1)
-    assert watch.is_in_the_way(frame, 2)
+    assert not watch.is_importing(frame, 1)
+    assert watch.is_importing(frame, 2)

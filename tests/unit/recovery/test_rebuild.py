@@ -175,11 +175,10 @@ def test_a_rank_that_stays_silent_fails_the_mend():
     for _ in range(3):
         pool.tick(after_s=0.4)
     outcome = outcome_of(pool.done)
-    assert outcome.mend_failure == "ranks 0-1 did not tell which groups there are"
+    assert outcome.mend_failure == "ranks 0-1 did not report the process groups"
     refusal = pool.machine.refusal(RankSet.all(2))
     assert refusal == (
-        "the process groups could not be formed again "
-        "(ranks 0-1 did not tell which groups there are)"
+        "the process groups could not be formed again (ranks 0-1 did not report the process groups)"
     )
     assert pool.machine.refusal(RankSet.of([0])) is None
     assert pool.machine.transfer_refusal(RankSet.all(2)) is None
@@ -225,16 +224,16 @@ def test_groups_that_could_not_be_formed_are_tried_again_on_request():
     ended = pool.tick(after_s=20.0)
     assert outcome_of(ended).mend_failure == "ranks 0-2 did not form their groups in 20 s"
     assert "could not be formed again" in str(pool.machine.refusal(RankSet.all(3)))
-    assert pool.machine.may_mend_again
+    assert pool.machine.may_rebuild_again
     pool.feed(MendRequested())
-    assert pool.is_mending()
+    assert pool.is_rebuilding()
     reform = pool.answer_looks(pool.tick(after_s=0.05))
     assert requests(reform, Reform)[0][1].fresh == (1,)
     pool.answer_reform(reform)
-    assert not pool.is_mending()
+    assert not pool.is_rebuilding()
     assert pool.machine.refusal(RankSet.all(3)) is None
     pool.feed(MendRequested())
-    assert not pool.is_mending()  # nothing is broken
+    assert not pool.is_rebuilding()  # nothing is broken
 
 
 def test_a_reform_that_does_not_end_is_said():
@@ -322,7 +321,7 @@ def test_a_fresh_rank_that_always_exits_is_given_up():
         pool.tick(after_s=0.05)
     outcome = outcome_of(pool.done)
     assert outcome.mend_failure == (
-        "rank 1 exited (exit code 1) while the pool was mended; tried 3 times"
+        "rank 1 exited (exit code 1) while the pool was being rebuilt; tried 3 times"
     )
     assert outcome.fresh == RankSet()
     refusal = pool.machine.refusal(RankSet.all(3))
@@ -338,7 +337,8 @@ def test_a_fresh_rank_that_cannot_start_is_named_with_the_reason():
         pool.feed(StartFailed(node=0, rank=1, error=error("no memory")))
         pool.tick(after_s=0.05)
     assert outcome_of(pool.done).mend_failure == (
-        "rank 1 could not start (OSError: no memory) while the pool was mended; tried 3 times"
+        "rank 1 could not start (OSError: no memory) while the pool was being rebuilt; "
+        "tried 3 times"
     )
     assert pool.machine.pool.ranks[1].state is RankState.EXITED
 
@@ -467,7 +467,7 @@ def test_when_the_last_rank_that_knows_the_groups_dies_the_fresh_ones_make_a_def
     assert request.initialises
     assert request.groups == ()
     pool.answer_reform(reform)
-    assert not pool.is_mending()
+    assert not pool.is_rebuilding()
     assert not pool.machine.joining
     assert pool.machine.refusal(RankSet.all(3)) is None
 
@@ -520,7 +520,7 @@ def test_a_cell_is_refused_and_an_interrupt_does_nothing_while_the_outcome_is_he
     pool, run_id = dead_in_cell()
     assert pool.machine.refusal(RankSet.of([0])) == "a cell is running"
     assert pool.machine.transfer_refusal(RankSet.of([0])) == "a cell is running"
-    assert not pool.is_mending()
+    assert not pool.is_rebuilding()
     assert pool.feed(InterruptRequested(run_id)) == []
 
 
@@ -530,7 +530,7 @@ def test_a_cell_is_refused_and_an_interrupt_does_nothing_while_the_outcome_is_he
 def test_a_rank_that_dies_between_cells_is_replaced_and_the_user_hears_of_it():
     pool = Pool(3)
     assert kinds(pool.exited(1)) == ["AnnounceExit"]
-    assert pool.is_mending()
+    assert pool.is_rebuilding()
     start = pool.tick(after_s=0.05)
     assert kinds(start) == ["StartRanks 1"]
     reform = pool.answer_looks(pool.start_fresh(start))
@@ -539,7 +539,7 @@ def test_a_rank_that_dies_between_cells_is_replaced_and_the_user_hears_of_it():
         f"{EXIT} and was replaced by a fresh process: its variables are gone, "
         "those of ranks 0,2 are kept"
     ]
-    assert not pool.is_mending()
+    assert not pool.is_rebuilding()
     assert pool.machine.refusal(RankSet.all(3)) is None
 
 
@@ -562,10 +562,10 @@ def test_ranks_that_die_again_and_again_between_cells_are_given_up():
         pool.answer_reform(pool.answer_looks(pool.start_fresh(pool.tick(after_s=0.05))))
     gone = pool.exited(1)
     assert [news.text for news in of_type(gone, TellUser)] == [
-        f"{EXIT} and could not be replaced: ranks exit again and again between cells"
+        f"{EXIT} and could not be replaced: ranks exit repeatedly between cells"
     ]
     assert pool.tick(after_s=10.0) == []
-    assert "again and again" in str(pool.machine.refusal(RankSet.all(2)))
+    assert "exit repeatedly" in str(pool.machine.refusal(RankSet.all(2)))
 
 
 def test_a_cell_in_between_counts_as_success():
@@ -592,7 +592,7 @@ def test_a_rank_that_comes_back_from_an_old_cell_gets_its_groups():
     assert pool.machine.refusal(RankSet.all(2)) == "rank 1 is still in an old cell"
     back = pool.feed(RunFinished(run_id=run_id, rank=1, elapsed_s=9.0, error=None))
     assert back == []
-    assert pool.is_mending()
+    assert pool.is_rebuilding()
     look = pool.tick(after_s=0.05)
     pool.looks[1] = pool.idle(1)
     reform = pool.answer_looks(look)
@@ -621,12 +621,12 @@ def test_a_rank_that_comes_back_while_groups_are_formed_is_not_waited_for_and_ge
     pool.looks[2] = pool.idle(2)
     again = pool.answer_reform(reform)
     assert pool.machine.refusal(RankSet.all(3)) is None
-    assert pool.is_mending()
+    assert pool.is_rebuilding()
     look = again if requests(again, Look) else pool.tick(after_s=0.05)
     reform = pool.answer_looks(look)
     assert requests(reform, Reform)[0][1].groups[0] == world(3)
     pool.answer_reform(reform)
-    assert not pool.is_mending()
+    assert not pool.is_rebuilding()
     assert pool.machine.refusal(RankSet.all(3)) is None
 
 
@@ -640,7 +640,7 @@ def restart(pool: Pool, *ranks: int, number: int = 5) -> list[object]:
 def test_a_rank_is_replaced_by_hand():
     pool = Pool(3)
     assert kinds(pool.feed(RestartRanksRequested(5, RankSet.of([1])))) == ["KillRanks 1"]
-    assert pool.is_mending()
+    assert pool.is_rebuilding()
     assert kinds(pool.exited(1)) == ["AnnounceExit"]
     start = pool.tick(after_s=0.05)
     reform = pool.answer_looks(pool.start_fresh(start))
@@ -735,7 +735,7 @@ def test_a_rank_that_does_not_end_is_said():
     pool.feed(RestartRanksRequested(5, RankSet.of([1])))
     done = pool.tick(after_s=20.0)
     assert done == [RanksRestarted(5, RankSet(), "rank 1 did not end within 20 s")]
-    assert not pool.is_mending()
+    assert not pool.is_rebuilding()
     assert pool.machine.next_deadline() is None
 
 

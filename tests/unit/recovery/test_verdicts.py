@@ -695,9 +695,9 @@ def test_the_second_interrupt_gives_the_prompt_back_before_the_pool_is_whole():
     pool, run_id = freed_pool()
     actions = pool.feed(AbandonRequested(run_id))
     assert statuses(outcome_of(actions)) == {0: "unfinished", 1: "ok", 2: "unfinished"}
-    assert pool.is_mending()
+    assert pool.is_rebuilding()
     assert pool.answer_looks(pool.tick(after_s=0.05)) == []
-    assert not pool.is_mending()
+    assert not pool.is_rebuilding()
 
 
 # --- on request ----------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def test_other_errors_say_nothing():
 
 
 def test_descriptors(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(limits, "_open_here", lambda: 10)
+    monkeypatch.setattr(limits, "_open_descriptors", lambda: 10)
     allowed = 256
 
     def limit(_: int) -> tuple[int, int]:
@@ -47,7 +47,8 @@ def test_descriptors(monkeypatch: pytest.MonkeyPatch):
     allowed = 64
     assert not limits.too_few_descriptors(2, 2)
     assert "a pool of 1 rank needs up to 70" in (
-        monkeypatch.setattr(limits, "_open_here", lambda: 50) or limits.too_few_descriptors(1, 1)
+        monkeypatch.setattr(limits, "_open_descriptors", lambda: 50)
+        or limits.too_few_descriptors(1, 1)
     )
     allowed = resource.RLIM_INFINITY
     assert not limits.too_few_descriptors(512, 512)

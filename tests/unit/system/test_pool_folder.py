@@ -32,7 +32,7 @@ def make(parent: Path, name: str, *, age_s: float = 2 * _DAY_S, is_pool: bool = 
 def test_what_a_killed_pool_left_is_removed_after_a_day(fresh: Path):
     old = make(fresh.parent, "nbddp-old")
     young = make(fresh.parent, "nbddp-young", age_s=_DAY_S / 2)
-    pool_folder.remove_remains(fresh)
+    pool_folder.remove_stale_folders(fresh)
     assert not old.exists()
     assert (young / "rank0.log").exists()  # its logs may say why
     assert fresh.exists()
@@ -41,17 +41,17 @@ def test_what_a_killed_pool_left_is_removed_after_a_day(fresh: Path):
 def test_a_pool_that_lives_keeps_its_folder_however_old_it_is(fresh: Path):
     living = make(fresh.parent, "nbddp-living")
     fd = pool_folder.hold(living)
-    pool_folder.remove_remains(fresh)
+    pool_folder.remove_stale_folders(fresh)
     assert (living / "rank0.log").exists()
     os.close(fd)
-    pool_folder.remove_remains(fresh)
+    pool_folder.remove_stale_folders(fresh)
     assert not living.exists()
 
 
 def test_a_log_that_is_still_written_is_young(fresh: Path):
     living = make(fresh.parent, "nbddp-living")
     (living / "rank0.log").write_text("now")
-    pool_folder.remove_remains(fresh)
+    pool_folder.remove_stale_folders(fresh)
     assert living.exists()
 
 
@@ -60,7 +60,7 @@ def test_a_folder_of_the_user_is_left_alone(fresh: Path, tmp_path: Path):
     pool = make(tmp_path / "nbddp-fresh", "elsewhere")
     (fresh.parent / "nbddp-link").symlink_to(pool)
     (fresh.parent / "nbddp-file").write_text("mine")
-    pool_folder.remove_remains(fresh)
+    pool_folder.remove_stale_folders(fresh)
     assert (mine / "rank0.log").exists()
     assert (pool / "rank0.log").exists()
     assert (fresh.parent / "nbddp-file").exists()

@@ -1,1 +1,4 @@
-"""How Gloo fails to wake its waiters, and its sockets; see `futures` and `waits`."""
+"""Gloo's sockets, and waits and futures for threads that Gloo does not wake.
+
+Runs in: the rank process.
+"""

@@ -1,10 +1,10 @@
-"""Futures of operations that end even where Gloo never wakes the thread that would complete them.
+"""Futures of operations that end even if Gloo never wakes the thread that would complete them.
 
 Runs in: the rank process, any thread.
 
 DDP's reducer waits in C++ for the futures of its operations. Gloo completes them when the operation
 ends, and some operations never end after their sockets were shut (see `waits`). So a caller gets
-a future behind Gloo's, which we can complete, too.
+another future that depends on Gloo's, and that nbddp can complete as well.
 
     Gloo's future ---value, or error---> Relay --> the caller's future
     `abort`, a moment later   --error--^
@@ -23,7 +23,7 @@ from nbddp.rank.collectives.gloo.waits import GRACE_S, NeverWokenError
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 
 _keeps_original = False
-#: The name of an error, its text, and where in Python it was raised.
+#: The text that C++ adds to an error: its type before it, and its place in Python after it.
 _ADDED = re.compile(
     r"Got the following error when running the callback: \w+: (.*?)\n\nAt:\n"
     r"  [^\n]*futures\.py\(\d+\): _raise\n(?:  [^\n]*(?:\n|\Z))*",
@@ -32,41 +32,41 @@ _ADDED = re.compile(
 
 
 def keep_original() -> None:
-    """A caller in C++ has come that asks for the type of the original."""
-    global _keeps_original  # noqa: PLW0603 - of the process, as what C++ looks at
+    """Return Gloo's own futures from now on, because a caller in C++ checks their type."""
+    global _keeps_original  # noqa: PLW0603 - per process, as the check of C++
     _keeps_original = True
 
 
-def future_behind(inner: Any, book: GroupCounters) -> Any:
-    """A future that is completed as ``inner`` is, or by `end_soon`.
+def future_behind(inner: Any, counters: GroupCounters) -> Any:
+    """Return a future that is completed as ``inner`` is, or by `end_soon`.
 
     Args:
-        inner: of an operation of a Gloo group.
-        book: of that group.
+        inner: future of an operation of a Gloo group.
+        counters: of that group.
     """
     if _keeps_original or torch.cuda.is_initialized():
-        return inner  # of CUDA: its end is one of a stream, which only the original knows
-    relay = Relay(book)
+        return inner  # with CUDA, it ends with a stream, which only the original knows
+    relay = Relay(counters)
     future = relay.gate.then(relay.deliver)
-    book.relays.add(relay)
-    inner.add_done_callback(relay.hear)
+    counters.relays.add(relay)
+    inner.add_done_callback(relay.take_end)
     return future
 
 
 class Relay:
-    """Completes a future once. Nothing here owns that future, which owns tensors in the end."""
+    """Completes a future once; it does not own the future, which owns tensors in the end."""
 
-    def __init__(self, book: GroupCounters) -> None:
-        self._book = book
-        self.epoch = book.epoch  #: the group is made again in the next one
+    def __init__(self, counters: GroupCounters) -> None:
+        self._counters = counters
+        self.epoch = counters.epoch  #: ends with the rebuild of the group
         self._lock = threading.Lock()
         self._is_open = True
         self._outcome: Callable[[], Any] | None = None
-        #: The future in front; an error that a callback of it raises is one in C++, too.
+        #: The future whose callback completes the caller's; an error of a callback reaches C++.
         self.gate: Any = torch.futures.Future()
 
-    def hear(self, inner: Any) -> None:
-        """The operation has ended. On a thread of the backend, mostly."""
+    def take_end(self, inner: Any) -> None:
+        """Take the end of the operation. Called mostly by a thread of the backend."""
         try:
             value = inner.value()
         except RuntimeError as error:
@@ -75,7 +75,7 @@ class Relay:
             self._complete(lambda: value)
 
     def end(self, error: BaseException) -> None:
-        """Complete it with an error, unless it is complete."""
+        """Complete the future with an error, unless it is complete."""
         self._complete(partial(_raise, error))
 
     def _complete(self, outcome: Callable[[], Any]) -> None:
@@ -84,38 +84,38 @@ class Relay:
                 return
             self._is_open = False
         self._outcome = outcome
-        self._book.relays.discard(self)
+        self._counters.relays.discard(self)
         gate, self.gate = self.gate, None
         gate.set_result(None)
 
     def deliver(self, _: Any) -> Any:
-        """The value, or the error."""
+        """Return the value, or raise the error."""
         outcome, self._outcome = self._outcome, None
         return None if outcome is None else outcome()
 
 
-def end_soon(book: GroupCounters) -> None:
-    """The sockets of a group were shut. Gloo wakes others in a moment; the rest is ended here.
+def end_soon(counters: GroupCounters) -> None:
+    """Complete the futures that Gloo does not complete soon after the sockets were shut.
 
-    Also futures that callers get meanwhile, of operations that were begun before.
+    This includes futures that callers get meanwhile, of operations that were begun before.
     """
-    epoch = book.epoch
+    epoch = counters.epoch
 
     def end() -> None:
         time.sleep(GRACE_S)
-        for relay in list(book.relays):
+        for relay in list(counters.relays):
             if relay.epoch == epoch:
-                book.has_sleepers = book.has_sleepers or book.epoch == epoch
+                counters.has_sleepers = counters.has_sleepers or counters.epoch == epoch
                 relay.end(NeverWokenError())
 
     threading.Thread(target=end, name="nbddp-futures", daemon=True).start()
 
 
 def as_raised(error: RuntimeError) -> RuntimeError:
-    """The same without what C++ adds when an error goes through `Relay.deliver`."""
+    """Return the error without the text that C++ adds in `Relay.deliver`."""
     text = str(error)
-    found = _ADDED.sub(r"\1", text)
-    return error if found == text else type(error)(found)
+    shortened = _ADDED.sub(r"\1", text)
+    return error if shortened == text else type(error)(shortened)
 
 
 def _raise(error: BaseException) -> None:

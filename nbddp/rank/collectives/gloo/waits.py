@@ -1,14 +1,14 @@
-"""Waits for Gloo that end even where Gloo never wakes who waits.
+"""Waits for Gloo that end even if Gloo never wakes the waiting thread.
 
 Runs in: the rank process, any thread.
 
-When a connection is lost, Gloo tells all operations that wait for their turn, but not those whose
-data was on its way at that moment: what was half received, and what the socket did not take
-(``Pair::signalException`` in ``gloo/transport/tcp/pair.cc`` looks neither at ``rx_`` nor at the
-unbound buffers of ``tx_``). Whoever waits for these sleeps until the group's time-out, half an
-hour. A rank that dies in the middle of a large ``broadcast`` leaves its peers so. Nothing can wake
-them, but nobody need wait with them: after the sockets were shut no one reads or writes their
-tensors any more.
+When a connection is lost, Gloo notifies all operations that wait for their turn, but not those
+whose data was being transferred at that moment: half received data, and data that the socket did
+not take (``Pair::signalException`` in ``gloo/transport/tcp/pair.cc`` checks neither ``rx_`` nor the
+unbound buffers of ``tx_``). A thread that waits for these sleeps until the group's time-out, half
+an hour. A rank that dies in the middle of a large ``broadcast`` leaves its peers in such waits.
+These threads cannot be woken, but callers need not wait for them: after the sockets were shut, no
+thread reads or writes their tensors any more.
 """
 
 import threading
@@ -20,42 +20,42 @@ from typing import Any
 
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 
-#: A wait comes back so often to see whether its group was cut off.
+#: A wait checks at this interval whether its group was cut off.
 _SLICE = timedelta(milliseconds=200)
 _SLICE_S = _SLICE.total_seconds()
-#: What Gloo wakes it wakes in milliseconds.
+#: Gloo wakes threads within milliseconds, if at all.
 GRACE_S = 0.25
 _PAUSE_S = 0.002
-#: A destructor is waited for so long, so that sockets of old groups do not pile up.
+#: Longest wait for a destructor, so that sockets of old groups do not accumulate.
 _RELEASE_S = 0.5
-#: Messages above that are half sent for a millisecond or more; the others are not worth a thread.
+#: Messages above this size are half sent for a millisecond or more; smaller ones need no thread.
 _LARGE_BYTES = 1 << 20
 
 #: Stock groups that are never destroyed, see `drop`.
-_asleep: list[Any] = []
+_never_destroyed: list[Any] = []
 
 
 class NeverWokenError(RuntimeError):
-    """Gloo has ended an operation without telling whoever waits for it."""
+    """Gloo has ended an operation without waking the thread that waits for it."""
 
     def __init__(self) -> None:
         super().__init__("the connection was lost while data was on its way")
 
 
-def wait_as_torch(work: Any, book: GroupCounters) -> Any:
-    """``work.wait()`` of a group that others than Gloo belong to."""
-    del book
-    return True if work is None else work.wait()  # NCCL gives none: the stream has it
+def wait_as_torch(work: Any, counters: GroupCounters) -> Any:
+    """Wait as ``work.wait()``, for a group with another backend than Gloo."""
+    del counters
+    return True if work is None else work.wait()  # NCCL: None, the operation is on the stream
 
 
-def wait(work: Any, book: GroupCounters) -> bool:
-    """``work.wait()`` of a collective of a Gloo group.
+def wait(work: Any, counters: GroupCounters) -> bool:
+    """Wait as ``work.wait()``, for a collective of a Gloo group.
 
-    Signals that come meanwhile are handled at its end, as in C++: who left an operation that goes
-    on would find its tensors changing.
+    Signals that arrive meanwhile are handled at its end, as in C++: the tensors of an operation
+    that goes on would change after an earlier return.
 
     Raises:
-        RuntimeError: what torch raises.
+        RuntimeError: an error of torch.
         NeverWokenError: its group was cut off.
     """
     try:  # a context manager costs half a microsecond
@@ -64,35 +64,35 @@ def wait(work: Any, book: GroupCounters) -> bool:
         pass
     else:
         return True
-    # Not while that error is handled: it is none of the user's.
-    _until(lambda: _has_ended(work), book)
+    # Outside of the except block, because that error is not the user's.
+    _until(lambda: _has_ended(work), counters)
     return True
 
 
 def _has_ended(work: Any) -> bool:
     if work.is_completed():
-        work.wait()  # raises what went wrong
+        work.wait()  # raises the error of the operation
         return True
     with suppress(RuntimeError):
         work.wait(_SLICE)
     return False
 
 
-def wait_for_message(work: Any, book: GroupCounters, size: int) -> bool:
-    """``work.wait()`` of a send or a receive of a Gloo group.
+def wait_for_message(work: Any, counters: GroupCounters, size: int) -> bool:
+    """Wait as ``work.wait()``, for a send or a receive of a Gloo group.
 
-    Gloo closes all connections of a group if such a wait has a limit that runs out. So another
-    thread waits, where data of this ``size`` in bytes may be half sent.
+    Gloo closes all connections of a group if such a wait times out. So another thread waits if data
+    of this ``size`` in bytes may be half sent.
 
     Raises:
-        RuntimeError: what torch raises.
+        RuntimeError: an error of torch.
         NeverWokenError: its group was cut off.
     """
-    return bool(work.wait()) if size <= _LARGE_BYTES else wait_beside(work, book)
+    return bool(work.wait()) if size <= _LARGE_BYTES else wait_in_thread(work, counters)
 
 
-def wait_beside(work: Any, book: GroupCounters) -> bool:
-    """``work.wait()`` in a thread that can be left when the group is cut off. Raises as `wait`."""
+def wait_in_thread(work: Any, counters: GroupCounters) -> bool:
+    """Wait in a thread that is left behind when the group is cut off. Raises as `wait`."""
     errors: list[BaseException] = []
     ended = threading.Event()
 
@@ -105,56 +105,57 @@ def wait_beside(work: Any, book: GroupCounters) -> bool:
             ended.set()
 
     threading.Thread(target=run, name="nbddp-message", daemon=True).start()
-    _until(lambda: ended.wait(_SLICE_S), book)
+    _until(lambda: ended.wait(_SLICE_S), counters)
     if errors:
         raise errors.pop()
     return True
 
 
-def _until(has_ended: Callable[[], bool], book: GroupCounters) -> None:
+def _until(has_ended: Callable[[], bool], counters: GroupCounters) -> None:
     signalled: BaseException | None = None
     while True:
         try:
             if has_ended():
                 break
-            _check(book)
+            _check(counters)
         except RuntimeError:
             raise
-        except BaseException as error:  # noqa: BLE001 - raised by a handler of signals
+        except BaseException as error:  # noqa: BLE001 - raised by a signal handler
             signalled = error
     try:
         if signalled is not None:
             raise signalled
     finally:
-        del signalled  # see `works.TracedWork.wait`
+        del signalled  # see `work.TracedWork.wait`
 
 
-def _check(book: GroupCounters) -> None:
-    if book.cut_at and time.monotonic() - book.cut_at > GRACE_S:
-        book.has_sleepers = True
+def _check(counters: GroupCounters) -> None:
+    if counters.cut_at and time.monotonic() - counters.cut_at > GRACE_S:
+        counters.has_sleepers = True
         raise NeverWokenError
 
 
-def drop(held: list[Any], book: GroupCounters, is_busy: Callable[[], bool]) -> None:
-    """Let go of a stock group whose sockets were shut.
+def release(held: list[Any], counters: GroupCounters, is_busy: Callable[[], bool]) -> None:
+    """Release a stock group whose sockets were shut.
 
-    Its destructor waits for its threads. So one that may have a thread that nobody wakes is kept as
-    long as this process lives: others may hold it too, and the garbage collector could destroy it
-    later in any thread. Of some that is not known: they are destroyed by a thread that can be left.
+    Its destructor waits for its threads. So a group that may have a thread which is never woken is
+    kept as long as this process lives: there may be other references to it, and the garbage
+    collector could destroy it later in any thread. For some groups this is not known: a thread that
+    can be left behind destroys them.
 
     Args:
-        held: the stock group, of which the caller holds nothing else.
-        book: of the group that it belonged to.
-        is_busy: whether one of its threads has not ended its operation.
+        held: the stock group; the caller has no other reference to it.
+        counters: of the group that it belonged to.
+        is_busy: returns whether one of its threads has not ended its operation.
     """
     until = time.monotonic() + GRACE_S
     while is_busy():
         if time.monotonic() > until:
-            book.has_sleepers = True
+            counters.has_sleepers = True
             break
         time.sleep(_PAUSE_S)
-    if book.has_sleepers:
-        _asleep.append(held)
+    if counters.has_sleepers:
+        _never_destroyed.append(held)
         return
     thread = threading.Thread(target=held.clear, name="nbddp-release", daemon=True)
     thread.start()

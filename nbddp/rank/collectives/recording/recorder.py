@@ -16,7 +16,7 @@ from nbddp.rank.collectives.recording.call_sites import Sites
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.mismatch_board import Board
 from nbddp.rank.collectives.recording.signatures import CallSignature, Signatures
-from nbddp.rank.collectives.rollback import Kept
+from nbddp.rank.collectives.rollback import WrittenCopies
 from nbddp.rank.user_code_context import Callbacks
 from nbddp.wire.flight_recorder.schema import (
     GroupMark,
@@ -58,7 +58,7 @@ class Recorder:
         self.is_careful = True
         self._careful_lock = threading.Lock()
         self.callbacks = callbacks
-        callbacks.look_changed = self.set_careful
+        callbacks.lookup_changed = self.set_careful
         self.run_id = ""
         self.cell_ranks: tuple[int, ...] = ()  #: that run the cell; empty: all
         self.run_offset = 0
@@ -74,7 +74,7 @@ class Recorder:
         """What ``is_careful`` depends on has changed. For any thread."""
         with self._careful_lock:
             is_in_cell = bool(self.run_id) and not self.is_child
-            self.is_careful = self.check or not is_in_cell or self.callbacks.is_looked_at
+            self.is_careful = self.check or not is_in_cell or self.callbacks.is_answering_lookup
 
     # --- cells ---------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class Recorder:
             book.ended = lambda: mismatch_error(wrong)
             raise error
 
-    def put_back(self, record: int, kept: Kept) -> None:
+    def put_back(self, record: int, kept: WrittenCopies) -> None:
         """The operation has failed: its tensors become what they were, as far as that is known."""
         kept.put_back()
         if kept.lost_bytes:
@@ -276,7 +276,7 @@ class Recorder:
     def sweep(self) -> None:
         """Notice the end of operations that nobody has waited for."""
         for operation in list(self.open.values()):
-            operation.notice()
+            operation.check_end()
 
 
 class RunText(msgspec.Struct, frozen=True):
