@@ -110,7 +110,7 @@ def test_everything_comes_to_rest(data: st.DataObject):
     if world.pool.phase is Phase.UP:
         assert world.states() <= {RankState.IDLE, RankState.EXITED}
         # Whoever lives can be used.
-        idle = world.pool.in_state(RankState.IDLE)
+        idle = world.pool.ranks.in_state(RankState.IDLE)
         assert set(idle) == set(world.processes)
         for rank in idle:
             assert world.machine.refusal(RankSet.of([rank])) is None

@@ -171,7 +171,7 @@ def test_an_agent_that_is_not_ours_is_refused(stage: Stage, said: dict[str, Any]
     poll_until(lambda: stage.hub.trust.refused == 3)
     assert stage.phase() is Phase.AGENTS
     assert stage.hub.machine.master == ("", 0)
-    assert not stage.hub.machine.in_state(RankState.IDLE)
+    assert not stage.hub.machine.ranks.in_state(RankState.IDLE)
     stage.start()
 
 
@@ -185,7 +185,7 @@ def test_events_of_a_stranger_are_dropped_while_the_pool_works(stage: Stage, nod
     stranger.hello(node=node)
     stranger.send(exited)
     poll_until(lambda: stage.hub.bad_frames == 4)
-    assert len(stage.hub.machine.in_state(RankState.IDLE)) == 2
+    assert len(stage.hub.machine.ranks.in_state(RankState.IDLE)) == 2
     stage.hub.shut_down(0.1)
     assert stage.agent.next_request(ShutdownAgent)
     assert [*stranger.uplink.receive()] == []

@@ -216,7 +216,7 @@ class HubThread:
         """Interrupt the ranks that still evaluate a value; nobody waits for it any longer."""
 
         def interrupt() -> None:
-            for node, on_node in self.machine.by_node(transfer.ranks).items():
+            for node, on_node in self.machine.ranks.by_node(transfer.ranks).items():
                 request = Interrupt(run_id=transfer.request_id, ranks=on_node)
                 self._channel.send_to_agent(node, request)
 
@@ -432,7 +432,7 @@ class HubThread:
                 )
 
     def _tell_ranks(self, ranks: RankSet, request: RankRequest, frames: Sequence[Frame]) -> None:
-        for node, on_node in self.machine.by_node(ranks).items():
+        for node, on_node in self.machine.ranks.by_node(ranks).items():
             self._channel.send_to_ranks(node, on_node, request, frames)
 
 
@@ -444,7 +444,7 @@ class SenderCheck:
 
     def __init__(self, token: str, pool: PoolMachine) -> None:
         self._token = token
-        self._pool = pool
+        self._node_by_rank = {rank: info.node for rank, info in pool.ranks.items()}
         self._nodes: set[int] = set()
         #: Events that were left out, and what was wrong with the latest that made no sense.
         self.refused = 0
@@ -469,5 +469,4 @@ class SenderCheck:
         if node not in self._nodes or getattr(event, "node", node) != node:
             return False
         rank = getattr(event, "rank", None)
-        info = self._pool.ranks.get(rank) if rank is not None else None
-        return rank is None or (info is not None and info.node == node)
+        return rank is None or self._node_by_rank.get(rank) == node

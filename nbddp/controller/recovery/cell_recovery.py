@@ -108,7 +108,7 @@ class CellRecovery:
 
     def rank_exited(self, exited: RankExited, now: float) -> list[Action]:
         """One of its ranks has exited: the others may wait for it for ever."""
-        survivors = self._pool.in_state(RankState.IDLE, RankState.BUSY)
+        survivors = self._pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
         text = f"rank {exited.rank} exited ({describe_exit(exited)[0]})"
         if self.freeing.reason != "death":
             self.freeing.interrupt_at = now + _INTERRUPT_AFTER_DEATH_S
@@ -170,7 +170,7 @@ class CellRecovery:
                     return [Noticed(self.run.run_id, cause)]
                 return self._show(cause, views, acted=False)
             self._basis = cause
-        alive = set(self._pool.in_state(RankState.IDLE, RankState.BUSY))
+        alive = set(self._pool.ranks.in_state(RankState.IDLE, RankState.BUSY))
         return [
             *(self._show(cause, views, acted=True) if not is_ending else ()),
             *self.freeing.start(

@@ -125,7 +125,7 @@ class RecoveryMachine:
     @property
     def may_mend_again(self) -> bool:
         """Whether groups could not be formed though all ranks are there: they may be now."""
-        idle = self.pool.in_state(RankState.IDLE)
+        idle = self.pool.ranks.in_state(RankState.IDLE)
         return bool(self._mending.failure) and len(idle) == len(self.pool.ranks)
 
     def next_deadline(self) -> float | None:
@@ -181,7 +181,7 @@ class RecoveryMachine:
             self._is_ending = True
             actions += self._forget("%ddp stop")
         elif isinstance(stimulus, RunRequested):
-            dead = self.pool.in_state(RankState.EXITED).ranks
+            dead = self.pool.ranks.in_state(RankState.EXITED).ranks
             execute = msgspec.structs.replace(stimulus.execute, dead=dead)
             stimulus = replace(stimulus, execute=execute)
         elif isinstance(stimulus, AbandonRequested) and self._is_held(stimulus.run_id):
@@ -391,7 +391,7 @@ class RecoveryMachine:
         return [] if outcome is None else [self._end(outcome)]
 
     def _end(self, outcome: RunOutcome) -> EndRun:
-        return EndRun(replace(outcome, dead=self.pool.in_state(RankState.EXITED)))
+        return EndRun(replace(outcome, dead=self.pool.ranks.in_state(RankState.EXITED)))
 
     def _forget(self, ended_by: str) -> list[Action]:
         """All ranks end: nothing is left to be mended."""

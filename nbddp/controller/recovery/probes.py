@@ -66,7 +66,7 @@ class RankProbes:
         memory: bool = False,
     ) -> tuple[int, list[Action]]:
         """Ask ranks, all that live by default, what they do; gives the question's number."""
-        alive = self._pool.in_state(RankState.IDLE, RankState.BUSY)
+        alive = self._pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
         asked = alive if ranks is None else RankSet.of(set(alive).intersection(ranks))
         number = self._questions.new_number()
 
@@ -107,7 +107,7 @@ class RankProbes:
         return number, [
             TellAgent(node, msgspec.structs.replace(request, ranks=on_node))
             for request, asked in ((dump, ranks), (look, glance))
-            for node, on_node in self._pool.by_node(asked).items()
+            for node, on_node in self._pool.ranks.by_node(asked).items()
         ]
 
     def views(self, answers: Answers) -> Views:
@@ -135,7 +135,7 @@ class RankProbes:
 
     def silent(self, views: Views) -> RankSet:
         """Ranks that live and did not answer."""
-        alive = self._pool.in_state(RankState.IDLE, RankState.BUSY)
+        alive = self._pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
         return RankSet.of(rank for rank in alive if views[rank].look is None)
 
     def diagnose(self, views: Views, now: float) -> Report:
@@ -151,7 +151,7 @@ class RankProbes:
         """Look because the user asks."""
 
         def looked(views: Views, now: float) -> list[Action]:
-            alive = self._pool.in_state(RankState.IDLE, RankState.BUSY)
+            alive = self._pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
             if requested.survey:
                 silent = self.silent(views)
                 then = partial(self._surveyed, requested.number)

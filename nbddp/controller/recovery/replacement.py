@@ -55,11 +55,11 @@ class RankRestarts:
         if not living:
             return []
         self._killing |= set(living)
-        self._pool.will_restart(living)
+        self._pool.ranks.will_restart(living)
         self._until = now + self._settings.mend_timeout_s
         return [
             TellAgent(node, KillRanks(ranks=ranks))
-            for node, ranks in self._pool.by_node(living).items()
+            for node, ranks in self._pool.ranks.by_node(living).items()
         ]
 
     def _refusal(self, ranks: RankSet) -> str:
@@ -70,7 +70,7 @@ class RankRestarts:
         lost = sorted({self._pool.ranks[rank].node for rank in ranks} & self._pool.lost_agents)
         if lost:
             return f"the agent of node {lost[0]} has ended"
-        return self._pool.held_reason(ranks)
+        return self._pool.ranks.held_reason(ranks)
 
     def rank_exited(self, rank: Rank) -> bool:
         """A process has ended; whether that was wanted."""
@@ -132,7 +132,7 @@ class ExitedRanks:
         """Ranks whose place is to be taken."""
         return RankSet.of(
             rank
-            for rank in self._pool.in_state(RankState.EXITED)
+            for rank in self._pool.ranks.in_state(RankState.EXITED)
             if self.is_replaced(rank) and self._pool.ranks[rank].node not in self._pool.lost_agents
         )
 
@@ -155,10 +155,10 @@ class ExitedRanks:
     def mended(self, failure: str) -> None:
         """The pool is whole again, or cannot be."""
         if failure:
-            late = self._pool.in_state(RankState.STARTING)
+            late = self._pool.ranks.in_state(RankState.STARTING)
             self._given_up |= {*self.dead(), *late}
         else:
-            self._given_up &= set(self._pool.in_state(RankState.EXITED))
+            self._given_up &= set(self._pool.ranks.in_state(RankState.EXITED))
 
     def told(self, fresh: RankSet, failure: str) -> list[Action]:
         """What the user is told of the exits between cells, once."""

@@ -1,10 +1,10 @@
 """What is known of each rank of a pool, and the moves that are legal.
 
-Runs in: the hub thread. Pure; a part of `nbddp.controller.state.pool_machine`.
+Runs in: the hub thread. Pure; `nbddp.controller.state.pool_machine.PoolMachine` owns it.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 from nbddp.controller.state.rank_state import LEGAL_MOVES, RankInfo, RankState
 from nbddp.errors import InvalidTransitionError
@@ -14,25 +14,35 @@ from nbddp.wire.rank_set import Rank, RankSet
 _STORY_LENGTH = 20
 
 
-class RankTable:
-    """The ranks of a pool and their states."""
+class RankTable(Mapping[Rank, RankInfo]):
+    """The ranks of a pool and their states: by rank, in order."""
 
     def __init__(self, spec: PoolSpec) -> None:
-        self.ranks = {
+        self._info_by_rank = {
             rank: RankInfo(rank=rank, node=rank // spec.nproc_per_node)
             for rank in range(spec.world_size)
         }
         self.held_agents: set[int] = set()  #: they stand still, and do not go on
 
+    def __getitem__(self, rank: Rank) -> RankInfo:
+        return self._info_by_rank[rank]
+
+    def __iter__(self) -> Iterator[Rank]:
+        return iter(self._info_by_rank)
+
+    def __len__(self) -> int:
+        return len(self._info_by_rank)
+
     def in_state(self, *states: RankState) -> RankSet:
         """The ranks in one of these states."""
-        return RankSet.of(rank for rank, info in self.ranks.items() if info.state in states)
+        infos = self._info_by_rank.values()
+        return RankSet.of(info.rank for info in infos if info.state in states)
 
     def by_node(self, ranks: Iterable[Rank]) -> dict[int, tuple[Rank, ...]]:
         """These ranks by the node on which they are."""
         found: dict[int, list[Rank]] = {}
         for rank in ranks:
-            found.setdefault(self.ranks[rank].node, []).append(rank)
+            found.setdefault(self._info_by_rank[rank].node, []).append(rank)
         return {node: tuple(on_node) for node, on_node in found.items()}
 
     def held_reason(self, ranks: Iterable[Rank]) -> str:
@@ -43,9 +53,15 @@ class RankTable:
     def will_restart(self, ranks: Iterable[Rank]) -> None:
         """The user wants other processes in the places of these."""
         for rank in ranks:
-            self.ranks[rank].is_unwanted = True
+            self._info_by_rank[rank].is_unwanted = True
 
-    def _move(self, info: RankInfo, to: RankState, why: str) -> None:
+    def move(self, rank: Rank, to: RankState, why: str) -> None:
+        """A rank is in another state now.
+
+        Raises:
+            InvalidTransitionError: there is no such move; with the rank's story.
+        """
+        info = self._info_by_rank[rank]
         info.story.append(f"{info.state.name} -> {to.name} ({why})")
         del info.story[:-_STORY_LENGTH]
         if (info.state, to) not in LEGAL_MOVES:
@@ -55,5 +71,5 @@ class RankTable:
 
     def summary(self) -> str:
         """For example ``3 idle, 1 exited``."""
-        counts = Counter(info.state.name.lower() for info in self.ranks.values())
+        counts = Counter(info.state.name.lower() for info in self._info_by_rank.values())
         return ", ".join(f"{count} {state}" for state, count in counts.items())
