@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from msgspec.structs import replace
 
 from nbddp.controller.state.actions import AnnounceFailure, AnnounceUp, TellAgent
 from nbddp.controller.state.rank_state import LEGAL_MOVES, Phase, RankState
@@ -24,17 +25,16 @@ def failure_in(actions: list[object]) -> AnnounceFailure:
 
 @pytest.mark.parametrize(("start", "end"), list(itertools.product(RankState, RankState)))
 def test_a_rank_moves_only_as_the_table_says(start: RankState, end: RankState):
-    pool = Pool()
-    info = pool.machine.ranks[0]
-    info.state = start
+    ranks = Pool().machine.ranks
+    ranks.put(replace(ranks[0], state=start))
     if (start, end) in LEGAL_MOVES:
-        pool.machine.ranks.move(0, end, "test")
-        assert info.state is end
+        ranks.move(0, end, "test", pid=7)
+        assert (ranks[0].state, ranks[0].pid) == (end, 7)
     else:
         with pytest.raises(InvalidTransitionError):
-            pool.machine.ranks.move(0, end, "test")
-        assert info.state is start
-    assert info.story == [f"{start.name} -> {end.name} (test)"]
+            ranks.move(0, end, "test", pid=7)
+        assert (ranks[0].state, ranks[0].pid) == (start, 0)
+    assert ranks[0].story == (f"{start.name} -> {end.name} (test)",)
 
 
 def test_the_table_leads_to_every_state_and_out_of_it():
@@ -100,7 +100,7 @@ def test_what_a_rank_says_of_itself_is_kept():
     info = pool.machine.ranks[1]
     assert (info.pid, info.log_path) == (1001, "/logs/rank1.log")
     assert (info.device, info.backend) == ("cpu", "gloo")
-    assert pool.machine.ranks.summary() == "2 idle"
+    assert pool.states() == "IDLE IDLE"
 
 
 def test_a_late_agent_or_store_changes_nothing():

@@ -20,6 +20,7 @@ from nbddp.errors import (
     TransferError,
     TransferInterruptedError,
 )
+from nbddp.settings import Settings
 from nbddp.wire import codec
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
@@ -46,7 +47,7 @@ BOTH = RankSet.all(2)
 @pytest.fixture
 def exchange(stage: Stage) -> Exchange:
     stage.start()
-    return Exchange(stage.hub, None)
+    return Exchange(stage.hub, None, Settings())
 
 
 @pytest.fixture
@@ -129,9 +130,9 @@ def test_a_transfer_ends_when_the_hub_ends(stage: Stage, exchange: Exchange, ver
 def test_a_transfer_that_comes_after_a_rank_has_exited_is_refused(stage: Stage, exchange: Exchange):
     gone = RankExited(rank=1, pid=1, exit_code=-9, out_of_memory=False, last_output="")
     stage.hub.post(Configured(Config(on_death="keep")))
-    poll_until(lambda: stage.hub.recovery.config.on_death == "keep")
+    poll_until(lambda: stage.hub._recovery.config.on_death == "keep")
     stage.agent.send(gone)
-    poll_until(lambda: stage.hub.machine.ranks[1].exited is not None)
+    poll_until(lambda: stage.hub.snapshot.ranks[1].exited is not None)
     with pytest.raises(RequestRefusedError, match="rank 1 has exited"):
         exchange.pull("x", BOTH)
 

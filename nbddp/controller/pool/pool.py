@@ -16,7 +16,6 @@ from nbddp.controller.cell_errors import build
 from nbddp.controller.diagnosis.report import Report
 from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub.run import Run
-from nbddp.controller.hub.thread import HubThread
 from nbddp.controller.hub.transfer import RequestRefusedError, told_when_stopped
 from nbddp.controller.pool.cell_wait import CellView, CellWait
 from nbddp.controller.pool.options import PoolOptions, check_seconds
@@ -25,10 +24,10 @@ from nbddp.controller.state.actions import Diagnosed
 from nbddp.controller.state.config import Config
 from nbddp.controller.state.outcome import RunOutcome
 from nbddp.controller.state.rank_state import Phase, RankInfo, RankState
+from nbddp.controller.state.snapshot import PoolSnapshot
 from nbddp.controller.state.stimuli import (
     AbandonRequested,
     InputAnswered,
-    InterruptRequested,
     RunRequested,
 )
 from nbddp.controller.trace import export
@@ -212,7 +211,7 @@ class Pool:
             return CellWait(
                 run,
                 view,
-                interrupt=lambda: self._processes.hub.post(InterruptRequested(run.run_id)),
+                interrupt=lambda: self.interrupt_run(run),
                 abandon=lambda: self._processes.hub.post(AbandonRequested(run.run_id)),
                 reply=self._reply,
             ).wait(early)
@@ -223,7 +222,7 @@ class Pool:
         try:
             yield
         except BaseException:
-            self._processes.hub.post(InterruptRequested(run.run_id))
+            self.interrupt_run(run)
             self._processes.hub.post(AbandonRequested(run.run_id))
             raise
 
@@ -238,6 +237,10 @@ class Pool:
             where such a callback was interrupted.
         """
         return self._processes.interrupt()
+
+    def interrupt_run(self, run: Run) -> None:
+        """Interrupt this run, if its cell is still running. For the notebook layer."""
+        self._processes.interrupt_run(run.run_id)
 
     def _reply(self, rank: int, reply: InputReply) -> None:
         self._processes.hub.post(InputAnswered(rank, reply.question))
@@ -397,12 +400,12 @@ class Pool:
 
     def ranks(self) -> list[RankInfo]:
         """What is known of each rank: state, process id, device, log."""
-        return list(self._processes.hub.machine.ranks.values())
+        return list(self.snapshot.ranks)
 
     @property
     def is_running(self) -> bool:
         """Whether a cell is running."""
-        return self._processes.hub.recovery.active_run_id is not None
+        return self.snapshot.is_running
 
     @property
     def log_path_by_rank(self) -> dict[int, str]:
@@ -415,14 +418,14 @@ class Pool:
         return self._processes.hub.bad_frames
 
     @property
-    def hub(self) -> HubThread:
-        """For the notebook layer."""
-        return self._processes.hub
+    def snapshot(self) -> PoolSnapshot:
+        """The pool at one moment, for the notebook layer; at least as new as all it was told."""
+        return self._processes.snapshot
 
     def __repr__(self) -> str:
         if self.is_stopped:
             return "<Pool: stopped>"
-        return f"<Pool {self.options.describe()}: {self._processes.hub.machine.ranks.summary()}>"
+        return f"<Pool {self.options.describe()}: {self.snapshot.summary()}>"
 
     def rank_set(self, ranks: Sequence[int] | str | int | None) -> RankSet:
         """``ranks`` as a set. Raises `BadOptionError` if one does not exist."""
@@ -518,8 +521,7 @@ class Pool:
     @property
     def unfinished(self) -> RankSet:
         """Ranks that are inside the running cell."""
-        run = self._processes.hub.machine.run
-        return run.unfinished if run is not None else NO_RANKS
+        return self.snapshot.unfinished
 
     def expect_idle_beside(self, ranks: RankSet) -> None:
         """For who cannot wait. Raises `PoolBusyError` if a cell runs, and on none of these."""
@@ -540,12 +542,12 @@ class Pool:
     def _refuse(self, reason: str, ranks: RankSet) -> None:
         if reason == "a cell is running":
             raise PoolBusyError(self._busy_text())
-        hub, machine = self._processes.hub, self._processes.hub.machine
-        is_up = hub.is_alive and machine.phase is Phase.UP
-        idle = machine.ranks.in_state(RankState.IDLE) if is_up else NO_RANKS
+        snapshot = self.snapshot
+        is_up = self._processes.hub.is_alive and snapshot.phase is Phase.UP
+        idle = snapshot.in_state(RankState.IDLE) if is_up else NO_RANKS
         others = f" ({idle.describe()} can still be used with -r)" if idle and ranks - idle else ""
         missing = ranks - idle
-        if is_up and idle and missing and not machine.spec.plain and not machine.lost_agents:
+        if is_up and idle and missing and not self.options.plain and not snapshot.lost_agents:
             next_step = f"%ddp restart -r {missing} keeps the variables of the other ranks"
         else:
             next_step = "%ddp restart gives a fresh pool"

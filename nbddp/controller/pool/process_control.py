@@ -21,6 +21,7 @@ from nbddp.controller.pool.startup import PoolStartup
 from nbddp.controller.state.actions import Diagnosed
 from nbddp.controller.state.config import Config
 from nbddp.controller.state.rank_state import RankState
+from nbddp.controller.state.snapshot import PoolSnapshot
 from nbddp.controller.state.stimuli import Configured, InterruptRequested
 from nbddp.controller.values.push_pull import Exchange
 from nbddp.errors import PoolBrokenError, PoolBusyError, PoolInterruptedError
@@ -37,7 +38,7 @@ class PoolProcesses:
     """
 
     def __init__(self, options: PoolOptions, settings: Settings) -> None:
-        self._options = options
+        self._settings = settings
         self._all_ranks = RankSet.all(options.world_size)
         self._pid = os.getpid()
         self.is_stopped = False  #: `stop` was called, or the start failed
@@ -65,11 +66,16 @@ class PoolProcesses:
                 self._use(self._startup.start(lambda: interrupts.count > 0))
             atexit.register(self._end)
 
+    @property
+    def snapshot(self) -> PoolSnapshot:
+        """The pool as the hub has published it last."""
+        return self.hub.snapshot
+
     # --- start and end -------------------------------------------------------------------------
 
     def _use(self, hub: HubThread) -> None:
         self.hub = hub
-        self.exchange = Exchange(hub, self.arena)
+        self.exchange = Exchange(hub, self.arena, self._settings)
         hub.listeners = self.listeners
         hub.post(Configured(self.config))
 
@@ -78,7 +84,7 @@ class PoolProcesses:
         with self._restarting(), EarlyInterrupts() as interrupts:
             if len(ranks) < len(self._all_ranks):
                 return self._restart_ranks(ranks, interrupts)
-            self.exchange.forget_all()
+            self.exchange.forget_all(self._all_ranks)
             after = "All variables are gone; the next cell starts a pool with the same options"
             with self._stopped_on_failure(interrupts, "restart", after):
                 self._use(self._startup.restart(lambda: interrupts.count > 0))
@@ -93,9 +99,9 @@ class PoolProcesses:
                 f"{ranks.describe()} could not be replaced: {done.failure}. "
                 "Next: %ddp restart gives a fresh pool"
             )
-        machine, joining = self.hub.machine, self.hub.recovery.joining
-        inside = machine.ranks.in_state(RankState.BUSY) if joining else NO_RANKS
-        gone = machine.ranks.in_state(RankState.EXITED)
+        snapshot = self.snapshot
+        inside = snapshot.in_state(RankState.BUSY) if snapshot.joining else NO_RANKS
+        gone = snapshot.in_state(RankState.EXITED)
         return build.replaced(done.fresh, self._all_ranks - done.fresh - gone, inside)
 
     @contextmanager
@@ -187,16 +193,20 @@ class PoolProcesses:
     def interrupt(self) -> RankSet:
         """Interrupt the running cell; if there is none, callbacks, and give their ranks."""
         self.check_alive()
-        run_id = self.hub.recovery.active_run_id
+        run_id = self.snapshot.active_run_id
         if run_id is None:
             return self.interrupt_callbacks()
-        self.hub.post(InterruptRequested(run_id))
+        self.interrupt_run(run_id)
         return NO_RANKS
+
+    def interrupt_run(self, run_id: str) -> None:
+        """Interrupt this run, if its cell is still running."""
+        self.hub.post(InterruptRequested(run_id))
 
     def interrupt_callbacks(self) -> RankSet:
         """Interrupt callbacks of widgets; gives the ranks, not known of a plain pool."""
         found = self.in_callback()
-        alive = self.hub.machine.ranks.in_state(RankState.IDLE, RankState.BUSY)
+        alive = self.snapshot.in_state(RankState.IDLE, RankState.BUSY)
         self.hub.send_to_ranks(alive, InterruptCallback())
         return found
 

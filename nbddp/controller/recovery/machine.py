@@ -35,6 +35,7 @@ from nbddp.controller.state.exit_text import describe_exit
 from nbddp.controller.state.outcome import RunOutcome
 from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import Phase, RankState
+from nbddp.controller.state.snapshot import PoolSnapshot
 from nbddp.controller.state.stimuli import (
     AbandonRequested,
     Configured,
@@ -102,10 +103,19 @@ class RecoveryMachine:
         is_mending = self._mending.is_active or self._restarts.is_killing
         return is_mending and self.active_run_id is None
 
-    @property
-    def joining(self) -> RankSet:
-        """Fresh ranks without process groups, since other members are still in a cell."""
-        return self._mending.joining
+    def snapshot(self) -> PoolSnapshot:
+        """What other threads are to know of the pool; equal to the last one if nothing changed."""
+        pool = self.pool
+        return PoolSnapshot(
+            phase=pool.phase,
+            generation=pool.spec.generation,
+            ranks=pool.ranks.infos,
+            run_id=pool.active_run_id,
+            active_run_id=self.active_run_id,
+            joining=self._mending.joining,
+            lost_agents=frozenset(pool.lost_agents),
+            store_is_lost=pool.store_is_lost,
+        )
 
     def refusal(self, ranks: RankSet) -> str | None:
         """Why these ranks cannot take a cell now; None if they can."""

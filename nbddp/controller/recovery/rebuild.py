@@ -100,7 +100,7 @@ class PoolRebuild:
     @property
     def joining(self) -> RankSet:
         """Fresh ranks that do not have all their groups: other members are still in a cell."""
-        return RankSet.of(self._joining)
+        return RankSet.of(self._joining) if self._joining else NO_RANKS
 
     @property
     def is_restarting(self) -> bool:

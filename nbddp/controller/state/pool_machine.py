@@ -13,7 +13,7 @@ or when it is given up; ranks that are still inside stay BUSY until they come ba
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
-import msgspec
+from msgspec.structs import replace
 
 from nbddp.controller.state.actions import (
     AnnounceExit,
@@ -151,7 +151,7 @@ class PoolMachine:
                 return self._start_failed(stimulus)
             case RankSpawned():
                 info = self.ranks[stimulus.rank]
-                info.pid, info.log_path = stimulus.pid, stimulus.log_path
+                self.ranks.put(replace(info, pid=stimulus.pid, log_path=stimulus.log_path))
                 return []
             case RankReady():
                 return self._rank_ready(stimulus)
@@ -199,9 +199,9 @@ class PoolMachine:
     def _start_store(self) -> list[LifeAction]:
         self.phase = Phase.STORE
         self.store_is_lost = False
-        for info in self.ranks.values():
-            self.ranks.move(info.rank, RankState.STARTING, "start")
-            info.exited, info.replaced, info.is_unwanted = None, "", False
+        for rank in self.ranks:
+            fresh = {"exited": None, "replaced": "", "is_unwanted": False}
+            self.ranks.move(rank, RankState.STARTING, "start", **fresh)
         return [TellAgent(0, StartStore(pool=self.spec, host=self._host, port=self._port))]
 
     def _start_ranks(self, store: StoreReady) -> list[LifeAction]:
@@ -212,11 +212,10 @@ class PoolMachine:
         return self._tell_to_start(dict.fromkeys(range(self.spec.nnodes), ()), joins=False)
 
     def _respawn(self, ranks: RankSet) -> list[LifeAction]:
-        for info in (self.ranks[rank] for rank in ranks):
-            self.ranks.move(info.rank, RankState.STARTING, "respawn")
-            info.pid = 0
-            info.replaced = "restarted" if info.is_unwanted else "exited"
-            info.is_unwanted = False
+        for rank in ranks:
+            how = "restarted" if self.ranks[rank].is_unwanted else "exited"
+            fresh = {"pid": 0, "replaced": how, "is_unwanted": False}
+            self.ranks.move(rank, RankState.STARTING, "respawn", **fresh)
         return self._tell_to_start(self.ranks.by_node(ranks), joins=True)
 
     def _tell_to_start(
@@ -237,11 +236,16 @@ class PoolMachine:
         info = self.ranks[ready.rank]
         if info.state is RankState.BUSY:
             return []  # it said so before
-        self.ranks.move(info.rank, RankState.IDLE, "ready")
-        info.device, info.note = ready.device, ready.note
-        # A rank that joins others has no group yet, and gets theirs.
-        info.backend = ready.backend or info.backend
-        info.exited = None
+        self.ranks.move(
+            ready.rank,
+            RankState.IDLE,
+            "ready",
+            device=ready.device,
+            note=ready.note,
+            # A rank that joins others has no group yet, and gets theirs.
+            backend=ready.backend or info.backend,
+            exited=None,
+        )
         if self.phase is not Phase.RANKS or len(self.ranks.in_state(RankState.IDLE)) < len(
             self.ranks
         ):
@@ -273,8 +277,7 @@ class PoolMachine:
     def _begin_run(self, requested: RunRequested, now: float) -> list[LifeAction]:
         run_id = requested.execute.run_id
         for rank in requested.ranks:
-            self.ranks.move(rank, RankState.BUSY, f"run {run_id}")
-            self.ranks[rank].run_id = run_id
+            self.ranks.move(rank, RankState.BUSY, f"run {run_id}", run_id=run_id)
         self._prompts.begin(requested.ranks)
         self.run = CellRun(run_id, requested.ranks, now, is_plain=self.spec.plain)
         if requested.timeout_s is not None:
@@ -282,11 +285,10 @@ class PoolMachine:
         return [TellRanks(requested.ranks, requested.execute)]
 
     def _rank_finished(self, finished: RunFinished, now: float) -> list[LifeAction]:
-        info = self.ranks[finished.rank]
-        if info.run_id != finished.run_id:
+        if self.ranks[finished.rank].run_id != finished.run_id:
             return []
-        self.ranks.move(info.rank, RankState.IDLE, f"finished {finished.run_id}")
-        info.run_id, info.replaced = None, ""
+        why = f"finished {finished.run_id}"
+        self.ranks.move(finished.rank, RankState.IDLE, why, run_id=None, replaced="")
         run = self.run
         if run is None or run.run_id != finished.run_id:
             return []  # a cell that was given up: the rank has come back
@@ -294,10 +296,9 @@ class PoolMachine:
         return self._end_if_complete(run, now)
 
     def _rank_exited(self, exited: RankExited, now: float) -> list[LifeAction]:
-        info = self.ranks[exited.rank]
-        run_id = info.run_id
-        self.ranks.move(info.rank, RankState.EXITED, f"exit {exited.exit_code}")
-        info.exited, info.run_id = exited, None
+        run_id = self.ranks[exited.rank].run_id
+        why = f"exit {exited.exit_code}"
+        self.ranks.move(exited.rank, RankState.EXITED, why, exited=exited, run_id=None)
         announced = AnnounceExit(exited, run_id)
         if self.phase is Phase.RANKS:  # perhaps it was ready, and others were not
             last = exited.last_output.strip().rpartition("\n")[2]
@@ -353,13 +354,11 @@ class PoolMachine:
         self._nodes_stopped.add(node)
         if self.phase is not Phase.STOPPING or len(self._nodes_stopped) < self.spec.nnodes:
             return []
-        for info in self.ranks.values():
-            info.run_id = None
-            if info.state is not RankState.EXITED:
-                self.ranks.move(
-                    info.rank, RankState.EXITED, "stopped"
-                )  # before its process was made
-        self.spec = msgspec.structs.replace(self.spec, generation=self.spec.generation + 1)
+        for rank, info in self.ranks.items():
+            self.ranks.put(replace(info, run_id=None))
+            if info.state is not RankState.EXITED:  # before its process was made
+                self.ranks.move(rank, RankState.EXITED, "stopped")
+        self.spec = replace(self.spec, generation=self.spec.generation + 1)
         self._starts_until = now + self._settings.start_timeout_s
         return self._start_store()
 

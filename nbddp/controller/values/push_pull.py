@@ -15,6 +15,7 @@ from nbddp.controller.hub.queries import RankQueries
 from nbddp.controller.hub.thread import HubThread
 from nbddp.controller.hub.transfer import Stopped, Transfer
 from nbddp.errors import NbddpError, PoolBusyError, TransferError
+from nbddp.settings import Settings
 from nbddp.wire.flight_recorder.schema import CALLBACK_THREAD
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
@@ -33,9 +34,10 @@ from nbddp.wire.values.shared_memory import Arena, Piece, SegmentUnreachableErro
 class Exchange:
     """Values between this process and the ranks of one pool."""
 
-    def __init__(self, hub: HubThread, arena: Arena | None) -> None:
+    def __init__(self, hub: HubThread, arena: Arena | None, settings: Settings) -> None:
         self._hub = hub
         self._arena = arena
+        self._settings = settings
         self._numbers = itertools.count(1)
 
     def pull(self, expression: str, ranks: RankSet) -> list[Any]:
@@ -72,10 +74,10 @@ class Exchange:
         )
         self._hub.send_to_ranks(ranks, request)
 
-    def forget_all(self) -> None:
-        """The ranks are about to be replaced; nothing that they hold will be released."""
+    def forget_all(self, ranks: RankSet) -> None:
+        """These ranks are about to be replaced; nothing that they hold will be released."""
         if self._arena is not None:
-            for rank in self._hub.machine.ranks:
+            for rank in ranks:
                 self._arena.release_all(rank)
 
     def _pull(self, expression: str, ranks: RankSet, *, use_arena: bool) -> list[Any]:
@@ -121,7 +123,7 @@ class Exchange:
 
     def _stopped(self, transfer: Transfer, answered: RankSet, more: EarlyInterrupts) -> Stopped:
         """Wait a moment for ranks that were interrupted, but not after one ``more``."""
-        until = time.monotonic() + self._hub.recovery.settings.interrupt_grace_s
+        until = time.monotonic() + self._settings.interrupt_grace_s
         left: dict[Rank, str] = {}
         missing = set(transfer.ranks) - set(answered)
         with suppress(NbddpError):  # a rank, or the pool, has ended
