@@ -36,6 +36,7 @@ from nbddp.wire.launch_specs import AgentLaunch
 from nbddp.wire.messages import (
     AgentHello,
     AgentRequest,
+    DescribeValue,
     Event,
     Execute,
     Interrupt,
@@ -55,8 +56,12 @@ _TICK_S = 1.0
 #: After some text was read, more may come together for so long. Without it a rank that prints wakes
 #: the agent for every line, and both pay for it.
 _GATHER_S = 0.002
-#: Of what ranks send, the agent reads these; the rest it passes on.
-_READ = ("RunStarted", "ValuePulled")
+#: Requests that run code of the user's, which can be interrupted.
+_RUNS_CODE = ("Execute", "PullValue", "DescribeValue")
+#: Of what ranks send, the agent reads this; the rest it passes on.
+_READ = "RunStarted"
+#: Answers after which no code runs any longer for a request about values.
+_ENDS_CODE = ("ValuePulled", "ValueDescribed")
 
 
 class Agent:
@@ -125,12 +130,12 @@ class Agent:
             if not ranks:
                 self._handle_own(codec.decode_agent_request(frames[0]))
                 return
-            if codec.peek_type(frames[0]) in (Execute.__name__, PullValue.__name__):
+            if codec.peek_type(frames[0]) in _RUNS_CODE:
                 request = codec.decode_rank_request(frames[0])
                 for process in (self._ranks[rank] for rank in ranks if rank in self._ranks):
                     if isinstance(request, Execute):
                         self._begin_cell(process, request)
-                    elif isinstance(request, PullValue):
+                    elif isinstance(request, PullValue | DescribeValue):
                         process.pulling = request.request_id
                         process.await_begin(request.request_id)
         except BadMessageError:
@@ -226,7 +231,7 @@ class Agent:
             return  # the last words of a rank that was already given up
         pipes = process.pipes
         event: Event | None = None
-        if tag.type in _READ:
+        if tag.type == _READ:
             try:
                 event = codec.decode_event(frames[0])
             except BadMessageError:
@@ -239,7 +244,7 @@ class Agent:
             process.is_ready = True
         if isinstance(event, messages.RunStarted):
             process.see_begin(event.run_id)
-        if isinstance(event, messages.ValuePulled) and event.request_id == process.pulling:
+        if tag.type in _ENDS_CODE and tag.request_id == process.pulling:
             process.pulling = ""
         if tag.type == messages.RunFinished.__name__:
             pipes.drain(time.monotonic())

@@ -45,7 +45,7 @@ class RankProcess:
     identity: bytes  #: under which it connects
     #: Descendants seen so far that still live, and when they were started.
     descendants: dict[int, int] = field(default_factory=dict)
-    pulling: str = ""  #: the request of the value that it evaluates
+    pulling: str = ""  #: the request about values for which it runs code
     awaited: str = ""  #: the cell or the value that was sent last
     has_begun: bool = False  #: that one
     is_interrupted: bool = False  #: likewise

@@ -80,6 +80,7 @@ from nbddp.wire.messages import (
     RunStarted,
     SegmentReleased,
     ShutdownAgent,
+    ValueDescribed,
     ValuePulled,
     ValuePushed,
 )
@@ -364,7 +365,7 @@ class HubThread:
                     self._run.put(event)
                 if isinstance(event, RunFinished):
                     self._feed(event)
-            case ValuePulled() | ValuePushed():
+            case ValuePulled() | ValueDescribed() | ValuePushed():
                 transfer = self._transfers.get(event.request_id)
                 if transfer is None or not transfer.put(event, frames):
                     self._release_unwanted(event)

@@ -33,6 +33,7 @@ from nbddp.controller.state.stimuli import (
 from nbddp.controller.trace import export
 from nbddp.controller.trace.rows import TraceRow, rows_seen
 from nbddp.controller.values import compare, variables
+from nbddp.controller.values.descriptions import Descriptions
 from nbddp.controller.values.push_pull import Exchange
 from nbddp.controller.values.result import Difference
 from nbddp.errors import BadOptionError, CellError, PoolBrokenError, PoolBusyError
@@ -284,13 +285,9 @@ class Pool:
             TransferInterruptedError, PoolBusyError: as `pull`.
         """
         chosen = self.rank_set(ranks)
-        with told_when_stopped(f"comparing {expression!r}"):
-            return compare.find(
-                lambda text: self._pull(text, chosen),
-                lambda text: self._processes.exchange.tell(text, chosen),
-                expression,
-                chosen,
-            )
+        failure = f"could not compare {expression!r}"
+        with told_when_stopped(f"comparing {expression!r}"), self._exchanging(chosen) as exchange:
+            return compare.find(Descriptions(exchange, chosen, failure), expression, chosen)
 
     def vars(
         self, *names: str, ranks: Sequence[int] | str | None = None
@@ -309,8 +306,9 @@ class Pool:
         """The same by rank, for the notebook layer. Raises as `vars`."""
         chosen = self.rank_set(ranks)
         what = ", ".join(map(repr, names)) or "the variables"
-        with told_when_stopped(f"looking at {what}"):
-            return variables.tell(lambda text: self._pull(text, chosen), names, chosen)
+        failure = f"could not look at {what}"
+        with told_when_stopped(f"looking at {what}"), self._exchanging(chosen) as exchange:
+            return variables.tell(Descriptions(exchange, chosen, failure), names, chosen)
 
     def push(
         self,
