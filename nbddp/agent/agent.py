@@ -36,6 +36,7 @@ from nbddp.wire.launch_specs import AgentLaunch
 from nbddp.wire.messages import (
     AgentHello,
     AgentRequest,
+    DescribeValue,
     Event,
     Execute,
     Interrupt,
@@ -55,8 +56,12 @@ _TICK_S = 1.0
 #: After some text was read, more text is collected for this long. Otherwise a rank that prints
 #: would wake the agent for every line, which costs both of them time.
 _GATHER_S = 0.002
-#: The agent decodes these messages of ranks; it forwards the others as they are.
-_DECODED = ("RunStarted", "ValuePulled")
+#: Requests that run the user's code, which can be interrupted.
+_RUNS_CODE = ("Execute", "PullValue", "DescribeValue")
+#: The agent decodes this message of ranks; it forwards the others as they are.
+_DECODED = "RunStarted"
+#: Answers after which no code runs any longer for a request about values.
+_ENDS_CODE = ("ValuePulled", "ValueDescribed")
 
 
 class Agent:
@@ -127,12 +132,12 @@ class Agent:
             if not ranks:
                 self._handle_agent_request(codec.decode_agent_request(frames[0]))
                 return
-            if codec.peek_type(frames[0]) in (Execute.__name__, PullValue.__name__):
+            if codec.peek_type(frames[0]) in _RUNS_CODE:
                 request = codec.decode_rank_request(frames[0])
                 for process in (self._ranks[rank] for rank in ranks if rank in self._ranks):
                     if isinstance(request, Execute):
                         self._begin_cell(process, request)
-                    elif isinstance(request, PullValue):
+                    elif isinstance(request, PullValue | DescribeValue):
                         process.pulling = request.request_id
                         process.await_begin(request.request_id)
         except BadMessageError:
@@ -229,7 +234,7 @@ class Agent:
             return  # a late message of a rank that was already given up
         pipes = process.pipes
         event: Event | None = None
-        if tag.type in _DECODED:
+        if tag.type == _DECODED:
             try:
                 event = codec.decode_event(frames[0])
             except BadMessageError:
@@ -242,7 +247,7 @@ class Agent:
             process.is_ready = True
         if isinstance(event, messages.RunStarted):
             process.note_begun(event.run_id)
-        if isinstance(event, messages.ValuePulled) and event.request_id == process.pulling:
+        if tag.type in _ENDS_CODE and tag.request_id == process.pulling:
             process.pulling = ""
         if tag.type == messages.RunFinished.__name__:
             pipes.drain(time.monotonic())

@@ -46,7 +46,7 @@ class RankProcess:
     identity: bytes  #: of its connection
     #: Living descendants seen so far, and their start times.
     descendants: dict[int, int] = field(default_factory=dict)
-    pulling: str = ""  #: the request whose value it evaluates
+    pulling: str = ""  #: the request about values for which it runs code
     awaited: str = ""  #: the cell or the request for a value that was sent last
     has_begun: bool = False  #: the rank has begun the awaited one
     is_interrupted: bool = False  #: the awaited one is to be interrupted

@@ -35,7 +35,9 @@ from nbddp.wire.messages import (
     CommToRank,
     Complete,
     Debug,
+    DescribeValue,
     Execute,
+    ForgetValue,
     Free,
     InputReply,
     Inspect,
@@ -51,12 +53,22 @@ from nbddp.wire.messages import (
     RunFinished,
     Shutdown,
     Synced,
+    ValueDescribed,
     ValuePulled,
     ValuePushed,
 )
 
 #: Requests that the main thread serves, one after another.
-_Work: TypeAlias = Execute | PullValue | PushValue | BindPushed | ReleaseSegment | Reform
+_Work: TypeAlias = (
+    Execute
+    | PullValue
+    | DescribeValue
+    | ForgetValue
+    | PushValue
+    | BindPushed
+    | ReleaseSegment
+    | Reform
+)
 
 
 class RankServer:
@@ -165,7 +177,11 @@ class RankServer:
                 self._loop.call_soon_threadsafe(self._stop)
             case Look() | Free():
                 self._answer_at_once(request)
-            case Execute() | PullValue() | PushValue() | BindPushed() | ReleaseSegment() | Reform():
+            case Execute() | Reform():
+                self._loop.call_soon_threadsafe(self._begin, request, buffers)
+            case PullValue() | DescribeValue() | ForgetValue():
+                self._loop.call_soon_threadsafe(self._begin, request, buffers)
+            case PushValue() | BindPushed() | ReleaseSegment():
                 self._loop.call_soon_threadsafe(self._begin, request, buffers)
             case Complete() | Inspect():
                 self._name_lookup.put(request)
@@ -214,6 +230,10 @@ class RankServer:
                 torch_private.forget_failed_groups()
             case PullValue():
                 self._variables.pull(request)
+            case DescribeValue():
+                self._variables.describe(request)
+            case ForgetValue():
+                self._variables.forget()
             case PushValue():
                 self._variables.push(request, buffers)
             case BindPushed():
@@ -245,11 +265,17 @@ class RankServer:
                 self.link.send(
                     ValuePulled(request_id=request.request_id, rank=rank, value=None, error=error)
                 )
+            case DescribeValue():
+                self.link.send(
+                    ValueDescribed(
+                        request_id=request.request_id, rank=rank, answer=None, error=error
+                    )
+                )
             case PushValue():
                 self.link.send(ValuePushed(request_id=request.request_id, rank=rank, error=error))
             case Reform():
                 self.link.send(Reformed(number=request.number, rank=rank, error=error))
-            case BindPushed() | ReleaseSegment():
+            case ForgetValue() | BindPushed() | ReleaseSegment():
                 pass  # these requests have no answer
             case _:
                 assert_never(request)

@@ -22,6 +22,7 @@ class Tag(msgspec.Struct, frozen=True):
     type: str
     rank: int | None = None  #: the rank that it is about; None: no rank
     sync: int = 0  #: see `InOrder`
+    request_id: str = ""  #: which request about values it answers
 
 
 def _refuse_extension(code: int, data: memoryview) -> object:
@@ -58,7 +59,7 @@ def encode(message: Message) -> bytes:
     try:
         payload = _encoder.encode(message)
     except UnicodeEncodeError:
-        payload = _encoder.encode(_escaped(msgspec.to_builtins(message)))
+        payload = _encoder.encode(_escaped(msgspec.to_builtins(message, builtin_types=(bytes,))))
     check_size(type(message).__name__, len(payload))
     return payload
 

@@ -16,6 +16,7 @@ from nbddp.wire.message_types import (
     Stream,
     ValueHeader,
 )
+from nbddp.wire.values.fingerprints import ValueAnswer
 
 # --- agent -> hub ------------------------------------------------------------------------------
 
@@ -149,7 +150,7 @@ class RankReady(MessageBase, frozen=True):
 
 
 class RunStarted(MessageBase, frozen=True):
-    """The cell, or the value of a `PullValue`, begins on ``rank``: it can be interrupted."""
+    """The cell, `PullValue` or `DescribeValue` begins on ``rank``: it can be interrupted."""
 
     run_id: RunId
     rank: Rank
@@ -217,6 +218,18 @@ class ValuePulled(MessageBase, frozen=True):
     error: ErrorInfo | None = None
     part: int = 0
     parts: int = 1
+
+
+class ValueDescribed(MessageBase, frozen=True):
+    """Answer to `DescribeValue`: what was asked, or why it could not be told.
+
+    Beside `BlockContents` are frames.
+    """
+
+    request_id: str
+    rank: Rank
+    answer: ValueAnswer | None
+    error: ErrorInfo | None = None
 
 
 class ValuePushed(MessageBase, frozen=True):

@@ -41,6 +41,7 @@ from nbddp.wire.events import (
     StartFailed,
     StoreExited,
     StoreReady,
+    ValueDescribed,
     ValuePulled,
     ValuePushed,
 )
@@ -50,7 +51,9 @@ from nbddp.wire.requests import (
     CommToRank,
     Complete,
     Debug,
+    DescribeValue,
     Execute,
+    ForgetValue,
     Free,
     InputReply,
     Inspect,
@@ -86,9 +89,11 @@ __all__ = [
     "Debug",
     "DebugEvent",
     "Debugged",
+    "DescribeValue",
     "Display",
     "Event",
     "Execute",
+    "ForgetValue",
     "Free",
     "FreeReason",
     "Freed",
@@ -136,6 +141,7 @@ __all__ = [
     "StoreReady",
     "Stream",
     "Synced",
+    "ValueDescribed",
     "ValuePulled",
     "ValuePushed",
 ]
@@ -150,6 +156,8 @@ RankRequest: TypeAlias = (
     Execute
     | InputReply
     | PullValue
+    | DescribeValue
+    | ForgetValue
     | PushValue
     | BindPushed
     | ReleaseSegment
@@ -187,6 +195,7 @@ RankEvent: TypeAlias = (
     | InputRequest
     | RunFinished
     | ValuePulled
+    | ValueDescribed
     | ValuePushed
     | SegmentReleased
     | Looked

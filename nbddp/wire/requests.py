@@ -18,6 +18,7 @@ from nbddp.wire.message_types import (
     RunId,
     ValueHeader,
 )
+from nbddp.wire.values.fingerprints import ValueQuestion
 
 # --- hub -> agent ------------------------------------------------------------------------------
 
@@ -59,7 +60,7 @@ class Peek(MessageBase, frozen=True):
 class Interrupt(MessageBase, frozen=True):
     """SIGINT to each of ``ranks`` that still runs ``run_id``, and to its children.
 
-    ``run_id`` may also be the request of a `PullValue` that is still evaluated.
+    ``run_id`` may also be the request of a `PullValue` or `DescribeValue` that is still evaluated.
     """
 
     run_id: RunId
@@ -114,6 +115,18 @@ class PullValue(MessageBase, frozen=True):
     expression: str
     ranks: tuple[Rank, ...]  #: all that are asked
     use_arena: bool = True  #: False: the notebook cannot open this rank's shared memory
+
+
+class DescribeValue(MessageBase, frozen=True):
+    """Tell of values in the user's namespace. Answered by `RunStarted`, `ValueDescribed`."""
+
+    request_id: str
+    question: ValueQuestion
+    ranks: tuple[Rank, ...]  #: all that are asked
+
+
+class ForgetValue(MessageBase, frozen=True):
+    """Let go of the tensors that are kept for questions about the last `Tree`. No answer."""
 
 
 class PushValue(MessageBase, frozen=True):

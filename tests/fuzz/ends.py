@@ -286,7 +286,7 @@ class RankEnd:
         return payload
 
     def _send(self, payload: bytes) -> None:
-        hub = self._pool.hub
+        hub = self._pool._processes.hub
         identity = hub._channel._peers.identity(0)
         frames = [identity, codec.encode_ranks((0,)), payload, b"x"]
 

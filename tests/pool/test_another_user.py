@@ -68,7 +68,7 @@ def test_memory_and_processes(pool: Pool):
         assert as_nobody(lambda: os.listdir(base / "fd")) == "PermissionError"  # noqa: B023, PTH208
         assert as_nobody(lambda: os.kill(process.pid, 0)) == "PermissionError"  # noqa: B023
         # A command line is public: it tells where things are, and no secret.
-        assert pool.hub.trust._token not in (base / "cmdline").read_text()
+        assert pool._processes.hub.trust._token not in (base / "cmdline").read_text()
 
 
 def ports() -> set[int]:

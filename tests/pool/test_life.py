@@ -127,7 +127,7 @@ def test_a_cell_that_cannot_be_shown_leaves_no_run_behind(pool: Pool):
     with pytest.raises(ValueError, match="closed file"):
         pool.wait(run, Broken())
     poll_until(lambda: not pool.is_running)
-    poll_until(lambda: pool.hub.machine.refusal(pool.all_ranks) is None)
+    poll_until(lambda: pool._processes.hub._machine.refusal(pool.all_ranks) is None)
     assert run_cell(pool, "rank").result(1) == "1"
 
 
@@ -263,7 +263,7 @@ def test_a_stop_ends_a_restart_in_another_thread(fresh_pool: Callable[..., Pool]
 
     thread = threading.Thread(target=restart)
     thread.start()
-    poll_until(lambda: pool.hub.machine.phase is not Phase.UP)
+    poll_until(lambda: pool._processes.hub.snapshot.phase is not Phase.UP)
     pool.stop()
     thread.join(20)
     assert not thread.is_alive()
@@ -301,7 +301,7 @@ def test_an_interrupted_stop_ends_everything_first(fresh_pool: Callable[..., Poo
     with pytest.raises(KeyboardInterrupt):
         pool.stop()
     assert not folder.exists()
-    assert not pool.hub.is_alive
+    assert not pool._processes.hub.is_alive
     pool.stop()
 
 
@@ -314,8 +314,8 @@ def test_a_hub_that_has_ended_is_told_without_false_hints(
     def fail() -> None:
         raise RuntimeError("a bug")
 
-    pool.hub._call(fail)
-    poll_until(lambda: not pool.hub.is_alive)
+    pool._processes.hub._call(fail)
+    poll_until(lambda: not pool._processes.hub.is_alive)
     with pytest.raises(PoolBrokenError) as caught:
         run_cell(pool, "1")
     assert str(caught.value) == (

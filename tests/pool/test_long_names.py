@@ -46,7 +46,7 @@ ready.wait()
 """
     run_cell(pool, code)
     try:
-        looks = RankQueries(lambda: pool.hub).survey().looks
+        looks = RankQueries(lambda: pool._processes.hub).survey().looks
         sizes = [
             len(codec.encode(Looked(number=1, rank=rank, look=look)))
             for rank, look in looks.items()

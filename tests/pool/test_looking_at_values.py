@@ -6,9 +6,10 @@ import pytest
 
 from nbddp.controller.pool.pool import Pool
 from nbddp.controller.values.result import Difference
-from nbddp.errors import BadOptionError, PoolBusyError
+from nbddp.errors import BadOptionError, PoolBusyError, TransferError
 from nbddp.notebook.render import diff_report as page
 from nbddp.notebook.render import variables_table
+from nbddp.wire.values import pickling
 from nbddp.wire.values.tensor_preview import MIME
 from tests.pool.test_interrupted_looks import KEPT
 from tests.support.views import begin_cell, run_cell
@@ -352,6 +353,39 @@ def test_a_busy_pool_refuses(pool: Pool):
     finally:
         pool.interrupt()
         cell.join()
+
+
+def test_nothing_is_unpickled_to_compare(pool: Pool, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object) -> None:
+        raise AssertionError("a value was unpickled")
+
+    run_cell(pool, "tensor, text = torch.arange(4.0) + rank, 'x' * 99 + str(rank)")
+    monkeypatch.setattr(pickling, "decode_value", refuse)
+    assert only(pool.diff("tensor")) == ("", (0,), 1.0)
+    assert pool.diff("text").differences[0].details[0].index == (99,)
+    assert list(pool.vars("tensor", "text")) == ["tensor", "text"]
+
+
+def test_what_ends_an_expression_without_a_value_is_told(pool: Pool):
+    with pytest.raises(TransferError) as caught:
+        pool.diff("exit(3)")
+    assert str(caught.value).startswith("could not compare 'exit(3)' (ranks 0-1: SystemExit")
+    assert pool.diff("world_size").is_equal
+
+
+def test_odd_types_of_the_user_are_an_error_and_nobody_waits_for_ever(pool: Pool):
+    run_cell(
+        pool,
+        f"""{MODEL}
+class Odd(torch.Tensor):
+    nbytes = property(lambda self: "many")
+odd = torch.ones(3).as_subclass(Odd)
+model.training = 1 + rank
+""",
+    )
+    with pytest.raises(TransferError, match=r"could not compare 'odd' .*not a valid message"):
+        pool.diff("odd")
+    assert pool.diff("model").is_equal  # both train
 
 
 def test_one_rank_alone(pool: Pool):

@@ -43,7 +43,7 @@ def test_the_folder_belongs_to_its_owner_only(pool: Pool):
 
 
 def test_the_token_is_in_no_command_line_and_no_environment(pool: Pool):
-    token = pool.hub.trust._token.encode()
+    token = pool._processes.hub.trust._token.encode()
     for process in processes_of(pool)[1:]:
         base = Path(f"/proc/{process.pid}")
         for name in ("cmdline", "environ"):

@@ -25,8 +25,8 @@ def arena_counts(pool: Pool) -> tuple[int, ...]:
         "sum(a.leased_count for a in gc.get_objects() if isinstance(a, Arena))"
     )
     view = run_cell(pool, code)
-    assert pool._arena is not None
-    ours = pool._arena.leased_count
+    assert pool._processes.arena is not None
+    ours = pool._processes.arena.leased_count
     return (ours, *(int(view.result(rank) or -1) for rank in range(pool.world_size)))
 
 

@@ -45,6 +45,7 @@ def values_of(annotation: Any) -> st.SearchStrategy[Any]:  # noqa: PLR0911 - a l
         int: st.integers(-(2**63), 2**63 - 1),
         float: st.floats(allow_nan=False),
         str: st.text(max_size=20),
+        bytes: st.binary(max_size=20),
     }
     return simple[annotation]
 

@@ -21,6 +21,7 @@ from nbddp.wire.flight_recorder.writer import NodeMemory, Writer
 from nbddp.wire.launch_specs import AgentLaunch
 from nbddp.wire.messages import (
     AgentHello,
+    DescribeValue,
     Display,
     Event,
     Execute,
@@ -36,7 +37,9 @@ from nbddp.wire.messages import (
     RunFinished,
     ShutdownAgent,
     Synced,
+    ValueDescribed,
 )
+from nbddp.wire.values.fingerprints import Tree, TreeOf
 from tests.support.machines import make_spec
 from tests.support.polling import poll_until
 
@@ -182,6 +185,22 @@ def test_a_display_has_its_place_in_the_text(scene: Scene):
         "after",
         "RunFinished",
     ]
+
+
+def test_a_look_at_values_can_be_interrupted_until_it_is_answered(scene: Scene):
+    process = scene.agent._ranks[0]
+    request = DescribeValue(request_id="v2", question=TreeOf("x"), ranks=(0,))
+    scene.hub.send_to_ranks(0, (0,), request)
+    poll_until(lambda: scene.received() == [request])
+    assert process.pulling == "v2"
+    late = ValueDescribed(request_id="v1", rank=0, answer=Tree())
+    scene.rank.send(codec.encode(late))
+    poll_until(lambda: scene.events() == [late])
+    assert process.pulling == "v2"
+    answer = ValueDescribed(request_id="v2", rank=0, answer=Tree())
+    scene.rank.send(codec.encode(answer))
+    poll_until(lambda: scene.events() == [late, answer])
+    assert process.pulling == ""
 
 
 def test_what_concerns_collectives_passes_while_displays_wait(scene: Scene):

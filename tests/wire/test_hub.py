@@ -19,6 +19,7 @@ from nbddp.controller.state.actions import AnnounceUp, Diagnosed, Noticed, Ranks
 from nbddp.controller.state.config import Config
 from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import Phase, RankState
+from nbddp.controller.state.snapshot import PoolSnapshot
 from nbddp.controller.state.stimuli import Configured, RunRequested
 from nbddp.errors import PoolBrokenError
 from nbddp.settings import Settings
@@ -135,7 +136,7 @@ class Stage:
         assert isinstance(self.hub.start_results.get(timeout=10), AnnounceUp)
 
     def phase(self) -> Phase:
-        return self.hub.machine.phase
+        return self.hub.snapshot.phase
 
     def close(self) -> None:
         self.hub.shut_down(0.1)
@@ -170,8 +171,8 @@ def test_an_agent_that_is_not_ours_is_refused(stage: Stage, said: dict[str, Any]
     stage.agent.send(StoreReady(host="evil", port=1, pid=1), ready(0))
     poll_until(lambda: stage.hub.trust.refused == 3)
     assert stage.phase() is Phase.AGENTS
-    assert stage.hub.machine.master == ("", 0)
-    assert not stage.hub.machine.in_state(RankState.IDLE)
+    assert stage.hub._machine.master == ("", 0)
+    assert not stage.hub.snapshot.in_state(RankState.IDLE)
     stage.start()
 
 
@@ -185,7 +186,7 @@ def test_events_of_a_stranger_are_dropped_while_the_pool_works(stage: Stage, nod
     stranger.hello(node=node)
     stranger.send(exited)
     poll_until(lambda: stage.hub.bad_frames == 4)
-    assert len(stage.hub.machine.in_state(RankState.IDLE)) == 2
+    assert len(stage.hub.snapshot.in_state(RankState.IDLE)) == 2
     stage.hub.shut_down(0.1)
     assert stage.agent.next_request(ShutdownAgent)
     assert [*stranger.uplink.receive()] == []
@@ -209,7 +210,7 @@ def test_what_a_torn_rank_tells_ends_no_cell_of_others(
     def stumble(*arguments: Any, **options: Any) -> Any:
         raise KeyError(-1)
 
-    monkeypatch.setattr(stage.hub.recovery._probes, "_diagnose", stumble)
+    monkeypatch.setattr(stage.hub._recovery._probes, "_diagnose", stumble)
     run = Run("r", RankSet.all(2), 1000)
     execute = Execute(run_id="r", code="1", execution_count=1, first_line=1)
     assert stage.hub.begin(run, RunRequested(execute, run.ranks)) is None
@@ -261,6 +262,63 @@ def test_output_between_cells_goes_to_the_background(stage: Stage):
     text = Output(run_id=None, rank=1, stream="stdout", text="later\n")
     stage.agent.send(text)
     poll_until(lambda: seen == [text])
+
+
+# --- what other threads know of the pool ---------------------------------------------------------
+
+
+def test_whoever_hears_of_the_end_of_a_cell_knows_the_pool_after_it(stage: Stage):
+    stage.start()
+    run = Run("r", RankSet.all(2), 1000)
+    execute = Execute(run_id="r", code="1", execution_count=1, first_line=1)
+    assert stage.hub.begin(run, RunRequested(execute, run.ranks)) is None
+    began = stage.hub.snapshot
+    assert (began.run_id, began.active_run_id) == ("r", "r")
+    assert began.unfinished == began.in_state(RankState.BUSY) == RankSet.all(2)
+    known: list[PoolSnapshot] = []
+    run.call_when_ended(lambda: known.append(stage.hub.snapshot))
+    stage.agent.send(finished(0), finished(1))
+    poll_until(lambda: known)
+    assert (known[0].run_id, known[0].is_running) == (None, False)
+    assert known[0].in_state(RankState.IDLE) == RankSet.all(2)
+    assert began.in_state(RankState.BUSY) == RankSet.all(2)  # it never changes
+
+
+def test_whoever_hears_of_a_death_knows_the_pool_after_it(stage: Stage):
+    known: list[PoolSnapshot] = []
+    stage.hub.listeners.rank_exited = lambda exited: known.append(stage.hub.snapshot)
+    stage.start()
+    stage.hub.post(Configured(Config(on_death="keep")))
+    stage.agent.send(RankExited(rank=1, pid=11, exit_code=-9, out_of_memory=False, last_output=""))
+    poll_until(lambda: known)
+    assert known[0].in_state(RankState.EXITED) == RankSet.of([1])
+    assert known[0].ranks[1].exited is not None
+
+
+def test_what_one_rank_has_ended_is_known_without_news_of_the_others(stage: Stage):
+    stage.start()
+    run = Run("r", RankSet.all(2), 1000)
+    execute = Execute(run_id="r", code="1", execution_count=1, first_line=1)
+    assert stage.hub.begin(run, RunRequested(execute, run.ranks)) is None
+    stage.agent.send(finished(0))
+    poll_until(lambda: stage.hub.snapshot.unfinished == RankSet.of([1]))
+
+
+def test_a_flood_of_output_makes_no_snapshot(stage: Stage):
+    stage.start()
+    run = Run("r", RankSet.all(2), 1_000_000)
+    execute = Execute(run_id="r", code="1", execution_count=1, first_line=1)
+    assert stage.hub.begin(run, RunRequested(execute, run.ranks)) is None
+    before = stage.hub.snapshot
+    text = Output(run_id="r", rank=1, stream="stdout", text="hi\n")
+    stage.agent.send(*[text] * 500)
+    poll_until(stage.agent.uplink.flush)
+    assert [run.get(10) for _ in range(500)] == [text] * 500
+    asked = in_thread(lambda: RankQueries(lambda: stage.hub).diagnose(RankSet()))
+    look = stage.agent.next_request(Look)
+    stage.agent.send(*(Looked(number=look.number, rank=rank, look=seen(rank)) for rank in (0, 1)))
+    asked.get(timeout=10)  # the loop has turned since
+    assert stage.hub.snapshot is before
 
 
 # --- recovery ------------------------------------------------------------------------------------
@@ -341,7 +399,7 @@ def test_a_cell_waits_for_the_pool_to_be_whole(stage: Stage):
     seen_by_user: list[Event | None] = []
     stage.hub.listeners.background = seen_by_user.append
     stage.agent.send(RankExited(rank=1, pid=11, exit_code=-9, out_of_memory=False, last_output=""))
-    poll_until(lambda: stage.hub.recovery.is_rebuilding)
+    poll_until(lambda: stage.hub._recovery.is_rebuilding)
     run = Run("r", RankSet.all(2), 1000)
     execute = Execute(run_id="r", code="1", execution_count=1, first_line=1)
     refusal = in_thread(lambda: stage.hub.begin(run, RunRequested(execute, run.ranks)))
@@ -373,7 +431,7 @@ def test_a_cell_waits_for_the_pool_to_be_whole(stage: Stage):
 def test_ranks_are_restarted_from_any_thread(stage: Stage):
     stage.start()
     stage.hub.post(Configured(Config(on_death="keep")))
-    poll_until(lambda: stage.hub.recovery.config.on_death == "keep")
+    poll_until(lambda: stage.hub._recovery.config.on_death == "keep")
     answer = in_thread(lambda: RankQueries(lambda: stage.hub).restart_ranks(RankSet.of([1])))
     assert stage.agent.next_request(KillRanks).ranks == (1,)
     stage.agent.send(RankExited(rank=1, pid=11, exit_code=-9, out_of_memory=False, last_output=""))

@@ -13,6 +13,7 @@ from nbddp.controller.hub.run import Run
 from nbddp.controller.hub.transfer import RequestRefusedError, Transfer, told_when_stopped
 from nbddp.controller.state.config import Config
 from nbddp.controller.state.stimuli import Configured, RunRequested
+from nbddp.controller.values.descriptions import Descriptions
 from nbddp.controller.values.push_pull import Exchange
 from nbddp.errors import (
     NbddpError,
@@ -20,22 +21,36 @@ from nbddp.errors import (
     TransferError,
     TransferInterruptedError,
 )
+from nbddp.settings import Settings
 from nbddp.wire import codec
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
     BindPushed,
+    DescribeValue,
     Execute,
+    ForgetValue,
     Interrupt,
     Output,
     PullValue,
     PushValue,
     RankExited,
     ReleaseSegment,
+    ValueDescribed,
     ValuePulled,
     ValuePushed,
 )
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values import pickling
+from nbddp.wire.values.fingerprints import (
+    BlockContents,
+    BlockNumbers,
+    ContentsOf,
+    Leaf,
+    Tree,
+    TreeOf,
+    ValueAnswer,
+    Variables,
+)
 from nbddp.wire.values.shared_memory import Arena
 from tests.support.polling import poll_until
 from tests.wire.test_hub import Stage, finished
@@ -46,7 +61,7 @@ BOTH = RankSet.all(2)
 @pytest.fixture
 def exchange(stage: Stage) -> Exchange:
     stage.start()
-    return Exchange(stage.hub, None)
+    return Exchange(stage.hub, None, Settings())
 
 
 @pytest.fixture
@@ -83,6 +98,76 @@ def is_bound(stage: Stage) -> bool:
     return bool(stage.agent.next_request(BindPushed).keep)
 
 
+# --- what is told of values ----------------------------------------------------------------------
+
+
+def described(request: DescribeValue, rank: int, answer: ValueAnswer) -> ValueDescribed:
+    return ValueDescribed(request_id=request.request_id, rank=rank, answer=answer)
+
+
+def asked(exchange: Exchange) -> Descriptions:
+    return Descriptions(exchange, BOTH, "could not compare 'x'")
+
+
+def look(exchange: Exchange) -> list[Tree]:
+    return asked(exchange).ask(TreeOf("x"), Tree)
+
+
+def test_each_rank_is_asked_and_answers_stand_in_the_order_of_ranks(
+    stage: Stage, exchange: Exchange
+):
+    found = Waiting(lambda: look(exchange))
+    request = stage.agent.next_request(DescribeValue)
+    assert (request.question, request.ranks) == (TreeOf("x"), (0, 1))
+    trees = [Tree(leaves=(Leaf(path="", what="int", digest=str(rank)),)) for rank in BOTH]
+    stage.agent.send(described(request, 1, trees[1]), described(request, 0, trees[0]))
+    assert found.outcome() == trees
+    asked(exchange).forget()
+    stage.agent.next_request(ForgetValue)
+
+
+def test_bytes_of_blocks_come_beside_the_answer(stage: Stage, exchange: Exchange):
+    wanted = ContentsOf({".w": BlockNumbers((0, 1), (2, 5)), ".b": BlockNumbers((1,), (0,))})
+    found = Waiting(lambda: asked(exchange).contents(wanted))
+    request = stage.agent.next_request(DescribeValue)
+    assert request.question == wanted
+    zero, one = BlockContents({".w": (2, 5)}), BlockContents({".w": (2, 5), ".b": (0,)})
+    for rank, answer, frames in ((0, zero, [b"a", b"b"]), (1, one, [b"c", b"", b"d"])):
+        payload = codec.encode(described(request, rank, answer))
+        stage.agent.uplink.forward([payload, *frames])
+    stage.agent.uplink.flush()
+    assert found.outcome() == [
+        {".w": {2: b"a", 5: b"b"}},
+        {".w": {2: b"c", 5: b""}, ".b": {0: b"d"}},
+    ]
+
+
+def test_bytes_that_do_not_fit_are_an_error(stage: Stage, exchange: Exchange):
+    wanted = ContentsOf({".w": BlockNumbers((0, 1), (2, 5))})
+    found = Waiting(lambda: asked(exchange).contents(wanted))
+    request = stage.agent.next_request(DescribeValue)
+    answers = (BlockContents({".w": (2, 5)}), Variables())
+    stage.agent.send(*(described(request, rank, answers[rank]) for rank in BOTH))
+    assert "could not compare 'x' (ranks 0-1: no reason was given)" in str(found.outcome())
+
+
+def test_a_rank_that_cannot_tell_or_tells_something_else_is_an_error(
+    stage: Stage, exchange: Exchange
+):
+    found = Waiting(lambda: look(exchange))
+    request = stage.agent.next_request(DescribeValue)
+    error = ErrorInfo(ename="SystemExit", evalue="3", traceback=[])
+    stage.agent.send(
+        described(request, 0, Variables()),
+        ValueDescribed(request_id=request.request_id, rank=1, answer=None, error=error),
+    )
+    outcome = found.outcome()
+    assert isinstance(outcome, TransferError)
+    assert str(outcome) == (
+        "could not compare 'x' (rank 0: no reason was given; rank 1: SystemExit: 3)"
+    )
+
+
 # --- ends ----------------------------------------------------------------------------------------
 
 
@@ -110,12 +195,15 @@ def test_a_cell_is_told_of_the_ranks_that_ended_with_their_agent(stage: Stage):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("verb", ["pull", "push"])
+@pytest.mark.parametrize("verb", ["pull", "push", "describe"])
 def test_a_transfer_ends_when_the_hub_ends(stage: Stage, exchange: Exchange, verb: str):
-    transfer = Waiting(
-        lambda: exchange.pull("x", BOTH) if verb == "pull" else exchange.push({"x": 1}, BOTH)
-    )
-    stage.agent.next_request(PullValue if verb == "pull" else PushValue)
+    begin: dict[str, tuple[Callable[[], object], type[Any]]] = {
+        "pull": (lambda: exchange.pull("x", BOTH), PullValue),
+        "push": (lambda: exchange.push({"x": 1}, BOTH), PushValue),
+        "describe": (lambda: look(exchange), DescribeValue),
+    }
+    transfer = Waiting(begin[verb][0])
+    stage.agent.next_request(begin[verb][1])
 
     def break_it() -> None:
         raise RuntimeError("a bug")
@@ -129,9 +217,9 @@ def test_a_transfer_ends_when_the_hub_ends(stage: Stage, exchange: Exchange, ver
 def test_a_transfer_that_comes_after_a_rank_has_exited_is_refused(stage: Stage, exchange: Exchange):
     gone = RankExited(rank=1, pid=1, exit_code=-9, out_of_memory=False, last_output="")
     stage.hub.post(Configured(Config(on_death="keep")))
-    poll_until(lambda: stage.hub.recovery.config.on_death == "keep")
+    poll_until(lambda: stage.hub._recovery.config.on_death == "keep")
     stage.agent.send(gone)
-    poll_until(lambda: stage.hub.machine.ranks[1].exited is not None)
+    poll_until(lambda: stage.hub.snapshot.ranks[1].exited is not None)
     with pytest.raises(RequestRefusedError, match="rank 1 has exited"):
         exchange.pull("x", BOTH)
 
@@ -236,6 +324,31 @@ def test_an_interrupted_pull_says_how_far_it_was(
     rank.join(10)
     assert str(caught.value) == text
     poll_until(lambda: not stage.hub._transfers)
+
+
+def test_an_interrupted_look_says_how_far_it_was(
+    stage: Stage, exchange: Exchange, monkeypatch: pytest.MonkeyPatch
+):
+    Interrupting(monkeypatch, 1)
+
+    def answer() -> None:
+        request = stage.agent.next_request(DescribeValue)
+        stage.agent.send(described(request, 0, Tree()))
+        assert stage.agent.next_request(Interrupt).run_id == request.request_id
+        error = interrupted("KeyboardInterrupt", "cell [3], line 4")
+        stage.agent.send(
+            ValueDescribed(request_id=request.request_id, rank=1, answer=None, error=error)
+        )
+
+    rank = threading.Thread(target=answer, daemon=True)
+    rank.start()
+    with pytest.raises(TransferInterruptedError) as caught, told_when_stopped("comparing 'x'"):
+        look(exchange)
+    rank.join(10)
+    assert str(caught.value) == (
+        "comparing 'x' was interrupted: rank 0 had answered, rank 1 was in cell [3], line 4. "
+        "No variable was changed. Next: -r 0 leaves it out"
+    )
 
 
 def test_an_interrupted_push_binds_nothing(

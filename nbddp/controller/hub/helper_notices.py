@@ -56,9 +56,11 @@ def _agent_ended(exited: AgentExited, pool: PoolMachine) -> list[TellUser]:
 
 def see_stop(stopped: HelperStopped, pool: PoolMachine) -> list[TellUser]:
     """A process stood still. Remembers agents that do not go on."""
-    was_held = stopped.node in pool.held_agents
+    was_held = stopped.node in pool.ranks.held_agents
     if stopped.name == AGENT:
-        (pool.held_agents.discard if stopped.goes_on else pool.held_agents.add)(stopped.node)
+        (pool.ranks.held_agents.discard if stopped.goes_on else pool.ranks.held_agents.add)(
+            stopped.node
+        )
     who = f"{stopped.name} of node {stopped.node} (pid {stopped.pid})"
     if stopped.goes_on:
         now = "goes on again" if was_held else "was stopped (SIGSTOP?) and told to go on"

@@ -1,10 +1,12 @@
 """The hub: a thread that owns the one socket to all agents.
 
 Runs in: the notebook's process, thread ``nbddp-hub``, the only thread that touches the socket and
-the state machine. Others hand in commands and take results out of queues.
+the state machine. Others hand in commands and take results out of queues. What they know of the
+pool is `HubThread.snapshot`: a picture that never changes, replaced by the hub when the pool has.
 
     any thread --post--> HubThread --> agents
     Run, Transfer  <--   HubThread <-- agents
+    PoolSnapshot   <--   HubThread
 """
 
 import logging
@@ -78,6 +80,7 @@ from nbddp.wire.messages import (
     RunStarted,
     SegmentReleased,
     ShutdownAgent,
+    ValueDescribed,
     ValuePulled,
     ValuePushed,
 )
@@ -103,8 +106,11 @@ class HubThread:
         on_segment_released: Callable[[int, int], None],
     ) -> None:
         self._channel = HubChannel(socket_path, token, recovery.pool.spec.nnodes)
-        self.recovery = recovery
-        self.machine = recovery.pool
+        self._recovery = recovery
+        self._machine = recovery.pool
+        self._settings = recovery.settings
+        #: The pool as other threads know it. It is at least as new as anything they were told.
+        self.snapshot = recovery.snapshot()
         self.trust = SenderCheck(token, recovery.pool)
         self._on_segment_released = on_segment_released
         self._waker = Waker()
@@ -163,8 +169,8 @@ class HubThread:
 
         def begin() -> None:
             nonlocal has_asked
-            refusal = self.recovery.refusal(requested.ranks)
-            if refusal is not None and not has_asked and self.recovery.may_rebuild_again:
+            refusal = self._recovery.refusal(requested.ranks)
+            if refusal is not None and not has_asked and self._recovery.may_rebuild_again:
                 has_asked = True
                 self._feed(MendRequested())
                 self._when_whole(begin)
@@ -172,6 +178,7 @@ class HubThread:
             if refusal is None:
                 self._run = run
                 self._feed(requested)
+            self._publish()
             answer.put(refusal)
 
         def give_up() -> None:
@@ -184,7 +191,7 @@ class HubThread:
         while self.is_alive:
             with suppress(queue.Empty):
                 return answer.get(timeout=0.2)
-            if time.monotonic() - began > self.recovery.settings.start_timeout_s:
+            if time.monotonic() - began > self._settings.start_timeout_s:
                 self._call(give_up)
         return self._end_reason
 
@@ -204,10 +211,11 @@ class HubThread:
         def open_it() -> None:
             if transfer.is_closed:
                 return  # it had to wait until the pool was whole, and the user did not
-            refusal = self.recovery.transfer_refusal(transfer.ranks)
+            refusal = self._recovery.transfer_refusal(transfer.ranks)
             if refusal is None:
                 self._transfers[transfer.request_id] = transfer
             else:
+                self._publish()
                 transfer.refuse(refusal)
 
         self._call(lambda: self._when_settled(transfer.ranks, open_it))
@@ -216,7 +224,7 @@ class HubThread:
         """Interrupt the ranks that still evaluate a value; nobody waits for it any longer."""
 
         def interrupt() -> None:
-            for node, on_node in self.machine.by_node(transfer.ranks).items():
+            for node, on_node in self._machine.ranks.by_node(transfer.ranks).items():
                 request = Interrupt(run_id=transfer.request_id, ranks=on_node)
                 self._channel.send_to_agent(node, request)
 
@@ -270,18 +278,18 @@ class HubThread:
 
     def _when_settled(self, ranks: RankSet, command: Callable[[], object]) -> None:
         """The same; ranks that come back from an old cell, or have just died, have their time."""
-        late = self.machine.late(ranks)
-        if late or self.machine.ending(is_ending):
+        late = self._machine.late(ranks)
+        if late or self._machine.ending(is_ending):
             self._late = RankSet.of({*self._late, *late})
             self._settles_until = time.monotonic() + _LATE_S
         self._when_whole(command)
 
     @property
     def _is_whole(self) -> bool:
-        if self.recovery.is_rebuilding:
+        if self._recovery.is_rebuilding:
             return False
         if time.monotonic() < self._settles_until:
-            return not self.machine.late(self._late) and not self.machine.ending(is_ending)
+            return not self._machine.late(self._late) and not self._machine.ending(is_ending)
         self._late = RankSet()
         return True
 
@@ -309,6 +317,7 @@ class HubThread:
                 self._feed(Tick())
                 while self._waiting and self._is_whole:
                     self._waiting.pop(0)()
+                self._publish()
         except Exception as error:  # a bug in nbddp: whoever waits must hear of it
             self._failure = f"{type(error).__name__}: {error}"
             self.start_results.put(AnnounceFailure(f"the hub failed: {self._failure}"))
@@ -321,15 +330,15 @@ class HubThread:
             self.listeners.background(None)
 
     def _timeout_s(self) -> float:
-        deadline = self.recovery.next_deadline()
+        deadline = self._recovery.next_deadline()
         return _TICK_S if deadline is None else min(_TICK_S, max(0.0, deadline - time.monotonic()))
 
     def _look_at_agents(self) -> None:
-        for exited in self._agents.lost(self.machine):
+        for exited in self._agents.lost(self._machine):
             self._feed(exited)
-            self._agents.end_ranks(exited.node, self.machine)
+            self._agents.end_ranks(exited.node, self._machine)
         for stopped in self._agents.stopped(time.monotonic()):
-            self._do_all(helper_notices.see_stop(stopped, self.machine))
+            self._do_all(helper_notices.see_stop(stopped, self._machine))
 
     def _hear(self, node: int, event: Event, frames: list[bytes]) -> None:
         """Take an event; one that makes no sense is left out, and harms nobody else."""
@@ -348,7 +357,7 @@ class HubThread:
                 else:
                     self.listeners.background(event)
             case InputRequest():
-                if self._run is not None and event.run_id == self.machine.active_run_id:
+                if self._run is not None and event.run_id == self._machine.active_run_id:
                     self._run.put(event)
                 self._feed(event)
             case RunStarted() | RunFinished():
@@ -356,7 +365,7 @@ class HubThread:
                     self._run.put(event)
                 if isinstance(event, RunFinished):
                     self._feed(event)
-            case ValuePulled() | ValuePushed():
+            case ValuePulled() | ValueDescribed() | ValuePushed():
                 transfer = self._transfers.get(event.request_id)
                 if transfer is None or not transfer.put(event, frames):
                     self._release_unwanted(event)
@@ -369,7 +378,7 @@ class HubThread:
             case DebugEvent():
                 self.listeners.debug(event)
             case HelperStopped():
-                self._do_all(helper_notices.see_stop(event, self.machine))
+                self._do_all(helper_notices.see_stop(event, self._machine))
             case _:
                 self._feed(event)
 
@@ -388,16 +397,29 @@ class HubThread:
 
     def _feed(self, stimulus: Stimulus) -> None:
         if not self._stopping:
-            self._do_all(helper_notices.told(stimulus, self.machine))
+            self._do_all(helper_notices.told(stimulus, self._machine))
         try:
-            actions = self.recovery.handle(stimulus, time.monotonic())
+            actions = self._recovery.handle(stimulus, time.monotonic())
         except InvalidTransitionError as error:
             # A bug in nbddp, or a torn rank: say so where a start waits, and serve the others.
             self.trust.refuse(str(error))
-            if self.machine.phase is not Phase.UP:
+            self._publish()
+            if self._machine.phase is not Phase.UP:
                 self.start_results.put(AnnounceFailure(f"{type(error).__name__}: {error}"))
             return
+        if actions:  # they may tell other threads
+            self._publish()
         self._do_all(actions)
+
+    def _publish(self) -> None:
+        """Replace what other threads know of the pool, if that has changed.
+
+        Called before they are told anything that comes of a change, and once for each turn of the
+        loop: one change of many ranks makes few snapshots.
+        """
+        snapshot = self._recovery.snapshot()
+        if snapshot != self.snapshot:
+            self.snapshot = snapshot
 
     def _do_all(self, actions: Iterable[Action]) -> None:
         for action in actions:
@@ -432,7 +454,7 @@ class HubThread:
                 )
 
     def _tell_ranks(self, ranks: RankSet, request: RankRequest, frames: Sequence[Frame]) -> None:
-        for node, on_node in self.machine.by_node(ranks).items():
+        for node, on_node in self._machine.ranks.by_node(ranks).items():
             self._channel.send_to_ranks(node, on_node, request, frames)
 
 
@@ -444,7 +466,7 @@ class SenderCheck:
 
     def __init__(self, token: str, pool: PoolMachine) -> None:
         self._token = token
-        self._pool = pool
+        self._node_by_rank = {rank: info.node for rank, info in pool.ranks.items()}
         self._nodes: set[int] = set()
         #: Events that were left out, and what was wrong with the latest that made no sense.
         self.refused = 0
@@ -469,5 +491,4 @@ class SenderCheck:
         if node not in self._nodes or getattr(event, "node", node) != node:
             return False
         rank = getattr(event, "rank", None)
-        info = self._pool.ranks.get(rank) if rank is not None else None
-        return rank is None or (info is not None and info.node == node)
+        return rank is None or self._node_by_rank.get(rank) == node

@@ -1,6 +1,6 @@
-"""Requests that each rank answers once: values on their way.
+"""Requests that each rank answers once: values on their way, and what is told of them.
 
-Runs in: the hub thread puts answers in; the thread that pulls or pushes takes them out.
+Runs in: the hub thread puts answers in; the thread that asks takes them out.
 """
 
 import queue
@@ -11,13 +11,13 @@ from contextlib import suppress
 from types import TracebackType
 
 from nbddp.errors import NbddpError, PoolBrokenError, TransferInterruptedError
-from nbddp.wire.messages import RankExited, ValuePulled, ValuePushed
+from nbddp.wire.messages import RankExited, ValueDescribed, ValuePulled, ValuePushed
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: Ranks that do not answer are looked at this often.
 _PATIENCE_S = 2.0
 
-Answer = ValuePulled | ValuePushed
+Answer = ValuePulled | ValueDescribed | ValuePushed
 
 
 class RequestRefusedError(NbddpError):

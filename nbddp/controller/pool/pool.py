@@ -9,29 +9,37 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from nbddp.controller.cell_errors import build
+from nbddp.controller.diagnosis.report import Report
 from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub.run import Run
 from nbddp.controller.hub.transfer import RequestRefusedError, told_when_stopped
 from nbddp.controller.pool.cell_wait import CellView, CellWait
 from nbddp.controller.pool.option_checks import check_seconds
 from nbddp.controller.pool.options import PoolOptions
-from nbddp.controller.pool.process_control import LivingPool
+from nbddp.controller.pool.process_control import PoolProcesses
+from nbddp.controller.state.actions import Diagnosed
+from nbddp.controller.state.config import Config
 from nbddp.controller.state.outcome import RunOutcome
-from nbddp.controller.state.rank_state import Phase, RankState
+from nbddp.controller.state.rank_state import Phase, RankInfo, RankState
+from nbddp.controller.state.snapshot import PoolSnapshot
 from nbddp.controller.state.stimuli import (
     AbandonRequested,
     InputAnswered,
-    InterruptRequested,
     RunRequested,
 )
+from nbddp.controller.trace import export
+from nbddp.controller.trace.rows import TraceRow, rows_seen
 from nbddp.controller.values import compare, variables
+from nbddp.controller.values.descriptions import Descriptions
 from nbddp.controller.values.push_pull import Exchange
 from nbddp.controller.values.result import Difference
 from nbddp.errors import BadOptionError, CellError, PoolBrokenError, PoolBusyError
 from nbddp.settings import Settings
+from nbddp.wire.flight_recorder.layout import RING_LENGTH
 from nbddp.wire.messages import Execute, InputReply
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from nbddp.wire.values.fingerprints import Variables
@@ -57,7 +65,7 @@ class CellOptions:
     parent_id: str = ""  #: id of the front end's request
 
 
-class Pool(LivingPool):
+class Pool:
     """Persistent rank processes with a shared process group.
 
     Make one with `nbddp.start`. Usable as a context manager::
@@ -73,15 +81,22 @@ class Pool(LivingPool):
         make_view: "Callable[[Pool, Run], CellView]",
         check_source: Callable[[str], None] = lambda code: None,
     ) -> None:
+        self.options = options
+        self.settings = settings
         self._make_view = make_view
         self._check_source = check_source  # this layer does not know what IPython adds to Python
         self._run_numbers = itertools.count(1)
         self._execution_counts = itertools.count(1)
+        self._cell_by_run: dict[str, int] = {}  # execution counts, for the trace
         self._begun = (_NO_NAME, 0)  # the last cell: its name and number
         self._last_run: Run | None = None
         self._failed = NO_RANKS  # in the last cell that failed
         self._failed_runs: deque[str] = deque(maxlen=_REMEMBERED_FAILURES)
-        super().__init__(options, settings)
+        self._processes = PoolProcesses(options, settings)
+        self.pool_id = self._processes.pool_id
+        #: For the notebook layer.
+        self.listeners = self._processes.listeners
+        self.talk = self._processes.talk
 
     # --- cells ---------------------------------------------------------------------------------
 
@@ -147,7 +162,7 @@ class Pool(LivingPool):
         Raises:
             BadOptionError, PoolBusyError, PoolBrokenError: see `run`.
         """
-        self._check_alive()
+        self._processes.check_alive()
         check_seconds("timeout", options.timeout_s)
         run_id = f"{self.pool_id}-{next(self._run_numbers)}"
         self._cell_by_run[run_id] = options.execution_count
@@ -160,14 +175,16 @@ class Pool(LivingPool):
             code=code,
             execution_count=options.execution_count,
             first_line=options.first_line,
-            on_mismatch=self._config.on_mismatch,
+            on_mismatch=self.config.on_mismatch,
             check=options.check,
             parent_id=options.parent_id,
             debugs=self._ranks_to_debug(options.ranks),
             failed=tuple(self._failed_runs),
             ranks=() if options.ranks == self.all_ranks else options.ranks.ranks,
         )
-        refusal = self._hub.begin(run, RunRequested(execute, options.ranks, options.timeout_s))
+        refusal = self._processes.hub.begin(
+            run, RunRequested(execute, options.ranks, options.timeout_s)
+        )
         if refusal is not None:
             self._refuse(refusal, options.ranks)
         self._begun = (options.cell_name, options.execution_count)
@@ -196,8 +213,8 @@ class Pool(LivingPool):
             return CellWait(
                 run,
                 view,
-                interrupt=lambda: self._hub.post(InterruptRequested(run.run_id)),
-                abandon=lambda: self._hub.post(AbandonRequested(run.run_id)),
+                interrupt=lambda: self.interrupt_run(run),
+                abandon=lambda: self._processes.hub.post(AbandonRequested(run.run_id)),
                 reply=self._reply,
             ).wait(early)
 
@@ -207,8 +224,8 @@ class Pool(LivingPool):
         try:
             yield
         except BaseException:
-            self._hub.post(InterruptRequested(run.run_id))
-            self._hub.post(AbandonRequested(run.run_id))
+            self.interrupt_run(run)
+            self._processes.hub.post(AbandonRequested(run.run_id))
             raise
 
     def error_of(self, outcome: RunOutcome, cell_name: str = _NO_NAME) -> CellError | None:
@@ -221,16 +238,15 @@ class Pool(LivingPool):
         Returns:
             where such a callback was interrupted.
         """
-        self._check_alive()
-        run_id = self._hub.recovery.active_run_id
-        if run_id is None:
-            return self.interrupt_callbacks()
-        self._hub.post(InterruptRequested(run_id))
-        return NO_RANKS
+        return self._processes.interrupt()
+
+    def interrupt_run(self, run: Run) -> None:
+        """Interrupt this run, if its cell is still running. For the notebook layer."""
+        self._processes.interrupt_run(run.run_id)
 
     def _reply(self, rank: int, reply: InputReply) -> None:
-        self._hub.post(InputAnswered(rank, reply.question))
-        self._hub.send_to_ranks(RankSet.of([rank]), reply)
+        self._processes.hub.post(InputAnswered(rank, reply.question))
+        self._processes.hub.send_to_ranks(RankSet.of([rank]), reply)
 
     # --- variables -----------------------------------------------------------------------------
 
@@ -270,13 +286,9 @@ class Pool(LivingPool):
             TransferInterruptedError, PoolBusyError: as `pull`.
         """
         chosen = self.rank_set(ranks)
-        with told_when_stopped(f"comparing {expression!r}"):
-            return compare.find(
-                lambda text: self._pull(text, chosen),
-                lambda text: self._exchange.tell(text, chosen),
-                expression,
-                chosen,
-            )
+        failure = f"could not compare {expression!r}"
+        with told_when_stopped(f"comparing {expression!r}"), self._exchanging(chosen) as exchange:
+            return compare.find(Descriptions(exchange, chosen, failure), expression, chosen)
 
     def vars(
         self, *names: str, ranks: Sequence[int] | str | None = None
@@ -295,8 +307,9 @@ class Pool(LivingPool):
         """The same by rank, for the notebook layer. Raises as `vars`."""
         chosen = self.rank_set(ranks)
         what = ", ".join(map(repr, names)) or "the variables"
-        with told_when_stopped(f"looking at {what}"):
-            return variables.tell(lambda text: self._pull(text, chosen), names, chosen)
+        failure = f"could not look at {what}"
+        with told_when_stopped(f"looking at {what}"), self._exchanging(chosen) as exchange:
+            return variables.tell(Descriptions(exchange, chosen, failure), names, chosen)
 
     def push(
         self,
@@ -327,14 +340,172 @@ class Pool(LivingPool):
         with stopped, self._exchanging(chosen) as exchange:
             exchange.push(by_name, chosen)
 
+    # --- start and end -------------------------------------------------------------------------
+
+    def restart(self, ranks: Sequence[int] | str | int | None = None) -> str:
+        """End ranks and start fresh ones; the fork server stays warm.
+
+        Args:
+            ranks: only these; they join the groups of the others, which keep their variables.
+                Default: the whole pool.
+
+        Returns:
+            What has happened, in a sentence.
+
+        Raises:
+            BadOptionError: a rank does not exist.
+            PoolStartError: the new ranks did not come up; the pool is stopped.
+            PoolBrokenError: fresh ranks could not take their places; the pool is as it is.
+            PoolInterruptedError: the user did not wait; says what has become of the ranks.
+            PoolBusyError: another thread restarts it.
+        """
+        self._processes.check_alive()
+        return self._processes.restart(self.rank_set(ranks))
+
+    def stop(self) -> None:
+        """End everything that the pool has started. Does nothing if that has happened.
+
+        A restart in another thread fails. An interrupt is raised when everything has ended.
+        """
+        self._processes.stop()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called, or the start failed."""
+        return self._processes.is_stopped
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # --- questions -----------------------------------------------------------------------------
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.options.world_size
+
+    @property
+    def all_ranks(self) -> RankSet:
+        """Every rank."""
+        return RankSet.all(self.world_size)
+
+    def ranks(self) -> list[RankInfo]:
+        """What is known of each rank: state, process id, device, log."""
+        return list(self.snapshot.ranks)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a cell is running."""
+        return self.snapshot.is_running
+
+    @property
+    def log_path_by_rank(self) -> dict[int, str]:
+        """Where each rank's whole output is, until the pool stops."""
+        return {info.rank: info.log_path for info in self.ranks()}
+
+    @property
+    def bad_frames(self) -> int:
+        """Messages that the hub dropped because they were not valid."""
+        return self._processes.hub.bad_frames
+
+    @property
+    def snapshot(self) -> PoolSnapshot:
+        """The pool at one moment, for the notebook layer; at least as new as all it was told."""
+        return self._processes.snapshot
+
+    def __repr__(self) -> str:
+        if self.is_stopped:
+            return "<Pool: stopped>"
+        return f"<Pool {self.options.describe()}: {self.snapshot.summary()}>"
+
+    def rank_set(self, ranks: Sequence[int] | str | int | None) -> RankSet:
+        """``ranks`` as a set. Raises `BadOptionError` if one does not exist."""
+        if ranks is None:
+            return self.all_ranks
+        if isinstance(ranks, int):
+            ranks = [ranks]
+        text = ranks if isinstance(ranks, str) else ",".join(str(rank) for rank in ranks)
+        return RankSet.parse(text, self.world_size)
+
+    # --- what ranks do -------------------------------------------------------------------------
+
+    def diagnose(self) -> Report:
+        """Look at all ranks: who waits for whom, and where each is. In any thread, at any time.
+
+        Raises:
+            PoolBrokenError: the pool was stopped, or its hub has ended.
+        """
+        return self.observe().report
+
+    def observe(self) -> Diagnosed:
+        """The same, with what it was found by. Raises as `diagnose`."""
+        return self._processes.observe()
+
+    def survey(self) -> Diagnosed:
+        """What each rank does and takes; the report is empty. Raises as `diagnose`."""
+        return self._processes.survey()
+
+    def in_callback(self) -> RankSet:
+        """Where a callback of a widget runs, and no cell. Raises as `diagnose`."""
+        return self._processes.in_callback()
+
+    def interrupt_callbacks(self) -> RankSet:
+        """Interrupt these; gives the ranks, which are not known of a plain pool. As `diagnose`."""
+        return self._processes.interrupt_callbacks()
+
+    def stacks(self, ranks: Sequence[int] | str | int | None = None) -> Diagnosed:
+        """What ranks tell of their threads, and what their agents see. Raises as `diagnose`."""
+        self._processes.check_alive()
+        return self._processes.stacks(self.rank_set(ranks))
+
+    def trace(self) -> list[dict[str, Any]]:
+        """The last operations, a dict for each rank's part: ``pandas.DataFrame(pool.trace())``.
+
+        Raises:
+            PoolBrokenError: as `diagnose`.
+        """
+        return export.records(self.trace_rows())
+
+    def trace_rows(self) -> list[TraceRow]:
+        """The last operations, the ranks side by side. Raises as `diagnose`."""
+        self._processes.check_alive()
+        views = self.talk.diagnose(NO_RANKS, last=RING_LENGTH).views
+        return rows_seen(views, self._cell_by_run)
+
+    @property
+    def last_report(self) -> Report | None:
+        """The latest verdict, or answer of `diagnose`, whichever came last."""
+        return self._processes.last_report
+
+    @property
+    def config(self) -> Config:
+        """What happens when ranks disagree."""
+        return self._processes.config
+
+    def configure(self, **changes: str) -> Config:
+        """Change ``on_deadlock``, ``on_mismatch``, ``on_death``; from the next event on.
+
+        Raises:
+            BadOptionError: a name or value is not legal; nothing was changed.
+        """
+        return self._processes.configure(changes)
+
     # --- refusals ------------------------------------------------------------------------------
 
     @contextmanager
     def _exchanging(self, ranks: RankSet) -> Iterator[Exchange]:
-        self._check_alive()
+        self._processes.check_alive()
         refusal = ""
         try:
-            yield self._exchange
+            yield self._processes.exchange
         except RequestRefusedError as error:
             refusal = error.reason
         if refusal:
@@ -349,8 +520,7 @@ class Pool(LivingPool):
     @property
     def unfinished(self) -> RankSet:
         """Ranks that are inside the running cell."""
-        run = self._hub.machine.run
-        return run.unfinished if run is not None else NO_RANKS
+        return self.snapshot.unfinished
 
     def expect_idle_beside(self, ranks: RankSet) -> None:
         """For who cannot wait. Raises `PoolBusyError` if a cell runs, and on none of these."""
@@ -371,12 +541,12 @@ class Pool(LivingPool):
     def _refuse(self, reason: str, ranks: RankSet) -> None:
         if reason == "a cell is running":
             raise PoolBusyError(self._busy_text())
-        machine = self._hub.machine
-        is_up = self._hub.is_alive and machine.phase is Phase.UP
-        idle = machine.in_state(RankState.IDLE) if is_up else NO_RANKS
+        snapshot = self.snapshot
+        is_up = self._processes.hub.is_alive and snapshot.phase is Phase.UP
+        idle = snapshot.in_state(RankState.IDLE) if is_up else NO_RANKS
         others = f" ({idle.describe()} can still be used with -r)" if idle and ranks - idle else ""
         missing = ranks - idle
-        if is_up and idle and missing and not machine.spec.plain and not machine.lost_agents:
+        if is_up and idle and missing and not self.options.plain and not snapshot.lost_agents:
             next_step = f"%ddp restart -r {missing} keeps the variables of the other ranks"
         else:
             next_step = "%ddp restart gives a fresh pool"

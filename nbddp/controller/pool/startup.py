@@ -149,7 +149,7 @@ class PoolStartup:
             self._end_processes()
             self._generation += 1
             return self.start(is_interrupted)
-        self._generation = hub.machine.spec.generation
+        self._generation = hub.snapshot.generation
         return hub
 
     def end(self) -> None:
@@ -171,7 +171,7 @@ class PoolStartup:
         for agent in self._agents:
             agent.wake()
         if hub is not None and hub.is_alive:
-            is_starting = hub.machine.phase in (Phase.AGENTS, Phase.STORE, Phase.RANKS)
+            is_starting = hub.snapshot.phase in (Phase.AGENTS, Phase.STORE, Phase.RANKS)
             grace_s = self._settings.stop_grace_s
             hub.shut_down(_STARTING_GRACE_S / 4 if is_starting else grace_s)
             hub.join(_STARTING_GRACE_S if is_starting else 4 * grace_s + 1.0)
@@ -208,7 +208,7 @@ class PoolStartup:
         while True:
             if is_interrupted():
                 raise KeyboardInterrupt
-            if time.monotonic() >= stops_until and hub.machine.phase is Phase.STOPPING:
+            if time.monotonic() >= stops_until and hub.snapshot.phase is Phase.STOPPING:
                 raise _NoAnswerError
             is_served = hub.is_alive
             try:

@@ -115,7 +115,7 @@ class OperationAbort:
         self._note_armed(arm, answers, is_complete=len(answers) == len(ranks))
         self.fired_at = now
         self.look_at = now + JUDGE_AGAIN_S
-        alive = self._pool.in_state(RankState.IDLE, RankState.BUSY)
+        alive = self._pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
         targets = RankSet.of(set(ranks) & set(alive))
         if not targets:
             return []

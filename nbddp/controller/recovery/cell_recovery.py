@@ -114,7 +114,7 @@ class CellRecovery:
 
     def rank_exited(self, exited: RankExited, now: float) -> list[Action]:
         """Abort operations after an exit, because the others may wait for that rank for ever."""
-        survivors = self._pool.in_state(RankState.IDLE, RankState.BUSY)
+        survivors = self._pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
         text = f"rank {exited.rank} exited ({describe_exit(exited)[0]})"
         if self.abort.reason != "death":
             self.abort.interrupt_at = now + _INTERRUPT_AFTER_DEATH_S
@@ -176,7 +176,7 @@ class CellRecovery:
                     return [Noticed(self.run.run_id, cause)]
                 return self._show(cause, views, acted=False)
             self._basis = cause
-        alive = set(self._pool.in_state(RankState.IDLE, RankState.BUSY))
+        alive = set(self._pool.ranks.in_state(RankState.IDLE, RankState.BUSY))
         return [
             *(self._show(cause, views, acted=True) if not is_ending else ()),
             *self.abort.start(

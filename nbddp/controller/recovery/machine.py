@@ -36,6 +36,7 @@ from nbddp.controller.state.exit_text import describe_exit
 from nbddp.controller.state.outcome import RunOutcome
 from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import Phase, RankState
+from nbddp.controller.state.snapshot import PoolSnapshot
 from nbddp.controller.state.stimuli import (
     AbandonRequested,
     Configured,
@@ -106,10 +107,19 @@ class RecoveryMachine:
         is_active = self._rebuild.is_active or self._restarts.is_killing
         return is_active and self.active_run_id is None
 
-    @property
-    def joining(self) -> RankSet:
-        """Fresh ranks without process groups, because other members are still in a cell."""
-        return self._rebuild.joining
+    def snapshot(self) -> PoolSnapshot:
+        """Return the state that other threads read; equal to the last one if nothing changed."""
+        pool = self.pool
+        return PoolSnapshot(
+            phase=pool.phase,
+            generation=pool.spec.generation,
+            ranks=pool.ranks.infos,
+            run_id=pool.active_run_id,
+            active_run_id=self.active_run_id,
+            joining=self._rebuild.joining,
+            lost_agents=frozenset(pool.lost_agents),
+            store_is_lost=pool.store_is_lost,
+        )
 
     def refusal(self, ranks: RankSet) -> str | None:
         """Return why these ranks cannot take a cell now; None: they can."""
@@ -132,7 +142,7 @@ class RecoveryMachine:
     @property
     def may_rebuild_again(self) -> bool:
         """True if the last rebuild failed although all ranks live, so that it may be retried."""
-        idle = self.pool.in_state(RankState.IDLE)
+        idle = self.pool.ranks.in_state(RankState.IDLE)
         return bool(self._rebuild.failure) and len(idle) == len(self.pool.ranks)
 
     def next_deadline(self) -> float | None:
@@ -188,7 +198,7 @@ class RecoveryMachine:
             self._is_ending = True
             actions += self._forget("%ddp stop")
         elif isinstance(stimulus, RunRequested):
-            dead = self.pool.in_state(RankState.EXITED).ranks
+            dead = self.pool.ranks.in_state(RankState.EXITED).ranks
             execute = msgspec.structs.replace(stimulus.execute, dead=dead)
             stimulus = replace(stimulus, execute=execute)
         elif isinstance(stimulus, AbandonRequested) and self._is_held(stimulus.run_id):
@@ -400,7 +410,7 @@ class RecoveryMachine:
         return [] if outcome is None else [self._end(outcome)]
 
     def _end(self, outcome: RunOutcome) -> EndRun:
-        return EndRun(replace(outcome, dead=self.pool.in_state(RankState.EXITED)))
+        return EndRun(replace(outcome, dead=self.pool.ranks.in_state(RankState.EXITED)))
 
     def _forget(self, ended_by: str) -> list[Action]:
         """Forget all damage, because all ranks end."""

@@ -74,7 +74,7 @@ class RankProbes:
             last: number of operations in each answer.
             memory: ask for memory usage as well.
         """
-        alive = self._pool.in_state(RankState.IDLE, RankState.BUSY)
+        alive = self._pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
         asked = alive if ranks is None else RankSet.of(set(alive).intersection(ranks))
         number = self._questions.new_number()
 
@@ -115,7 +115,7 @@ class RankProbes:
         return number, [
             TellAgent(node, msgspec.structs.replace(request, ranks=on_node))
             for request, asked in ((dump, ranks), (look, glance))
-            for node, on_node in self._pool.by_node(asked).items()
+            for node, on_node in self._pool.ranks.by_node(asked).items()
         ]
 
     def views(self, answers: Answers) -> Views:
@@ -143,7 +143,7 @@ class RankProbes:
 
     def silent(self, views: Views) -> RankSet:
         """Return the ranks that live and did not answer."""
-        alive = self._pool.in_state(RankState.IDLE, RankState.BUSY)
+        alive = self._pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
         return RankSet.of(rank for rank in alive if views[rank].look is None)
 
     def diagnose(self, views: Views, now: float) -> Report:
@@ -159,7 +159,7 @@ class RankProbes:
         """Probe the ranks on request of the user."""
 
         def looked(views: Views, now: float) -> list[Action]:
-            alive = self._pool.in_state(RankState.IDLE, RankState.BUSY)
+            alive = self._pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
             if requested.survey:
                 silent = self.silent(views)
                 then = partial(self._surveyed, requested.number)

@@ -100,7 +100,7 @@ class PoolRebuild:
     @property
     def joining(self) -> RankSet:
         """Fresh ranks without all their groups, because other members are still in a cell."""
-        return RankSet.of(self._joining)
+        return RankSet.of(self._joining) if self._joining else NO_RANKS
 
     @property
     def is_restarting(self) -> bool:
@@ -139,7 +139,7 @@ class PoolRebuild:
 
     def rank_ready(self, now: float) -> list[Action]:
         """Go on when the last fresh rank is ready."""
-        if self._step is not _Step.RESPAWN or self._pool.in_state(RankState.STARTING):
+        if self._step is not _Step.RESPAWN or self._pool.ranks.in_state(RankState.STARTING):
             return []
         return self._look(now)
 
@@ -211,7 +211,7 @@ class PoolRebuild:
         if self._step is _Step.SETTLE and now >= self._settle_until:
             return self._begin(now)
         if self._step is _Step.RESPAWN and now >= self._until:
-            late = self._pool.in_state(RankState.STARTING)
+            late = self._pool.ranks.in_state(RankState.STARTING)
             verb = "was" if len(late) == 1 else "were"
             limit = f"{self._settings.mend_timeout_s:g} s"
             return self._give_up(f"{late.describe()} {verb} not ready within {limit}", now)
@@ -225,7 +225,7 @@ class PoolRebuild:
 
     def _begin(self, now: float) -> list[Action]:
         self._setback = ""
-        exited = self._pool.in_state(RankState.EXITED)
+        exited = self._pool.ranks.in_state(RankState.EXITED)
         dead = RankSet.of(
             rank
             for rank in exited
@@ -238,7 +238,7 @@ class PoolRebuild:
             return [*self._pool.handle(RestartRequested(), now)]
         if self._pool.store_is_lost:
             return self._end("the process of the store has ended, and groups need it", now)
-        if not dead and not self._pool.in_state(RankState.STARTING):
+        if not dead and not self._pool.ranks.in_state(RankState.STARTING):
             return self._look(now)
         self._step = _Step.RESPAWN
         self._fresh.update(dead)
@@ -247,7 +247,9 @@ class PoolRebuild:
 
     def _look(self, now: float) -> list[Action]:
         """Ask the survivors for their groups, also those that do not leave their cell."""
-        asked = self._pool.in_state(RankState.IDLE, RankState.BUSY) - RankSet.of(self._joining)
+        asked = self._pool.ranks.in_state(RankState.IDLE, RankState.BUSY) - RankSet.of(
+            self._joining
+        )
         if not asked and self._joining:
             return self._initialise_groups(now)
         self._step = _Step.LOOK
@@ -259,8 +261,8 @@ class PoolRebuild:
     def _initialise_groups(self, now: float) -> list[Action]:
         """Initialise a default group, because all ranks that knew the groups were replaced."""
         ranks = RankSet.of(self._pool.ranks)
-        if self._pool.in_state(RankState.IDLE) != ranks:
-            if not self._pool.in_state(RankState.BUSY):
+        if self._pool.ranks.in_state(RankState.IDLE) != ranks:
+            if not self._pool.ranks.in_state(RankState.BUSY):
                 return self._end(_GROUPS_UNKNOWN, now)
             self.broken.add(_UNKNOWN)  # a fresh rank is in a cell of its own
             return self._end("", now)
@@ -284,7 +286,7 @@ class PoolRebuild:
 
     def _looked(self, answers: Answers, now: float) -> list[Action]:
         looks = {rank: answer.look for rank, answer in looks_of(answers).items()}
-        able = self._pool.in_state(RankState.IDLE)
+        able = self._pool.ranks.in_state(RankState.IDLE)
         silent = able - RankSet.of(looks) - RankSet.of(self._joining)
         needs = self._forms_all or self._joining or self.broken
         if silent and needs:
@@ -312,7 +314,7 @@ class PoolRebuild:
         if self._setback:
             return self._retry(self._setback, now)
         # Ranks that have come back from an old cell since then were not asked.
-        alive = self._pool.in_state(RankState.IDLE)
+        alive = self._pool.ranks.in_state(RankState.IDLE)
         silent = RankSet.of(set(asked) & set(alive)) - RankSet.of(answers)
         if silent:
             self.broken.update(group.pg_id for group in self._forming)
@@ -332,7 +334,7 @@ class PoolRebuild:
         """
         self._setback = setback
         self.broken.update(group.pg_id for group in self._forming)
-        others = self._pool.in_state(RankState.IDLE)
+        others = self._pool.ranks.in_state(RankState.IDLE)
         if not others or now >= self._until:
             return []
         request = Free(
@@ -357,10 +359,10 @@ class PoolRebuild:
 
     def _give_up(self, failure: str, now: float) -> list[Action]:
         """End the rebuild with a failure, and kill ranks that are still starting."""
-        late = self._pool.in_state(RankState.STARTING)
+        late = self._pool.ranks.in_state(RankState.STARTING)
         kill: list[Action] = [
             TellAgent(node, KillRanks(ranks=ranks))
-            for node, ranks in self._pool.by_node(late).items()
+            for node, ranks in self._pool.ranks.by_node(late).items()
         ]
         return [*kill, *self._end(failure, now)]
 
@@ -368,5 +370,5 @@ class PoolRebuild:
         self._step = _Step.NONE
         self.failure = failure
         is_up = self._pool.phase is Phase.UP
-        alive = self._pool.in_state(RankState.IDLE) if is_up else NO_RANKS
+        alive = self._pool.ranks.in_state(RankState.IDLE) if is_up else NO_RANKS
         return self._then(failure, RankSet.of(self._fresh.intersection(alive)), now)

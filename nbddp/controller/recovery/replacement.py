@@ -55,11 +55,11 @@ class RankRestarts:
         if not living:
             return []
         self._killing |= set(living)
-        self._pool.will_restart(living)
+        self._pool.ranks.will_restart(living)
         self._until = now + self._settings.mend_timeout_s
         return [
             TellAgent(node, KillRanks(ranks=ranks))
-            for node, ranks in self._pool.by_node(living).items()
+            for node, ranks in self._pool.ranks.by_node(living).items()
         ]
 
     def _refusal(self, ranks: RankSet) -> str:
@@ -70,7 +70,7 @@ class RankRestarts:
         lost = sorted({self._pool.ranks[rank].node for rank in ranks} & self._pool.lost_agents)
         if lost:
             return f"the agent of node {lost[0]} has ended"
-        return self._pool.held_reason(ranks)
+        return self._pool.ranks.held_reason(ranks)
 
     def rank_exited(self, rank: Rank) -> bool:
         """Take the exit of a rank; returns whether it was requested."""
@@ -133,7 +133,7 @@ class ExitedRanks:
         """Return the exited ranks that are to be replaced."""
         return RankSet.of(
             rank
-            for rank in self._pool.in_state(RankState.EXITED)
+            for rank in self._pool.ranks.in_state(RankState.EXITED)
             if self.is_replaced(rank) and self._pool.ranks[rank].node not in self._pool.lost_agents
         )
 
@@ -156,10 +156,10 @@ class ExitedRanks:
     def rebuilt(self, failure: str) -> None:
         """Take the end of a rebuild: ranks that it could not replace are given up."""
         if failure:
-            late = self._pool.in_state(RankState.STARTING)
+            late = self._pool.ranks.in_state(RankState.STARTING)
             self._given_up |= {*self.dead(), *late}
         else:
-            self._given_up &= set(self._pool.in_state(RankState.EXITED))
+            self._given_up &= set(self._pool.ranks.in_state(RankState.EXITED))
 
     def report_exits(self, fresh: RankSet, failure: str) -> list[Action]:
         """Return the report on exits between cells, once."""

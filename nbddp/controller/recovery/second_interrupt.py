@@ -43,7 +43,7 @@ class SecondInterrupt:
         self._next_at = now + _INTERVAL_S
         interrupts = [
             TellAgent(node, Interrupt(run_id=run_id, ranks=on_node))
-            for node, on_node in self._pool.by_node(ranks).items()
+            for node, on_node in self._pool.ranks.by_node(ranks).items()
         ]
         return [*interrupts, *self._abort(ranks)]
 

@@ -13,7 +13,7 @@ or when it is given up; ranks that are still inside stay BUSY until they come ba
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
-import msgspec
+from msgspec.structs import replace
 
 from nbddp.controller.state.actions import (
     AnnounceExit,
@@ -63,14 +63,14 @@ from nbddp.wire.messages import (
 from nbddp.wire.rank_set import Rank, RankSet
 
 
-class PoolMachine(RankTable):
+class PoolMachine:
     """State of a pool. One owner: the hub thread."""
 
     def __init__(
         self, spec: PoolSpec, settings: Settings, now: float, *, host: str, port: int
     ) -> None:
-        super().__init__(spec)
         self.spec = spec
+        self.ranks = RankTable(spec)
         self._settings = settings
         self._host = host
         self._port = port
@@ -95,7 +95,7 @@ class PoolMachine(RankTable):
         """Why these ranks cannot take a cell now; None if they can."""
         if self.phase is not Phase.UP:
             return f"the pool is not up (it is {self.phase.name.lower()})"
-        held = self.held_reason(ranks)
+        held = self.ranks.held_reason(ranks)
         if held or self.run is not None:
             return held or "a cell is running"
         gone = RankSet.of(r for r in ranks if self.ranks[r].state is RankState.EXITED)
@@ -119,7 +119,7 @@ class PoolMachine(RankTable):
 
     def ending(self, is_ending: Callable[[int], bool]) -> RankSet:
         """Idle ranks whose processes are about to end, or have ended: nobody has told yet."""
-        idle = (self.ranks[rank] for rank in self.in_state(RankState.IDLE))
+        idle = (self.ranks[rank] for rank in self.ranks.in_state(RankState.IDLE))
         return RankSet.of(info.rank for info in idle if info.pid and is_ending(info.pid))
 
     def next_deadline(self) -> float | None:
@@ -151,7 +151,7 @@ class PoolMachine(RankTable):
                 return self._start_failed(stimulus)
             case RankSpawned():
                 info = self.ranks[stimulus.rank]
-                info.pid, info.log_path = stimulus.pid, stimulus.log_path
+                self.ranks.put(replace(info, pid=stimulus.pid, log_path=stimulus.log_path))
                 return []
             case RankReady():
                 return self._rank_ready(stimulus)
@@ -199,9 +199,9 @@ class PoolMachine(RankTable):
     def _start_store(self) -> list[LifeAction]:
         self.phase = Phase.STORE
         self.store_is_lost = False
-        for info in self.ranks.values():
-            self._move(info, RankState.STARTING, "start")
-            info.exited, info.replaced, info.is_unwanted = None, "", False
+        for rank in self.ranks:
+            fresh = {"exited": None, "replaced": "", "is_unwanted": False}
+            self.ranks.move(rank, RankState.STARTING, "start", **fresh)
         return [TellAgent(0, StartStore(pool=self.spec, host=self._host, port=self._port))]
 
     def _start_ranks(self, store: StoreReady) -> list[LifeAction]:
@@ -212,12 +212,11 @@ class PoolMachine(RankTable):
         return self._tell_to_start(dict.fromkeys(range(self.spec.nnodes), ()), joins=False)
 
     def _respawn(self, ranks: RankSet) -> list[LifeAction]:
-        for info in (self.ranks[rank] for rank in ranks):
-            self._move(info, RankState.STARTING, "respawn")
-            info.pid = 0
-            info.replaced = "restarted" if info.is_unwanted else "exited"
-            info.is_unwanted = False
-        return self._tell_to_start(self.by_node(ranks), joins=True)
+        for rank in ranks:
+            how = "restarted" if self.ranks[rank].is_unwanted else "exited"
+            fresh = {"pid": 0, "replaced": how, "is_unwanted": False}
+            self.ranks.move(rank, RankState.STARTING, "respawn", **fresh)
+        return self._tell_to_start(self.ranks.by_node(ranks), joins=True)
 
     def _tell_to_start(
         self, by_node: Mapping[int, tuple[Rank, ...]], *, joins: bool
@@ -237,12 +236,19 @@ class PoolMachine(RankTable):
         info = self.ranks[ready.rank]
         if info.state is RankState.BUSY:
             return []  # it said so before
-        self._move(info, RankState.IDLE, "ready")
-        info.device, info.note = ready.device, ready.note
-        # A rank that joins others has no group yet, and gets theirs.
-        info.backend = ready.backend or info.backend
-        info.exited = None
-        if self.phase is not Phase.RANKS or len(self.in_state(RankState.IDLE)) < len(self.ranks):
+        self.ranks.move(
+            ready.rank,
+            RankState.IDLE,
+            "ready",
+            device=ready.device,
+            note=ready.note,
+            # A rank that joins others has no group yet, and gets theirs.
+            backend=ready.backend or info.backend,
+            exited=None,
+        )
+        if self.phase is not Phase.RANKS or len(self.ranks.in_state(RankState.IDLE)) < len(
+            self.ranks
+        ):
             return []
         self.phase = Phase.UP
         self._starts_until = None
@@ -256,7 +262,7 @@ class PoolMachine(RankTable):
         info = self.ranks[failed.rank] if failed.rank is not None else None
         if info is not None and info.state is RankState.STARTING and not info.pid:
             # There is no process whose exit will be told.
-            self._move(info, RankState.EXITED, "start failed")
+            self.ranks.move(info.rank, RankState.EXITED, "start failed")
         return []
 
     def _fail(self, reason: str, error: ErrorInfo | None = None) -> list[LifeAction]:
@@ -271,8 +277,7 @@ class PoolMachine(RankTable):
     def _begin_run(self, requested: RunRequested, now: float) -> list[LifeAction]:
         run_id = requested.execute.run_id
         for rank in requested.ranks:
-            self._move(self.ranks[rank], RankState.BUSY, f"run {run_id}")
-            self.ranks[rank].run_id = run_id
+            self.ranks.move(rank, RankState.BUSY, f"run {run_id}", run_id=run_id)
         self._prompts.begin(requested.ranks)
         self.run = CellRun(run_id, requested.ranks, now, is_plain=self.spec.plain)
         if requested.timeout_s is not None:
@@ -280,11 +285,10 @@ class PoolMachine(RankTable):
         return [TellRanks(requested.ranks, requested.execute)]
 
     def _rank_finished(self, finished: RunFinished, now: float) -> list[LifeAction]:
-        info = self.ranks[finished.rank]
-        if info.run_id != finished.run_id:
+        if self.ranks[finished.rank].run_id != finished.run_id:
             return []
-        self._move(info, RankState.IDLE, f"finished {finished.run_id}")
-        info.run_id, info.replaced = None, ""
+        why = f"finished {finished.run_id}"
+        self.ranks.move(finished.rank, RankState.IDLE, why, run_id=None, replaced="")
         run = self.run
         if run is None or run.run_id != finished.run_id:
             return []  # a cell that was given up: the rank has come back
@@ -292,10 +296,9 @@ class PoolMachine(RankTable):
         return self._end_if_complete(run, now)
 
     def _rank_exited(self, exited: RankExited, now: float) -> list[LifeAction]:
-        info = self.ranks[exited.rank]
-        run_id = info.run_id
-        self._move(info, RankState.EXITED, f"exit {exited.exit_code}")
-        info.exited, info.run_id = exited, None
+        run_id = self.ranks[exited.rank].run_id
+        why = f"exit {exited.exit_code}"
+        self.ranks.move(exited.rank, RankState.EXITED, why, exited=exited, run_id=None)
         announced = AnnounceExit(exited, run_id)
         if self.phase is Phase.RANKS:  # perhaps it was ready, and others were not
             last = exited.last_output.strip().rpartition("\n")[2]
@@ -334,7 +337,7 @@ class PoolMachine(RankTable):
             return []
         return [
             TellAgent(node, Interrupt(run_id=run.run_id, ranks=ranks))
-            for node, ranks in self.by_node(run.unfinished).items()
+            for node, ranks in self.ranks.by_node(run.unfinished).items()
         ]
 
     # --- restart, loss, time -------------------------------------------------------------------
@@ -351,11 +354,11 @@ class PoolMachine(RankTable):
         self._nodes_stopped.add(node)
         if self.phase is not Phase.STOPPING or len(self._nodes_stopped) < self.spec.nnodes:
             return []
-        for info in self.ranks.values():
-            info.run_id = None
-            if info.state is not RankState.EXITED:
-                self._move(info, RankState.EXITED, "stopped")  # before its process was made
-        self.spec = msgspec.structs.replace(self.spec, generation=self.spec.generation + 1)
+        for rank, info in self.ranks.items():
+            self.ranks.put(replace(info, run_id=None))
+            if info.state is not RankState.EXITED:  # before its process was made
+                self.ranks.move(rank, RankState.EXITED, "stopped")
+        self.spec = replace(self.spec, generation=self.spec.generation + 1)
         self._starts_until = now + self._settings.start_timeout_s
         return self._start_store()
 
@@ -384,7 +387,7 @@ class PoolMachine(RankTable):
 
     def _tick(self, now: float) -> list[LifeAction]:
         if self._starts_until is not None and now >= self._starts_until:
-            late = self.in_state(RankState.STARTING)
+            late = self.ranks.in_state(RankState.STARTING)
             waiting = f"{late.describe()} not ready" if late else f"phase {self.phase.name}"
             if self.phase is Phase.STOPPING:
                 self.phase = Phase.STORE

@@ -3,13 +3,12 @@
 Runs in: the notebook's process. Pure.
 """
 
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Literal, TypeAlias
 
-from nbddp.wire.messages import (
-    RankExited,
-)
+import msgspec
+
+from nbddp.wire.messages import RankExited
 from nbddp.wire.rank_set import Rank
 
 
@@ -53,9 +52,8 @@ class Phase(Enum):
 Replaced: TypeAlias = Literal["", "exited", "restarted"]
 
 
-@dataclass
-class RankInfo:
-    """What is known of one rank."""
+class RankInfo(msgspec.Struct, frozen=True):
+    """What is known of one rank at one moment."""
 
     rank: Rank
     node: int
@@ -69,4 +67,4 @@ class RankInfo:
     exited: RankExited | None = None
     is_unwanted: bool = False  #: the user wants another process in the place of this one
     replaced: Replaced = ""  #: of its predecessor, until its own first cell is over
-    story: list[str] = field(default_factory=list)
+    story: tuple[str, ...] = ()  #: its latest moves

@@ -8,36 +8,40 @@ that differ a few blocks of 1 MiB. No collective is used: the ranks may be out o
 Runs in: the thread that asks. All but `find` is pure.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from nbddp.controller.values import details
+from nbddp.controller.values.descriptions import Descriptions
 from nbddp.controller.values.result import Difference, LeafDifference, grouped, largest_first
 from nbddp.errors import BadOptionError
 from nbddp.wire.rank_set import RankSet
-from nbddp.wire.values.fingerprints import Leaf, Tree
+from nbddp.wire.values.fingerprints import (
+    BlockNumbers,
+    BlocksOf,
+    ContentsOf,
+    Leaf,
+    TensorBlocks,
+    Tree,
+    TreeOf,
+)
 
-_TELLING = "__import__('nbddp.rank.values.fingerprints', fromlist=['_'])"
 
-Pull = Callable[[str], Sequence[Any]]
-
-
-def find(pull: Pull, tell: Callable[[str], object], expression: str, ranks: RankSet) -> Difference:
+def find(asked: Descriptions, expression: str, ranks: RankSet) -> Difference:
     """Compare a value on some ranks.
 
     Args:
-        pull: evaluates an expression on all of them; gives the values in the order of ranks.
-        tell: likewise, but does not wait.
+        asked: tells of their values.
         expression: any value; ``rng`` is the state of the generators of random numbers.
         ranks: which.
 
     Raises:
         BadOptionError: the expression has a value on none of them.
-        NbddpError: what ``pull`` raises; nothing has changed.
+        NbddpError: what ``asked`` raises; nothing has changed.
     """
     try:
-        trees = dict(zip(ranks, pull(f"{_TELLING}.tree(globals(), {expression!r})"), strict=True))
+        trees = dict(zip(ranks, asked.ask(TreeOf(expression), Tree), strict=True))
         found = compare(expression, trees)
         if len(found.errors) and not (ranks - _ranks_with_errors(found)):
             reasons = "; ".join(f"{who.describe()}: {text}" for text, who in found.errors.items())
@@ -48,13 +52,14 @@ def find(pull: Pull, tell: Callable[[str], object], expression: str, ranks: Rank
         wanted = details.wanted_blocks(found)
         if not wanted:
             return found
-        told = _merged(ranks, pull(f"{_TELLING}.blocks({wanted!r})"))
+        blocks = asked.ask(BlocksOf(wanted), TensorBlocks)
+        told = _merged(ranks, [each.by_path for each in blocks])
         numbers = details.differing_blocks(wanted, told)
-        request = {path: (wanted[path], numbers[path]) for path in numbers}
-        contents = _merged(ranks, pull(f"{_TELLING}.contents({request!r})"))
+        which = {path: BlockNumbers(wanted[path], numbers[path]) for path in numbers}
+        contents = _merged(ranks, asked.contents(ContentsOf(which)))
         return details.with_details(found, trees, told, contents)
     finally:
-        tell(f"{_TELLING}.forget()")
+        asked.forget()
 
 
 def _ranks_with_errors(found: Difference) -> RankSet:

@@ -23,28 +23,28 @@ def _is_comparable(difference: LeafDifference) -> bool:
     return difference.is_tensor and len(kinds) == 1 and len(difference.groups) > 1
 
 
-def wanted_blocks(found: Difference) -> dict[str, list[int]]:
+def wanted_blocks(found: Difference) -> dict[str, tuple[int, ...]]:
     """Of the first tensors that differ, a rank of each group: two groups, or few more."""
     gradients = () if found.gradients is None else found.gradients.differences
     return {**_wanted(found.differences), **_wanted(gradients)}
 
 
-def _wanted(differences: Sequence[LeafDifference]) -> dict[str, list[int]]:
-    wanted: dict[str, list[int]] = {}
+def _wanted(differences: Sequence[LeafDifference]) -> dict[str, tuple[int, ...]]:
+    wanted: dict[str, tuple[int, ...]] = {}
     for difference in differences:
         if len(wanted) == _MAX_DETAILED and difference.path not in wanted:
             break
         if _is_comparable(difference):
-            ranks = [group.ranks[0] for group, _ in difference.groups[:_MAX_BLOCKS]]
-            wanted.setdefault(difference.path, []).extend(ranks)
+            ranks = (group.ranks[0] for group, _ in difference.groups[:_MAX_BLOCKS])
+            wanted[difference.path] = (*wanted.get(difference.path, ()), *ranks)
     return wanted
 
 
 def differing_blocks(
     wanted: Mapping[str, Sequence[int]], told: Mapping[str, Mapping[int, Blocks]]
-) -> dict[str, list[int]]:
+) -> dict[str, tuple[int, ...]]:
     """The first blocks of each tensor in which any two ranks differ."""
-    found: dict[str, list[int]] = {}
+    found: dict[str, tuple[int, ...]] = {}
     for path, by_rank in told.items():
         digests = [by_rank[rank].digests for rank in wanted[path] if rank in by_rank]
         numbers = [
@@ -52,7 +52,7 @@ def differing_blocks(
             for number, column in enumerate(zip(*digests, strict=False))
             if len(set(column)) > 1
         ]
-        found[path] = numbers[:_MAX_BLOCKS]
+        found[path] = tuple(numbers[:_MAX_BLOCKS])
     return found
 
 

@@ -1,11 +1,11 @@
 """Pushes and pulls values between the notebook and ranks.
 
-Runs in: the thread that pulls or pushes.
+Runs in: the thread that pulls, pushes or asks.
 """
 
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -13,12 +13,15 @@ from typing import Any
 from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub.queries import RankQueries
 from nbddp.controller.hub.thread import HubThread
-from nbddp.controller.hub.transfer import Stopped, Transfer
+from nbddp.controller.hub.transfer import Answer, Stopped, Transfer
 from nbddp.errors import NbddpError, PoolBusyError, TransferError
+from nbddp.settings import Settings
 from nbddp.wire.flight_recorder.schema import CALLBACK_THREAD
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
     BindPushed,
+    DescribeValue,
+    ForgetValue,
     PullValue,
     PushValue,
     ReleaseSegment,
@@ -33,9 +36,10 @@ from nbddp.wire.values.shared_memory import Arena, Piece, SegmentUnreachableErro
 class Exchange:
     """Values between this process and the ranks of one pool."""
 
-    def __init__(self, hub: HubThread, arena: Arena | None) -> None:
+    def __init__(self, hub: HubThread, arena: Arena | None, settings: Settings) -> None:
         self._hub = hub
         self._arena = arena
+        self._settings = settings
         self._numbers = itertools.count(1)
 
     def pull(self, expression: str, ranks: RankSet) -> list[Any]:
@@ -64,64 +68,87 @@ class Exchange:
         except SegmentUnreachableError:
             self._push(by_name, ranks, None)
 
-    def tell(self, expression: str, ranks: RankSet) -> None:
-        """Have ranks evaluate ``expression`` when they come to it; nobody waits for that."""
-        request_id = f"value-{next(self._numbers)}"
-        request = PullValue(
-            request_id=request_id, expression=expression, ranks=tuple(ranks), use_arena=False
-        )
-        self._hub.send_to_ranks(ranks, request)
+    def ask(
+        self,
+        ranks: RankSet,
+        request_of: Callable[[str], PullValue | DescribeValue],
+        take: Callable[[Answer, list[bytes]], bool],
+        told: Collection[Rank],
+        failure: str,
+    ) -> None:
+        """Ask ranks, and wait until each has answered.
 
-    def forget_all(self) -> None:
-        """The ranks are about to be replaced; nothing that they hold will be released."""
-        if self._arena is not None:
-            for rank in self._hub.machine.ranks:
-                self._arena.release_all(rank)
+        Args:
+            ranks: who is asked.
+            request_of: the request, by its id.
+            take: takes an answer with its frames; False: there is nothing in it.
+            told: ranks whose answers are complete; ``take`` adds to it.
+            failure: begins the error, for example ``could not pull 'x'``.
 
-    def _pull(self, expression: str, ranks: RankSet, *, use_arena: bool) -> list[Any]:
+        Raises:
+            TransferError: a rank has answered with an error.
+            RequestRefusedError: the pool does not take it now.
+            Stopped: interrupted; the ranks were, too.
+        """
         transfer = self._open(ranks)
-        reassembler = pickling.Reassembler()
-        found: dict[Rank, Any] = {}
         errors: dict[Rank, ErrorInfo] = {}
         try:
-            self._hub.send_for(
-                transfer,
-                PullValue(
-                    request_id=transfer.request_id,
-                    expression=expression,
-                    ranks=tuple(ranks),
-                    use_arena=use_arena,
-                ),
-            )
-            while missing := set(ranks) - set(found) - set(errors):
+            self._hub.send_for(transfer, request_of(transfer.request_id))
+            while missing := set(ranks) - set(told) - set(errors):
                 came = transfer.next(missing)
-                answer, frames = came or (None, [])
-                if not isinstance(answer, ValuePulled):
+                if came is None:
                     continue
-                rank, header = answer.rank, answer.value
-                if header is None:
-                    errors[rank] = answer.error or _NO_REASON
-                    continue
-                complete: list[Piece] | None = []
-                if header.segment < 0:
-                    complete = reassembler.add(rank, header, answer.part, answer.parts, frames)
-                if complete is not None:
-                    found[rank] = pickling.decode_value(
-                        header, complete, partial(self._let_go, rank)
-                    )
+                answer, frames = came
+                if not take(answer, frames):
+                    errors[answer.rank] = answer.error or _NO_REASON
         except KeyboardInterrupt:
             with EarlyInterrupts() as more:
                 self._hub.interrupt_transfer(transfer)
-                raise self._stopped(transfer, RankSet.of([*found, *errors]), more) from None
+                raise self._stopped(transfer, RankSet.of([*told, *errors]), more) from None
         finally:
             with EarlyInterrupts():
                 self._hub.close_transfer(transfer)
-        _raise_if_any(errors, f"could not pull {expression!r}", "")
+        _raise_if_any(errors, failure, "")
+
+    def send(self, ranks: RankSet, request: ForgetValue) -> None:
+        """Nobody waits for what ranks do about it."""
+        self._hub.send_to_ranks(ranks, request)
+
+    def forget_all(self, ranks: RankSet) -> None:
+        """These ranks are about to be replaced; nothing that they hold will be released."""
+        if self._arena is not None:
+            for rank in ranks:
+                self._arena.release_all(rank)
+
+    def _pull(self, expression: str, ranks: RankSet, *, use_arena: bool) -> list[Any]:
+        reassembler = pickling.Reassembler()
+        found: dict[Rank, Any] = {}
+
+        def take(answer: Answer, frames: list[bytes]) -> bool:
+            if not isinstance(answer, ValuePulled) or answer.value is None:
+                return False
+            rank, header = answer.rank, answer.value
+            complete: list[Piece] | None = []
+            if header.segment < 0:
+                complete = reassembler.add(rank, header, answer.part, answer.parts, frames)
+            if complete is not None:
+                found[rank] = pickling.decode_value(header, complete, partial(self._let_go, rank))
+            return True
+
+        def request_of(request_id: str) -> PullValue:
+            return PullValue(
+                request_id=request_id,
+                expression=expression,
+                ranks=tuple(ranks),
+                use_arena=use_arena,
+            )
+
+        self.ask(ranks, request_of, take, found, f"could not pull {expression!r}")
         return [found[rank] for rank in ranks]
 
     def _stopped(self, transfer: Transfer, answered: RankSet, more: EarlyInterrupts) -> Stopped:
         """Wait a moment for ranks that were interrupted, but not after one ``more``."""
-        until = time.monotonic() + self._hub.recovery.settings.interrupt_grace_s
+        until = time.monotonic() + self._settings.interrupt_grace_s
         left: dict[Rank, str] = {}
         missing = set(transfer.ranks) - set(answered)
         with suppress(NbddpError):  # a rank, or the pool, has ended

@@ -3,33 +3,32 @@
 Runs in: the thread that asks. All but `tell` is pure.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import asdict
+
+from nbddp.controller.values.descriptions import Descriptions
 from nbddp.errors import BadOptionError
 from nbddp.wire.rank_set import RankSet
-from nbddp.wire.values.fingerprints import Variable, Variables
+from nbddp.wire.values.fingerprints import Variable, Variables, VariablesOf
 
-_LISTING = "__import__('nbddp.rank.values.variable_table', fromlist=['_'])"
-
-Pull = Callable[[str], Sequence[Any]]
 ByName = dict[str, dict[int, Variable | None]]
 
 
-def tell(pull: Pull, names: Sequence[str], ranks: RankSet) -> dict[int, Variables]:
+def tell(asked: Descriptions, names: Sequence[str], ranks: RankSet) -> dict[int, Variables]:
     """Ask ranks for these names, or for all that hold data.
 
     Raises:
         BadOptionError: what is no name, or a name that none of them has.
-        NbddpError: what ``pull`` raises.
+        NbddpError: what ``asked`` raises.
     """
     for name in names:
         if not name.isidentifier():
             raise BadOptionError(
                 f"%ddp vars: {name!r} is not a name. Next: %ddp diff compares any expression"
             )
-    answers = pull(f"{_LISTING}.variables(globals(), {tuple(names)!r})")
+    answers = asked.ask(VariablesOf(tuple(names)), Variables)
     told: dict[int, Variables] = dict(zip(ranks, answers, strict=True))
     unknown = [
         name for name, by_rank in by_name_and_rank(told, names).items() if not any(by_rank.values())

@@ -12,7 +12,6 @@ from typing import Any
 from nbddp.controller.hub.run import Run
 from nbddp.controller.pool.pool import Pool
 from nbddp.controller.state.outcome import RunOutcome
-from nbddp.controller.state.stimuli import InterruptRequested
 from nbddp.errors import CellError, CellInterruptedError
 from nbddp.notebook import session
 from nbddp.notebook.output import Sink, View, printed_html
@@ -72,7 +71,7 @@ class CellHandle:
 
     def interrupt(self) -> None:
         """Interrupt it, as the stop button does for a cell in the foreground."""
-        self._pool.hub.post(InterruptRequested(self._run.run_id))
+        self._pool.interrupt_run(self._run)
 
     def __await__(self) -> Generator[Any, None, RunOutcome]:
         while not self._shown.is_set():

@@ -163,7 +163,7 @@ def _asked(body: Body) -> tuple[RankQueries, int] | None:
         ranks = ranks if text is None else RankSet.parse(text, pool.world_size)
     except BadOptionError:
         pass  # the line is still being written
-    living = {i.rank for i in pool.ranks() if i.state in (RankState.IDLE, RankState.BUSY)}
+    living = pool.snapshot.in_state(RankState.IDLE, RankState.BUSY)
     return (pool.talk, ranks.ranks[0]) if ranks and ranks.ranks[0] in living else None
 
 

@@ -12,6 +12,7 @@ from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.pool.pool import Pool
 from nbddp.controller.state.actions import Diagnosed
 from nbddp.controller.state.rank_state import RankInfo, RankState
+from nbddp.controller.state.snapshot import PoolSnapshot
 from nbddp.notebook.render import fault_stacks
 from nbddp.notebook.render.colours import colour_of
 from nbddp.notebook.render.html import (
@@ -111,13 +112,12 @@ class Survey:
 def survey(pool: Pool) -> Survey:
     """Ask the ranks, which go on with what they do. Raises `PoolBrokenError`."""
     found = pool.survey()
-    infos = pool.ranks()
-    is_running = pool.is_running
+    snapshot = pool.snapshot
     return Survey(
         headline=headline(pool),
-        rows=[row(info, found, is_running=is_running) for info in infos],
-        log_paths=[info.log_path for info in infos],
-        notes=_notes(pool, found),
+        rows=[row(info, found, is_running=snapshot.is_running) for info in snapshot.ranks],
+        log_paths=[info.log_path for info in snapshot.ranks],
+        notes=_notes(pool, snapshot, found),
     )
 
 
@@ -167,7 +167,7 @@ def nothing_running(pool: Pool, in_callback: RankSet) -> str:
     """Why ``%ddp interrupt`` had nothing to do, or callbacks only."""
     if in_callback:
         return f"interrupted: a widget's callback on {name_ranks(in_callback)}"
-    stuck = _stuck(pool)
+    stuck = pool.snapshot.in_state(RankState.BUSY)
     if stuck:
         return f"{stuck.describe()} did not stop when interrupted. Next: %ddp restart"
     if pool.options.plain:  # its ranks do not tell
@@ -329,26 +329,25 @@ def _logs(paths: Sequence[str]) -> str:
 # --- the pool ------------------------------------------------------------------------------------
 
 
-def _notes(pool: Pool, found: Diagnosed) -> list[str]:
-    infos = pool.ranks()
+def _notes(pool: Pool, snapshot: PoolSnapshot, found: Diagnosed) -> list[str]:
     notes = []
-    gone = RankSet.of(info.rank for info in infos if info.state is RankState.EXITED)
+    gone = snapshot.in_state(RankState.EXITED)
     if gone:
-        only = f" -r {gone}" if len(gone) < len(infos) and not pool.options.plain else ""
+        only = f" -r {gone}" if len(gone) < pool.world_size and not pool.options.plain else ""
         notes.append(f"{name_ranks(gone)} exited. Next: %ddp restart{only}")
     busy = RankSet.of(rank for rank, look in found.looks.items() if look.activity == "callback")
     if busy:
         notes.append(f"{name_ranks(busy)} in a widget's callback. Next: %ddp interrupt ends it")
-    notes += fresh_notes(infos)
-    stuck = _stuck(pool)
-    if stuck and not pool.is_running:
+    notes += fresh_notes(snapshot.ranks)
+    stuck = snapshot.in_state(RankState.BUSY)
+    if stuck and not snapshot.is_running:
         notes.append(
             f"{name_ranks(stuck)} still inside a cell that was given up. Next: %ddp restart, if "
             "they do not come back"
         )
     if pool.options.plain:
         notes.append("plain ranks do not tell: this is how they look from outside")
-    if pool.hub.machine.store_is_lost:
+    if snapshot.store_is_lost:
         notes.append(
             "the store process exited: groups that exist work on, new ones cannot be made. "
             "Next: %ddp restart"
@@ -372,10 +371,6 @@ def fresh_notes(infos: Sequence[RankInfo]) -> list[str]:
         is_fresh = "is fresh" if is_one else "are fresh"
         told.append(f"{name_ranks(RankSet.of(ranks))} {is_fresh}: {why}, without the variables")
     return told
-
-
-def _stuck(pool: Pool) -> RankSet:
-    return RankSet.of(info.rank for info in pool.ranks() if info.state is RankState.BUSY)
 
 
 # --- operations ----------------------------------------------------------------------------------

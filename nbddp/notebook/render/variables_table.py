@@ -3,8 +3,10 @@
 Runs in: the notebook's process. Pure.
 """
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec import structs
 
 from nbddp.controller.values.variables import by_name_and_rank
 from nbddp.notebook.render.html import Cell, Column, Table, escape, name_ranks
@@ -56,9 +58,9 @@ def groups_of(by_rank: Mapping[int, Variable | None]) -> list[tuple[RankSet, Var
     for rank, variable in by_rank.items():
         key: object = None
         if variable is not None:
-            key = replace(variable, device="")
+            key = structs.replace(variable, device="")
             if variable.sharding:  # shards and their sizes may differ, as they should
-                key = replace(key, shape="", value="")
+                key = structs.replace(key, shape="", value="")
         groups.setdefault(key, []).append(rank)
     ordered = sorted(groups.values(), key=lambda ranks: (-len(ranks), ranks[0]))
     return [(RankSet.of(ranks), by_rank[ranks[0]]) for ranks in ordered]
@@ -90,10 +92,10 @@ def _rows(
             number
             and variable
             and first
-            and replace(variable, digest="") == replace(first, digest="")
+            and structs.replace(variable, digest="") == structs.replace(first, digest="")
         ):
             row[-1] = Cell(f"other values than on {name_ranks(groups[0][0], 24)}")
-        rows.append([replace(cell, is_bold=is_odd) for cell in row])
+        rows.append([dataclasses.replace(cell, is_bold=is_odd) for cell in row])
     more = sum(len(group) for group, _ in groups[_MAX_GROUPS:])
     if more:
         rows.append([Cell(""), Cell(f"and {more} more ranks"), *[Cell("")] * (len(_COLUMNS) - 2)])

@@ -1,8 +1,7 @@
 """Tells the notebook of this rank's values: fingerprints, shapes, a few words.
 
-Each function is called by an expression that the notebook pulls
-(`nbddp.controller.values.compare`), so that it runs as any pull does: between cells, without a
-collective, and can be interrupted.
+Called for a `DescribeValue`, which comes between cells as any pull does, and can be interrupted. No
+collective is used.
 
 Runs in: the rank process, main thread, between cells.
 """
@@ -11,11 +10,10 @@ import ctypes
 import itertools
 import math
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from nbddp.rank import torch_private
 from nbddp.rank.cells.shell import RankShell
@@ -23,7 +21,15 @@ from nbddp.rank.values import tensor_hash
 from nbddp.rank.values.tensor_preview import dtype_text
 from nbddp.rank.values.torch_objects import type_name
 from nbddp.rank.values.traversal import Hollow, Outline, can_be_compared, text_of, walk
-from nbddp.wire.values.fingerprints import Blocks, Leaf, Tree
+from nbddp.wire.values.fingerprints import (
+    BlockContents,
+    Blocks,
+    BlocksOf,
+    ContentsOf,
+    Leaf,
+    TensorBlocks,
+    Tree,
+)
 from nbddp.wire.values.preview_text import shape_text
 
 #: Of one value.
@@ -32,80 +38,137 @@ _MAX_VALUE = 40
 #: The state of every generator of random numbers, unless a variable has this name.
 RNG = "rng"
 
-#: Tensors by path, and fingerprints of their blocks, from `tree` to `forget`.
-_tensors: dict[str, torch.Tensor] = {}
-_blocks: dict[str, list[bytes]] = {}
-#: Values that are too long to be told, likewise.
-_texts: dict[str, str] = {}
 
+class Fingerprints:
+    """Fingerprints of one value, and its tensors for the questions that follow, until `forget`."""
 
-def tree(names: dict[str, Any], expression: str) -> Tree:
-    """The leaves of a value; keeps its tensors until `forget`."""
-    forget()
-    try:
-        value = _evaluate(names, expression)
-        return _tree(value)
-    except Exception as error:  # noqa: BLE001 - the user's expression may raise anything
-        return Tree(error=f"{type(error).__name__}: {error}".rstrip(": "))
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        #: Tensors by path, and fingerprints of their blocks.
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._blocks: dict[str, list[bytes]] = {}
+        #: Values that are too long to be told.
+        self._texts: dict[str, str] = {}
 
+    def tree(self, names: dict[str, Any], expression: str) -> Tree:
+        """The leaves of a value; keeps its tensors until `forget`."""
+        self.forget()
+        try:
+            value = _evaluate(names, expression)
+            return self._tree(value)
+        except Exception as error:  # noqa: BLE001 - the user's expression may raise anything
+            return Tree(error=f"{type(error).__name__}: {error}".rstrip(": "))
 
-def blocks(wanted: Mapping[str, list[int]]) -> dict[str, Blocks]:
-    """Fingerprints of the blocks of some tensors, on the ranks that are named for each."""
-    rank = RankShell.instance().rank
-    for path in wanted.keys() & _texts.keys():
-        _tensors[path] = _characters(_texts.pop(path))
-        _blocks[path] = tensor_hash.blocks(_tensors[path])
-    return {
-        path: Blocks(tuple(_blocks[path]), _norm(_tensors[path]))
-        for path, ranks in wanted.items()
-        if rank in ranks and path in _blocks
-    }
+    def blocks(self, wanted: BlocksOf) -> TensorBlocks:
+        """Fingerprints of the blocks of some tensors, if this rank is named for them."""
+        for path in wanted.ranks_by_path.keys() & self._texts.keys():
+            self._tensors[path] = _characters(self._texts.pop(path))
+            self._blocks[path] = tensor_hash.blocks(self._tensors[path])
+        return TensorBlocks(
+            {
+                path: Blocks(tuple(self._blocks[path]), _norm(self._tensors[path]))
+                for path, ranks in wanted.ranks_by_path.items()
+                if self._rank in ranks and path in self._blocks
+            }
+        )
 
+    def contents(self, wanted: ContentsOf) -> tuple[BlockContents, list[bytes]]:
+        """Some blocks, if this rank is named for them, and a copy of the bytes of each."""
+        numbers: dict[str, tuple[int, ...]] = {}
+        frames: list[bytes] = []
+        for path, asked in wanted.blocks_by_path.items():
+            if self._rank not in asked.ranks or path not in self._tensors:
+                continue
+            numbers[path] = asked.numbers
+            flat = tensor_hash.as_bytes(self._tensors[path])
+            for number in asked.numbers:
+                piece = flat[number * tensor_hash.BLOCK_BYTES :][: tensor_hash.BLOCK_BYTES].cpu()
+                # Neither needs NumPy nor goes through a list of numbers.
+                frames.append(ctypes.string_at(piece.data_ptr(), piece.numel()))
+        return BlockContents(numbers), frames
 
-def contents(wanted: Mapping[str, tuple[list[int], list[int]]]) -> dict[str, dict[int, bytes]]:
-    """The bytes of some blocks: by path the ranks, and the numbers of the blocks."""
-    rank = RankShell.instance().rank
-    found: dict[str, dict[int, bytes]] = {}
-    for path, (ranks, numbers) in wanted.items():
-        if rank not in ranks or path not in _tensors:
-            continue
-        flat = tensor_hash.as_bytes(_tensors[path])
-        found[path] = {}
-        for number in numbers:
-            piece = flat[number * tensor_hash.BLOCK_BYTES :][: tensor_hash.BLOCK_BYTES].cpu()
-            # Neither needs NumPy nor goes through a list of numbers.
-            found[path][number] = ctypes.string_at(piece.data_ptr(), piece.numel())
-    return found
+    def forget(self) -> None:
+        """Let go of the tensors."""
+        self._tensors.clear()
+        self._blocks.clear()
+        self._texts.clear()
 
+    def leaf_of(self, path: str, value: Any) -> Leaf:
+        """Describe one leaf; a tensor is kept, and its fingerprints too."""
+        if isinstance(value, torch.Tensor):
+            return self._tensor_leaf(path, value)
+        text = text_of(value)
+        digest = tensor_hash.joined([text.encode(errors="replace")]).hex()
+        kind = value.type_name if isinstance(value, Hollow) else type_name(value)
+        if not can_be_compared(value):
+            return Leaf(path=path, what=kind, digest="", value=text[:_MAX_VALUE])
+        if len(text) <= _MAX_VALUE:
+            return Leaf(path=path, what=kind, digest=digest, value=text)
+        self._texts[path] = text = value if isinstance(value, str) else text
+        return Leaf(
+            path=path,
+            what=kind,
+            digest=digest,
+            value=text_of(value)[: _MAX_VALUE - 1] + "…",
+            size=_size(kind, value, text),
+            shape=(len(text),),
+            dtype="text",
+        )
 
-def forget() -> None:
-    """Let go of the tensors."""
-    _tensors.clear()
-    _blocks.clear()
-    _texts.clear()
+    def _tree(self, value: Any) -> Tree:
+        outline = Outline()
+        # Not more: objects that know each other are reached on ever so many paths.
+        pairs = list(itertools.islice(walk(value, outline), MAX_LEAVES + 1))
+        return Tree(
+            leaves=tuple(self.leaf_of(path, leaf) for path, leaf in pairs[:MAX_LEAVES]),
+            gradients=tuple(
+                self._gradient_leaf(f"{path}.grad", leaf)
+                for path, leaf in pairs[:MAX_LEAVES]
+                if isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_leaf
+            ),
+            kinds=outline.kinds,
+            modes=outline.modes,
+            is_cut=len(pairs) > MAX_LEAVES,
+        )
 
+    def _gradient_leaf(self, path: str, parameter: torch.Tensor) -> Leaf:
+        if parameter.grad is None:
+            return self.leaf_of(path, None)
+        leaf = self.leaf_of(path, parameter.grad)
+        if not torch_private.is_flat_shard(parameter):
+            return leaf
+        _, part, sharding = local_of(parameter)
+        return replace(leaf, what=dtype_text(parameter.grad.dtype), part=part, sharding=sharding)
 
-def leaf_of(path: str, value: Any) -> Leaf:
-    """Describe one leaf; a tensor is kept, and its fingerprints too."""
-    if isinstance(value, torch.Tensor):
-        return _tensor_leaf(path, value)
-    text = text_of(value)
-    digest = tensor_hash.joined([text.encode(errors="replace")]).hex()
-    kind = value.type_name if isinstance(value, Hollow) else type_name(value)
-    if not can_be_compared(value):
-        return Leaf(path=path, what=kind, digest="", value=text[:_MAX_VALUE])
-    if len(text) <= _MAX_VALUE:
-        return Leaf(path=path, what=kind, digest=digest, value=text)
-    _texts[path] = text = value if isinstance(value, str) else text
-    return Leaf(
-        path=path,
-        what=kind,
-        digest=digest,
-        value=text_of(value)[: _MAX_VALUE - 1] + "…",
-        size=_size(kind, value, text),
-        shape=(len(text),),
-        dtype="text",
-    )
+    def _tensor_leaf(self, path: str, tensor: torch.Tensor) -> Leaf:
+        local, part, sharding = local_of(tensor)
+        if local.layout is not torch.strided:
+            local = local.to_dense()
+        nbytes, quantizer = local.nbytes, ""
+        if local.is_quantized:
+            quantizer = _quantizer_text(local)
+            local = local.dequantize()
+        try:
+            found = tensor_hash.blocks(local)
+        except (RuntimeError, NotImplementedError):
+            found = []  # a meta tensor, or of a kind of its own
+            digest = ""
+        else:
+            self._tensors[path], self._blocks[path] = local, found
+            digest = tensor_hash.joined([*found, quantizer.encode()] if quantizer else found).hex()
+        # A flat shard is cut anywhere, so that its shape is another on each rank.
+        shape = "" if torch_private.is_flat_shard(tensor) else shape_text(tensor.shape)
+        return Leaf(
+            path=path,
+            what=f"{dtype_text(tensor.dtype)} {shape}".strip(),
+            digest=digest,
+            is_tensor=True,
+            nbytes=nbytes,
+            shape=tuple(local.shape),
+            dtype=dtype_text(local.dtype),
+            part=part,
+            sharding=sharding,
+        )
 
 
 def _size(kind: str, value: Any, text: str) -> str:
@@ -151,64 +214,6 @@ def _evaluate(names: dict[str, Any], expression: str) -> Any:
     if expression == RNG and RNG not in names:
         return rng_states()
     return eval(expression, names)  # noqa: S307 - the user's own
-
-
-def _tree(value: Any) -> Tree:
-    outline = Outline()
-    # Not more: objects that know each other are reached on ever so many paths.
-    pairs = list(itertools.islice(walk(value, outline), MAX_LEAVES + 1))
-    return Tree(
-        leaves=tuple(leaf_of(path, leaf) for path, leaf in pairs[:MAX_LEAVES]),
-        gradients=tuple(
-            _gradient_leaf(f"{path}.grad", leaf)
-            for path, leaf in pairs[:MAX_LEAVES]
-            if isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_leaf
-        ),
-        kinds=outline.kinds,
-        modes=outline.modes,
-        is_cut=len(pairs) > MAX_LEAVES,
-    )
-
-
-def _gradient_leaf(path: str, parameter: torch.Tensor) -> Leaf:
-    if parameter.grad is None:
-        return leaf_of(path, None)
-    leaf = leaf_of(path, parameter.grad)
-    if not torch_private.is_flat_shard(parameter):
-        return leaf
-    _, part, sharding = local_of(parameter)
-    return replace(leaf, what=dtype_text(parameter.grad.dtype), part=part, sharding=sharding)
-
-
-def _tensor_leaf(path: str, tensor: torch.Tensor) -> Leaf:
-    local, part, sharding = local_of(tensor)
-    if local.layout is not torch.strided:
-        local = local.to_dense()
-    nbytes, quantizer = local.nbytes, ""
-    if local.is_quantized:
-        quantizer = _quantizer_text(local)
-        local = local.dequantize()
-    try:
-        found = tensor_hash.blocks(local)
-    except (RuntimeError, NotImplementedError):
-        found = []  # a meta tensor, or of a kind of its own
-        digest = ""
-    else:
-        _tensors[path], _blocks[path] = local, found
-        digest = tensor_hash.joined([*found, quantizer.encode()] if quantizer else found).hex()
-    # A flat shard is cut anywhere, so that its shape is another on each rank.
-    shape = "" if torch_private.is_flat_shard(tensor) else shape_text(tensor.shape)
-    return Leaf(
-        path=path,
-        what=f"{dtype_text(tensor.dtype)} {shape}".strip(),
-        digest=digest,
-        is_tensor=True,
-        nbytes=nbytes,
-        shape=tuple(local.shape),
-        dtype=dtype_text(local.dtype),
-        part=part,
-        sharding=sharding,
-    )
 
 
 def _quantizer_text(tensor: torch.Tensor) -> str:

@@ -58,7 +58,7 @@ class Outline:
         for name, module in value.named_modules(remove_duplicate=False):
             at = f"{path}.{name}" if name else path
             self.kinds.setdefault(at, type(module).__name__)
-            self.modes.setdefault(at, module.training)
+            self.modes.setdefault(at, bool(module.training))
 
     def text(self) -> str:
         """All of it."""

@@ -1,7 +1,7 @@
 """The user's names on this rank, each in a few words.
 
-Runs in: the rank process, main thread, between cells; called by an expression that is pulled, see
-`nbddp.rank.values.fingerprints`.
+Runs in: the rank process, main thread, between cells; called for a `DescribeValue`, as
+`nbddp.rank.values.fingerprints` is.
 """
 
 import inspect
@@ -13,7 +13,7 @@ import torch
 
 from nbddp.rank.cells.shell import RankShell
 from nbddp.rank.values import tensor_hash, torch_objects
-from nbddp.rank.values.fingerprints import MAX_LEAVES, forget, leaf_of, local_of
+from nbddp.rank.values.fingerprints import MAX_LEAVES, Fingerprints, local_of
 from nbddp.rank.values.tensor_preview import dtype_text, number_text
 from nbddp.rank.values.traversal import Outline, as_tensor, text_of, walk
 from nbddp.wire.values.fingerprints import Variable, Variables
@@ -29,11 +29,11 @@ _MAX_MEAN = 64 * 1024 * 1024
 _NO_DATA = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
 
 
-def variables(names: dict[str, Any], wanted: Sequence[str]) -> Variables:
+def variables(shell: RankShell, wanted: Sequence[str]) -> Variables:
     """Describe these names, those that are there; without any, all that hold data of the user's."""
+    names: dict[str, Any] = shell.user_ns
     left_out = 0
     if not wanted:
-        shell = RankShell.instance()
         hidden = {**shell.user_ns_hidden, **shell.predefined}  # %reset empties the first
         wanted = [
             name
@@ -45,18 +45,16 @@ def variables(names: dict[str, Any], wanted: Sequence[str]) -> Variables:
         ]
         left_out = max(0, len(wanted) - _MAX_NAMES)
         wanted = wanted[left_out:]
-    try:
-        found = tuple(_describe(name, names[name]) for name in wanted if name in names)
-    finally:
-        forget()
+    found = tuple(_describe(shell.rank, name, names[name]) for name in wanted if name in names)
     return Variables(found=found, left_out=left_out)
 
 
-def _describe(name: str, value: Any) -> Variable:
+def _describe(rank: int, name: str, value: Any) -> Variable:
+    fingerprints = Fingerprints(rank)
     try:
         if isinstance(value, torch.Tensor):
-            return _tensor(name, value)
-        digest, sharding = _compared(value)
+            return _tensor(name, value, fingerprints)
+        digest, sharding = _compared(value, fingerprints)
         dtype, device = _dtype_and_device(value)
         return Variable(
             name=name,
@@ -74,7 +72,7 @@ def _describe(name: str, value: Any) -> Variable:
         )
 
 
-def _compared(value: Any) -> tuple[str, str]:
+def _compared(value: Any, fingerprints: Fingerprints) -> tuple[str, str]:
     """A fingerprint of all that ranks should have alike, and how the rest is sharded."""
     parts: list[bytes] = []
     shardings: dict[str, None] = {}
@@ -82,7 +80,7 @@ def _compared(value: Any) -> tuple[str, str]:
     for number, (path, part) in enumerate(walk(value, outline)):
         if number == MAX_LEAVES:
             return "", ""
-        leaf = leaf_of(path, part)
+        leaf = fingerprints.leaf_of(path, part)
         parts += [path.encode(), leaf.what.encode(), leaf.sharding.encode()]
         if not leaf.digest and (leaf.is_tensor or not path):
             return "", ""  # what is a detail, such as a lock, is left out
@@ -94,9 +92,9 @@ def _compared(value: Any) -> tuple[str, str]:
     return tensor_hash.joined(parts).hex(), "; ".join(shardings)
 
 
-def _tensor(name: str, value: torch.Tensor) -> Variable:
+def _tensor(name: str, value: torch.Tensor, fingerprints: Fingerprints) -> Variable:
     local, part, sharding = local_of(value)
-    leaf = leaf_of("", value)
+    leaf = fingerprints.leaf_of("", value)
     digest = leaf.digest
     if part:  # other ranks have other elements
         digest = tensor_hash.joined([leaf.what.encode(), sharding.encode()]).hex()

@@ -468,7 +468,7 @@ def test_when_the_last_rank_that_knows_the_groups_dies_the_fresh_ones_make_a_def
     assert request.groups == ()
     pool.answer_reform(reform)
     assert not pool.is_rebuilding()
-    assert not pool.machine.joining
+    assert not pool.machine.snapshot().joining
     assert pool.machine.refusal(RankSet.all(3)) is None
 
 

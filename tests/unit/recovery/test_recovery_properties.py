@@ -14,7 +14,7 @@ from nbddp.controller.state.stimuli import (
     RestartRequested,
 )
 from nbddp.wire.messages import Quiet
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import NO_RANKS, RankSet
 from tests.support.random_world import World
 from tests.support.recovering import NOTHING, notice, verdict
 
@@ -104,13 +104,16 @@ def test_everything_comes_to_rest(data: st.DataObject):
     world = World(n, nnodes)
     for _ in range(data.draw(st.integers(1, 60))):
         step(data, world)
+        run, snapshot = world.pool.run, world.machine.snapshot()
+        assert snapshot.unfinished == (NO_RANKS if run is None else run.unfinished)
+        assert snapshot.ranks == tuple(world.pool.ranks.values())
     world.drain()
     assert sorted(world.ended) == sorted(world.begun)
     assert sorted(world.answered) == sorted(world.asked)
     if world.pool.phase is Phase.UP:
         assert world.states() <= {RankState.IDLE, RankState.EXITED}
         # Whoever lives can be used.
-        idle = world.pool.in_state(RankState.IDLE)
+        idle = world.pool.ranks.in_state(RankState.IDLE)
         assert set(idle) == set(world.processes)
         for rank in idle:
             assert world.machine.refusal(RankSet.of([rank])) is None

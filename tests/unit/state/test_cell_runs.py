@@ -226,4 +226,4 @@ def test_a_rank_that_dies_between_cells_is_missed_by_the_next(exit_code: int):
     assert pool.machine.refusal(RankSet.all(2)) == "rank 0 has exited"
     run_id = pool.run("1")
     assert statuses(outcome_in(pool.finished(1, run_id))) == {1: "ok"}
-    assert pool.machine.summary() == "1 exited, 1 idle"
+    assert pool.states() == "EXITED IDLE"

@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from msgspec.structs import replace
 
 from nbddp.controller.state.actions import AnnounceFailure, AnnounceUp, TellAgent
 from nbddp.controller.state.rank_state import LEGAL_MOVES, Phase, RankState
@@ -24,17 +25,16 @@ def failure_in(actions: list[object]) -> AnnounceFailure:
 
 @pytest.mark.parametrize(("start", "end"), list(itertools.product(RankState, RankState)))
 def test_a_rank_moves_only_as_the_table_says(start: RankState, end: RankState):
-    pool = Pool()
-    info = pool.machine.ranks[0]
-    info.state = start
+    ranks = Pool().machine.ranks
+    ranks.put(replace(ranks[0], state=start))
     if (start, end) in LEGAL_MOVES:
-        pool.machine._move(info, end, "test")
-        assert info.state is end
+        ranks.move(0, end, "test", pid=7)
+        assert (ranks[0].state, ranks[0].pid) == (end, 7)
     else:
         with pytest.raises(InvalidTransitionError):
-            pool.machine._move(info, end, "test")
-        assert info.state is start
-    assert info.story == [f"{start.name} -> {end.name} (test)"]
+            ranks.move(0, end, "test", pid=7)
+        assert (ranks[0].state, ranks[0].pid) == (start, 0)
+    assert ranks[0].story == (f"{start.name} -> {end.name} (test)",)
 
 
 def test_the_table_leads_to_every_state_and_out_of_it():
@@ -72,7 +72,7 @@ def test_the_story_keeps_the_latest_moves():
 
 def test_start_goes_from_agents_to_the_store_to_the_ranks():
     pool = Pool(n=2, nnodes=2)
-    assert pool.machine.refusal(pool.machine.in_state(*RankState)) is not None
+    assert pool.machine.refusal(pool.machine.ranks.in_state(*RankState)) is not None
     assert pool.hello(1) == []
     assert pool.hello(1) == []  # the same agent again is not a second one
     [store] = pool.hello(0)
@@ -100,7 +100,7 @@ def test_what_a_rank_says_of_itself_is_kept():
     info = pool.machine.ranks[1]
     assert (info.pid, info.log_path) == (1001, "/logs/rank1.log")
     assert (info.device, info.backend) == ("cpu", "gloo")
-    assert pool.machine.summary() == "2 idle"
+    assert pool.states() == "IDLE IDLE"
 
 
 def test_a_late_agent_or_store_changes_nothing():
@@ -182,7 +182,7 @@ def test_an_agent_lost_later_takes_its_ranks_and_no_others():
     assert announced_exits(pool.feed(AgentExited(1, -9, ""))) == [2, 3]
     assert pool.states() == "IDLE IDLE EXITED EXITED"
     assert pool.phase() is Phase.UP
-    assert pool.machine.refusal(pool.machine.in_state(RankState.IDLE)) is None
+    assert pool.machine.refusal(pool.machine.ranks.in_state(RankState.IDLE)) is None
 
 
 def test_an_agent_lost_while_a_cell_runs_ends_the_cell():
@@ -219,7 +219,7 @@ def test_restart_stops_all_nodes_and_counts_the_generation():
     stops = pool.feed(RestartRequested())
     assert [a.node for a in stops if isinstance(a, TellAgent)] == [0, 1]
     assert all(isinstance(a, TellAgent) and isinstance(a.request, StopRanks) for a in stops)
-    assert pool.machine.refusal(pool.machine.in_state(*RankState)) == (
+    assert pool.machine.refusal(pool.machine.ranks.in_state(*RankState)) == (
         "the pool is not up (it is stopping)"
     )
     pool.exited(0, exit_code=0)

@@ -4,16 +4,18 @@ import math
 import random
 import struct
 from collections import namedtuple
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 from torch import nn
 
 from nbddp.controller.values import blocks as blockwise
 from nbddp.controller.values import compare
+from nbddp.controller.values.descriptions import Descriptions
 from nbddp.controller.values.result import Detail, Difference
 from nbddp.errors import BadOptionError
 from nbddp.notebook.magics.verbs import VERBS
@@ -21,7 +23,19 @@ from nbddp.notebook.render import diff_report as page
 from nbddp.notebook.render import variables_table
 from nbddp.rank.values import tensor_hash, traversal
 from nbddp.wire.rank_set import RankSet
-from nbddp.wire.values.fingerprints import Blocks, Leaf, Tree, Variable, Variables
+from nbddp.wire.values.fingerprints import (
+    Blocks,
+    BlocksOf,
+    BytesByPath,
+    ContentsOf,
+    Leaf,
+    TensorBlocks,
+    Tree,
+    TreeOf,
+    ValueQuestion,
+    Variable,
+    Variables,
+)
 
 
 def tree(**values: object) -> Tree:
@@ -309,7 +323,7 @@ def test_a_list_inside_of_itself_ends():
 # --- the exchange ---------------------------------------------------------------------------------
 
 
-class FakeRanks:
+class FakeRanks(Descriptions):
     """Ranks that tell of a tensor each, as `nbddp.rank.values.fingerprints` does."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -317,19 +331,31 @@ class FakeRanks:
         self.asked: list[str] = []
         self.moved = 0
 
-    def pull(self, expression: str) -> list[Any]:
-        call = expression.rpartition("fromlist=['_']).")[2]
-        self.asked.append(call.partition("(")[0])
-        names = {"tree": self.tree, "blocks": self.blocks, "contents": self.contents}
-        return [
-            eval(call, {**{name: f(rank) for name, f in names.items()}, "forget": lambda: None})
-            for rank in range(len(self.tensors))
-        ]
+    def ask(self, question: ValueQuestion, kind: type[Any]) -> list[Any]:
+        self.asked.append(type(question).__name__)
+        answers = [self.answer(rank, question) for rank in range(len(self.tensors))]
+        assert all(isinstance(answer, kind) for answer in answers)
+        return answers
 
-    def tell(self, expression: str) -> None:
-        self.pull(expression)
+    def contents(self, question: ContentsOf) -> list[BytesByPath]:
+        self.asked.append("ContentsOf")
+        return [self.bytes_of(rank, question) for rank in range(len(self.tensors))]
 
-    def tree(self, rank: int) -> Any:
+    def forget(self) -> None:
+        self.asked.append("forget")
+
+    def answer(self, rank: int, question: ValueQuestion) -> Any:
+        match question:
+            case TreeOf(expression="x"):
+                return self.tree(rank)
+            case BlocksOf():
+                found = Blocks(tuple(tensor_hash.blocks(self.tensors[rank])), 1.0)
+                by_path = question.ranks_by_path
+                return TensorBlocks({path: found for path in by_path if rank in by_path[path]})
+            case _:
+                raise AssertionError(question)
+
+    def tree(self, rank: int) -> Tree:
         tensor = self.tensors[rank]
         leaf = Leaf(
             path="",
@@ -339,28 +365,17 @@ class FakeRanks:
             shape=tuple(tensor.shape),
             dtype="float32",
         )
-        return lambda names, expression: Tree(leaves=(leaf,))
+        return Tree(leaves=(leaf,))
 
-    def blocks(self, rank: int) -> Any:
-        def told(wanted: Mapping[str, list[int]]) -> dict[str, Any]:
-            found = Blocks(tuple(tensor_hash.blocks(self.tensors[rank])), 1.0)
-            return {path: found for path, ranks in wanted.items() if rank in ranks}
-
-        return told
-
-    def contents(self, rank: int) -> Any:
-        def told(wanted: Mapping[str, tuple[list[int], list[int]]]) -> dict[str, Any]:
-            flat = tensor_hash.as_bytes(self.tensors[rank])
-            pieces = flat.split(tensor_hash.BLOCK_BYTES)
-            found = {
-                path: {number: pieces[number].numpy().tobytes() for number in numbers}
-                for path, (ranks, numbers) in wanted.items()
-                if rank in ranks
-            }
-            self.moved += sum(len(piece) for each in found.values() for piece in each.values())
-            return found
-
-        return told
+    def bytes_of(self, rank: int, wanted: ContentsOf) -> BytesByPath:
+        pieces = tensor_hash.as_bytes(self.tensors[rank]).split(tensor_hash.BLOCK_BYTES)
+        found = {
+            path: {number: pieces[number].numpy().tobytes() for number in asked.numbers}
+            for path, asked in wanted.blocks_by_path.items()
+            if rank in asked.ranks
+        }
+        self.moved += sum(len(piece) for each in found.values() for piece in each.values())
+        return found
 
 
 def test_only_the_blocks_that_differ_move():
@@ -368,36 +383,39 @@ def test_only_the_blocks_that_differ_move():
     other = tensor.clone()
     other[2, 5] = 0.5
     ranks = FakeRanks([tensor, other, tensor])
-    found = compare.find(ranks.pull, ranks.tell, "x", RankSet.all(3))
+    found = compare.find(ranks, "x", RankSet.all(3))
     (detail,) = found.differences[0].details
     assert (detail.index, detail.max_abs, detail.is_exact) == ((2, 5), 0.5, True)
     assert ranks.moved == 2 * tensor_hash.BLOCK_BYTES
-    assert ranks.asked == ["tree", "blocks", "contents", "forget"]
+    assert ranks.asked == ["TreeOf", "BlocksOf", "ContentsOf", "forget"]
 
 
 def test_of_a_tensor_that_differs_everywhere_a_few_blocks_are_enough():
     tensor = torch.zeros(10, 1 << 18)
     ranks = FakeRanks([tensor, tensor + 1])
-    (difference,) = compare.find(ranks.pull, ranks.tell, "x", RankSet.all(2)).differences
+    (difference,) = compare.find(ranks, "x", RankSet.all(2)).differences
     assert not difference.details[0].is_exact
     assert ranks.moved == 2 * 4 * tensor_hash.BLOCK_BYTES
-    text = page.bundle(compare.find(ranks.pull, ranks.tell, "x", RankSet.all(2)))["text/plain"]
+    text = page.bundle(compare.find(ranks, "x", RankSet.all(2)))["text/plain"]
     assert "max abs difference  norms" in text
     assert "at least 1  1 and 1" in text
 
 
 def test_nothing_moves_where_all_is_equal():
     ranks = FakeRanks([torch.ones(3), torch.ones(3)])
-    assert compare.find(ranks.pull, ranks.tell, "x", RankSet.all(2)).is_equal
-    assert ranks.asked == ["tree", "forget"]
+    assert compare.find(ranks, "x", RankSet.all(2)).is_equal
+    assert ranks.asked == ["TreeOf", "forget"]
 
 
 def test_a_value_that_no_rank_has_is_an_error():
-    def pull(expression: str) -> list[Any]:
-        return [Tree(error="NameError: name 'x' is not defined")] * 2
+    class Nowhere(FakeRanks):
+        def tree(self, rank: int) -> Tree:
+            return Tree(error="NameError: name 'x' is not defined")
 
+    ranks = Nowhere([torch.ones(1)] * 2)
     with pytest.raises(BadOptionError, match="'x' has no value on any rank"):
-        compare.find(pull, pull, "x", RankSet.all(2))
+        compare.find(ranks, "x", RankSet.all(2))
+    assert ranks.asked == ["TreeOf", "forget"]
 
 
 # --- lines and tables -----------------------------------------------------------------------------
@@ -528,4 +546,4 @@ def test_what_was_not_compared_is_not_called_equal():
     assert not found.differs
     assert compared(unknown, Tree(leaves=tree(a="y").leaves)).is_equal is False
     assert compared(same, same).is_equal is True
-    assert compared(same, replace(same, is_cut=True)).is_equal is None
+    assert compared(same, structs.replace(same, is_cut=True)).is_equal is None

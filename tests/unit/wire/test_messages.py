@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from nbddp.errors import BadMessageError
 from nbddp.wire import codec, messages
 from nbddp.wire.message_types import ErrorInfo, MessageBase
-from nbddp.wire.messages import AgentRequest, Event, RankRequest, RunFinished
+from nbddp.wire.messages import AgentRequest, Event, RankRequest, RunFinished, ValueDescribed
+from nbddp.wire.values.fingerprints import Blocks, TensorBlocks
 from tests.support.examples import TYPES, messages_of, plain_example
 
 GOLDEN = Path(__file__).parents[2] / "wire" / f"golden_{messages.PROTOCOL_VERSION}.json"
@@ -105,6 +106,14 @@ def test_nested_text_is_escaped_too():
     found = codec.decode_event(codec.encode(finished))
     assert isinstance(found, RunFinished)
     assert found.error == ErrorInfo(ename="E", evalue=r"\ud800", traceback=[r"\ud800 1", "2"])
+
+
+def test_bytes_beside_such_text_stay_what_they_are():
+    answer = TensorBlocks({"['\ud800']": Blocks((b"\xff\x00",), None)})
+    told = ValueDescribed(request_id="v", rank=0, answer=answer)
+    found = codec.decode_event(codec.encode(told))
+    assert isinstance(found, ValueDescribed)
+    assert found.answer == TensorBlocks({r"['\ud800']": Blocks((b"\xff\x00",), None)})
 
 
 @pytest.mark.parametrize("value", [object(), 2**64, lambda: None])

@@ -1,0 +1,72 @@
+"""What other threads know of a pool: a picture that never changes, and nothing beside it."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nbddp.controller.diagnosis.diagnose import diagnose
+from nbddp.controller.recovery.machine import RecoveryMachine
+from nbddp.controller.state.rank_state import RankState
+from nbddp.controller.state.snapshot import PoolSnapshot
+from nbddp.controller.state.stimuli import Tick
+from nbddp.settings import Settings
+from nbddp.wire.rank_set import NO_RANKS, RankSet
+from tests.support.machines import Pool
+
+_PACKAGE = Path(__file__).parents[3] / "nbddp"
+
+
+def snapshot(pool: Pool) -> PoolSnapshot:
+    return RecoveryMachine(pool.machine, Settings(), diagnose).snapshot()
+
+
+def test_nothing_new_is_an_equal_snapshot_of_the_same_parts():
+    pool = Pool().start()
+    before = snapshot(pool)
+    pool.feed(Tick(), after_s=1.0)
+    after = snapshot(pool)
+    assert after == before
+    assert after.ranks is before.ranks
+
+
+def test_a_snapshot_never_changes():
+    pool = Pool().start()
+    before = snapshot(pool)
+    run_id = pool.run()
+    pool.finished(0, run_id)
+    assert before.summary() == "2 idle"
+    assert snapshot(pool).summary() == "1 idle, 1 busy"
+    with pytest.raises(AttributeError):
+        before.ranks[0].state = RankState.BUSY  # type: ignore[misc]
+
+
+def test_a_snapshot_tells_who_is_inside_the_cell():
+    pool = Pool(n=3).start()
+    assert snapshot(pool).unfinished == NO_RANKS
+    run_id = pool.run("0,2")
+    pool.finished(2, run_id)
+    now = snapshot(pool)
+    assert (now.run_id, now.unfinished) == (run_id, RankSet.of([0]))
+    assert now.in_state(RankState.BUSY, RankState.EXITED) == RankSet.of([0])
+    assert now.in_state(RankState.IDLE) == RankSet.of([1, 2])
+
+
+def test_only_the_hub_reads_the_state_that_it_owns():
+    owned = {"machine", "recovery", "_machine", "_recovery"}
+    assert list(attributes(_PACKAGE / "controller/hub/thread.py", owned))
+    found = [
+        f"{path.relative_to(_PACKAGE)}:{line}"
+        for path in _PACKAGE.rglob("*.py")
+        if "controller/hub" not in path.as_posix()
+        for line in attributes(path, owned)
+    ]
+    assert found == []
+
+
+def attributes(path: Path, names: set[str]) -> Iterator[int]:
+    """The lines that read or write an attribute with one of these names."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and node.attr in names:
+            yield node.lineno
