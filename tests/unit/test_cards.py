@@ -10,7 +10,7 @@ from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import KINDS, Finding, GroupRef, Kind, PerRank, Report
 from nbddp.notebook.render import diagnosis_card
 from nbddp.notebook.render.diagnosis_card import card, line
-from nbddp.wire.flight_recorder.schema import GroupInfo, RankLook, Site
+from nbddp.wire.flight_recorder.schema import GroupInfo, RankLook, Site, ThreadLook, Wait
 from nbddp.wire.rank_set import RankSet
 from tests.support.traces import recorders
 
@@ -335,6 +335,31 @@ def test_details_are_folded():
     assert "never came" in found
     assert "all_reduce #9<" not in found
     assert "<details" not in html(verdict(missing()))
+
+
+def test_a_rank_waits_for_an_asynchronous_operation_only_where_it_was_seen_to():
+    group = GroupInfo(pg_id="w", name="0", ranks=(0, 1))
+    views = {}
+    for recorder in recorders(2):
+        operation = recorder.collective(at=1, async_op=True, group=group)
+        wait = Wait(kind="operation", record_ids=(operation.record_id,), since_ns=1)
+        views[recorder.rank] = RankView(
+            recorder.rank,
+            "running",
+            look=RankLook(
+                rank=recorder.rank,
+                pid=1,
+                activity="running",
+                version=1,
+                time_ns=1,
+                threads=(ThreadLook(name="", is_main=True, wait=wait if recorder.rank else None),),
+                groups=(group,),
+                operations=(operation,),
+            ),
+        )
+    found = html(verdict(missing()), views=views)
+    assert ">open [4]:6<" in found
+    assert ">waits [4]:6<" in found
 
 
 def test_details_of_many_ranks_are_folded_too():

@@ -5,7 +5,14 @@ from typing import Any
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import RankStatus
 from nbddp.notebook.render.stacks import stacks
-from nbddp.wire.flight_recorder.schema import Operation, RankLook, Site, ThreadLook, Wait
+from nbddp.wire.flight_recorder.schema import (
+    Operation,
+    OperationKind,
+    RankLook,
+    Site,
+    ThreadLook,
+    Wait,
+)
 from nbddp.wire.rank_set import RankSet
 from tests.support.traces import MS, Recorder
 
@@ -13,7 +20,7 @@ LINE = Site(file="c", line=5, function="<module>", source="step(x)", cell=4)
 INNER = Site(file="c", line=8, function="step", source="dist.all_reduce(x)", cell=2)
 
 
-def waiting(rank: int, *, since: float, kind: str = "collective") -> RankView:
+def waiting(rank: int, *, since: float, kind: OperationKind = "collective") -> RankView:
     recorder = Recorder(rank)
     if kind == "collective":
         operation = recorder.collective(at=1)

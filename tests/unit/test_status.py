@@ -97,7 +97,7 @@ def test_a_rank_that_runs():
     ],
 )
 def test_the_last_collective_has_not_ended_well(error: str, ending: str):
-    found = Recorder(0).collective(at=100, end=110, state="failed", error=error)
+    found = Recorder(0).collective(at=100, end=110, error=error)
     told = row_of(RankView(0, "idle", look(operations=(found,))), is_running=False)
     assert (told.collective, told.collective_state) == ("all_reduce #1", ending)
 

@@ -52,6 +52,7 @@ class RankPart:
     record_id: int
     #: When it was looked at, if it was not complete and its cell went on; None: otherwise.
     open_at_ns: int | None = None
+    is_waited_for: bool = False  #: a thread of the rank was seen to be blocked for it
 
     @property
     def ending(self) -> Ending:
@@ -176,6 +177,8 @@ def rows(
     cell_by_run: Mapping[str, int] | None = None,
     now_by_run: Mapping[str, int] | None = None,
     fresh: Collection[int] = (),
+    *,
+    waited_for: Collection[tuple[int, int]] = (),
 ) -> list[TraceRow]:
     """Lay the operations of the ranks side by side, in the order in which they began.
 
@@ -186,6 +189,7 @@ def rows(
             the cell in which its line stands, which is another one for a function made earlier.
         now_by_run: when the ranks were looked at, by the ``run_id`` of the cell that goes on.
         fresh: ranks that took the place of others, whose records are not known.
+        waited_for: rank and record of the operations for which threads were seen to wait.
     """
     cells = cell_by_run or {}
     now = now_by_run or {}
@@ -195,7 +199,7 @@ def rows(
         for operation in operations:
             by_key.setdefault(_key(rank, operation), []).append((rank, operation))
     found = [
-        _row(together, groups, cells, now, progress)
+        _row(together, groups, cells, now, progress, waited_for=waited_for)
         for entries in by_key.values()
         for together in _split(entries)
     ]
@@ -242,7 +246,13 @@ def rows_seen(
             run_id = view.look.run_id
             now_by_run[run_id] = max(now_by_run.get(run_id, 0), view.look.time_ns)
     fresh = [rank for rank, view in views.items() if view.look is not None and view.look.is_fresh]
-    return rows(operations_by_rank, groups, cell_by_run, now_by_run, fresh)
+    waited_for = {
+        (rank, record)
+        for rank, view in views.items()
+        for thread in (view.look.threads if view.look is not None else ())
+        for record in (thread.wait.record_ids if thread.wait is not None else ())
+    }
+    return rows(operations_by_rank, groups, cell_by_run, now_by_run, fresh, waited_for=waited_for)
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -337,6 +347,8 @@ def _row(
     cells: Mapping[str, int],
     now: Mapping[str, int],
     progress: _Progress,
+    *,
+    waited_for: Collection[tuple[int, int]],
 ) -> TraceRow:
     rank, operation = entries[0]
     kind = _row_kind(operation)
@@ -358,6 +370,7 @@ def _row(
             error=op.error,
             record_id=op.record_id,
             open_at_ns=now.get(op.run_id) if op.state == "scheduled" else None,
+            is_waited_for=(rank, op.record_id) in waited_for,
         )
         for rank, op in sorted(entries, key=lambda entry: entry[0])
     }

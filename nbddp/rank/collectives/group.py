@@ -12,6 +12,7 @@ outer one, DDP and DTensor for example, goes on working after a recovery. The pa
 torchft (``torchft/process_group.py``).
 """
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -40,6 +41,7 @@ from nbddp.rank.collectives.work import AnySourceWork, MessageWork, TracedWork
 
 _now = time.monotonic_ns
 _ident = threading.get_ident
+_frame = sys._getframe
 
 
 class TracedGroup(dist.ProcessGroup):
@@ -274,12 +276,14 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
             callback_rules.refuse(recorder, method, book.info.ranks)
             work = inner(*args, **kwargs)
             known = methods.undescribed(recorder, method)
-            return self._handle(work, recorder.collective(book, known))
+            is_async = methods.is_async(args, kwargs)
+            return self._handle(work, recorder.collective(book, known, is_async=is_async))
         if recorder.is_careful:
             callback_rules.refuse(recorder, known.signature.op, book.info.ranks)
         if recorder.check or kwargs or len(args) < 2 or getattr(args[-1], "asyncOp", True):
             digest = book.digest
-            record = recorder.collective(book, known)
+            is_async = methods.is_async(args, kwargs)
+            record = recorder.collective(book, known, is_async=is_async)
             if recorder.check:
                 self.check(record, known)
             has_copies = args and book.has_peers
@@ -325,7 +329,8 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
         known = methods.message(recorder, direction, tensors)
         if recorder.is_careful:
             callback_rules.refuse(recorder, direction, book.info.ranks)
-        record = recorder.message(book, known, direction, peer, int(args[-1]))
+        is_async = not torch_private.is_awaited_message(_frame(0))
+        record = recorder.message(book, known, direction, peer, int(args[-1]), is_async=is_async)
         try:
             work = inner(tensors, *args)
         except BaseException as error:

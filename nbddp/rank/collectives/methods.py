@@ -208,6 +208,12 @@ def renamed(method: str, keywords: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def is_async(args: Sequence[Any], keywords: dict[str, Any]) -> bool:
+    """Whether the caller of a method goes on with a handle. Torch's options say so, or nothing."""
+    options = args[-1] if args and not keywords else keywords.get("opts")
+    return bool(getattr(options, "asyncOp", True))
+
+
 def undescribed(recorder: Recorder, method: str) -> CallSignature:
     """Signature of a call whose arguments are none that we know."""
     return recorder.signatures.find(("undescribed", method), lambda: make("collective", method))

@@ -123,9 +123,12 @@ class Recorder:
     # --- operations ----------------------------------------------------------------------------
 
     def collective(
-        self, book: GroupCounters, known: CallSignature, depth: int = 3, timeout_ms: int = 0
-    ) -> int:
+        self, book: GroupCounters, known: CallSignature, depth: int = 3, timeout_ms: int = 0,
+        *, is_async: bool = False,
+    ) -> int:  # fmt: skip
         """A collective is about to be issued; gives its record. See also `fast_path.run`.
+
+        ``is_async``: its caller does not wait for its end before it goes on.
 
         Raises:
             CollectiveMismatchError: another rank of this machine has issued something else.
@@ -133,7 +136,7 @@ class Recorder:
         site = self.sites.here(depth)
         book.seq = seq = book.seq + 1
         book.digest ^= known.full + seq  # also told from the same in another order
-        record = self._issue(book, known, site, seq, 0, -1, 0, timeout_ms)
+        record = self._issue(book, known, site, seq, 0, -1, 0, timeout_ms, is_async)
         if self.board.is_on and book.has_peers:
             wrong = self.board.check(book, seq, known, record)
             if wrong is not None:
@@ -141,13 +144,14 @@ class Recorder:
         return record
 
     def message(
-        self, book: GroupCounters, known: CallSignature, direction: str, peer: int, tag: int
-    ) -> int:
-        """A send or a receive is about to be issued; gives its record. Raises as `collective`."""
+        self, book: GroupCounters, known: CallSignature, direction: str, peer: int, tag: int,
+        *, is_async: bool,
+    ) -> int:  # fmt: skip
+        """A send or a receive is about to be issued; gives its record. As `collective`."""
         site = self.sites.here(3)
         key = (direction, peer, tag)
         book.p2p[key] = count = book.p2p.get(key, book.p2p_base) + 1
-        record = self._issue(book, known, site, 0, count, peer, tag, 0)
+        record = self._issue(book, known, site, 0, count, peer, tag, 0, is_async)
         if peer < 0:
             book.any_source_tags.add(tag)
         elif self.board.is_on and (direction == "send" or tag not in book.any_source_tags):
@@ -181,13 +185,13 @@ class Recorder:
 
     def _issue(  # noqa: PLR0917 - by position: keywords cost
         self, book: GroupCounters | None, known: CallSignature, site: int, seq: int,
-        p2p_seq: int, peer: int, tag: int, timeout_ms: int,
+        p2p_seq: int, peer: int, tag: int, timeout_ms: int, is_async: bool = False,
     ) -> int:  # fmt: skip
         signature, group = self.texts(known, book)
         if book is not None:
             timeout_ms = timeout_ms or book.info.timeout_ms
         return self.writer.issue(
-            signature, site, group, self.run_offset, seq, p2p_seq, peer, tag, 0, _ident(),
+            signature, site, group, self.run_offset, seq, p2p_seq, peer, tag, is_async, _ident(),
             timeout_ms, _now(),
         )  # fmt: skip
 
