@@ -25,7 +25,7 @@ def waiting(rank: int, *, since: float, kind: OperationKind = "collective") -> R
     if kind == "collective":
         operation = recorder.collective(at=1)
     elif kind == "store":
-        operation = recorder.other("store", "wait", at=1, keys=("go",))
+        operation = recorder.other("store", "store.wait", at=1, keys=("go",))
     else:
         operation = recorder.message(kind, 1 - rank, at=1)
     wait = Wait(
@@ -91,7 +91,7 @@ def test_messages_and_the_store_are_named():
     )["text/plain"]
     assert "rank 0: waits in send to rank 1 for 1.0 ms" in text
     assert "rank 1: waits in recv from rank 0 for 1.0 ms" in text
-    assert "rank 2: waits for key 'go' for 1.0 ms" in text
+    assert "rank 2: waits in store.wait('go') for 1.0 ms" in text
 
 
 def test_threads_that_are_not_dormant_are_shown():

@@ -102,6 +102,12 @@ def test_the_last_collective_has_not_ended_well(error: str, ending: str):
     assert (told.collective, told.collective_state) == ("all_reduce #1", ending)
 
 
+def test_a_wait_for_the_store_is_named_as_everywhere():
+    found = Recorder(0).other("store", "store.wait", at=100, end=110, keys=("go",))
+    told = row_of(RankView(0, "running", look(operations=(found,))))
+    assert told.collective == "store.wait('go')"
+
+
 def test_a_fresh_rank_is_said_to_be_fresh():
     info = RankInfo(rank=0, node=0, replaced="restarted")
     assert row_of(RankView(0, "idle", look()), info=info).state == "idle, fresh"

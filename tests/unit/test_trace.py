@@ -258,11 +258,11 @@ def test_creations_and_waits_for_the_store():
         recorder.other(
             "creation", "new_group", at=1 + recorder.rank, end=4 + recorder.rank, pg_id=PAIR.pg_id
         )
-        recorder.other("store", "wait", at=6, end=7, keys=("go",))
+        recorder.other("store", "store.wait", at=6, end=7, keys=("go",))
     found = rows(by_rank(ranks), {PAIR.pg_id: PAIR})
     assert [(row.kind, row.label, list(row.parts), row.pg_desc) for row in found] == [
         ("creation", "new_group", [0, 1], "dp"),
-        ("store", "wait", [0, 1], ""),
+        ("store", "store.wait('go')", [0, 1], ""),
     ]
     assert found[0].last_rank == 1
 

@@ -13,7 +13,6 @@ from nbddp.controller.diagnosis.phrases import (
     Phrases,
     brought,
     exit_phrase,
-    is_rendezvous,
     quote,
     start,
     verb,
@@ -345,7 +344,7 @@ class _FindingWriter:
                 f"{self._in_turn()}",
                 f"Call {operation.signature.op} on all ranks, in the same order.",
             )
-        if self.cause.proven and operation is not None and is_rendezvous(operation):
+        if self.cause.proven and operation is not None and operation.is_rendezvous:
             what = operation.signature.keys[0]
             return (
                 f"{waits} in init_process_group for {what}, which cannot come any more.",

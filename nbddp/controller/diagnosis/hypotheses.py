@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Iterable, Iterator
 
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.phrases import Phrases, came_by, is_interrupt, operation_name, verb
+from nbddp.controller.diagnosis.phrases import Phrases, came_by, is_interrupt, verb
 from nbddp.controller.diagnosis.report import place
 from nbddp.controller.diagnosis.wait_graph import WaitFor
 from nbddp.wire.flight_recorder.schema import Operation
@@ -156,7 +156,7 @@ def _of_message(cause: Cause, operation: Operation, words: Phrases) -> Iterator[
         for other in words.graph.histories[rank].operations.values():
             if other.state != "scheduled":
                 continue
-            text = f"rank {rank} has called {operation_name(other, with_tag=False)}"
+            text = f"rank {rank} has called {other.label(has_tag=False)}"
             if other.signature.kind == wanted and other.peer in (owner, -1):
                 if other.pg_id != operation.pg_id:
                     group = words.group(other)

@@ -57,7 +57,7 @@ class Phrases:
 
     def name(self, operation: Operation, *, with_group: bool = True) -> str:
         """``all_reduce #17 of group 'tp' (ranks 0-1)``."""
-        text = operation_name(operation)
+        text = operation.label()
         group = self.group(operation) if with_group else None
         if operation.signature.kind == "creation":
             return f"{text} for {group.ranks.describe()}" if group and group.ranks else text
@@ -160,37 +160,6 @@ def exit_phrase(view: RankView) -> str:
         return "exited"
     how = view.exit_text.removeprefix("exit ")
     return f"exited, {how}" if how.startswith("ended") else f"exited with {how}"
-
-
-def operation_name(operation: Operation, *, with_tag: bool = True) -> str:
-    """``all_reduce #17``, ``recv from rank 1 (tag 3)``, ``store.wait('key')``."""
-    signature = operation.signature
-    tag = f" (tag {operation.tag})" if operation.tag and with_tag else ""
-    match signature.kind:
-        case "collective":
-            return f"{signature.op} #{operation.collective_seq_id}"
-        case "send":
-            return f"send to rank {operation.peer}{tag}"
-        case "recv":
-            source = f"rank {operation.peer}" if operation.peer >= 0 else "any rank"
-            return f"recv from {source}{tag}"
-        case "creation":
-            return signature.op
-        case _ if is_rendezvous(operation):
-            return f"init_process_group for {signature.keys[0]}"
-        case _:
-            keys = ", ".join(map(repr, signature.keys[:3]))
-            more = ", ..." if len(signature.keys) > 3 else ""
-            return f"{signature.op}({keys}{more})"
-
-
-def is_rendezvous(operation: Operation) -> bool:
-    """Whether a wait for the store is that of ``init_process_group`` for the other ranks.
-
-    Its key then is what it waits for, in words: see ``rank/torch_private/rendezvous.py``.
-    """
-    keys = operation.signature.keys
-    return operation.signature.kind == "store" and len(keys) == 1 and " at tcp://" in keys[0]
 
 
 def brought(signature: Signature, fields: Iterable[str]) -> str:

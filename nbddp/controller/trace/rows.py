@@ -15,6 +15,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
+import msgspec
+
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.wire.flight_recorder.schema import (
     Ending,
@@ -70,6 +72,7 @@ class TraceRow:
     pg_desc: str
     members: RankSet  #: of the group; the two ends of a message
     op: str  #: as users call it; ``all_reduce | broadcast`` where the ranks differ
+    label: str  #: ``all_reduce #7``, ``send 0→1 #3``
     parts: Mapping[int, RankPart]  #: by rank, in order
     collective_seq_id: int = 0
     p2p_seq_id: int = 0
@@ -79,15 +82,6 @@ class TraceRow:
     #: Members that never issued it, as their records show. A rank whose record is not known, or
     #: was overwritten, is neither here nor in ``parts``.
     missing: RankSet = field(default_factory=RankSet)
-
-    @property
-    def label(self) -> str:
-        """``all_reduce #7``, ``send 0→1 #3``."""
-        if self.kind == "message":
-            src = "any" if self.src < 0 else str(self.src)
-            number = f" #{self.p2p_seq_id}" if self.p2p_seq_id else ""
-            return f"{self.op} {src}→{self.dst}{number}"
-        return f"{self.op} #{self.collective_seq_id}" if self.collective_seq_id else self.op
 
     @cached_property
     def first_ns(self) -> int:
@@ -381,6 +375,7 @@ def _row(
         members = RankSet.of(end for end in (src, dst) if end >= 0)
     else:
         members = RankSet.of(group.ranks if kind != "store" else ()) or RankSet.of(parts)
+    op = _op(entries)
     counted, number = _counter(rank, operation), _number(operation)
     is_over = all(part.completed_ns is not None for part in parts.values())
     is_done = all(part.state == "completed" for part in parts.values())
@@ -390,7 +385,8 @@ def _row(
         pg_name=group.name,
         pg_desc=group.desc,
         members=members,
-        op=_op(entries),
+        op=op,
+        label=_label(operation, op, src, dst),
         parts=parts,
         collective_seq_id=operation.collective_seq_id,
         p2p_seq_id=operation.p2p_seq_id,
@@ -409,6 +405,14 @@ def _row(
 def _row_kind(operation: Operation) -> RowKind:
     kind = operation.signature.kind
     return "message" if kind == "send" or kind == "recv" else kind  # noqa: PLR1714 - for mypy
+
+
+def _label(operation: Operation, op: str, src: int, dst: int) -> str:
+    """As `Operation.label`, but a message has two ends here."""
+    if operation.signature.kind in ("send", "recv"):
+        return f"{op} {'any' if src < 0 else src}→{dst} #{operation.p2p_seq_id}"
+    called = msgspec.structs.replace(operation.signature, op=op)
+    return msgspec.structs.replace(operation, signature=called).label(is_brief=True)
 
 
 def _op(entries: list[tuple[int, Operation]]) -> str:

@@ -149,25 +149,7 @@ def _doing(thread: ThreadLook, operations: Mapping[int, Operation]) -> str:
     known = [operations[number] for number in thread.wait.record_ids if number in operations]
     if not known:
         return "waits for an operation"
-    names = [_name(operation) for operation in known[:3]]
+    names = [operation.label() for operation in known[:3]]
     if len(known) > len(names):
         names.append(f"{len(known) - len(names)} more")
-    is_inside = thread.wait.kind == "operation" and known[0].signature.kind != "store"
-    return f"waits {'in' if is_inside else 'for'} {words(names)}"
-
-
-def _name(operation: Operation) -> str:
-    """``all_reduce #7``, ``recv from rank 1``, ``key 'go'``."""
-    signature = operation.signature
-    match signature.kind:
-        case "send":
-            return f"{signature.op} to rank {operation.peer}"
-        case "recv":
-            source = "any rank" if operation.peer < 0 else f"rank {operation.peer}"
-            return f"{signature.op} from {source}"
-        case "store":
-            keys = ", ".join(map(repr, signature.keys[:3]))
-            return f"key {keys}" if keys else "the store"
-        case "collective" | "creation":
-            number = operation.collective_seq_id
-            return f"{signature.op} #{number}" if number else signature.op
+    return f"waits {'in' if thread.wait.kind == 'operation' else 'for'} {words(names)}"

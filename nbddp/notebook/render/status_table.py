@@ -30,7 +30,6 @@ from nbddp.notebook.render.html import (
 from nbddp.wire.flight_recorder.schema import (
     CALLBACK_THREAD,
     WAITS_FOR_USER,
-    Operation,
     RankLook,
     ThreadLook,
     ending_of,
@@ -398,19 +397,5 @@ def _last_collective(view: RankView) -> tuple[str, str]:
     wait = main.wait if main is not None else None
     ending = ending_of(last.state, last.error)
     if ending != "open" or wait is None or view.look is None:
-        return _name(last), ending
-    return _name(last), f"for {duration(max(0, view.look.time_ns - wait.since_ns))}"
-
-
-def _name(operation: Operation) -> str:
-    signature = operation.signature
-    match signature.kind:
-        case "send":
-            return f"{signature.op} to {operation.peer}"
-        case "recv":
-            return f"{signature.op} from {'any' if operation.peer < 0 else operation.peer}"
-        case "store":
-            return f"store {signature.op}"
-        case _:
-            number = operation.collective_seq_id
-            return f"{signature.op} #{number}" if number else signature.op
+        return last.label(is_brief=True), ending
+    return last.label(is_brief=True), f"for {duration(max(0, view.look.time_ns - wait.since_ns))}"

@@ -55,8 +55,9 @@ class StoreWait:
         self._ended_attempt = max(self._ended_attempt, number)
 
     def wait_for_store(
-        self, original: Callable[..., Any], store: Any, keys: list[str], timeout: Any
-    ) -> None:
+        self, original: Callable[..., Any], store: Any, keys: list[str], timeout: Any,
+        op: str = "store.wait",
+    ) -> None:  # fmt: skip
         """Stands before `Store.wait`, and before `Store.get` of a key that is not there."""
         recorder = self._recorder
         if recorder.is_child:
@@ -68,7 +69,7 @@ class StoreWait:
         except RuntimeError:
             pass  # a store that cannot look: its wait will tell
         told = tuple(shortened(str(key)) for key in keys[:_MAX_KEYS])
-        known = signatures.known(signatures.make("store", "store.wait", keys=told))
+        known = signatures.known(signatures.make("store", op, keys=told))
         total = timeout or _timeout_of(store)
         record = recorder.other(known, None, int(total.total_seconds() * 1000))
         with RecordedWait(recorder, record):

@@ -18,10 +18,13 @@ from urllib.parse import urlsplit
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from nbddp.rank.torch_private.hooks import original_store_wait
+from nbddp.wire.flight_recorder.schema import RENDEZVOUS
+
 _AGENT_STORE_ENV = "TORCHELASTIC_USE_AGENT_STORE"
 _DOOR_S = 0.5
-#: ``wait(original, store, keys, timeout)``, as `hook_store_waits` has it.
-_Wait: TypeAlias = Callable[[Callable[..., Any], Any, list[str], Any], Any]
+#: ``wait(original, store, keys, timeout, op)``, as `hook_store_waits` has it, with its name.
+_Wait: TypeAlias = Callable[[Callable[..., Any], Any, list[str], Any, str], Any]
 
 
 def separate_rendezvous(next_prefix: Callable[[], str], wait: _Wait | None = None) -> bool:
@@ -108,7 +111,7 @@ def _patient_stores(wait: _Wait, prefix: str) -> Iterator[None]:
         address = f"tcp://{kwargs['host_name']}:{kwargs['port']}"
         if not kwargs.get("is_master"):
             door = _Door(kwargs["host_name"], kwargs["port"])
-            wait(_Door.refuse, door, [f"rank 0 at {address}"], kwargs["timeout"])
+            wait(_Door.refuse, door, [f"rank 0 at {address}"], kwargs["timeout"], RENDEZVOUS)
         store: Store = stock(**{**kwargs, "wait_for_workers": False})
         world_size = kwargs.get("world_size") or 0
         if world_size > 0:
@@ -116,7 +119,7 @@ def _patient_stores(wait: _Wait, prefix: str) -> Iterator[None]:
             everybody = f"all {world_size} ranks at {address}"
             if own.add("count", 1) == world_size:
                 own.set(everybody, "1")
-            own.wait([everybody], kwargs["timeout"])
+            wait(original_store_wait, own, [everybody], kwargs["timeout"], RENDEZVOUS)
         return store
 
     module.TCPStore = make

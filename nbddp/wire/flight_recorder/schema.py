@@ -24,6 +24,9 @@ Ending: TypeAlias = Literal["open", "done", "failed", "interrupted", "freed"]
 OperationKind: TypeAlias = Literal["collective", "send", "recv", "creation", "store"]
 
 
+#: `Signature.op` of a wait for the store that is one of ``init_process_group``.
+RENDEZVOUS: Final = "init_process_group"
+
 #: In place of the number of a cell that has none: it was typed in `nbddp console`.
 CONSOLE = -1
 
@@ -130,6 +133,43 @@ class Operation(_Part, frozen=True):
     run_id: str = ""  #: of the cell; empty: issued between cells
     timeout_ms: int = 0  #: after which it fails by itself; 0: not known
     thread: int = 0  #: identifier of the thread that issued it, as `threading.get_ident` gives it
+
+    @property
+    def is_rendezvous(self) -> bool:
+        """Whether it is the wait of ``init_process_group`` for other ranks; ``keys`` say for whom.
+
+        See ``rank/torch_private/rendezvous.py``.
+        """
+        return self.signature.kind == "store" and self.signature.op == RENDEZVOUS
+
+    def label(self, *, is_brief: bool = False, has_tag: bool = True) -> str:
+        """How it is called, everywhere.
+
+        ``all_reduce #17``, ``send to rank 2 (tag 3)``, ``recv from any rank``, ``new_group``,
+        ``store.wait('key')``.
+
+        Args:
+            is_brief: for a table: ``send to 2``, ``recv from any``, and long keys are cut.
+            has_tag: a message is told with its tag, if it has one; never if ``is_brief``.
+        """
+        signature = self.signature
+        match signature.kind:
+            case "send" | "recv":
+                rank = "" if is_brief else "rank "
+                any_rank = "any" if is_brief else "any rank"
+                peer = any_rank if self.peer < 0 else f"{rank}{self.peer}"
+                way = "to" if signature.kind == "send" else "from"
+                tag = f" (tag {self.tag})" if self.tag and has_tag and not is_brief else ""
+                return f"{signature.op} {way} {peer}{tag}"
+            case "store" if self.is_rendezvous:
+                return signature.op if is_brief else f"{signature.op} for {signature.keys[0]}"
+            case "store":
+                keys = ", ".join(map(repr, signature.keys[:3]))
+                keys += ", ..." if len(signature.keys) > 3 else ""
+                return f"{signature.op}({shortened(keys, 24) if is_brief else keys})"
+            case "collective" | "creation":
+                number = self.collective_seq_id
+                return f"{signature.op} #{number}" if number else signature.op
 
 
 def ending_of(state: OperationState, error: str) -> Ending:

@@ -242,10 +242,8 @@ class Recorder:
 
     def name_of(self, record: int) -> str:
         """``all_reduce #5``; empty: it is no longer recorded."""
-        found = self.operation(record)
-        if found is None:
-            return ""
-        return f"{found.signature.op} #{found.collective_seq_id or found.p2p_seq_id}"
+        operation = self.operation(record)
+        return "" if operation is None else operation.label()
 
     def operation(self, record: int) -> Operation | None:
         """One of this rank's own operations."""
@@ -307,10 +305,9 @@ def mismatch_error(wrong: Mismatch) -> BaseException:
     )
 
 
-def describe(operation: Any) -> str:
+def describe(operation: Operation) -> str:
     """An operation in a line or two: what, with what, where."""
     found = operation.signature
-    number = operation.collective_seq_id or operation.p2p_seq_id
     details = [
         " ".join(
             f"{dtype}{list(size)}"
@@ -322,8 +319,8 @@ def describe(operation: Any) -> str:
         ),
         f"op={found.reduce_op}" if found.reduce_op else "",
         f"root={found.root}" if found.root >= 0 else "",
-        f"peer={operation.peer}" if operation.peer >= 0 else "",
+        f"tag={operation.tag}" if operation.tag else "",
     ]
     source = f"\n            {operation.site.source}" if operation.site.source else ""
     text = ", ".join(part for part in details if part)
-    return f"{found.op} #{number} ({text}) at {operation.site}{source}"
+    return f"{operation.label(has_tag=False)} ({text}) at {operation.site}{source}"
