@@ -74,7 +74,7 @@ def finding(kind: Kind = "missing-rank", proven: bool = True, **more: Any) -> Fi
         "culprits": RankSet.of([1]),
         "waiting": RankSet.of([0]),
         "headline": "rank 0 waits for rank 1",
-        "explanation": "Proven: it is.",
+        "reason": "it is.",
         "next_step": "mend the cell",
     }
     return Finding(kind=kind, proven=proven, **(values | more))

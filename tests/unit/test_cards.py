@@ -30,9 +30,7 @@ def finding(
 ) -> Finding:
     made: dict[str, Any] = {
         "headline": "rank 2 never called all_reduce #17",
-        "explanation": "Proven: rank 2 has finished the cell."
-        if proven
-        else "Not proven: rank 2 runs Python code.",
+        "reason": "rank 2 has finished the cell." if proven else "rank 2 runs Python code.",
         "next_step": "call `all_reduce` on all ranks",
         "group": GroupRef("w", "0", "default_pg", RankSet.all(4)),
         **fields,
@@ -201,6 +199,8 @@ def test_the_dead_keep_nothing():
 def test_what_did_not_hang_has_no_fate():
     silent = missing(kind="silent-mismatch")
     quiet = finding([2], [], silent.ranks.values(), kind="silent-mismatch")
+    wrong = finding([2], [], silent.ranks.values(), kind="silent-mismatch", is_error=True)
+    assert text(verdict(wrong)).startswith("Mismatch: rank 2")
     found = text(Report("run", (quiet,)))
     assert found.startswith("Warning: ")
     assert "Now:" not in found
@@ -415,7 +415,7 @@ def test_everything_is_escaped():
         [1],
         [PerRank(0, "running", f"waits {evil}", site, 1.0), PerRank(1, "running", evil, site, 1.0)],
         headline=evil,
-        explanation=f"Proven: {evil} `<b>`",
+        reason=f"{evil} `<b>`",
         next_step=evil,
         suspicions=(evil,),
         group=GroupRef(evil, evil, evil),

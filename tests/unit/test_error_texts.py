@@ -438,7 +438,7 @@ def freed(rank: int, line: int = 5, ename: str = "CollectiveAbortedError") -> Ra
     return RankResult(rank, "error", elapsed_s=1.0, error=info, failed_at_ns=99, was_freed=True)
 
 
-def report(kind: Kind = "missing-rank", **more: Any) -> Report:
+def report(kind: Kind = "missing-rank", *, is_error: bool = False, **more: Any) -> Report:
     where = {
         0: PerRank(0, "running", "waits in all_reduce #17", site(5), 1.5),
         1: PerRank(1, "finished", "has finished the cell; its last operation was all_reduce #16"),
@@ -450,9 +450,10 @@ def report(kind: Kind = "missing-rank", **more: Any) -> Report:
         culprits=RankSet.of([1]),
         waiting=RankSet.of([0, 2]),
         headline="Rank 1 never called all_reduce #17; ranks 0,2 wait for it.",
-        explanation="Proven: it has finished.",
+        reason="it has finished.",
         next_step="Call it on all ranks.",
         ranks=where,
+        is_error=is_error,
     )
     return Report(
         run_id="r",
@@ -732,6 +733,19 @@ def test_a_mismatch_that_was_only_warned_of_is_no_error():
     assert error_of(outcome, "cell [7]", LOGS) is None
     found = error(warned, raised(0))
     assert type(found) is CellError
+
+
+def test_a_cell_that_ended_well_and_wrong():
+    wrong = report("silent-mismatch", is_error=True)
+    found = error(ok(0), ok(1), ok(2), report=wrong, is_wrong=True)
+    assert type(found) is MismatchError
+    assert text(found) == (
+        "MismatchError: Rank 1 never called all_reduce #17; ranks 0,2 wait for it\n"
+        "  proven    it has finished.\n"
+        "  next      Call it on all ranks."
+    )
+    assert len(rendered(found).splitlines()) == 1
+    assert found.by_rank == {}
 
 
 def test_ranks_that_an_interrupt_ended_get_a_line_each():

@@ -8,7 +8,14 @@ from nbddp.controller.diagnosis.report import Kind, PerRank
 from nbddp.controller.state.actions import Action, Diagnosed, Judged, Noticed
 from nbddp.controller.state.stimuli import AbandonRequested, DiagnoseRequested
 from nbddp.settings import Settings
-from nbddp.wire.flight_recorder.schema import GroupMark, Mismatch, RankLook, Site
+from nbddp.wire.flight_recorder.schema import (
+    GroupMark,
+    Mismatch,
+    Operation,
+    RankLook,
+    Signature,
+    Site,
+)
 from nbddp.wire.messages import Free, FreeReason, Look, Looked, Peek, Reform
 from nbddp.wire.rank_set import RankSet
 from tests.support.examples import plain_example
@@ -828,3 +835,36 @@ def test_a_mismatch_that_all_see_at_once_has_a_report_too(is_broken: bool):
         assert kinds(told)[0] == "Judged only"
         ended = pool.answer_reform(told)
     assert outcome_of(ended).report is pool.report
+
+
+# --- cells that ended well, and wrong ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("on_mismatch", "reduce_op", "is_wrong"),
+    [("raise", "MAX", True), ("warn", "MAX", False), ("off", "MAX", False), ("raise", "SUM", None)],
+)
+def test_an_error_that_came_to_an_end_is_told_when_the_cell_has_ended(
+    on_mismatch: str, reduce_op: str, is_wrong: bool | None
+):
+    """Between machines, where nobody has compared the operations before."""
+    pool = Pool(1, nnodes=2)
+    pool.configure(on_mismatch=on_mismatch)
+    run_id = pool.run()
+    for rank, (op, shape) in enumerate((("SUM", (2, 3)), (reduce_op, (3, 2)))):
+        signature = Signature(
+            kind="collective", op="all_reduce", input_sizes=(shape,), tensors=1, reduce_op=op
+        )
+        done = Operation(
+            record_id=1, pg_id=WORLD, signature=signature, state="completed", collective_seq_id=1,
+            run_id=run_id,
+        )  # fmt: skip
+        pool.looks[rank] = pool.idle(rank, operations=(done,))
+        mark = GroupMark(pg_id=WORLD, collective_seq_id=1, digest=rank)
+        ended = pool.finished(rank, run_id, marks=(mark,))
+    ended = pool.answer_looks(ended)
+    outcome = outcome_of(ended)
+    assert kinds(ended) == ["Judged only", "EndRun"]
+    assert outcome.report is not None
+    assert outcome.report.findings[0].is_error is (is_wrong is not None)
+    assert outcome.is_wrong is bool(is_wrong)

@@ -36,7 +36,7 @@ def error_of(  # noqa: PLR0911 - one for each kind of error
     """
     failed = outcome.ranks("error", "exited", "unfinished")
     if not failed:
-        return None
+        return _wrong(outcome) if outcome.is_wrong else None
     by_rank = {rank: _name_and_text(outcome.results[rank]) for rank in failed}
     exited = outcome.ranks("exited")
     body = traceback_groups.told(_raised(outcome))
@@ -84,6 +84,17 @@ def error_of(  # noqa: PLR0911 - one for each kind of error
     tail = [f"{_headline('CellError')}: {same.describe()} raised {what}"]
     tail += [*_reason(outcome, same), *_hints(first), *_broken(outcome)]
     return CellError(_join(body, states, tail), by_rank)
+
+
+def _wrong(outcome: RunOutcome) -> CellError | None:
+    """Of a cell that ended well on all ranks, with what nobody meant."""
+    findings = outcome.report.findings if outcome.report is not None else ()
+    found = next((finding for finding in findings if finding.is_error), None)
+    if found is None:
+        return None
+    head = [f"{_headline('MismatchError')}: {found.headline.rstrip('.')}"]
+    body = [f"  proven    {found.reason}", f"  next      {found.next_step}"]
+    return MismatchError(_join(head, body), brief=_join(head))
 
 
 def _why_freed(outcome: RunOutcome) -> str:

@@ -36,13 +36,14 @@ def finding_of(cause: Cause, words: Phrases) -> Finding:
     if cause.disagreement is not None:
         concerned.update(cause.disagreement.operation_by_rank)
     waits = [words.since_s(rank) for rank in cause.waiting]
+    has_errors = cause.disagreement is not None and bool(cause.disagreement.differences.hard)
     return Finding(
         kind=cause.kind,
         proven=cause.proven,
         culprits=cause.culprits,
         waiting=cause.waiting,
         headline=headline,
-        explanation=f"{'Proven' if cause.proven else 'Not proven'}: {reason}",
+        reason=reason,
         next_step=next_step,
         group=group,
         op=operation.signature.op if operation else "",
@@ -51,6 +52,7 @@ def finding_of(cause: Cause, words: Phrases) -> Finding:
         suspicions=suspicions(cause, words),
         ranks=words.ranks(concerned, operation.pg_id if operation else None),
         since_s=max((wait for wait in waits if wait is not None), default=None),
+        is_error=cause.kind == "silent-mismatch" and cause.proven and has_errors,
     )
 
 
@@ -194,8 +196,7 @@ class _FindingWriter:
 
     def _variants(self, disagreement: Disagreement) -> str:
         """``Rank 2 called broadcast, ranks 0-1 called all_reduce``, the culprits first."""
-        differences = disagreement.differences
-        fields = differences.hard or differences.soft
+        fields = disagreement.differences.told
         ranks_by_text: dict[str, list[int]] = {}
         for rank, operation in disagreement.operation_by_rank.items():
             text = brought(operation.signature, fields)
@@ -420,7 +421,6 @@ _HUMAN_FIELDS: Mapping[str, str] = {
     "input_dtypes": "dtype",
     "input_sizes": "shape",
     "input_splits": "split sizes",
-    "nbytes": "size",
     "output_dtypes": "dtype",
     "output_sizes": "shape",
     "output_splits": "split sizes",
@@ -432,7 +432,7 @@ _HUMAN_FIELDS: Mapping[str, str] = {
 
 def _agree(disagreement: Disagreement) -> str:
     """What to do about a mismatch."""
-    fields = disagreement.differences.hard or disagreement.differences.soft
+    fields = disagreement.differences.told
     if "op" in fields:
         return "Call the same operations in the same order on all ranks of the group."
     names = list(dict.fromkeys(_HUMAN_FIELDS.get(name, name) for name in fields))

@@ -272,7 +272,7 @@ def _silent_mismatches(graph: WaitFor, waits: dict[Rank, tuple[Operation, ...]])
             if operation.signature.kind != "collective" or point in found:
                 continue
             disagreement = graph.disagreement(point)
-            if disagreement is not None and not disagreement.differences.hard:
+            if disagreement is not None and not disagreement.differences.blocking:
                 found[point] = Cause(
                     "silent-mismatch",
                     disagreement.culprits,

@@ -173,8 +173,6 @@ def brought(signature: Signature, fields: Iterable[str]) -> str:
         shown = [f"{dtype}{list(size)}" for dtype, size in zip(dtypes[:3], sizes[:3], strict=False)]
         more = f" and {signature.tensors - 3} more" if signature.tensors > 3 else ""
         text += f" of {', '.join(shown) or 'nothing'}{more}"
-    if "nbytes" in wanted:
-        text += f" of {signature.nbytes} bytes"
     if "root" in wanted:
         text += f" with root {signature.root}"
     if "reduce_op" in wanted:

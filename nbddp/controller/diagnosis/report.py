@@ -112,7 +112,7 @@ class Finding:
     culprits: RankSet
     waiting: RankSet
     headline: str  #: one sentence
-    explanation: str  #: begins with ``Proven:`` or ``Not proven:``
+    reason: str  #: why it is so
     next_step: str
     group: GroupRef | None = None
     op: str = ""
@@ -121,12 +121,25 @@ class Finding:
     suspicions: tuple[str, ...] = ()  #: sentences on what may lie behind it; never proven
     ranks: Mapping[Rank, PerRank] = field(default_factory=dict)  #: all that are concerned
     since_s: float | None = None  #: the longest wait
+    #: Of a silent mismatch: what differs is an error, see `nbddp.wire.flight_recorder.matching`.
+    is_error: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """In front of the reason."""
+        return "Proven:" if self.proven else "Not proven:"
+
+    @property
+    def explanation(self) -> str:
+        """``Proven: a collective needs every member, and ...``."""
+        return f"{self.verdict} {self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {
             "kind": self.kind,
             "proven": self.proven,
+            "is_error": self.is_error,
             "culprits": list(self.culprits),
             "waiting": list(self.waiting),
             "group": None if self.group is None else self.group.to_dict(),

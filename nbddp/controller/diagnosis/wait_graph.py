@@ -165,7 +165,7 @@ class WaitFor:
         """Why an operation of a rank can never complete; None: it may."""
         if operation.state != "scheduled":
             return None
-        disagreement = self.hard_disagreement(rank, operation)
+        disagreement = self.blocking_disagreement(rank, operation)
         if disagreement is not None:
             return Obstacle(operation, disagreement=disagreement)
         absent = self.absent(rank, operation)
@@ -283,12 +283,12 @@ class WaitFor:
 
     # --- collectives on which members disagree -------------------------------------------------
 
-    def hard_disagreement(self, rank: Rank, operation: Operation) -> Disagreement | None:
+    def blocking_disagreement(self, rank: Rank, operation: Operation) -> Disagreement | None:
         """How members differ in a collective of a rank, so that it cannot complete."""
         if operation.signature.kind != "collective" or self.is_shifted(rank, operation):
             return None
         found = self.disagreement((operation.pg_id, operation.collective_seq_id))
-        return found if found is not None and found.differences.hard else None
+        return found if found is not None and found.differences.blocking else None
 
     def disagreement(self, point: Point) -> Disagreement | None:
         """How members differ in a collective; None: as far as known they agree."""
@@ -405,9 +405,9 @@ def disagreement(
                 pairs.append((one, other, differences))
     if not pairs:
         return None
-    hard = dict.fromkeys(name for *_, found in pairs for name in found.hard)
-    soft = dict.fromkeys(name for *_, found in pairs for name in found.soft if name not in hard)
-    # Beside a hard difference the soft ones do not say who is wrong.
+    differences = _merged([found for *_, found in pairs])
+    hard = differences.hard
+    # Beside an error warnings do not say who is wrong.
     foes: dict[Rank, set[Rank]] = {rank: set() for rank in ranks}
     for one, other, found in pairs:
         if found.hard or not hard:
@@ -425,5 +425,15 @@ def disagreement(
         culprits=RankSet.of(
             rank for cluster in clusters[has_majority:] for rank in cluster if foes[rank]
         ),
-        differences=Differences(tuple(hard), tuple(soft)),
+        differences=differences,
     )
+
+
+def _merged(found: list[Differences]) -> Differences:
+    """All of them, each field in the most serious place in which it is found."""
+    blocking = dict.fromkeys(name for one in found for name in one.blocking)
+    wrong = dict.fromkeys(name for one in found for name in one.wrong if name not in blocking)
+    soft = dict.fromkeys(
+        name for one in found for name in one.soft if name not in {**blocking, **wrong}
+    )
+    return Differences(tuple(blocking), tuple(wrong), tuple(soft))

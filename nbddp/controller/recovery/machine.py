@@ -326,7 +326,9 @@ class RecoveryMachine:
         report = look(views, now)
         told: list[Action] = []
         if report.findings:
-            self._held = replace(outcome, report=report)
+            has_errors = any(finding.is_error for finding in report.findings)
+            is_wrong = has_errors and self.config.on_mismatch == "raise"
+            self._held = replace(outcome, report=report, is_wrong=is_wrong)
             told.append(Judged(outcome.run_id, report, acted=False, views=views))
         is_whole = not self._is_due and not self._mending.is_active
         return [*told, *self._release()] if is_whole else told

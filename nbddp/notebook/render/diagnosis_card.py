@@ -180,10 +180,8 @@ class _Told:
         self.title = _title(finding)
         self.kind = finding.kind if finding.waiting or finding.culprits else ""
         self.colour = _COLOURS.get(finding.kind, _RED) if finding.proven else _BLUE
+        self.colour = _RED if finding.is_error else self.colour
         self.lines = _lines(finding.ranks, finding.culprits)
-        verdict, colon, why = finding.explanation.partition(": ")
-        self.verdict = verdict + colon.rstrip() if colon else ""
-        self.why = why if colon else finding.explanation
         rest = self.lines[_MAX_LINES:]
         self.lines = self.lines[:_MAX_LINES]
         more = RankSet.of(rank for each in rest for rank in each.ranks)
@@ -196,7 +194,7 @@ def _sections(told: Sequence[_Told], others: Sequence[str], fate: str) -> list[_
     steps: set[str] = {""}
     for each in told:
         finding = each.finding
-        sentences = [(each.verdict, each.why)]
+        sentences = [(finding.verdict, finding.reason)]
         sentences += [("Perhaps:", text) for text in finding.suspicions]
         sentences += [("Now:", fate)] if not sections else []
         sentences += [("Next:", finding.next_step)] if finding.next_step not in steps else []
@@ -209,6 +207,7 @@ def _sections(told: Sequence[_Told], others: Sequence[str], fate: str) -> list[_
 
 def _title(finding: Finding) -> str:
     word = _PROVEN_TITLES[finding.kind] if finding.proven else "Notice"
+    word = "Mismatch" if finding.is_error else word
     headline = _headline(finding)
     is_alone = not (finding.waiting or finding.culprits)
     return headline if is_alone or headline.startswith(word) else f"{word}: {headline}"
@@ -227,7 +226,7 @@ def _nothing(report: Report) -> Finding:
         culprits=RankSet(),
         waiting=RankSet(),
         headline="No rank waits for another",
-        explanation="",
+        reason="",
         next_step="",
         ranks=report.ranks,
     )

@@ -86,7 +86,7 @@ class TracedGroup(dist.ProcessGroup):
             RuntimeError: a member never came.
         """
         with Waiting(self, record, ends=False):
-            wrong = cross_node_check.compare(self, record, known.hard)
+            wrong = cross_node_check.compare(self, record, known)
         if wrong is not None:
             self.recorder.disagree(self.book, record, wrong)
 
