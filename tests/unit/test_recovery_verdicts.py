@@ -9,6 +9,7 @@ from nbddp.controller.state.actions import Action, Diagnosed, Judged, Noticed
 from nbddp.controller.state.stimuli import AbandonRequested, DiagnoseRequested
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder.schema import (
+    ExceptionLine,
     GroupMark,
     Mismatch,
     Operation,
@@ -125,7 +126,7 @@ def test_views_say_how_the_cell_has_ended_so_far():
     [views] = pool.views
     states = {rank: view.state for rank, view in views.items()}
     assert states == {0: "running", 1: "finished", 2: "raised", 3: "silent"}
-    assert views[2].error == "ValueError"
+    assert views[2].error == ExceptionLine(name="ValueError")
     assert views[0].look == pool.looks[0]
 
 
@@ -570,8 +571,7 @@ def test_the_time_out_of_a_stuck_rank_is_no_error_of_its_own(line: int, is_told:
         pool.report, ranks=where, earliest_timeout_ms=5_000, earliest_timeout_left_ms=100
     )
     judged(pool)
-    frame = f"Cell In[1], line {line}\n----> {line} dist.all_reduce(t)"
-    pool.finished(0, run_id, "RuntimeError", traceback=[frame])
+    pool.finished(0, run_id, "RuntimeError", site=Site(line=line, cell=1))
     error = finding("first-error", culprits=RankSet.of([0]), headline="rank 0 raised RuntimeError")
     pool.report = replace(verdict((2,), (0, 1, 2)), findings=(error,))
     found = pool.answer_looks(pool.answer_looks(pool.tick(after_s=0.2)))

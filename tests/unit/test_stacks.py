@@ -6,6 +6,7 @@ from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import RankStatus
 from nbddp.notebook.render.stacks import stacks
 from nbddp.wire.flight_recorder.schema import (
+    ExceptionLine,
     Operation,
     OperationKind,
     RankLook,
@@ -118,10 +119,11 @@ def test_ranks_that_run_nothing():
         time_ns=1,
         threads=(runs("MainThread", "select"),),
     )
+    bad = ExceptionLine(name="ValueError", text="bad", site=LINE)
     views = {
         0: RankView(0, "idle", look=idle),
         1: RankView(1, "finished", look=idle),
-        2: RankView(2, "raised", look=idle, error="ValueError: bad", error_site=LINE),
+        2: RankView(2, "raised", look=idle, error=bad),
         3: RankView(3, "dead", exit_text="SIGKILL (signal 9)"),
         4: RankView(4, "starting"),
     }

@@ -21,6 +21,7 @@ from nbddp.errors import (
     TransferInterruptedError,
 )
 from nbddp.wire import codec
+from nbddp.wire.flight_recorder.schema import Site
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
     BindPushed,
@@ -172,8 +173,9 @@ class Interrupting:
         return self._next(transfer, *arguments)
 
 
-def interrupted(error: str, place: str = "") -> ErrorInfo:
-    return ErrorInfo(ename=error, evalue=place, traceback=[])
+def interrupted(error: str, line: int = 0) -> ErrorInfo:
+    site = Site(line=line, cell=3) if line else None
+    return ErrorInfo(ename=error, evalue="", traceback=[], site=site)
 
 
 def play(stage: Stage, *late: ErrorInfo) -> threading.Thread:
@@ -200,7 +202,7 @@ def play(stage: Stage, *late: ErrorInfo) -> threading.Thread:
     ("late", "text"),
     [
         (
-            [interrupted("KeyboardInterrupt", "cell [3], line 4")],
+            [interrupted("KeyboardInterrupt", 4)],
             "pulling 'x' was interrupted: rank 0 had answered, rank 1 was in cell [3], line 4. "
             "No variable was changed. Next: -r 0 leaves it out",
         ),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from nbddp.controller.cell_errors import evidence, traceback_groups
 from nbddp.controller.diagnosis.phrases import came_by
-from nbddp.controller.state.exit_text import crash_site_lines, describe_exit, one_line, site_of
+from nbddp.controller.state.exit_text import crash_site_lines, describe_exit, one_line
 from nbddp.controller.state.outcome import MISMATCH_ERROR, RankResult, RunOutcome
 from nbddp.errors import (
     CellError,
@@ -131,13 +131,14 @@ def _reason(outcome: RunOutcome, raised: RankSet) -> list[str]:
 
 def _handling(outcome: RunOutcome) -> list[str]:
     """What ranks were handling when they were freed or stopped: perhaps the real reason."""
-    ranks_by_text: dict[str, list[int]] = {}
-    for rank, result in outcome.results.items():
-        if result.error is not None and result.error.handling:
-            ranks_by_text.setdefault(result.error.handling, []).append(rank)
+    handled_by_rank = {
+        rank: result.error.handling
+        for rank, result in outcome.results.items()
+        if result.error is not None and result.error.handling is not None
+    }
     return [
-        f"  before    {came_by(RankSet.of(ranks), text)}, and was here while handling it"
-        for text, ranks in list(ranks_by_text.items())[: traceback_groups.MAX_FULL]
+        f"  before    {text}, and was here while handling it"
+        for text in came_by(handled_by_rank)[: traceback_groups.MAX_FULL]
     ]
 
 
@@ -352,12 +353,16 @@ def _ranks_with(outcome: RunOutcome, error: ErrorInfo) -> RankSet:
 
 def _ranks_alike(outcome: RunOutcome, first: ErrorInfo) -> RankSet:
     """Ranks that raised such an error in the same line by themselves, whatever its text."""
-    site = site_of(first)
     return RankSet.of(
         rank
         for rank, error in _raised(outcome)
-        if site is not None and error.ename == first.ename and site_of(error) == site
+        if error.ename == first.ename and _line(error) == _line(first) is not None
     )
+
+
+def _line(error: ErrorInfo) -> tuple[int, int] | None:
+    """Of a cell, whatever file a debugger has made of it."""
+    return None if error.site is None else (error.site.cell, error.site.line)
 
 
 def _hints(error: ErrorInfo) -> list[str]:

@@ -3,9 +3,9 @@
 Runs in: the notebook's process. Pure; a part of `nbddp.controller.cell_errors.build`.
 """
 
-from nbddp.controller.diagnosis.phrases import brought, is_interrupt, quote
+from nbddp.controller.diagnosis.phrases import brought, quote
 from nbddp.controller.diagnosis.report import Finding, PerRank, Report, place
-from nbddp.controller.state.exit_text import one_line, site_of
+from nbddp.controller.state.exit_text import one_line
 from nbddp.controller.state.outcome import MISMATCH_ERROR, RunOutcome
 from nbddp.wire.flight_recorder.schema import LEFT_DEBUGGER, Mismatch, Operation
 from nbddp.wire.message_types import ErrorInfo
@@ -47,7 +47,7 @@ def is_end_of_wait(report: Report, rank: Rank, error: ErrorInfo | None) -> bool:
     """Whether a rank raised where ``report`` proves that it waits in vain: by a time-out."""
     if error is None or rank not in report.stuck:
         return False
-    each, raised = report.ranks.get(rank), site_of(error)
+    each, raised = report.ranks.get(rank), error.site
     sites = () if each is None else (each.site, each.waits_at)
     lines = {(site.cell, site.line) for site in sites if site is not None and site.cell}
     if not lines or raised is None:
@@ -58,7 +58,7 @@ def is_end_of_wait(report: Report, rank: Rank, error: ErrorInfo | None) -> bool:
 def came_of_interrupt(outcome: RunOutcome) -> bool:
     """Whether an interrupt, or the cell's time-out, has sent ranks into what does not match."""
     return (outcome.interrupted or outcome.timed_out) and any(
-        error.ename == MISMATCH_ERROR and is_interrupt(error.handling)
+        error.ename == MISMATCH_ERROR and error.handling is not None and error.handling.is_interrupt
         for result in outcome.results.values()
         if (error := result.error) is not None
     )
@@ -160,7 +160,7 @@ def _raised_in_turn(error: ErrorInfo | None) -> str:
     """What the code of the user raised while it handled that it was freed: it is told as well."""
     if error is None or error.ename in _OF_FREED:
         return ""
-    site = site_of(error)
+    site = error.site
     return f", and raised {one_line(error)}{f' ({site})' if site is not None else ''} in turn"
 
 
@@ -180,7 +180,7 @@ def consequence_lines(outcome: RunOutcome) -> list[str]:
 def _consequence(outcome: RunOutcome, rank: Rank) -> str:
     """``waited in all_reduce #17 (cell [4], line 5) and <were> freed``."""
     result = outcome.results[rank]
-    site = site_of(result.error) if result.error is not None else None
+    site = result.error.site if result.error is not None else None
     at = f" ({site})" if site is not None else ""
     if not result.was_freed and result.error is not None:
         if _REACHED in result.error.evalue:

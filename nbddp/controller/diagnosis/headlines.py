@@ -127,16 +127,16 @@ class _FindingWriter:
 
     def _first_error(self) -> tuple[str, str, str]:
         first = self.culprits.ranks[0]
-        error = self.words.graph.views[first].error or "an error"
+        view = self.words.graph.views[first]
         others = "" if len(self.culprits) == 1 else f" (and {len(self.culprits) - 1} more raised)"
         step = f"Fix the error on {self.culprits.describe()}; the others only waited for it."
-        if _TIMED_OUT.search(error):
+        if view.error is not None and _TIMED_OUT.search(view.error.summary):
             step = (
                 f"Look for what {self.culprits.describe()} waited for: "
                 f"{verb(self.culprits, 'its', 'their')} time-out was over first."
             )
         return (
-            f"Rank {first} raised {error}{others}; {self._they_wait()}.",
+            f"Rank {first} {view.how_it_left}{others}; {self._they_wait()}.",
             f"{self.culprits.describe()} {verb(self.culprits, 'has', 'have')} left the cell and "
             f"cannot come any more.{self._in_turn()}",
             step,

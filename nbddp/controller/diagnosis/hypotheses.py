@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Iterable, Iterator
 
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.phrases import Phrases, came_by, is_interrupt, verb
+from nbddp.controller.diagnosis.phrases import Phrases, came_by, verb
 from nbddp.controller.diagnosis.report import place
 from nbddp.controller.diagnosis.wait_graph import WaitFor
 from nbddp.wire.flight_recorder.schema import Operation
@@ -43,18 +43,20 @@ def suspicions(cause: Cause, words: Phrases) -> tuple[str, ...]:
 def was_interrupted(cause: Cause, words: Phrases) -> bool:
     """Whether an interrupt has sent culprits into what they called."""
     views = words.graph.views
-    return any(rank in views and is_interrupt(views[rank].handling) for rank in cause.culprits)
+    found = (views[rank].handling for rank in cause.culprits if rank in views)
+    return any(handled is not None and handled.is_interrupt for handled in found)
 
 
 def _handled(cause: Cause, words: Phrases) -> Iterator[str]:
     """An exception sent a rank another way than the others: into ``except`` or ``finally``."""
-    ranks_by_text: dict[str, list[Rank]] = {}
-    for rank in sorted({*cause.culprits, *cause.waiting}):
-        view = words.graph.views.get(rank)
-        if view is not None and view.handling:
-            ranks_by_text.setdefault(view.handling, []).append(rank)
-    for text, ranks in ranks_by_text.items():
-        yield f"{came_by(RankSet.of(ranks), text)}, and came here while handling it"
+    views = words.graph.views
+    handled_by_rank = {
+        rank: handled
+        for rank in sorted({*cause.culprits, *cause.waiting})
+        if rank in views and (handled := views[rank].handling) is not None
+    }
+    for text in came_by(handled_by_rank):
+        yield f"{text}, and came here while handling it"
 
 
 # --- collectives ---------------------------------------------------------------------------------

@@ -4,12 +4,18 @@ Runs in: the notebook's process. Pure.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from nbddp.controller.diagnosis.rank_view import RankView, is_stumble
 from nbddp.controller.diagnosis.report import GroupRef, PerRank, place
 from nbddp.controller.diagnosis.wait_graph import WaitFor, Waiting
-from nbddp.wire.flight_recorder.schema import WAITS_FOR_USER, Operation, Signature, Site
+from nbddp.wire.flight_recorder.schema import (
+    WAITS_FOR_USER,
+    ExceptionLine,
+    Operation,
+    Signature,
+    Site,
+)
 from nbddp.wire.rank_set import Rank, RankSet
 
 _SECOND = 1_000_000_000
@@ -125,13 +131,11 @@ class Phrases:
         newest = history.newest(pg_id, self.run_id) or history.newest(run_id=self.run_id)
         if view.state == "raised":
             before = f"after {self.name(newest)}" if newest else "before any operation"
-            site = view.error_site or (newest.site if newest else None)
-            if view.has_left_debugger:
+            error = view.error
+            site = (error and error.site) or (newest.site if newest else None)
+            if error is None or not error.name.startswith("Collective"):
                 return f"{view.how_it_left}, {before}", site
-            error = view.error or "an error"
-            if error.startswith("Collective"):
-                error = error.partition(":")[0]  # what it says stands above
-            return f"raised {error}, {before}", site
+            return f"raised {error.name}, {before}", site  # what it says stands above
         text = "has finished the cell"
         if view.state == "dead":
             text = exit_phrase(view)
@@ -188,17 +192,21 @@ def verb(ranks: RankSet, singular: str, plural: str) -> str:
     return singular if len(ranks) == 1 else plural
 
 
-def came_by(ranks: RankSet, handled: str) -> str:
+def came_by(handled_by_rank: Mapping[Rank, ExceptionLine]) -> list[str]:
     """What sent ranks another way: ``rank 1 raised ValueError: boom (cell [3], line 2)``."""
-    if is_interrupt(handled):
-        place_text = handled.removeprefix("KeyboardInterrupt")
-        return f"{ranks.describe()} {verb(ranks, 'was', 'were')} interrupted{place_text}"
-    return f"{ranks.describe()} raised {handled}"
-
-
-def is_interrupt(handled: str) -> bool:
-    """Whether what a rank was handling is an interrupt: the user's, or nbddp's, and no bug."""
-    return handled.partition(" ")[0] == "KeyboardInterrupt"
+    ranks_by_text: dict[str, list[Rank]] = {}
+    for rank, handled in handled_by_rank.items():
+        ranks_by_text.setdefault(str(handled), []).append(rank)
+    told = []
+    for ranks in map(RankSet.of, ranks_by_text.values()):
+        handled = handled_by_rank[ranks.ranks[0]]
+        if handled.is_interrupt:
+            place_text = f" ({handled.place})" if handled.place else ""
+            were = f"{verb(ranks, 'was', 'were')} interrupted{place_text}"
+        else:
+            were = f"raised {handled}"
+        told.append(f"{ranks.describe()} {were}")
+    return told
 
 
 def in_plural(what: str) -> str:

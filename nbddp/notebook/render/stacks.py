@@ -102,7 +102,7 @@ def _block(view: RankView) -> tuple[_Block, int]:
         doing = "makes its groups again"
     elif view.state == "raised":
         doing = shorten(view.how_it_left, WIDTH // 2)
-        lines += stack_lines([view.error_site] if view.error_site else [])
+        lines += stack_lines([view.error.site] if view.error and view.error.site else [])
     elif main is None or (look.activity == "idle" and main.wait is None):
         doing = "has finished the cell" if view.state == "finished" else "no cell runs"
     else:

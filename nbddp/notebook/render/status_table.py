@@ -214,8 +214,9 @@ def _place(view: RankView) -> tuple[str, str]:
         is_inside = view.state in ("running", "silent")
         return (fault_stacks.place(view.stack_text) if is_inside else ""), ""
     if view.look.activity != "callback":
-        if view.state == "raised" and view.error_site is not None:
-            return str(view.error_site), view.error_site.source
+        site = view.error.site if view.error is not None else None
+        if view.state == "raised" and site is not None:
+            return str(site), site.source
         if view.state != "running":
             return "", ""
     mine = [each for each in view.look.threads if each.is_main or each.name == CALLBACK_THREAD]

@@ -5,13 +5,11 @@ Runs in: the rank process, main thread, between cells.
 
 from typing import Any
 
-import msgspec
-
 from nbddp.errors import BadMessageError, TransferError
 from nbddp.rank.agent_link import Link
 from nbddp.rank.cells.executor import Interrupts
 from nbddp.rank.cells.shell import RankShell
-from nbddp.rank.exception_text import error_info, place_of
+from nbddp.rank.exception_text import error_info
 from nbddp.rank.user_code_context import Question
 from nbddp.wire.launch_specs import RankLaunch
 from nbddp.wire.messages import (
@@ -59,11 +57,13 @@ class Variables:
             finally:
                 self._interrupts.disarm()
         except BaseException as error:  # noqa: BLE001 - the user's expression may raise anything
-            told = error_info(error)
-            if isinstance(error, KeyboardInterrupt):
-                told = msgspec.structs.replace(told, evalue=place_of(error))
             self._link.send(
-                ValuePulled(request_id=request.request_id, rank=self._rank, value=None, error=told)
+                ValuePulled(
+                    request_id=request.request_id,
+                    rank=self._rank,
+                    value=None,
+                    error=error_info(error),
+                )
             )
             return
         for part, parts, pieces in pickling.split(header, frames):

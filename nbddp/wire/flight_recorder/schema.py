@@ -60,6 +60,33 @@ class Site(_Part, frozen=True):
         return f"{where}, line {self.line}{inside}"
 
 
+class ExceptionLine(_Part, frozen=True):
+    """An exception in a line."""
+
+    name: str
+    text: str = ""  #: the first line of its message
+    site: Site | None = None  #: the innermost line of a cell in its traceback; None: there is none
+
+    @property
+    def is_interrupt(self) -> bool:
+        """The user's, or nbddp's, and no bug."""
+        return self.name == "KeyboardInterrupt"
+
+    @property
+    def summary(self) -> str:
+        """``ValueError: bad batch``."""
+        return f"{self.name}: {self.text}" if self.text else self.name
+
+    @property
+    def place(self) -> str:
+        """``cell [3], line 2``; empty if it is not known."""
+        return "" if self.site is None else f"{cell_name(self.site.cell)}, line {self.site.line}"
+
+    def __str__(self) -> str:
+        """``ValueError: bad batch (cell [3], line 2)``."""
+        return f"{self.summary} ({self.place})" if self.place else self.summary
+
+
 class Signature(_Part, frozen=True):
     """What all members of a group must agree upon, and what else is worth telling."""
 
@@ -172,11 +199,16 @@ class Operation(_Part, frozen=True):
                 return f"{signature.op} #{number}" if number else signature.op
 
 
+def error_name(error: str) -> str:
+    """What was raised, of `Operation.error`: a record holds it in one text with its message."""
+    return error.partition(":")[0]
+
+
 def ending_of(state: OperationState, error: str) -> Ending:
-    """What became of an operation; ``error`` begins with the name of what was raised."""
+    """What became of an operation; ``error`` is that of its record."""
     if state != "failed":
         return "done" if state == "completed" else "open"
-    name = error.partition(":")[0]
+    name = error_name(error)
     if name == "KeyboardInterrupt":
         return "interrupted"
     return "freed" if name == "CollectiveAbortedError" else "failed"
@@ -222,8 +254,7 @@ class ThreadLook(_Part, frozen=True):
     #: Python lines, innermost first, only those outside torch, IPython and nbddp; at most 16.
     stack: tuple[Site, ...] = ()
     innermost: str = ""  #: function that runs now, whatever file: ``sleep`` is C and has no frame
-    #: The exception that it handles now: ``ValueError: bad batch (cell [3], line 2)``.
-    handling: str = ""
+    handling: ExceptionLine | None = None  #: the exception that it handles now
 
 
 #: ``running``: the cell runs. ``idle``: no cell runs. ``callback``: likewise, but a callback of a
