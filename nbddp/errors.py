@@ -210,3 +210,7 @@ class CollectiveRefusedError(CollectiveError):
 
 class CollectiveMismatchError(CollectiveError):
     """The operation does not match that of another rank; no data has moved. Raised on ranks."""
+
+
+#: Their names, as messages have them.
+COLLECTIVE_ERRORS = frozenset(kind.__name__ for kind in CollectiveError.__subclasses__())

@@ -5,12 +5,14 @@ import signal
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from nbddp.controller.cell_errors.build import error_of, replaced
 from nbddp.controller.cell_errors.traceback_groups import MAX_FULL
+from nbddp.controller.diagnosis.phrases import Doing, Predicate
 from nbddp.controller.diagnosis.report import Finding, Kind, PerRank, Report
-from nbddp.controller.state.exit_text import describe_exit, idle_exit_text
+from nbddp.controller.state.exit_text import describe_exit, how_it_exited, idle_exit_text
 from nbddp.controller.state.outcome import RankResult, RunOutcome
 from nbddp.errors import (
     CellError,
@@ -320,6 +322,21 @@ def test_a_death_goes_before_a_timeout_and_an_interrupt():
 
 
 @pytest.mark.parametrize(
+    ("exit_code", "reason", "text"),
+    [
+        (3, "", "exited with code 3"),
+        (-9, "", "exited with SIGKILL (signal 9)"),
+        (-9, "ended by %ddp restart", "exited, ended by %ddp restart"),
+        (255, "its exit status is not known", "exited, its exit status is not known"),
+    ],
+)
+def test_how_a_rank_exited_as_part_of_a_sentence(exit_code: int, reason: str, text: str):
+    exited = died(0, exit_code).exited
+    assert exited is not None
+    assert how_it_exited(msgspec.structs.replace(exited, reason=reason)) == text
+
+
+@pytest.mark.parametrize(
     ("exit_code", "how", "likely"),
     [
         (0, "exit code 0", "the cell, or a library, called os._exit() or C's exit()"),
@@ -444,11 +461,15 @@ def freed(rank: int, line: int = 5, ename: str = "CollectiveAbortedError") -> Ra
     return RankResult(rank, "error", elapsed_s=1.0, error=info, failed_at_ns=99, was_freed=True)
 
 
+WAITS = Predicate(Doing.WAITS, " in all_reduce #17")
+FINISHED = Predicate(Doing.HAS_FINISHED, aside=("; its last operation was all_reduce #16", ""))
+
+
 def report(kind: Kind = "missing-rank", *, is_error: bool = False, **more: Any) -> Report:
     where = {
-        0: PerRank(0, "running", "waits in all_reduce #17", site(5), 1.5),
-        1: PerRank(1, "finished", "has finished the cell; its last operation was all_reduce #16"),
-        2: PerRank(2, "running", "waits in all_reduce #17", site(5), 1.5),
+        0: PerRank(0, "running", WAITS, site(5), 1.5),
+        1: PerRank(1, "finished", FINISHED),
+        2: PerRank(2, "running", WAITS, site(5), 1.5),
     }
     found = Finding(
         kind=kind,

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import RankStatus
 from nbddp.notebook.render.stacks import stacks
@@ -93,6 +95,16 @@ def test_messages_and_the_store_are_named():
     assert "rank 0: waits in send to rank 1 for 1.0 ms" in text
     assert "rank 1: waits in recv from rank 0 for 1.0 ms" in text
     assert "rank 2: waits in store.wait('go') for 1.0 ms" in text
+
+
+def test_verbs_agree_with_the_number_of_ranks():
+    idle = look(0, [runs("MainThread", "select")])
+    forming = msgspec.structs.replace(idle, activity="reforming")
+    assert stacks({0: RankView(0, "idle", look=forming)})["text/plain"] == (
+        "rank 0: makes its groups again"
+    )
+    both = {rank: RankView(rank, "idle", look=forming) for rank in (0, 1)}
+    assert stacks(both)["text/plain"] == "ranks 0-1: make their groups again"
 
 
 def test_threads_that_are_not_dormant_are_shown():

@@ -200,10 +200,10 @@ def replaced(fresh: RankSet, kept: RankSet, inside: RankSet = NO_RANKS) -> str:
     if not kept:
         return "all ranks are fresh processes: their variables are gone"
     what, whose = ("a fresh process", "its") if len(fresh) == 1 else ("fresh processes", "their")
-    are = "is" if len(fresh) == 1 else "are"
+    are = fresh.verb("is", "are")
     if inside:
-        they = "it leaves its" if len(inside) == 1 else "they leave their"
-        still = "is" if len(inside) == 1 else "are"
+        they = inside.verb("it leaves its", "they leave their")
+        still = inside.verb("is", "are")
         return (
             f"{fresh.describe()} {are} {what}. {inside.describe().capitalize()} {still} still "
             f"inside a cell: the process groups are formed again when {they} cell. Next: wait, or "
@@ -236,7 +236,7 @@ def _exits(
     cell_name: str,
     log_path_by_rank: Mapping[int, str],
 ) -> list[str]:
-    verb = "exited while it ran" if len(ranks) == 1 else "exited while they ran"
+    verb = ranks.verb("exited while it ran", "exited while they ran")
     lines = [f"{_headline('RankExitedError')}: {ranks.describe()} {verb} {cell_name}"]
     told: set[str] = set()
     for rank in list(ranks)[: traceback_groups.MAX_FULL]:
@@ -266,8 +266,8 @@ def _exits(
 def _after_exits(outcome: RunOutcome) -> list[str]:
     """What has become of the pool, and what to do."""
     kept = outcome.ranks("ok", "error", "unfinished")
-    their = "its" if len(kept) == 1 else "their"
-    keep_theirs = f"{'keeps' if len(kept) == 1 else 'keep'} {their} variables"
+    their = kept.verb("its", "their")
+    keep_theirs = f"{kept.verb('keeps', 'keep')} {their} variables"
     fresh = outcome.fresh
     lines = []
     if fresh:

@@ -36,6 +36,7 @@ class RankView:
     was_freed: bool = False  #: it raised because nbddp had ended its operation
     mismatches: tuple[Mismatch, ...] = ()  #: that it saw during the cell
     exit_text: str = ""  #: of a dead rank: ``SIGKILL (signal 9)``
+    how_it_exited: str = "exited"  #: likewise: ``exited with SIGKILL (signal 9)``
     operations: tuple[Operation, ...] = ()  #: of a silent or dead rank, as its agent has read them
     stack_text: str = ""
     is_stopped: bool = False  #: its process, by a signal or a debugger, as its agent has seen
@@ -46,7 +47,7 @@ class RankView:
         """What it is, or was, handling."""
         if self.state != "running" or self.look is None:
             return self.after
-        return next((each.handling for each in self.look.threads if each.is_main), None)
+        return None if self.look.main is None else self.look.main.handling
 
     @property
     def is_over(self) -> bool:

@@ -17,7 +17,7 @@ from typing import assert_never
 
 from nbddp.controller.diagnosis.rank_view import Histories, History, RankView
 from nbddp.controller.diagnosis.report import GroupRef
-from nbddp.wire.flight_recorder.matching import Differences, compare
+from nbddp.wire.flight_recorder.matching import EXCHANGES, Differences, compare
 from nbddp.wire.flight_recorder.schema import (
     GroupInfo,
     Operation,
@@ -306,7 +306,7 @@ class WaitFor:
             and (operation := self.histories[rank].collective(*point)) is not None
         }
         signatures = {operation.signature for operation in known.values()}
-        if len(signatures) == 1 and not signatures.pop().op.startswith("all_to_all"):
+        if len(signatures) == 1 and signatures.pop().op not in EXCHANGES:
             return None  # most often
         return disagreement(point, known, members)
 
@@ -395,7 +395,7 @@ def disagreement(
     for index, one in enumerate(ranks):
         for other in ranks[index + 1 :]:
             mine, theirs = operation_by_rank[one].signature, operation_by_rank[other].signature
-            is_pairwise = mine.op.startswith("all_to_all")
+            is_pairwise = mine.op in EXCHANGES
             differences = None if is_pairwise else cache.get((mine, theirs))
             if differences is None:
                 differences = cache[mine, theirs] = compare(

@@ -57,6 +57,15 @@ def describe_exit(exited: RankExited) -> tuple[str, str]:
     return how, likely.get(name, "")
 
 
+def how_it_exited(exited: RankExited) -> str:
+    """``exited with SIGKILL (signal 9)``, ``exited with code 3``, ``exited, ended by ...``."""
+    if exited.reason:
+        return f"exited, {exited.reason}"
+    if exited.exit_code >= 0:
+        return f"exited with code {exited.exit_code}"
+    return f"exited with {describe_exit(exited)[0]}"
+
+
 def describe_code(exit_code: int) -> str:
     """``exit code 3``, or ``SIGKILL``."""
     if exit_code >= 0:

@@ -56,7 +56,7 @@ def details(text_by_rank: Mapping[int, RankText]) -> dict[str, str] | None:
     told = [str(ranks) for ranks, text in groups if not text.is_lost]
     names = "; ".join(told) if len(told) <= _MAX_OPEN else f"{len(told)} kinds of output"
     if lost:
-        them = "it" if len(lost) == 1 else "them"
+        them = lost.verb("it", "them")
         names += f"{'; ' if told else ''}{lost} not compared, since output of {them} was left out"
     return {
         "text/plain": "",

@@ -30,8 +30,6 @@ from nbddp.notebook.render.html import (
 from nbddp.wire.flight_recorder.schema import (
     CALLBACK_THREAD,
     WAITS_FOR_USER,
-    RankLook,
-    ThreadLook,
     ending_of,
 )
 from nbddp.wire.messages import Peeked
@@ -193,7 +191,7 @@ def _state(view: RankView, peeked: Peeked | None, *, is_running: bool) -> tuple[
         case "running" if look is None:
             state = fault_stacks.state(peeked)
         case "running":
-            main = _main_thread(look)
+            main = look.main if look is not None else None
             state = "waits" if main is not None and main.wait is not None else "runs"
             if main is not None:
                 state = WAITS_FOR_USER.get(main.innermost, state)
@@ -381,12 +379,6 @@ def _stuck(pool: Pool) -> RankSet:
 # --- operations ----------------------------------------------------------------------------------
 
 
-def _main_thread(look: RankLook | None) -> ThreadLook | None:
-    """The thread that runs cells."""
-    threads = look.threads if look is not None else ()
-    return next((thread for thread in threads if thread.is_main), None)
-
-
 def _last_collective(view: RankView) -> tuple[str, str]:
     """``all_reduce #7``, and how it stands: ``for 3.2 s``, ``done``."""
     known = (*view.operations, *(view.look.operations if view.look else ()))
@@ -394,7 +386,7 @@ def _last_collective(view: RankView) -> tuple[str, str]:
     if not told:
         return "", ""
     last = max(told, key=lambda each: each.record_id)
-    main = _main_thread(view.look)
+    main = view.look.main if view.look is not None else None
     wait = main.wait if main is not None else None
     ending = ending_of(last.state, last.error)
     if ending != "open" or wait is None or view.look is None:

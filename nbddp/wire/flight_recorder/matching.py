@@ -119,7 +119,7 @@ def is_uneven(known: Signature) -> bool:
 
     Then an equal fingerprint is no proof that two ranks agree, see `compare`.
     """
-    if known.op not in _EXCHANGES:
+    if known.op not in EXCHANGES:
         return False
     shapes = {*known.input_sizes, *known.output_sizes} if known.op == "all_to_all" else ()
     return bool(known.input_splits or known.output_splits or len(shapes) > 1)
@@ -150,7 +150,8 @@ _ROOT: Final = (Rule("root", lambda known: known.root, _BLOCKS),)
 _GIVEN: Final = (*_DTYPES, *_TENSORS, *_SIZES)
 #: Whom it gives how much is compared pair by pair, see `compare`.
 _EXCHANGE: Final = _DTYPES
-_EXCHANGES: Final = ("all_to_all", "all_to_all_single")
+#: Of these an equal signature is no proof that two members agree.
+EXCHANGES: Final = ("all_to_all", "all_to_all_single")
 
 #: By operation; beside these, the operation itself must be the same one.
 RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
@@ -196,7 +197,7 @@ def hard_key(known: Signature) -> tuple[Hashable, ...]:
     Exchanges that are uneven apart, see `is_uneven`.
     """
     name = "message" if known.kind in ("send", "recv") else known.op
-    exchanged = (_exchanged(known),) if known.op in _EXCHANGES else ()
+    exchanged = (_exchanged(known),) if known.op in EXCHANGES else ()
     errors = (rule.view(known) for rule in _rules(known) if rule.verdict is not _WARNING)
     return name, *errors, *exchanged
 
@@ -222,7 +223,7 @@ def compare(
     if mine.op != theirs.op:
         return Differences(blocking=("op",))
     found = _compared(mine, theirs)
-    if mine.op in _EXCHANGES and not _is_exchange_even(mine, theirs, me, other, size):
+    if mine.op in EXCHANGES and not _is_exchange_even(mine, theirs, me, other, size):
         has_splits = any(each.input_splits or each.output_splits for each in (mine, theirs))
         fields = ("input_splits", "output_splits") if has_splits else ("input_sizes",)
         return Differences((*found.blocking, *fields), found.wrong, found.soft)

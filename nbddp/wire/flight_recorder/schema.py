@@ -54,10 +54,15 @@ class Site(_Part, frozen=True):
     source: str = ""  #: the text of that line, stripped
     cell: int = 0  #: execution count of the cell, or `CONSOLE`; 0: not a line of a cell
 
+    @property
+    def place(self) -> str:
+        """``cell [3], line 2``."""
+        return f"{cell_name(self.cell) if self.cell else self.file or '?'}, line {self.line}"
+
     def __str__(self) -> str:
-        where = cell_name(self.cell) if self.cell else self.file or "?"
+        """``cell [3], line 2, in step``."""
         inside = "" if self.function in ("", "<module>") else f", in {self.function}"
-        return f"{where}, line {self.line}{inside}"
+        return f"{self.place}{inside}"
 
 
 class ExceptionLine(_Part, frozen=True):
@@ -80,7 +85,7 @@ class ExceptionLine(_Part, frozen=True):
     @property
     def place(self) -> str:
         """``cell [3], line 2``; empty if it is not known."""
-        return "" if self.site is None else f"{cell_name(self.site.cell)}, line {self.site.line}"
+        return "" if self.site is None else self.site.place
 
     def __str__(self) -> str:
         """``ValueError: bad batch (cell [3], line 2)``."""
@@ -287,6 +292,11 @@ class RankLook(_Part, frozen=True):
     #: So long ago began the latest look into the store of the thread that waits longest for one
     #: there, if the key was still missing. None: no thread waits, or none has looked yet.
     key_check_age_ns: int | None = None
+
+    @property
+    def main(self) -> ThreadLook | None:
+        """The thread that runs cells."""
+        return next((thread for thread in self.threads if thread.is_main), None)
 
 
 class Mismatch(_Part, frozen=True):
