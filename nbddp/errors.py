@@ -39,9 +39,9 @@ from pathlib import Path
 from types import TracebackType
 
 from nbddp.printable import harmless
+from nbddp.stack_text import cell_number
 
 _PACKAGE = str(Path(__file__).parent)
-_CELL_FILE = re.compile(r"<ipython-input-(\d+)-\w+>")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _MAGIC_CALLS = {"run_cell_magic", "run_line_magic"}
 #: Packages that stand between the user's code and ours.
@@ -185,9 +185,9 @@ class CollectiveError(NbddpError, RuntimeError):
         for file, line, name in _frames(self.__traceback__):
             if _is_machinery(file) or any(part in file for part in _CALLERS):
                 continue
-            cell = _CELL_FILE.fullmatch(file)
-            shown = f"Cell In[{cell[1]}]" if cell and int(cell[1]) else "Console cell"
-            where = f"{shown}, line {line}" if cell else f"File {file}:{line}"
+            cell = cell_number(file)
+            shown = f"Cell In[{cell}]" if cell else "Console cell"
+            where = f"File {file}:{line}" if cell is None else f"{shown}, line {line}"
             inside = "" if name == "<module>" else f", in {name}"
             lines += [f"{where}{inside}", f"----> {line} {linecache.getline(file, line).strip()}"]
         return [*lines, "", f"\x1b[31m{type(self).__name__}\x1b[39m: {self}"]
@@ -210,3 +210,7 @@ class CollectiveRefusedError(CollectiveError):
 
 class CollectiveMismatchError(CollectiveError):
     """The operation does not match that of another rank; no data has moved. Raised on ranks."""
+
+
+#: Their names, as messages have them.
+COLLECTIVE_ERRORS = frozenset(kind.__name__ for kind in CollectiveError.__subclasses__())

@@ -5,12 +5,13 @@ does.
 """
 
 import cmd
-import re
 import traceback
 
 from nbddp.errors import CollectiveError
 from nbddp.rank import shell_hooks
-from nbddp.wire.flight_recorder.schema import cell_name
+from nbddp.rank.code_sites import innermost_in_cell
+from nbddp.stack_text import with_named_cells
+from nbddp.wire.flight_recorder.schema import ExceptionLine
 from nbddp.wire.message_types import ErrorInfo
 
 #: Longest text of an exception, and longest traceback, in characters: jupyter_server drops messages
@@ -18,8 +19,6 @@ from nbddp.wire.message_types import ErrorInfo
 _MAX_TEXT = 8_000
 _MAX_TRACEBACK = 48_000
 _MAX_HANDLING = 200
-_CELL_NAME = re.compile(r"<ipython-input-(\d+)-\w+>")
-_CELL_FILE = re.compile(r'File "<ipython-input-(\d+)-\w+>", line')
 
 
 def safe_text(error: BaseException | None) -> str:
@@ -41,18 +40,19 @@ def error_info(error: BaseException | None, lines: list[str] | None = None) -> E
         ename=name,
         evalue=text,
         traceback=[*lines, hint] if hint else lines,
+        site=None if error is None else innermost_in_cell(error.__traceback__),
         handling=_handling(error),
     )
 
 
-def _handling(error: BaseException | None) -> str:
+def _handling(error: BaseException | None) -> ExceptionLine | None:
     """Return the exception that was being handled when an operation failed, in a ``finally`` say.
 
-    For example ``ValueError: bad batch (cell [3], line 2)``; empty if there was none, or ``error``
-    is not the error of an operation. An interrupt is returned only if there is no other exception.
+    None if there was none, or ``error`` is not the error of an operation. An interrupt is returned
+    only if there is no other exception.
     """
     if not isinstance(error, CollectiveError):
-        return ""
+        return None
     torch_cause = error.__cause__
     handled = error.__context__
     interrupt: KeyboardInterrupt | None = None
@@ -69,7 +69,7 @@ def _handling(error: BaseException | None) -> str:
             return summary_line(handled)
         torch_cause = handled.__cause__ if isinstance(handled, CollectiveError) else torch_cause
         handled = handled.__context__
-    return "" if interrupt is None else summary_line(interrupt)
+    return None if interrupt is None else summary_line(interrupt)
 
 
 def is_debugger_error(error: BaseException) -> bool:
@@ -77,35 +77,24 @@ def is_debugger_error(error: BaseException) -> bool:
     return isinstance(error, AttributeError) and isinstance(error.obj, cmd.Cmd)
 
 
-def summary_line(error: BaseException) -> str:
-    """Return one line, such as ``ValueError: bad batch (cell [3], line 2)``."""
-    first_line = safe_text(error).strip().partition("\n")[0][:_MAX_HANDLING]
-    name = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
-    return name + _place(error)
+def summary_line(error: BaseException) -> ExceptionLine:
+    """Return its name, the first line of its message, and the innermost line of a cell."""
+    return ExceptionLine(
+        name=type(error).__name__[:_MAX_HANDLING],
+        text=safe_text(error).strip().partition("\n")[0][:_MAX_HANDLING],
+        site=innermost_in_cell(error.__traceback__),
+    )
 
 
 def exit_lines(error: SystemExit) -> list[str]:
     """Return a traceback, because IPython makes none: the line of the cell, and the exception."""
-    place = _place(error).strip(" ()").replace("cell [", "Cell In[")
+    site = innermost_in_cell(error.__traceback__)
     text = safe_text(error)
-    return [*([place] if place else []), f"SystemExit: {text}" if text else "SystemExit"]
-
-
-def place_of(error: BaseException) -> str:
-    """Return the innermost line of a cell, such as ``cell [3], line 2``; empty: in no cell."""
-    return _place(error).strip(" ()")
-
-
-def _place(error: BaseException) -> str:
-    """Return the innermost line of a cell, such as `` (cell [3], line 2)``."""
-    place = ""
-    step = error.__traceback__
-    while step is not None:
-        cell = _CELL_NAME.match(step.tb_frame.f_code.co_filename)
-        if cell is not None:
-            place = f" ({cell_name(int(cell[1]))}, line {step.tb_lineno})"
-        step = step.tb_next
-    return place
+    lines = [f"SystemExit: {text}" if text else "SystemExit"]
+    if site is None:
+        return lines
+    cell = f"Cell In[{site.cell}]" if site.cell > 0 else "Console cell"
+    return [f"{cell}, line {site.line}", *lines]
 
 
 def group_lines(error: BaseException, own_folders: tuple[str, ...]) -> list[str]:
@@ -122,8 +111,7 @@ def group_lines(error: BaseException, own_folders: tuple[str, ...]) -> list[str]
         lines = traceback.format_exception(type(error), error, first_step)
     except BaseException:  # noqa: BLE001 - one of the group's exceptions may not be printable
         return [f"{type(error).__name__}: {safe_text(error)}"]
-    named = [_CELL_FILE.sub(r"Cell In[\1], line", line).rstrip("\n") for line in lines]
-    return [line.replace("Cell In[0], line", "Console cell, line") for line in named]
+    return [with_named_cells(line).rstrip("\n") for line in lines]
 
 
 def _cut(text: str, limit: int) -> str:

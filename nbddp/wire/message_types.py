@@ -7,6 +7,8 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
+from nbddp.wire.flight_recorder.schema import ExceptionLine, Site
+
 RunId: TypeAlias = str
 Rank: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Node: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
@@ -59,8 +61,9 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ename: str
     evalue: str
     traceback: list[str]
+    site: Site | None = None  #: the innermost line of a cell in it; None: there is none
     #: What the rank was handling when an operation raised this: perhaps the real reason.
-    handling: str = ""
+    handling: ExceptionLine | None = None
 
 
 class ValueHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -76,6 +76,14 @@ class RankSet:
         """Return ``rank 2`` or ``ranks 0,2-3``, for sentences."""
         return f"{'rank' if len(self.ranks) == 1 else 'ranks'} {self}"
 
+    def verb(self, singular: str, plural: str) -> str:
+        """The form that fits: of a verb, or of ``it``, ``its`` and the like.
+
+        >>> RankSet.of([1]).verb("is", "are"), RankSet.of([1, 2]).verb("is", "are")
+        ('is', 'are')
+        """
+        return singular if len(self.ranks) == 1 else plural
+
     def __iter__(self) -> Iterator[Rank]:
         return iter(self.ranks)
 

@@ -110,6 +110,20 @@ assert x[0] == 2
 """,
     ),
     tricky(
+        "what one rank says, and another one leaves to torch",
+        2,
+        """\
+x, y = torch.arange(2.0) + 2 * rank, torch.zeros(2)
+dist.all_to_all_single(y, x, *([[1, 1], [1, 1]] if rank else []))
+assert y.tolist() == [rank, rank + 2.0]
+if rank:
+    dist.all_reduce(x)
+else:
+    dist.group.WORLD.allreduce([x]).wait()
+assert x.tolist() == [2.0, 4.0]
+""",
+    ),
+    tricky(
         "attempts, as an elastic agent makes them",
         3,
         """\

@@ -5,11 +5,25 @@ from collections.abc import Callable
 import pytest
 
 from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.state.actions import Judged
 from nbddp.errors import DeadlockError, MismatchError
-from tests.support.views import run_cell
+from tests.support.views import RecordingView, run_cell
 
 _SHAPES = "dist.all_reduce(torch.ones(3 + rank))\n"
 _DTYPES = "dist.all_reduce(torch.ones(3, dtype=torch.int32 if rank else torch.float32))\n"
+_REDUCE_OPS = (
+    "dist.all_reduce(torch.ones(3), op=dist.ReduceOp.MAX if rank else dist.ReduceOp.SUM)\n"
+)
+_LEGAL = """
+dist.all_reduce(torch.ones((2, 3) if rank else (3, 2)))
+x, y = torch.arange(2.0) + 2 * rank, torch.zeros(2)
+dist.all_to_all_single(y, x, *([[1, 1], [1, 1]] if rank else []))
+print(y.tolist())
+"""
+_SPLITS = """
+given, taken = ([1, 2], [1, 1]) if rank == 0 else ([1, 1], [1, 1])
+dist.all_to_all_single(torch.zeros(sum(taken)), torch.ones(sum(given)), taken, given)
+"""
 
 
 def _run_checked(pool: Pool, code: str) -> None:
@@ -35,10 +49,32 @@ def test_with_check_a_missing_rank_is_no_hang(fresh_pool: Callable[..., Pool]):
     assert view.texts() == {0: "well\n", 1: "well\n"}
 
 
-def test_without_it_what_did_not_hang_is_told_afterwards(fresh_pool: Callable[..., Pool]):
+def test_without_it_what_did_not_hang_is_an_error_afterwards(fresh_pool: Callable[..., Pool]):
     pool = fresh_pool(1, nnodes=2)
-    run_cell(pool, _DTYPES)
-    report = pool.last_report
-    assert report is not None
-    (finding,) = report.findings
-    assert (finding.kind, finding.fields) == ("silent-mismatch", ("input_dtypes",))
+    for code, field in ((_DTYPES, "input_dtypes"), (_REDUCE_OPS, "reduce_op")):
+        view = run_cell(pool, code, check=False)
+        assert isinstance(view.error, MismatchError)
+        assert "that does not hang, but the results are not what was meant" in str(view.error)
+        report = pool.last_report
+        assert report is not None
+        (finding,) = report.findings
+        assert (finding.kind, finding.fields) == ("silent-mismatch", (field,))
+    pool.configure(on_mismatch="warn")
+    view = run_cell(pool, _REDUCE_OPS)
+    assert any(isinstance(event, Judged) for event in view.events)
+
+
+def test_what_may_differ_is_no_error_with_or_without_check(fresh_pool: Callable[..., Pool]):
+    """Shapes with as many elements, and an exchange in which only one rank names its splits."""
+    pool = fresh_pool(1, nnodes=2)
+    for check in (False, True):
+        options = CellOptions(ranks=pool.all_ranks, check=check)
+        outcome = pool.wait(pool.submit(_LEGAL, options), view := RecordingView())
+        assert pool.error_of(outcome) is None
+        assert view.texts() == {0: "[0.0, 2.0]\n", 1: "[1.0, 3.0]\n"}
+
+
+def test_splits_that_do_not_fit_are_seen_with_check(fresh_pool: Callable[..., Pool]):
+    pool = fresh_pool(1, nnodes=2)
+    with pytest.raises(MismatchError, match="disagree in input_splits"):
+        _run_checked(pool, _SPLITS)

@@ -37,7 +37,7 @@ def test_what_was_half_received_is_named(pool: Pool):
     code = f"{_BEGIN}\n{_DIE}\nwhile True:\n    dist.send(x, 0) if rank else dist.recv(x, 1)"
     for _ in range(5):
         text = str(run_cell(pool, code, check=False, timeout=_LIMIT_S).error)
-        if "the tensors of recv #" in text:
+        if "the tensors of recv from" in text:
             break
     assert "on rank 0: too large to be put back" in text
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from nbddp.controller.pool.pool import Pool
+from nbddp.controller.pool.pool import CellOptions, Pool
 from nbddp.wire.flight_recorder.schema import ThreadLook, ending_of
 from tests.support.polling import poll_until
-from tests.support.views import begin_cell, run_cell
+from tests.support.views import RecordingView, begin_cell, run_cell
 
 _BACKWARD = """
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
@@ -89,6 +89,67 @@ def test_what_goes_wrong_unwatched_is_recorded_as_failed(pool: Pool):
     run_cell(pool, code, check=False)
     last = _last(pool, 0)
     assert (last["op"], last["state"]) == ("all_reduce", "failed"), last
+
+
+_ISSUED = """
+import torch.distributed._functional_collectives as functional
+x, y = torch.ones(2), torch.zeros(2)
+dist.all_reduce(x)
+dist.broadcast(x, 0)
+dist.barrier()
+dist.barrier(async_op=True).wait()
+dist.all_gather_into_tensor(torch.zeros(4), x, async_op=True).wait()
+works = [dist.all_reduce(x, async_op=True), dist.reduce(y, 0, async_op=True)]
+works = [work.wait() for work in works]
+functional.wait_tensor(functional.all_reduce(x, "sum", dist.group.WORLD))
+dist.send(x, 1) if rank == 0 else dist.recv(y, 0)
+dist.recv(y, 1) if rank == 0 else dist.send(x, 0)
+dist.recv(y) if rank else dist.send(x, 1)
+(dist.isend(x, 1) if rank == 0 else dist.irecv(y, 0)).wait()
+kind, peer = (dist.irecv, 1) if rank == 0 else (dist.isend, 0)
+[work.wait() for work in dist.batch_isend_irecv([dist.P2POp(kind, y, peer)])]
+dist.group.WORLD.barrier().wait()
+dist.monitored_barrier()
+dist.new_group([0, 1])
+"""
+_SYNCHRONOUS, _ASYNCHRONOUS = False, True
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_whether_an_operation_went_on_after_its_call(pool: Pool, check: bool):
+    cell = 70 + check
+    options = CellOptions(pool.all_ranks, execution_count=cell, check=check)
+    outcome = pool.wait(pool.submit(_ISSUED, options), RecordingView())
+    assert pool.error_of(outcome) is None
+    found = [
+        (each["op"], each["async_op"])
+        for each in pool.trace()
+        if each["rank"] == 0 and each["cell"] == cell
+    ]
+    assert found == [
+        ("all_reduce", _SYNCHRONOUS),
+        ("broadcast", _SYNCHRONOUS),
+        ("barrier", _SYNCHRONOUS),
+        ("barrier", _ASYNCHRONOUS),
+        ("all_gather_into_tensor", _ASYNCHRONOUS),
+        ("all_reduce", _ASYNCHRONOUS),
+        ("reduce", _ASYNCHRONOUS),
+        ("all_reduce", _ASYNCHRONOUS),  # a functional collective
+        ("send", _SYNCHRONOUS),
+        ("recv", _SYNCHRONOUS),
+        ("send", _SYNCHRONOUS),
+        ("send", _ASYNCHRONOUS),
+        ("recv", _ASYNCHRONOUS),
+        ("barrier", _ASYNCHRONOUS),  # who calls the group itself gets a handle
+        ("monitored_barrier", _SYNCHRONOUS),
+        ("new_group", _SYNCHRONOUS),
+    ]
+
+
+def test_what_ddp_sends_goes_on_beside_its_backward(pool: Pool):
+    run_cell(pool, _BACKWARD)
+    last = [each for each in pool.trace() if each["rank"] == 0][-4:]
+    assert [each["async_op"] for each in last] == [_ASYNCHRONOUS, _SYNCHRONOUS] * 2
 
 
 def _main_of(pool: Pool, rank: int) -> ThreadLook:

@@ -1,5 +1,7 @@
 """What the traceback of a cell costs."""
 
+import pytest
+
 from nbddp.controller.pool.pool import Pool
 from tests.support.views import run_cell
 
@@ -35,3 +37,32 @@ def test_what_inspect_knows_is_as_before(pool: Pool):
     run_cell(pool, "import inspect\nbefore = set(inspect.modulesbyfile.values())")
     run_cell(pool, "1 / 0", check=False)
     assert pool.pull("'__main__' in set(inspect.modulesbyfile.values()) - before") == [False, False]
+
+
+#: Code of a cell, and line, function and source of where it raised.
+_RAISED = {
+    "1 / 0": (1, "<module>", "1 / 0"),
+    "def f():\n    raise KeyError('k')\nf()": (2, "f", "raise KeyError('k')"),
+    "try:\n    1 / 0\nexcept ZeroDivisionError:\n    int('x')": (4, "<module>", "int('x')"),
+    "import sys\nsys.exit(3)": (2, "<module>", "sys.exit(3)"),
+    "import json\njson.loads('{')": (2, "<module>", "json.loads('{')"),
+    "x = 1\nraise ExceptionGroup('all', [KeyError(1)])": (
+        2,
+        "<module>",
+        "raise ExceptionGroup('all', [KeyError(1)])",
+    ),
+    "import asyncio\nawait asyncio.sleep('x')": (2, "<module>", "await asyncio.sleep('x')"),
+    "x = = 1": None,
+}
+
+
+@pytest.mark.parametrize("code", _RAISED)
+def test_a_rank_tells_the_line_of_the_cell_in_which_it_raised(pool: Pool, code: str):
+    view = run_cell(pool, code, check=False, execution_count=7)
+    assert view.outcome is not None
+    error = view.outcome.results[0].error
+    assert error is not None
+    site = error.site
+    found = None if site is None else (site.cell, site.line, site.function, site.source)
+    expected = _RAISED[code]
+    assert found == (None if expected is None else (7, *expected))

@@ -15,6 +15,7 @@ from nbddp.controller.diagnosis.diagnose import Finding, RankView, Report, compa
 from nbddp.controller.diagnosis.report import RankStatus
 from nbddp.wire.flight_recorder.schema import (
     Activity,
+    ExceptionLine,
     GroupInfo,
     Mismatch,
     Operation,
@@ -187,12 +188,13 @@ class RankState:
     def raised(self, error: str = "ValueError: boom", line: int = 0, **fields: Any) -> "RankState":
         """Its cell has ended with an exception."""
         where = site(line, "raise ValueError('boom')") if line else None
-        self.more.update(error=error, error_site=where, **fields)
+        name, _, text = error.partition(": ")
+        self.more.update(error=ExceptionLine(name=name, text=text, site=where), **fields)
         return self._over("raised")
 
     def dead(self, exit_text: str = "SIGKILL (signal 9)") -> "RankState":
         """Its process has ended; its agent has read the records."""
-        self.more["exit_text"] = exit_text
+        self.more.update(exit_text=exit_text, how_it_exited=f"exited with {exit_text}")
         self._over("dead")
         self.answers = False
         return self

@@ -25,6 +25,7 @@ from nbddp.wire.flight_recorder.schema import (
     GroupMark,
     Mismatch,
     RankLook,
+    Site,
     ThreadLook,
     Wait,
 )
@@ -74,7 +75,7 @@ def finding(kind: Kind = "missing-rank", proven: bool = True, **more: Any) -> Fi
         "culprits": RankSet.of([1]),
         "waiting": RankSet.of([0]),
         "headline": "rank 0 waits for rank 1",
-        "explanation": "Proven: it is.",
+        "reason": "it is.",
         "next_step": "mend the cell",
     }
     return Finding(kind=kind, proven=proven, **(values | more))
@@ -226,9 +227,9 @@ class Pool:
         was_freed: bool = False,
         marks: tuple[GroupMark, ...] = (),
         mismatches: tuple[Mismatch, ...] = (),
-        traceback: Sequence[str] = (),
+        site: Site | None = None,
     ) -> list[Action]:
-        error = ErrorInfo(ename=ename, evalue="", traceback=list(traceback)) if ename else None
+        error = ErrorInfo(ename=ename, evalue="", traceback=[], site=site) if ename else None
         return self.feed(
             RunFinished(
                 run_id=run_id,

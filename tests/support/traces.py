@@ -2,7 +2,11 @@
 
 from typing import Any
 
-from nbddp.wire.flight_recorder.schema import GroupInfo, Operation, Signature, Site
+import msgspec
+
+from nbddp.wire.flight_recorder.layout import Text
+from nbddp.wire.flight_recorder.schema import GroupInfo, Operation, OperationKind, Signature, Site
+from nbddp.wire.flight_recorder.writer import NodeMemory, Writer
 
 MS = 1_000_000
 WORLD = GroupInfo(pg_id="0/0-3", name="0", desc="default_pg", ranks=(0, 1, 2, 3), backend="gloo")
@@ -10,10 +14,17 @@ GROUPS = {WORLD.pg_id: WORLD}
 LINE = Site(
     file="<ipython-input-4-ab>", line=6, function="<module>", source="dist.all_reduce(x)", cell=4
 )
+RUN_ID = "run-4"
+#: A record is read as soon as it is written, so one region does for all ranks.
+_MEMORY = NodeMemory.create(1)
+_WRITER = Writer(_MEMORY, 0)
 
 
 class Recorder:
-    """Numbers the operations of one rank, as its recorder does."""
+    """Numbers the operations of one rank, as its recorder does, and writes them as that does.
+
+    Each operation is read back from a real record: it has nothing that a real one cannot have.
+    """
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -29,48 +40,53 @@ class Recorder:
         waited: float | None = None,
         nbytes: int = 4000,
         group: GroupInfo = WORLD,
-        **fields: Any,
+        async_op: bool = False,
+        site: Site = LINE,
+        run_id: str = RUN_ID,
+        error: str = "",
     ) -> Operation:
-        """Times are milliseconds; ``waited`` is the whole time unless told otherwise."""
-        number = self._next(group.pg_id)
+        """Times are milliseconds; ``waited`` is the whole time unless told otherwise.
+
+        With an ``error`` it has failed.
+        """
+        seq = self._next(group.pg_id)
         signature = Signature(kind="collective", op=op, nbytes=nbytes, tensors=1)
         return self._add(
-            signature, at, end, waited, pg_id=group.pg_id, collective_seq_id=number, **fields
-        )
+            signature, (at, end, waited), group, seq=seq, async_op=async_op, site=site,
+            run_id=run_id, error=error,
+        )  # fmt: skip
 
     def message(
         self,
-        kind: Any,
+        kind: OperationKind,
         peer: int,
         *,
         at: float,
         end: float | None = None,
-        waited: float | None = None,
         tag: int = 0,
         group: GroupInfo = WORLD,
-        **fields: Any,
+        run_id: str = RUN_ID,
     ) -> Operation:
         """A send or recv."""
         number = self._next(kind, group.pg_id, peer, tag)
         signature = Signature(kind=kind, op=kind, nbytes=800, tensors=1)
         return self._add(
-            signature,
-            at,
-            end,
-            waited,
-            pg_id=group.pg_id,
-            p2p_seq_id=number,
-            peer=peer,
-            tag=tag,
-            **fields,
+            signature, (at, end, None), group, p2p_seq=number, peer=peer, tag=tag, run_id=run_id
         )
 
     def other(
-        self, kind: Any, op: str, *, at: float, end: float | None = None, **fields: Any
+        self,
+        kind: OperationKind,
+        op: str,
+        *,
+        at: float,
+        end: float | None = None,
+        pg_id: str = "",
+        keys: tuple[str, ...] = (),
     ) -> Operation:
         """A creation or a wait for the store."""
-        keys = fields.pop("keys", ())
-        return self._add(Signature(kind=kind, op=op, keys=keys), at, end, None, **fields)
+        group = GroupInfo(pg_id=pg_id, name="") if pg_id else None
+        return self._add(Signature(kind=kind, op=op, keys=keys), (at, end, None), group)
 
     def _next(self, *counted: Any) -> int:
         self._numbers[counted] = self._numbers.get(counted, 0) + 1
@@ -79,27 +95,34 @@ class Recorder:
     def _add(
         self,
         signature: Signature,
-        at: float,
-        end: float | None,
-        waited: float | None,
-        **fields: Any,
+        times: tuple[float, float | None, float | None],
+        group: GroupInfo | None,
+        *,
+        seq: int = 0,
+        p2p_seq: int = 0,
+        peer: int = -1,
+        tag: int = 0,
+        async_op: bool = False,
+        site: Site = LINE,
+        run_id: str = RUN_ID,
+        error: str = "",
     ) -> Operation:
-        whole = 0 if end is None else end - at
-        made: dict[str, Any] = {
-            "state": "scheduled" if end is None else "completed",
-            "site": LINE,
-            "run_id": "run-4",
-            "pg_id": "",
-            **fields,
-        }
-        operation = Operation(
-            record_id=len(self.operations) + 1,
-            signature=signature,
-            time_created_ns=round(at * MS),
-            time_completed_ns=0 if end is None else round(end * MS),
-            waited_ns=round((whole if waited is None else waited) * MS),
-            **made,
-        )
+        at, end, waited = times
+        writer = _WRITER
+        record = writer.issue(
+            writer.text(signature, lambda: signature),
+            writer.text(site, lambda: site),
+            0 if group is None else writer.text(group, lambda: group),
+            writer.text(("run", run_id), lambda: Text(run_id)),
+            seq, p2p_seq, peer, tag, async_op, 0, 0, round(at * MS),
+        )  # fmt: skip
+        if end is not None or error:
+            end = at if end is None else end
+            waited = end - at if waited is None else waited
+            writer.complete(record, round(end * MS), round(waited * MS), error)
+        written = _MEMORY.reader(0).operation(record)
+        assert written is not None
+        operation = msgspec.structs.replace(written, record_id=len(self.operations) + 1)
         self.operations.append(operation)
         return operation
 

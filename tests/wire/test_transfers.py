@@ -23,6 +23,7 @@ from nbddp.errors import (
 )
 from nbddp.settings import Settings
 from nbddp.wire import codec
+from nbddp.wire.flight_recorder.schema import Site
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
     BindPushed,
@@ -260,8 +261,9 @@ class Interrupting:
         return self._next(transfer, *arguments)
 
 
-def interrupted(error: str, place: str = "") -> ErrorInfo:
-    return ErrorInfo(ename=error, evalue=place, traceback=[])
+def interrupted(error: str, line: int = 0) -> ErrorInfo:
+    site = Site(line=line, cell=3) if line else None
+    return ErrorInfo(ename=error, evalue="", traceback=[], site=site)
 
 
 def play(stage: Stage, *late: ErrorInfo) -> threading.Thread:
@@ -288,7 +290,7 @@ def play(stage: Stage, *late: ErrorInfo) -> threading.Thread:
     ("late", "text"),
     [
         (
-            [interrupted("KeyboardInterrupt", "cell [3], line 4")],
+            [interrupted("KeyboardInterrupt", 4)],
             "pulling 'x' was interrupted: rank 0 had answered, rank 1 was in cell [3], line 4. "
             "No variable was changed. Next: -r 0 leaves it out",
         ),
@@ -335,7 +337,7 @@ def test_an_interrupted_look_says_how_far_it_was(
         request = stage.agent.next_request(DescribeValue)
         stage.agent.send(described(request, 0, Tree()))
         assert stage.agent.next_request(Interrupt).run_id == request.request_id
-        error = interrupted("KeyboardInterrupt", "cell [3], line 4")
+        error = interrupted("KeyboardInterrupt", 4)
         stage.agent.send(
             ValueDescribed(request_id=request.request_id, rank=1, answer=None, error=error)
         )

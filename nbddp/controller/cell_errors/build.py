@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from nbddp.controller.cell_errors import evidence, traceback_groups
 from nbddp.controller.diagnosis.phrases import came_by
-from nbddp.controller.state.exit_text import crash_site_lines, describe_exit, one_line, site_of
+from nbddp.controller.state.exit_text import crash_site_lines, describe_exit, one_line
 from nbddp.controller.state.outcome import MISMATCH_ERROR, RankResult, RunOutcome
 from nbddp.errors import (
     CellError,
@@ -36,7 +36,7 @@ def error_of(  # noqa: PLR0911 - one for each kind of error
     """
     failed = outcome.ranks("error", "exited", "unfinished")
     if not failed:
-        return None
+        return _wrong(outcome) if outcome.is_wrong else None
     by_rank = {rank: _name_and_text(outcome.results[rank]) for rank in failed}
     exited = outcome.ranks("exited")
     body = traceback_groups.told(_raised(outcome))
@@ -86,6 +86,17 @@ def error_of(  # noqa: PLR0911 - one for each kind of error
     return CellError(_join(body, states, tail), by_rank)
 
 
+def _wrong(outcome: RunOutcome) -> CellError | None:
+    """Of a cell that ended well on all ranks, with what nobody meant."""
+    findings = outcome.report.findings if outcome.report is not None else ()
+    found = next((finding for finding in findings if finding.is_error), None)
+    if found is None:
+        return None
+    head = [f"{_headline('MismatchError')}: {found.headline.rstrip('.')}"]
+    body = [f"  proven    {found.reason}", f"  next      {found.next_step}"]
+    return MismatchError(_join(head, body), brief=_join(head))
+
+
 def _why_freed(outcome: RunOutcome) -> str:
     """What ranks were told when they were freed, and no report says more."""
     told = (r.error.evalue.strip() for r in outcome.results.values() if r.error is not None)
@@ -120,13 +131,14 @@ def _reason(outcome: RunOutcome, raised: RankSet) -> list[str]:
 
 def _handling(outcome: RunOutcome) -> list[str]:
     """What ranks were handling when they were freed or stopped: perhaps the real reason."""
-    ranks_by_text: dict[str, list[int]] = {}
-    for rank, result in outcome.results.items():
-        if result.error is not None and result.error.handling:
-            ranks_by_text.setdefault(result.error.handling, []).append(rank)
+    handled_by_rank = {
+        rank: result.error.handling
+        for rank, result in outcome.results.items()
+        if result.error is not None and result.error.handling is not None
+    }
     return [
-        f"  before    {came_by(RankSet.of(ranks), text)}, and was here while handling it"
-        for text, ranks in list(ranks_by_text.items())[: traceback_groups.MAX_FULL]
+        f"  before    {text}, and was here while handling it"
+        for text in came_by(handled_by_rank)[: traceback_groups.MAX_FULL]
     ]
 
 
@@ -188,10 +200,10 @@ def replaced(fresh: RankSet, kept: RankSet, inside: RankSet = NO_RANKS) -> str:
     if not kept:
         return "all ranks are fresh processes: their variables are gone"
     what, whose = ("a fresh process", "its") if len(fresh) == 1 else ("fresh processes", "their")
-    are = "is" if len(fresh) == 1 else "are"
+    are = fresh.verb("is", "are")
     if inside:
-        they = "it leaves its" if len(inside) == 1 else "they leave their"
-        still = "is" if len(inside) == 1 else "are"
+        they = inside.verb("it leaves its", "they leave their")
+        still = inside.verb("is", "are")
         return (
             f"{fresh.describe()} {are} {what}. {inside.describe().capitalize()} {still} still "
             f"inside a cell: the process groups are formed again when {they} cell. Next: wait, or "
@@ -224,7 +236,7 @@ def _exits(
     cell_name: str,
     log_path_by_rank: Mapping[int, str],
 ) -> list[str]:
-    verb = "exited while it ran" if len(ranks) == 1 else "exited while they ran"
+    verb = ranks.verb("exited while it ran", "exited while they ran")
     lines = [f"{_headline('RankExitedError')}: {ranks.describe()} {verb} {cell_name}"]
     told: set[str] = set()
     for rank in list(ranks)[: traceback_groups.MAX_FULL]:
@@ -254,8 +266,8 @@ def _exits(
 def _after_exits(outcome: RunOutcome) -> list[str]:
     """What has become of the pool, and what to do."""
     kept = outcome.ranks("ok", "error", "unfinished")
-    their = "its" if len(kept) == 1 else "their"
-    keep_theirs = f"{'keeps' if len(kept) == 1 else 'keep'} {their} variables"
+    their = kept.verb("its", "their")
+    keep_theirs = f"{kept.verb('keeps', 'keep')} {their} variables"
     fresh = outcome.fresh
     lines = []
     if fresh:
@@ -341,12 +353,16 @@ def _ranks_with(outcome: RunOutcome, error: ErrorInfo) -> RankSet:
 
 def _ranks_alike(outcome: RunOutcome, first: ErrorInfo) -> RankSet:
     """Ranks that raised such an error in the same line by themselves, whatever its text."""
-    site = site_of(first)
     return RankSet.of(
         rank
         for rank, error in _raised(outcome)
-        if site is not None and error.ename == first.ename and site_of(error) == site
+        if error.ename == first.ename and _line(error) == _line(first) is not None
     )
+
+
+def _line(error: ErrorInfo) -> tuple[int, int] | None:
+    """Of a cell, whatever file a debugger has made of it."""
+    return None if error.site is None else (error.site.cell, error.site.line)
 
 
 def _hints(error: ErrorInfo) -> list[str]:

@@ -3,9 +3,11 @@
 Runs in: the notebook's process. Pure; a part of `nbddp.controller.cell_errors.build`.
 """
 
-from nbddp.controller.diagnosis.phrases import brought, is_interrupt, quote
-from nbddp.controller.diagnosis.report import Finding, PerRank, Report, place
-from nbddp.controller.state.exit_text import one_line, site_of
+from dataclasses import dataclass
+
+from nbddp.controller.diagnosis.phrases import Doing, brought, place, quote
+from nbddp.controller.diagnosis.report import Finding, PerRank, Report
+from nbddp.controller.state.exit_text import one_line
 from nbddp.controller.state.outcome import MISMATCH_ERROR, RunOutcome
 from nbddp.wire.flight_recorder.schema import LEFT_DEBUGGER, Mismatch, Operation
 from nbddp.wire.message_types import ErrorInfo
@@ -29,8 +31,6 @@ _MISSED = "failed to pass monitoredBarrier"
 _REACHED = "successfully reached monitoredBarrier"
 #: Ranks told by a line of their own.
 _MAX_LINES = 8
-#: ``was`` or ``were``: how many ranks it is said of is known later.
-_WERE = "<were>"
 
 
 def is_cause(outcome: RunOutcome) -> bool:
@@ -47,7 +47,7 @@ def is_end_of_wait(report: Report, rank: Rank, error: ErrorInfo | None) -> bool:
     """Whether a rank raised where ``report`` proves that it waits in vain: by a time-out."""
     if error is None or rank not in report.stuck:
         return False
-    each, raised = report.ranks.get(rank), site_of(error)
+    each, raised = report.ranks.get(rank), error.site
     sites = () if each is None else (each.site, each.waits_at)
     lines = {(site.cell, site.line) for site in sites if site is not None and site.cell}
     if not lines or raised is None:
@@ -58,7 +58,7 @@ def is_end_of_wait(report: Report, rank: Rank, error: ErrorInfo | None) -> bool:
 def came_of_interrupt(outcome: RunOutcome) -> bool:
     """Whether an interrupt, or the cell's time-out, has sent ranks into what does not match."""
     return (outcome.interrupted or outcome.timed_out) and any(
-        error.ename == MISMATCH_ERROR and is_interrupt(error.handling)
+        error.ename == MISMATCH_ERROR and error.handling is not None and error.handling.is_interrupt
         for result in outcome.results.values()
         if (error := result.error) is not None
     )
@@ -160,40 +160,48 @@ def _raised_in_turn(error: ErrorInfo | None) -> str:
     """What the code of the user raised while it handled that it was freed: it is told as well."""
     if error is None or error.ename in _OF_FREED:
         return ""
-    site = site_of(error)
+    site = error.site
     return f", and raised {one_line(error)}{f' ({site})' if site is not None else ''} in turn"
+
+
+@dataclass(frozen=True)
+class _Consequence:
+    """What became of a rank because of others."""
+
+    active: str = ""  #: ``waited in all_reduce #17 (cell [4], line 5)``
+    passive: str = ""  #: ``freed``: behind ``was``, or ``were``
+
+    def said_of(self, ranks: RankSet) -> str:
+        """``ranks 0,2 waited in all_reduce #17 (cell [4], line 5) and were freed``."""
+        passive = f"{ranks.verb('was', 'were')} {self.passive}" if self.passive else ""
+        return f"{ranks.describe()} {' and '.join(filter(None, (self.active, passive)))}"
 
 
 def consequence_lines(outcome: RunOutcome) -> list[str]:
     """One line for the ranks that failed at the same place because of others."""
-    by_text: dict[str, list[Rank]] = {}
+    ranks_by_consequence: dict[_Consequence, list[Rank]] = {}
     for rank in outcome.results:
         if is_consequence(outcome, rank):
-            by_text.setdefault(_consequence(outcome, rank), []).append(rank)
-    lines = []
-    for text, ranks in by_text.items():
-        were = "was" if len(ranks) == 1 else "were"
-        lines.append(f"{RankSet.of(ranks).describe()} {text.replace(_WERE, were)}")
-    return lines
+            ranks_by_consequence.setdefault(_consequence(outcome, rank), []).append(rank)
+    return [what.said_of(RankSet.of(ranks)) for what, ranks in ranks_by_consequence.items()]
 
 
-def _consequence(outcome: RunOutcome, rank: Rank) -> str:
-    """``waited in all_reduce #17 (cell [4], line 5) and <were> freed``."""
+def _consequence(outcome: RunOutcome, rank: Rank) -> _Consequence:
     result = outcome.results[rank]
-    site = site_of(result.error) if result.error is not None else None
+    site = result.error.site if result.error is not None else None
     at = f" ({site})" if site is not None else ""
     if not result.was_freed and result.error is not None:
         if _REACHED in result.error.evalue:
-            return f"came to monitored_barrier{at}"
+            return _Consequence(f"came to monitored_barrier{at}")
         is_lost = result.error.ename == _LOST_ERROR
         what = "lost the connection" if is_lost else f"raised {result.error.ename} too"
-        return f"{what}{at}"
+        return _Consequence(f"{what}{at}")
     each = outcome.report.ranks.get(rank) if outcome.report is not None else None
-    if each is not None and each.what.startswith("waits "):
+    if each is not None and each.predicate.doing is Doing.WAITS:
         site = each.site or site
         at = f" ({site})" if site is not None else ""
-        how = f"waited {each.what.removeprefix('waits ')}{at} and {_WERE} freed"
-        return how + _raised_in_turn(result.error)
+        freed = f"freed{_raised_in_turn(result.error)}"
+        return _Consequence(f"waited{each.predicate.rest}{at}", freed)
     if result.error is not None and result.error.ename == "KeyboardInterrupt":
-        return f"{_WERE} interrupted{at}"  # perhaps it did not wait for anybody
-    return f"waited{at} and {_WERE} freed" if at else f"{_WERE} freed"
+        return _Consequence(passive=f"interrupted{at}")  # perhaps it did not wait for anybody
+    return _Consequence(f"waited{at}" if at else "", "freed")

@@ -182,7 +182,7 @@ class _Search:
             operation_by_rank={wrong.rank: wrong.mine, wrong.peer: wrong.theirs},
             clusters=tuple(RankSet.of((rank,)) for rank in both),
             culprits=both,
-            differences=Differences(hard=wrong.fields),
+            differences=Differences(blocking=wrong.fields),
         )
 
     # --- cycles --------------------------------------------------------------------------------

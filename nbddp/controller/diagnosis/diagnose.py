@@ -2,7 +2,8 @@
 
 Runs in: the notebook's process, hub thread. Pure: no I/O, no clock.
 
-    RankView of each rank -> waitfor (who can never go on) -> causes, notices -> sentences -> Report
+    RankView of each rank --> wait_graph (who can never go on) --> causes, notices --> Report
+                                          facts in rank_reports, English in phrases, headlines --'
 
 docs/diagnosis.md describes every kind of finding, and what is not detected.
 """
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 from nbddp.controller.diagnosis.causes import find_causes
 from nbddp.controller.diagnosis.headlines import finding_of
 from nbddp.controller.diagnosis.notices import find_notices
-from nbddp.controller.diagnosis.phrases import Phrases
+from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.rank_view import Known, RankView
 from nbddp.controller.diagnosis.report import (
     KINDS,
@@ -57,14 +58,14 @@ def diagnose(ranks: Mapping[Rank, RankView], *, now_ns: int, run_id: str) -> Rep
     """
     ranks = Known(ranks)
     graph = WaitFor(ranks)
-    words = Phrases(graph, now_ns, run_id)
+    reports = RankReports(graph, now_ns, run_id)
     causes = [*find_causes(graph), *find_notices(graph, now_ns)]
-    timeouts = _timeouts(graph, words)
+    timeouts = _timeouts(graph, reports)
     stuck = graph.stuck
     waited = [each for rank in stuck for waits in graph.waits[rank] for each in waits.operations]
     return Report(
         run_id=run_id,
-        findings=tuple(finding_of(cause, words) for cause in causes),
+        findings=tuple(finding_of(cause, reports) for cause in causes),
         stuck=stuck,
         involved=graph.involved(),
         pg_ids=tuple(dict.fromkeys(each.pg_id for each in waited if each.pg_id)),
@@ -76,7 +77,7 @@ def diagnose(ranks: Mapping[Rank, RankView], *, now_ns: int, run_id: str) -> Rep
         ),
         earliest_timeout_ms=min((whole for whole, _ in timeouts), default=None),
         earliest_timeout_left_ms=min((left for _, left in timeouts), default=None),
-        ranks=words.ranks(ranks),
+        ranks=reports.ranks(ranks),
     )
 
 
@@ -89,15 +90,15 @@ def compare_records(
     issued and others never will. Only operations of ``run_id``, unless it is empty.
     """
     graph = WaitFor(Known(ranks))
-    words = Phrases(graph, now_ns, run_id)
-    return tuple(finding_of(cause, words) for cause in find_silent(graph, run_id))
+    reports = RankReports(graph, now_ns, run_id)
+    return tuple(finding_of(cause, reports) for cause in find_silent(graph, run_id))
 
 
-def _timeouts(graph: WaitFor, words: Phrases) -> list[tuple[int, int]]:
+def _timeouts(graph: WaitFor, reports: RankReports) -> list[tuple[int, int]]:
     """Time-outs of what stuck ranks wait for, whole and what is left, in milliseconds."""
     found = []
     for rank in graph.stuck:
-        now = words.time_ns(rank)
+        now = reports.time_ns(rank)
         for waiting in graph.waits[rank]:
             for operation in waiting.operations:
                 if operation.timeout_ms and operation.state == "scheduled":

@@ -9,15 +9,8 @@ from collections.abc import Mapping
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.hypotheses import AFTER_INTERRUPT, suspicions, was_interrupted
 from nbddp.controller.diagnosis.notices import doing, may_act, waits_for_user
-from nbddp.controller.diagnosis.phrases import (
-    Phrases,
-    brought,
-    exit_phrase,
-    is_rendezvous,
-    quote,
-    start,
-    verb,
-)
+from nbddp.controller.diagnosis.phrases import brought, quote, start
+from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import Finding
 from nbddp.controller.diagnosis.wait_graph import Disagreement
 from nbddp.wire.flight_recorder.schema import Operation, group_name_of
@@ -27,40 +20,42 @@ from nbddp.wire.rank_set import RankSet
 _TIMED_OUT = re.compile(r"time[d -]*out", re.IGNORECASE)
 
 
-def finding_of(cause: Cause, words: Phrases) -> Finding:
+def finding_of(cause: Cause, reports: RankReports) -> Finding:
     """The finding that tells of a cause."""
     operation = cause.operation
-    group = words.group(operation) if operation else None
-    headline, reason, next_step = _FindingWriter(cause, words).tell()
+    group = reports.group(operation) if operation else None
+    headline, reason, next_step = _FindingWriter(cause, reports).tell()
     members = group.ranks if group and cause.kind != "dead-rank" else RankSet()
     concerned = {*cause.culprits, *cause.waiting, *members}
     if cause.disagreement is not None:
         concerned.update(cause.disagreement.operation_by_rank)
-    waits = [words.since_s(rank) for rank in cause.waiting]
+    waits = [reports.since_s(rank) for rank in cause.waiting]
+    has_errors = cause.disagreement is not None and bool(cause.disagreement.differences.hard)
     return Finding(
         kind=cause.kind,
         proven=cause.proven,
         culprits=cause.culprits,
         waiting=cause.waiting,
         headline=headline,
-        explanation=f"{'Proven' if cause.proven else 'Not proven'}: {reason}",
+        reason=reason,
         next_step=next_step,
         group=group,
         op=operation.signature.op if operation else "",
         collective_seq_id=operation.collective_seq_id if operation else 0,
         fields=cause.disagreement.differences.all if cause.disagreement else (),
-        suspicions=suspicions(cause, words),
-        ranks=words.ranks(concerned, operation.pg_id if operation else None),
+        suspicions=suspicions(cause, reports),
+        ranks=reports.ranks(concerned, operation.pg_id if operation else None),
         since_s=max((wait for wait in waits if wait is not None), default=None),
+        is_error=cause.kind == "silent-mismatch" and cause.proven and has_errors,
     )
 
 
 class _FindingWriter:
     """Speaks about one cause."""
 
-    def __init__(self, cause: Cause, words: Phrases) -> None:
+    def __init__(self, cause: Cause, reports: RankReports) -> None:
         self.cause = cause
-        self.words = words
+        self.reports = reports
         self.culprits = cause.culprits
         self.waiting = cause.waiting
         self.pg_id = cause.operation.pg_id if cause.operation else None
@@ -84,14 +79,14 @@ class _FindingWriter:
         return tellers[self.cause.kind]()
 
     def _name(self) -> str:
-        return self.words.name(self.cause.operation) if self.cause.operation else "an operation"
+        return self.reports.name(self.cause.operation) if self.cause.operation else "an operation"
 
     def _they_wait(self) -> str:
         """``ranks 0-1 wait in all_reduce #17``."""
         ranks = self.cause.direct or self.waiting
         if not ranks:
             return ""
-        waits, them = verb(ranks, "waits", "wait"), verb(self.culprits, "it", "them")
+        waits, them = ranks.verb("waits", "wait"), self.culprits.verb("it", "them")
         return f"{ranks.describe()} {waits} for {them} in {self._name()}"
 
     def _in_turn(self) -> str:
@@ -99,7 +94,7 @@ class _FindingWriter:
         others = self.waiting - self.cause.direct - self.culprits
         if not others or not self.cause.direct:
             return ""
-        waits = verb(others, "waits", "wait")
+        waits = others.verb("waits", "wait")
         return f" {start(others)} {waits} for {self.cause.direct.describe()} in turn."
 
     # --- ranks that are gone -------------------------------------------------------------------
@@ -108,35 +103,35 @@ class _FindingWriter:
         exits = [
             f"rank {rank}: {text}"
             for rank in self.culprits
-            if (text := self.words.graph.views[rank].exit_text)
+            if (text := self.reports.graph.views[rank].exit_text)
         ]
-        how = f" ({'; '.join(exits)})" if exits else ""
+        how_exited = f"exited ({'; '.join(exits)})" if exits else "exited"
         if len(self.culprits) == 1:
-            how = exit_phrase(self.words.graph.views[self.culprits.ranks[0]])[len("exited") :]
+            how_exited = self.reports.graph.views[self.culprits.ranks[0]].how_it_exited
         they_wait = self._they_wait()
-        headline = f"{start(self.culprits)} exited{how}"
+        headline = f"{start(self.culprits)} {how_exited}"
         if they_wait:
             headline += f"; {they_wait}"
         return (
             f"{headline}.",
-            f"{verb(self.culprits, 'its process has', 'their processes have')} ended."
+            f"{self.culprits.verb('its process has', 'their processes have')} ended."
             f"{self._in_turn()}",
             "Look for what ended it in its last output; the others keep their variables.",
         )
 
     def _first_error(self) -> tuple[str, str, str]:
         first = self.culprits.ranks[0]
-        error = self.words.graph.views[first].error or "an error"
+        view = self.reports.graph.views[first]
         others = "" if len(self.culprits) == 1 else f" (and {len(self.culprits) - 1} more raised)"
         step = f"Fix the error on {self.culprits.describe()}; the others only waited for it."
-        if _TIMED_OUT.search(error):
+        if view.error is not None and _TIMED_OUT.search(view.error.summary):
             step = (
                 f"Look for what {self.culprits.describe()} waited for: "
-                f"{verb(self.culprits, 'its', 'their')} time-out was over first."
+                f"{self.culprits.verb('its', 'their')} time-out was over first."
             )
         return (
-            f"Rank {first} raised {error}{others}; {self._they_wait()}.",
-            f"{self.culprits.describe()} {verb(self.culprits, 'has', 'have')} left the cell and "
+            f"Rank {first} {view.how_it_left}{others}; {self._they_wait()}.",
+            f"{self.culprits.describe()} {self.culprits.verb('has', 'have')} left the cell and "
             f"cannot come any more.{self._in_turn()}",
             step,
         )
@@ -144,7 +139,7 @@ class _FindingWriter:
     def _left_debugger(self) -> tuple[str, str, str]:
         return (
             f"{start(self.culprits)} left the debugger; {self._they_wait()}.",
-            f"{verb(self.culprits, 'it has', 'they have')} left the cell and cannot come any more."
+            f"{self.culprits.verb('it has', 'they have')} left the cell and cannot come any more."
             f"{self._in_turn()}",
             "",
         )
@@ -159,8 +154,8 @@ class _FindingWriter:
             f"{self._calls(disagreement)}."
         )
         if self.waiting:
-            reason += f" {start(self.waiting)} {verb(self.waiting, 'is', 'are')} stuck by that."
-        by_interrupt = was_interrupted(self.cause, self.words)
+            reason += f" {start(self.waiting)} {self.waiting.verb('is', 'are')} stuck by that."
+        by_interrupt = was_interrupted(self.cause, self.reports)
         return headline, reason, AFTER_INTERRUPT if by_interrupt else _agree(disagreement)
 
     def _silent(self) -> tuple[str, str, str]:
@@ -184,7 +179,7 @@ class _FindingWriter:
     def _number(self, disagreement: Disagreement) -> str:
         """``collective #17 of the default group``."""
         operation = self._some(disagreement)
-        group = self.words.group(operation)
+        group = self.reports.group(operation)
         of_group = f" of {group.label}" if group else ""
         if operation.signature.kind == "collective":
             return f"collective #{operation.collective_seq_id}{of_group}"
@@ -195,8 +190,7 @@ class _FindingWriter:
 
     def _variants(self, disagreement: Disagreement) -> str:
         """``Rank 2 called broadcast, ranks 0-1 called all_reduce``, the culprits first."""
-        differences = disagreement.differences
-        fields = differences.hard or differences.soft
+        fields = disagreement.differences.told
         ranks_by_text: dict[str, list[int]] = {}
         for rank, operation in disagreement.operation_by_rank.items():
             text = brought(operation.signature, fields)
@@ -207,7 +201,7 @@ class _FindingWriter:
         )
         parts = [f"{ranks.describe()} called {text}" for ranks, text in told[:4]]
         if len(told) > 4:
-            parts.append("others still others")
+            parts.append("others something else")
         sentence = ", ".join(parts)
         return sentence[0].upper() + sentence[1:]
 
@@ -269,20 +263,20 @@ class _FindingWriter:
         """Whether ranks of the circle have issued both kinds of messages, which do not meet."""
         for rank, waited, _ in self.cause.circle:
             wanted = "recv" if waited.signature.kind == "send" else "send"
-            operations = self.words.graph.histories[rank].operations.values()
+            operations = self.reports.graph.histories[rank].operations.values()
             if not any(o.signature.kind == wanted and o.state == "scheduled" for o in operations):
                 return False
         return True
 
     def _waits_for(self, operation: Operation, ranks: RankSet) -> str:
         whom = f" for {ranks.describe()}" if operation.signature.kind == "collective" else ""
-        return f"waits in {self.words.name(operation)}{whom}"
+        return f"waits in {self.reports.name(operation)}{whom}"
 
     def _behind_circle(self) -> str:
         others = self.waiting - self.culprits
         if not others:
             return ""
-        return f" {start(others)} {verb(others, 'waits', 'wait')} for these in turn."
+        return f" {start(others)} {others.verb('waits', 'wait')} for these in turn."
 
     # --- what never comes ----------------------------------------------------------------------
 
@@ -290,14 +284,14 @@ class _FindingWriter:
         operation = self.cause.operation
         is_send = operation is not None and operation.signature.kind == "send"
         partners = self.culprits - RankSet.of([self.cause.owner]) or self.culprits
-        does = verb(partners, "receives", "receive") if is_send else verb(partners, "sends", "send")
+        does = partners.verb("receives", "receive") if is_send else partners.verb("sends", "send")
         headline = (
             f"Rank {self.cause.owner} waits in {self._name()}, and {partners.describe()} never "
             f"{does} it"
         )
         if len(partners) == 1:
-            does_now = self.words.rank(partners.ranks[0]).what.partition(";")[0]
-            headline += f": rank {partners} {does_now}"
+            now = self.reports.rank(partners.ranks[0]).predicate.main_clause()
+            headline += f": rank {partners} {now}"
         return (
             f"{headline}.",
             f"the message has no other end, and can get none any more.{self._in_turn()}",
@@ -308,7 +302,7 @@ class _FindingWriter:
         """Ranks that make groups, and none that most of them make."""
         ranks_by_name: dict[str, list[int]] = {}
         for rank, each, _ in self.cause.circle:
-            name = self.words.name(each)
+            name = self.reports.name(each)
             if each.signature.kind == "creation":
                 # Torch counts the groups of each rank: the numbers tell who has made more.
                 name += f" as group {group_name_of(each.pg_id)!r}"
@@ -326,7 +320,7 @@ class _FindingWriter:
     def _store_wait(self) -> tuple[str, str, str]:
         operation = self.cause.operation
         ranks = self.cause.direct or self.waiting
-        waits = f"{start(ranks)} {verb(ranks, 'waits', 'wait')}"
+        waits = f"{start(ranks)} {ranks.verb('waits', 'wait')}"
         if operation is not None and operation.signature.kind == "creation":
             if set(self.cause.direct) & set(self.culprits):
                 return self._different_groups(operation)
@@ -340,12 +334,12 @@ class _FindingWriter:
                 )
             return (
                 f"{self._name()} was never called by {self.culprits.describe()}; "
-                f"{ranks.describe()} {verb(ranks, 'waits', 'wait')} for that.",
+                f"{ranks.describe()} {ranks.verb('waits', 'wait')} for that.",
                 "a group is made by all of its members, and these cannot come any more."
                 f"{self._in_turn()}",
                 f"Call {operation.signature.op} on all ranks, in the same order.",
             )
-        if self.cause.proven and operation is not None and is_rendezvous(operation):
+        if self.cause.proven and operation is not None and operation.is_rendezvous:
             what = operation.signature.keys[0]
             return (
                 f"{waits} in init_process_group for {what}, which cannot come any more.",
@@ -362,23 +356,23 @@ class _FindingWriter:
             )
         return (
             f"{waits} in {self._name()}; nobody has set it yet.",
-            f"it may still be set by {may_act(self.words.graph)}.",
+            f"it may still be set by {may_act(self.reports.graph)}.",
             "Wait, or interrupt the cell.",
         )
 
     def _missing(self) -> tuple[str, str, str]:
-        group = self.words.group(self.cause.operation) if self.cause.operation else None
+        group = self.reports.group(self.cause.operation) if self.cause.operation else None
         ranks = self.cause.direct
         headline = (
             f"{start(self.culprits)} never called {self._name()}; {ranks.describe()} "
-            f"{verb(ranks, 'waits', 'wait')} for {verb(self.culprits, 'it', 'them')}."
+            f"{ranks.verb('waits', 'wait')} for {self.culprits.verb('it', 'them')}."
         )
         every = f"every member of {group.label}" if group else "every member"
         step = (
             "Call it on all ranks of the group: look for an `if`, a `break` or a loop of another "
             "length around it."
         )
-        if all(self.words.graph.views[rank].state == "idle" for rank in self.culprits):
+        if all(self.reports.graph.views[rank].state == "idle" for rank in self.culprits):
             where = f"No cell runs on {self.culprits.describe()}"
             step = f"{where}: call it in a cell of all ranks of the group, one without -r."
         return (
@@ -397,16 +391,16 @@ class _FindingWriter:
                 "nothing is missing: much data, or a slow or broken connection.",
                 "Wait, or interrupt the cell.",
             )
-        they = f"{start(self.waiting)} {verb(self.waiting, 'waits', 'wait')} in {self._name()} for"
-        places = {waits_for_user(self.words.graph.views[rank]) for rank in self.culprits}
+        they = f"{start(self.waiting)} {self.waiting.verb('waits', 'wait')} in {self._name()} for"
+        places = {waits_for_user(self.reports.graph.views[rank]) for rank in self.culprits}
         if "" not in places:
             return (
                 f"{they} {self.culprits.describe()}, {' or '.join(sorted(places))}.",
-                f"{verb(self.culprits, 'it goes', 'they go')} on when you say so.",
+                f"{self.culprits.verb('it goes', 'they go')} on when you say so.",
                 "Answer, or continue in the debugger; an interrupt ends the cell and keeps the "
                 "variables.",
             )
-        views = [self.words.graph.views[rank] for rank in self.culprits]
+        views = [self.reports.graph.views[rank] for rank in self.culprits]
         state = doing(views, is_outside=self.cause.kind == "stuck-outside")
         can = "it may still come" if len(self.culprits) == 1 else "they may still come"
         return (
@@ -421,7 +415,6 @@ _HUMAN_FIELDS: Mapping[str, str] = {
     "input_dtypes": "dtype",
     "input_sizes": "shape",
     "input_splits": "split sizes",
-    "nbytes": "size",
     "output_dtypes": "dtype",
     "output_sizes": "shape",
     "output_splits": "split sizes",
@@ -433,7 +426,7 @@ _HUMAN_FIELDS: Mapping[str, str] = {
 
 def _agree(disagreement: Disagreement) -> str:
     """What to do about a mismatch."""
-    fields = disagreement.differences.hard or disagreement.differences.soft
+    fields = disagreement.differences.told
     if "op" in fields:
         return "Call the same operations in the same order on all ranks of the group."
     names = list(dict.fromkeys(_HUMAN_FIELDS.get(name, name) for name in fields))

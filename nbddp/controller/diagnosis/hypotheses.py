@@ -6,8 +6,8 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Iterable, Iterator
 
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.phrases import Phrases, came_by, is_interrupt, operation_name, verb
-from nbddp.controller.diagnosis.report import place
+from nbddp.controller.diagnosis.phrases import came_by, place
+from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.wait_graph import WaitFor
 from nbddp.wire.flight_recorder.schema import Operation
 from nbddp.wire.rank_set import Rank, RankSet
@@ -21,56 +21,58 @@ AFTER_INTERRUPT = (
 )
 
 
-def suspicions(cause: Cause, words: Phrases) -> tuple[str, ...]:
+def suspicions(cause: Cause, reports: RankReports) -> tuple[str, ...]:
     """Sentences, the most telling first."""
     if cause.operation is None or not cause.proven:
         return ()
     found: Iterable[str] = ()
     match cause.operation.signature.kind:
         case "collective":
-            found = _of_collective(cause, cause.operation, words)
+            found = _of_collective(cause, cause.operation, reports)
         case "send" | "recv":
-            found = _of_message(cause, cause.operation, words)
+            found = _of_message(cause, cause.operation, reports)
         case "creation":
-            found = _of_creation(cause, cause.operation, words)
+            found = _of_creation(cause, cause.operation, reports)
         case _:
             pass
-    if was_interrupted(cause, words):
+    if was_interrupted(cause, reports):
         found = ()  # the order of its calls is the interrupt's doing
-    return tuple(dict.fromkeys([*_handled(cause, words), *found]))[:_MAX_HINTS]
+    return tuple(dict.fromkeys([*_handled(cause, reports), *found]))[:_MAX_HINTS]
 
 
-def was_interrupted(cause: Cause, words: Phrases) -> bool:
+def was_interrupted(cause: Cause, reports: RankReports) -> bool:
     """Whether an interrupt has sent culprits into what they called."""
-    views = words.graph.views
-    return any(rank in views and is_interrupt(views[rank].handling) for rank in cause.culprits)
+    views = reports.graph.views
+    found = (views[rank].handling for rank in cause.culprits if rank in views)
+    return any(handled is not None and handled.is_interrupt for handled in found)
 
 
-def _handled(cause: Cause, words: Phrases) -> Iterator[str]:
+def _handled(cause: Cause, reports: RankReports) -> Iterator[str]:
     """An exception sent a rank another way than the others: into ``except`` or ``finally``."""
-    ranks_by_text: dict[str, list[Rank]] = {}
-    for rank in sorted({*cause.culprits, *cause.waiting}):
-        view = words.graph.views.get(rank)
-        if view is not None and view.handling:
-            ranks_by_text.setdefault(view.handling, []).append(rank)
-    for text, ranks in ranks_by_text.items():
-        yield f"{came_by(RankSet.of(ranks), text)}, and came here while handling it"
+    views = reports.graph.views
+    handled_by_rank = {
+        rank: handled
+        for rank in sorted({*cause.culprits, *cause.waiting})
+        if rank in views and (handled := views[rank].handling) is not None
+    }
+    for text in came_by(handled_by_rank):
+        yield f"{text}, and came here while handling it"
 
 
 # --- collectives ---------------------------------------------------------------------------------
 
 
-def _of_collective(cause: Cause, operation: Operation, words: Phrases) -> Iterator[str]:
-    graph = words.graph
+def _of_collective(cause: Cause, operation: Operation, reports: RankReports) -> Iterator[str]:
+    graph = reports.graph
     if cause.disagreement is not None:
-        yield from _swapped(cause, operation, words)
+        yield from _swapped(cause, operation, reports)
     if cause.kind in ("missing-rank", "group-cycle", "mismatched-collective"):
-        yield from _wrong_group(cause, operation, words)
+        yield from _wrong_group(cause, operation, reports)
     if cause.kind == "missing-rank":
         yield from _fewer_turns(cause, operation, graph)
 
 
-def _swapped(cause: Cause, operation: Operation, words: Phrases) -> Iterator[str]:
+def _swapped(cause: Cause, operation: Operation, reports: RankReports) -> Iterator[str]:
     """Another order, or one call too many or too few: what was issued next tells, if it was."""
     assert cause.disagreement is not None  # noqa: S101 - the caller has looked
     by_rank = cause.disagreement.operation_by_rank
@@ -82,8 +84,8 @@ def _swapped(cause: Cause, operation: Operation, words: Phrases) -> Iterator[str
         if culprit in by_rank and by_rank[culprit].signature.op != by_rank[other].signature.op
     ):
         mine, theirs = by_rank[culprit], by_rank[other]
-        mine_next = words.graph.histories[culprit].collective(pg_id, seq + 1)
-        theirs_next = words.graph.histories[other].collective(pg_id, seq + 1)
+        mine_next = reports.graph.histories[culprit].collective(pg_id, seq + 1)
+        theirs_next = reports.graph.histories[other].collective(pg_id, seq + 1)
         names = f"{mine.signature.op} and {theirs.signature.op}"
         if mine_next is not None and mine_next.signature == theirs.signature:
             if theirs_next is not None and theirs_next.signature == mine.signature:
@@ -102,13 +104,13 @@ def _swapped(cause: Cause, operation: Operation, words: Phrases) -> Iterator[str
         return
 
 
-def _wrong_group(cause: Cause, operation: Operation, words: Phrases) -> Iterator[str]:
+def _wrong_group(cause: Cause, operation: Operation, reports: RankReports) -> Iterator[str]:
     """The same operation, issued on another group that has the waiting rank as a member, too."""
     for rank in cause.culprits:
-        for other in _open_collectives(words.graph, rank):
+        for other in _open_collectives(reports.graph, rank):
             same = other.signature == operation.signature
             if same and other.pg_id != operation.pg_id and rank != cause.owner:
-                there, here = words.group(other), words.group(operation)
+                there, here = reports.group(other), reports.group(operation)
                 if there is not None and here is not None:
                     yield (
                         f"rank {rank} calls the same {other.signature.op} on {there.label}: is one "
@@ -130,7 +132,7 @@ def _fewer_turns(cause: Cause, operation: Operation, graph: WaitFor) -> Iterator
     )
     if turns:
         yield (
-            f"{turns.describe()} {verb(turns, 'has', 'have')} run this line, and fewer times: a "
+            f"{turns.describe()} {turns.verb('has', 'have')} run this line, and fewer times: a "
             f"loop with fewer turns, perhaps since the data is shared out unevenly, or turns that "
             f"an exception has left"
         )
@@ -145,21 +147,21 @@ def _open_collectives(graph: WaitFor, rank: Rank) -> Iterator[Operation]:
 # --- messages ------------------------------------------------------------------------------------
 
 
-def _of_message(cause: Cause, operation: Operation, words: Phrases) -> Iterator[str]:
+def _of_message(cause: Cause, operation: Operation, reports: RankReports) -> Iterator[str]:
     """A message of the other end that nearly fits, and is not taken."""
     owner, kind = cause.owner, operation.signature.kind
     wanted = "send" if kind == "recv" else "recv"
     ranks = [operation.peer] if operation.peer >= 0 else list(cause.culprits)
     for rank in ranks:
-        if rank not in words.graph.histories:
+        if rank not in reports.graph.histories:
             continue
-        for other in words.graph.histories[rank].operations.values():
+        for other in reports.graph.histories[rank].operations.values():
             if other.state != "scheduled":
                 continue
-            text = f"rank {rank} has called {operation_name(other, with_tag=False)}"
+            text = f"rank {rank} has called {other.label(has_tag=False)}"
             if other.signature.kind == wanted and other.peer in (owner, -1):
                 if other.pg_id != operation.pg_id:
-                    group = words.group(other)
+                    group = reports.group(other)
                     label = group.label if group else "another group"
                     yield f"{text} on {label}: is the group right?"
                 elif other.tag != operation.tag:
@@ -171,9 +173,9 @@ def _of_message(cause: Cause, operation: Operation, words: Phrases) -> Iterator[
 # --- groups --------------------------------------------------------------------------------------
 
 
-def _of_creation(cause: Cause, operation: Operation, words: Phrases) -> Iterator[str]:
+def _of_creation(cause: Cause, operation: Operation, reports: RankReports) -> Iterator[str]:
     for rank in cause.culprits:
-        for other in words.graph.histories[rank].operations.values():
+        for other in reports.graph.histories[rank].operations.values():
             is_other = other.signature.kind == "creation" and other.pg_id != operation.pg_id
             if is_other and other.state == "scheduled":
                 members = RankSet.of(map(int, filter(str.isdecimal, other.signature.keys)))

@@ -72,15 +72,13 @@ def is_outside(view: RankView) -> bool:
     """The rank waits for something that is no operation of torch.distributed."""
     if view.state == "silent":
         return True
-    threads = view.look.threads if view.look else ()
-    main = next((thread for thread in threads if thread.is_main), None)
+    main = view.look.main if view.look else None
     return main is not None and main.wait is None and is_waiting_outside(main)
 
 
 def waits_for_user(view: RankView) -> str:
     """``at a prompt`` or ``at a breakpoint``: it goes on when the user says so; else empty."""
-    threads = view.look.threads if view.look else ()
-    main = next((thread for thread in threads if thread.is_main), None)
+    main = view.look.main if view.look else None
     return "" if main is None else WAITS_FOR_USER.get(main.innermost, "")
 
 
@@ -112,15 +110,12 @@ def may_act(graph: WaitFor) -> str:
     if len(threads) > len(told):
         told[-1] += f" and {len(threads) - len(told)} more"
     if running:
-        told.insert(0, f"{RankSet.of(running).describe()}, which still {_runs(running)}")
+        ranks = RankSet.of(running)
+        told.insert(0, f"{ranks.describe()}, which still {ranks.verb('runs', 'run')}")
     if parents:
-        has = "has" if len(parents) == 1 else "have"
-        told.append(f"processes that {RankSet.of(parents).describe()} {has} started")
+        ranks = RankSet.of(parents)
+        told.append(f"processes that {ranks.describe()} {ranks.verb('has', 'have')} started")
     return "; ".join(told) or "another process"
-
-
-def _runs(ranks: Sequence[Rank]) -> str:
-    return "runs" if len(ranks) == 1 else "run"
 
 
 def _waits_outside(view: RankView, *, one: bool) -> str:
@@ -129,8 +124,7 @@ def _waits_outside(view: RankView, *, one: bool) -> str:
         return "whose process is stopped" if one else "whose processes are stopped"
     if view.state == "silent":
         return f"which {'does' if one else 'do'} not answer"
-    threads = view.look.threads if view.look else ()
-    main = next((thread for thread in threads if thread.is_main), None)
+    main = view.look.main if view.look else None
     call = "" if main is None else _waiting_call(main)
     return f"which {'is' if one else 'are'} in {call}()" if call else ""
 
@@ -272,7 +266,7 @@ def _silent_mismatches(graph: WaitFor, waits: dict[Rank, tuple[Operation, ...]])
             if operation.signature.kind != "collective" or point in found:
                 continue
             disagreement = graph.disagreement(point)
-            if disagreement is not None and not disagreement.differences.hard:
+            if disagreement is not None and not disagreement.differences.blocking:
                 found[point] = Cause(
                     "silent-mismatch",
                     disagreement.culprits,

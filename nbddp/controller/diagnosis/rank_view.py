@@ -12,11 +12,12 @@ from typing import Literal
 from nbddp.controller.diagnosis.report import RankStatus
 from nbddp.wire.flight_recorder.schema import (
     LEFT_DEBUGGER,
+    ExceptionLine,
     GroupInfo,
     Mismatch,
     Operation,
     RankLook,
-    Site,
+    error_name,
     group_name_of,
 )
 from nbddp.wire.rank_set import Rank
@@ -31,22 +32,22 @@ class RankView:
     rank: Rank
     state: RankStatus
     look: RankLook | None = None  #: its own words, in every state; None: it did not answer
-    error: str = ""  #: of a rank that raised: ``ValueError: boom``
-    error_site: Site | None = None  #: the line of the cell where it raised, if that is known
+    error: ExceptionLine | None = None  #: of a rank that raised, if it is known
     was_freed: bool = False  #: it raised because nbddp had ended its operation
     mismatches: tuple[Mismatch, ...] = ()  #: that it saw during the cell
     exit_text: str = ""  #: of a dead rank: ``SIGKILL (signal 9)``
+    how_it_exited: str = "exited"  #: likewise: ``exited with SIGKILL (signal 9)``
     operations: tuple[Operation, ...] = ()  #: of a silent or dead rank, as its agent has read them
     stack_text: str = ""
     is_stopped: bool = False  #: its process, by a signal or a debugger, as its agent has seen
-    after: str = ""  #: the exception that was handled when it raised ``error``
+    after: ExceptionLine | None = None  #: that was handled when it raised ``error``
 
     @property
-    def handling(self) -> str:
-        """What it is, or was, handling: ``ValueError: bad batch (cell [3], line 2)``."""
+    def handling(self) -> ExceptionLine | None:
+        """What it is, or was, handling."""
         if self.state != "running" or self.look is None:
             return self.after
-        return next((each.handling for each in self.look.threads if each.is_main), "")
+        return None if self.look.main is None else self.look.main.handling
 
     @property
     def is_over(self) -> bool:
@@ -56,12 +57,15 @@ class RankView:
     @property
     def has_left_debugger(self) -> bool:
         """Its user has left the cell with ``q``."""
-        return self.state == "raised" and self.error == LEFT_DEBUGGER
+        is_debuggers = self.error is not None and self.error.name == LEFT_DEBUGGER
+        return self.state == "raised" and is_debuggers
 
     @property
     def how_it_left(self) -> str:
         """Of a rank that raised: ``raised ValueError: boom``, ``left the debugger``."""
-        return "left the debugger" if self.has_left_debugger else f"raised {self.error}"
+        if self.has_left_debugger:
+            return "left the debugger"
+        return f"raised {'an error' if self.error is None else self.error.summary}"
 
     @property
     def has_mismatched(self) -> bool:
@@ -296,5 +300,5 @@ def is_stumble(operation: Operation) -> bool:
     return (
         operation.state == "failed"
         and operation.waited_ns == 0
-        and not operation.error.startswith(_MISMATCH_ERROR)
+        and error_name(operation.error) != _MISMATCH_ERROR
     )

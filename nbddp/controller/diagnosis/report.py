@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, get_args
 
+from nbddp.controller.diagnosis.phrases import Predicate, place, seconds
 from nbddp.wire.flight_recorder.schema import Site
 from nbddp.wire.rank_set import Rank, RankSet
 
@@ -76,15 +77,20 @@ class PerRank:
 
     rank: Rank
     status: RankStatus
-    what: str  #: ``waits in all_reduce #17``; continues a sentence that begins with the rank
+    predicate: Predicate  #: ``waits in all_reduce #17``
     site: Site | None = None  #: the line that it is at, or that it has come to
     since_s: float | None = None  #: how long it has been waiting; None: it does not wait
     #: The line of a cell at which it waits, which may be another one than that of the operation.
     waits_at: Site | None = None
 
     def __str__(self) -> str:
-        since = "" if self.since_s is None else f", for {_seconds(self.since_s)}"
+        since = "" if self.since_s is None else f", for {seconds(self.since_s)}"
         return f"{self.place}{since}"
+
+    @property
+    def what(self) -> str:
+        """Continues a sentence that begins with the rank."""
+        return str(self.predicate)
 
     @property
     def place(self) -> str:
@@ -112,7 +118,7 @@ class Finding:
     culprits: RankSet
     waiting: RankSet
     headline: str  #: one sentence
-    explanation: str  #: begins with ``Proven:`` or ``Not proven:``
+    reason: str  #: why it is so
     next_step: str
     group: GroupRef | None = None
     op: str = ""
@@ -121,12 +127,25 @@ class Finding:
     suspicions: tuple[str, ...] = ()  #: sentences on what may lie behind it; never proven
     ranks: Mapping[Rank, PerRank] = field(default_factory=dict)  #: all that are concerned
     since_s: float | None = None  #: the longest wait
+    #: Of a silent mismatch: what differs is an error, see `nbddp.wire.flight_recorder.matching`.
+    is_error: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """In front of the reason."""
+        return "Proven:" if self.proven else "Not proven:"
+
+    @property
+    def explanation(self) -> str:
+        """``Proven: a collective needs every member, and ...``."""
+        return f"{self.verdict} {self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {
             "kind": self.kind,
             "proven": self.proven,
+            "is_error": self.is_error,
             "culprits": list(self.culprits),
             "waiting": list(self.waiting),
             "group": None if self.group is None else self.group.to_dict(),
@@ -222,13 +241,6 @@ class Report:
         }
 
 
-def place(site: Site | None) -> str:
-    """A line of code, quoted; empty if it is not known."""
-    if site is None or not site.line:
-        return ""
-    return f"{site}: `{site.source}`" if site.source else str(site)
-
-
 def _site_dict(site: Site) -> dict[str, Any]:
     return {
         "cell": site.cell,
@@ -237,7 +249,3 @@ def _site_dict(site: Site) -> dict[str, Any]:
         "source": site.source,
         "file": site.file,
     }
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"

@@ -17,7 +17,7 @@ from typing import assert_never
 
 from nbddp.controller.diagnosis.rank_view import Histories, History, RankView
 from nbddp.controller.diagnosis.report import GroupRef
-from nbddp.wire.flight_recorder.matching import Differences, compare
+from nbddp.wire.flight_recorder.matching import EXCHANGES, Differences, compare
 from nbddp.wire.flight_recorder.schema import (
     GroupInfo,
     Operation,
@@ -165,7 +165,7 @@ class WaitFor:
         """Why an operation of a rank can never complete; None: it may."""
         if operation.state != "scheduled":
             return None
-        disagreement = self.hard_disagreement(rank, operation)
+        disagreement = self.blocking_disagreement(rank, operation)
         if disagreement is not None:
             return Obstacle(operation, disagreement=disagreement)
         absent = self.absent(rank, operation)
@@ -283,12 +283,12 @@ class WaitFor:
 
     # --- collectives on which members disagree -------------------------------------------------
 
-    def hard_disagreement(self, rank: Rank, operation: Operation) -> Disagreement | None:
+    def blocking_disagreement(self, rank: Rank, operation: Operation) -> Disagreement | None:
         """How members differ in a collective of a rank, so that it cannot complete."""
         if operation.signature.kind != "collective" or self.is_shifted(rank, operation):
             return None
         found = self.disagreement((operation.pg_id, operation.collective_seq_id))
-        return found if found is not None and found.differences.hard else None
+        return found if found is not None and found.differences.blocking else None
 
     def disagreement(self, point: Point) -> Disagreement | None:
         """How members differ in a collective; None: as far as known they agree."""
@@ -306,7 +306,7 @@ class WaitFor:
             and (operation := self.histories[rank].collective(*point)) is not None
         }
         signatures = {operation.signature for operation in known.values()}
-        if len(signatures) == 1 and not signatures.pop().op.startswith("all_to_all"):
+        if len(signatures) == 1 and signatures.pop().op not in EXCHANGES:
             return None  # most often
         return disagreement(point, known, members)
 
@@ -395,7 +395,7 @@ def disagreement(
     for index, one in enumerate(ranks):
         for other in ranks[index + 1 :]:
             mine, theirs = operation_by_rank[one].signature, operation_by_rank[other].signature
-            is_pairwise = mine.op.startswith("all_to_all")
+            is_pairwise = mine.op in EXCHANGES
             differences = None if is_pairwise else cache.get((mine, theirs))
             if differences is None:
                 differences = cache[mine, theirs] = compare(
@@ -405,9 +405,9 @@ def disagreement(
                 pairs.append((one, other, differences))
     if not pairs:
         return None
-    hard = dict.fromkeys(name for *_, found in pairs for name in found.hard)
-    soft = dict.fromkeys(name for *_, found in pairs for name in found.soft if name not in hard)
-    # Beside a hard difference the soft ones do not say who is wrong.
+    differences = _merged([found for *_, found in pairs])
+    hard = differences.hard
+    # Beside an error warnings do not say who is wrong.
     foes: dict[Rank, set[Rank]] = {rank: set() for rank in ranks}
     for one, other, found in pairs:
         if found.hard or not hard:
@@ -425,5 +425,15 @@ def disagreement(
         culprits=RankSet.of(
             rank for cluster in clusters[has_majority:] for rank in cluster if foes[rank]
         ),
-        differences=Differences(tuple(hard), tuple(soft)),
+        differences=differences,
     )
+
+
+def _merged(found: list[Differences]) -> Differences:
+    """All of them, each field in the most serious place in which it is found."""
+    blocking = dict.fromkeys(name for one in found for name in one.blocking)
+    wrong = dict.fromkeys(name for one in found for name in one.wrong if name not in blocking)
+    soft = dict.fromkeys(
+        name for one in found for name in one.soft if name not in {**blocking, **wrong}
+    )
+    return Differences(tuple(blocking), tuple(wrong), tuple(soft))

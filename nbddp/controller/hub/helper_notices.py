@@ -44,7 +44,7 @@ def _agent_ended(exited: AgentExited, pool: PoolMachine) -> list[TellUser]:
         return []  # the error of the cell tells it
     others = RankSet.of(pool.ranks) - ranks
     kept = f"; {others.describe()} can still be used with -r {others}" if others else ""
-    are = "is" if len(ranks) == 1 else "are"
+    are = ranks.verb("is", "are")
     return [
         TellUser(
             None,

@@ -183,9 +183,7 @@ def _how_far(stopped: Stopped) -> str:
     said = [had] if had else []
     for place, group in by_place.items():
         ranks = RankSet.of(group)
-        where = (
-            f"{'was' if len(ranks) == 1 else 'were'} in {place}" if place else "had not answered"
-        )
+        where = f"{ranks.verb('was', 'were')} in {place}" if place else "had not answered"
         said.append(f"{ranks.describe()} {where}")
     steps = []
     if stopped.stuck:
@@ -196,7 +194,7 @@ def _how_far(stopped: Stopped) -> str:
             f"%ddp restart -r {stopped.stuck} replaces {'it' if one else 'them'}",
         ]
     elif stopped.answered and any(by_place):
-        them = "it" if len(stopped.left) == 1 else "them"
+        them = RankSet.of(stopped.left).verb("it", "them")
         steps = [f"-r {stopped.answered} leaves {them} out"]
     following = f". Next: {', '.join(steps)}" if steps else ""
     return f": {', '.join(said)}. No variable was changed{following}"

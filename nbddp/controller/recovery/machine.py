@@ -343,7 +343,9 @@ class RecoveryMachine:
         report = explain(views, now)
         actions: list[Action] = []
         if report.findings:
-            self._held_outcome = replace(outcome, report=report)
+            has_errors = any(finding.is_error for finding in report.findings)
+            is_wrong = has_errors and self.config.on_mismatch == "raise"
+            self._held_outcome = replace(outcome, report=report, is_wrong=is_wrong)
             actions.append(Judged(outcome.run_id, report, acted=False, views=views))
         is_whole = not self._is_rebuild_due and not self._rebuild.is_active
         return [*actions, *self._release()] if is_whole else actions

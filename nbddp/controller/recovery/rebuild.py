@@ -212,7 +212,7 @@ class PoolRebuild:
             return self._begin(now)
         if self._step is _Step.RESPAWN and now >= self._until:
             late = self._pool.ranks.in_state(RankState.STARTING)
-            verb = "was" if len(late) == 1 else "were"
+            verb = late.verb("was", "were")
             limit = f"{self._settings.mend_timeout_s:g} s"
             return self._give_up(f"{late.describe()} {verb} not ready within {limit}", now)
         return []
@@ -319,7 +319,7 @@ class PoolRebuild:
         if silent:
             self.broken.update(group.pg_id for group in self._forming)
             limit = f"{self._settings.mend_timeout_s:g} s"
-            possessive = "its" if len(silent) == 1 else "their"
+            possessive = silent.verb("its", "their")
             return self._end(
                 f"{silent.describe()} did not form {possessive} groups in {limit}", now
             )

@@ -6,9 +6,11 @@ Runs in: the notebook's process. Pure.
 import re
 import signal
 from collections.abc import Mapping
+from itertools import islice, takewhile
 
+from nbddp import stack_text
 from nbddp.controller.state.actions import TellUser
-from nbddp.wire.flight_recorder.schema import Site, cell_name
+from nbddp.wire.flight_recorder.schema import ExceptionLine, cell_name
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import RankExited, StoreExited
 from nbddp.wire.rank_set import RankSet
@@ -22,15 +24,6 @@ _CLOSED_UNDER_US = re.compile(
     r"^Assertion failed: .*\(src/(signaler|epoll|poller)"
     r"|\[enforce fail at .*/?gloo/transport/tcp/loop\.cc:"
     r"|Bad file descriptor",
-    re.MULTILINE,
-)
-_FAULT_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
-_CELL_FILE = re.compile(r"<ipython-input-(\d+)-\w+>")
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
-#: As IPython writes it: a frame in a cell, and the line at which its arrow points.
-_CELL_FRAME = re.compile(
-    r"^Cell In\[(\d+)\], line (\d+)(?:, in (\w+))?[^\n]*"
-    r"(?:\n(?!-+>)[^\n]+)*(?:\n-+> ?\d+ ([^\n]*))?",
     re.MULTILINE,
 )
 
@@ -62,6 +55,15 @@ def describe_exit(exited: RankExited) -> tuple[str, str]:
         "SIGTERM": "someone asked the process to end",
     }
     return how, likely.get(name, "")
+
+
+def how_it_exited(exited: RankExited) -> str:
+    """``exited with SIGKILL (signal 9)``, ``exited with code 3``, ``exited, ended by ...``."""
+    if exited.reason:
+        return f"exited, {exited.reason}"
+    if exited.exit_code >= 0:
+        return f"exited with code {exited.exit_code}"
+    return f"exited with {describe_exit(exited)[0]}"
 
 
 def describe_code(exit_code: int) -> str:
@@ -98,33 +100,24 @@ def idle_exits(how_by_rank: Mapping[int, str], kept: RankSet, failure: str) -> l
     ]
 
 
+def line_of(error: ErrorInfo) -> ExceptionLine:
+    """An exception in a line."""
+    first = error.evalue.strip().partition("\n")[0][:_MAX_LINE]
+    return ExceptionLine(name=error.ename, text=first, site=error.site)
+
+
 def one_line(error: ErrorInfo) -> str:
     """``ValueError: bad``."""
-    first = error.evalue.strip().partition("\n")[0][:_MAX_LINE]
-    return f"{error.ename}: {first}" if first else error.ename
-
-
-def site_of(error: ErrorInfo) -> Site | None:
-    """The innermost line of a cell in a traceback, if there is one."""
-    frames = _CELL_FRAME.findall(_ANSI.sub("", "\n".join(error.traceback)))
-    if not frames:
-        return None
-    cell, line, function, source = frames[-1]
-    return Site(
-        line=int(line), function=function or "<module>", source=source.strip(), cell=int(cell)
-    )
+    return line_of(error).summary
 
 
 def crash_site_lines(fault: str) -> list[str]:
     """Where in the user's code a fatal signal came, from what `faulthandler` wrote."""
-    frames = []
-    for file, line, function in _FAULT_FRAME.findall(fault):
-        if "/IPython/" in file:
-            break  # below are IPython and nbddp, above are the cell and what it called
-        cell = _CELL_FILE.fullmatch(file)
-        where = cell_name(int(cell[1])) if cell else file
-        frames.append(f"{where}, line {line}, in {function}")
+    # Below are IPython and nbddp, above are the cell and what it called.
+    of_user = takewhile(lambda frame: "/IPython/" not in frame.file, stack_text.frames(fault))
     return [
-        f"  {'at' if number == 0 else 'called by':<9} {frame}"
-        for number, frame in enumerate(frames[:_MAX_FRAMES])
+        f"  {'called by' if number else 'at':<9} "
+        f"{frame.file if frame.cell is None else cell_name(frame.cell)}, line {frame.line}, "
+        f"in {frame.function}"
+        for number, frame in enumerate(islice(of_user, _MAX_FRAMES))
     ]

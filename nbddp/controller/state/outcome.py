@@ -55,6 +55,7 @@ class RunOutcome:
     fresh: RankSet = NO_RANKS  #: these ranks exited and were replaced
     dead: RankSet = NO_RANKS  #: these have no process, whenever they exited
     mend_failure: str = ""  #: why the pool is not as good as before
+    is_wrong: bool = False  #: it ended well on all ranks, and an error was found in their records
 
     def __repr__(self) -> str:
         counts = [

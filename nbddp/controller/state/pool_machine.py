@@ -102,13 +102,13 @@ class PoolMachine:
         if gone:
             lost = sorted({self.ranks[r].node for r in gone} & self.lost_agents)
             why = "".join(f", since the agent of node {node} ended" for node in lost)
-            return f"{gone.describe()} {'has' if len(gone) == 1 else 'have'} exited{why}"
+            return f"{gone.describe()} {gone.verb('has', 'have')} exited{why}"
         new = RankSet.of(r for r in ranks if self.ranks[r].state is RankState.STARTING)
         if new:
             return f"a fresh process takes the place of {new.describe()}"
         late = self.late(ranks)
         if late:
-            return f"{late.describe()} {'is' if len(late) == 1 else 'are'} still in an old cell"
+            return f"{late.describe()} {late.verb('is', 'are')} still in an old cell"
         return None
 
     def late(self, ranks: RankSet) -> RankSet:

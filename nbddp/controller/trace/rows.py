@@ -15,6 +15,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
+import msgspec
+
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.wire.flight_recorder.schema import (
     Ending,
@@ -52,6 +54,7 @@ class RankPart:
     record_id: int
     #: When it was looked at, if it was not complete and its cell went on; None: otherwise.
     open_at_ns: int | None = None
+    is_waited_for: bool = False  #: a thread of the rank was seen to be blocked for it
 
     @property
     def ending(self) -> Ending:
@@ -69,6 +72,7 @@ class TraceRow:
     pg_desc: str
     members: RankSet  #: of the group; the two ends of a message
     op: str  #: as users call it; ``all_reduce | broadcast`` where the ranks differ
+    label: str  #: ``all_reduce #7``, ``send 0→1 #3``
     parts: Mapping[int, RankPart]  #: by rank, in order
     collective_seq_id: int = 0
     p2p_seq_id: int = 0
@@ -78,15 +82,6 @@ class TraceRow:
     #: Members that never issued it, as their records show. A rank whose record is not known, or
     #: was overwritten, is neither here nor in ``parts``.
     missing: RankSet = field(default_factory=RankSet)
-
-    @property
-    def label(self) -> str:
-        """``all_reduce #7``, ``send 0→1 #3``."""
-        if self.kind == "message":
-            src = "any" if self.src < 0 else str(self.src)
-            number = f" #{self.p2p_seq_id}" if self.p2p_seq_id else ""
-            return f"{self.op} {src}→{self.dst}{number}"
-        return f"{self.op} #{self.collective_seq_id}" if self.collective_seq_id else self.op
 
     @cached_property
     def first_ns(self) -> int:
@@ -176,6 +171,8 @@ def rows(
     cell_by_run: Mapping[str, int] | None = None,
     now_by_run: Mapping[str, int] | None = None,
     fresh: Collection[int] = (),
+    *,
+    waited_for: Collection[tuple[int, int]] = (),
 ) -> list[TraceRow]:
     """Lay the operations of the ranks side by side, in the order in which they began.
 
@@ -186,6 +183,7 @@ def rows(
             the cell in which its line stands, which is another one for a function made earlier.
         now_by_run: when the ranks were looked at, by the ``run_id`` of the cell that goes on.
         fresh: ranks that took the place of others, whose records are not known.
+        waited_for: rank and record of the operations for which threads were seen to wait.
     """
     cells = cell_by_run or {}
     now = now_by_run or {}
@@ -195,7 +193,7 @@ def rows(
         for operation in operations:
             by_key.setdefault(_key(rank, operation), []).append((rank, operation))
     found = [
-        _row(together, groups, cells, now, progress)
+        _row(together, groups, cells, now, progress, waited_for=waited_for)
         for entries in by_key.values()
         for together in _split(entries)
     ]
@@ -242,7 +240,13 @@ def rows_seen(
             run_id = view.look.run_id
             now_by_run[run_id] = max(now_by_run.get(run_id, 0), view.look.time_ns)
     fresh = [rank for rank, view in views.items() if view.look is not None and view.look.is_fresh]
-    return rows(operations_by_rank, groups, cell_by_run, now_by_run, fresh)
+    waited_for = {
+        (rank, record)
+        for rank, view in views.items()
+        for thread in (view.look.threads if view.look is not None else ())
+        for record in (thread.wait.record_ids if thread.wait is not None else ())
+    }
+    return rows(operations_by_rank, groups, cell_by_run, now_by_run, fresh, waited_for=waited_for)
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -337,6 +341,8 @@ def _row(
     cells: Mapping[str, int],
     now: Mapping[str, int],
     progress: _Progress,
+    *,
+    waited_for: Collection[tuple[int, int]],
 ) -> TraceRow:
     rank, operation = entries[0]
     kind = _row_kind(operation)
@@ -358,6 +364,7 @@ def _row(
             error=op.error,
             record_id=op.record_id,
             open_at_ns=now.get(op.run_id) if op.state == "scheduled" else None,
+            is_waited_for=(rank, op.record_id) in waited_for,
         )
         for rank, op in sorted(entries, key=lambda entry: entry[0])
     }
@@ -368,6 +375,7 @@ def _row(
         members = RankSet.of(end for end in (src, dst) if end >= 0)
     else:
         members = RankSet.of(group.ranks if kind != "store" else ()) or RankSet.of(parts)
+    op = _op(entries)
     counted, number = _counter(rank, operation), _number(operation)
     is_over = all(part.completed_ns is not None for part in parts.values())
     is_done = all(part.state == "completed" for part in parts.values())
@@ -377,7 +385,8 @@ def _row(
         pg_name=group.name,
         pg_desc=group.desc,
         members=members,
-        op=_op(entries),
+        op=op,
+        label=_label(operation, op, src, dst),
         parts=parts,
         collective_seq_id=operation.collective_seq_id,
         p2p_seq_id=operation.p2p_seq_id,
@@ -396,6 +405,14 @@ def _row(
 def _row_kind(operation: Operation) -> RowKind:
     kind = operation.signature.kind
     return "message" if kind == "send" or kind == "recv" else kind  # noqa: PLR1714 - for mypy
+
+
+def _label(operation: Operation, op: str, src: int, dst: int) -> str:
+    """As `Operation.label`, but a message has two ends here."""
+    if operation.signature.kind in ("send", "recv"):
+        return f"{op} {'any' if src < 0 else src}→{dst} #{operation.p2p_seq_id}"
+    called = msgspec.structs.replace(operation.signature, op=op)
+    return msgspec.structs.replace(operation, signature=called).label(is_brief=True)
 
 
 def _op(entries: list[tuple[int, Operation]]) -> str:

@@ -14,6 +14,7 @@ from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub.queries import RankQueries
 from nbddp.controller.hub.thread import HubThread
 from nbddp.controller.hub.transfer import Answer, Stopped, Transfer
+from nbddp.controller.state.exit_text import line_of
 from nbddp.errors import NbddpError, PoolBusyError, TransferError
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder.schema import CALLBACK_THREAD
@@ -159,7 +160,7 @@ class Exchange:
                 answer = came[0]
                 missing.discard(answer.rank)
                 if answer.error is not None and answer.error.ename == "KeyboardInterrupt":
-                    left[answer.rank] = answer.error.evalue
+                    left[answer.rank] = line_of(answer.error).place
                 elif isinstance(answer, ValuePulled):
                     self._let_go_of(answer)
         answered = RankSet.of(set(transfer.ranks) - missing - set(left))

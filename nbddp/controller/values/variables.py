@@ -35,7 +35,7 @@ def tell(asked: Descriptions, names: Sequence[str], ranks: RankSet) -> dict[int,
     ]
     if unknown:
         raise BadOptionError(
-            f"%ddp vars: {ranks.describe()} {'has' if len(ranks) == 1 else 'have'} no variable "
+            f"%ddp vars: {ranks.describe()} {ranks.verb('has', 'have')} no variable "
             f"{', '.join(map(repr, unknown))}. Next: %ddp vars lists all"
         )
     return told

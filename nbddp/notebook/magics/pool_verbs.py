@@ -85,7 +85,7 @@ def _not_yet(name: str, inside: RankSet) -> str:
             f"{name} was interrupted, and all ranks have left it; the process groups are still "
             "being made again. Next: wait, the next cell does so too"
         )
-    are = "is" if len(inside) == 1 else "are"
+    are = inside.verb("is", "are")
     return (
         f"{name} was sent an interrupt and has not ended yet: {inside.describe()} {are} still "
         "inside it. Next: %ddp stacks shows where each rank is"

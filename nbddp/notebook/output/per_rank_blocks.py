@@ -61,7 +61,7 @@ def details(text_by_rank: Mapping[int, RankText]) -> dict[str, str] | None:
         "; ".join(compared) if len(compared) <= _MAX_OPEN else f"{len(compared)} kinds of output"
     )
     if lost:
-        them = "it" if len(lost) == 1 else "them"
+        them = lost.verb("it", "them")
         names += (
             f"{'; ' if compared else ''}{lost} not compared, since output of {them} was left out"
         )

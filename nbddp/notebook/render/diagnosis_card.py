@@ -10,9 +10,9 @@ Runs in: the notebook's process. Pure.
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from nbddp.controller.diagnosis.phrases import in_plural
+from nbddp.controller.diagnosis.phrases import Doing, Predicate
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import Finding, Kind, PerRank, Report
 from nbddp.controller.trace.rows import rows_seen
@@ -105,10 +105,10 @@ def _as_wanted(findings: Sequence[Finding]) -> dict[str, str]:
     """The user has left the debugger: nothing is wrong, a line is enough."""
     lines = []
     for finding in findings:
-        waits = {finding.ranks[rank].what for rank in finding.waiting if rank in finding.ranks}
-        where = waits.pop().removeprefix("waits") if len(waits) == 1 else ""
-        it = "it" if len(finding.culprits) == 1 else "them"
-        were = "was" if len(finding.waiting) == 1 else "were"
+        waits = {finding.ranks[rank].predicate for rank in finding.waiting if rank in finding.ranks}
+        alike = waits.pop() if len(waits) == 1 else None
+        where = alike.rest if alike is not None and alike.doing is Doing.WAITS else ""
+        it, were = finding.culprits.verb("it", "them"), finding.waiting.verb("was", "were")
         lines.append(
             f"{name_ranks(finding.culprits)} left the debugger; {name_ranks(finding.waiting)}, "
             f"which waited for {it}{where}, {were} freed"
@@ -125,13 +125,14 @@ def line(report: Report) -> str:
     finding = report.findings[0]
     since = "" if finding.since_s is None else f" ({duration(finding.since_s * 1e9)})"
     places = [
-        f"; {name_ranks(found.ranks)} {'' if found.is_inside else 'last '}at {found.site}"
+        (f"; {name_ranks(found.ranks)} {'' if found.is_inside else 'last '}at ", found.site)
         for found in _lines(finding.ranks, finding.culprits)
         if found.is_culprit and found.site is not None
     ]
-    headline, rest = _headline(finding), clean(since + "".join(places[:1]))
-    if len(headline) + len(rest) > WIDTH:
-        rest = rest.partition(", in ")[0]  # the function: its line tells enough
+    at, site = places[0] if places else ("", "")
+    headline, rest = _headline(finding), clean(f"{since}{at}{site}")
+    if len(headline) + len(rest) > WIDTH and isinstance(site, Site):
+        rest = clean(f"{since}{at}{site.place}")  # without the function: its line tells enough
     return f"{shorten(headline, max(WIDTH // 2, WIDTH - len(rest)))}{rest}"
 
 
@@ -143,7 +144,7 @@ class _Line:
     """Ranks that are at one place of the code and do the same there."""
 
     ranks: RankSet
-    what: str
+    predicate: Predicate
     site: Site | None
     since_s: float | None
     is_culprit: bool
@@ -152,9 +153,7 @@ class _Line:
     @property
     def doing(self) -> str:
         """``wait in all_reduce #17 for 3.2 s``, behind the ranks."""
-        what = self.what
-        if len(self.ranks) > 1:
-            what = in_plural(what)
+        what = one_line(self.predicate.said_of(len(self.ranks)))
         since = "" if self.since_s is None else f" for {duration(self.since_s * 1e9)}"
         return f"{what}{since}"
 
@@ -180,10 +179,8 @@ class _Told:
         self.title = _title(finding)
         self.kind = finding.kind if finding.waiting or finding.culprits else ""
         self.colour = _COLOURS.get(finding.kind, _RED) if finding.proven else _BLUE
+        self.colour = _RED if finding.is_error else self.colour
         self.lines = _lines(finding.ranks, finding.culprits)
-        verdict, colon, why = finding.explanation.partition(": ")
-        self.verdict = verdict + colon.rstrip() if colon else ""
-        self.why = why if colon else finding.explanation
         rest = self.lines[_MAX_LINES:]
         self.lines = self.lines[:_MAX_LINES]
         more = RankSet.of(rank for each in rest for rank in each.ranks)
@@ -196,7 +193,7 @@ def _sections(told: Sequence[_Told], others: Sequence[str], fate: str) -> list[_
     steps: set[str] = {""}
     for each in told:
         finding = each.finding
-        sentences = [(each.verdict, each.why)]
+        sentences = [(finding.verdict, finding.reason)]
         sentences += [("Perhaps:", text) for text in finding.suspicions]
         sentences += [("Now:", fate)] if not sections else []
         sentences += [("Next:", finding.next_step)] if finding.next_step not in steps else []
@@ -209,6 +206,7 @@ def _sections(told: Sequence[_Told], others: Sequence[str], fate: str) -> list[_
 
 def _title(finding: Finding) -> str:
     word = _PROVEN_TITLES[finding.kind] if finding.proven else "Notice"
+    word = "Mismatch" if finding.is_error else word
     headline = _headline(finding)
     is_alone = not (finding.waiting or finding.culprits)
     return headline if is_alone or headline.startswith(word) else f"{word}: {headline}"
@@ -227,7 +225,7 @@ def _nothing(report: Report) -> Finding:
         culprits=RankSet(),
         waiting=RankSet(),
         headline="No rank waits for another",
-        explanation="",
+        reason="",
         next_step="",
         ranks=report.ranks,
     )
@@ -236,20 +234,20 @@ def _nothing(report: Report) -> Finding:
 def _lines(ranks: Mapping[int, PerRank], culprits: RankSet, limit: int = _MAX_LINES) -> list[_Line]:
     """Equal ones together, culprits first; if that is too many, those that differ in numbers."""
     for is_coarse in (False, True):
-        by_key: dict[tuple[str, Site | None, bool], list[PerRank]] = {}
+        by_key: dict[tuple[Predicate, Site | None, bool], list[PerRank]] = {}
         for each in ranks.values():
-            what = without_numbers(each.what) if is_coarse else each.what
-            by_key.setdefault((what, each.site, each.rank in culprits), []).append(each)
+            predicate = _without_numbers(each.predicate) if is_coarse else each.predicate
+            by_key.setdefault((predicate, each.site, each.rank in culprits), []).append(each)
         if len(by_key) <= limit:
             break
     found = []
-    for (what, site, is_culprit), parts in by_key.items():
+    for (predicate, site, is_culprit), parts in by_key.items():
         since = [each.since_s for each in parts if each.since_s is not None]
-        alone = parts[0].what if len({each.what for each in parts}) == 1 else what
+        exact = {each.predicate for each in parts}
         found.append(
             _Line(
                 ranks=RankSet.of(each.rank for each in parts),
-                what=one_line(alone),
+                predicate=exact.pop() if len(exact) == 1 else predicate,
                 site=site,
                 since_s=max(since, default=None),
                 is_culprit=is_culprit,
@@ -257,6 +255,11 @@ def _lines(ranks: Mapping[int, PerRank], culprits: RankSet, limit: int = _MAX_LI
             )
         )
     return sorted(found, key=lambda each: (not each.is_culprit, each.ranks))
+
+
+def _without_numbers(predicate: Predicate) -> Predicate:
+    one, several = map(without_numbers, predicate.aside)
+    return replace(predicate, rest=without_numbers(predicate.rest), aside=(one, several))
 
 
 # --- text ----------------------------------------------------------------------------------------

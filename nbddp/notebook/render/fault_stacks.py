@@ -7,14 +7,12 @@ cells. Only the user's are of interest, with cells named as everywhere else.
 """
 
 import re
-from dataclasses import dataclass
 from pathlib import PurePath
 
+from nbddp import stack_text
 from nbddp.wire.flight_recorder.schema import cell_name
 from nbddp.wire.messages import Peeked
 
-_FRAME = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>\S+)\Z')
-_CELL_FILE = re.compile(r"<ipython-input-(\d+)-")
 _LIBRARY = re.compile(r".*(?:/site-packages|/lib/python3[^/]*)/(?P<name>.*)")
 #: What lies below a cell, and all that an idle rank has.
 _MACHINERY = re.compile(r"/nbddp/rank/(?:server|cells/executor|main)\.py\Z")
@@ -22,19 +20,8 @@ _MACHINERY = re.compile(r"/nbddp/rank/(?:server|cells/executor|main)\.py\Z")
 _OWN = re.compile(r"/nbddp/|\A<string>\Z")
 
 
-@dataclass(frozen=True)
-class Frame:
-    """One frame."""
-
-    file: str
-    line: int
-    function: str
-
-    @property
-    def cell(self) -> int | None:
-        """The number of the cell whose code it is."""
-        found = _CELL_FILE.search(self.file)
-        return int(found[1]) if found is not None else None
+class FaultFrame(stack_text.Frame):
+    """One frame, as it is shown."""
 
     @property
     def is_own(self) -> bool:
@@ -60,10 +47,10 @@ class Frame:
         return f"{name}, line {self.line}, in {self.function}"
 
 
-def frames(text: str) -> list[Frame]:
+def frames(text: str) -> list[FaultFrame]:
     """All frames, the innermost first."""
-    found = map(_FRAME.match, text.splitlines())
-    return [Frame(each["file"], int(each["line"]), each["function"]) for each in found if each]
+    found = stack_text.frames(text)
+    return [FaultFrame(frame.file, frame.line, frame.function) for frame in found]
 
 
 def lines_of_user(text: str) -> list[str] | None:

@@ -200,7 +200,13 @@ def size(nbytes: float) -> str:
 
 def name_ranks(ranks: RankSet, limit: int = 40) -> str:
     """``ranks 0-1,3``; of many that lie apart the first and their number."""
-    text = ranks.describe()
+    word = ranks.verb("rank", "ranks")
+    return f"{word} {rank_numbers(ranks, limit - len(word) - 1)}"
+
+
+def rank_numbers(ranks: RankSet, limit: int) -> str:
+    """``0-1,3``; likewise."""
+    text = str(ranks)
     if len(text) <= limit:
         return text
     return f"{text[: text.rindex(',', 0, limit)]},… ({len(ranks)} ranks)"

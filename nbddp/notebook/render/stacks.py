@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nbddp.controller.diagnosis.phrases import in_plural
+from nbddp.controller.diagnosis.phrases import Doing, Predicate
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.notebook.render import fault_stacks
 from nbddp.notebook.render.html import (
@@ -20,7 +20,13 @@ from nbddp.notebook.render.html import (
     without_numbers,
     words,
 )
-from nbddp.wire.flight_recorder.schema import WAITS_FOR_USER, Operation, Site, ThreadLook
+from nbddp.wire.flight_recorder.schema import (
+    CALLBACK_THREAD,
+    WAITS_FOR_USER,
+    Operation,
+    Site,
+    ThreadLook,
+)
 from nbddp.wire.rank_set import RankSet
 
 #: Inline, for a ``<pre>``: what JupyterLab lets through in untrusted notebooks.
@@ -36,7 +42,7 @@ _MAX_OUTSIDE_LINES = 40
 class _Block:
     """What one rank does; equal ones of several ranks are shown once."""
 
-    doing: str
+    doing: Predicate
     lines: tuple[str, ...]
 
 
@@ -45,7 +51,7 @@ def stacks(views: Mapping[int, RankView], ranks: RankSet | None = None) -> dict[
     blocks = {rank: _block(view) for rank, view in views.items() if ranks is None or rank in ranks}
     if len({block for block, _ in blocks.values()}) > _MAX_TOLD_APART:
         blocks = {
-            rank: (replace(block, doing=without_numbers(block.doing)), waits_ns)
+            rank: (replace(block, doing=_without_numbers(block.doing)), waits_ns)
             for rank, (block, waits_ns) in blocks.items()
         }
     ranks_by_block: dict[_Block, list[int]] = {}
@@ -56,7 +62,7 @@ def stacks(views: Mapping[int, RankView], ranks: RankSet | None = None) -> dict[
     told = [
         (
             name_ranks(RankSet.of(found)),
-            (block.doing if len(found) == 1 else in_plural(block.doing))
+            block.doing.said_of(len(found))
             + (f" for {duration(since_ns[block])}" if since_ns[block] else ""),
             block.lines,
         )
@@ -95,20 +101,21 @@ def _block(view: RankView) -> tuple[_Block, int]:
         return _outside(view), 0
     look = view.look
     operations = {operation.record_id: operation for operation in look.operations}
-    main = next((thread for thread in look.threads if thread.is_main), None)
+    main = look.main
     lines: list[str] = []
     since_ns = 0
     if look.activity == "reforming":
-        doing = "makes its groups again"
+        doing = Predicate(Doing.MAKES_GROUPS)
     elif view.state == "raised":
-        doing = shorten(view.how_it_left, WIDTH // 2)
-        lines += stack_lines([view.error_site] if view.error_site else [])
+        doing = _said(shorten(view.how_it_left, WIDTH // 2))
+        lines += stack_lines([view.error.site] if view.error and view.error.site else [])
     elif main is None or (look.activity == "idle" and main.wait is None):
-        doing = "has finished the cell" if view.state == "finished" else "no cell runs"
+        has_finished = view.state == "finished"
+        doing = Predicate(Doing.HAS_FINISHED) if has_finished else _said("no cell runs")
     else:
         doing = _doing(main, operations)
         if look.activity == "callback":
-            doing = f"in a widget's callback, {doing}"
+            doing = _said(f"in {CALLBACK_THREAD}, {doing}")
         lines += stack_lines(main.stack)
         if main.wait is not None:
             since_ns = max(0, look.time_ns - main.wait.since_ns)
@@ -124,50 +131,52 @@ def _block(view: RankView) -> tuple[_Block, int]:
 def _outside(view: RankView) -> _Block:
     """What is known of a rank that tells nothing: it is gone, holds the GIL, or does not run."""
     if view.state == "dead":
-        return _Block(f"exited: {view.exit_text}" if view.exit_text else "exited", ())
+        return _Block(_said(f"exited: {view.exit_text}" if view.exit_text else "exited"), ())
     if view.state == "starting":
-        return _Block("is being started", ())
+        return _Block(Predicate(Doing.IS, " being started"), ())
     told = "did not answer; seen from outside" if view.state == "silent" else "seen from outside"
     lines = fault_stacks.lines_of_user(view.stack_text)
     if lines is None:  # native frames
         lines = view.stack_text.rstrip().splitlines()
     elif not lines:
-        return _Block(f"{told}: no cell runs", ())
+        return _Block(_said(f"{told}: no cell runs"), ())
     if len(lines) > _MAX_OUTSIDE_LINES:
         lines = [*lines[:_MAX_OUTSIDE_LINES], f"and {len(lines) - _MAX_OUTSIDE_LINES} more lines"]
     if not lines:
-        return _Block("did not answer, and has no Python stack: its process does not run", ())
-    return _Block(told, tuple(lines))
+        return _Block(_NO_STACK, ())
+    return _Block(_said(told), tuple(lines))
 
 
-def _doing(thread: ThreadLook, operations: Mapping[int, Operation]) -> str:
+def _said(text: str) -> Predicate:
+    """Alike of one rank and of several."""
+    return Predicate(Doing.NOT_SAID, text)
+
+
+_NO_STACK = Predicate(
+    Doing.NOT_SAID,
+    "did not answer",
+    (
+        ", and has no Python stack: its process does not run",
+        ", and have no Python stack: their processes do not run",
+    ),
+)
+
+
+def _without_numbers(predicate: Predicate) -> Predicate:
+    return replace(predicate, rest=without_numbers(predicate.rest))
+
+
+def _doing(thread: ThreadLook, operations: Mapping[int, Operation]) -> Predicate:
     if thread.wait is None and thread.innermost in WAITS_FOR_USER:
-        return f"is {WAITS_FOR_USER[thread.innermost]}"
+        return Predicate(Doing.IS, f" {WAITS_FOR_USER[thread.innermost]}")
     if thread.wait is None:
         is_named = thread.innermost and not thread.innermost.startswith("<")
-        return f"runs {thread.innermost}()" if is_named else "runs Python code"
+        return Predicate(Doing.RUNS, f" {thread.innermost}()" if is_named else " Python code")
     known = [operations[number] for number in thread.wait.record_ids if number in operations]
     if not known:
-        return "waits for an operation"
-    names = [_name(operation) for operation in known[:3]]
+        return Predicate(Doing.WAITS, " for an operation")
+    names = [operation.label() for operation in known[:3]]
     if len(known) > len(names):
         names.append(f"{len(known) - len(names)} more")
-    is_inside = thread.wait.kind == "operation" and known[0].signature.kind != "store"
-    return f"waits {'in' if is_inside else 'for'} {words(names)}"
-
-
-def _name(operation: Operation) -> str:
-    """``all_reduce #7``, ``recv from rank 1``, ``key 'go'``."""
-    signature = operation.signature
-    match signature.kind:
-        case "send":
-            return f"{signature.op} to rank {operation.peer}"
-        case "recv":
-            source = "any rank" if operation.peer < 0 else f"rank {operation.peer}"
-            return f"{signature.op} from {source}"
-        case "store":
-            keys = ", ".join(map(repr, signature.keys[:3]))
-            return f"key {keys}" if keys else "the store"
-        case "collective" | "creation":
-            number = operation.collective_seq_id
-            return f"{signature.op} #{number}" if number else signature.op
+    how = "in" if thread.wait.kind == "operation" else "for"
+    return Predicate(Doing.WAITS, f" {how} {words(names)}")

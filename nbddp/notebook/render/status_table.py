@@ -31,9 +31,6 @@ from nbddp.notebook.render.html import (
 from nbddp.wire.flight_recorder.schema import (
     CALLBACK_THREAD,
     WAITS_FOR_USER,
-    Operation,
-    RankLook,
-    ThreadLook,
     ending_of,
 )
 from nbddp.wire.messages import Peeked
@@ -194,7 +191,7 @@ def _state(view: RankView, peeked: Peeked | None, *, is_running: bool) -> tuple[
         case "running" if look is None:
             state = fault_stacks.state(peeked)
         case "running":
-            main = _main_thread(look)
+            main = look.main if look is not None else None
             state = "waits" if main is not None and main.wait is not None else "runs"
             if main is not None:
                 state = WAITS_FOR_USER.get(main.innermost, state)
@@ -215,8 +212,9 @@ def _place(view: RankView) -> tuple[str, str]:
         is_inside = view.state in ("running", "silent")
         return (fault_stacks.place(view.stack_text) if is_inside else ""), ""
     if view.look.activity != "callback":
-        if view.state == "raised" and view.error_site is not None:
-            return str(view.error_site), view.error_site.source
+        site = view.error.site if view.error is not None else None
+        if view.state == "raised" and site is not None:
+            return str(site), site.source
         if view.state != "running":
             return "", ""
     mine = [each for each in view.look.threads if each.is_main or each.name == CALLBACK_THREAD]
@@ -376,12 +374,6 @@ def fresh_notes(infos: Sequence[RankInfo]) -> list[str]:
 # --- operations ----------------------------------------------------------------------------------
 
 
-def _main_thread(look: RankLook | None) -> ThreadLook | None:
-    """The thread that runs cells."""
-    threads = look.threads if look is not None else ()
-    return next((thread for thread in threads if thread.is_main), None)
-
-
 def _last_collective(view: RankView) -> tuple[str, str]:
     """``all_reduce #7``, and how it stands: ``for 3.2 s``, ``done``."""
     known = (*view.operations, *(view.look.operations if view.look else ()))
@@ -389,23 +381,9 @@ def _last_collective(view: RankView) -> tuple[str, str]:
     if not told:
         return "", ""
     last = max(told, key=lambda each: each.record_id)
-    main = _main_thread(view.look)
+    main = view.look.main if view.look is not None else None
     wait = main.wait if main is not None else None
     ending = ending_of(last.state, last.error)
     if ending != "open" or wait is None or view.look is None:
-        return _name(last), ending
-    return _name(last), f"for {duration(max(0, view.look.time_ns - wait.since_ns))}"
-
-
-def _name(operation: Operation) -> str:
-    signature = operation.signature
-    match signature.kind:
-        case "send":
-            return f"{signature.op} to {operation.peer}"
-        case "recv":
-            return f"{signature.op} from {'any' if operation.peer < 0 else operation.peer}"
-        case "store":
-            return f"store {signature.op}"
-        case _:
-            number = operation.collective_seq_id
-            return f"{signature.op} #{number}" if number else signature.op
+        return last.label(is_brief=True), ending
+    return last.label(is_brief=True), f"for {duration(max(0, view.look.time_ns - wait.since_ns))}"

@@ -84,7 +84,7 @@ class Bar:
         told = [size(self.part.nbytes)] if self.part.nbytes else []
         ending, lasts = self.part.ending, duration(self.end_ns - self.begin_ns)
         if self.row.missing:
-            has = "has" if len(self.row.missing) == 1 else "have"
+            has = self.row.missing.verb("has", "have")
             never = f"{has} not come yet" if self.row.open_at_ns else "never came"
             told.append(f"{name_ranks(self.row.missing)} {never}")
         elif not self.has_failed and self.moves_ns > self.begin_ns:

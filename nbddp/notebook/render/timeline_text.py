@@ -36,7 +36,7 @@ def _waits(row: TraceRow) -> str:
         since_ns = row.last_ns
         told = f"{row.label}: all ranks have come, and it is not complete"
     else:
-        waits = "waits" if len(ranks) == 1 else "wait"
+        waits = ranks.verb("waits", "wait")
         whom = f" for {name_ranks(row.missing)}" if row.missing else ""
         told = f"{name_ranks(ranks)} {waits} in {row.label}{whom}"
     return f"{told}, {duration((row.open_at_ns or since_ns) - since_ns)} so far"

@@ -184,7 +184,7 @@ def _did(row: TraceRow, rank: int) -> str:
         return "never came" if rank in row.missing else ""
     state: str = part.ending
     if state == "open":
-        state = "open" if part.async_op else "waits"
+        state = "open" if part.async_op and not part.is_waited_for else "waits"
     op = f"{part.op} " if " | " in row.op else ""
     return f"{op}{state} {_short(part.site) if part.site.line else ''}".rstrip()
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from nbddp.controller.values.variables import by_name_and_rank
-from nbddp.notebook.render.html import Cell, Column, Table, escape, name_ranks
+from nbddp.notebook.render.html import Cell, Column, Table, escape, name_ranks, rank_numbers
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values.fingerprints import Variable, Variables
 
@@ -33,10 +33,10 @@ def bundle(
     ranks = RankSet.of(told)
     by_name = by_name_and_rank(told, wanted)
     if not by_name:
-        text = f"{ranks.describe()} {'has' if len(ranks) == 1 else 'have'} no variables"
+        text = f"{ranks.describe()} {ranks.verb('has', 'have')} no variables"
         return {"text/plain": text, "text/html": f"<div>{escape(text)}</div>"}
     is_all = len(ranks) > 1 and world_size in (None, len(ranks))
-    word = "all" if is_all else _numbers(ranks)
+    word = "all" if is_all else rank_numbers(ranks, 18)
     rows = [row for name, by_rank in by_name.items() for row in _rows(name, by_rank, ranks, word)]
     # A column that says nothing is left out.
     used = [any(row[at].text for row in rows) for at in range(len(_COLUMNS))]
@@ -82,7 +82,7 @@ def _rows(
     for number, (group, variable) in enumerate(groups[:_MAX_GROUPS]):
         row = _row(
             "" if number else name,
-            _numbers(group),
+            rank_numbers(group, 18),
             variable,
             _devices(by_rank, group),
         )
@@ -100,10 +100,6 @@ def _rows(
     if more:
         rows.append([Cell(""), Cell(f"and {more} more ranks"), *[Cell("")] * (len(_COLUMNS) - 2)])
     return rows
-
-
-def _numbers(ranks: RankSet) -> str:
-    return name_ranks(ranks, 24).removeprefix("ranks ").removeprefix("rank ")
 
 
 def _row(name: str, ranks: str, variable: Variable | None, device: str) -> list[Cell]:

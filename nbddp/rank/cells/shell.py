@@ -28,7 +28,7 @@ from traitlets import Type, default
 from traitlets.config import Config
 
 import nbddp
-from nbddp.rank import exception_text, streams
+from nbddp.rank import code_sites, exception_text, streams
 from nbddp.rank.agent_link import Link
 from nbddp.rank.cells import output_capture, source_lookup
 from nbddp.rank.user_code_context import Callbacks
@@ -185,6 +185,7 @@ class RankShell(InteractiveShell):
         config.HistoryManager.enabled = False
         config.HistoryManager.hist_file = ":memory:"
         super().__init__(config=config, user_module=types.ModuleType("__main__"))
+        code_sites.know_cells(self.cell_of)
         self.set_hook("show_in_pager", page.as_hook(self._show_in_pager), 99)
         # sys.exit() ends the cell here, so IPython's advice about it would mislead.
         warnings.filterwarnings("ignore", message="To exit: use")

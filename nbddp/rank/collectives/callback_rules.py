@@ -92,7 +92,7 @@ def refuse(recorder: Recorder, op: str, members: Iterable[int]) -> None:
     if question.is_pull:
         raise CollectiveRefusedError(
             f"it calls {op}, which {others.describe()} would never call: only "
-            f"{here.describe()} {'was' if len(here) == 1 else 'were'} asked; nothing was sent. "
+            f"{here.describe()} {here.verb('was', 'were')} asked; nothing was sent. "
             "Next: ask all ranks"
         )
     raise CollectiveRefusedError(

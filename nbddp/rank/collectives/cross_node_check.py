@@ -12,21 +12,22 @@ import msgspec
 import torch
 
 from nbddp.rank import torch_private
-from nbddp.rank.collectives.recording.mismatch_board import differences
+from nbddp.rank.collectives.recording.signatures import CallSignature
+from nbddp.wire.flight_recorder import matching
 from nbddp.wire.flight_recorder.schema import Mismatch, Operation
 
 _TEXT_BYTES = 8192
 
 
-def compare(group: Any, record: int, fingerprint: int) -> Mismatch | None:
+def compare(group: Any, record: int, known: CallSignature) -> Mismatch | None:
     """Exchange fingerprints; gives the first disagreement with this rank.
 
     Raises:
         RuntimeError: a member never came, and the group was freed or its time ran out.
     """
-    mine = torch.tensor([fingerprint], dtype=torch.int64)
+    mine = torch.tensor([known.hard], dtype=torch.int64)
     found = [int(value.item()) for value in _gather(group, mine)]
-    if len(set(found)) == 1:
+    if len(set(found)) == 1 and not known.is_uneven:  # which is equal, too, where these are
         return None
     operation = group.recorder.operation(record)
     if operation is None:
@@ -39,17 +40,15 @@ def compare(group: Any, record: int, fingerprint: int) -> Mismatch | None:
     ranks = group.counters.info.ranks
     own = ranks.index(group.recorder.rank)
     for index, rank in enumerate(ranks):
-        if found[index] == found[own]:
-            continue
         theirs = _operation(texts[index])
-        if theirs is not None:
-            fields = differences(operation.signature, theirs.signature)
+        if index == own or theirs is None:
+            continue
+        fields = matching.compare(
+            operation.signature, theirs.signature, me=own, other=index, size=len(ranks)
+        ).hard
+        if fields:
             return Mismatch(
-                rank=group.recorder.rank,
-                peer=rank,
-                mine=operation,
-                theirs=theirs,
-                fields=fields or ("op",),
+                rank=group.recorder.rank, peer=rank, mine=operation, theirs=theirs, fields=fields
             )
     return None
 

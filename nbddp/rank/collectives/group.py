@@ -12,6 +12,7 @@ group, such as DDP and DTensor, go on working after a recovery. The pattern is t
 (``torchft/process_group.py``).
 """
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -40,6 +41,7 @@ from nbddp.rank.collectives.work import AnySourceWork, MessageWork, TracedWork
 
 _now = time.monotonic_ns
 _ident = threading.get_ident
+_frame = sys._getframe
 
 
 class TracedGroup(dist.ProcessGroup):
@@ -84,7 +86,7 @@ class TracedGroup(dist.ProcessGroup):
             RuntimeError: a member never came.
         """
         with RecordedCall(self, record, ends=False):
-            wrong = cross_node_check.compare(self, record, call.hard)
+            wrong = cross_node_check.compare(self, record, call)
         if wrong is not None:
             self.recorder.disagree(self.counters, record, wrong)
 
@@ -280,12 +282,14 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
             callback_rules.refuse(recorder, method, counters.info.ranks)
             work = inner(*args, **kwargs)
             call = methods.undescribed(recorder, method)
-            return self._handle(work, recorder.collective(counters, call))
+            is_async = methods.is_async(args, kwargs)
+            return self._handle(work, recorder.collective(counters, call, is_async=is_async))
         if recorder.is_careful:
             callback_rules.refuse(recorder, call.signature.op, counters.info.ranks)
         if recorder.check or kwargs or len(args) < 2 or getattr(args[-1], "asyncOp", True):
             digest = counters.digest
-            record = recorder.collective(counters, call)
+            is_async = methods.is_async(args, kwargs)
+            record = recorder.collective(counters, call, is_async=is_async)
             if recorder.check:
                 self.check(record, call)
             has_copies = args and counters.has_peers
@@ -334,7 +338,8 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
         call = methods.message(recorder, direction, tensors)
         if recorder.is_careful:
             callback_rules.refuse(recorder, direction, counters.info.ranks)
-        record = recorder.message(counters, call, direction, peer, int(args[-1]))
+        is_async = not torch_private.is_awaited_message(_frame(0))
+        record = recorder.message(counters, call, direction, peer, int(args[-1]), is_async=is_async)
         try:
             work = inner(tensors, *args)
         except BaseException as error:

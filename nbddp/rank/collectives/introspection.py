@@ -23,6 +23,7 @@ from nbddp.wire.flight_recorder.schema import (
     AT_BREAKPOINT,
     CALLBACK_THREAD,
     Activity,
+    ExceptionLine,
     Operation,
     RankLook,
     ThreadLook,
@@ -180,7 +181,7 @@ class RankIntrospection:
             and (_has(frame, _DORMANT) or _is_in(frame, _DORMANT_INSIDE)),
             stack=self._recorder.sites.stack(frame),
             innermost=_innermost(frame),
-            handling=_handling(thread.ident) if is_main else "",
+            handling=_handling(thread.ident) if is_main else None,
         )
 
     def _pending(self, native: int, ticks_now: dict[int, int]) -> Wait | None:
@@ -218,14 +219,14 @@ def _has_children() -> bool:
     return not all(map(process_tree.has_ended, process_tree.children_of(os.getpid())))
 
 
-def _handling(ident: int | None) -> str:
+def _handling(ident: int | None) -> ExceptionLine | None:
     """The exception that a thread handles now, in its ``except`` or ``finally``."""
     found: Any = sys._current_exceptions().get(ident or 0)
     if isinstance(found, tuple):  # before Python 3.12
         found = found[1]
     while found is not None and exception_text.is_debugger_error(found):
         found = found.__context__  # what the user's code was handling at the prompt, if anything
-    return "" if found is None else exception_text.summary_line(found)
+    return None if found is None else exception_text.summary_line(found)
 
 
 def _is_in(frame: types.FrameType, functions: tuple[tuple[str, str], ...]) -> bool:

@@ -213,6 +213,12 @@ def renamed(method: str, keywords: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
+def is_async(args: Sequence[Any], keywords: dict[str, Any]) -> bool:
+    """Whether the caller of a method goes on with a handle. Torch's options say so, or nothing."""
+    options = args[-1] if args and not keywords else keywords.get("opts")
+    return bool(getattr(options, "asyncOp", True))
+
+
 def undescribed(recorder: Recorder, method: str) -> CallSignature:
     """Return the signature of a call with unknown arguments."""
     return recorder.signatures.find(("undescribed", method), lambda: make("collective", method))

@@ -55,8 +55,9 @@ class StoreWait:
         self._ended_attempt = max(self._ended_attempt, number)
 
     def wait_for_store(
-        self, original: Callable[..., Any], store: Any, keys: list[str], timeout: Any
-    ) -> None:
+        self, original: Callable[..., Any], store: Any, keys: list[str], timeout: Any,
+        op: str = "store.wait",
+    ) -> None:  # fmt: skip
         """Replace `Store.wait`, and the wait in `Store.get` for a missing key."""
         recorder = self._recorder
         if recorder.is_child:
@@ -68,7 +69,7 @@ class StoreWait:
         except RuntimeError:
             pass  # a store without `check`: its wait will raise
         key_texts = tuple(shortened(str(key)) for key in keys[:_MAX_KEYS])
-        call = signatures.known(signatures.make("store", "store.wait", keys=key_texts))
+        call = signatures.known(signatures.make("store", op, keys=key_texts))
         total = timeout or _timeout_of(store)
         record = recorder.other(call, None, int(total.total_seconds() * 1000))
         with RecordedWait(recorder, record):

@@ -4,6 +4,7 @@ Runs in: the rank process.
 """
 
 import functools
+import inspect
 import sys
 import types
 import weakref
@@ -81,6 +82,23 @@ def set_async(options: Any, *, is_async: bool) -> None:
         if stock is not None:
             stock.__set__(options, is_async)
             return
+
+
+#: `dist.send` and `dist.recv` call `isend` and `irecv`, and wait for the end of what these give.
+_AWAITED = tuple(inspect.unwrap(function).__code__ for function in (c10d.send, c10d.recv))
+
+
+def is_awaited_message(frame: types.FrameType | None) -> bool:
+    """Whether a call of a group's ``send`` or ``recv`` is one for whose end torch waits at once.
+
+    Args:
+        frame: of that method.
+    """
+    for _ in range(2):
+        frame = None if frame is None else frame.f_back
+        if frame is not None and frame.f_code in _AWAITED:
+            return True
+    return False
 
 
 def hook_store_waits(wait: Callable[[Callable[..., Any], Any, list[str], Any], Any]) -> None:

@@ -18,10 +18,13 @@ from urllib.parse import urlsplit
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from nbddp.rank.torch_private.hooks import original_store_wait
+from nbddp.wire.flight_recorder.schema import RENDEZVOUS
+
 _AGENT_STORE_ENV = "TORCHELASTIC_USE_AGENT_STORE"
 _CONNECT_S = 0.5
-#: ``wait(original, store, keys, timeout)``, as in `hook_store_waits`.
-_Wait: TypeAlias = Callable[[Callable[..., Any], Any, list[str], Any], Any]
+#: ``wait(original, store, keys, timeout, op)``, as in `hook_store_waits`, with its name.
+_Wait: TypeAlias = Callable[[Callable[..., Any], Any, list[str], Any, str], Any]
 
 
 def separate_rendezvous(next_prefix: Callable[[], str], wait: _Wait | None = None) -> bool:
@@ -108,7 +111,8 @@ def _waited_stores(wait: _Wait, prefix: str) -> Iterator[None]:
         address = f"tcp://{kwargs['host_name']}:{kwargs['port']}"
         if not kwargs.get("is_master"):
             listener = _Listener(kwargs["host_name"], kwargs["port"])
-            wait(_Listener.refuse, listener, [f"rank 0 at {address}"], kwargs["timeout"])
+            keys = [f"rank 0 at {address}"]
+            wait(_Listener.refuse, listener, keys, kwargs["timeout"], RENDEZVOUS)
         store: Store = stock(**{**kwargs, "wait_for_workers": False})
         world_size = kwargs.get("world_size") or 0
         if world_size > 0:
@@ -116,7 +120,8 @@ def _waited_stores(wait: _Wait, prefix: str) -> Iterator[None]:
             all_ranks = f"all {world_size} ranks at {address}"
             if prefixed_store.add("count", 1) == world_size:
                 prefixed_store.set(all_ranks, "1")
-            prefixed_store.wait([all_ranks], kwargs["timeout"])
+            timeout = kwargs["timeout"]
+            wait(original_store_wait, prefixed_store, [all_ranks], timeout, RENDEZVOUS)
         return store
 
     module.TCPStore = make

@@ -6,13 +6,11 @@ Runs in: the rank process, main thread, between cells.
 from collections.abc import Callable
 from typing import Any, TypeVar, assert_never
 
-import msgspec
-
 from nbddp.errors import BadMessageError, TransferError
 from nbddp.rank.agent_link import Link
 from nbddp.rank.cells.executor import Interrupts
 from nbddp.rank.cells.shell import RankShell
-from nbddp.rank.exception_text import error_info, place_of
+from nbddp.rank.exception_text import error_info
 from nbddp.rank.user_code_context import Question
 from nbddp.rank.values import variable_table
 from nbddp.rank.values.fingerprints import Fingerprints
@@ -141,10 +139,7 @@ class Variables:
             finally:
                 self._interrupts.disarm()
         except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
-            told = error_info(error)
-            if isinstance(error, KeyboardInterrupt):
-                told = msgspec.structs.replace(told, evalue=place_of(error))
-            return told
+            return error_info(error)
 
     def push(self, request: PushValue, frames: list[bytes]) -> None:
         """Build the value once it is complete, and hold it: other ranks may not be able to."""

@@ -1,54 +1,211 @@
-"""Do two ranks mean the same operation? The rules, collective by collective.
+"""What matches what: which differences between ranks are errors, operation by operation.
 
-Runs in: the notebook's process. Pure.
+Runs in: every process. Pure.
 
-Two sorts of difference: *hard* ones make the ranks wait for ever, abort, or read what is not there;
-with *soft* ones the operation completes, and its result is not what the user meant. Which is which
-was tried out with Gloo; where it depends on sizes, it counts as hard.
+One table, `RULES`, says what the members of a group must agree upon. All who ask read it here:
+
+    rank      `hard_key`, `full_key` -> fingerprints: compared before data moves, after the cell
+              `compare`              -> what differs, where fingerprints do (also for ``--check``)
+    notebook  `compare`              -> the diagnosis: what never ends, what is told after the cell
+
+An error is raised: before data moves on one machine and with ``--check``, else after the cell. A
+warning is told. An error either *blocks*, since the operation hangs, aborts or reads what is not
+there, or it lets the operation end with what nobody meant. Which one was tried out with Gloo; where
+it depends on sizes, it blocks. Only what blocks is part of a proof that a rank never goes on.
 """
 
 import math
 import re
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from enum import Enum
+from typing import Final, TypeAlias
 
 from nbddp.wire.flight_recorder.schema import Signature
 
-#: Every rank brings as many elements as every other.
-_EQUAL_INPUTS: Final = frozenset(
-    (
-        "all_gather",
-        "all_gather_coalesced",
-        "all_gather_into_tensor",
-        "all_gather_into_tensor_coalesced",
-        "all_reduce",
-        "all_reduce_coalesced",
-        "broadcast",
-        "gather",
-        "reduce",
-        "reduce_scatter",
-        "reduce_scatter_tensor",
-        "reduce_scatter_tensor_coalesced",
-    )
-)
-_NO_TENSORS: Final = frozenset(("barrier", "monitored_barrier"))
+_Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 _DIGITS: Final = re.compile(r"\d+")
+
+
+class Verdict(Enum):
+    """What a difference is."""
+
+    BLOCKS = "error: the operation never ends, or not well"
+    WRONG = "error: the operation ends, and its result is not what was meant"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """All members must show the same ``view`` of a field."""
+
+    field: str  #: of `Signature`, as differences name it
+    view: Callable[[Signature], Hashable]
+    verdict: Verdict
 
 
 @dataclass(frozen=True)
 class Differences:
-    """Names of the fields of `Signature` in which two ranks differ."""
+    """Names of the fields of `Signature` in which two ranks differ, each in one place."""
 
-    hard: tuple[str, ...] = ()
-    soft: tuple[str, ...] = ()
+    blocking: tuple[str, ...] = ()
+    wrong: tuple[str, ...] = ()
+    soft: tuple[str, ...] = ()  #: warnings
+
+    @property
+    def hard(self) -> tuple[str, ...]:
+        """The errors."""
+        return self.blocking + self.wrong
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Both sorts."""
+        """Errors and warnings."""
         return self.hard + self.soft
 
+    @property
+    def told(self) -> tuple[str, ...]:
+        """The errors; without any, the warnings: beside an error these do not say what is wrong."""
+        return self.hard or self.soft
+
     def __bool__(self) -> bool:
-        return bool(self.hard or self.soft)
+        return bool(self.all)
+
+
+# --- views ---------------------------------------------------------------------------------------
+
+
+def _amount(known: Signature) -> int:
+    """Elements of what it gives; bytes, where the shapes of some tensors are not known."""
+    is_whole = known.tensors <= len(known.input_sizes)
+    return _elements(known.input_sizes) if is_whole else known.nbytes
+
+
+def _elements(shapes: _Shapes) -> int:
+    return sum(map(math.prod, shapes))
+
+
+def _amounts_given(known: Signature) -> Hashable:
+    """What a member brings, where all bring as much as all others.
+
+    Of an uneven ``all_gather`` all members know how much each brings (NCCL can do that).
+    """
+    amounts = tuple(map(math.prod, known.output_sizes))
+    if known.op == "all_gather" and len(set(amounts)) > 1:
+        return amounts
+    return _amount(known)
+
+
+def _each_given(known: Signature) -> Hashable:
+    return tuple(map(math.prod, known.input_sizes)) if len(known.input_sizes) > 1 else ()
+
+
+def _shapes_given(known: Signature) -> Hashable:
+    uneven = isinstance(_amounts_given(known), tuple)
+    return () if uneven or known.tensors > len(known.input_sizes) else known.input_sizes
+
+
+def _widths(dtypes: tuple[str, ...]) -> Hashable:
+    found = (_DIGITS.search(dtype) for dtype in dtypes)
+    return tuple(int(each[0]) if each else 8 for each in found)  # bool has no number
+
+
+def _exchanged(known: Signature) -> Hashable:
+    """Of an all_to_all; what is uneven is compared pair by pair."""
+    return "uneven" if is_uneven(known) else _amount(known)
+
+
+def is_uneven(known: Signature) -> bool:
+    """Whether members of an all_to_all give each other different amounts: fingerprints say nothing.
+
+    Then an equal fingerprint is no proof that two ranks agree, see `compare`.
+    """
+    if known.op not in EXCHANGES:
+        return False
+    shapes = {*known.input_sizes, *known.output_sizes} if known.op == "all_to_all" else ()
+    return bool(known.input_splits or known.output_splits or len(shapes) > 1)
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+_BLOCKS, _WRONG, _WARNING = Verdict.BLOCKS, Verdict.WRONG, Verdict.WARNING
+
+_DTYPES: Final = (
+    Rule("input_dtypes", lambda known: _widths(known.input_dtypes), _BLOCKS),
+    Rule("input_dtypes", lambda known: known.input_dtypes, _WRONG),
+)
+_TENSORS: Final = (Rule("tensors", lambda known: known.tensors, _BLOCKS),)
+_SIZES: Final = (
+    Rule("input_sizes", _amounts_given, _BLOCKS),
+    Rule("input_sizes", _each_given, _WRONG),
+    Rule("input_sizes", _shapes_given, _WARNING),
+)
+_TAKEN: Final = (
+    Rule("output_dtypes", lambda known: _widths(known.output_dtypes), _BLOCKS),
+    Rule("output_dtypes", lambda known: known.output_dtypes, _WRONG),
+    Rule("output_sizes", lambda known: _elements(known.output_sizes), _BLOCKS),
+    Rule("output_sizes", lambda known: known.output_sizes, _WARNING),
+)
+REDUCE_OP: Final = Rule("reduce_op", lambda known: known.reduce_op, _WRONG)
+_ROOT: Final = (Rule("root", lambda known: known.root, _BLOCKS),)
+_GIVEN: Final = (*_DTYPES, *_TENSORS, *_SIZES)
+#: Whom it gives how much is compared pair by pair, see `compare`.
+_EXCHANGE: Final = _DTYPES
+#: Of these an equal signature is no proof that two members agree.
+EXCHANGES: Final = ("all_to_all", "all_to_all_single")
+
+#: By operation; beside these, the operation itself must be the same one.
+RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
+    "all_gather": _GIVEN,
+    "all_gather_coalesced": _GIVEN,
+    "all_gather_into_tensor": _GIVEN,
+    "all_gather_into_tensor_coalesced": _GIVEN,
+    "all_reduce": (*_GIVEN, REDUCE_OP),
+    "all_reduce_coalesced": (*_GIVEN, REDUCE_OP),
+    "all_to_all": _EXCHANGE,
+    "all_to_all_single": _EXCHANGE,
+    "barrier": (),
+    "broadcast": (*_GIVEN, *_ROOT),
+    "gather": (*_GIVEN, *_ROOT),
+    "monitored_barrier": (),
+    "reduce": (*_GIVEN, REDUCE_OP, *_ROOT),
+    "reduce_scatter": (*_GIVEN, REDUCE_OP),
+    "reduce_scatter_tensor": (*_GIVEN, REDUCE_OP),
+    "reduce_scatter_tensor_coalesced": (*_GIVEN, REDUCE_OP),
+    "scatter": (*_TAKEN, *_ROOT),
+}
+#: Of an operation that is not known: how much each member brings is its own affair.
+_OTHERS: Final = (*_DTYPES, REDUCE_OP, *_ROOT)
+#: The two ends of a message: nothing hangs, Gloo aborts or fills a part only.
+_MESSAGE: Final = (
+    Rule("input_dtypes", lambda known: known.input_dtypes, _WRONG),
+    Rule("input_sizes", _amount, _WRONG),
+)
+
+
+def _rules(known: Signature) -> tuple[Rule, ...]:
+    if known.kind in ("send", "recv"):
+        return _MESSAGE
+    return RULES.get(known.op, _OTHERS)
+
+
+# --- what is made of it --------------------------------------------------------------------------
+
+
+def hard_key(known: Signature) -> tuple[Hashable, ...]:
+    """Equal for two members, or for the ends of a message, if no difference is an error.
+
+    Exchanges that are uneven apart, see `is_uneven`.
+    """
+    name = "message" if known.kind in ("send", "recv") else known.op
+    exchanged = (_exchanged(known),) if known.op in EXCHANGES else ()
+    errors = (rule.view(known) for rule in _rules(known) if rule.verdict is not _WARNING)
+    return name, *errors, *exchanged
+
+
+def full_key(known: Signature) -> tuple[Hashable, ...]:
+    """Likewise, if there is no difference at all."""
+    warnings = (rule.view(known) for rule in _rules(known) if rule.verdict is _WARNING)
+    return *hard_key(known), *warnings
 
 
 def compare(
@@ -64,81 +221,33 @@ def compare(
         size: of the group.
     """
     if mine.op != theirs.op:
-        return Differences(hard=("op",))
-    if mine.op in _NO_TENSORS:
-        return Differences()
-    hard: list[str] = []
-    soft: list[str] = []
-    _compare_dtypes(mine, theirs, hard, soft)
-    if mine.root != theirs.root:
-        hard.append("root")
-    if mine.reduce_op != theirs.reduce_op:
-        soft.append("reduce_op")
-    match mine.op:
-        case "scatter":
-            _compare_sizes("output_sizes", mine, theirs, hard, soft)
-        case "all_to_all" | "all_to_all_single":
-            if not _is_exchange_even(mine, theirs, me, other, size):
-                uneven = mine.input_splits or mine.output_splits
-                uneven = uneven or theirs.input_splits or theirs.output_splits
-                hard += ("input_splits", "output_splits") if uneven else ("input_sizes",)
-        case op if op in _EQUAL_INPUTS and not _is_uneven_gather(mine, theirs):
-            if mine.tensors != theirs.tensors and "coalesced" in op:
-                hard.append("tensors")
-            else:
-                _compare_sizes("input_sizes", mine, theirs, hard, soft)
-        case _:
-            pass  # of an operation that is not known only the name is compared
-    return Differences(tuple(hard), tuple(soft))
+        return Differences(blocking=("op",))
+    found = _compared(mine, theirs)
+    if mine.op in EXCHANGES and not _is_exchange_even(mine, theirs, me, other, size):
+        has_splits = any(each.input_splits or each.output_splits for each in (mine, theirs))
+        fields = ("input_splits", "output_splits") if has_splits else ("input_sizes",)
+        return Differences((*found.blocking, *fields), found.wrong, found.soft)
+    return found
 
 
 def compare_message(sent: Signature, received: Signature) -> Differences:
-    """Compare the two ends of a message. Nothing hangs: Gloo aborts, or fills a part only."""
-    soft = []
-    if sent.input_dtypes != received.input_dtypes:
-        soft.append("input_dtypes")
-    if sent.nbytes != received.nbytes:
-        soft.append("nbytes")
-    return Differences(soft=tuple(soft))
+    """Compare the two ends of a message."""
+    return _compared(sent, received)
 
 
-def _compare_dtypes(mine: Signature, theirs: Signature, hard: list[str], soft: list[str]) -> None:
-    name = "output_dtypes" if mine.op == "scatter" else "input_dtypes"
-    ours: tuple[str, ...] = getattr(mine, name)
-    others: tuple[str, ...] = getattr(theirs, name)
-    if not ours or not others or set(ours) == set(others):
-        return
-    same_width = {_bits(dtype) for dtype in ours} == {_bits(dtype) for dtype in others}
-    (soft if same_width else hard).append(name)
-
-
-def _bits(dtype: str) -> int:
-    found = _DIGITS.search(dtype)
-    return int(found[0]) if found else 8  # bool
-
-
-def _compare_sizes(
-    name: str, mine: Signature, theirs: Signature, hard: list[str], soft: list[str]
-) -> None:
-    ours: tuple[tuple[int, ...], ...] = getattr(mine, name)
-    others: tuple[tuple[int, ...], ...] = getattr(theirs, name)
-    if name == "input_sizes" and max(mine.tensors - len(ours), theirs.tensors - len(others)) > 0:
-        # Not all shapes are known.
-        if not hard and not soft and mine.nbytes != theirs.nbytes:
-            hard.append(name)
-    elif sum(map(math.prod, ours)) != sum(map(math.prod, others)):
-        hard.append(name)
-    elif ours != others and len(ours) == len(others):
-        soft.append(name)
-
-
-def _is_uneven_gather(mine: Signature, theirs: Signature) -> bool:
-    """Ranks bring different amounts, and both know how much each brings (NCCL can do that)."""
-    return (
-        mine.op == "all_gather"
-        and mine.output_sizes == theirs.output_sizes
-        and len(set(map(math.prod, mine.output_sizes))) > 1
+def _compared(mine: Signature, theirs: Signature) -> Differences:
+    verdict_by_field: dict[str, Verdict] = {}
+    for rule in _rules(mine):
+        is_known = rule.field in verdict_by_field
+        if not is_known and rule.view(mine) != rule.view(theirs):
+            verdict_by_field[rule.field] = rule.verdict
+    if "tensors" in verdict_by_field:  # then their sizes are not those of the same tensors
+        verdict_by_field.pop("input_sizes", None)
+    blocking, wrong, soft = (
+        tuple(field for field, verdict in verdict_by_field.items() if verdict is wanted)
+        for wanted in (_BLOCKS, _WRONG, _WARNING)
     )
+    return Differences(blocking, wrong, soft)
 
 
 def _is_exchange_even(mine: Signature, theirs: Signature, me: int, other: int, size: int) -> bool:
@@ -151,13 +260,13 @@ def _is_exchange_even(mine: Signature, theirs: Signature, me: int, other: int, s
     return True
 
 
-def _part(found: Signature, side: str, index: int, size: int) -> int | None:
+def _part(known: Signature, side: str, index: int, size: int) -> int | None:
     """Elements given to, or taken from, the member at ``index``."""
-    sizes: tuple[tuple[int, ...], ...] = getattr(found, f"{side}_sizes")
-    splits: tuple[int, ...] = getattr(found, f"{side}_splits")
+    sizes: _Shapes = getattr(known, f"{side}_sizes")
+    splits: tuple[int, ...] = getattr(known, f"{side}_splits")
     if index < 0 or not sizes:
         return None
-    if found.op == "all_to_all":
+    if known.op == "all_to_all":
         return math.prod(sizes[index]) if index < len(sizes) else None
     if splits:
         return splits[index] * math.prod(sizes[0][1:]) if index < len(splits) else None

@@ -24,6 +24,9 @@ Ending: TypeAlias = Literal["open", "done", "failed", "interrupted", "freed"]
 OperationKind: TypeAlias = Literal["collective", "send", "recv", "creation", "store"]
 
 
+#: `Signature.op` of a wait for the store that is one of ``init_process_group``.
+RENDEZVOUS: Final = "init_process_group"
+
 #: In place of the number of a cell that has none: it was typed in `nbddp console`.
 CONSOLE = -1
 
@@ -51,10 +54,42 @@ class Site(_Part, frozen=True):
     source: str = ""  #: the text of that line, stripped
     cell: int = 0  #: execution count of the cell, or `CONSOLE`; 0: not a line of a cell
 
+    @property
+    def place(self) -> str:
+        """``cell [3], line 2``."""
+        return f"{cell_name(self.cell) if self.cell else self.file or '?'}, line {self.line}"
+
     def __str__(self) -> str:
-        where = cell_name(self.cell) if self.cell else self.file or "?"
+        """``cell [3], line 2, in step``."""
         inside = "" if self.function in ("", "<module>") else f", in {self.function}"
-        return f"{where}, line {self.line}{inside}"
+        return f"{self.place}{inside}"
+
+
+class ExceptionLine(_Part, frozen=True):
+    """An exception in a line."""
+
+    name: str
+    text: str = ""  #: the first line of its message
+    site: Site | None = None  #: the innermost line of a cell in its traceback; None: there is none
+
+    @property
+    def is_interrupt(self) -> bool:
+        """The user's, or nbddp's, and no bug."""
+        return self.name == "KeyboardInterrupt"
+
+    @property
+    def summary(self) -> str:
+        """``ValueError: bad batch``."""
+        return f"{self.name}: {self.text}" if self.text else self.name
+
+    @property
+    def place(self) -> str:
+        """``cell [3], line 2``; empty if it is not known."""
+        return "" if self.site is None else self.site.place
+
+    def __str__(self) -> str:
+        """``ValueError: bad batch (cell [3], line 2)``."""
+        return f"{self.summary} ({self.place})" if self.place else self.summary
 
 
 class Signature(_Part, frozen=True):
@@ -131,12 +166,54 @@ class Operation(_Part, frozen=True):
     timeout_ms: int = 0  #: after which it fails by itself; 0: not known
     thread: int = 0  #: identifier of the thread that issued it, as `threading.get_ident` gives it
 
+    @property
+    def is_rendezvous(self) -> bool:
+        """Whether it is the wait of ``init_process_group`` for other ranks; ``keys`` say for whom.
+
+        See ``rank/torch_private/rendezvous.py``.
+        """
+        return self.signature.kind == "store" and self.signature.op == RENDEZVOUS
+
+    def label(self, *, is_brief: bool = False, has_tag: bool = True) -> str:
+        """How it is called, everywhere.
+
+        ``all_reduce #17``, ``send to rank 2 (tag 3)``, ``recv from any rank``, ``new_group``,
+        ``store.wait('key')``.
+
+        Args:
+            is_brief: for a table: ``send to 2``, ``recv from any``, and long keys are cut.
+            has_tag: a message is told with its tag, if it has one; never if ``is_brief``.
+        """
+        signature = self.signature
+        match signature.kind:
+            case "send" | "recv":
+                rank = "" if is_brief else "rank "
+                any_rank = "any" if is_brief else "any rank"
+                peer = any_rank if self.peer < 0 else f"{rank}{self.peer}"
+                way = "to" if signature.kind == "send" else "from"
+                tag = f" (tag {self.tag})" if self.tag and has_tag and not is_brief else ""
+                return f"{signature.op} {way} {peer}{tag}"
+            case "store" if self.is_rendezvous:
+                return signature.op if is_brief else f"{signature.op} for {signature.keys[0]}"
+            case "store":
+                keys = ", ".join(map(repr, signature.keys[:3]))
+                keys += ", ..." if len(signature.keys) > 3 else ""
+                return f"{signature.op}({shortened(keys, 24) if is_brief else keys})"
+            case "collective" | "creation":
+                number = self.collective_seq_id
+                return f"{signature.op} #{number}" if number else signature.op
+
+
+def error_name(error: str) -> str:
+    """What was raised, of `Operation.error`: a record holds it in one text with its message."""
+    return error.partition(":")[0]
+
 
 def ending_of(state: OperationState, error: str) -> Ending:
-    """What became of an operation; ``error`` begins with the name of what was raised."""
+    """What became of an operation; ``error`` is that of its record."""
     if state != "failed":
         return "done" if state == "completed" else "open"
-    name = error.partition(":")[0]
+    name = error_name(error)
     if name == "KeyboardInterrupt":
         return "interrupted"
     return "freed" if name == "CollectiveAbortedError" else "failed"
@@ -182,8 +259,7 @@ class ThreadLook(_Part, frozen=True):
     #: Python lines, innermost first, only those outside torch, IPython and nbddp; at most 16.
     stack: tuple[Site, ...] = ()
     innermost: str = ""  #: function that runs now, whatever file: ``sleep`` is C and has no frame
-    #: The exception that it handles now: ``ValueError: bad batch (cell [3], line 2)``.
-    handling: str = ""
+    handling: ExceptionLine | None = None  #: the exception that it handles now
 
 
 #: ``running``: the cell runs. ``idle``: no cell runs. ``callback``: likewise, but a callback of a
@@ -216,6 +292,11 @@ class RankLook(_Part, frozen=True):
     #: So long ago began the latest look into the store of the thread that waits longest for one
     #: there, if the key was still missing. None: no thread waits, or none has looked yet.
     key_check_age_ns: int | None = None
+
+    @property
+    def main(self) -> ThreadLook | None:
+        """The thread that runs cells."""
+        return next((thread for thread in self.threads if thread.is_main), None)
 
 
 class Mismatch(_Part, frozen=True):

@@ -5,12 +5,14 @@ import signal
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from nbddp.controller.cell_errors.build import error_of, replaced
 from nbddp.controller.cell_errors.traceback_groups import MAX_FULL
+from nbddp.controller.diagnosis.phrases import Doing, Predicate
 from nbddp.controller.diagnosis.report import Finding, Kind, PerRank, Report
-from nbddp.controller.state.exit_text import describe_exit, idle_exit_text, site_of
+from nbddp.controller.state.exit_text import describe_exit, how_it_exited, idle_exit_text
 from nbddp.controller.state.outcome import RankResult, RunOutcome
 from nbddp.errors import (
     CellError,
@@ -20,7 +22,13 @@ from nbddp.errors import (
     MismatchError,
     RankExitedError,
 )
-from nbddp.wire.flight_recorder.schema import Mismatch, Operation, Signature, Site
+from nbddp.wire.flight_recorder.schema import (
+    ExceptionLine,
+    Mismatch,
+    Operation,
+    Signature,
+    Site,
+)
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import RankExited
 from nbddp.wire.rank_set import RankSet
@@ -143,7 +151,7 @@ def test_errors_of_one_line_are_told_together_though_each_has_its_text():
     def bad(rank: int, line: int = 2, ename: str = "ValueError", at_ns: int = 0) -> RankResult:
         text = f"bad rank {rank}"
         traceback = [f"Cell In[7], line {line}\n----> {line} check(rank)", f"{ename}: {text}"]
-        info = ErrorInfo(ename=ename, evalue=text, traceback=traceback)
+        info = ErrorInfo(ename=ename, evalue=text, traceback=traceback, site=site(line))
         return RankResult(rank, "error", error=info, failed_at_ns=at_ns or 9 - rank)
 
     found = error(*map(bad, range(4)))
@@ -159,7 +167,7 @@ def test_errors_of_one_line_are_told_together_though_each_has_its_text():
 
 def at_line(rank: int, line: int, evalue: str = "bad") -> RankResult:
     traceback = [f"Cell In[7], line {line}\n----> {line} check(rank)", f"ValueError: {evalue}"]
-    info = ErrorInfo(ename="ValueError", evalue=evalue, traceback=traceback)
+    info = ErrorInfo(ename="ValueError", evalue=evalue, traceback=traceback, site=site(line))
     return RankResult(rank, "error", error=info, failed_at_ns=rank)
 
 
@@ -314,6 +322,21 @@ def test_a_death_goes_before_a_timeout_and_an_interrupt():
 
 
 @pytest.mark.parametrize(
+    ("exit_code", "reason", "text"),
+    [
+        (3, "", "exited with code 3"),
+        (-9, "", "exited with SIGKILL (signal 9)"),
+        (-9, "ended by %ddp restart", "exited, ended by %ddp restart"),
+        (255, "its exit status is not known", "exited, its exit status is not known"),
+    ],
+)
+def test_how_a_rank_exited_as_part_of_a_sentence(exit_code: int, reason: str, text: str):
+    exited = died(0, exit_code).exited
+    assert exited is not None
+    assert how_it_exited(msgspec.structs.replace(exited, reason=reason)) == text
+
+
+@pytest.mark.parametrize(
     ("exit_code", "how", "likely"),
     [
         (0, "exit code 0", "the cell, or a library, called os._exit() or C's exit()"),
@@ -434,15 +457,19 @@ def site(line: int, source: str = "dist.all_reduce(x)", cell: int = 7) -> Site:
 
 def freed(rank: int, line: int = 5, ename: str = "CollectiveAbortedError") -> RankResult:
     traceback = [f"Cell In[7], line {line}\n----> {line} dist.all_reduce(x)\n\n{ename}: freed"]
-    info = ErrorInfo(ename=ename, evalue="freed", traceback=traceback)
+    info = ErrorInfo(ename=ename, evalue="freed", traceback=traceback, site=site(line))
     return RankResult(rank, "error", elapsed_s=1.0, error=info, failed_at_ns=99, was_freed=True)
 
 
-def report(kind: Kind = "missing-rank", **more: Any) -> Report:
+WAITS = Predicate(Doing.WAITS, " in all_reduce #17")
+FINISHED = Predicate(Doing.HAS_FINISHED, aside=("; its last operation was all_reduce #16", ""))
+
+
+def report(kind: Kind = "missing-rank", *, is_error: bool = False, **more: Any) -> Report:
     where = {
-        0: PerRank(0, "running", "waits in all_reduce #17", site(5), 1.5),
-        1: PerRank(1, "finished", "has finished the cell; its last operation was all_reduce #16"),
-        2: PerRank(2, "running", "waits in all_reduce #17", site(5), 1.5),
+        0: PerRank(0, "running", WAITS, site(5), 1.5),
+        1: PerRank(1, "finished", FINISHED),
+        2: PerRank(2, "running", WAITS, site(5), 1.5),
     }
     found = Finding(
         kind=kind,
@@ -450,9 +477,10 @@ def report(kind: Kind = "missing-rank", **more: Any) -> Report:
         culprits=RankSet.of([1]),
         waiting=RankSet.of([0, 2]),
         headline="Rank 1 never called all_reduce #17; ranks 0,2 wait for it.",
-        explanation="Proven: it has finished.",
+        reason="it has finished.",
         next_step="Call it on all ranks.",
         ranks=where,
+        is_error=is_error,
     )
     return Report(
         run_id="r",
@@ -717,6 +745,7 @@ def test_a_connection_that_broke_with_a_rank_gets_a_line():
         ename="CollectiveFailedError",
         evalue="Connection closed by peer",
         traceback=["Cell In[7], line 3\n----> 3 dist.all_reduce(x)"],
+        site=site(3),
     )
     lost = RankResult(0, "error", error=info)
     found = text(error(lost, died(1), is_plain=False))
@@ -732,6 +761,19 @@ def test_a_mismatch_that_was_only_warned_of_is_no_error():
     assert error_of(outcome, "cell [7]", LOGS) is None
     found = error(warned, raised(0))
     assert type(found) is CellError
+
+
+def test_a_cell_that_ended_well_and_wrong():
+    wrong = report("silent-mismatch", is_error=True)
+    found = error(ok(0), ok(1), ok(2), report=wrong, is_wrong=True)
+    assert type(found) is MismatchError
+    assert text(found) == (
+        "MismatchError: Rank 1 never called all_reduce #17; ranks 0,2 wait for it\n"
+        "  proven    it has finished.\n"
+        "  next      Call it on all ranks."
+    )
+    assert len(rendered(found).splitlines()) == 1
+    assert found.by_rank == {}
 
 
 def test_ranks_that_an_interrupt_ended_get_a_line_each():
@@ -761,7 +803,7 @@ def test_a_mismatch_that_an_interrupt_brought_about_is_the_interrupts():
         ename="CollectiveMismatchError",
         evalue="broadcast against all_reduce",
         traceback=["<traceback>"],
-        handling="KeyboardInterrupt (cell [7], line 3)",
+        handling=ExceptionLine(name="KeyboardInterrupt", site=site(3)),
     )
     wrong = RankResult(1, "error", error=info, failed_at_ns=1, mismatches=(mismatch(),))
     found = error(freed(0, ename="KeyboardInterrupt"), wrong, interrupted=True, is_plain=False)
@@ -848,33 +890,7 @@ def test_an_exit_between_cells(kept: list[int], failure: str, words: str):
     assert words in found
 
 
-# --- lines in tracebacks -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("traceback", "expected"),
-    [
-        (["Cell In[3], line 2\n      1 a\n----> 2 b(1)\n      3 c"], (3, 2, "<module>", "b(1)")),
-        (
-            [
-                "Cell In[3], line 9\n----> 9 f()\n",
-                "Cell In[3], line 4, in f()\n      3 x\n----> 4     raise y\n",
-                "File ~/lib.py:12, in g()\n---> 12 z\n",
-            ],
-            (3, 4, "f", "raise y"),
-        ),
-        (["\x1b[36mCell\x1b[39m \x1b[32mIn[1]\x1b[39m, line 1\n-> 1 q"], (1, 1, "<module>", "q")),
-        (["Cell In[5], line 8\nValueError: no"], (5, 8, "<module>", "")),
-    ],
-)
-def test_the_innermost_line_of_a_cell(traceback: list[str], expected: tuple[int, int, str, str]):
-    found = site_of(ErrorInfo(ename="E", evalue="", traceback=traceback))
-    assert found is not None
-    assert (found.cell, found.line, found.function, found.source) == expected
-
-
-def test_no_line_of_a_cell():
-    assert site_of(ErrorInfo(ename="E", evalue="", traceback=["File x.py:1"])) is None
+# --- ranks that tell of others ------------------------------------------------------------------
 
 
 def test_who_missed_a_monitored_barrier_is_told_by_the_rank_that_knows():

@@ -200,7 +200,7 @@ def signature_of(call: Call) -> Signature:
     shapes = ((call.size,),)
     return Signature(
         kind="collective", op=call.op, input_sizes=shapes, input_dtypes=("float32",),
-        tensors=1, input_splits=call.splits[0], output_splits=call.splits[1],
+        tensors=1, output_sizes=shapes, input_splits=call.splits[0], output_splits=call.splits[1],
     )  # fmt: skip
 
 

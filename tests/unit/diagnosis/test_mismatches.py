@@ -208,14 +208,14 @@ def test_a_message_of_the_wrong_size_that_a_rank_has_refused():
     pool = Ranks(2)
     theirs = pool[0].blocked("send", peer=1, input_sizes=((9,),))
     mine = pool[1].issue("recv", peer=0, state="failed", error="CollectiveMismatchError: ...")
-    seen = pool[1].saw(mine, pool[0], theirs, "nbytes")
+    seen = pool[1].saw(mine, pool[0], theirs, "input_sizes")
     pool[1].raised("CollectiveMismatchError", mismatches=(seen,))
     report = pool.diagnose()
     (finding,) = report.findings
     assert (finding.kind, finding.culprits) == ("mismatched-collective", RankSet.all(2))
     assert report.stuck == RankSet.of([0])
     assert finding.headline == (
-        "Rank 0 called send of 36 bytes, rank 1 called recv of 16 bytes, "
+        "Rank 0 called send of float32[9], rank 1 called recv of float32[4], "
         "as the two ends of message #1 of the default group."
     )
 
@@ -266,7 +266,7 @@ def test_reduce_ops_that_differ_are_told_while_they_run_and_end_nothing():
     report = pool.diagnose()
     assert not report.verdict
     (finding,) = report.findings
-    assert (finding.kind, finding.proven) == ("silent-mismatch", False)
+    assert (finding.kind, finding.proven, finding.is_error) == ("silent-mismatch", False, False)
     assert finding.fields == ("reduce_op",)
 
 
@@ -278,6 +278,7 @@ def test_records_are_compared_after_the_cell():
         pool[rank].finished()
     (finding,) = pool.compare()
     assert (finding.kind, finding.proven) == ("silent-mismatch", True)
+    assert finding.is_error
     assert (finding.culprits, finding.collective_seq_id) == (RankSet.of([1]), 2)
     assert finding.headline == (
         "Rank 1 called all_reduce of int32[4], ranks 0,2 called all_reduce of float32[4], "
@@ -287,6 +288,15 @@ def test_records_are_compared_after_the_cell():
     assert finding.next_step == (
         "Use the same dtype on all ranks of the group. Do not trust what came out."
     )
+
+
+def test_another_shape_with_as_many_elements_is_no_error():
+    pool = Ranks(2)
+    for state, shape in zip(pool, ((2, 3), (3, 2)), strict=True):
+        state.done(input_sizes=(shape,))
+        state.finished()
+    (finding,) = pool.compare()
+    assert (finding.fields, finding.is_error) == (("input_sizes",), False)
 
 
 def test_cells_that_agree_have_nothing_to_tell():
@@ -317,9 +327,9 @@ def test_ends_of_a_message_that_differ():
     for state in pool:
         state.finished()
     (finding,) = pool.compare()
-    assert finding.fields == ("nbytes",)
+    assert finding.fields == ("input_sizes",)
     assert finding.culprits == RankSet.all(2)
-    assert "rank 0 called send of 12 bytes" in finding.headline.lower()
+    assert "rank 0 called send of float32[3]" in finding.headline.lower()
 
 
 def test_messages_from_any_source_are_not_compared():

@@ -47,6 +47,7 @@ def test_the_report_as_plain_values():
     assert finding == {
         "kind": "missing-rank",
         "proven": True,
+        "is_error": False,
         "culprits": [2],
         "waiting": [0, 1],
         "group": {"pg_id": "world", "name": "0", "desc": "default_pg", "ranks": [0, 1, 2]},
@@ -267,6 +268,55 @@ def test_a_hundred_ranks_are_no_trouble():
     report = pool.diagnose()
     assert len(report.stuck) == 127
     assert report.findings[0].kind in ("missing-rank", "group-cycle")
+
+
+# --- how many are meant --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "one", "several"),
+    [
+        ("blocked", "waits in all_reduce #1", "wait in all_reduce #1"),
+        ("runs", "runs", "run"),
+        (
+            "silent",
+            "does not answer: it is stopped, or runs C code that holds the GIL",
+            "do not answer: they are stopped, or run C code that holds the GIL",
+        ),
+        ("idle", "takes no part in this cell", "take no part in this cell"),
+        (
+            "finished",
+            "has finished the cell without an operation",
+            "have finished the cell without an operation",
+        ),
+        (
+            "raised",
+            "raised ValueError: boom, before any operation",
+            "raised ValueError: boom, before any operation",
+        ),
+        (
+            "dead",
+            "exited with SIGKILL (signal 9) without an operation",
+            "exited with SIGKILL (signal 9) without an operation",
+        ),
+    ],
+)
+def test_verbs_agree_with_the_number_of_ranks(state: str, one: str, several: str):
+    pool = Ranks(1)
+    getattr(pool[0], state)()
+    predicate = pool.diagnose().ranks[0].predicate
+    assert (predicate.said_of(1), predicate.said_of(2)) == (one, several)
+
+
+def test_the_last_operation_is_said_aside():
+    pool = Ranks(1)
+    pool[0].done()
+    pool[0].finished()
+    predicate = pool.diagnose().ranks[0].predicate
+    assert predicate.said_of(2) == (
+        "have finished the cell; their last operation was all_reduce #1"
+    )
+    assert predicate.main_clause() == "has finished the cell"
 
 
 # --- the document --------------------------------------------------------------------------------

@@ -4,11 +4,20 @@ from dataclasses import replace
 
 import pytest
 
+from nbddp.controller.diagnosis.phrases import Doing, Predicate
 from nbddp.controller.diagnosis.report import Kind, PerRank
 from nbddp.controller.state.actions import Action, Diagnosed, Judged, Noticed
 from nbddp.controller.state.stimuli import AbandonRequested, DiagnoseRequested
 from nbddp.settings import Settings
-from nbddp.wire.flight_recorder.schema import GroupMark, Mismatch, RankLook, Site
+from nbddp.wire.flight_recorder.schema import (
+    ExceptionLine,
+    GroupMark,
+    Mismatch,
+    Operation,
+    RankLook,
+    Signature,
+    Site,
+)
 from nbddp.wire.messages import Free, FreeReason, Look, Looked, Peek, Reform
 from nbddp.wire.rank_set import RankSet
 from tests.support.examples import plain_example
@@ -118,7 +127,7 @@ def test_views_say_how_the_cell_has_ended_so_far():
     [views] = pool.views
     states = {rank: view.state for rank, view in views.items()}
     assert states == {0: "running", 1: "finished", 2: "raised", 3: "silent"}
-    assert views[2].error == "ValueError"
+    assert views[2].error == ExceptionLine(name="ValueError")
     assert views[0].look == pool.looks[0]
 
 
@@ -558,13 +567,12 @@ def test_the_time_out_of_a_stuck_rank_is_no_error_of_its_own(line: int, is_told:
     """It raises where it waits, or after it has dealt with the time-out, on another line."""
     pool, run_id = stuck_pool()
     site = Site(line=5, cell=1)
-    where = {0: PerRank(0, "running", "waits in all_reduce #1", site)}
+    where = {0: PerRank(0, "running", Predicate(Doing.WAITS, " in all_reduce #1"), site)}
     pool.report = first = replace(
         pool.report, ranks=where, earliest_timeout_ms=5_000, earliest_timeout_left_ms=100
     )
     judged(pool)
-    frame = f"Cell In[1], line {line}\n----> {line} dist.all_reduce(t)"
-    pool.finished(0, run_id, "RuntimeError", traceback=[frame])
+    pool.finished(0, run_id, "RuntimeError", site=Site(line=line, cell=1))
     error = finding("first-error", culprits=RankSet.of([0]), headline="rank 0 raised RuntimeError")
     pool.report = replace(verdict((2,), (0, 1, 2)), findings=(error,))
     found = pool.answer_looks(pool.answer_looks(pool.tick(after_s=0.2)))
@@ -828,3 +836,36 @@ def test_a_mismatch_that_all_see_at_once_has_a_report_too(is_broken: bool):
         assert kinds(told)[0] == "Judged only"
         ended = pool.answer_reform(told)
     assert outcome_of(ended).report is pool.report
+
+
+# --- cells that ended well, and wrong ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("on_mismatch", "reduce_op", "is_wrong"),
+    [("raise", "MAX", True), ("warn", "MAX", False), ("off", "MAX", False), ("raise", "SUM", None)],
+)
+def test_an_error_that_came_to_an_end_is_told_when_the_cell_has_ended(
+    on_mismatch: str, reduce_op: str, is_wrong: bool | None
+):
+    """Between machines, where nobody has compared the operations before."""
+    pool = Pool(1, nnodes=2)
+    pool.configure(on_mismatch=on_mismatch)
+    run_id = pool.run()
+    for rank, (op, shape) in enumerate((("SUM", (2, 3)), (reduce_op, (3, 2)))):
+        signature = Signature(
+            kind="collective", op="all_reduce", input_sizes=(shape,), tensors=1, reduce_op=op
+        )
+        done = Operation(
+            record_id=1, pg_id=WORLD, signature=signature, state="completed", collective_seq_id=1,
+            run_id=run_id,
+        )  # fmt: skip
+        pool.looks[rank] = pool.idle(rank, operations=(done,))
+        mark = GroupMark(pg_id=WORLD, collective_seq_id=1, digest=rank)
+        ended = pool.finished(rank, run_id, marks=(mark,))
+    ended = pool.answer_looks(ended)
+    outcome = outcome_of(ended)
+    assert kinds(ended) == ["Judged only", "EndRun"]
+    assert outcome.report is not None
+    assert outcome.report.findings[0].is_error is (is_wrong is not None)
+    assert outcome.is_wrong is bool(is_wrong)

@@ -6,17 +6,25 @@ from typing import Any
 
 import pytest
 
+from nbddp.controller.diagnosis.phrases import Doing, Predicate
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import KINDS, Finding, GroupRef, Kind, PerRank, Report
 from nbddp.notebook.render import diagnosis_card
 from nbddp.notebook.render.diagnosis_card import card, line
-from nbddp.wire.flight_recorder.schema import GroupInfo, RankLook, Site
+from nbddp.wire.flight_recorder.schema import GroupInfo, RankLook, Site, ThreadLook, Wait
 from nbddp.wire.rank_set import RankSet
 from tests.support.traces import recorders
 
 IF = Site(file="c", line=3, function="<module>", source="if rank != 2:", cell=4)
 CALL = Site(file="c", line=5, function="<module>", source="dist.all_reduce(x)", cell=4)
 SEND = Site(file="c", line=4, function="<module>", source="dist.send(x, (rank + 1) % n)", cell=4)
+
+
+WAITS = Predicate(Doing.WAITS, " in all_reduce #17")
+
+
+def sends(peer: int) -> Predicate:
+    return Predicate(Doing.WAITS, f" in send to rank {peer}")
 
 
 def finding(
@@ -30,9 +38,7 @@ def finding(
 ) -> Finding:
     made: dict[str, Any] = {
         "headline": "rank 2 never called all_reduce #17",
-        "explanation": "Proven: rank 2 has finished the cell."
-        if proven
-        else "Not proven: rank 2 runs Python code.",
+        "reason": "rank 2 has finished the cell." if proven else "rank 2 runs Python code.",
         "next_step": "call `all_reduce` on all ranks",
         "group": GroupRef("w", "0", "default_pg", RankSet.all(4)),
         **fields,
@@ -49,8 +55,8 @@ def finding(
 
 def missing(count: int = 4, culprit: int = 2, **fields: Any) -> Finding:
     others = [rank for rank in range(count) if rank != culprit]
-    waits = [PerRank(r, "running", "waits in all_reduce #17", CALL, 3.0 + r / 1000) for r in others]
-    ended = PerRank(culprit, "finished", "has finished the cell", IF)
+    waits = [PerRank(r, "running", WAITS, CALL, 3.0 + r / 1000) for r in others]
+    ended = PerRank(culprit, "finished", Predicate(Doing.HAS_FINISHED), IF)
     return finding([culprit], others, [*waits, ended], **fields)
 
 
@@ -170,11 +176,13 @@ def test_a_title_does_not_say_its_word_twice():
 
 
 def test_what_several_ranks_do_is_told_in_the_plural():
-    what = "has finished the cell; its last operation was all_reduce #16"
+    last = "last operation was all_reduce #16"
+    what = Predicate(Doing.HAS_FINISHED, aside=(f"; its {last}", f"; their {last}"))
     ended = [PerRank(rank, "finished", what) for rank in (0, 1)]
     found = text(verdict(finding([0, 1], [2], ended)))
     assert "> ranks 0-1 have finished the cell; their last operation was all_reduce #16" in found
-    runs = [PerRank(rank, "running", "runs, now in sleep()") for rank in (0, 1)]
+    now = Predicate(Doing.RUNS, ", now in sleep()")
+    runs = [PerRank(rank, "running", now) for rank in (0, 1)]
     assert "> ranks 0-1 run, now in sleep()" in text(verdict(finding([0, 1], [2], runs)))
 
 
@@ -201,6 +209,8 @@ def test_the_dead_keep_nothing():
 def test_what_did_not_hang_has_no_fate():
     silent = missing(kind="silent-mismatch")
     quiet = finding([2], [], silent.ranks.values(), kind="silent-mismatch")
+    wrong = finding([2], [], silent.ranks.values(), kind="silent-mismatch", is_error=True)
+    assert text(verdict(wrong)).startswith("Mismatch: rank 2")
     found = text(Report("run", (quiet,)))
     assert found.startswith("Warning: ")
     assert "Now:" not in found
@@ -212,7 +222,8 @@ def test_suspicions_are_told_apart():
 
 
 def test_nothing_waits():
-    report = Report("run", ranks={rank: PerRank(rank, "idle", "runs no cell") for rank in range(2)})
+    idle = Predicate(Doing.RUNS, " no cell")
+    report = Report("run", ranks={rank: PerRank(rank, "idle", idle) for rank in range(2)})
     assert text(report).splitlines() == [
         "No rank waits for another",
         "    ranks 0-1 run no cell",
@@ -256,25 +267,20 @@ def test_many_ranks_stay_small(count: int):
 
 
 def test_many_ranks_that_lie_apart_are_counted():
-    waits = [PerRank(r, "running", "waits in all_reduce #17", CALL, 3.0) for r in range(0, 512, 2)]
+    waits = [PerRank(r, "running", WAITS, CALL, 3.0) for r in range(0, 512, 2)]
     found = text(verdict(finding([], range(0, 512, 2), waits)), acted=True)
     assert "ranks 0,2,4,6,8,10,12,14,16,18,20,22,24,… (256 ranks) wait in all_reduce" in found
     assert len(found) < 1000
 
 
 def test_what_differs_in_numbers_only_is_folded():
-    ring = [
-        PerRank(rank, "running", f"waits in send to rank {(rank + 1) % 64}", SEND, 1.1)
-        for rank in range(64)
-    ]
+    ring = [PerRank(rank, "running", sends((rank + 1) % 64), SEND, 1.1) for rank in range(64)]
     found = text(verdict(finding(range(64), range(64), ring, kind="p2p-cycle")))
     assert "  > ranks 0-63 wait in send to rank … for 1.1 s, at cell [4], line 4" in found
 
 
 def test_few_that_differ_in_numbers_are_told_each():
-    pair = [
-        PerRank(rank, "running", f"waits in send to rank {1 - rank}", SEND, 1.1) for rank in (0, 1)
-    ]
+    pair = [PerRank(rank, "running", sends(1 - rank), SEND, 1.1) for rank in (0, 1)]
     found = text(verdict(finding([0, 1], [0, 1], pair, kind="p2p-cycle")))
     assert "  > rank 0 waits in send to rank 1 for 1.1 s," in found
     assert "  > rank 1 waits in send to rank 0 for 1.1 s," in found
@@ -283,7 +289,10 @@ def test_few_that_differ_in_numbers_are_told_each():
 def test_many_places_are_cut_and_in_the_details():
     scattered = [
         PerRank(
-            rank, "running", "waits", Site(file="c", line=rank + 1, cell=1, source=f"f({rank})")
+            rank,
+            "running",
+            Predicate(Doing.WAITS),
+            Site(file="c", line=rank + 1, cell=1, source=f"f({rank})"),
         )
         for rank in range(64)
     ]
@@ -337,6 +346,31 @@ def test_details_are_folded():
     assert "<details" not in html(verdict(missing()))
 
 
+def test_a_rank_waits_for_an_asynchronous_operation_only_where_it_was_seen_to():
+    group = GroupInfo(pg_id="w", name="0", ranks=(0, 1))
+    views = {}
+    for recorder in recorders(2):
+        operation = recorder.collective(at=1, async_op=True, group=group)
+        wait = Wait(kind="operation", record_ids=(operation.record_id,), since_ns=1)
+        views[recorder.rank] = RankView(
+            recorder.rank,
+            "running",
+            look=RankLook(
+                rank=recorder.rank,
+                pid=1,
+                activity="running",
+                version=1,
+                time_ns=1,
+                threads=(ThreadLook(name="", is_main=True, wait=wait if recorder.rank else None),),
+                groups=(group,),
+                operations=(operation,),
+            ),
+        )
+    found = html(verdict(missing()), views=views)
+    assert ">open [4]:6<" in found
+    assert ">waits [4]:6<" in found
+
+
 def test_details_of_many_ranks_are_folded_too():
     group = GroupInfo(pg_id="w", name="0", ranks=tuple(range(64)))
     ranks = recorders(64)
@@ -372,7 +406,9 @@ def test_the_line():
     assert line(report) == (
         "rank 2 never called all_reduce #17 (1:01 min); rank 2 last at cell [4], line 3"
     )
-    slow = finding([2], [], [PerRank(2, "running", "runs", IF)], headline="Rank 2 is slow.")
+    slow = finding(
+        [2], [], [PerRank(2, "running", Predicate(Doing.RUNS), IF)], headline="Rank 2 is slow."
+    )
     assert line(verdict(slow)) == "rank 2 is slow; rank 2 at cell [4], line 3"
     long = missing(headline="a long headline " * 20)
     assert 90 < len(line(verdict(long))) <= 100
@@ -388,9 +424,12 @@ def test_everything_is_escaped():
     found = finding(
         [0],
         [1],
-        [PerRank(0, "running", f"waits {evil}", site, 1.0), PerRank(1, "running", evil, site, 1.0)],
+        [
+            PerRank(0, "running", Predicate(Doing.WAITS, f" {evil}"), site, 1.0),
+            PerRank(1, "running", Predicate(Doing.NOT_SAID, evil), site, 1.0),
+        ],
         headline=evil,
-        explanation=f"Proven: {evil} `<b>`",
+        reason=f"{evil} `<b>`",
         next_step=evil,
         suspicions=(evil,),
         group=GroupRef(evil, evil, evil),

@@ -31,7 +31,15 @@ from nbddp.notebook.render import (
 )
 from nbddp.notebook.widgets import static_text
 from nbddp.printable import harmless
-from nbddp.wire.flight_recorder.schema import Operation, RankLook, Signature, Site, ThreadLook, Wait
+from nbddp.wire.flight_recorder.schema import (
+    ExceptionLine,
+    Operation,
+    RankLook,
+    Signature,
+    Site,
+    ThreadLook,
+    Wait,
+)
 from nbddp.wire.messages import Display
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values.fingerprints import Variable, Variables
@@ -156,7 +164,7 @@ def views_of(seed: int) -> dict[int, RankView]:
             wait=Wait(kind="operation", record_ids=(1,), since_ns=0),
             stack=(site,),
             innermost=rng.choice(BAD),
-            handling=rng.choice(BAD),
+            handling=bad_exception(rng),
         )
         look = msgspec.structs.replace(
             look,
@@ -169,13 +177,17 @@ def views_of(seed: int) -> dict[int, RankView]:
             rank=rank,
             state=rng.choice(("running", "running", "raised", "dead", "silent", "finished")),
             look=look,
-            error=rng.choice(BAD),
-            error_site=site,
+            error=bad_exception(rng),
             exit_text=rng.choice(BAD),
             stack_text=rng.choice(BAD),
-            after=rng.choice(BAD),
+            after=bad_exception(rng),
         )
     return views
+
+
+def bad_exception(rng: random.Random) -> ExceptionLine:
+    site = Site(file=rng.choice(BAD), line=1, function=rng.choice(BAD), source=rng.choice(BAD))
+    return ExceptionLine(name=rng.choice(BAD), text=rng.choice(BAD), site=site)
 
 
 def nonsense_group(nonsense: Nonsense) -> Any:

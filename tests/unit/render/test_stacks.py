@@ -2,10 +2,20 @@
 
 from typing import Any
 
+import msgspec
+
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import RankStatus
 from nbddp.notebook.render.stacks import stacks
-from nbddp.wire.flight_recorder.schema import Operation, RankLook, Site, ThreadLook, Wait
+from nbddp.wire.flight_recorder.schema import (
+    ExceptionLine,
+    Operation,
+    OperationKind,
+    RankLook,
+    Site,
+    ThreadLook,
+    Wait,
+)
 from nbddp.wire.rank_set import RankSet
 from tests.support.traces import MS, Recorder
 
@@ -13,12 +23,12 @@ LINE = Site(file="c", line=5, function="<module>", source="step(x)", cell=4)
 INNER = Site(file="c", line=8, function="step", source="dist.all_reduce(x)", cell=2)
 
 
-def waiting(rank: int, *, since: float, kind: str = "collective") -> RankView:
+def waiting(rank: int, *, since: float, kind: OperationKind = "collective") -> RankView:
     recorder = Recorder(rank)
     if kind == "collective":
         operation = recorder.collective(at=1)
     elif kind == "store":
-        operation = recorder.other("store", "wait", at=1, keys=("go",))
+        operation = recorder.other("store", "store.wait", at=1, keys=("go",))
     else:
         operation = recorder.message(kind, 1 - rank, at=1)
     wait = Wait(
@@ -84,7 +94,17 @@ def test_messages_and_the_store_are_named():
     )["text/plain"]
     assert "rank 0: waits in send to rank 1 for 1.0 ms" in text
     assert "rank 1: waits in recv from rank 0 for 1.0 ms" in text
-    assert "rank 2: waits for key 'go' for 1.0 ms" in text
+    assert "rank 2: waits in store.wait('go') for 1.0 ms" in text
+
+
+def test_verbs_agree_with_the_number_of_ranks():
+    idle = look(0, [runs("MainThread", "select")])
+    forming = msgspec.structs.replace(idle, activity="reforming")
+    assert stacks({0: RankView(0, "idle", look=forming)})["text/plain"] == (
+        "rank 0: makes its groups again"
+    )
+    both = {rank: RankView(rank, "idle", look=forming) for rank in (0, 1)}
+    assert stacks(both)["text/plain"] == "ranks 0-1: make their groups again"
 
 
 def test_threads_that_are_not_dormant_are_shown():
@@ -111,10 +131,11 @@ def test_ranks_that_run_nothing():
         time_ns=1,
         threads=(runs("MainThread", "select"),),
     )
+    bad = ExceptionLine(name="ValueError", text="bad", site=LINE)
     views = {
         0: RankView(0, "idle", look=idle),
         1: RankView(1, "finished", look=idle),
-        2: RankView(2, "raised", look=idle, error="ValueError: bad", error_site=LINE),
+        2: RankView(2, "raised", look=idle, error=bad),
         3: RankView(3, "dead", exit_text="SIGKILL (signal 9)"),
         4: RankView(4, "starting"),
     }

@@ -11,10 +11,20 @@ from nbddp.controller.state.actions import Diagnosed
 from nbddp.controller.state.rank_state import RankInfo
 from nbddp.notebook.render.colours import RANK_COLOURS
 from nbddp.notebook.render.status_table import MAX_ROWS, Row, Survey, fresh_notes, row
-from nbddp.wire.flight_recorder.schema import AT_PROMPT, Operation, RankLook, Site, ThreadLook, Wait
+from nbddp.wire.flight_recorder.schema import (
+    AT_PROMPT,
+    ExceptionLine,
+    Operation,
+    RankLook,
+    Site,
+    ThreadLook,
+    Wait,
+)
 from nbddp.wire.messages import Peeked
 from nbddp.wire.rank_set import RankSet
 from tests.support.traces import LINE, MS, Recorder
+
+RAISED = ExceptionLine(name="ValueError", text="a\nb", site=LINE)
 
 FAULT = """Current thread 0x00007f01 (most recent call first):
   File "/usr/lib/python3.12/re/__init__.py", line 3 in match
@@ -67,7 +77,8 @@ def test_a_callback_of_a_widget_is_told_with_its_line_though_no_cell_runs():
     found = msgspec.structs.replace(look(), activity="callback")
     states: tuple[RankStatus, ...] = ("idle", "raised")
     for state in states:
-        view = RankView(rank=0, state=state, look=found, error_site=Site(file="a.py", line=9))
+        other = Site(file="a.py", line=9)
+        view = RankView(rank=0, state=state, look=found, error=ExceptionLine(name="E", site=other))
         seen = row_of(view, is_running=False)
         assert (seen.state, seen.place) == ("in a widget's callback", str(LINE))
 
@@ -97,9 +108,15 @@ def test_a_rank_that_runs():
     ],
 )
 def test_the_last_collective_has_not_ended_well(error: str, ending: str):
-    found = Recorder(0).collective(at=100, end=110, state="failed", error=error)
+    found = Recorder(0).collective(at=100, end=110, error=error)
     told = row_of(RankView(0, "idle", look(operations=(found,))), is_running=False)
     assert (told.collective, told.collective_state) == ("all_reduce #1", ending)
+
+
+def test_a_wait_for_the_store_is_named_as_everywhere():
+    found = Recorder(0).other("store", "store.wait", at=100, end=110, keys=("go",))
+    told = row_of(RankView(0, "running", look(operations=(found,))))
+    assert told.collective == "store.wait('go')"
 
 
 def test_a_fresh_rank_is_said_to_be_fresh():
@@ -140,7 +157,7 @@ def test_a_rank_that_asks_the_user():
         (RankView(0, "finished", stack_text=FAULT), peeked(process_state="S"),
          "finished", "", False),
         (RankView(0, "idle", stack_text=FAULT), peeked(process_state="S"), "idle", "", False),
-        (RankView(0, "raised", look(), error="ValueError: a\nb", error_site=LINE), None,
+        (RankView(0, "raised", look(), error=RAISED), None,
          "raised ValueError: a b", "cell [4], line 6", True),
     ],
 )  # fmt: skip
@@ -151,7 +168,7 @@ def test_states(view: RankView, peek: Peeked | None, state: str, place: str, is_
 
 def test_between_cells_all_are_idle():
     assert row_of(RankView(0, "finished", look()), is_running=False).state == "idle"
-    raised = RankView(0, "raised", look(), error="E: x", error_site=LINE)
+    raised = RankView(0, "raised", look(), error=RAISED)
     told = row_of(raised, is_running=False)
     assert (told.state, told.place, told.is_odd) == ("idle", "", False)
 

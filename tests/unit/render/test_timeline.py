@@ -83,7 +83,7 @@ def hanging(op: str = "all_reduce") -> list[TraceRow]:
 def test_the_time_of_what_one_rank_never_joined_is_that_of_what_is_drawn():
     group = GroupInfo(pg_id="w", name="0", ranks=(0, 1))
     ranks = recorders(2)
-    ranks[0].collective(at=0, end=1600, group=group, error="KeyboardInterrupt", state="failed")
+    ranks[0].collective(at=0, end=1600, group=group, error="KeyboardInterrupt")
     found = rows(by_rank(ranks), {"w": group})
     assert timeline.headline_of(found, 4, "1 all_reduce").endswith("in 1.6 s")
 
@@ -132,7 +132,7 @@ def test_what_has_ended_badly_is_never_drawn_as_done(error: str, ending: str):
     ranks = recorders(2)
     group = GroupInfo(pg_id="w", name="0", ranks=(0, 1))
     for recorder in ranks:
-        recorder.collective(at=0, end=50, group=group, state="failed", error=error)
+        recorder.collective(at=0, end=50, group=group, error=error)
     found = rows(by_rank(ranks), {"w": group})
     bundle = timeline.timeline(found, "timeline")
     lines = bundle["text/plain"].splitlines()

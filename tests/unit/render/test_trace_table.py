@@ -98,7 +98,7 @@ def test_summary_names_groups_and_what_did_not_end():
     for recorder in ranks:
         recorder.collective("barrier", at=1, end=2, nbytes=0)
         recorder.collective("broadcast", at=3, end=4, group=group, nbytes=100)
-        recorder.collective(at=5, end=6, group=group, nbytes=100, state="failed", error="closed")
+        recorder.collective(at=5, end=6, group=group, nbytes=100, error="closed")
     ranks[0].collective(at=7, group=group, nbytes=100)
     found = rows(by_rank(ranks), {**GROUPS, "d": group})
     assert trace_table.summary(found) == (

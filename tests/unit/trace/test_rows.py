@@ -160,7 +160,7 @@ def test_a_fresh_rank_did_not_miss_what_was_over_before():
 def test_what_was_freed_or_interrupted_was_missed_unless_the_rank_is_fresh():
     ranks = recorders(4)
     for recorder in ranks[:3]:
-        recorder.collective(at=1, end=2, state="failed", error="KeyboardInterrupt")
+        recorder.collective(at=1, end=2, error="KeyboardInterrupt")
     assert one(rows(by_rank(ranks), GROUPS)).missing == RankSet.of([3])
     assert one(rows(by_rank(ranks), GROUPS, fresh=[3])).missing == RankSet()
 
@@ -170,7 +170,7 @@ def test_a_number_that_a_rank_left_out_is_missing_also_when_it_went_on():
     group = GroupInfo(pg_id="g", name="g", ranks=(0, 1))
     for recorder in ranks:
         recorder.collective(at=1, end=2, group=group)
-    ranks[0].collective(at=3, end=4, group=group, state="failed")
+    ranks[0].collective(at=3, end=4, group=group, error="RuntimeError")
     third = [recorder.collective(at=9, end=10, group=group) for recorder in ranks]
     assert third[1].collective_seq_id == 2  # as if the group was made again at 3:
     moved = {
@@ -202,7 +202,7 @@ def test_numbers_that_begin_again_are_other_rows():
 
 def test_a_failed_operation_does_not_meet_one_of_a_later_cell():
     ranks = recorders(2)
-    ranks[0].collective(at=1, end=2, state="failed", error="freed", run_id="a")
+    ranks[0].collective(at=1, end=2, error="freed", run_id="a")
     ranks[1].collective(at=11, run_id="b")
     assert [list(row.parts) for row in rows(by_rank(ranks), GROUPS)] == [[0], [1]]
 
@@ -258,11 +258,11 @@ def test_creations_and_waits_for_the_store():
         recorder.other(
             "creation", "new_group", at=1 + recorder.rank, end=4 + recorder.rank, pg_id=PAIR.pg_id
         )
-        recorder.other("store", "wait", at=6, end=7, keys=("go",))
+        recorder.other("store", "store.wait", at=6, end=7, keys=("go",))
     found = rows(by_rank(ranks), {PAIR.pg_id: PAIR})
     assert [(row.kind, row.label, list(row.parts), row.pg_desc) for row in found] == [
         ("creation", "new_group", [0, 1], "dp"),
-        ("store", "wait", [0, 1], ""),
+        ("store", "store.wait('go')", [0, 1], ""),
     ]
     assert found[0].last_rank == 1
 
@@ -270,9 +270,7 @@ def test_creations_and_waits_for_the_store():
 # --- bandwidth -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "fields", [{"nbytes": 0}, {"state": "failed", "error": "peer closed"}, {"end": None}]
-)
+@pytest.mark.parametrize("fields", [{"nbytes": 0}, {"error": "peer closed"}, {"end": None}])
 def test_no_bandwidth_where_it_means_nothing(fields: dict[str, Any]):
     ranks = recorders(4)
     for recorder in ranks:

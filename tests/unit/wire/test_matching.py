@@ -1,17 +1,28 @@
 """Whether two ranks mean the same operation: the rules, collective by collective."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from nbddp.wire.flight_recorder.matching import compare, compare_message
+from nbddp.wire.flight_recorder.matching import (
+    RULES,
+    compare,
+    compare_message,
+    full_key,
+    hard_key,
+    is_uneven,
+)
+from nbddp.wire.flight_recorder.schema import OperationKind, Signature
 from tests.support.looks import signature
 
 Fields = dict[str, Any]
 
 
 def both(op: str, mine: Fields, theirs: Fields) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Hard and soft differences, which do not depend on who is asked."""
+    """Errors and warnings, which do not depend on who is asked."""
     one, other = signature("collective", op, **mine), signature("collective", op, **theirs)
     found = compare(one, other, me=0, other=1, size=2)
     back = compare(other, one, me=1, other=0, size=2)
@@ -42,7 +53,7 @@ def test_another_operation_is_all_that_is_told():
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs", "hard", "soft"),
+    ("mine", "theirs", "blocking", "wrong"),
     [
         ("float32", "float64", ("input_dtypes",), ()),
         ("float32", "int32", (), ("input_dtypes",)),
@@ -52,16 +63,22 @@ def test_another_operation_is_all_that_is_told():
         ("float32", "bfloat16", ("input_dtypes",), ()),
     ],
 )
-def test_dtypes(mine: str, theirs: str, hard: tuple[str, ...], soft: tuple[str, ...]):
-    found = both("all_reduce", {"input_dtypes": (mine,)}, {"input_dtypes": (theirs,)})
-    assert found == (hard, soft)
+def test_dtypes(mine: str, theirs: str, blocking: tuple[str, ...], wrong: tuple[str, ...]):
+    """Those of one width let the operation end, with what nobody meant: an error as well."""
+    one = signature("collective", "all_reduce", input_dtypes=(mine,))
+    found = compare(one, signature("collective", "all_reduce", input_dtypes=(theirs,)))
+    assert (found.blocking, found.wrong, found.soft) == (blocking, wrong, ())
 
 
 def test_roots_and_reduce_ops():
     assert both("broadcast", {"root": 0}, {"root": 1}) == (("root",), ())
-    assert both("all_reduce", {"reduce_op": "SUM"}, {"reduce_op": "MAX"}) == ((), ("reduce_op",))
+    assert both("all_reduce", {"reduce_op": "SUM"}, {"reduce_op": "MAX"}) == (("reduce_op",), ())
     mine, theirs = {"root": 0, "reduce_op": "SUM"}, {"root": 1, "reduce_op": "MAX"}
-    assert both("reduce", mine, theirs) == (("root",), ("reduce_op",))
+    assert both("reduce", mine, theirs) == (("root", "reduce_op"), ())
+    found = compare(
+        signature("collective", "reduce", **mine), signature("collective", "reduce", **theirs)
+    )
+    assert (found.blocking, found.wrong) == (("root",), ("reduce_op",))
 
 
 def test_barriers_bring_nothing():
@@ -105,10 +122,11 @@ def test_reduce_scatter():
 
 def test_coalesced_operations():
     assert both("all_reduce_coalesced", sizes((4,), (4,)), sizes((4,))) == (("tensors",), ())
-    assert both("all_reduce_coalesced", sizes((4,), (4,)), sizes((2,), (6,))) == (
-        (),
-        ("input_sizes",),
+    one, other = (
+        signature("collective", "all_reduce_coalesced", input_sizes=shapes)
+        for shapes in (((4,), (4,)), ((2,), (6,)))
     )
+    assert compare(one, other).wrong == ("input_sizes",)  # Gloo adds them up, laid end to end
 
 
 def test_more_tensors_than_are_told():
@@ -169,6 +187,70 @@ def test_messages():
     sent = signature("send", "send", input_sizes=((4,),))
     assert not compare_message(sent, signature("recv", "recv", input_sizes=((2, 2),)))
     found = compare_message(sent, signature("recv", "recv", input_sizes=((5,),)))
-    assert (found.hard, found.soft) == ((), ("nbytes",))
+    assert (found.wrong, found.all) == (("input_sizes",), ("input_sizes",))
     found = compare_message(sent, signature("recv", "recv", input_dtypes=("int32",)))
-    assert found.soft == ("input_dtypes",)
+    assert (found.wrong, found.all) == (("input_dtypes",), ("input_dtypes",))
+
+
+# --- one table -----------------------------------------------------------------------------------
+
+_SHAPES = st.lists(st.sampled_from([(), (2,), (4,), (2, 2), (3,)]), min_size=1, max_size=3)
+_DTYPES = st.sampled_from(["float32", "int32", "float64", "bool", "uint8"])
+
+
+@st.composite
+def _signatures(draw: st.DrawFn, kind: OperationKind, op: str) -> Signature:
+    """As a rank may bring it; small enough that two of them are often equal."""
+    shapes = draw(_SHAPES)
+    outputs = draw(_SHAPES)
+    splits = draw(st.sampled_from([(), (1, 1)]))
+    return Signature(
+        kind=kind,
+        op=op,
+        input_sizes=tuple(shapes),
+        input_dtypes=(draw(_DTYPES),) * len(shapes),
+        output_sizes=tuple(outputs),
+        output_dtypes=(draw(_DTYPES),) * len(outputs),
+        tensors=draw(st.sampled_from([len(shapes), len(shapes), 20])),
+        nbytes=draw(st.integers(1, 2)) * 4,
+        reduce_op=draw(st.sampled_from(["SUM", "MAX"])),
+        root=draw(st.integers(0, 1)),
+        input_splits=splits,
+    )
+
+
+_COLLECTIVES = st.sampled_from([op for op in [*RULES, "all_mingle"] if "all_to_all" not in op])
+
+
+@given(st.data())
+def test_fingerprints_differ_where_there_is_a_difference(data: st.DataObject):
+    ops = [data.draw(_COLLECTIVES)] * 2 if data.draw(st.booleans()) else ["barrier", "reduce"]
+    one, other = (data.draw(_signatures("collective", op)) for op in ops)
+    found = compare(one, other, me=0, other=1, size=2)
+    assert (hard_key(one) != hard_key(other)) == bool(found.hard)
+    assert (full_key(one) != full_key(other)) == bool(found)
+
+
+@given(_signatures("send", "send"), _signatures("recv", "recv"))
+def test_fingerprints_of_messages_differ_where_there_is_a_difference(
+    sent: Signature, received: Signature
+):
+    found = compare_message(sent, received)
+    assert (hard_key(sent) != hard_key(received)) == bool(found.hard)
+    assert (full_key(sent) != full_key(received)) == bool(found)
+
+
+@given(st.data(), st.sampled_from(["all_to_all", "all_to_all_single"]))
+def test_fingerprints_of_exchanges_say_all_where_these_are_even(data: st.DataObject, op: str):
+    one, other = (data.draw(_signatures("collective", op)) for _ in range(2))
+    found = compare(one, other, me=0, other=1, size=2)
+    if hard_key(one) == hard_key(other) and not is_uneven(one):
+        assert not set(found.hard) & {"input_dtypes", "input_splits"}
+    if set(found.hard) & {"input_dtypes"}:
+        assert hard_key(one) != hard_key(other)
+
+
+def test_each_field_that_is_compared_has_a_row_in_the_documentation():
+    text = (Path(__file__).parents[3] / "docs" / "diagnosis.md").read_text()
+    fields = {rule.field for rules in RULES.values() for rule in rules}
+    assert all(f"| `{field}`" in text for field in fields), fields

@@ -3,7 +3,6 @@
 Runs in: the rank process, any thread, once for each operation: it has half a microsecond.
 """
 
-import linecache
 import sys
 import sysconfig
 import threading
@@ -12,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import nbddp
-from nbddp.wire.flight_recorder.schema import Site, shortened
+from nbddp.rank.code_sites import site_at
+from nbddp.wire.flight_recorder.schema import Site
 from nbddp.wire.flight_recorder.writer import Writer
 
 _CELL, _USER, _LIBRARY, _MACHINERY = 3, 2, 1, 0
@@ -158,18 +158,4 @@ class Sites:
 
     def _site(self, frame: types.FrameType) -> Site:
         code = frame.f_code
-        return Site(
-            file=shortened(code.co_filename, 1000),
-            line=frame.f_lineno,
-            function=shortened(code.co_name),
-            source=shortened(_source(frame), 500),
-            cell=self._cell_of(code.co_filename),
-        )
-
-
-def _source(frame: types.FrameType) -> str:
-    """The text of a frame's line. The I/O thread asks while the main thread may fill the cache."""
-    try:
-        return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-    except (TypeError, IndexError, KeyError):
-        return ""  # the cache was changed at this moment
+        return site_at(code, frame.f_lineno, self._cell_of(code.co_filename))

@@ -19,8 +19,9 @@ import zlib
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.signatures import CallSignature
 from nbddp.wire.flight_recorder.layout import BOARD_SLOTS
+from nbddp.wire.flight_recorder.matching import compare, compare_message, is_uneven
 from nbddp.wire.flight_recorder.reader import Reader
-from nbddp.wire.flight_recorder.schema import Mismatch, Operation, Signature
+from nbddp.wire.flight_recorder.schema import Mismatch, Operation
 from nbddp.wire.flight_recorder.writer import NodeMemory
 
 #: Half of the slots are for collectives, half for messages.
@@ -33,7 +34,6 @@ _SHORTEST_S, _LONGEST_S = 0.0002, 0.02
 _NO_LIMIT_MS = 30 * 60 * 1000  # as torch has it
 #: What the wrapper of TORCH_DISTRIBUTED_DEBUG=DETAIL does not compare by itself.
 _UNCHECKED = ("reduce_op", "root", "input_splits", "output_splits")
-_COMPARED = ("op", "input_dtypes", "input_sizes", "reduce_op", "root", "input_splits")
 
 
 class _Part:
@@ -74,7 +74,7 @@ class Board:
         for peer, _ in part.peers:
             if words[at + peer] == key and words[at + count + peer] != hard:
                 return self._settle(book, part, seq, record)
-        if known.signature.input_splits or known.signature.output_splits:
+        if known.is_uneven:
             return self._settle(book, part, seq, record)
         return None
 
@@ -158,9 +158,10 @@ class Board:
             undecided = []
             for peer, rank in part.peers:
                 hard = words[at + count + peer]
-                if words[at + peer] != key:
+                is_same = hard == words[own + count] and not is_uneven(mine.signature)
+                if words[at + peer] != key or is_same:
                     continue
-                found = self._compare(book, mine, peer, rank, hard == words[own + count])
+                found = self._compare(book, mine, peer, rank)
                 if found is None:
                     continue
                 # If its fingerprint has changed meanwhile, another call was compared.
@@ -184,28 +185,32 @@ class Board:
         return None
 
     def _compare(
-        self, book: GroupCounters, mine: Operation, peer: int, rank: int, is_equal: bool
+        self, book: GroupCounters, mine: Operation, peer: int, rank: int
     ) -> Mismatch | None:
-        """How a peer's call with the number of mine differs; ``is_equal``: their fingerprints."""
+        """How a peer's call with the number of mine differs."""
         calls = self._with_number(peer, book.info.pg_id, mine.collective_seq_id)
         # Calls that torch refuses give their number back, so there may be several.
         if not calls or _is_refused(calls[-1]):
             return None
         theirs = calls[-1]
-        if is_equal:
-            ranks = book.info.ranks
-            me, other = ranks.index(self._rank), ranks.index(rank)
-            fields = _differing_splits(mine.signature, theirs.signature, me, other, len(ranks))
-        else:
-            fields = differences(mine.signature, theirs.signature)
+        fields = self._differences(book, mine, theirs, rank)
         if book.is_checked:  # torch tells the rest, on all ranks
             fields = tuple(field for field in fields if field in _UNCHECKED)
         # Or the peer is ahead: it has made this call before, and torch refused it.
         if not fields or any(
-            not differences(mine.signature, each.signature) for each in calls[:-1]
+            each.signature == mine.signature or not self._differences(book, mine, each, rank)
+            for each in calls[:-1]
         ):
             return None
         return Mismatch(rank=self._rank, peer=rank, mine=mine, theirs=theirs, fields=fields)
+
+    def _differences(
+        self, book: GroupCounters, mine: Operation, theirs: Operation, rank: int
+    ) -> tuple[str, ...]:
+        """Names of the fields in which they differ, and must not."""
+        ranks = book.info.ranks
+        me, other = ranks.index(self._rank), ranks.index(rank)
+        return compare(mine.signature, theirs.signature, me=me, other=other, size=len(ranks)).hard
 
     def _may_block(self, book: GroupCounters, seq: int, rank: int) -> bool:
         """A call that is not decided may be one that torch has taken and does not return from."""
@@ -231,7 +236,7 @@ class Board:
                 and (theirs.p2p_seq_id, theirs.tag, theirs.peer) == (count, tag, self._rank)
                 and {mine.signature.kind, theirs.signature.kind} == {"send", "recv"}
             ):
-                fields = differences(mine.signature, theirs.signature, is_message=True)
+                fields = compare_message(mine.signature, theirs.signature).hard
                 if not fields:
                     return None
                 return Mismatch(rank=self._rank, peer=rank, mine=mine, theirs=theirs, fields=fields)
@@ -248,40 +253,3 @@ class Board:
 def _is_refused(operation: Operation) -> bool:
     """The call has failed before anything was sent."""
     return operation.state == "failed" and not operation.waited_ns
-
-
-def _differing_splits(
-    a: Signature, b: Signature, me: int, other: int, size: int
-) -> tuple[str, ...]:
-    """What I send to a peer must be what the peer wants from me, and the other way round."""
-    if not (a.input_splits or a.output_splits):
-        return ()
-    for giver, taker, source, target in ((a, b, me, other), (b, a, other, me)):
-        sent = _split(giver.input_splits, giver.input_sizes, target, size)
-        wanted = _split(taker.output_splits, taker.output_sizes, source, size)
-        if None not in (sent, wanted) and sent != wanted:
-            return ("input_splits", "output_splits")
-    return ()
-
-
-def _split(
-    splits: tuple[int, ...], sizes: tuple[tuple[int, ...], ...], index: int, count: int
-) -> int | None:
-    if splits:
-        return splits[index] if index < len(splits) else None
-    return sizes[0][0] // count if sizes and sizes[0] else None
-
-
-def differences(mine: Signature, theirs: Signature, *, is_message: bool = False) -> tuple[str, ...]:
-    """Names of the fields in which two ends differ."""
-    if is_message:
-        names = tuple(
-            name
-            for name in ("input_dtypes", "input_sizes")
-            if getattr(mine, name) != getattr(theirs, name)
-        )
-        return names or (("nbytes",) if mine.nbytes != theirs.nbytes else ())
-    if mine.op != theirs.op:
-        return ("op",)
-    compared = ("output_dtypes", "output_sizes", "root") if mine.op == "scatter" else _COMPARED
-    return tuple(name for name in compared if getattr(mine, name) != getattr(theirs, name))

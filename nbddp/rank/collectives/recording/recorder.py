@@ -126,9 +126,12 @@ class Recorder:
     # --- operations ----------------------------------------------------------------------------
 
     def collective(
-        self, book: GroupCounters, known: CallSignature, depth: int = 3, timeout_ms: int = 0
-    ) -> int:
+        self, book: GroupCounters, known: CallSignature, depth: int = 3, timeout_ms: int = 0,
+        *, is_async: bool = False,
+    ) -> int:  # fmt: skip
         """A collective is about to be issued; gives its record. See also `fast_path.run`.
+
+        ``is_async``: its caller does not wait for its end before it goes on.
 
         Raises:
             CollectiveMismatchError: another rank of this machine has issued something else.
@@ -136,7 +139,7 @@ class Recorder:
         site = self.sites.here(depth)
         book.seq = seq = book.seq + 1
         book.digest ^= known.full + seq  # also told from the same in another order
-        record = self._issue(book, known, site, seq, 0, -1, 0, timeout_ms)
+        record = self._issue(book, known, site, seq, 0, -1, 0, timeout_ms, is_async)
         if self.board.is_on and book.has_peers:
             wrong = self.board.check(book, seq, known, record)
             if wrong is not None:
@@ -144,13 +147,14 @@ class Recorder:
         return record
 
     def message(
-        self, book: GroupCounters, known: CallSignature, direction: str, peer: int, tag: int
-    ) -> int:
-        """A send or a receive is about to be issued; gives its record. Raises as `collective`."""
+        self, book: GroupCounters, known: CallSignature, direction: str, peer: int, tag: int,
+        *, is_async: bool,
+    ) -> int:  # fmt: skip
+        """A send or a receive is about to be issued; gives its record. As `collective`."""
         site = self.sites.here(3)
         key = (direction, peer, tag)
         book.p2p[key] = count = book.p2p.get(key, book.p2p_base) + 1
-        record = self._issue(book, known, site, 0, count, peer, tag, 0)
+        record = self._issue(book, known, site, 0, count, peer, tag, 0, is_async)
         if peer < 0:
             book.any_source_tags.add(tag)
         elif self.board.is_on and (direction == "send" or tag not in book.any_source_tags):
@@ -184,13 +188,13 @@ class Recorder:
 
     def _issue(  # noqa: PLR0917 - by position: keywords cost
         self, book: GroupCounters | None, known: CallSignature, site: int, seq: int,
-        p2p_seq: int, peer: int, tag: int, timeout_ms: int,
+        p2p_seq: int, peer: int, tag: int, timeout_ms: int, is_async: bool = False,
     ) -> int:  # fmt: skip
         signature, group = self.texts(known, book)
         if book is not None:
             timeout_ms = timeout_ms or book.info.timeout_ms
         return self.writer.issue(
-            signature, site, group, self.run_offset, seq, p2p_seq, peer, tag, 0, _ident(),
+            signature, site, group, self.run_offset, seq, p2p_seq, peer, tag, is_async, _ident(),
             timeout_ms, _now(),
         )  # fmt: skip
 
@@ -241,10 +245,8 @@ class Recorder:
 
     def name_of(self, record: int) -> str:
         """``all_reduce #5``; empty: it is no longer recorded."""
-        found = self.operation(record)
-        if found is None:
-            return ""
-        return f"{found.signature.op} #{found.collective_seq_id or found.p2p_seq_id}"
+        operation = self.operation(record)
+        return "" if operation is None else operation.label()
 
     def operation(self, record: int) -> Operation | None:
         """One of this rank's own operations."""
@@ -306,10 +308,9 @@ def mismatch_error(wrong: Mismatch) -> BaseException:
     )
 
 
-def describe(operation: Any) -> str:
+def describe(operation: Operation) -> str:
     """An operation in a line or two: what, with what, where."""
     found = operation.signature
-    number = operation.collective_seq_id or operation.p2p_seq_id
     details = [
         " ".join(
             f"{dtype}{list(size)}"
@@ -321,8 +322,8 @@ def describe(operation: Any) -> str:
         ),
         f"op={found.reduce_op}" if found.reduce_op else "",
         f"root={found.root}" if found.root >= 0 else "",
-        f"peer={operation.peer}" if operation.peer >= 0 else "",
+        f"tag={operation.tag}" if operation.tag else "",
     ]
     source = f"\n            {operation.site.source}" if operation.site.source else ""
     text = ", ".join(part for part in details if part)
-    return f"{found.op} #{number} ({text}) at {operation.site}{source}"
+    return f"{operation.label(has_tag=False)} ({text}) at {operation.site}{source}"

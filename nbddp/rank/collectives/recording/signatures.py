@@ -13,9 +13,12 @@ from typing import Any
 
 import torch
 
+from nbddp.wire.flight_recorder import matching
 from nbddp.wire.flight_recorder.schema import OperationKind, Signature
 
 _MAX_SHAPES = 16
+#: Torch's default for these is SUM.
+_REDUCING = {op for op, rules in matching.RULES.items() if matching.REDUCE_OP in rules}
 
 
 @dataclass(eq=False, slots=True)
@@ -23,8 +26,9 @@ class CallSignature:
     """A signature that was seen before."""
 
     signature: Signature
-    hard: int  #: of what must be equal, or data is lost: compared before data moves
+    hard: int  #: of what must be equal, or it is an error: compared before data moves
     full: int  #: of all that should be equal: compared after the cell
+    is_uneven: bool = False  #: ``hard`` does not say all, see `matching.is_uneven`
     offset: int = 0  #: in shared memory
     keep: object = None  #: whose id is in the key
 
@@ -51,8 +55,9 @@ def known(signature: Signature, keep: object = None) -> CallSignature:
     """A signature with its fingerprints, for a call that does not come again."""
     return CallSignature(
         signature,
-        fingerprint(_hard_parts(signature)),
-        fingerprint(_full_parts(signature)),
+        fingerprint(matching.hard_key(signature)),
+        fingerprint(matching.full_key(signature)),
+        matching.is_uneven(signature),
         keep=keep,
     )
 
@@ -61,48 +66,6 @@ def fingerprint(parts: object) -> int:
     """The same number in every process, positive, 62 bits."""
     data = repr(parts).encode()
     return zlib.crc32(data) << 30 ^ zlib.crc32(data, 0x9E3779B9)
-
-
-def _hard_parts(found: Signature) -> tuple[object, ...]:
-    """What must be equal on all members, or Gloo hangs, aborts, or returns garbage."""
-    parts: tuple[object, ...] = (found.op, found.input_dtypes[:1] or found.output_dtypes[:1])
-    match found.op:
-        case "barrier" | "monitored_barrier":
-            return (found.op,)
-        case "all_reduce" | "reduce" | "broadcast" | "all_reduce_coalesced":
-            sizes: object = tuple(map(_numel, found.input_sizes)), found.tensors
-        case "all_gather" | "all_gather_into_tensor" | "gather" | "all_gather_coalesced":
-            sizes = tuple(map(_numel, found.input_sizes)), found.tensors
-        case "all_gather_into_tensor_coalesced" | "reduce_scatter_tensor_coalesced":
-            sizes = tuple(map(_numel, found.input_sizes)), found.tensors
-        case "reduce_scatter" | "reduce_scatter_tensor":
-            sizes = tuple(map(_numel, found.input_sizes)), found.tensors
-        case "scatter":
-            sizes = tuple(map(_numel, found.output_sizes))
-        case "all_to_all_single":
-            is_even = not found.input_splits and not found.output_splits
-            # Uneven splits are compared pair by pair, see `mismatch_board`.
-            sizes = tuple(map(_numel, found.input_sizes)) if is_even else "uneven"
-        case "send" | "recv":
-            return ("message", found.input_dtypes, found.nbytes)
-        case _:
-            sizes = None
-    return (*parts, sizes, found.reduce_op, found.root)
-
-
-def _full_parts(found: Signature) -> tuple[object, ...]:
-    """What should be equal on all members."""
-    if found.op in ("all_to_all", "all_to_all_single") or found.kind in ("send", "recv"):
-        return _hard_parts(found)
-    shapes = found.output_sizes if found.op == "scatter" else found.input_sizes
-    return (*_hard_parts(found), shapes)
-
-
-def _numel(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 def make(
@@ -127,7 +90,7 @@ def make(
         output_dtypes=_dtypes(outputs),
         tensors=len(inputs),
         nbytes=sum(tensor.numel() * tensor.element_size() for tensor in inputs),
-        reduce_op=_reduce_op_name(reduce_op),
+        reduce_op=_reduce_op_name(reduce_op) or ("SUM" if op in _REDUCING else ""),
         root=root,
         input_splits=tuple(map(int, input_splits)),
         output_splits=tuple(map(int, output_splits)),
