@@ -5,8 +5,8 @@ Runs in: the notebook's process. Pure; a part of `nbddp.controller.cell_errors.b
 
 from dataclasses import dataclass
 
-from nbddp.controller.diagnosis.phrases import Doing, brought, place, quote
-from nbddp.controller.diagnosis.report import Finding, PerRank, Report
+from nbddp.controller.diagnosis.phrases import Doing, brought, quote
+from nbddp.controller.diagnosis.report import Finding, Report
 from nbddp.controller.state.exit_text import one_line
 from nbddp.controller.state.outcome import MISMATCH_ERROR, RunOutcome
 from nbddp.wire.flight_recorder.schema import LEFT_DEBUGGER, Mismatch, Operation
@@ -111,16 +111,11 @@ def finding_lines(finding: Finding) -> list[str]:
     lines = [finding.headline.rstrip(".")]
     order = [*finding.culprits, *(finding.waiting - finding.culprits)]
     told = [finding.ranks[rank] for rank in order if rank in finding.ranks]
-    lines += [_where(each) for each in told[:_MAX_LINES]]
+    lines += [f"  rank {each.rank:<4} {each.what_and_where}" for each in told[:_MAX_LINES]]
     if len(told) > _MAX_LINES:
         rest = RankSet.of(each.rank for each in told[_MAX_LINES:])
         lines.append(f"  and {rest.describe()}")
     return lines
-
-
-def _where(each: PerRank) -> str:
-    where = f", at {place(each.site)}" if each.site is not None else ""
-    return f"  rank {each.rank:<4} {each.what}{where}"
 
 
 def left_debugger(outcome: RunOutcome) -> RankSet:

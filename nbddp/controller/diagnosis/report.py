@@ -85,7 +85,7 @@ class PerRank:
 
     def __str__(self) -> str:
         since = "" if self.since_s is None else f", for {seconds(self.since_s)}"
-        return f"{self.place}{since}"
+        return f"rank {self.rank} {self.what_and_where}{since}"
 
     @property
     def what(self) -> str:
@@ -93,10 +93,10 @@ class PerRank:
         return str(self.predicate)
 
     @property
-    def place(self) -> str:
-        """What it does and where, without times: part of a sentence."""
+    def what_and_where(self) -> str:
+        """Likewise, with the line: ``waits in all_reduce #17, at cell [3], line 5: `x.sum()` ``."""
         where = place(self.site)
-        return f"rank {self.rank} {self.what}{' at ' if where else ''}{where}"
+        return f"{self.what}, at {where}" if where else self.what
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""

@@ -24,11 +24,11 @@ def test_a_rank_that_has_finished_is_missing():
     assert finding.headline == "Rank 2 never called all_reduce #2; ranks 0-1,3 wait for it."
     assert finding.since_s == 2.0
     assert [str(each) for each in finding.ranks.values()] == [
-        "rank 0 waits in all_reduce #2 at cell [3], line 4: `dist.all_reduce(x)`, for 2.0 s",
-        "rank 1 waits in all_reduce #2 at cell [3], line 4: `dist.all_reduce(x)`, for 2.0 s",
+        "rank 0 waits in all_reduce #2, at cell [3], line 4: `dist.all_reduce(x)`, for 2.0 s",
+        "rank 1 waits in all_reduce #2, at cell [3], line 4: `dist.all_reduce(x)`, for 2.0 s",
         "rank 2 has finished the cell; its last operation was all_reduce #1"
-        " at cell [3], line 3: `dist.all_reduce(x)`",
-        "rank 3 waits in all_reduce #2 at cell [3], line 4: `dist.all_reduce(x)`, for 2.0 s",
+        ", at cell [3], line 3: `dist.all_reduce(x)`",
+        "rank 3 waits in all_reduce #2, at cell [3], line 4: `dist.all_reduce(x)`, for 2.0 s",
     ]
     assert finding.suspicions == ()
 
@@ -128,7 +128,7 @@ def test_a_rank_that_raised_and_is_waited_for():
     )
     assert str(finding.ranks[2]) == (
         "rank 2 raised ValueError: boom, after barrier #1"
-        " at cell [3], line 5: `raise ValueError('boom')`"
+        ", at cell [3], line 5: `raise ValueError('boom')`"
     )
     assert finding.next_step == "Fix the error on rank 2; the others only waited for it."
 

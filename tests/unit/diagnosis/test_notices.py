@@ -25,7 +25,7 @@ def test_a_straggler():
     assert finding.headline == "Ranks 0-1 wait in all_reduce #1 for rank 2, which still runs."
     assert finding.since_s == 3.0
     assert str(finding.ranks[2]) == (
-        "rank 2 runs, now in forward() at cell [3], line 2: `loss = model(x)`"
+        "rank 2 runs, now in forward(), at cell [3], line 2: `loss = model(x)`"
     )
 
 

@@ -99,7 +99,7 @@ def test_every_rank_is_told_even_without_a_finding():
     assert report.findings == ()
     assert [str(each) for each in report.ranks.values()] == [
         "rank 0 runs",
-        "rank 1 runs, now in matmul() at cell [3], line 2: `x = f(y)`",
+        "rank 1 runs, now in matmul(), at cell [3], line 2: `x = f(y)`",
         "rank 2 is starting",
         "rank 3 takes no part in this cell",
     ]

@@ -105,7 +105,7 @@ def test_inside_of_torch_one_operation_may_be_enough():
     assert report.stuck == RankSet.of([0])
     assert str(report.findings[0].ranks[0]) == (
         "rank 0 waits inside torch for recv from rank 1, all_reduce #1"
-        " at cell [3], line 8: `loss.backward()`, for 0.0 s"
+        ", at cell [3], line 8: `loss.backward()`, for 0.0 s"
     )
 
 
