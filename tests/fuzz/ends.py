@@ -47,10 +47,10 @@ from nbddp.wire.messages import (
 )
 from nbddp.wire.rank_set import RankSet
 from tests.fuzz.nonsense import AGENT_EVENTS, RANK_EVENTS, REQUESTS, Nonsense
+from tests.support.agent_scene import Scene
+from tests.support.hub_stage import Stage
 from tests.support.polling import poll_until
 from tests.support.views import run_cell
-from tests.wire.test_agent import Scene
-from tests.wire.test_hub import Stage
 
 _RANKS = 2
 #: What a process may take more than before, while frames of a few megabytes at most arrive.

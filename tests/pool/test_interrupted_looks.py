@@ -12,13 +12,9 @@ import pytest
 from nbddp.controller.pool.pool import Pool
 from nbddp.errors import TransferInterruptedError
 from tests.support.polling import poll_until
+from tests.support.values import FINGERPRINTS_KEPT
 from tests.support.views import run_cell
 
-#: Tensors that a rank keeps between two questions about them.
-KEPT = (
-    "sum(len(each._tensors) for each in __import__('gc').get_objects()"
-    " if type(each).__name__ == 'Fingerprints')"
-)
 _ENDLESS = """
 class Endless:
     def __repr__(self):
@@ -50,6 +46,6 @@ def test_one_press_ends_a_look_and_nothing_is_kept(pool: Pool, tmp_path: Path, v
     run_cell(pool, _ENDLESS.format(flag=str(flag)))
     with pressed_when_there(flag), pytest.raises(TransferInterruptedError, match="rank 1"):
         getattr(pool, verb)("value")
-    assert pool.pull(KEPT) == [0, 0]
+    assert pool.pull(FINGERPRINTS_KEPT) == [0, 0]
     assert not pool.diff("rank").is_equal
     run_cell(pool, "del value")

@@ -11,7 +11,7 @@ from nbddp.notebook.render import diff_report as page
 from nbddp.notebook.render import variables_table
 from nbddp.wire.values import pickling
 from nbddp.wire.values.tensor_preview import MIME
-from tests.pool.test_interrupted_looks import KEPT
+from tests.support.values import FINGERPRINTS_KEPT
 from tests.support.views import begin_cell, run_cell
 
 MODEL = """
@@ -255,9 +255,9 @@ def test_nothing_is_kept_and_no_collective_is_called(pool: Pool):
     run_cell(pool, "held = torch.ones(5) + rank")
     trace = len(pool.trace())
     assert not pool.diff("held").is_equal
-    assert pool.pull(KEPT) == [0, 0]
+    assert pool.pull(FINGERPRINTS_KEPT) == [0, 0]
     pool.vars()
-    assert pool.pull(KEPT) == [0, 0]
+    assert pool.pull(FINGERPRINTS_KEPT) == [0, 0]
     assert len(pool.trace()) == trace
 
 

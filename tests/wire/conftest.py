@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.wire.test_hub import Stage
+from tests.support.hub_stage import Stage
 
 
 @pytest.fixture

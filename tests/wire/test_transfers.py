@@ -53,8 +53,8 @@ from nbddp.wire.values.fingerprints import (
     Variables,
 )
 from nbddp.wire.values.shared_memory import Arena
+from tests.support.hub_stage import Stage, finished
 from tests.support.polling import poll_until
-from tests.wire.test_hub import Stage, finished
 
 BOTH = RankSet.all(2)
 
