@@ -1,4 +1,4 @@
-"""nbddp: a notebook as the front of a living ``torch.distributed`` job.
+"""nbddp: run a ``torch.distributed`` job from a notebook.
 
 In a notebook: ``%load_ext nbddp``, ``%ddp start -n 4``, then ``%%ddp`` cells. In a script::
 

@@ -19,7 +19,7 @@ from nbddp.errors import NbddpError
 def main(words: Sequence[str] | None = None) -> int:
     """Do what the command line says; gives the exit status."""
     parser = argparse.ArgumentParser(
-        prog="nbddp", description="A notebook as the front of a living torch.distributed job."
+        prog="nbddp", description="Run a torch.distributed job from a notebook."
     )
     parser.set_defaults(run=lambda _: parser.format_help().splitlines())
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")

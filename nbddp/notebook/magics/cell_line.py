@@ -36,16 +36,16 @@ def _cell_parser() -> Parser:
         dest="timeout_s",
         type=seconds,
         metavar="SECONDS",
-        help="interrupt it after so long",
+        help="interrupt the cell after this time",
     )
     parser.add_argument(
         "--async",
         action="store_true",
         dest="is_async",
-        help="gives a handle: await it, or handle.wait()",
+        help="return a handle: await it, or handle.wait()",
     )
     parser.add_argument(
-        "--trace", action="store_true", help="a line about its collectives when it ends"
+        "--trace", action="store_true", help="print a line about its collectives when it ends"
     )
     parser.add_argument(
         "--out",

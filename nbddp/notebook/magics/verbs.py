@@ -91,7 +91,7 @@ def _status_parser() -> Parser:
         const="on",
         default="",
         choices=("on", "off"),
-        help="a table that changes with them, until the pool stops",
+        help="keep the table up to date until the pool stops",
     )
     return parser
 
@@ -123,19 +123,19 @@ def _diff_parser() -> Parser:
 def _trace_parser() -> Parser:
     parser = Parser("%ddp trace", bare="--cell")
     parser.add_argument("--cell", type=_positive, metavar="N", help="of cell [N] only")
-    _with_ranks(parser, help="in which these ranks take part")
+    _with_ranks(parser, help="with at least one of these ranks")
     parser.add_argument(
         "--last",
         type=_positive,
         metavar="N",
         default=DEFAULT_LAST,
-        help=f"so many (default {DEFAULT_LAST})",
+        help=f"this many (default {DEFAULT_LAST})",
     )
     parser.add_argument(
         "--save",
         type=_file,
         metavar="FILE",
-        help="all of them as JSON for ui.perfetto.dev, a track for each rank",
+        help="write all of them as JSON for ui.perfetto.dev, a track for each rank",
     )
     return parser
 
@@ -182,7 +182,7 @@ _SECTIONS = (
         ),
         Verb(
             _vars_parser(),
-            "what each rank has of its variables; one row if equal",
+            "variables of each rank; one row where ranks are equal",
             action=value_verbs.list_variables,
             takes="names of ranks",
         ),
@@ -199,7 +199,7 @@ _SECTIONS = (
         ),
         Verb(
             _with_ranks(Parser("%ddp restart", bare="-r")),
-            "fresh ranks with the same options; their variables are lost",
+            "replace the ranks, with the same options; variables are lost",
             action=pool_verbs.restart,
         ),
         Verb(Parser("%ddp stop"), "end the pool", action=pool_verbs.stop),
@@ -207,14 +207,14 @@ _SECTIONS = (
     (
         Verb(
             AutoParser("%ddp auto"),
-            "from now on each cell runs as if %%ddp [options] stood above it",
+            "run each cell as if %%ddp [options] stood above it",
             usage="%ddp auto on [options]",
             rows=(
-                ("%ddp auto off", "no longer; %ddp auto tells which it is"),
+                ("%ddp auto off", "end that; %ddp auto shows the mode"),
                 (
                     "%%local",
-                    "in the first line: this cell runs in the notebook's process. In auto mode "
-                    "these do so by themselves: %ddp, %pip, %history and their like, and cell "
+                    "as the first line: run this cell in the notebook's process. In auto mode "
+                    "these run there without it: %ddp, %pip, %history and similar magics, and cell "
                     "magics other than %%time, %%timeit, %%prun, %%capture",
                 ),
             ),
@@ -224,22 +224,22 @@ _SECTIONS = (
     (
         Verb(
             Parser("%ddp diagnose"),
-            "who waits for whom, and where each rank is",
+            "which rank waits for which, and where each rank is",
             action=inspect_verbs.diagnose,
         ),
         Verb(
             _with_ranks(Parser("%ddp stacks", bare="-r")),
-            "the Python stacks of the ranks, also of one that is stuck",
+            "the Python stacks of the ranks, also of stuck ones",
             action=inspect_verbs.show_stacks,
         ),
         Verb(
             _with_ranks(Parser("%ddp debug", bare="-r"), metavar="RANK"),
-            "a rank's debugger, where it raised its last exception; q leaves",
+            "open a rank's debugger where it last raised an exception; q leaves",
             action=debug_verbs.debug,
         ),
         Verb(
             _with_ranks(Parser("%ddp debugger", bare="-r"), metavar="RANK"),
-            "on which rank JupyterLab's works, in a kernel of nbddp's own",
+            "choose the rank of JupyterLab's debugger (nbddp kernel only)",
             action=debug_verbs.choose_debugger,
         ),
         Verb(
