@@ -10,9 +10,9 @@
 | `PoolInterruptedError` | the user interrupted a start, restart or stop | reads what runs now |
 | `PoolBusyError` | a cell is running | waits for it, or interrupts it |
 | `PoolBrokenError` | ranks are gone or stuck | restarts the pool |
-| `CellError` | the cell raised on some ranks | mends the cell |
-| `DeadlockError` | ranks of the cell waited for what could never come | mends the cell |
-| `MismatchError` | ranks issued operations that do not match | mends the cell |
+| `CellError` | the cell raised on some ranks | fixes the cell |
+| `DeadlockError` | ranks of the cell waited for what could never come | fixes the cell |
+| `MismatchError` | ranks issued operations that do not match | fixes the cell |
 | `CellInterruptedError` | the user interrupted the cell, or left it in the debugger | goes on |
 | `CellTimeoutError` | ``--timeout`` ran out | looks at the ranks that were late |
 | `RankExitedError` | a rank's process ended | restarts the pool |

@@ -50,7 +50,7 @@ class Settings:
     quiet_after_s: float = 0.2  #: from the last move of open operations to looking at the ranks
     look_timeout_s: float = 0.4  #: a rank that does not tell in time what it does is silent
     own_timeout_s: float = 60.0  #: operations with a shorter time-out of their own are left to it
-    mend_timeout_s: float = 20.0  #: for fresh ranks to start and for groups to be re-formed
+    rebuild_timeout_s: float = 20.0  #: for fresh ranks to start and for groups to be re-formed
     output_flush_s: float = 0.03  #: longest time an agent holds back text of a rank
     output_fold_s: float = 0.06  #: longest time the notebook waits for equal lines of other ranks
     output_expect_s: float = 1.0  #: the same, while one that was never waited for in vain is silent

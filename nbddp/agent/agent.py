@@ -37,11 +37,12 @@ from nbddp.wire.messages import (
     AgentHello,
     AgentRequest,
     DescribeValue,
+    DumpStack,
     Event,
     Execute,
     Interrupt,
     KillRanks,
-    Peek,
+    OutputDrained,
     PullValue,
     RankSpawned,
     RanksStopped,
@@ -49,7 +50,6 @@ from nbddp.wire.messages import (
     StartRanks,
     StartStore,
     StopRanks,
-    Synced,
 )
 
 _TICK_S = 1.0
@@ -164,7 +164,7 @@ class Agent:
             case KillRanks():
                 for process in self._living(request.ranks):
                     process.kill(ended_by="%ddp restart -r")
-            case Peek():
+            case DumpStack():
                 for process in self._living(request.ranks):
                     self._stack_dumps.begin(request, process, time.monotonic())
             case Interrupt():
@@ -259,17 +259,17 @@ class Agent:
             self._release_syncs()
 
     def _release_syncs(self) -> None:
-        """Answer ranks that wait for `Synced`, unless the notebook is far behind.
+        """Answer ranks that wait for `OutputDrained`, unless the notebook is far behind.
 
-        A rank waits for `Synced` after each display, so a flood of displays waits in the rank
-        instead of filling the agent's memory.
+        A rank waits for `OutputDrained` after each display, so a flood of displays waits in the
+        rank instead of filling the agent's memory.
         """
         if self._uplink.backlog_bytes > self._settings.output_backlog_bytes:
             return
         while self._held_syncs:
             rank, number = self._held_syncs.popleft()
             if rank in self._ranks:
-                self._downlink.send(rank, [codec.encode(Synced(number=number))])
+                self._downlink.send(rank, [codec.encode(OutputDrained(number=number))])
 
     def _read(self, process: RankProcess, fd: int) -> None:
         if process.pipes.read(fd, time.monotonic()):

@@ -5,7 +5,7 @@ is blocked in C++ or holds the GIL writes the Python stack of its main thread in
 (`faulthandler`, registered by `nbddp.rank.main`). A rank that is stopped, or is blocked in the
 kernel, writes nothing; the answer then has the state of its process.
 
-    Peek --> StackDumps --SIGUSR2--> rank --FaultPipe--> StackDumps --Peeked--> hub
+    DumpStack --> StackDumps --SIGUSR2--> rank --FaultPipe--> StackDumps --StackDumped--> hub
                         --py-spy, where it is installed-->
 
 A cell that installs a handler of its own for SIGUSR2 gets these signals; there is no stack then.
@@ -29,7 +29,7 @@ from nbddp.agent.memory_usage import Memory, MemoryReader
 from nbddp.agent.rank_process import RankProcess
 from nbddp.agent.stall_monitor import StallMonitor
 from nbddp.system import process_tree
-from nbddp.wire.messages import Peek, Peeked
+from nbddp.wire.messages import DumpStack, StackDumped
 
 #: Time for a dump to arrive: of a rank that a verdict waits for, and on request of the user.
 _DUMP_S, _PATIENT_DUMP_S = 0.3, 1.0
@@ -98,7 +98,7 @@ class _Dump:
     ask_at: float
     limit_s: float
     #: By number. Requests that arrive meanwhile share the dump.
-    requests: dict[int, Peek]
+    requests: dict[int, DumpStack]
     is_asked: bool = False
     silent_at: float = 0.0  #: the dump is complete by then, if nothing more arrives
     seen_bytes: int = 0
@@ -140,7 +140,7 @@ class _Answer:
     """An answer that still lacks native frames."""
 
     process: RankProcess
-    peeked: Peeked
+    peeked: StackDumped
     spy: Spy | None = None  #: None: it waits for its turn
 
 
@@ -159,7 +159,7 @@ class StackDumps:
         loop: EventLoop,
         monitor: StallMonitor,
         helpers: set[int],
-        send: Callable[[Peeked], None],
+        send: Callable[[StackDumped], None],
     ) -> None:
         self._loop = loop
         self._monitor = monitor
@@ -168,10 +168,10 @@ class StackDumps:
         self._dumps: dict[int, _Dump] = {}  # by rank
         self._asked_at: dict[int, float] = {}  # by rank, the time of the last signal
         self._answers: list[_Answer] = []
-        self._glances: deque[tuple[Peek, RankProcess]] = deque()
+        self._glances: deque[tuple[DumpStack, RankProcess]] = deque()
         self._memory = MemoryReader()
 
-    def begin(self, request: Peek, process: RankProcess, now: float) -> None:
+    def begin(self, request: DumpStack, process: RankProcess, now: float) -> None:
         """Begin to describe a rank; `advance` sends the answer."""
         if not request.stack:
             self._glances.append((request, process))
@@ -194,12 +194,12 @@ class StackDumps:
             requests={request.number: request},
         )
 
-    def _glance(self, request: Peek, process: RankProcess, now: float) -> None:
+    def _glance(self, request: DumpStack, process: RankProcess, now: float) -> None:
         """Send the facts that can be read without disturbing the rank."""
         state, cpu_s = _main_thread(process.pid)
         memory = self._read_memory(request, process, now)
         self._send(
-            Peeked(
+            StackDumped(
                 number=request.number,
                 rank=process.rank,
                 version=0,
@@ -212,7 +212,7 @@ class StackDumps:
             )
         )
 
-    def _read_memory(self, request: Peek, process: RankProcess, now: float) -> Memory:
+    def _read_memory(self, request: DumpStack, process: RankProcess, now: float) -> Memory:
         if not request.memory:
             return Memory(0, is_pss=False)
         return self._memory.read(process.rank, process.pid, now)
@@ -246,7 +246,7 @@ class StackDumps:
         version, operations = self._monitor.records(dump.process.rank)
         for number, request in dump.requests.items():
             memory = self._read_memory(request, dump.process, now)
-            peeked = Peeked(
+            peeked = StackDumped(
                 number=number,
                 rank=dump.process.rank,
                 version=version,

@@ -4,7 +4,7 @@ Runs in: the agent's thread; nothing in here waits or reads a clock. While a cel
 per rank are read twenty times a second; no rank is asked or disturbed. The hub finds out why a rank
 is quiet (`nbddp.controller.recovery.machine`).
 
-    rank --records in shared memory--> StallMonitor --Quiet--> hub
+    rank --records in shared memory--> StallMonitor --RanksStalled--> hub
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from nbddp.agent.rank_process import RankProcess
 from nbddp.wire.flight_recorder.schema import Operation
 from nbddp.wire.flight_recorder.writer import NodeMemory
 from nbddp.wire.message_types import PoolSpec
-from nbddp.wire.messages import Quiet
+from nbddp.wire.messages import RanksStalled
 
 if TYPE_CHECKING:
     from nbddp.wire.flight_recorder.reader import Reader
@@ -126,7 +126,7 @@ class StallMonitor:
         self._readers[rank] = self._memory.reader(local_rank)
         return self._memory.fd
 
-    def check(self, ranks: Mapping[int, RankProcess], now: float) -> Quiet | None:
+    def check(self, ranks: Mapping[int, RankProcess], now: float) -> RanksStalled | None:
         """Check the ranks if it is time; returns the message for the hub. Called in each turn."""
         if now < self.next_at < _NEVER:
             return None
@@ -142,7 +142,7 @@ class StallMonitor:
             reader = self._readers[rank]
             self._quiet_ranks.update(rank, reader.version, reader.open_count, is_in_cell, now)
         quiet = self._quiet_ranks.news(now)
-        return Quiet(node=self._node, ranks=quiet) if quiet else None
+        return RanksStalled(node=self._node, ranks=quiet) if quiet else None
 
     def records(self, rank: int) -> tuple[int, tuple[Operation, ...]]:
         """Return ``(version, operations)`` of a rank, as far as they are readable."""

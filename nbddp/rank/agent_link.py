@@ -22,11 +22,11 @@ from nbddp.wire.messages import (
     ClearOutput,
     Display,
     InputRequest,
+    OutputDrained,
     RankEvent,
     RankRequest,
     Result,
     StartFailed,
-    Synced,
 )
 
 _FLUSH_S = 0.02  #: longest time that an unfinished line stays in Python's buffer during a cell
@@ -116,7 +116,7 @@ class Link:
                 payload, frames = self._outgoing.popleft()
                 self._channel.send(payload, frames)
             for request, buffers in self._channel.receive():
-                if isinstance(request, Synced):
+                if isinstance(request, OutputDrained):
                     done = self._synced.get(request.number)
                     if done is not None:
                         done.set()

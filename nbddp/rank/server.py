@@ -31,28 +31,28 @@ from nbddp.wire.flight_recorder.writer import NodeMemory
 from nbddp.wire.launch_specs import RankLaunch
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
+    AbortOperations,
     BindPushed,
     CommToRank,
     Complete,
     Debug,
+    DescribeRank,
     DescribeValue,
     Execute,
     ForgetValue,
-    Free,
+    GroupsRebuilt,
     InputReply,
     Inspect,
     InterruptCallback,
-    Look,
+    OutputDrained,
     PullValue,
     PushValue,
     RankReady,
     RankRequest,
-    Reform,
-    Reformed,
+    RebuildGroups,
     ReleaseSegment,
     RunFinished,
     Shutdown,
-    Synced,
     ValueDescribed,
     ValuePulled,
     ValuePushed,
@@ -67,7 +67,7 @@ _Work: TypeAlias = (
     | PushValue
     | BindPushed
     | ReleaseSegment
-    | Reform
+    | RebuildGroups
 )
 
 
@@ -166,7 +166,7 @@ class RankServer:
         return f"nbddp/{self._launch.pool.generation}/{cell}/{self._init_count}"
 
     _last_run_id: str | None = None
-    _rebuild_number = 0  #: number of the `Reform` that has initialised the default group
+    _rebuild_number = 0  #: number of the `RebuildGroups` that has initialised the default group
 
     def _receive(self, request: RankRequest, buffers: list[bytes]) -> None:
         """Take a request. Called by the I/O thread."""
@@ -175,9 +175,9 @@ class RankServer:
                 self._stdin.answer(request)
             case Shutdown():
                 self._loop.call_soon_threadsafe(self._stop)
-            case Look() | Free():
+            case DescribeRank() | AbortOperations():
                 self._answer_at_once(request)
-            case Execute() | Reform():
+            case Execute() | RebuildGroups():
                 self._loop.call_soon_threadsafe(self._begin, request, buffers)
             case PullValue() | DescribeValue() | ForgetValue():
                 self._loop.call_soon_threadsafe(self._begin, request, buffers)
@@ -191,12 +191,12 @@ class RankServer:
                 self._comms.receive(request, buffers)
             case Debug():
                 self._debug_adapter.handle(request)
-            case Synced():
+            case OutputDrained():
                 pass  # the link itself takes it
             case _:
                 assert_never(request)
 
-    def _answer_at_once(self, request: Look | Free) -> None:
+    def _answer_at_once(self, request: DescribeRank | AbortOperations) -> None:
         if self._collectives is None:
             return
         try:
@@ -240,7 +240,7 @@ class RankServer:
                 self._variables.bind(request)
             case ReleaseSegment():
                 self._variables.release(request)
-            case Reform():
+            case RebuildGroups():
                 torn: tuple[str, ...] = ()
                 if self._collectives is not None:
                     if request.initialises:
@@ -248,7 +248,7 @@ class RankServer:
                     self._collectives.reform(request, self._initialise)
                     torn = tuple(self._collectives.recorder.torn)
                 rank = self._launch.rank
-                self.link.send(Reformed(number=request.number, rank=rank, torn=torn))
+                self.link.send(GroupsRebuilt(number=request.number, rank=rank, torn=torn))
             case _:
                 assert_never(request)
 
@@ -273,8 +273,8 @@ class RankServer:
                 )
             case PushValue():
                 self.link.send(ValuePushed(request_id=request.request_id, rank=rank, error=error))
-            case Reform():
-                self.link.send(Reformed(number=request.number, rank=rank, error=error))
+            case RebuildGroups():
+                self.link.send(GroupsRebuilt(number=request.number, rank=rank, error=error))
             case ForgetValue() | BindPushed() | ReleaseSegment():
                 pass  # these requests have no answer
             case _:

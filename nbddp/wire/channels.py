@@ -295,7 +295,7 @@ class AgentDownlink(Channel):
         self._peers.admit(rank, identity)
 
     def send(self, rank: int, frames: Sequence[Frame]) -> None:
-        """Send one request of the hub unchanged, or `Synced`."""
+        """Send one request of the hub unchanged, or `OutputDrained`."""
         self._socket.send_multipart([self._peers.identity(rank), *frames])
 
     def receive(self) -> Iterator[tuple[int, codec.Tag, list[bytes]]]:

@@ -59,10 +59,10 @@ class HelperStopped(MessageBase, frozen=True):
 class InOrder(MessageBase, frozen=True, kw_only=True):
     """Comes after everything that the rank printed before, and before all that it prints later.
 
-    The rank prints nothing until `Synced` says that its agent has the message.
+    The rank prints nothing until `OutputDrained` says that its agent has the message.
     """
 
-    sync: int = 0  #: what `Synced` answers; counts up per rank
+    sync: int = 0  #: what `OutputDrained` answers; counts up per rank
 
 
 class StartFailed(InOrder, frozen=True, kw_only=True):
@@ -113,15 +113,15 @@ class Output(MessageBase, frozen=True):
     dropped_bytes: int = 0  #: left out just before ``text``: it is in the log only
 
 
-class Quiet(MessageBase, frozen=True):
+class RanksStalled(MessageBase, frozen=True):
     """A cell runs, and these ranks have open operations that have not moved for a while."""
 
     node: Node
     ranks: tuple[Rank, ...]
 
 
-class Peeked(MessageBase, frozen=True):
-    """Answer to `Peek`: what the agent can see from outside."""
+class StackDumped(MessageBase, frozen=True):
+    """Answer to `DumpStack`: what the agent can see from outside."""
 
     number: int
     rank: Rank
@@ -202,7 +202,7 @@ class RunFinished(MessageBase, frozen=True):
     elapsed_s: float
     error: ErrorInfo | None  #: None: it ended without an exception
     failed_at_ns: int = 0  #: CLOCK_REALTIME of the exception; orders failures of one machine
-    was_freed: bool = False  #: ``error`` came about because a `Free` ended an operation
+    was_freed: bool = False  #: ``error`` came about because a `AbortOperations` ended an operation
     mismatches: tuple[Mismatch, ...] = ()  #: seen by this rank, raised or not
     marks: tuple[GroupMark, ...] = ()  #: of the groups that were used, or are broken
     torn: tuple[str, ...] = ()  #: operations whose tensors may hold partial results
@@ -247,16 +247,16 @@ class SegmentReleased(MessageBase, frozen=True):
     segment: int
 
 
-class Looked(MessageBase, frozen=True):
-    """Answer to `Look`."""
+class RankDescribed(MessageBase, frozen=True):
+    """Answer to `DescribeRank`."""
 
     number: int
     rank: Rank
     look: RankLook
 
 
-class Freed(MessageBase, frozen=True):
-    """Answer to `Free`."""
+class OperationsAborted(MessageBase, frozen=True):
+    """Answer to `AbortOperations`."""
 
     number: int
     rank: Rank
@@ -265,8 +265,8 @@ class Freed(MessageBase, frozen=True):
     stuck: str = ""  #: why the cell may not end: ``in Python code that goes on after an interrupt``
 
 
-class Reformed(MessageBase, frozen=True):
-    """Answer to `Reform`."""
+class GroupsRebuilt(MessageBase, frozen=True):
+    """Answer to `RebuildGroups`."""
 
     number: int
     rank: Rank

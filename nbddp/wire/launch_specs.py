@@ -87,7 +87,7 @@ class RankLaunch:
     #: The shared memory of the node, see `nbddp.wire.flight_recorder.writer`, with a region for
     #: each of its ``pool.nproc_per_node`` ranks; None in a pool of plain groups.
     records: InheritedFd | None = None
-    #: The pool runs already: the rank gets its groups by `Reform`, and initialises none.
+    #: The pool runs already: the rank gets its groups by `RebuildGroups`, and initialises none.
     joins: bool = False
 
 

@@ -21,23 +21,23 @@ from nbddp.wire.events import (
     DebugEvent,
     Debugged,
     Display,
-    Freed,
+    GroupsRebuilt,
     HelperStopped,
     InputRequest,
     Inspected,
-    Looked,
+    OperationsAborted,
     Output,
-    Peeked,
-    Quiet,
+    RankDescribed,
     RankExited,
     RankReady,
     RankSpawned,
+    RanksStalled,
     RanksStopped,
-    Reformed,
     Result,
     RunFinished,
     RunStarted,
     SegmentReleased,
+    StackDumped,
     StartFailed,
     StoreExited,
     StoreReady,
@@ -47,35 +47,36 @@ from nbddp.wire.events import (
 )
 from nbddp.wire.message_types import CommType, FreeReason, Node, OnMismatch, Rank, RunId, Stream
 from nbddp.wire.requests import (
+    AbortOperations,
     BindPushed,
     CommToRank,
     Complete,
     Debug,
+    DescribeRank,
     DescribeValue,
+    DumpStack,
     Execute,
     ForgetValue,
-    Free,
     InputReply,
     Inspect,
     Interrupt,
     InterruptCallback,
     KillRanks,
-    Look,
-    Peek,
+    OutputDrained,
     PullValue,
     PushValue,
-    Reform,
+    RebuildGroups,
     ReleaseSegment,
     Shutdown,
     ShutdownAgent,
     StartRanks,
     StartStore,
     StopRanks,
-    Synced,
 )
 
 __all__ = [
     "PROTOCOL_VERSION",
+    "AbortOperations",
     "AgentEvent",
     "AgentHello",
     "AgentRequest",
@@ -89,14 +90,15 @@ __all__ = [
     "Debug",
     "DebugEvent",
     "Debugged",
+    "DescribeRank",
     "DescribeValue",
     "Display",
+    "DumpStack",
     "Event",
     "Execute",
     "ForgetValue",
-    "Free",
     "FreeReason",
-    "Freed",
+    "GroupsRebuilt",
     "HelperStopped",
     "InputReply",
     "InputRequest",
@@ -105,26 +107,24 @@ __all__ = [
     "Interrupt",
     "InterruptCallback",
     "KillRanks",
-    "Look",
-    "Looked",
     "Message",
     "Node",
     "OnMismatch",
+    "OperationsAborted",
     "Output",
-    "Peek",
-    "Peeked",
+    "OutputDrained",
     "PullValue",
     "PushValue",
-    "Quiet",
     "Rank",
+    "RankDescribed",
     "RankEvent",
     "RankExited",
     "RankReady",
     "RankRequest",
     "RankSpawned",
+    "RanksStalled",
     "RanksStopped",
-    "Reform",
-    "Reformed",
+    "RebuildGroups",
     "ReleaseSegment",
     "Result",
     "RunFinished",
@@ -133,6 +133,7 @@ __all__ = [
     "SegmentReleased",
     "Shutdown",
     "ShutdownAgent",
+    "StackDumped",
     "StartFailed",
     "StartRanks",
     "StartStore",
@@ -140,7 +141,6 @@ __all__ = [
     "StoreExited",
     "StoreReady",
     "Stream",
-    "Synced",
     "ValueDescribed",
     "ValuePulled",
     "ValuePushed",
@@ -150,7 +150,7 @@ __all__ = [
 PROTOCOL_VERSION = 1
 
 AgentRequest: TypeAlias = (
-    StartStore | StartRanks | KillRanks | Peek | Interrupt | StopRanks | ShutdownAgent
+    StartStore | StartRanks | KillRanks | DumpStack | Interrupt | StopRanks | ShutdownAgent
 )
 RankRequest: TypeAlias = (
     Execute
@@ -161,15 +161,15 @@ RankRequest: TypeAlias = (
     | PushValue
     | BindPushed
     | ReleaseSegment
-    | Look
-    | Free
-    | Reform
+    | DescribeRank
+    | AbortOperations
+    | RebuildGroups
     | InterruptCallback
     | Complete
     | Inspect
     | CommToRank
     | Debug
-    | Synced
+    | OutputDrained
     | Shutdown
 )
 AgentEvent: TypeAlias = (
@@ -181,8 +181,8 @@ AgentEvent: TypeAlias = (
     | RankSpawned
     | RankExited
     | RanksStopped
-    | Quiet
-    | Peeked
+    | RanksStalled
+    | StackDumped
     | Output
 )
 RankEvent: TypeAlias = (
@@ -198,9 +198,9 @@ RankEvent: TypeAlias = (
     | ValueDescribed
     | ValuePushed
     | SegmentReleased
-    | Looked
-    | Freed
-    | Reformed
+    | RankDescribed
+    | OperationsAborted
+    | GroupsRebuilt
     | Completed
     | Inspected
     | CommFromRank

@@ -38,7 +38,7 @@ class StartRanks(MessageBase, frozen=True):
     master_addr: str
     master_port: int
     ranks: tuple[Rank, ...] = ()  #: only these; empty: all of the node
-    joins: bool = False  #: they get their groups by `Reform`, and initialise none
+    joins: bool = False  #: they get their groups by `RebuildGroups`, and initialise none
 
 
 class KillRanks(MessageBase, frozen=True):
@@ -47,8 +47,8 @@ class KillRanks(MessageBase, frozen=True):
     ranks: tuple[Rank, ...]
 
 
-class Peek(MessageBase, frozen=True):
-    """Describe ranks without their help. Answered by `Peeked` for each that lives."""
+class DumpStack(MessageBase, frozen=True):
+    """Describe ranks without their help. Answered by `StackDumped` for each that lives."""
 
     number: int
     ranks: tuple[Rank, ...]
@@ -155,16 +155,16 @@ class ReleaseSegment(MessageBase, frozen=True):
     segment: int
 
 
-class Look(MessageBase, frozen=True):
-    """Tell what you are doing. Answered by `Looked`, by the I/O thread, at once."""
+class DescribeRank(MessageBase, frozen=True):
+    """Tell what you are doing. Answered by `RankDescribed`, by the I/O thread, at once."""
 
     number: int
     last: Annotated[int, msgspec.Meta(ge=0)] = 64  #: operations that are told though complete
     memory: bool = False  #: with ``gpu_bytes``
 
 
-class Free(MessageBase, frozen=True):
-    """End blocked operations, in two phases. Answered by `Freed`, by the I/O thread, at once.
+class AbortOperations(MessageBase, frozen=True):
+    """End blocked operations, in two phases; the I/O thread answers `OperationsAborted` at once.
 
     ``arm``: whatever ends from now on in the groups chosen raises what ``reason`` says. ``fire``:
     end what the ``arm`` with the same ``number`` has chosen. The second phase begins when all ranks
@@ -179,12 +179,12 @@ class Free(MessageBase, frozen=True):
     #: These groups, ``""`` for waits for the store; none: those in which a thread is blocked now.
     pg_ids: tuple[str, ...] = ()
     ranks: tuple[Rank, ...] = ()  #: and all groups that have one of these members
-    #: And the `Reform` with this number, also where its rank has not begun it.
+    #: And the `RebuildGroups` with this number, also where its rank has not begun it.
     reform: int = 0
 
 
-class Reform(MessageBase, frozen=True):
-    """Make groups anew, in place, on the main thread. Answered by `Reformed`.
+class RebuildGroups(MessageBase, frozen=True):
+    """Make groups anew, in place, on the main thread. Answered by `GroupsRebuilt`.
 
     All ranks of the pool get the same request. Each takes part in the groups of which it is a
     member, in the order given; a rank that joins makes those that it does not have.
@@ -235,7 +235,7 @@ class Debug(MessageBase, frozen=True):
     folder: str = ""  #: of the files that stand for cells; empty: one of the rank's own
 
 
-class Synced(MessageBase, frozen=True):
+class OutputDrained(MessageBase, frozen=True):
     """Agent -> rank: the message `InOrder` with this number is on its way."""
 
     number: int

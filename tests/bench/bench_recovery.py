@@ -64,8 +64,10 @@ def recover(pool: Pool, code: str) -> tuple[float, float]:
     run = pool.submit(code + "\n", CellOptions(ranks=pool.all_ranks))
     outcome = pool.wait(run, view)
     ended_at = time.monotonic()
-    if pool.error_of(outcome) is None or outcome.mend_failure or outcome.ranks("unfinished"):
-        raise RuntimeError(f"the cell has ended in another way: {outcome} {outcome.mend_failure}")
+    if pool.error_of(outcome) is None or outcome.rebuild_failure or outcome.ranks("unfinished"):
+        raise RuntimeError(
+            f"the cell has ended in another way: {outcome} {outcome.rebuild_failure}"
+        )
     run_cell(pool, _CHECK, timeout=10)
     stuck_at = max(pool.pull("at"))
     # A disagreement may be seen by all ranks, who raise by themselves: then nobody is freed.

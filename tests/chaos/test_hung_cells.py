@@ -86,7 +86,7 @@ def _check(cell: HungCell, view: RecordingView, pool: Pool) -> None:
     for word in cell.words:
         assert word in text
     assert str(view.outcome.fresh) == cell.dead
-    assert view.outcome.mend_failure == ""
+    assert view.outcome.rebuild_failure == ""
 
 
 def _check_finding(cell: HungCell, finding: Finding) -> None:

@@ -66,7 +66,7 @@ def _deadlock(pool: Pool, cell: HungCell) -> None:
     view = run_cell(pool, cell.code, timeout=_LIMIT_S, check=False)
     assert type(view.error) is cell.error, f"{cell.name}: {view.error}"
     assert view.outcome is not None
-    assert view.outcome.mend_failure == ""
+    assert view.outcome.rebuild_failure == ""
     run_cell(pool, "dist.all_reduce(x := torch.ones(1))\nassert x.item() == 4", timeout=_LIMIT_S)
 
 

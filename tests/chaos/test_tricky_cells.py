@@ -42,4 +42,4 @@ def test_a_correct_cell(cell: TrickyCell, pool: Pool):
         assert view.error is None, view.error
         assert _judged(view, may_warn=cell.may_warn) == []
         assert view.outcome is not None
-        assert view.outcome.mend_failure == ""
+        assert view.outcome.rebuild_failure == ""

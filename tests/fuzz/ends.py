@@ -24,26 +24,26 @@ from nbddp.errors import BadMessageError
 from nbddp.wire import channels, codec
 from nbddp.wire.flight_recorder.schema import RankLook
 from nbddp.wire.messages import (
+    AbortOperations,
     AgentHello,
     BindPushed,
     CommToRank,
     Complete,
+    DescribeRank,
     Execute,
-    Free,
-    Freed,
+    GroupsRebuilt,
     InputReply,
     Inspect,
-    Look,
-    Looked,
+    OperationsAborted,
     Output,
+    OutputDrained,
     PushValue,
-    Quiet,
-    Reform,
-    Reformed,
+    RankDescribed,
+    RanksStalled,
+    RebuildGroups,
     ReleaseSegment,
     RunFinished,
     StoreExited,
-    Synced,
 )
 from nbddp.wire.rank_set import RankSet
 from tests.fuzz.nonsense import AGENT_EVENTS, RANK_EVENTS, REQUESTS, Nonsense
@@ -56,7 +56,16 @@ _RANKS = 2
 #: What a process may take more than before, while frames of a few megabytes at most arrive.
 _MAX_GROWTH_BYTES = 400 * 1024 * 1024
 #: Requests that a rank answers and that leave its variables and its groups as they are.
-_HARMLESS = (BindPushed, CommToRank, Complete, InputReply, Inspect, Look, ReleaseSegment, Synced)
+_HARMLESS = (
+    BindPushed,
+    CommToRank,
+    Complete,
+    InputReply,
+    Inspect,
+    DescribeRank,
+    ReleaseSegment,
+    OutputDrained,
+)
 
 
 def rss_bytes(pid: int) -> int:
@@ -134,9 +143,11 @@ class HubEnd:
 
     def _event(self) -> Any:
         rng = self._rng
-        kind: Any = rng.choice((*RANK_EVENTS, *RANK_EVENTS, *AGENT_EVENTS, Looked, Looked, Quiet))
+        kind: Any = rng.choice(
+            (*RANK_EVENTS, *RANK_EVENTS, *AGENT_EVENTS, RankDescribed, RankDescribed, RanksStalled)
+        )
         fields: dict[str, Any] = {}
-        if kind is Quiet:
+        if kind is RanksStalled:
             fields = {"node": 0, "ranks": (rng.randrange(_RANKS),)}
         return self._nonsense.message(kind, **fields)
 
@@ -145,7 +156,7 @@ class HubEnd:
         for ranks, frames in agent.uplink.receive():
             if ranks:
                 request = codec.decode_rank_request(frames[0])
-                if isinstance(request, Look | Free | Reform):
+                if isinstance(request, DescribeRank | AbortOperations | RebuildGroups):
                     agent.requests.append(request)
         del agent.requests[:-4]
         return tuple(each.number for each in agent.requests if hasattr(each, "number"))
@@ -221,11 +232,11 @@ class AgentEnd:
         scene = self.scene
         assert scene.thread.is_alive()
         scene._events.clear()
-        scene.hub.send_to_ranks(0, (0,), Look(number=77))
+        scene.hub.send_to_ranks(0, (0,), DescribeRank(number=77))
         look = RankLook(rank=0, pid=1, activity="idle", version=1, time_ns=1)
-        answer = Looked(number=78, rank=0, look=look)
+        answer = RankDescribed(number=78, rank=0, look=look)
         scene.rank.send(codec.encode(answer))
-        poll_until(lambda: Look(number=77) in scene.received(), 60.0)
+        poll_until(lambda: DescribeRank(number=77) in scene.received(), 60.0)
         poll_until(lambda: answer in scene.events(), 60.0)
 
     def close(self) -> None:
@@ -278,7 +289,7 @@ class RankEnd:
     def _torn_event(self) -> bytes:
         # A cell, a mend and a value that are under way could not end without the rank's own word.
         rng = self._rng
-        left_out = (RunFinished, Reformed, Freed, Looked, Output)
+        left_out = (RunFinished, GroupsRebuilt, OperationsAborted, RankDescribed, Output)
         kind = rng.choice([each for each in RANK_EVENTS if each not in left_out] + [*AGENT_EVENTS])
         payload = codec.encode(self._nonsense.message(kind))
         if rng.random() < 0.5 and len(payload) < 100_000:

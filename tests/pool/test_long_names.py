@@ -4,7 +4,7 @@ from nbddp.controller.hub.queries import RankQueries
 from nbddp.controller.pool.pool import Pool
 from nbddp.errors import DeadlockError
 from nbddp.wire import codec
-from nbddp.wire.messages import Looked
+from nbddp.wire.messages import RankDescribed
 from tests.support.views import run_cell
 
 
@@ -48,7 +48,7 @@ ready.wait()
     try:
         looks = RankQueries(lambda: pool._processes.hub).survey().looks
         sizes = [
-            len(codec.encode(Looked(number=1, rank=rank, look=look)))
+            len(codec.encode(RankDescribed(number=1, rank=rank, look=look)))
             for rank, look in looks.items()
         ]
         assert len(sizes) == 2

@@ -12,17 +12,17 @@ import psutil
 import pytest
 
 from nbddp.wire.messages import (
+    DumpStack,
     Execute,
     Interrupt,
     KillRanks,
     Output,
-    Peek,
-    Peeked,
-    Quiet,
     RankExited,
     RankReady,
     RankSpawned,
+    RanksStalled,
     RunFinished,
+    StackDumped,
     StartFailed,
 )
 from tests.support.nodes import Node
@@ -44,14 +44,14 @@ def make_node() -> Iterator[Callable[..., Node]]:
         node.close()
 
 
-def peek(node: Node, *ranks: int, native: bool = False) -> dict[int, Peeked]:
+def peek(node: Node, *ranks: int, native: bool = False) -> dict[int, StackDumped]:
     number = next(_numbers)
-    node.tell(Peek(number=number, ranks=ranks, native=native))
+    node.tell(DumpStack(number=number, ranks=ranks, native=native))
     return answers(node, number, *ranks)
 
 
-def answers(node: Node, number: int, *ranks: int) -> dict[int, Peeked]:
-    found = [node.next(Peeked, lambda e: e.number == number) for _ in ranks]
+def answers(node: Node, number: int, *ranks: int) -> dict[int, StackDumped]:
+    found = [node.next(StackDumped, lambda e: e.number == number) for _ in ranks]
     by_rank = {seen.rank: seen for seen in found}
     assert sorted(by_rank) == sorted(ranks)
     return by_rank
@@ -71,7 +71,7 @@ def test_ranks_whose_operations_do_not_move_are_told(make_node: Callable[..., No
     node.begin("dist.all_reduce(torch.ones(3))", 0)
     node.run("pass", 1)
     for _ in range(3):
-        assert node.next(Quiet) == Quiet(node=0, ranks=(0,))
+        assert node.next(RanksStalled) == RanksStalled(node=0, ranks=(0,))
     seen = peek(node, 0, 1)
     [operation] = [found for found in seen[0].operations if found.state == "scheduled"]
     assert (operation.signature.op, operation.site.line) == ("all_reduce", 1)
@@ -80,14 +80,14 @@ def test_ranks_whose_operations_do_not_move_are_told(make_node: Callable[..., No
     node.finished(0)
     node.events.clear()
     node.run("import time; time.sleep(1)", 0, 1)
-    assert not any(isinstance(event, Quiet) for event in node.read())
+    assert not any(isinstance(event, RanksStalled) for event in node.read())
 
 
 def test_plain_pools_are_not_watched(make_node: Callable[..., Node]):
     node = make_node(2, plain=True)
     node.begin("dist.all_reduce(torch.ones(3))", 0)
     node.run("import time; time.sleep(1)", 1)
-    assert not any(isinstance(event, Quiet) for event in node.read())
+    assert not any(isinstance(event, RanksStalled) for event in node.read())
     seen = peek(node, 0)[0]
     assert (seen.version, seen.operations) == (0, ())
     assert "in all_reduce" in seen.stack
@@ -127,12 +127,12 @@ def test_stacks_of_ranks_that_cannot_answer(make_node: Callable[..., Node]):
     os.kill(node.pids[1], signal.SIGCONT)
     poll_until(lambda: _BLOCKED[1][1] in peek(node, 1)[1].stack)
     # A crash is told from a dump, though both come at once.
-    node.tell(Peek(number=-1, ranks=(0, 1)))
+    node.tell(DumpStack(number=-1, ranks=(0, 1)))
     os.kill(node.pids[1], signal.SIGSEGV)
     exited = node.next(RankExited)
     assert (exited.rank, exited.exit_code) == (1, -signal.SIGSEGV)
     assert exited.fault.startswith("Fatal Python error: Segmentation fault")
-    node.next(Peeked, lambda e: (e.number, e.rank) == (-1, 0))
+    node.next(StackDumped, lambda e: (e.number, e.rank) == (-1, 0))
 
 
 def test_a_glance_tells_memory_and_sends_no_signal(make_node: Callable[..., Node]):
@@ -148,7 +148,7 @@ def test_a_glance_tells_memory_and_sends_no_signal(make_node: Callable[..., Node
     node.next(Output, lambda e: "there" in e.text)
     for _ in range(3):
         number = next(_numbers)
-        node.tell(Peek(number=number, ranks=(0, 1), stack=False, memory=True))
+        node.tell(DumpStack(number=number, ranks=(0, 1), stack=False, memory=True))
         seen = answers(node, number, 0, 1)
     assert seen[0].memory_is_pss
     assert seen[0].memory_bytes > seen[1].memory_bytes + 45_000_000 > 50_000_000
@@ -159,7 +159,7 @@ def test_a_glance_tells_memory_and_sends_no_signal(make_node: Callable[..., Node
     assert node.next(Output, lambda e: "signal" in e.text).text.count("signal") == 1
 
 
-def _all_inside(seen: dict[int, Peeked]) -> dict[int, Peeked]:
+def _all_inside(seen: dict[int, StackDumped]) -> dict[int, StackDumped]:
     for rank, (_, words) in _BLOCKED.items():
         assert words in seen[rank].stack
     return seen
@@ -230,7 +230,7 @@ def test_a_rank_that_starts_is_not_harmed(make_node: Callable[..., Node]):
     node.next(RankExited)
     node.tell(node.request((0,), joins=True))
     while not any(isinstance(event, RankReady) for event in node.read()):
-        node.tell(Peek(number=next(_numbers), ranks=(0,)))
+        node.tell(DumpStack(number=next(_numbers), ranks=(0,)))
     node.run("pass", 0)
     poll_until(lambda: "rank/server.py" in peek(node, 0)[0].stack)
 
@@ -258,9 +258,9 @@ def test_native_frames_come_from_py_spy(make_node: Callable[..., Node], tmp_path
     os.kill(node.pids[0], signal.SIGCONT)
     # One that hangs costs its own answer time, and other answers none.
     program.write_text("#!/bin/sh\necho Process\nexec sleep 1000\n")
-    node.tell(Peek(number=-1, ranks=(0, 1), native=True))
+    node.tell(DumpStack(number=-1, ranks=(0, 1), native=True))
     peek(node, 0, 1)
-    assert not any(isinstance(event, Peeked) for event in node.events)
+    assert not any(isinstance(event, StackDumped) for event in node.events)
     late = answers(node, -1, 0, 1)
     assert [(seen.native, seen.stack != "") for seen in late.values()] == [("", True)] * 2
 

@@ -21,9 +21,9 @@ from nbddp.wire.messages import (
     AgentHello,
     Display,
     Event,
+    OutputDrained,
     RankRequest,
     ShutdownAgent,
-    Synced,
 )
 from tests.support.machines import make_spec
 from tests.support.polling import poll_until
@@ -86,7 +86,7 @@ class Scene:
         return self._received
 
     def answered(self) -> list[int]:
-        return [request.number for request in self.received() if isinstance(request, Synced)]
+        return [request.number for request in self.received() if isinstance(request, OutputDrained)]
 
     def events(self) -> list[Event]:
         """All that the hub has got, but displays."""

@@ -23,23 +23,23 @@ from nbddp.wire.flight_recorder.schema import GroupMark
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
     PROTOCOL_VERSION,
+    AbortOperations,
     AgentHello,
+    DescribeRank,
+    DumpStack,
     Execute,
-    Free,
-    Freed,
+    GroupsRebuilt,
     KillRanks,
-    Look,
-    Looked,
-    Peek,
-    Peeked,
-    Quiet,
+    OperationsAborted,
+    RankDescribed,
     RankExited,
     RankReady,
     RankSpawned,
+    RanksStalled,
     RanksStopped,
-    Reform,
-    Reformed,
+    RebuildGroups,
     RunFinished,
+    StackDumped,
     StartFailed,
     StartRanks,
     StartStore,
@@ -157,7 +157,7 @@ class World:
     def stick(self, report: Report) -> None:
         """Ranks get stuck, and everyone tells so twice."""
         self.report = report
-        self.feed(Quiet(node=0, ranks=report.stuck.ranks))
+        self.feed(RanksStalled(node=0, ranks=report.stuck.ranks))
         for _ in range(2):
             self.tick(0.2)
             looks = [each for each in self.due if each.what == "look"]
@@ -244,16 +244,16 @@ class World:
                 assert process.is_ready
                 process.run_id = request.run_id
                 process.version += 1
-            case Look():
+            case DescribeRank():
                 self._add("look", rank, lambda: self._look(rank, request.number))
-            case Free():
-                freed = Freed(
+            case AbortOperations():
+                freed = OperationsAborted(
                     number=request.number, rank=rank, phase=request.phase, pg_ids=request.pg_ids
                 )
                 self._add("freed", rank, lambda: self.feed(freed))
-            case Reform():
-                good = Reformed(number=request.number, rank=rank)
-                bad = Reformed(number=request.number, rank=rank, error=ERROR)
+            case RebuildGroups():
+                good = GroupsRebuilt(number=request.number, rank=rank)
+                bad = GroupsRebuilt(number=request.number, rank=rank, error=ERROR)
                 self._add("reformed", rank, lambda: self.feed(good), lambda: self.feed(bad))
             case _:
                 raise AssertionError(request)
@@ -261,7 +261,7 @@ class World:
     def _look(self, rank: int, number: int) -> None:
         process = self.processes[rank]
         look = seen(rank, process.version, is_running=bool(process.run_id), groups=(world(self.n),))
-        self.feed(Looked(number=number, rank=rank, look=look))
+        self.feed(RankDescribed(number=number, rank=rank, look=look))
 
     def _ask_agent(self, told: TellAgent) -> None:
         node = told.node
@@ -277,9 +277,9 @@ class World:
             case KillRanks():
                 for rank in request.ranks:
                     self._add("kill", rank, lambda rank=rank: self.exit(rank))  # type: ignore[misc]  # mypy cannot type a lambda with a default
-            case Peek():
+            case DumpStack():
                 for rank in request.ranks:
-                    peeked = Peeked(
+                    peeked = StackDumped(
                         number=request.number, rank=rank, version=0, operations=(), stack=""
                     )
                     self._add("peek", rank, lambda peeked=peeked: self.feed(peeked))  # type: ignore[misc]  # likewise

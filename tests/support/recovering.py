@@ -32,21 +32,21 @@ from nbddp.wire.flight_recorder.schema import (
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
     PROTOCOL_VERSION,
+    AbortOperations,
     AgentHello,
+    DescribeRank,
+    DumpStack,
     Execute,
-    Free,
-    Freed,
-    Look,
-    Looked,
-    Peek,
-    Peeked,
-    Quiet,
+    GroupsRebuilt,
+    OperationsAborted,
+    RankDescribed,
     RankExited,
     RankReady,
     RankSpawned,
-    Reform,
-    Reformed,
+    RanksStalled,
+    RebuildGroups,
     RunFinished,
+    StackDumped,
     StartRanks,
     StoreReady,
 )
@@ -243,7 +243,7 @@ class Pool:
         )
 
     def quiet(self, *ranks: int, after_s: float = 0.0, node: int = 0) -> list[Action]:
-        return self.feed(Quiet(node=node, ranks=ranks), after_s)
+        return self.feed(RanksStalled(node=node, ranks=ranks), after_s)
 
     def configure(self, **changes: Any) -> None:
         self.feed(Configured(Config(**changes)))
@@ -254,19 +254,23 @@ class Pool:
         self, actions: Sequence[Action], ranks: Iterable[int] | None = None
     ) -> list[Action]:
         """The ranks of a Look answer, or some of them."""
-        [(asked, look)] = requests(actions, Look)
+        [(asked, look)] = requests(actions, DescribeRank)
         found: list[Action] = []
         for rank in asked if ranks is None else ranks:
             if rank in self.looks:
-                found += self.feed(Looked(number=look.number, rank=rank, look=self.looks[rank]))
+                found += self.feed(
+                    RankDescribed(number=look.number, rank=rank, look=self.looks[rank])
+                )
         return found
 
     def answer_peeks(self, actions: Sequence[Action]) -> list[Action]:
         found: list[Action] = []
-        for _, peek in agent_requests(actions, Peek):
+        for _, peek in agent_requests(actions, DumpStack):
             for rank in peek.ranks:
                 found += self.feed(
-                    Peeked(number=peek.number, rank=rank, version=1, operations=(), stack="stack")
+                    StackDumped(
+                        number=peek.number, rank=rank, version=1, operations=(), stack="stack"
+                    )
                 )
         return found
 
@@ -278,11 +282,11 @@ class Pool:
         stuck: Mapping[int, str] | None = None,
     ) -> list[Action]:
         """The ranks of a Free answer, or some of them."""
-        [(asked, free)] = requests(actions, Free)
+        [(asked, free)] = requests(actions, AbortOperations)
         found: list[Action] = []
         for rank in asked if ranks is None else ranks:
             found += self.feed(
-                Freed(
+                OperationsAborted(
                     number=free.number,
                     rank=rank,
                     phase=free.phase,
@@ -295,12 +299,12 @@ class Pool:
     def answer_reform(
         self, actions: Sequence[Action], errors: Mapping[int, str] | None = None
     ) -> list[Action]:
-        [(asked, reform)] = requests(actions, Reform)
+        [(asked, reform)] = requests(actions, RebuildGroups)
         found: list[Action] = []
         for rank in asked:
             text = (errors or {}).get(rank)
             error = ErrorInfo(ename="RuntimeError", evalue=text, traceback=[]) if text else None
-            found += self.feed(Reformed(number=reform.number, rank=rank, error=error))
+            found += self.feed(GroupsRebuilt(number=reform.number, rank=rank, error=error))
         return found
 
     def start_fresh(self, actions: Sequence[Action]) -> list[Action]:
@@ -346,7 +350,7 @@ def kinds(actions: Sequence[Action]) -> list[str]:
         match action:
             case TellRanks():
                 request = action.request
-                phase = f" {request.phase}" if isinstance(request, Free) else ""
+                phase = f" {request.phase}" if isinstance(request, AbortOperations) else ""
                 found.append(f"{type(request).__name__}{phase} {action.ranks}")
             case TellAgent():
                 ranks = getattr(action.request, "ranks", ())

@@ -9,17 +9,17 @@ import pytest
 from nbddp.wire import codec
 from nbddp.wire.flight_recorder.schema import RankLook
 from nbddp.wire.messages import (
+    AbortOperations,
+    DescribeRank,
     DescribeValue,
     Event,
     Execute,
-    Free,
-    Freed,
-    Look,
-    Looked,
+    GroupsRebuilt,
+    OperationsAborted,
     Output,
-    Quiet,
-    Reform,
-    Reformed,
+    RankDescribed,
+    RanksStalled,
+    RebuildGroups,
     RunFinished,
     ValueDescribed,
 )
@@ -28,13 +28,15 @@ from tests.support.agent_scene import LIMIT, Scene
 from tests.support.polling import poll_until
 
 CELL = Execute(run_id="r1", code="pass", execution_count=1, first_line=1)
-LOOK = Look(number=1)
-FREE = Free(number=2, run_id="r1", phase="arm", reason="deadlock")
-REFORM = Reform(number=3, groups=(), group_count=1)
+LOOK = DescribeRank(number=1)
+FREE = AbortOperations(number=2, run_id="r1", phase="arm", reason="deadlock")
+REFORM = RebuildGroups(number=3, groups=(), group_count=1)
 ANSWERS: list[Event] = [
-    Looked(number=1, rank=0, look=RankLook(rank=0, pid=1, activity="idle", version=1, time_ns=1)),
-    Freed(number=2, rank=0, phase="arm", pg_ids=("0:0",)),
-    Reformed(number=3, rank=0),
+    RankDescribed(
+        number=1, rank=0, look=RankLook(rank=0, pid=1, activity="idle", version=1, time_ns=1)
+    ),
+    OperationsAborted(number=2, rank=0, phase="arm", pg_ids=("0:0",)),
+    GroupsRebuilt(number=3, rank=0),
 ]
 
 
@@ -71,7 +73,7 @@ def test_a_display_has_its_place_in_the_text(scene: Scene):
         return "RunFinished" in found
 
     poll_until(has_ended)
-    assert [each for each in found if each != "Quiet"] == [
+    assert [each for each in found if each != "RanksStalled"] == [
         "before",
         "Display",
         "after",
@@ -113,7 +115,7 @@ def test_a_rank_is_watched_while_its_cell_runs(scene: Scene):
     assert idle_s > 0.5  # woken by nothing
     record = scene.issue()
     scene.hub.send_to_ranks(0, (0,), CELL)
-    quiet = Quiet(node=0, ranks=(0,))
+    quiet = RanksStalled(node=0, ranks=(0,))
     poll_until(lambda: scene.events() == [quiet, quiet])
     assert scene.agent._timeout() <= 0.1
     scene.writer.complete(record, 1)

@@ -28,18 +28,18 @@ from nbddp.wire.flight_recorder.schema import (
 )
 from nbddp.wire.messages import (
     PROTOCOL_VERSION,
+    DescribeRank,
     Event,
     Execute,
+    GroupsRebuilt,
     KillRanks,
-    Look,
-    Looked,
     Output,
-    Quiet,
+    RankDescribed,
     RankExited,
     RankReady,
     RankSpawned,
-    Reform,
-    Reformed,
+    RanksStalled,
+    RebuildGroups,
     ShutdownAgent,
     StartRanks,
     StoreReady,
@@ -107,15 +107,15 @@ def test_what_a_torn_rank_tells_ends_no_cell_of_others(
     run = Run("r", RankSet.all(2), 1000)
     execute = Execute(run_id="r", code="1", execution_count=1, first_line=1)
     assert stage.hub.begin(run, RunRequested(execute, run.ranks)) is None
-    stage.agent.send(Quiet(node=0, ranks=(0,)))
-    look = stage.agent.next_request(Look)
+    stage.agent.send(RanksStalled(node=0, ranks=(0,)))
+    look = stage.agent.next_request(DescribeRank)
     for rank in (0, 1):
         found = seen(rank, is_running=True)
-        stage.agent.send(Looked(number=look.number, rank=rank, look=found))
+        stage.agent.send(RankDescribed(number=look.number, rank=rank, look=found))
     stage.agent.send(ready(0), finished(0), finished(1), finished(1))
     assert [run.get(10), run.get(10), run.get(10)] == [finished(0), finished(1), None]
     assert stage.hub.trust.refused == 1
-    assert stage.hub.trust.last_refusal == "Looked: KeyError: -1"
+    assert stage.hub.trust.last_refusal == "RankDescribed: KeyError: -1"
     assert stage.hub.start_results.empty()
 
 
@@ -208,8 +208,10 @@ def test_a_flood_of_output_makes_no_snapshot(stage: Stage):
     poll_until(stage.agent.uplink.flush)
     assert [run.get(10) for _ in range(500)] == [text] * 500
     asked = in_thread(lambda: RankQueries(lambda: stage.hub).diagnose(RankSet()))
-    look = stage.agent.next_request(Look)
-    stage.agent.send(*(Looked(number=look.number, rank=rank, look=seen(rank)) for rank in (0, 1)))
+    look = stage.agent.next_request(DescribeRank)
+    stage.agent.send(
+        *(RankDescribed(number=look.number, rank=rank, look=seen(rank)) for rank in (0, 1))
+    )
     asked.get(timeout=10)  # the loop has turned since
     assert stage.hub.snapshot is before
 
@@ -232,8 +234,10 @@ def in_thread(work: Callable[[], Any]) -> "queue.SimpleQueue[Any]":
 def test_a_diagnosis_is_asked_from_any_thread(stage: Stage):
     stage.start()
     answer = in_thread(lambda: RankQueries(lambda: stage.hub).diagnose(RankSet()))
-    look = stage.agent.next_request(Look)
-    stage.agent.send(*(Looked(number=look.number, rank=rank, look=seen(rank)) for rank in (0, 1)))
+    look = stage.agent.next_request(DescribeRank)
+    stage.agent.send(
+        *(RankDescribed(number=look.number, rank=rank, look=seen(rank)) for rank in (0, 1))
+    )
     found = answer.get(timeout=10)
     assert isinstance(found, Diagnosed)
     assert sorted(found.looks) == [0, 1]
@@ -253,8 +257,8 @@ def test_notices_go_to_the_cell(stage: Stage):
     run = Run("r", RankSet.all(2), 1000)
     execute = Execute(run_id="r", code="1", execution_count=1, first_line=1)
     assert stage.hub.begin(run, RunRequested(execute, run.ranks)) is None
-    stage.agent.send(Quiet(node=0, ranks=(0,)))
-    look = stage.agent.next_request(Look)
+    stage.agent.send(RanksStalled(node=0, ranks=(0,)))
+    look = stage.agent.next_request(DescribeRank)
     waiting = ThreadLook(
         name="MainThread", is_main=True, wait=Wait(kind="operation", record_ids=(1,), since_ns=0)
     )
@@ -276,8 +280,8 @@ def test_notices_go_to_the_cell(stage: Stage):
         groups=(group,),
     )
     stage.agent.send(
-        Looked(number=look.number, rank=0, look=stuck),
-        Looked(number=look.number, rank=1, look=busy),
+        RankDescribed(number=look.number, rank=0, look=stuck),
+        RankDescribed(number=look.number, rank=1, look=busy),
     )
     event = run.get(10)
     assert isinstance(event, Noticed)
@@ -305,12 +309,12 @@ def test_a_cell_waits_for_the_pool_to_be_whole(stage: Stage):
         RankSpawned(rank=1, node=0, pid=12, log_path=""),
         RankReady(rank=1, pid=12, local_rank=1, device="cpu", backend=""),
     )
-    look = stage.agent.next_request(Look)
-    stage.agent.send(Looked(number=look.number, rank=0, look=seen(0)))
-    reform = stage.agent.next_request(Reform)
+    look = stage.agent.next_request(DescribeRank)
+    stage.agent.send(RankDescribed(number=look.number, rank=0, look=seen(0)))
+    reform = stage.agent.next_request(RebuildGroups)
     assert reform.fresh == (1,)
     assert refusal.empty()
-    stage.agent.send(*(Reformed(number=reform.number, rank=rank) for rank in (0, 1)))
+    stage.agent.send(*(GroupsRebuilt(number=reform.number, rank=rank) for rank in (0, 1)))
     assert refusal.get(timeout=10) is None
     assert stage.agent.next_request(Execute) == execute
     stage.agent.send(finished(0), finished(1))
@@ -330,8 +334,8 @@ def test_ranks_are_restarted_from_any_thread(stage: Stage):
     stage.agent.send(RankExited(rank=1, pid=11, exit_code=-9, out_of_memory=False, last_output=""))
     poll_until(lambda: stage.agent.next_request(StartRanks).joins)
     stage.agent.send(RankReady(rank=1, pid=12, local_rank=1, device="cpu", backend=""))
-    look = stage.agent.next_request(Look)
-    stage.agent.send(Looked(number=look.number, rank=0, look=seen(0)))
-    reform = stage.agent.next_request(Reform)
-    stage.agent.send(*(Reformed(number=reform.number, rank=rank) for rank in (0, 1)))
+    look = stage.agent.next_request(DescribeRank)
+    stage.agent.send(RankDescribed(number=look.number, rank=0, look=seen(0)))
+    reform = stage.agent.next_request(RebuildGroups)
+    stage.agent.send(*(GroupsRebuilt(number=reform.number, rank=rank) for rank in (0, 1)))
     assert answer.get(timeout=10) == RanksRestarted(1, RankSet.of([1]))

@@ -163,7 +163,7 @@ def _ended_by_user(outcome: RunOutcome, cell_name: str) -> tuple[type[CellError]
 
 
 def _kept(outcome: RunOutcome) -> list[str]:
-    if outcome.mend_failure or outcome.ranks("unfinished"):
+    if outcome.rebuild_failure or outcome.ranks("unfinished"):
         return _broken(outcome)
     groups, dead = "the process groups are ready again", outcome.dead
     if dead:
@@ -183,11 +183,11 @@ def _torn(outcome: RunOutcome, word: str) -> list[str]:
 def _broken(outcome: RunOutcome) -> list[str]:
     """That the pool is not as good as before."""
     lines = _torn(outcome, "partial")
-    if not outcome.mend_failure:
+    if not outcome.rebuild_failure:
         return lines
     return [
         *lines,
-        f"  pool      the process groups could not be formed again: {outcome.mend_failure}",
+        f"  pool      the process groups could not be formed again: {outcome.rebuild_failure}",
         "  next      %ddp restart   (variables can still be pulled)",
     ]
 
@@ -280,14 +280,14 @@ def _after_exits(outcome: RunOutcome) -> list[str]:
         keep = f", those of {others.describe()} are kept" if others else ""
         lines.append(f"  replaced  {fresh.describe()} {was} variables are gone{keep}")
         lines += _torn(outcome, "except") if keep else []
-        if not outcome.mend_failure:
+        if not outcome.rebuild_failure:
             next_step = "run the cells that define them again"
             if others:
                 source = others.ranks[0]
                 next_step = f"nbddp.sync(model, optimizer, src={source}) in a cell"
             return [*lines, f"  next      {next_step}"]
-    if outcome.mend_failure:
-        lines.append(f"  pool      it could not be made whole: {outcome.mend_failure}")
+    if outcome.rebuild_failure:
+        lines.append(f"  pool      it could not be made whole: {outcome.rebuild_failure}")
     elif not outcome.is_plain and kept:
         gone = outcome.ranks("exited")
         return [f"  next      %ddp restart -r {gone}   ({kept.describe()} {keep_theirs})"]

@@ -48,7 +48,7 @@ from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import Phase
 from nbddp.controller.state.stimuli import (
     AbandonRequested,
-    MendRequested,
+    RebuildRequested,
     RunRequested,
     Stimulus,
     StopRequested,
@@ -172,7 +172,7 @@ class HubThread:
             refusal = self._recovery.refusal(requested.ranks)
             if refusal is not None and not has_asked and self._recovery.may_rebuild_again:
                 has_asked = True
-                self._feed(MendRequested())
+                self._feed(RebuildRequested())
                 self._when_whole(begin)
                 return
             if refusal is None:

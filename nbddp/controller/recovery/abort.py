@@ -2,7 +2,8 @@
 
 Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`.
 
-    Free(arm) to all --> Freed from all, or time --> Free(fire) to all --> ranks raise
+    AbortOperations(arm) to all --> OperationsAborted from all, or time
+        --> AbortOperations(fire) to all --> ranks raise
 
 The second phase begins when all ranks are armed. Otherwise a rank would take the closed connection
 of a peer for an error of its own.
@@ -18,7 +19,7 @@ from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import RankState
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder.schema import RankLook
-from nbddp.wire.messages import Free, Freed, FreeReason
+from nbddp.wire.messages import AbortOperations, FreeReason, OperationsAborted
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 #: The second phase waits this long for ranks that have not answered the first ...
@@ -50,7 +51,9 @@ class OperationAbort:
         self.give_up_at: float | None = None
         #: Some rank did not report which groups it has armed.
         self.is_unsure = False
-        self._arms: dict[int, Free] = {}  #: first phases that some rank has not answered yet
+        self._arms: dict[
+            int, AbortOperations
+        ] = {}  #: first phases that some rank has not answered yet
         self._fires: list[int] = []  #: numbers of second phases
         self._is_judging = False
 
@@ -91,7 +94,7 @@ class OperationAbort:
         if self.give_up_at is None:
             self.give_up_at = now + JUDGE_AGAIN_S + self._settings.interrupt_grace_s
         self.reason, self.text = reason, text
-        request = Free(
+        request = AbortOperations(
             number=self._questions.new_number(),
             run_id=self._run_id,
             phase="arm",
@@ -110,7 +113,9 @@ class OperationAbort:
         self._questions.ask("arm", request.number, awaited, until=now + limit_s, then=armed)
         return [TellRanks(ranks, request)]
 
-    def _fire(self, arm: Free, ranks: RankSet, answers: Answers, now: float) -> list[Action]:
+    def _fire(
+        self, arm: AbortOperations, ranks: RankSet, answers: Answers, now: float
+    ) -> list[Action]:
         del self._arms[arm.number]
         self._note_armed(arm, answers, is_complete=len(answers) == len(ranks))
         self.fired_at = now
@@ -126,13 +131,13 @@ class OperationAbort:
 
     def _fired(self, answers: Answers, now: float) -> list[Action]:
         for rank, answer in answers.items():
-            if isinstance(answer, Freed) and answer.stuck:
+            if isinstance(answer, OperationsAborted) and answer.stuck:
                 self.stuck[rank] = answer.stuck
         return []
 
-    def _note_armed(self, arm: Free, answers: Answers, *, is_complete: bool) -> None:
+    def _note_armed(self, arm: AbortOperations, answers: Answers, *, is_complete: bool) -> None:
         for answer in answers.values():
-            if isinstance(answer, Freed):
+            if isinstance(answer, OperationsAborted):
                 self.armed.update(pg_id for pg_id in answer.pg_ids if pg_id)
                 self.was_outside = self.was_outside or "" in answer.pg_ids
         if not is_complete:
@@ -181,7 +186,7 @@ class OperationAbort:
             self.give_up_at = now + self._settings.interrupt_grace_s
 
 
-def both_phases(ranks: RankSet, arm: Free) -> list[Action]:
+def both_phases(ranks: RankSet, arm: AbortOperations) -> list[Action]:
     """Return both phases of an abort, one right after the other.
 
     For ranks to which errors of closed connections do no harm any more.

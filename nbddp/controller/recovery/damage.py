@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from nbddp.controller.diagnosis.report import Report
 from nbddp.controller.recovery.abort import OperationAbort
 from nbddp.controller.state.outcome import RunOutcome
-from nbddp.wire.messages import Reformed
+from nbddp.wire.messages import GroupsRebuilt
 from nbddp.wire.rank_set import Rank
 
 
@@ -58,7 +58,7 @@ def damage_of(outcome: RunOutcome, abort: OperationAbort) -> Damage:
     return Damage(frozenset(broken), is_unsure=abort.is_unsure, is_silent=is_silent)
 
 
-def with_torn(outcome: RunOutcome, answer: Reformed) -> RunOutcome:
+def with_torn(outcome: RunOutcome, answer: GroupsRebuilt) -> RunOutcome:
     """Return ``outcome`` with operations that a rank has given up and that nothing waited for."""
     result = outcome.results.get(answer.rank)
     if result is None or not answer.torn:

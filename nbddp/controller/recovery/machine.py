@@ -4,7 +4,7 @@ Runs in: the hub thread. Pure: stimuli come in with the time, actions are return
 the layer around `PoolMachine`: each stimulus goes there first, and the end of a cell is held back
 until the pool is repaired.
 
-    Quiet --StallWatch--> verdict --OperationAbort--> ranks raise --> end of the cell
+    RanksStalled --StallWatch--> verdict --OperationAbort--> ranks raise --> end of the cell
                              '-- or an interrupt, or a death             |
                                             outcome <--PoolRebuild-------'
 
@@ -43,7 +43,7 @@ from nbddp.controller.state.stimuli import (
     DiagnoseRequested,
     InterruptRequested,
     LifeStimulus,
-    MendRequested,
+    RebuildRequested,
     RestartRanksRequested,
     RestartRequested,
     RunRequested,
@@ -52,14 +52,14 @@ from nbddp.controller.state.stimuli import (
 )
 from nbddp.settings import Settings
 from nbddp.wire.messages import (
-    Freed,
-    Looked,
-    Peeked,
-    Quiet,
+    GroupsRebuilt,
+    OperationsAborted,
+    RankDescribed,
     RankExited,
     RankReady,
-    Reformed,
+    RanksStalled,
     RunFinished,
+    StackDumped,
     StartFailed,
 )
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
@@ -168,12 +168,12 @@ class RecoveryMachine:
         """
         actions: list[Action] = []
         match stimulus:
-            case Quiet():
+            case RanksStalled():
                 if self._cell is not None:
                     self._cell.watch.quiet(stimulus.ranks, now)
-            case Looked() | Peeked() | Freed():
+            case RankDescribed() | StackDumped() | OperationsAborted():
                 actions += self._questions.answer(stimulus, now)
-            case Reformed():
+            case GroupsRebuilt():
                 if self._held_outcome is not None:
                     self._held_outcome = with_torn(self._held_outcome, stimulus)
                 actions += self._rebuild.reformed(stimulus, now)
@@ -184,7 +184,7 @@ class RecoveryMachine:
                 actions += self._restart_ranks(stimulus, now)
             case Configured():
                 self.config = stimulus.config
-            case MendRequested():
+            case RebuildRequested():
                 self._is_rebuild_due = self._is_rebuild_due or self.may_rebuild_again
             case _:
                 actions += self._handle_pool_stimulus(stimulus, now)
@@ -402,7 +402,9 @@ class RecoveryMachine:
         self._exited_ranks.rebuilt(failure)
         actions = self._restarts.rebuilt(all_fresh, failure)
         if self._held_outcome is not None:
-            self._held_outcome = replace(self._held_outcome, fresh=all_fresh, mend_failure=failure)
+            self._held_outcome = replace(
+                self._held_outcome, fresh=all_fresh, rebuild_failure=failure
+            )
             actions += self._release()
         return actions + self._exited_ranks.report_exits(all_fresh, failure)
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from nbddp.controller.state.actions import Action
-from nbddp.wire.messages import Freed, Looked, Peeked, Reformed
+from nbddp.wire.messages import GroupsRebuilt, OperationsAborted, RankDescribed, StackDumped
 from nbddp.wire.rank_set import Rank, RankSet
 
-Answer: TypeAlias = Looked | Peeked | Freed | Reformed
+Answer: TypeAlias = RankDescribed | StackDumped | OperationsAborted | GroupsRebuilt
 Kind: TypeAlias = Literal["look", "peek", "arm", "fire", "reform"]
 Answers: TypeAlias = Mapping[Rank, Answer]
 #: Called with the answers; ranks that did not answer are absent.
@@ -102,19 +102,19 @@ class PendingAnswers:
 
 def _kind_of(answer: Answer) -> Kind:
     match answer:
-        case Looked():
+        case RankDescribed():
             return "look"
-        case Peeked():
+        case StackDumped():
             return "peek"
-        case Freed():
+        case OperationsAborted():
             return answer.phase
-        case Reformed():
+        case GroupsRebuilt():
             return "reform"
 
 
-def looks_of(answers: Answers) -> dict[Rank, Looked]:
+def looks_of(answers: Answers) -> dict[Rank, RankDescribed]:
     """Return the answers that are looks."""
-    return {rank: found for rank, found in answers.items() if isinstance(found, Looked)}
+    return {rank: found for rank, found in answers.items() if isinstance(found, RankDescribed)}
 
 
 def ranks_of(answers: Answers) -> RankSet:

@@ -2,8 +2,8 @@
 
 Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`.
 
-    Look --> a rank's I/O thread --> Looked --.
-    Peek --> a rank's agent      --> Peeked --+--> views by rank --> diagnose --> Report
+    DescribeRank --> a rank's I/O thread --> RankDescribed --.
+    DumpStack --> a rank's agent      --> StackDumped --+--> views by rank --> diagnose --> Report
     how the cell has ended on a rank, exits --'
 """
 
@@ -25,7 +25,7 @@ from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import RankInfo, RankState
 from nbddp.controller.state.stimuli import DiagnoseRequested
 from nbddp.settings import Settings
-from nbddp.wire.messages import Look, Looked, Peek, Peeked
+from nbddp.wire.messages import DescribeRank, DumpStack, RankDescribed, StackDumped
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 #: Limit for native frames, which take time and are read on request of the user only.
@@ -83,7 +83,7 @@ class RankProbes:
 
         until = now + self._settings.look_timeout_s
         self._questions.ask("look", number, asked, until=until, then=looked)
-        request = Look(number=number, last=last, memory=memory)
+        request = DescribeRank(number=number, last=last, memory=memory)
         return number, [TellRanks(asked, request)] if asked else []
 
     def peek(
@@ -109,8 +109,8 @@ class RankProbes:
 
         until = now + (self._settings.look_timeout_s if limit_s is None else limit_s)
         asked_all = RankSet.of((*ranks, *glance))
-        dump = Peek(number=number, ranks=(), native=native, memory=memory)
-        look = Peek(number=number, ranks=(), stack=False, memory=memory)
+        dump = DumpStack(number=number, ranks=(), native=native, memory=memory)
+        look = DumpStack(number=number, ranks=(), stack=False, memory=memory)
         self._questions.ask("peek", number, asked_all, until=until, then=peeked)
         return number, [
             TellAgent(node, msgspec.structs.replace(request, ranks=on_node))
@@ -125,7 +125,7 @@ class RankProbes:
         }
 
     def _view(self, info: RankInfo, answer: Answer | None) -> RankView:
-        look = answer.look if isinstance(answer, Looked) else None
+        look = answer.look if isinstance(answer, RankDescribed) else None
         result = self.results.get(info.rank)
         exited = info.exited if info.state is RankState.EXITED else None
         error = result.error if result is not None else None
@@ -186,7 +186,9 @@ class RankProbes:
     def _answered(
         self, number: int, report: Report, views: Views, answers: Answers
     ) -> list[Action]:
-        peeks = {rank: answer for rank, answer in answers.items() if isinstance(answer, Peeked)}
+        peeks = {
+            rank: answer for rank, answer in answers.items() if isinstance(answer, StackDumped)
+        }
         return [
             Diagnosed(
                 number=number,
@@ -219,7 +221,7 @@ def with_peeks(views: Views, answers: Answers) -> Views:
     """Return ``views`` with the descriptions of agents."""
     described = dict(views)
     for rank, answer in answers.items():
-        if isinstance(answer, Peeked):
+        if isinstance(answer, StackDumped):
             text = answer.native or answer.stack
             described[rank] = replace(
                 views[rank],

@@ -2,11 +2,13 @@
 
 Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`.
 
-    dead ranks --StartRanks--> ready --Look--> groups of the survivors --Reform--> Reformed
+    dead ranks --StartRanks--> ready --DescribeRank--> groups of the survivors
+        --RebuildGroups--> GroupsRebuilt
 
-The survivors know the process groups, and a fresh rank gets its groups by `Reform`. If all ranks
-have exited at once, there is nothing to keep, and the whole pool is restarted. If they have exited
-one after another, so that all living ranks are fresh, these make a default group as at the start.
+The survivors know the process groups, and a fresh rank gets its groups by `RebuildGroups`. If all
+ranks have exited at once, there is nothing to keep, and the whole pool is restarted. If they have
+exited one after another, so that all living ranks are fresh, these make a default group as at the
+start.
 """
 
 from collections.abc import Callable
@@ -23,11 +25,11 @@ from nbddp.controller.state.rank_state import Phase, RankState
 from nbddp.controller.state.stimuli import RespawnRequested, RestartRequested
 from nbddp.settings import Settings
 from nbddp.wire.messages import (
-    Free,
+    AbortOperations,
+    DescribeRank,
+    GroupsRebuilt,
     KillRanks,
-    Look,
-    Reform,
-    Reformed,
+    RebuildGroups,
 )
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
@@ -131,7 +133,7 @@ class PoolRebuild:
         self._fresh = set()
         self._respawn = respawn
         self._forms_all = forms_all
-        self._until = now + self._settings.mend_timeout_s
+        self._until = now + self._settings.rebuild_timeout_s
         if settle:
             self._settle(now)
             return []
@@ -185,7 +187,7 @@ class PoolRebuild:
                 self._questions.drop("look", self._number)
                 return self._retry(setback, now)
 
-    def reformed(self, answer: Reformed, now: float) -> list[Action]:
+    def reformed(self, answer: GroupsRebuilt, now: float) -> list[Action]:
         """Take the answer of a rank; `PendingAnswers` settles the question itself."""
         if (
             self._step is not _Step.REFORM
@@ -213,7 +215,7 @@ class PoolRebuild:
         if self._step is _Step.RESPAWN and now >= self._until:
             late = self._pool.ranks.in_state(RankState.STARTING)
             verb = late.verb("was", "were")
-            limit = f"{self._settings.mend_timeout_s:g} s"
+            limit = f"{self._settings.rebuild_timeout_s:g} s"
             return self._give_up(f"{late.describe()} {verb} not ready within {limit}", now)
         return []
 
@@ -256,7 +258,7 @@ class PoolRebuild:
         self._number = self._questions.new_number()
         until = now + self._settings.look_timeout_s
         self._questions.ask("look", self._number, asked, until=until, then=self._looked)
-        return [TellRanks(asked, Look(number=self._number))] if asked else []
+        return [TellRanks(asked, DescribeRank(number=self._number))] if asked else []
 
     def _initialise_groups(self, now: float) -> list[Action]:
         """Initialise a default group, because all ranks that knew the groups were replaced."""
@@ -268,7 +270,7 @@ class PoolRebuild:
             return self._end("", now)
         self.broken.clear()
         self._forming = ()
-        request = Reform(
+        request = RebuildGroups(
             number=self._questions.new_number(),
             groups=(),
             group_count=0,
@@ -277,7 +279,7 @@ class PoolRebuild:
         )
         return self._reform(request, ranks)
 
-    def _reform(self, request: Reform, ranks: RankSet) -> list[Action]:
+    def _reform(self, request: RebuildGroups, ranks: RankSet) -> list[Action]:
         self._step = _Step.REFORM
         self._number = request.number
         then = partial(self._reformed, ranks)
@@ -302,7 +304,7 @@ class PoolRebuild:
         counts = {looks[rank].group_count for rank in able if rank in looks}
         if not self._forming and not self._joining and len(counts) < 2:
             return self._end("", now)
-        request = Reform(
+        request = RebuildGroups(
             number=self._questions.new_number(),
             groups=self._forming,
             group_count=max((look.group_count for look in looks.values()), default=0),
@@ -318,7 +320,7 @@ class PoolRebuild:
         silent = RankSet.of(set(asked) & set(alive)) - RankSet.of(answers)
         if silent:
             self.broken.update(group.pg_id for group in self._forming)
-            limit = f"{self._settings.mend_timeout_s:g} s"
+            limit = f"{self._settings.rebuild_timeout_s:g} s"
             possessive = silent.verb("its", "their")
             return self._end(
                 f"{silent.describe()} did not form {possessive} groups in {limit}", now
@@ -337,7 +339,7 @@ class PoolRebuild:
         others = self._pool.ranks.in_state(RankState.IDLE)
         if not others or now >= self._until:
             return []
-        request = Free(
+        request = AbortOperations(
             number=self._questions.new_number(),
             run_id="",
             phase="arm",
@@ -353,7 +355,7 @@ class PoolRebuild:
         if self._tries >= MAX_TRIES:
             return self._give_up(f"{setback}; tried {MAX_TRIES} times", now)
         self._tries += 1
-        self._until = now + self._settings.mend_timeout_s
+        self._until = now + self._settings.rebuild_timeout_s
         self._settle(now)
         return []
 

@@ -56,7 +56,7 @@ class RankRestarts:
             return []
         self._killing |= set(living)
         self._pool.ranks.will_restart(living)
-        self._until = now + self._settings.mend_timeout_s
+        self._until = now + self._settings.rebuild_timeout_s
         return [
             TellAgent(node, KillRanks(ranks=ranks))
             for node, ranks in self._pool.ranks.by_node(living).items()
@@ -97,7 +97,7 @@ class RankRestarts:
         if self._until is None or now < self._until:
             return []
         late = RankSet.of(self._killing)
-        limit = f"{self._settings.mend_timeout_s:g} s"
+        limit = f"{self._settings.rebuild_timeout_s:g} s"
         return self.cancel(f"{late.describe()} did not end within {limit}")
 
 

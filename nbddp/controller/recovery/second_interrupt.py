@@ -13,7 +13,7 @@ from nbddp.controller.recovery.pending_answers import PendingAnswers
 from nbddp.controller.state.actions import Action, TellAgent
 from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import RankState
-from nbddp.wire.messages import Free, Interrupt
+from nbddp.wire.messages import AbortOperations, Interrupt
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 _INTERVAL_S = 0.5
@@ -64,7 +64,7 @@ class SecondInterrupt:
         return self._abort(inside)
 
     def _abort(self, ranks: RankSet) -> list[Action]:
-        request = Free(
+        request = AbortOperations(
             number=self._questions.new_number(),
             run_id=self._run_id,
             phase="arm",

@@ -2,8 +2,9 @@
 
 Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`.
 
-    Quiet --> Look to all --> diagnose --> proven?  --> Look again --> unchanged? --> verdict
-                                      '--> else Peek at the silent --> notice
+    RanksStalled --> DescribeRank to all --> diagnose --> proven?
+        yes --> DescribeRank again --> unchanged? --> verdict
+        no  --> DumpStack of the silent ones --> notice
 
 Two looks make a proof: ranks that have the same version in both were in that state at the moment at
 which the second look began, all at once.
@@ -24,7 +25,7 @@ from nbddp.wire.rank_set import Rank
 _INTERVAL_S = 0.5
 #: ... and when more ranks make no progress.
 _EARLIEST_S = 0.1
-#: `Quiet` is repeated more often than this while a stall lasts.
+#: `RanksStalled` is repeated more often than this while a stall lasts.
 _QUIET_LASTS_S = 0.8
 #: This long after a rank has left a cell, ranks that wait for it are blocked.
 _CHANGED_S = 0.02
@@ -34,7 +35,8 @@ _TWICE_S = 0.08
 #: also on a busy machine. A rank that reports it is asked again at the second interval, up to the
 #: third limit.
 _KEY_CHECK_S, _KEY_RECHECK_S, _KEY_LIMIT_S = 0.4, 0.05, 1.0
-#: A proof that changes with each look is given up after this many looks, until the next `Quiet`.
+#: A proof that changes with each probe is given up after this many probes, until the next
+#: `RanksStalled`.
 _MAX_ROUNDS = 4
 
 

@@ -14,9 +14,9 @@ from nbddp.wire.flight_recorder.schema import RankLook
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
     AgentRequest,
-    Peeked,
     RankExited,
     RankRequest,
+    StackDumped,
 )
 from nbddp.wire.rank_set import Rank, RankSet
 
@@ -93,7 +93,7 @@ class Diagnosed:
     number: int
     report: Report
     looks: Mapping[Rank, RankLook]
-    peeks: Mapping[Rank, Peeked]  #: of ranks that were asked for, and of silent ones
+    peeks: Mapping[Rank, StackDumped]  #: of ranks that were asked for, and of silent ones
     silent: RankSet  #: ranks of which nothing is known
     views: Mapping[Rank, RankView] = field(default_factory=dict)  #: all of that in one
 

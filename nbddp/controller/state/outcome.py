@@ -54,7 +54,7 @@ class RunOutcome:
     report: Report | None = None  #: the verdict on it, if there was one
     fresh: RankSet = NO_RANKS  #: these ranks exited and were replaced
     dead: RankSet = NO_RANKS  #: these have no process, whenever they exited
-    mend_failure: str = ""  #: why the pool is not as good as before
+    rebuild_failure: str = ""  #: why the pool is not as good as before
     is_wrong: bool = False  #: it ended well on all ranks, and an error was found in their records
 
     def __repr__(self) -> str:

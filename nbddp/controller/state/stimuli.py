@@ -10,18 +10,18 @@ from nbddp.controller.state.config import Config
 from nbddp.wire.messages import (
     AgentHello,
     Execute,
-    Freed,
+    GroupsRebuilt,
     InputRequest,
-    Looked,
-    Peeked,
-    Quiet,
+    OperationsAborted,
+    RankDescribed,
     RankExited,
     RankReady,
     RankSpawned,
+    RanksStalled,
     RanksStopped,
-    Reformed,
     RunFinished,
     RunStarted,
+    StackDumped,
     StartFailed,
     StoreExited,
     StoreReady,
@@ -113,7 +113,7 @@ class AgentExited:
 
 
 @dataclass(frozen=True)
-class MendRequested:
+class RebuildRequested:
     """Somebody wants to use a pool whose groups could not be formed: try again."""
 
 
@@ -149,15 +149,15 @@ LifeStimulus: TypeAlias = (
 
 #: What is for `RecoveryMachine` alone.
 WatchStimulus: TypeAlias = (
-    Quiet
-    | Looked
-    | Peeked
-    | Freed
-    | Reformed
+    RanksStalled
+    | RankDescribed
+    | StackDumped
+    | OperationsAborted
+    | GroupsRebuilt
     | RestartRanksRequested
     | DiagnoseRequested
     | Configured
-    | MendRequested
+    | RebuildRequested
 )
 
 

@@ -80,7 +80,7 @@ def _interrupt(pool: Pool) -> str:
 
 
 def _not_yet(name: str, inside: RankSet) -> str:
-    if not inside:  # what is waited for then is a mend
+    if not inside:  # the wait is then for a rebuild
         return (
             f"{name} was interrupted, and all ranks have left it; the process groups are still "
             "being made again. Next: wait, the next cell does so too"

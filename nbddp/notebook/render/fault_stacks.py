@@ -11,7 +11,7 @@ from pathlib import PurePath
 
 from nbddp import stack_text
 from nbddp.wire.flight_recorder.schema import cell_name
-from nbddp.wire.messages import Peeked
+from nbddp.wire.messages import StackDumped
 
 _LIBRARY = re.compile(r".*(?:/site-packages|/lib/python3[^/]*)/(?P<name>.*)")
 #: What lies below a cell, and all that an idle rank has.
@@ -74,12 +74,12 @@ def lines_of_user(text: str) -> list[str] | None:
 _STATES = {"R": "computes", "S": "sleeps", "D": "waits for a disk"}
 
 
-def is_stopped(peeked: Peeked | None) -> bool:
+def is_stopped(peeked: StackDumped | None) -> bool:
     """By SIGSTOP, or by a debugger."""
     return peeked is not None and peeked.process_state == "T"
 
 
-def state(peeked: Peeked | None) -> str:
+def state(peeked: StackDumped | None) -> str:
     """Of a rank that runs a cell: ``in a cell, sleeps``."""
     how = _STATES.get(peeked.process_state) if peeked is not None else None
     return f"in a cell, {how}" if how else "in a cell"

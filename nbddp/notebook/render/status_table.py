@@ -33,7 +33,7 @@ from nbddp.wire.flight_recorder.schema import (
     WAITS_FOR_USER,
     ending_of,
 )
-from nbddp.wire.messages import Peeked
+from nbddp.wire.messages import StackDumped
 from nbddp.wire.rank_set import RankSet
 
 #: A row for each rank up to this many; beyond, one for those that do the same.
@@ -175,7 +175,7 @@ def nothing_running(pool: Pool, in_callback: RankSet) -> str:
 # --- one rank ------------------------------------------------------------------------------------
 
 
-def _state(view: RankView, peeked: Peeked | None, *, is_running: bool) -> tuple[str, bool]:
+def _state(view: RankView, peeked: StackDumped | None, *, is_running: bool) -> tuple[str, bool]:
     """In a word or two, and whether that is unusual."""
     look = view.look
     state, is_odd = "idle", False

@@ -23,7 +23,7 @@ from nbddp.rank.collectives.gloo import futures, sockets
 from nbddp.rank.collectives.group import TracedGroup
 from nbddp.rank.collectives.group_creation import GroupFactory
 from nbddp.rank.collectives.recording.recorder import Recorder
-from nbddp.wire.messages import Free, Freed
+from nbddp.wire.messages import AbortOperations, OperationsAborted
 
 _HEADLINES = {
     "deadlock": "freed by nbddp: this can never complete",
@@ -35,7 +35,7 @@ _HEADLINES = {
 
 
 class OperationAbort:
-    """Answers `Free` requests of one rank."""
+    """Answers `AbortOperations` requests of one rank."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class OperationAbort:
         self.was_fired = False
         self._factory.store_wait.ended = None
 
-    def handle(self, request: Free) -> Freed:
+    def handle(self, request: AbortOperations) -> OperationsAborted:
         """Arm or fire, as the request says."""
         self._factory.store_wait.end_attempt(request.reform)
         chosen = self._chosen_groups(request)
@@ -82,7 +82,7 @@ class OperationAbort:
             if not (chosen or blocked_outside) and self.was_interrupted():
                 stuck = self._running_code()
         pg_ids = tuple(group.counters.info.pg_id for group in chosen)
-        return Freed(
+        return OperationsAborted(
             number=request.number,
             rank=self._recorder.rank,
             phase=request.phase,
@@ -90,7 +90,7 @@ class OperationAbort:
             stuck=stuck,
         )
 
-    def _chosen_groups(self, request: Free) -> list[TracedGroup]:
+    def _chosen_groups(self, request: AbortOperations) -> list[TracedGroup]:
         groups = list(self._factory.groups.values())
         if request.phase == "fire":
             return [group for group in groups if group.counters.ended is not None]
@@ -116,7 +116,7 @@ class OperationAbort:
     def _own_waits(self) -> tuple[tuple[int, int, int], ...]:
         return self._recorder.waits()
 
-    def _is_blocked_outside(self, request: Free) -> bool:
+    def _is_blocked_outside(self, request: AbortOperations) -> bool:
         """Return whether a thread waits for the store, or for members of a group to be made."""
         if request.phase == "fire":
             return self._factory.store_wait.ended is not None
@@ -164,7 +164,7 @@ def _abort_group(group: TracedGroup) -> str:
     return ""
 
 
-def _reason(request: Free) -> Callable[[], BaseException]:
+def _reason(request: AbortOperations) -> Callable[[], BaseException]:
     if request.reason == "interrupt":
         return KeyboardInterrupt
     text = request.text or _HEADLINES[request.reason]

@@ -22,7 +22,7 @@ from nbddp.rank.collectives.group_creation import GroupFactory, connects_at_once
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.wire.flight_recorder.schema import GroupInfo
-from nbddp.wire.messages import Reform
+from nbddp.wire.messages import RebuildGroups
 
 #: Time-out of each step, so that a peer that died meanwhile does not block the others for long.
 _TIMEOUT_S = 15.0
@@ -31,7 +31,7 @@ _STORE_TIMEOUT_S = 1800.0
 
 
 class GroupRebuild:
-    """Answers `Reform` requests of one rank."""
+    """Answers `RebuildGroups` requests of one rank."""
 
     def __init__(self, factory: GroupFactory, recorder: Recorder, prefix: str) -> None:
         self._factory = factory
@@ -41,7 +41,7 @@ class GroupRebuild:
         #: Number of the request by which this process replaced another one; 0: it did not.
         self.joined = 0
 
-    def reform(self, request: Reform, initialise: Callable[[], None]) -> None:
+    def reform(self, request: RebuildGroups, initialise: Callable[[], None]) -> None:
         """Rebuild the groups of the request, and check that they work.
 
         Args:
@@ -75,7 +75,7 @@ class GroupRebuild:
         if isinstance(world, TracedGroup):
             _check(world)
 
-    def _form(self, request: Reform, store: Any) -> None:
+    def _form(self, request: RebuildGroups, store: Any) -> None:
         rank = self._recorder.rank
         formed = {info.pg_id for info in request.groups}
         whole = _count_whole_modules(formed, store)

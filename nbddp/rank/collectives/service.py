@@ -24,7 +24,14 @@ from nbddp.rank.user_code_context import Callbacks
 from nbddp.wire.flight_recorder.schema import GroupMark, Mismatch
 from nbddp.wire.flight_recorder.writer import NodeMemory
 from nbddp.wire.launch_specs import RankLaunch
-from nbddp.wire.messages import Execute, Free, Freed, Look, Looked, Reform
+from nbddp.wire.messages import (
+    AbortOperations,
+    DescribeRank,
+    Execute,
+    OperationsAborted,
+    RankDescribed,
+    RebuildGroups,
+)
 
 _MACHINERY = (
     "torch", "IPython", "ipykernel", "functorch", "debugpy", "ipywidgets", "traitlets", "comm",
@@ -116,7 +123,7 @@ class Collectives:
         # The error that C++ raises to its caller cannot be replaced everywhere.
         return self._abort.was_fired and isinstance(error, RuntimeError | KeyboardInterrupt)
 
-    def reform(self, request: Reform, initialise: Callable[[], None]) -> None:
+    def reform(self, request: RebuildGroups, initialise: Callable[[], None]) -> None:
         """Rebuild groups; arguments and exceptions are those of `GroupRebuild.reform`."""
         self._introspection.activity = "reforming"
         if request.fresh:
@@ -130,11 +137,11 @@ class Collectives:
 
     # --- the I/O thread ------------------------------------------------------------------------
 
-    def answer(self, request: Look | Free) -> Looked | Freed:
+    def answer(self, request: DescribeRank | AbortOperations) -> RankDescribed | OperationsAborted:
         """Answer at once, also while the main thread is blocked."""
-        if isinstance(request, Free):
+        if isinstance(request, AbortOperations):
             return self._abort.handle(request)
-        return Looked(
+        return RankDescribed(
             number=request.number,
             rank=self.recorder.rank,
             look=self._introspection.look(request.last, memory=request.memory),

@@ -13,17 +13,17 @@ from nbddp.agent.fault_pipe import FaultPipe
 from nbddp.agent.stall_monitor import QuietRanks, StallMonitor
 from nbddp.wire.flight_recorder.schema import Signature
 from nbddp.wire.flight_recorder.writer import NodeMemory, Writer
-from nbddp.wire.messages import Quiet
+from nbddp.wire.messages import RanksStalled
 from tests.support.machines import make_spec
 
-Look = tuple[int, int, bool]  # version, open operations, in a cell
-OPEN: Look = (1, 1, True)
-NONE_OPEN: Look = (1, 0, True)
-OUTSIDE: Look = (1, 1, False)
+Seen = tuple[int, int, bool]  # version, open operations, in a cell
+OPEN: Seen = (1, 1, True)
+NONE_OPEN: Seen = (1, 0, True)
+OUTSIDE: Seen = (1, 1, False)
 TICK_S = 0.125  # a sum of them is exact
 
 
-def told(*moments: dict[int, Look]) -> list[tuple[int, ...]]:
+def told(*moments: dict[int, Seen]) -> list[tuple[int, ...]]:
     """What is told at each tick, by what is seen there of each rank."""
     quiet_ranks = QuietRanks(quiet_s=2 * TICK_S)
     found = []
@@ -43,7 +43,7 @@ def test_a_rank_is_quiet_after_a_while_and_told_again():
 
 
 @pytest.mark.parametrize("look", [NONE_OPEN, OUTSIDE])
-def test_nothing_to_wait_for_is_not_quiet(look: Look):
+def test_nothing_to_wait_for_is_not_quiet(look: Seen):
     assert told(*[{0: look}] * 5) == [()] * 5
 
 
@@ -57,7 +57,7 @@ def test_who_moves_and_stops_again_waits_anew():
 
 
 def test_each_rank_that_joins_is_told_at_once():
-    moments: list[dict[int, Look]] = [
+    moments: list[dict[int, Seen]] = [
         {0: OPEN, 1: OPEN, 2: (min(number, 3), 1, True)} for number in range(7)
     ]
     assert told(*moments) == [(), (), (0, 1), (), (), (0, 1, 2), ()]
@@ -65,12 +65,12 @@ def test_each_rank_that_joins_is_told_at_once():
 
 def test_the_end_of_a_cell_elsewhere_is_news():
     """What the quiet ranks wait for may be the rank that has just left its cell."""
-    moments: list[dict[int, Look]] = [{0: OPEN, 1: (number, 0, number < 4)} for number in range(6)]
+    moments: list[dict[int, Seen]] = [{0: OPEN, 1: (number, 0, number < 4)} for number in range(6)]
     assert told(*moments) == [(), (), (0,), (), (0,), ()]
 
 
 def test_a_new_cell_begins_anew():
-    moments: list[dict[int, Look]] = [{0: (1, 1, number != 3)} for number in range(8)]
+    moments: list[dict[int, Seen]] = [{0: (1, 1, number != 3)} for number in range(8)]
     assert told(*moments) == [(), (), (0,), (), (), (), (0,), ()]
 
 
@@ -132,7 +132,7 @@ class Scene:
     def begin(self, rank: int, run_id: str | None = "run") -> None:
         self.ranks[rank].pipes.run_id = run_id
 
-    def look(self, after_s: float = TICK_S) -> Quiet | None:
+    def look(self, after_s: float = TICK_S) -> RanksStalled | None:
         self.now += after_s
         return self.watch.check(cast("Any", self.ranks), self.now)
 
@@ -155,7 +155,7 @@ def test_ranks_are_watched_only_while_a_cell_runs(scene: Scene):
     issue(writer)
     assert [scene.look() for _ in range(5)] == [None] * 5
     assert scene.watch.next_at == float("inf")
-    quiet = Quiet(node=1, ranks=(2,))
+    quiet = RanksStalled(node=1, ranks=(2,))
     for _ in range(2):  # what is still open in the second cell waits anew
         scene.begin(2)
         assert [scene.look(), scene.look(0.05), scene.look()] == [None] * 3

@@ -536,7 +536,7 @@ def test_an_error_that_says_more_than_the_card_is_shown_in_full(other: RankResul
 
 def test_a_deadlock_after_which_the_groups_are_not_ready():
     found = error(
-        freed(0), ok(1), freed(2), report=report(), mend_failure="rank 0: no", is_plain=False
+        freed(0), ok(1), freed(2), report=report(), rebuild_failure="rank 0: no", is_plain=False
     )
     assert type(found) is DeadlockError
     assert text(found).endswith(
@@ -853,7 +853,7 @@ def test_all_ranks_were_replaced():
 
 
 def test_a_rank_that_could_not_be_replaced():
-    found = text(error(ok(0), died(1), mend_failure="rank 1 was not ready", is_plain=False))
+    found = text(error(ok(0), died(1), rebuild_failure="rank 1 was not ready", is_plain=False))
     assert found.endswith(
         "  pool      it could not be made whole: rank 1 was not ready\n"
         "  next      %ddp restart   (rank 0 would lose its variables too)"

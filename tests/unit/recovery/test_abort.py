@@ -12,7 +12,7 @@ from nbddp.controller.state.stimuli import (
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder.schema import GroupMark
 from nbddp.wire.message_types import ErrorInfo
-from nbddp.wire.messages import Free, Interrupt, Reform, RunFinished
+from nbddp.wire.messages import AbortOperations, Interrupt, RebuildGroups, RunFinished
 from nbddp.wire.rank_set import RankSet
 from tests.support.recovering import (
     NOTHING,
@@ -53,15 +53,15 @@ def test_ranks_that_an_interrupt_does_not_get_out_are_freed_where_they_are():
     pool.finished(1, run_id, "KeyboardInterrupt")
     assert pool.tick(after_s=0.05) == []
     arm = pool.tick(after_s=0.05)
-    assert kinds(arm) == ["Free arm 0,2"]
-    [(_, free)] = requests(arm, Free)
+    assert kinds(arm) == ["AbortOperations arm 0,2"]
+    [(_, free)] = requests(arm, AbortOperations)
     assert (free.reason, free.pg_ids, free.ranks) == ("interrupt", (), ())
     fire = pool.answer_free(arm, pg_ids=(WORLD,))
-    assert kinds(fire) == ["Free fire 0,2"]
+    assert kinds(fire) == ["AbortOperations fire 0,2"]
     pool.answer_free(fire)
     pool.finished(0, run_id, "KeyboardInterrupt", was_freed=True)
     look = pool.finished(2, run_id, "KeyboardInterrupt", was_freed=True)
-    assert kinds(look) == ["Look 0-2"]
+    assert kinds(look) == ["DescribeRank 0-2"]
     pool.looks = {rank: pool.idle(rank) for rank in range(3)}
     outcome = outcome_of(pool.answer_reform(pool.answer_looks(look)))
     assert outcome.interrupted
@@ -89,8 +89,8 @@ def test_a_time_out_frees_as_an_interrupt_does():
     run_id = pool.run(timeout_s=5.0)
     assert kinds(pool.tick(after_s=5.0)) == ["Interrupt 0-1"]
     arm = pool.tick(after_s=0.11)
-    assert kinds(arm) == ["Free arm 0-1"]
-    assert requests(arm, Free)[0][1].reason == "interrupt"
+    assert kinds(arm) == ["AbortOperations arm 0-1"]
+    assert requests(arm, AbortOperations)[0][1].reason == "interrupt"
     pool.finished(0, run_id, "KeyboardInterrupt")
     look = pool.tick(after_s=2.0)
     outcome = outcome_of(pool.answer_looks([look[-1]]))
@@ -102,13 +102,13 @@ def test_an_interrupt_while_ranks_are_armed_waits_for_that():
     pool, run_id = running(2)
     pool.report = verdict(stuck=(0, 1), involved=(0, 1))
     found = pool.answer_looks(pool.answer_looks(pool.quiet(0, 1)))
-    assert kinds(found) == ["Judged", "Free arm 0-1"]
+    assert kinds(found) == ["Judged", "AbortOperations arm 0-1"]
     pool.feed(InterruptRequested(run_id))
     assert pool.tick(after_s=0.1) == []
-    assert kinds(pool.answer_free(found)) == ["Free fire 0-1"]
+    assert kinds(pool.answer_free(found)) == ["AbortOperations fire 0-1"]
     again = pool.tick(after_s=0.1)
-    assert kinds(again) == ["Free arm 0-1"]
-    assert requests(again, Free)[0][1].reason == "interrupt"
+    assert kinds(again) == ["AbortOperations arm 0-1"]
+    assert requests(again, AbortOperations)[0][1].reason == "interrupt"
 
 
 def test_after_an_interrupt_a_verdict_frees_as_an_interrupt():
@@ -119,8 +119,8 @@ def test_after_an_interrupt_a_verdict_frees_as_an_interrupt():
     pool.report = verdict(stuck=(0, 1), involved=(0, 1))
     looks = pool.tick(after_s=1.0)
     found = pool.answer_looks(pool.answer_looks(looks))
-    assert kinds(found) == ["Free arm 0-1"]  # who interrupts knows why the cell ends
-    assert requests(found, Free)[0][1].reason == "interrupt"
+    assert kinds(found) == ["AbortOperations arm 0-1"]  # who interrupts knows why the cell ends
+    assert requests(found, AbortOperations)[0][1].reason == "interrupt"
 
 
 def test_a_rank_that_an_interrupt_cannot_free_is_given_up():
@@ -163,7 +163,7 @@ def test_a_second_interrupt_counts_anew():
     pool.answer_free(pool.answer_free(pool.tick(after_s=0.1)))
     pool.tick(after_s=0.9)
     assert kinds(pool.feed(InterruptRequested(run_id))) == ["Interrupt 0-1"]
-    assert "Free arm 0-1" in kinds(pool.tick(after_s=0.11))
+    assert "AbortOperations arm 0-1" in kinds(pool.tick(after_s=0.11))
 
 
 def test_plain_pools_only_interrupt():
@@ -178,11 +178,11 @@ def test_plain_pools_only_interrupt():
 def test_the_death_of_a_rank_frees_the_others_at_once():
     pool, run_id = running(4)
     arm = pool.exited(3)
-    assert kinds(arm) == ["AnnounceExit", "Free arm 0-2"]
-    [(_, free)] = requests(arm, Free)
+    assert kinds(arm) == ["AnnounceExit", "AbortOperations arm 0-2"]
+    [(_, free)] = requests(arm, AbortOperations)
     assert (free.reason, free.ranks, free.pg_ids) == ("death", (3,), ())
     assert free.text == "rank 3 exited (SIGKILL (signal 9))"
-    assert kinds(pool.answer_free(arm, pg_ids=(WORLD,))) == ["Free fire 0-2"]
+    assert kinds(pool.answer_free(arm, pg_ids=(WORLD,))) == ["AbortOperations fire 0-2"]
     pool.finished(0, run_id, "E", was_freed=True)
     assert without_notices(pool.tick(after_s=0.15)) == []
     assert kinds(pool.tick(after_s=0.06)) == ["Interrupt 1-2"]
@@ -193,13 +193,13 @@ def test_after_a_death_a_rank_that_does_not_answer_delays_nobody():
     arm = pool.exited(2)
     pool.answer_free(arm, ranks=(0,), pg_ids=(WORLD,))
     assert pool.tick(after_s=0.04) == []
-    assert kinds(pool.tick(after_s=0.02)) == ["Free fire 0-1"]
+    assert kinds(pool.tick(after_s=0.02)) == ["AbortOperations fire 0-1"]
 
 
 def test_idle_ranks_are_armed_after_a_death_and_not_interrupted():
     pool = Pool(3, settings=SETTINGS)
     pool.run("0-1")
-    assert kinds(pool.exited(0)) == ["AnnounceExit", "Free arm 1-2"]
+    assert kinds(pool.exited(0)) == ["AnnounceExit", "AbortOperations arm 1-2"]
     assert "Interrupt 1" in kinds(pool.tick(after_s=0.2))
 
 
@@ -223,8 +223,8 @@ def test_what_ranks_raise_since_nbddp_interrupted_them_is_blamed_on_nobody():
     pool.finished(0, run_id, "KeyboardInterrupt", was_freed=True)
     pool.report = verdict(stuck=(1,), involved=(0, 1), kind="first-error", pg_ids=("1@mine",))
     found = pool.answer_looks(pool.answer_looks(pool.tick(after_s=1.0)))
-    assert kinds(found) == ["Free arm 1"]
-    [(_, free)] = requests(found, Free)
+    assert kinds(found) == ["AbortOperations arm 1"]
+    [(_, free)] = requests(found, AbortOperations)
     assert (free.reason, free.text) == ("death", "rank 2 exited (SIGKILL (signal 9))")
     assert free.pg_ids == ("1@mine",)
 
@@ -233,7 +233,7 @@ def test_a_second_death_does_not_prolong_the_wait():
     pool, _ = running(4)
     pool.exited(3)
     pool.tick(after_s=0.15)
-    assert kinds(pool.exited(2)) == ["AnnounceExit", "Free arm 0-1"]
+    assert kinds(pool.exited(2)) == ["AnnounceExit", "AbortOperations arm 0-1"]
     assert "Interrupt 0-1" in kinds(pool.tick(after_s=0.06))
     assert "StartRanks 2-3" in kinds(pool.tick(after_s=2.0))
 
@@ -252,7 +252,7 @@ def test_the_death_of_a_rank_beside_the_cell_is_left_to_the_diagnosis():
     pool.looks = {0: seen(0), 1: seen(1)}
     pool.report = verdict(stuck=(0, 1), involved=(0, 1, 2), kind="dead-rank")
     found = pool.answer_looks(pool.answer_looks(pool.quiet(0, 1)))
-    [(ranks, free)] = requests(found, Free)
+    [(ranks, free)] = requests(found, AbortOperations)
     assert (ranks, free.reason, free.ranks) == ((0, 1), "death", (2,))
     pool.finished(0, run_id, "E", was_freed=True)
     # The rank is replaced when the cell has ended.
@@ -302,13 +302,13 @@ def test_who_is_inside_a_cell_that_was_given_up_is_freed_again_and_again():
     given_up = pool.feed(AbandonRequested(run_id))
     [(_, interrupt)] = agent_requests(given_up, Interrupt)
     assert (interrupt.run_id, interrupt.ranks) == (run_id, (1,))
-    assert [ranks for ranks, _ in requests(given_up, Free)] == [(1,), (1,)]
+    assert [ranks for ranks, _ in requests(given_up, AbortOperations)] == [(1,), (1,)]
     for _ in range(3):
         again = pool.tick(after_s=0.5)
         assert agent_requests(again, Interrupt) == []
-        assert [free.phase for _, free in requests(again, Free)] == ["arm", "fire"]
+        assert [free.phase for _, free in requests(again, AbortOperations)] == ["arm", "fire"]
     pool.finished(1, run_id, "KeyboardInterrupt")
-    assert requests(pool.tick(after_s=0.5), Free) == []
+    assert requests(pool.tick(after_s=0.5), AbortOperations) == []
 
 
 def test_ranks_that_have_made_different_numbers_of_groups_count_alike_again():
@@ -321,5 +321,5 @@ def test_ranks_that_have_made_different_numbers_of_groups_count_alike_again():
             RunFinished(run_id=run_id, rank=rank, elapsed_s=1, error=error, group_count=count)
         )
     reform = pool.answer_looks(last)
-    assert requests(reform, Reform)[0][1].group_count == 4
+    assert requests(reform, RebuildGroups)[0][1].group_count == 4
     assert kinds(pool.answer_reform(reform)) == ["EndRun"]

@@ -9,7 +9,7 @@ from nbddp.controller.state.stimuli import (
     AbandonRequested,
     AgentExited,
     InterruptRequested,
-    MendRequested,
+    RebuildRequested,
     RestartRanksRequested,
     RestartRequested,
 )
@@ -17,11 +17,11 @@ from nbddp.settings import Settings
 from nbddp.wire.flight_recorder.schema import GroupInfo, GroupMark
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
-    Free,
-    Look,
+    AbortOperations,
+    DescribeRank,
+    GroupsRebuilt,
     RanksStopped,
-    Reform,
-    Reformed,
+    RebuildGroups,
     RunFinished,
     StartFailed,
     StartRanks,
@@ -124,7 +124,7 @@ def test_after_a_cell_that_failed_groups_in_doubt_are_looked_at(marks: list[tupl
     pool = Pool(2)
     run_id = pool.run()
     pool.finished(0, run_id, "ValueError", marks=marks[0])
-    assert kinds(pool.finished(1, run_id, "ValueError", marks=marks[1])) == ["Look 0-1"]
+    assert kinds(pool.finished(1, run_id, "ValueError", marks=marks[1])) == ["DescribeRank 0-1"]
 
 
 def test_ranks_that_turn_out_to_be_in_step_need_nothing():
@@ -152,7 +152,7 @@ def test_a_broken_group_is_formed_again_even_after_a_good_end():
     run_id = pool.run()
     pool.finished(0, run_id, marks=(BROKEN,))
     reform = pool.answer_looks(pool.finished(1, run_id, marks=(BROKEN,)))
-    assert kinds(reform) == ["Reform 0-1"]
+    assert kinds(reform) == ["RebuildGroups 0-1"]
     assert statuses(outcome_of(pool.answer_reform(reform))) == {0: "ok", 1: "ok"}
 
 
@@ -163,19 +163,19 @@ def test_a_rank_that_is_silent_is_asked_again_when_a_group_is_broken():
     look = pool.finished(1, run_id, marks=(BROKEN,))
     pool.answer_looks(look, ranks=(0,))
     again = pool.tick(after_s=0.4)
-    assert kinds(again) == ["Look 0-1"]
-    assert kinds(pool.answer_looks(again)) == ["Reform 0-1"]
+    assert kinds(again) == ["DescribeRank 0-1"]
+    assert kinds(pool.answer_looks(again)) == ["RebuildGroups 0-1"]
 
 
 def test_a_rank_that_stays_silent_fails_the_mend():
-    pool = Pool(2, settings=Settings(mend_timeout_s=1.0))
+    pool = Pool(2, settings=Settings(rebuild_timeout_s=1.0))
     run_id = pool.run()
     pool.finished(0, run_id, marks=(BROKEN,))
     pool.finished(1, run_id, marks=(BROKEN,))
     for _ in range(3):
         pool.tick(after_s=0.4)
     outcome = outcome_of(pool.done)
-    assert outcome.mend_failure == "ranks 0-1 did not report the process groups"
+    assert outcome.rebuild_failure == "ranks 0-1 did not report the process groups"
     refusal = pool.machine.refusal(RankSet.all(2))
     assert refusal == (
         "the process groups could not be formed again (ranks 0-1 did not report the process groups)"
@@ -190,16 +190,16 @@ def test_a_reform_that_fails_is_tried_again_with_the_others_freed():
     pool.finished(0, run_id, marks=(BROKEN,))
     reform = pool.answer_looks(pool.finished(1, run_id, marks=(BROKEN,)))
     frees = pool.answer_reform(reform, errors={0: "connection refused"})
-    assert kinds(frees) == ["Free arm 0-1", "Free fire 0-1"]
-    assert {free.reason for _, free in requests(frees, Free)} == {"error"}
-    assert {free.pg_ids for _, free in requests(frees, Free)} == {(WORLD,)}
-    ended = {free.reform for _, free in requests(frees, Free)}
-    assert ended == {request.number for _, request in requests(reform, Reform)}
+    assert kinds(frees) == ["AbortOperations arm 0-1", "AbortOperations fire 0-1"]
+    assert {free.reason for _, free in requests(frees, AbortOperations)} == {"error"}
+    assert {free.pg_ids for _, free in requests(frees, AbortOperations)} == {(WORLD,)}
+    ended = {free.reform for _, free in requests(frees, AbortOperations)}
+    assert ended == {request.number for _, request in requests(reform, RebuildGroups)}
     look = pool.tick(after_s=0.05)
     again = pool.answer_looks(look)
-    numbers = [request.number for _, request in requests([*reform, *again], Reform)]
+    numbers = [request.number for _, request in requests([*reform, *again], RebuildGroups)]
     assert numbers[0] != numbers[1]
-    assert outcome_of(pool.answer_reform(again)).mend_failure == ""
+    assert outcome_of(pool.answer_reform(again)).rebuild_failure == ""
 
 
 def test_a_reform_that_fails_three_times_is_said():
@@ -211,7 +211,7 @@ def test_a_reform_that_fails_three_times_is_said():
         pool.answer_reform(pool.answer_looks(look), errors={0: "connection refused"})
         look = pool.tick(after_s=0.05)
     outcome = outcome_of(pool.done)
-    assert outcome.mend_failure == "rank 0: RuntimeError: connection refused; tried 3 times"
+    assert outcome.rebuild_failure == "rank 0: RuntimeError: connection refused; tried 3 times"
     # Next time, the groups are still to be formed.
     run_id = pool.run("0")
     assert kinds(pool.finished(0, run_id)) == ["EndRun"]
@@ -222,17 +222,17 @@ def test_groups_that_could_not_be_formed_are_tried_again_on_request():
     pool.start_fresh(pool.done)
     reform = pool.answer_looks([pool.done[-1]])
     ended = pool.tick(after_s=20.0)
-    assert outcome_of(ended).mend_failure == "ranks 0-2 did not form their groups in 20 s"
+    assert outcome_of(ended).rebuild_failure == "ranks 0-2 did not form their groups in 20 s"
     assert "could not be formed again" in str(pool.machine.refusal(RankSet.all(3)))
     assert pool.machine.may_rebuild_again
-    pool.feed(MendRequested())
+    pool.feed(RebuildRequested())
     assert pool.is_rebuilding()
     reform = pool.answer_looks(pool.tick(after_s=0.05))
-    assert requests(reform, Reform)[0][1].fresh == (1,)
+    assert requests(reform, RebuildGroups)[0][1].fresh == (1,)
     pool.answer_reform(reform)
     assert not pool.is_rebuilding()
     assert pool.machine.refusal(RankSet.all(3)) is None
-    pool.feed(MendRequested())
+    pool.feed(RebuildRequested())
     assert not pool.is_rebuilding()  # nothing is broken
 
 
@@ -242,7 +242,7 @@ def test_a_reform_that_does_not_end_is_said():
     pool.finished(0, run_id, marks=(BROKEN,))
     pool.answer_looks(pool.finished(1, run_id, marks=(BROKEN,)))
     ended = pool.tick(after_s=20.0)
-    assert outcome_of(ended).mend_failure == "ranks 0-1 did not form their groups in 20 s"
+    assert outcome_of(ended).rebuild_failure == "ranks 0-1 did not form their groups in 20 s"
 
 
 # --- a death in a cell ---------------------------------------------------------------------------
@@ -256,15 +256,15 @@ def test_a_dead_rank_is_replaced_before_the_outcome_is_told():
     assert pool.machine.pool.ranks[1].state is RankState.STARTING
     assert pool.active() == run_id
     look = pool.start_fresh(pool.done)
-    assert kinds(look) == ["Look 0,2"]
+    assert kinds(look) == ["DescribeRank 0,2"]
     pool.looks = {rank: pool.idle(rank) for rank in (0, 2)}
     reform = pool.answer_looks(look)
-    [(ranks, request)] = requests(reform, Reform)
+    [(ranks, request)] = requests(reform, RebuildGroups)
     assert (ranks, request.fresh, request.groups) == ((0, 1, 2), (1,), (world(3),))
     outcome = outcome_of(pool.answer_reform(reform))
     assert statuses(outcome) == {0: "error", 1: "exited", 2: "error"}
     assert outcome.fresh == RankSet.of([1])
-    assert outcome.mend_failure == ""
+    assert outcome.rebuild_failure == ""
     assert of_type(pool.done, TellUser) == []  # the outcome tells it
     assert pool.machine.refusal(RankSet.all(3)) is None
     assert pool.machine.next_deadline() is None
@@ -276,7 +276,7 @@ def test_all_groups_are_formed_when_a_rank_is_fresh():
     pair = group("pair", 0, 2, seq=9)
     for rank in (0, 2):
         pool.looks[rank] = seen(rank, is_running=False, groups=(world(3, seq=1), pair))
-    [(_, request)] = requests(pool.answer_looks(look), Reform)
+    [(_, request)] = requests(pool.answer_looks(look), RebuildGroups)
     assert request.groups == (world(3, seq=1), pair)
 
 
@@ -291,7 +291,7 @@ def test_on_request_a_dead_rank_is_not_replaced():
     for rank in (0, 2):
         pool.looks[rank] = seen(rank, is_running=False, groups=(world(3), pair))
     reform = pool.answer_looks(look)
-    [(ranks, request)] = requests(reform, Reform)
+    [(ranks, request)] = requests(reform, RebuildGroups)
     assert (ranks, request.groups, request.fresh) == ((0, 2), (pair,), ())
     outcome = outcome_of(pool.answer_reform(reform))
     assert outcome.fresh == RankSet()
@@ -309,7 +309,7 @@ def test_a_fresh_rank_that_exits_is_replaced_again():
     start = pool.tick(after_s=0.05)
     assert kinds(start) == ["StartRanks 1"]
     reform = pool.answer_looks(pool.start_fresh(start))
-    assert requests(reform, Reform)[0][1].fresh == (1,)
+    assert requests(reform, RebuildGroups)[0][1].fresh == (1,)
     assert outcome_of(pool.answer_reform(reform)).fresh == RankSet.of([1])
 
 
@@ -320,12 +320,12 @@ def test_a_fresh_rank_that_always_exits_is_given_up():
         pool.exited(1, exit_code=1)
         pool.tick(after_s=0.05)
     outcome = outcome_of(pool.done)
-    assert outcome.mend_failure == (
+    assert outcome.rebuild_failure == (
         "rank 1 exited (exit code 1) while the pool was being rebuilt; tried 3 times"
     )
     assert outcome.fresh == RankSet()
     refusal = pool.machine.refusal(RankSet.all(3))
-    assert refusal == f"rank 1 has exited ({outcome.mend_failure})"
+    assert refusal == f"rank 1 has exited ({outcome.rebuild_failure})"
     # The next cell of the others does not begin this anew.
     run_id = pool.run("0")
     assert kinds(pool.finished(0, run_id)) == ["EndRun"]
@@ -336,7 +336,7 @@ def test_a_fresh_rank_that_cannot_start_is_named_with_the_reason():
     for _ in range(3):
         pool.feed(StartFailed(node=0, rank=1, error=error("no memory")))
         pool.tick(after_s=0.05)
-    assert outcome_of(pool.done).mend_failure == (
+    assert outcome_of(pool.done).rebuild_failure == (
         "rank 1 could not start (OSError: no memory) while the pool was being rebuilt; "
         "tried 3 times"
     )
@@ -355,7 +355,7 @@ def test_a_fresh_rank_that_does_not_come_up_is_ended():
     pool, _ = dead_in_cell()
     ended = pool.tick(after_s=20.0)
     assert kinds(ended) == ["KillRanks 1", "EndRun"]
-    assert outcome_of(ended).mend_failure == "rank 1 was not ready within 20 s"
+    assert outcome_of(ended).rebuild_failure == "rank 1 was not ready within 20 s"
     assert "takes the place of rank 1" in str(pool.machine.refusal(RankSet.all(3)))
     assert kinds(pool.exited(1)) == ["AnnounceExit"]
     assert str(pool.machine.refusal(RankSet.all(3))).startswith("rank 1 has exited (rank 1 was not")
@@ -367,13 +367,13 @@ def test_a_survivor_that_dies_while_groups_are_formed_is_replaced_too():
     reform = pool.answer_looks(pool.start_fresh(pool.done))
     frees = pool.exited(2)
     # The others may wait for it.
-    assert kinds(frees) == ["AnnounceExit", "Free arm 0-1", "Free fire 0-1"]
-    assert {free.ranks for _, free in requests(frees, Free)} == {(2,)}
+    assert kinds(frees) == ["AnnounceExit", "AbortOperations arm 0-1", "AbortOperations fire 0-1"]
+    assert {free.ranks for _, free in requests(frees, AbortOperations)} == {(2,)}
     pool.answer_reform(reform, errors={0: "freed", 1: "freed"})
     start = pool.tick(after_s=0.05)
     assert kinds(start) == ["StartRanks 2"]
     again = pool.answer_looks(pool.start_fresh(start))
-    [(ranks, request)] = requests(again, Reform)
+    [(ranks, request)] = requests(again, RebuildGroups)
     assert (ranks, request.fresh) == ((0, 1, 2), (1, 2))
     outcome = outcome_of(pool.answer_reform(again))
     assert outcome.fresh == RankSet.of([1, 2])
@@ -386,7 +386,7 @@ def test_a_survivor_that_dies_while_it_is_asked_for_its_groups():
     pool.exited(2)
     start = pool.tick(after_s=0.05)
     assert kinds(start) == ["StartRanks 2"]
-    assert kinds(pool.start_fresh(start)) == ["Look 0"]
+    assert kinds(pool.start_fresh(start)) == ["DescribeRank 0"]
 
 
 def test_without_the_store_groups_cannot_be_formed():
@@ -395,7 +395,7 @@ def test_without_the_store_groups_cannot_be_formed():
     run_id = pool.run()
     pool.finished(0, run_id, marks=(BROKEN,))
     ended = pool.finished(1, run_id, marks=(BROKEN,))
-    assert "the process of the store has ended" in outcome_of(ended).mend_failure
+    assert "the process of the store has ended" in outcome_of(ended).rebuild_failure
 
 
 def test_ranks_of_a_node_whose_agent_is_gone_are_not_replaced():
@@ -403,7 +403,7 @@ def test_ranks_of_a_node_whose_agent_is_gone_are_not_replaced():
     run_id = pool.run()
     pool.feed(AgentExited(1, -9, ""))
     look = pool.finished(0, run_id, "E", marks=(BROKEN,))
-    assert kinds(look) == ["Look 0"]
+    assert kinds(look) == ["DescribeRank 0"]
     outcome = outcome_of(pool.answer_looks(look))
     assert outcome.fresh == RankSet()
     assert "agent of node 1" in str(pool.machine.refusal(RankSet.all(2)))
@@ -443,7 +443,7 @@ def test_a_rank_that_dies_while_the_pool_starts_anew_has_it_start_again():
     pool.feed(RanksStopped(node=0))
     pool.feed(StoreReady(host="127.0.0.1", port=1, pid=9))
     pool.spawned(0)
-    failure = outcome_of(pool.exited(0)).mend_failure
+    failure = outcome_of(pool.exited(0)).rebuild_failure
     assert failure.startswith("rank 0 ended while it started")
     assert failure.endswith("tried 3 times")
 
@@ -462,7 +462,7 @@ def test_when_the_last_rank_that_knows_the_groups_dies_the_fresh_ones_make_a_def
     pool.spawned(1)
     assert pool.ready(1) == []
     reform = pool.start_fresh(again)
-    [(ranks, request)] = requests(reform, Reform)
+    [(ranks, request)] = requests(reform, RebuildGroups)
     assert ranks == request.fresh == (0, 1, 2)
     assert request.initialises
     assert request.groups == ()
@@ -478,15 +478,15 @@ def test_fresh_ranks_that_could_not_make_a_default_group_try_again():
     start = pool.tick(after_s=0.05)
     pool.exited(1)
     reform = pool.start_fresh([*pool.tick(after_s=0.05), *start])
-    assert requests(reform, Reform)[0][1].initialises
+    assert requests(reform, RebuildGroups)[0][1].initialises
     frees = pool.exited(0)
-    assert [free.ranks for _, free in requests(frees, Free)] == [(0,), (0,)]
-    [(_, request)] = requests(reform, Reform)
-    settle = pool.feed(Reformed(number=request.number, rank=1, error=error("rank 0 exited")))
+    assert [free.ranks for _, free in requests(frees, AbortOperations)] == [(0,), (0,)]
+    [(_, request)] = requests(reform, RebuildGroups)
+    settle = pool.feed(GroupsRebuilt(number=request.number, rank=1, error=error("rank 0 exited")))
     start = [*settle, *pool.tick(after_s=0.05)]
     assert kinds(start) == ["StartRanks 0"]
     reform = pool.start_fresh(start)
-    [(ranks, request)] = requests(reform, Reform)
+    [(ranks, request)] = requests(reform, RebuildGroups)
     assert ranks == (0, 1)
     assert request.initialises
     pool.answer_reform(reform)
@@ -500,7 +500,7 @@ def test_fresh_ranks_that_start_are_waited_for_when_another_rank_is_lost_for_goo
     pool.feed(AgentExited(node=2, exit_code=-9, last_output=""))
     assert kinds(pool.tick(after_s=0.05)) == []
     pool.spawned(0)
-    assert requests(pool.ready(0), Look)[0][0] == (1,)
+    assert requests(pool.ready(0), DescribeRank)[0][0] == (1,)
 
 
 def test_a_new_start_that_fails_is_said():
@@ -510,7 +510,7 @@ def test_a_new_start_that_fails_is_said():
     pool.feed(RanksStopped(node=0))
     ended = pool.feed(StartFailed(node=0, rank=None, error=error("port 1 is taken")))
     assert kinds(ended) == ["EndRun"]
-    assert "port 1 is taken" in outcome_of(ended).mend_failure
+    assert "port 1 is taken" in outcome_of(ended).rebuild_failure
 
 
 # --- while an outcome is held back ---------------------------------------------------------------
@@ -596,7 +596,7 @@ def test_a_rank_that_comes_back_from_an_old_cell_gets_its_groups():
     look = pool.tick(after_s=0.05)
     pool.looks[1] = pool.idle(1)
     reform = pool.answer_looks(look)
-    assert requests(reform, Reform)[0][1].groups == (world(2),)
+    assert requests(reform, RebuildGroups)[0][1].groups == (world(2),)
     pool.answer_reform(reform)
     assert pool.machine.refusal(RankSet.all(2)) is None
 
@@ -615,16 +615,16 @@ def test_a_rank_that_comes_back_while_groups_are_formed_is_not_waited_for_and_ge
         pool.finished(rank, run_id, "KeyboardInterrupt", marks=(BROKEN,))
     look = pool.feed(AbandonRequested(run_id))
     assert statuses(outcome_of(look))[2] == "unfinished"
-    reform = pool.answer_looks(look if requests(look, Look) else pool.tick(after_s=0.05))
-    assert [ranks for ranks, _ in requests(reform, Reform)] == [(0, 1)]
+    reform = pool.answer_looks(look if requests(look, DescribeRank) else pool.tick(after_s=0.05))
+    assert [ranks for ranks, _ in requests(reform, RebuildGroups)] == [(0, 1)]
     pool.feed(RunFinished(run_id=run_id, rank=2, elapsed_s=9.0, error=None))
     pool.looks[2] = pool.idle(2)
     again = pool.answer_reform(reform)
     assert pool.machine.refusal(RankSet.all(3)) is None
     assert pool.is_rebuilding()
-    look = again if requests(again, Look) else pool.tick(after_s=0.05)
+    look = again if requests(again, DescribeRank) else pool.tick(after_s=0.05)
     reform = pool.answer_looks(look)
-    assert requests(reform, Reform)[0][1].groups[0] == world(3)
+    assert requests(reform, RebuildGroups)[0][1].groups[0] == world(3)
     pool.answer_reform(reform)
     assert not pool.is_rebuilding()
     assert pool.machine.refusal(RankSet.all(3)) is None

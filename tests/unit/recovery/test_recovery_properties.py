@@ -13,7 +13,7 @@ from nbddp.controller.state.stimuli import (
     RestartRanksRequested,
     RestartRequested,
 )
-from nbddp.wire.messages import Quiet
+from nbddp.wire.messages import RanksStalled
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from tests.support.random_world import World
 from tests.support.recovering import NOTHING, notice, verdict
@@ -57,7 +57,7 @@ def step(data: st.DataObject, world: World) -> None:  # noqa: PLR0912 - one bran
         case "finish":
             world.finish(rank, data.draw(st.sampled_from(["ok", "error", "freed"])))
         case "quiet":
-            world.feed(Quiet(node=0, ranks=tuple(some_ranks(data, world))))
+            world.feed(RanksStalled(node=0, ranks=tuple(some_ranks(data, world))))
         case "stick":
             world.stick(verdict(some_ranks(data, world), (), data.draw(st.sampled_from(KINDS))))
         case "tick":

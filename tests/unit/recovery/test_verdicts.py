@@ -18,7 +18,14 @@ from nbddp.wire.flight_recorder.schema import (
     Signature,
     Site,
 )
-from nbddp.wire.messages import Free, FreeReason, Look, Looked, Peek, Reform
+from nbddp.wire.messages import (
+    AbortOperations,
+    DescribeRank,
+    DumpStack,
+    FreeReason,
+    RankDescribed,
+    RebuildGroups,
+)
 from nbddp.wire.rank_set import RankSet
 from tests.support.examples import plain_example
 from tests.support.recovering import (
@@ -63,33 +70,33 @@ def judged(pool: Pool, after_s: float = 0.0) -> list[Action]:
 def test_the_whole_way_of_a_deadlock():
     pool, run_id = stuck_pool()
     looks = pool.quiet(0, 2)
-    assert kinds(looks) == ["Look 0-2"]
+    assert kinds(looks) == ["DescribeRank 0-2"]
     again = pool.answer_looks(looks)
-    assert kinds(again) == ["Look 0-2"]
+    assert kinds(again) == ["DescribeRank 0-2"]
     found = pool.answer_looks(again)
-    assert kinds(found) == ["Judged", "Free arm 0-2"]
-    [(_, arm)] = requests(found, Free)
+    assert kinds(found) == ["Judged", "AbortOperations arm 0-2"]
+    [(_, arm)] = requests(found, AbortOperations)
     assert (arm.reason, arm.pg_ids, arm.text) == ("deadlock", (WORLD,), "rank 0 waits for rank 1")
     fire = pool.answer_free(found)
-    assert kinds(fire) == ["Free fire 0-2"]
-    assert requests(fire, Free)[0][1].number == arm.number
+    assert kinds(fire) == ["AbortOperations fire 0-2"]
+    assert requests(fire, AbortOperations)[0][1].number == arm.number
     assert pool.answer_free(fire) == []
 
     ends = [pool.finished(rank, run_id, "E", was_freed=True, marks=(BROKEN,)) for rank in (0, 2)]
-    assert [kinds(end) for end in ends] == [[], ["Look 0-2"]]
+    assert [kinds(end) for end in ends] == [[], ["DescribeRank 0-2"]]
     assert pool.active() == run_id
     pool.looks = {rank: pool.idle(rank) for rank in range(3)}
     pool.looks[2] = seen(2, is_running=False, groups=(world(3, seq=7),), group_count=4)
     reform = pool.answer_looks(ends[1])
-    assert kinds(reform) == ["Reform 0-2"]
-    [(_, request)] = requests(reform, Reform)
+    assert kinds(reform) == ["RebuildGroups 0-2"]
+    [(_, request)] = requests(reform, RebuildGroups)
     assert request.groups == (world(3, seq=7),)
     assert (request.group_count, request.fresh) == (4, ())
     outcome = outcome_of(pool.answer_reform(reform))
     assert statuses(outcome) == {0: "error", 1: "ok", 2: "error"}
     assert outcome.report == pool.report
     assert outcome.results[0].was_freed
-    assert outcome.mend_failure == ""
+    assert outcome.rebuild_failure == ""
     assert pool.active() is None
     assert pool.machine.refusal(RankSet.all(3)) is None
     assert pool.machine.next_deadline() is None
@@ -140,7 +147,7 @@ def test_a_rank_that_has_moved_between_the_looks_disproves_it(rank: int):
     again = pool.answer_looks(pool.quiet(0, 2))
     pool.looks[rank] = replace_version(pool, rank, 2)
     first_again = pool.answer_looks(again)
-    assert kinds(first_again) == ["Look 0-2"]  # from the beginning
+    assert kinds(first_again) == ["DescribeRank 0-2"]  # from the beginning
     pool.report = notice()
     assert kinds(pool.answer_looks(first_again)) == ["Noticed"]
 
@@ -160,13 +167,13 @@ def test_ranks_that_move_all_the_time_are_left_to_the_next_quiet():
     pool, _ = stuck_pool()
     looks = pool.quiet(0, 2)
     rounds = 0
-    while requests(looks, Look):
+    while requests(looks, DescribeRank):
         rounds += 1
         pool.looks[0] = replace_version(pool, 0, rounds)
         looks = pool.answer_looks(looks)
     assert rounds == 7  # four times a first look, three times a second one
     assert kinds(looks) == []
-    assert kinds(pool.quiet(0, 2, after_s=0.5)) == ["Look 0-2"]
+    assert kinds(pool.quiet(0, 2, after_s=0.5)) == ["DescribeRank 0-2"]
 
 
 def test_a_rank_that_does_not_answer_again_disproves_it():
@@ -174,7 +181,7 @@ def test_a_rank_that_does_not_answer_again_disproves_it():
     again = pool.answer_looks(pool.quiet(0, 2))
     pool.answer_looks(again, ranks=(0, 2))
     assert of_type(pool.done, Judged) == []
-    assert kinds(pool.tick(after_s=0.4)) == ["Look 0-2"]
+    assert kinds(pool.tick(after_s=0.4)) == ["DescribeRank 0-2"]
 
 
 def test_another_process_with_the_same_version_disproves_it():
@@ -184,7 +191,7 @@ def test_another_process_with_the_same_version_disproves_it():
     pool.looks[1] = look.__class__(
         rank=1, pid=look.pid + 1, activity=look.activity, version=look.version, time_ns=0
     )
-    assert kinds(pool.answer_looks(again)) == ["Look 0-2"]
+    assert kinds(pool.answer_looks(again)) == ["DescribeRank 0-2"]
 
 
 def test_only_those_involved_are_asked_again_and_the_others_may_be_silent():
@@ -197,8 +204,8 @@ def test_only_those_involved_are_asked_again_and_the_others_may_be_silent():
     pool.report = verdict(stuck=(0, 2), involved=(0, 1, 2))
     assert kinds(pool.answer_looks(pool.quiet(0, 2))) == []
     again = pool.tick(after_s=0.4)
-    assert kinds(again) == ["Look 0-2"]
-    assert kinds(pool.answer_looks(again)) == ["Judged", "Free arm 0-3"]
+    assert kinds(again) == ["DescribeRank 0-2"]
+    assert kinds(pool.answer_looks(again)) == ["Judged", "AbortOperations arm 0-3"]
 
 
 def test_late_answers_are_ignored():
@@ -207,10 +214,10 @@ def test_late_answers_are_ignored():
     first = pool.quiet(0, 2)
     pool.answer_looks(first, ranks=(0, 1))
     peek = pool.tick(after_s=0.4)
-    assert kinds(peek) == ["Peek 2"]
-    [(_, look)] = requests(first, Look)
-    assert pool.feed(Looked(number=look.number, rank=2, look=pool.looks[2])) == []
-    assert pool.feed(Looked(number=999, rank=2, look=pool.looks[2])) == []
+    assert kinds(peek) == ["DumpStack 2"]
+    [(_, look)] = requests(first, DescribeRank)
+    assert pool.feed(RankDescribed(number=look.number, rank=2, look=pool.looks[2])) == []
+    assert pool.feed(RankDescribed(number=999, rank=2, look=pool.looks[2])) == []
     assert kinds(pool.answer_peeks(peek)) == ["Noticed"]
     assert pool.answer_peeks(peek) == []  # twice
     assert len(pool.views) == 2
@@ -266,7 +273,7 @@ def test_silent_ranks_are_peeked_at_for_the_notice():
     pool.looks = {0: seen(0)}
     pool.answer_looks(pool.quiet(0))
     peeks = pool.tick(after_s=0.4)
-    assert [(node, peek.ranks) for node, peek in agent_requests(peeks, Peek)] == [
+    assert [(node, peek.ranks) for node, peek in agent_requests(peeks, DumpStack)] == [
         (0, (1,)),
         (1, (2, 3)),
     ]
@@ -292,7 +299,7 @@ def test_looks_come_at_most_twice_a_second_while_nothing_changes():
     pool.answer_looks(pool.tick(after_s=0.1))
     assert pool.quiet(0, 2, after_s=0.3) == []
     assert pool.machine.next_deadline() == pytest.approx(pool.now + 0.2)
-    assert kinds(pool.tick(after_s=0.2)) == ["Look 0-2"]
+    assert kinds(pool.tick(after_s=0.2)) == ["DescribeRank 0-2"]
 
 
 def test_what_has_changed_is_looked_at_twice():
@@ -303,7 +310,7 @@ def test_what_has_changed_is_looked_at_twice():
     assert pool.machine.next_deadline() == pytest.approx(pool.now + 0.08)
     pool.report = proven
     again = pool.answer_looks(pool.tick(after_s=0.08))
-    assert kinds(pool.answer_looks(again)) == ["Judged", "Free arm 0-2"]
+    assert kinds(pool.answer_looks(again)) == ["Judged", "AbortOperations arm 0-2"]
 
 
 def test_more_quiet_ranks_are_looked_at_soon():
@@ -311,7 +318,7 @@ def test_more_quiet_ranks_are_looked_at_soon():
     pool.report = notice()
     pool.answer_looks(pool.quiet(0))
     assert pool.quiet(0, 2, after_s=0.05) == []
-    assert kinds(pool.tick(after_s=0.05)) == ["Look 0-2"]
+    assert kinds(pool.tick(after_s=0.05)) == ["DescribeRank 0-2"]
 
 
 def test_quiet_while_ranks_are_looked_at_adds_no_look():
@@ -320,7 +327,7 @@ def test_quiet_while_ranks_are_looked_at_adds_no_look():
     looks = pool.quiet(0)
     assert pool.quiet(0, 2) == []
     assert kinds(pool.answer_looks(looks)) == ["Noticed"]
-    assert kinds(pool.tick(after_s=0.1)) == ["Look 0-2"]
+    assert kinds(pool.tick(after_s=0.1)) == ["DescribeRank 0-2"]
 
 
 def test_quiet_of_no_cell_or_of_plain_groups_is_ignored():
@@ -337,7 +344,7 @@ def test_the_end_of_a_rank_leads_to_a_look_while_others_make_no_progress():
     pool.report = notice()
     pool.answer_looks(pool.quiet(0))
     assert pool.finished(1, run_id) == []
-    assert kinds(pool.tick(after_s=0.02)) == ["Look 0-2"]
+    assert kinds(pool.tick(after_s=0.02)) == ["DescribeRank 0-2"]
 
 
 def test_an_error_leads_to_a_look_without_waiting_for_the_agents():
@@ -348,8 +355,8 @@ def test_an_error_leads_to_a_look_without_waiting_for_the_agents():
     pool.report = verdict(kind="first-error")
     again = pool.answer_looks(pool.tick(after_s=0.02))
     found = pool.answer_looks(again)
-    assert kinds(found) == ["Judged", "Free arm 0-1"]
-    assert requests(found, Free)[0][1].reason == "error"
+    assert kinds(found) == ["Judged", "AbortOperations arm 0-1"]
+    assert requests(found, AbortOperations)[0][1].reason == "error"
 
 
 # --- verdicts ------------------------------------------------------------------------------------
@@ -370,7 +377,7 @@ def test_an_error_leads_to_a_look_without_waiting_for_the_agents():
 def test_the_reason_that_ranks_are_told(kind: Kind, reason: FreeReason):
     pool, _ = stuck_pool()
     pool.report = verdict(stuck=(0, 2), involved=(0, 1, 2), kind=kind)
-    [(_, free)] = requests(judged(pool), Free)
+    [(_, free)] = requests(judged(pool), AbortOperations)
     assert free.reason == reason
 
 
@@ -379,8 +386,8 @@ def test_waits_for_the_store_are_named_by_the_empty_group():
     pool.report = verdict((0, 2), (0, 2), "store-wait", (), waits_for_store=RankSet.of([0, 2]))
     assert pool.answer_looks(pool.quiet(0, 2)) == []
     told = _told_of_checks(pool, {0: 10, 2: 60})
-    assert kinds(told) == ["Judged", "Free arm 0,2"]
-    [(ranks, free)] = requests(told, Free)
+    assert kinds(told) == ["Judged", "AbortOperations arm 0,2"]
+    [(ranks, free)] = requests(told, AbortOperations)
     assert ranks == (0, 2)
     assert free.pg_ids == ("",)
 
@@ -390,7 +397,7 @@ def _told_of_checks(pool: Pool, ages_ms: dict[int, int | None]) -> list[Action]:
     deadline = pool.machine.next_deadline()
     assert deadline is not None
     second = pool.tick(after_s=deadline - pool.now)
-    assert kinds(second) == ["Look 0,2"]
+    assert kinds(second) == ["DescribeRank 0,2"]
     for rank, age_ms in ages_ms.items():
         age_ns = None if age_ms is None else age_ms * 1_000_000
         pool.looks[rank] = seen(rank, groups=(world(3, seq=1),), key_check_age_ns=age_ns)
@@ -409,7 +416,7 @@ def test_a_look_into_the_store_before_the_first_round_proves_nothing():
     pool = _pool_that_waits_for_keys()
     assert _told_of_checks(pool, {0: 10, 2: 61}) == []
     assert _told_of_checks(pool, {0: 10, 2: 111}) == []
-    assert kinds(_told_of_checks(pool, {0: 10, 2: 20})) == ["Judged", "Free arm 0,2"]
+    assert kinds(_told_of_checks(pool, {0: 10, 2: 20})) == ["Judged", "AbortOperations arm 0,2"]
 
 
 def test_ranks_that_do_not_tell_when_they_looked_into_the_store_are_given_time():
@@ -417,7 +424,7 @@ def test_ranks_that_do_not_tell_when_they_looked_into_the_store_are_given_time()
     began = pool.now
     while not (told := _told_of_checks(pool, {0: 10, 2: None})):
         assert pool.now - began < 1
-    assert kinds(told) == ["Judged", "Free arm 0,2"]
+    assert kinds(told) == ["Judged", "AbortOperations arm 0,2"]
     assert pool.now - began >= 0.4
 
 
@@ -430,7 +437,7 @@ def test_a_store_that_does_not_answer_proves_nothing():
         assert pool.quiet(0, 2) == []
         age_ms = int((pool.now - began) * 1000) + 200
         told = _told_of_checks(pool, {0: 10, 2: age_ms})
-    assert kinds(told) == ["Look 0-2"]  # from the beginning
+    assert kinds(told) == ["DescribeRank 0-2"]  # from the beginning
 
 
 def test_all_members_of_the_groups_are_armed_and_nobody_else():
@@ -441,7 +448,7 @@ def test_all_members_of_the_groups_are_armed_and_nobody_else():
         pool.looks[rank] = seen(rank, is_running=rank == 0, groups=(world(5), pair))
     pool.report = verdict(stuck=(0,), involved=(0, 3), pg_ids=("1@pair",))
     found = pool.answer_looks(pool.answer_looks(pool.quiet(0)))
-    assert kinds(found) == ["Judged", "Free arm 0,3"]
+    assert kinds(found) == ["Judged", "AbortOperations arm 0,3"]
 
 
 def test_ranks_are_fired_at_only_when_all_are_armed():
@@ -449,14 +456,14 @@ def test_ranks_are_fired_at_only_when_all_are_armed():
     found = pool.answer_looks(pool.answer_looks(pool.quiet(0, 2)))
     assert pool.answer_free(found, ranks=(0, 1)) == []
     assert pool.tick(after_s=0.7) == []
-    assert kinds(pool.answer_free(found, ranks=(2,))) == ["Free fire 0-2"]
+    assert kinds(pool.answer_free(found, ranks=(2,))) == ["AbortOperations fire 0-2"]
 
 
 def test_a_rank_that_cannot_be_armed_is_not_waited_for_for_ever():
     pool, _ = stuck_pool()
     found = pool.answer_looks(pool.answer_looks(pool.quiet(0, 2)))
     pool.answer_free(found, ranks=(0, 1))
-    assert kinds(pool.tick(after_s=1.0))[0] == "Free fire 0-2"
+    assert kinds(pool.tick(after_s=1.0))[0] == "AbortOperations fire 0-2"
 
 
 def test_a_rank_that_was_silent_before_is_armed_and_not_waited_for():
@@ -468,15 +475,15 @@ def test_a_rank_that_was_silent_before_is_armed_and_not_waited_for():
     pool.report = verdict(stuck=(0,), involved=(0, 1))
     pool.answer_looks(pool.quiet(0))
     found = pool.answer_looks(pool.tick(after_s=0.4))
-    assert kinds(found) == ["Judged", "Free arm 0-2"]
-    assert kinds(pool.answer_free(found, ranks=(0, 1))) == ["Free fire 0-2"]
+    assert kinds(found) == ["Judged", "AbortOperations arm 0-2"]
+    assert kinds(pool.answer_free(found, ranks=(0, 1))) == ["AbortOperations fire 0-2"]
 
 
 def test_a_rank_that_exits_while_it_is_armed_is_not_fired_at():
     pool, _ = stuck_pool()
     found = pool.answer_looks(pool.answer_looks(pool.quiet(0, 2)))
     pool.answer_free(found, ranks=(0, 2))
-    assert "Free fire 0,2" in kinds(pool.exited(1))
+    assert "AbortOperations fire 0,2" in kinds(pool.exited(1))
 
 
 def test_the_end_of_the_cell_makes_the_second_phase_needless():
@@ -485,11 +492,11 @@ def test_the_end_of_the_cell_makes_the_second_phase_needless():
     pool.answer_free(found, ranks=(0, 1))
     pool.finished(0, run_id)
     look = pool.finished(2, run_id)
-    assert kinds(look) == ["Look 0-2"]  # what is armed must be formed again
+    assert kinds(look) == ["DescribeRank 0-2"]  # what is armed must be formed again
     reform = pool.answer_looks(look)
-    assert requests(reform, Reform)[0][1].groups == (world(3, seq=1),)
+    assert requests(reform, RebuildGroups)[0][1].groups == (world(3, seq=1),)
     pool.tick(after_s=2.0)
-    assert "Free fire 0-2" not in kinds(pool.done)
+    assert "AbortOperations fire 0-2" not in kinds(pool.done)
 
 
 def test_on_request_a_verdict_is_only_shown_once_each():
@@ -502,7 +509,7 @@ def test_on_request_a_verdict_is_only_shown_once_each():
     pool.report = replace(pool.report, findings=(finding(culprits=RankSet.of([2])),))
     assert kinds(judged(pool, after_s=0.5)) == ["Noticed", "Judged only"]
     pool.configure(on_deadlock="abort")
-    assert kinds(judged(pool, after_s=0.5)) == ["Judged", "Free arm 0-2"]
+    assert kinds(judged(pool, after_s=0.5)) == ["Judged", "AbortOperations arm 0-2"]
 
 
 def test_what_was_shown_is_in_the_outcome_too():
@@ -527,7 +534,7 @@ def test_a_short_time_out_is_left_to_show_itself():
     pool.tick(after_s=0.45)
     looks = pool.tick(after_s=0.05)  # by itself, a second after the time-out
     found = pool.answer_looks(pool.answer_looks(looks))
-    assert kinds(found) == ["Judged", "Free arm 0-2"]
+    assert kinds(found) == ["Judged", "AbortOperations arm 0-2"]
 
 
 def test_each_wait_of_a_loop_that_tries_again_is_left_to_its_own_time_out():
@@ -535,13 +542,13 @@ def test_each_wait_of_a_loop_that_tries_again_is_left_to_its_own_time_out():
     for number in range(5):
         pool.looks[0] = seen(0, version=number, groups=(world(3, seq=1),))
         pool.report = replace(pool.report, earliest_timeout_ms=1_000, earliest_timeout_left_ms=900)
-        assert "Free arm 0-2" not in kinds(judged(pool, after_s=1.0))
+        assert "AbortOperations arm 0-2" not in kinds(judged(pool, after_s=1.0))
 
 
 def test_a_long_time_out_is_not_waited_for():
     pool, _ = stuck_pool()
     pool.report = replace(pool.report, earliest_timeout_ms=60_001, earliest_timeout_left_ms=1_000)
-    assert kinds(judged(pool)) == ["Judged", "Free arm 0-2"]
+    assert kinds(judged(pool)) == ["Judged", "AbortOperations arm 0-2"]
 
 
 @pytest.mark.parametrize(("left_ms", "acted"), [(2_000, False), (2_001, True)])
@@ -559,7 +566,7 @@ def test_after_an_error_only_a_time_out_that_is_near_is_waited_for(left_ms: int,
 def test_the_limit_for_short_time_outs_is_a_setting():
     pool, _ = stuck_pool(settings=Settings(own_timeout_s=0))
     pool.report = replace(pool.report, earliest_timeout_ms=5_000, earliest_timeout_left_ms=5_000)
-    assert kinds(judged(pool)) == ["Judged", "Free arm 0-2"]
+    assert kinds(judged(pool)) == ["Judged", "AbortOperations arm 0-2"]
 
 
 @pytest.mark.parametrize(("line", "is_told"), [(5, True), (6, False)])
@@ -577,7 +584,7 @@ def test_the_time_out_of_a_stuck_rank_is_no_error_of_its_own(line: int, is_told:
     pool.report = replace(verdict((2,), (0, 1, 2)), findings=(error,))
     found = pool.answer_looks(pool.answer_looks(pool.tick(after_s=0.2)))
     [shown] = of_type(found, Judged)
-    [(_, arm)] = requests(found, Free)
+    [(_, arm)] = requests(found, AbortOperations)
     assert shown.acted
     if is_told:
         assert shown.report is first
@@ -600,8 +607,8 @@ def test_the_error_of_a_freed_rank_is_no_cause_for_one_that_comes_later():
     error = finding("first-error", culprits=RankSet.of([0, 1]), headline="rank 0 raised")
     pool.report = replace(verdict((2,), (0, 1, 2)), findings=(error,))
     found = pool.answer_looks(pool.answer_looks(pool.tick(after_s=1.1)))
-    assert kinds(found) == ["Free arm 0-2"]
-    [(_, arm)] = requests(found, Free)
+    assert kinds(found) == ["AbortOperations arm 0-2"]
+    [(_, arm)] = requests(found, AbortOperations)
     assert (arm.reason, arm.text) == ("deadlock", "rank 0 waits for rank 1")
 
 
@@ -636,9 +643,9 @@ def test_ranks_that_are_on_their_way_out_are_not_judged_again():
 def test_ranks_that_are_stuck_again_are_freed_again():
     pool, run_id = freed_pool()
     looks = pool.tick(after_s=1.0)
-    assert "Look 0-2" in kinds(looks)
+    assert "DescribeRank 0-2" in kinds(looks)
     found = pool.answer_looks(pool.answer_looks(looks))
-    assert kinds(found) == ["Free arm 0-2"]  # the card is there already
+    assert kinds(found) == ["AbortOperations arm 0-2"]  # the card is there already
     pool.answer_free(pool.answer_free(found))
     pool.finished(0, run_id)
     assert pool.active() == run_id
@@ -651,7 +658,7 @@ def test_ranks_that_stay_blocked_are_given_up():
     pool.tick(after_s=1.9)
     assert pool.active() == run_id
     look = pool.tick(after_s=0.1)
-    assert kinds(look) == ["Look 0-2"]  # which groups can be formed without them?
+    assert kinds(look) == ["DescribeRank 0-2"]  # which groups can be formed without them?
     outcome = outcome_of(pool.answer_looks(look))
     assert statuses(outcome) == {0: "unfinished", 1: "ok", 2: "unfinished"}
     assert outcome.report is not None
@@ -693,7 +700,7 @@ def test_a_rank_that_comes_out_late_ends_the_cell_as_usual():
     pool.finished(0, run_id, "E", was_freed=True, marks=(BROKEN,))
     pool.tick(after_s=2.5)
     look = pool.finished(2, run_id, "E", was_freed=True, marks=(BROKEN,))
-    assert kinds(look) == ["Look 0-2"]
+    assert kinds(look) == ["DescribeRank 0-2"]
     pool.looks = {rank: pool.idle(rank) for rank in range(3)}
     outcome = outcome_of(pool.answer_reform(pool.answer_looks(look)))
     assert statuses(outcome) == {0: "error", 1: "ok", 2: "error"}
@@ -733,7 +740,7 @@ def test_ranks_are_peeked_at_on_request_and_when_they_are_silent():
     looks = pool.feed(DiagnoseRequested(1, peek=RankSet.of([0])))
     pool.answer_looks(looks)
     peeks = pool.tick(after_s=0.4)
-    assert kinds(peeks) == ["Peek 0,2"]
+    assert kinds(peeks) == ["DumpStack 0,2"]
     [answer] = of_type(pool.answer_peeks(peeks), Diagnosed)
     assert sorted(answer.peeks) == [0, 2]
     assert sorted(answer.looks) == [0, 1]
@@ -754,7 +761,7 @@ def test_nobody_answers():
 def test_plain_ranks_are_only_peeked_at():
     pool = Pool(2, plain=True)
     peeks = pool.feed(DiagnoseRequested(1, peek=RankSet.of([1])))
-    assert kinds(peeks) == ["Peek 0-1"]
+    assert kinds(peeks) == ["DumpStack 0-1"]
     assert kinds(pool.answer_peeks(peeks)) == ["Diagnosed"]
 
 
@@ -763,10 +770,10 @@ def test_a_survey_disturbs_only_ranks_that_do_not_tell():
     del pool.looks[2]
     pool.report = notice()
     looks = pool.feed(DiagnoseRequested(1, last=1, survey=True))
-    assert [look.memory for _, look in requests(looks, Look)] == [True]
+    assert [look.memory for _, look in requests(looks, DescribeRank)] == [True]
     pool.answer_looks(looks)
     peeks = pool.tick(after_s=0.4)
-    asked = [(peek.ranks, peek.stack) for _, peek in agent_requests(peeks, Peek)]
+    asked = [(peek.ranks, peek.stack) for _, peek in agent_requests(peeks, DumpStack)]
     assert asked == [((2,), True), ((0, 1), False)]
     [answer] = of_type(pool.answer_peeks(peeks), Diagnosed)
     assert sorted(answer.peeks) == [0, 1, 2]
@@ -790,7 +797,7 @@ def test_operations_that_differed_are_told_after_the_cell():
     one = GroupMark(pg_id=WORLD, collective_seq_id=3, digest=1)
     pool.finished(0, run_id, marks=(one,))
     look = pool.finished(1, run_id, marks=(GroupMark(pg_id=WORLD, collective_seq_id=3, digest=2),))
-    assert kinds(look) == ["Look 0-1"]
+    assert kinds(look) == ["DescribeRank 0-1"]
     assert pool.active() == run_id
     assert kinds(pool.answer_looks(look)) == ["EndRun"]  # these looks show no difference
     assert pool.active() is None
@@ -826,12 +833,14 @@ def test_a_mismatch_that_all_see_at_once_has_a_report_too(is_broken: bool):
         ended = pool.answer_looks(last)
         assert kinds(ended) == ["Judged only", "EndRun"]
     else:
-        first, second = requests(last, Look)
+        first, second = requests(last, DescribeRank)
         told = [
             action
             for asked, look in (first, second)
             for rank in asked
-            for action in pool.feed(Looked(number=look.number, rank=rank, look=pool.looks[rank]))
+            for action in pool.feed(
+                RankDescribed(number=look.number, rank=rank, look=pool.looks[rank])
+            )
         ]
         assert kinds(told)[0] == "Judged only"
         ended = pool.answer_reform(told)

@@ -20,7 +20,7 @@ from nbddp.wire.flight_recorder.schema import (
     ThreadLook,
     Wait,
 )
-from nbddp.wire.messages import Peeked
+from nbddp.wire.messages import StackDumped
 from nbddp.wire.rank_set import RankSet
 from tests.support.traces import LINE, MS, Recorder
 
@@ -50,13 +50,13 @@ def look(*, wait: Wait | None = None, operations: Any = (), **fields: Any) -> Ra
     )
 
 
-def peeked(**fields: Any) -> Peeked:
-    return Peeked(number=1, rank=0, version=0, operations=(), stack="", **fields)
+def peeked(**fields: Any) -> StackDumped:
+    return StackDumped(number=1, rank=0, version=0, operations=(), stack="", **fields)
 
 
 def row_of(
     view: RankView,
-    peek: Peeked | None = None,
+    peek: StackDumped | None = None,
     *,
     is_running: bool = True,
     info: RankInfo | None = None,
@@ -161,7 +161,7 @@ def test_a_rank_that_asks_the_user():
          "raised ValueError: a b", "cell [4], line 6", True),
     ],
 )  # fmt: skip
-def test_states(view: RankView, peek: Peeked | None, state: str, place: str, is_odd: bool):
+def test_states(view: RankView, peek: StackDumped | None, state: str, place: str, is_odd: bool):
     told = row_of(view, peek)
     assert (told.state, told.place, told.is_odd) == (state, place, is_odd)
 

@@ -25,7 +25,7 @@ class GroupCounters:
 
     info: GroupInfo
     offset: int = 0  #: of its description in shared memory
-    epoch: int = 0  #: number of the `Reform` that made it last
+    epoch: int = 0  #: number of the `RebuildGroups` that made it last
     seq: int = 0
     digest: int = 0  #: of all collectives so far: what each of them was, and its number
     #: Messages so far by direction, peer and tag; all begin at `p2p_base`.
