@@ -85,7 +85,9 @@ class PendingOperation:
         now = _now()
         if self.was_interrupted and error is not None:
             error = KeyboardInterrupt()  # that its group was made anew is what follows
-        recorder.writer.complete(record, now, now - began, in_words(error))
+        # Who waits for a good end records it: here it was seen by somebody who did not wait.
+        waited_ns = 0 if error is None else now - began
+        recorder.writer.complete(record, now, waited_ns, in_words(error))
 
     def _end(self) -> None:
         self.is_open = False
