@@ -146,6 +146,13 @@ def test_whether_an_operation_went_on_after_its_call(pool: Pool, check: bool):
     ]
 
 
+def test_nobody_has_waited_for_what_was_only_looked_at(pool: Pool):
+    wait = "while not work.is_completed(): pass"
+    run_cell(pool, f"work = dist.all_reduce(torch.ones(2), async_op=True)\n{wait}")
+    last = _last(pool, 0)
+    assert (last["state"], last["waited_ns"]) == ("completed", 0)
+
+
 def test_what_ddp_sends_goes_on_beside_its_backward(pool: Pool):
     run_cell(pool, _BACKWARD)
     last = [each for each in pool.trace() if each["rank"] == 0][-4:]

@@ -89,7 +89,9 @@ class PendingOperation:
         now = _now()
         if self.was_interrupted and error is not None:
             error = KeyboardInterrupt()  # the rebuild of its group is only the consequence
-        recorder.writer.complete(record, now, now - began, in_words(error))
+        # A thread that waits for a good end records it itself: nothing waited for this one.
+        waited_ns = 0 if error is None else now - began
+        recorder.writer.complete(record, now, waited_ns, in_words(error))
 
     def _end(self) -> None:
         self.is_open = False
