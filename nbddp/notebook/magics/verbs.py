@@ -234,7 +234,7 @@ _SECTIONS = (
         ),
         Verb(
             _with_ranks(Parser("%ddp debug", bare="-r"), metavar="RANK"),
-            "open a rank's debugger where it last raised an exception; q leaves",
+            "open a rank's debugger at its last exception; q leaves",
             action=debug_verbs.debug,
         ),
         Verb(

@@ -76,7 +76,7 @@ class OperationAbort:
             self.was_fired = self.was_fired or bool(chosen) or blocked_outside
             sockets.settle(fd for group in chosen for fd in group.fds)
             for group in chosen:
-                stuck = _abort_group(group) or stuck
+                _abort_group(group)
             if blocked_outside or self.is_reforming():
                 self._end_creation()
             if not (chosen or blocked_outside) and self.was_interrupted():
@@ -153,15 +153,14 @@ class OperationAbort:
             group.counters.is_broken = True  # the connection to their store is closed
 
 
-def _abort_group(group: TracedGroup) -> str:
-    """Abort the blocked operations of a group; returns a text on those that cannot be aborted."""
+def _abort_group(group: TracedGroup) -> None:
+    """Abort the blocked operations of a group."""
     sockets.shut(group.fds)
     group.counters.cut_at = time.monotonic()
     if not group.is_careful:
         futures.end_soon(group.counters)
     for backend in torch_private.nccl_backends(group.inner):
         backend.abort()
-    return ""
 
 
 def _reason(request: AbortOperations) -> Callable[[], BaseException]:
