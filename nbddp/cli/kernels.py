@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nbddp.controller.pool.options import LINE_OPTIONS, PoolOptions
+from nbddp.controller.options import LINE_OPTIONS, PoolOptions
 from nbddp.errors import BadOptionError
 
 #: Marks our kernels in ``kernel.json``.

@@ -19,7 +19,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from nbddp.controller.diagnosis.report import Report
 from nbddp.controller.hub.listeners import BackgroundEvent
 from nbddp.controller.hub.run import Run
-from nbddp.controller.pool.options import PoolOptions
+from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.pool import Pool
 from nbddp.errors import NbddpError, NoPoolError, PoolBusyError, PoolExistsError
 from nbddp.notebook import source_check

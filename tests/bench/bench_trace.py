@@ -14,7 +14,7 @@ model so large that its own arithmetic hides everything, or a stock group in ano
 import statistics
 from collections.abc import Callable
 
-from nbddp.controller.pool.options import PoolOptions
+from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.pool import Pool
 from nbddp.notebook import session
 from nbddp.settings import Settings

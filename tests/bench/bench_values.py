@@ -11,7 +11,7 @@ no free segment), a copy whose target is new memory each time, or numbers of sev
 
 import torch
 
-from nbddp.controller.pool.options import PoolOptions
+from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.pool import Pool
 from nbddp.notebook import session
 from nbddp.settings import Settings

@@ -15,8 +15,8 @@ import pytest
 import nbddp
 from nbddp.controller.hub.run import CellEvent
 from nbddp.controller.hub.thread import HubThread
+from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import startup
-from nbddp.controller.pool.options import PoolOptions
 from nbddp.controller.pool.pool import CellOptions, Pool
 from nbddp.controller.state.rank_state import Phase
 from nbddp.errors import (

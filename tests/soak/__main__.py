@@ -14,7 +14,7 @@ import sys
 import time
 import types
 
-from nbddp.controller.pool.options import PoolOptions
+from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.pool import Pool
 from nbddp.errors import NbddpError
 from nbddp.notebook import source_check

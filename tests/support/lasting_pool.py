@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nbddp.controller.pool.options import PoolOptions
+from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.pool import Pool
 from nbddp.controller.state.rank_state import RankState
 from nbddp.notebook import source_check

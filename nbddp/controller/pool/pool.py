@@ -17,9 +17,8 @@ from nbddp.controller.diagnosis.report import Report
 from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub.run import Run
 from nbddp.controller.hub.transfer import RequestRefusedError, told_when_stopped
+from nbddp.controller.options import PoolOptions, check_seconds
 from nbddp.controller.pool.cell_wait import CellView, CellWait
-from nbddp.controller.pool.option_checks import check_seconds
-from nbddp.controller.pool.options import PoolOptions
 from nbddp.controller.pool.process_control import PoolProcesses
 from nbddp.controller.state.actions import Diagnosed
 from nbddp.controller.state.config import Config

@@ -16,7 +16,7 @@ from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub.listeners import Listeners
 from nbddp.controller.hub.queries import RankQueries
 from nbddp.controller.hub.thread import HubThread
-from nbddp.controller.pool.options import PoolOptions
+from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.startup import PoolStartup
 from nbddp.controller.state.actions import Diagnosed
 from nbddp.controller.state.config import Config, changed

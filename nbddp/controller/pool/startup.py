@@ -17,7 +17,7 @@ from pathlib import Path
 from nbddp.controller.diagnosis.diagnose import diagnose
 from nbddp.controller.hub.thread import HubThread
 from nbddp.controller.launch.local import LocalAgent
-from nbddp.controller.pool.options import PoolOptions
+from nbddp.controller.options import PoolOptions
 from nbddp.controller.recovery.machine import RecoveryMachine
 from nbddp.controller.state.actions import AnnounceFailure, AnnounceUp
 from nbddp.controller.state.pool_machine import PoolMachine

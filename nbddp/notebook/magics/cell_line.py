@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from nbddp.controller.pool.line_option import seconds
+from nbddp.controller.options import seconds
 from nbddp.errors import BadOptionError
 from nbddp.notebook.magics.arg_parser import Parser
 from nbddp.notebook.magics.verb import Line

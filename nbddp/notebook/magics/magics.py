@@ -10,7 +10,7 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
-from nbddp.controller.pool.options import PoolOptions
+from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.pool import CellOptions, Pool
 from nbddp.errors import PoolBusyError
 from nbddp.notebook import session, source_check

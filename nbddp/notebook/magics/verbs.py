@@ -14,7 +14,7 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from nbddp.controller.pool.options import LINE_OPTIONS
+from nbddp.controller.options import LINE_OPTIONS
 from nbddp.errors import BadOptionError
 from nbddp.notebook.magics import (
     auto_mode,

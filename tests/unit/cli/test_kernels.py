@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nbddp import cli
-from nbddp.controller.pool.options import LINE_OPTIONS
+from nbddp.controller.options import LINE_OPTIONS
 from nbddp.notebook.magics.verbs import VERBS
 
 

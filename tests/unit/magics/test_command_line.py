@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nbddp.controller.pool.options import LINE_OPTIONS
+from nbddp.controller.options import LINE_OPTIONS
 from nbddp.controller.state.config import LEGAL_CONFIG, Config
 from nbddp.errors import BadOptionError
 from nbddp.notebook.magics.cell_line import CELL, CellCommand, parse_cell

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import nbddp
-from nbddp.controller.pool import option_checks
-from nbddp.controller.pool.options import LINE_OPTIONS, PoolOptions
+from nbddp.controller.options import LINE_OPTIONS, PoolOptions, checks
 from nbddp.controller.state.config import LEGAL_CONFIG, Config, changed
 from nbddp.errors import BadOptionError, NoTorchError
 from nbddp.notebook import session
@@ -270,7 +269,7 @@ def test_a_broken_torch_counts_as_none(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(importlib.util, "find_spec", broken)
     with pytest.raises(NoTorchError):
-        option_checks.check_torch()
+        checks.check_torch()
 
 
 def test_plain_groups():

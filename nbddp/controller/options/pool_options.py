@@ -10,9 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, get_args
 
-from nbddp.controller.pool import line_option
-from nbddp.controller.pool.line_option import LineOption
-from nbddp.controller.pool.option_checks import (
+from nbddp.controller.options import line_option
+from nbddp.controller.options.checks import (
     check_backend,
     check_choice,
     check_devices,
@@ -24,6 +23,7 @@ from nbddp.controller.pool.option_checks import (
     checked_threads,
     checked_variables,
 )
+from nbddp.controller.options.line_option import LineOption
 from nbddp.wire.message_types import Device, InitMethod, PoolSpec
 
 #: More ranks than this on one machine are a slip of the finger.

@@ -1,0 +1,11 @@
+"""The options of a pool: one definition for Python, the magics, the command line and kernel specs.
+
+Runs in: the notebook's process. It imports neither a pool nor torch, so that ``nbddp kernel
+install`` starts fast.
+"""
+
+from nbddp.controller.options.checks import check_seconds
+from nbddp.controller.options.line_option import seconds
+from nbddp.controller.options.pool_options import LINE_OPTIONS, PoolOptions
+
+__all__ = ["LINE_OPTIONS", "PoolOptions", "check_seconds", "seconds"]
