@@ -270,3 +270,22 @@ def test_a_group_that_not_all_ranks_would_count_is_refused(pool: Pool):
     assert run_cell(pool, "dist.destroy_process_group(g)", ranks=[0]).error is None
     names = run_cell(pool, "g = dist.new_group()\ndist.barrier(g)\ng.group_name")
     assert names.result(0) == names.result(1)
+
+
+def test_lists_without_a_common_member_are_refused(fresh_pool: Callable[..., Pool]):
+    """Both would be group 1 of torch: under torchrun their members read each other's addresses."""
+    pool = fresh_pool(4)
+    view = run_cell(pool, "g = dist.new_group([0, 1] if rank < 2 else [2, 3])", check=False)
+    text = str(view.error)
+    assert "new_group([0, 1])" in text
+    assert "new_group([2, 3])" in text
+    assert "make every group on all ranks" in text
+    both = "a = dist.new_group([0, 1]); b = dist.new_group([2, 3])\n"
+    total = (
+        f"t = torch.tensor([rank]); dist.all_reduce(t, group={'a if rank < 2 else b'})\nt.item()"
+    )
+    view = run_cell(pool, both + total)
+    assert [view.result(rank) for rank in range(4)] == ["1", "1", "5", "5"]
+    hashed = "g = dist.new_group([0, 1] if rank < 2 else [2, 3], use_local_synchronization=True)\n"
+    view = run_cell(pool, hashed + total.format("g"))
+    assert [view.result(rank) for rank in range(4)] == ["1", "1", "5", "5"]

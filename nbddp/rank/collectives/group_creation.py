@@ -23,7 +23,7 @@ from nbddp.rank import torch_private
 from nbddp.rank.collectives import callback_rules, failure_cause
 from nbddp.rank.collectives.gloo import futures, sockets
 from nbddp.rank.collectives.group import TracedGroup
-from nbddp.rank.collectives.group_members import MemberList, Members
+from nbddp.rank.collectives.group_members import MemberList, Members, SharedList
 from nbddp.rank.collectives.recording import signatures
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder
@@ -56,6 +56,8 @@ class GroupFactory:
         self._run_id: str | None = None
         #: Number of groups that were made in this cell, by name and ranks.
         self._made_counts: Counter[tuple[str, tuple[int, ...]]] = Counter()
+        #: Number of calls of ``new_group`` in this cell, by name.
+        self._call_counts: Counter[str] = Counter()
 
     def install(self) -> bool:
         """Trace all groups from now on; False: this version of torch does not allow it."""
@@ -86,6 +88,9 @@ class GroupFactory:
         if not is_member or self.recorder.is_child or str(arguments["backend"]) in ("mpi", "fake"):
             return original(**arguments)
         prefix = torch_private.shared_prefix(store)
+        shared_list = None
+        if prefix is not None and arguments["global_ranks_in_group"]:
+            shared_list = self._compare_list(store, name, ranks)
         record = self._record_creation(name, expected, ranks, prefix, arguments)
         key = f"nbddp/{name}" if prefix is None else self._key(name, ranks)
         member_list = MemberList(store, key, group_rank, size)
@@ -109,6 +114,8 @@ class GroupFactory:
             leftover = torch_private.group_named(name) if is_new else stock
             if leftover is not None and not isinstance(leftover, TracedGroup):
                 torch_private.forget_registered(leftover, name)
+            if shared_list is not None:
+                shared_list.withdraw()
             self._uncount(name)
             raise
         self._made_counts[name, tuple(ranks)] += 1
@@ -175,6 +182,35 @@ class GroupFactory:
         except BaseException:
             self._uncount(name)
             raise
+
+    def _compare_list(self, store: Any, name: str, ranks: list[int]) -> SharedList | None:
+        """Refuse a list of members without any member of the list that another rank has passed.
+
+        A call that has failed may be repeated with another list, so calls of the same name are
+        counted.
+
+        Raises:
+            CollectiveRefusedError: the lists have no member in common.
+        """
+        if not _is_counted(name) or len(ranks) == 1 or self.recorder.run_id is None:
+            return None
+        self._begin_cell()
+        key = f"nbddp/{name}/{self._run_id}/{self._call_counts[name]}/list"
+        self._call_counts[name] += 1
+        shared_list = SharedList(store, key)
+        try:
+            shared_list.compare(self.recorder.rank, ranks)
+        except BaseException:
+            self._uncount(name)
+            raise
+        return shared_list
+
+    def _begin_cell(self) -> None:
+        """Count groups from zero in each cell."""
+        if self._run_id != self.recorder.run_id:
+            self._run_id = self.recorder.run_id
+            self._made_counts.clear()
+            self._call_counts.clear()
 
     def _uncount(self, name: str) -> None:
         """Undo torch's count of a group, so that the next one has the same name on all ranks."""
@@ -257,12 +293,9 @@ class GroupFactory:
 
         It has the cell, because a rank that came in an earlier cell, and was freed, does not count.
         """
-        run_id = self.recorder.run_id
-        if self._run_id != run_id:
-            self._run_id = run_id
-            self._made_counts.clear()
+        self._begin_cell()
         members = zlib.crc32(repr(ranks).encode())
-        return f"nbddp/{name}/{run_id}/{members:08x}/{self._made_counts[name, tuple(ranks)]}"
+        return f"nbddp/{name}/{self._run_id}/{members:08x}/{self._made_counts[name, tuple(ranks)]}"
 
     def _record_creation(
         self,

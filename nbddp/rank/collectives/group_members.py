@@ -12,9 +12,13 @@ No member may go on before all have read (`GroupFactory.create` takes care of it
 group with the same name in the same store overwrites these cards.
 """
 
+import json
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from nbddp.errors import CollectiveRefusedError
 
 
 @dataclass(frozen=True)
@@ -63,3 +67,56 @@ class MemberList:
         if self._store.has_extended_api():
             return list(self._store.multi_get(self.keys))
         return [self._store.get(key) for key in self.keys]
+
+
+class SharedList:
+    """The list of members that all ranks pass to ``new_group``, in the group's store.
+
+    Torch numbers groups in the order of their creation. If ranks pass lists that have no member
+    in common, both groups have the same number, and so the same keys in the store: under torchrun
+    their members read each other's addresses, and hang or fail. Lists with a common member are left
+    to the diagnosis, which sees that this member cannot be in both calls.
+
+    Args:
+        store: store of the group.
+        key: the same on all ranks for one call of ``new_group``.
+    """
+
+    def __init__(self, store: Any, key: str) -> None:
+        self._store = store
+        self._key = key
+        self._is_first = False
+
+    def compare(self, rank: int, ranks: Sequence[int]) -> None:
+        """Compare the list of this rank with that of the rank that called ``new_group`` first.
+
+        Raises:
+            CollectiveRefusedError: they have no member in common.
+        """
+        own = f"{rank}: {json.dumps(list(ranks))}"
+        try:
+            first = bytes(self._store.compare_set(self._key, "", own)).decode()
+        except (RuntimeError, NotImplementedError):
+            return  # a store without compare_set
+        self._is_first = first == own
+        first_rank, _, first_list = first.partition(": ")
+        if not set(ranks).intersection(json.loads(first_list)):
+            raise CollectiveRefusedError(
+                f"this rank called new_group({list(ranks)}), and rank {first_rank} called "
+                f"new_group({first_list})\n"
+                "  torch numbers groups in the order of their creation: both would be the same "
+                "group number, and under torchrun their members would read each other's "
+                "addresses\n"
+                "  nothing was sent; every variable is kept\n"
+                "  next: make every group on all ranks, members or not, in the same order; or "
+                "pass use_local_synchronization=True"
+            )
+
+    def withdraw(self) -> None:
+        """Remove the list, if it is that of this rank, after its group was not made."""
+        if self._is_first:
+            self._is_first = False
+            try:
+                self._store.delete_key(self._key)
+            except (RuntimeError, NotImplementedError):
+                return

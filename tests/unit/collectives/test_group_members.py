@@ -1,0 +1,46 @@
+"""`SharedList`: the lists that ranks pass to ``new_group``, compared in a store."""
+
+from typing import NoReturn
+
+import pytest
+from torch.distributed import HashStore
+
+from nbddp.errors import CollectiveRefusedError
+from nbddp.rank.collectives.group_members import SharedList
+
+
+class _StoreWithoutCompareSet:
+    def compare_set(self, *_: object) -> NoReturn:
+        raise NotImplementedError
+
+
+def test_equal_and_overlapping_lists_are_accepted():
+    store = HashStore()
+    for rank, ranks in enumerate([[0, 1], [0, 1], [1, 2]]):
+        SharedList(store, "key").compare(rank, ranks)
+
+
+def test_lists_without_a_common_member():
+    store = HashStore()
+    SharedList(store, "key").compare(1, [0, 1])
+    with pytest.raises(CollectiveRefusedError, match=r"new_group\(\[2, 3\]\), and rank 1 called"):
+        SharedList(store, "key").compare(2, [2, 3])
+    SharedList(store, "key of another call").compare(2, [2, 3])
+
+
+def test_a_list_is_withdrawn_by_the_rank_that_came_first():
+    store = HashStore()
+    first, second = SharedList(store, "key"), SharedList(store, "key")
+    first.compare(0, [0, 1])
+    second.compare(1, [0, 1])
+    second.withdraw()
+    with pytest.raises(CollectiveRefusedError):
+        SharedList(store, "key").compare(2, [2, 3])
+    first.withdraw()
+    SharedList(store, "key").compare(2, [2, 3])
+
+
+def test_a_store_that_cannot_compare():
+    shared_list = SharedList(_StoreWithoutCompareSet(), "key")
+    shared_list.compare(0, [0, 1])
+    shared_list.withdraw()
