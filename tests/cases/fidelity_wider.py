@@ -248,5 +248,6 @@ torch._dynamo.reset()
 """,
         ranks=4,
         timeout_s=60.0,
+        since="2.13",
     ),
 ]

@@ -197,7 +197,7 @@ def test_a_script_that_is_asked_to_end_leaves_nothing(signum: int, folder: Path)
     try:
         _wait_ready(process)
         process.send_signal(signum)
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
     finally:
         process.kill()
         process.communicate()
@@ -207,7 +207,7 @@ def test_a_script_that_is_asked_to_end_leaves_nothing(signum: int, folder: Path)
 def test_a_script_that_ends_without_stopping_its_pool_leaves_nothing(folder: Path):
     shared_memory = set(Path("/dev/shm").iterdir())
     process = _start(_SCRIPT.format(ranks=2, nodes=1, then=""), folder)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 0
     _check_nothing_left(folder, shared_memory)
 

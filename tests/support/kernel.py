@@ -8,8 +8,9 @@ import contextlib
 import queue
 import re
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +19,9 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import KernelManager
 
-#: Guards against hanging; nothing is measured with it.
-LIMIT_S = 20.0
+#: Guards against hanging; nothing is measured with it. On a machine that runs ten other programs, a
+#: pool needs more than 20 s to start.
+LIMIT_S = 50.0
 _POLL_S = 0.05
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -127,8 +129,13 @@ class Kernel:
         self.process = psutil.Process(manager.provisioner.pid)  # type: ignore[union-attr]  # it runs
 
     def execute(self, code: str, *, stdin: bool = False) -> str:
-        """Send a cell; gives the id under which its messages are collected."""
-        msg_id: str = self.client.execute(code, allow_stdin=stdin)
+        """Send a cell; gives the id under which its messages are collected.
+
+        After an error, ipykernel discards the requests in its queue, until an event that it puts at
+        the end of the queue. A client that sends the next cell at once may meet that moment, so it
+        asks for nothing to be discarded.
+        """
+        msg_id: str = self.client.execute(code, allow_stdin=stdin, stop_on_error=False)
         self.cells[msg_id] = Cell()
         return msg_id
 
@@ -240,11 +247,19 @@ class Kernel:
 def running_kernel(*launch: str, **env: str) -> Iterator[Kernel]:
     """A kernel with this interpreter, ended at the end.
 
+    Its sockets are files: a TCP port that is free now may be taken by another program before the
+    kernel binds it. The tests in a browser use TCP.
+
     Args:
         launch: arguments of the interpreter; default: a stock ipykernel.
         env: more variables.
     """
-    manager = KernelManager(kernel_name="python3")
+    with tempfile.TemporaryDirectory(prefix="nbk-") as folder:
+        yield from _kernel_in(folder, launch, env)
+
+
+def _kernel_in(folder: str, launch: Sequence[str], env: Mapping[str, str]) -> Iterator[Kernel]:
+    manager = KernelManager(kernel_name="python3", transport="ipc", ip=f"{folder}/socket")
     manager._kernel_spec = KernelSpec(
         argv=[
             sys.executable,

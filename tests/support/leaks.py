@@ -24,8 +24,9 @@ FD_TOLERANCE = 4
 #: Programs of the session that start and end helpers when they like: a browser. Neither they nor
 #: what descends from them belongs to a test.
 LASTING: set[int] = set()
-#: Ending processes, the hub thread's last step, a removed folder: none of it is instant.
-_SETTLE_S = 8.0
+#: Ending processes, the hub thread's last step, a removed folder: none of it is instant. A worker
+#: of a DataLoader looks only every 5 s whether its parent is alive (torch.utils.data._utils).
+_SETTLE_S = 25.0
 
 
 @dataclass(frozen=True)

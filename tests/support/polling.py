@@ -11,7 +11,7 @@ T = TypeVar("T")
 _INTERVAL_S = 0.01
 
 
-def poll_until(predicate: Callable[[], T], timeout_s: float = 10.0) -> T:
+def poll_until(predicate: Callable[[], T], timeout_s: float = 30.0) -> T:
     """Call ``predicate`` until what it returns is true, and return that.
 
     An AssertionError that it raises counts as "not yet", so that a predicate may be a list of
