@@ -8,7 +8,7 @@ Order of the answer: what happened, to which ranks, during which cell, the evide
 from collections.abc import Mapping
 
 from nbddp.controller.cell_errors import evidence, traceback_groups
-from nbddp.controller.diagnosis.phrases import came_by
+from nbddp.controller.diagnosis.phrases import describe_handled
 from nbddp.controller.state.exit_text import crash_site_lines, describe_exit, one_line
 from nbddp.controller.state.outcome import MISMATCH_ERROR, RankResult, RunOutcome
 from nbddp.errors import (
@@ -138,7 +138,7 @@ def _handling(outcome: RunOutcome) -> list[str]:
     }
     return [
         f"  before    {text}, and was here while handling it"
-        for text in came_by(handled_by_rank)[: traceback_groups.MAX_FULL]
+        for text in describe_handled(handled_by_rank)[: traceback_groups.MAX_FULL]
     ]
 
 

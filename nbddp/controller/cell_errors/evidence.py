@@ -5,7 +5,7 @@ Runs in: the notebook's process. Pure; a part of `nbddp.controller.cell_errors.b
 
 from dataclasses import dataclass
 
-from nbddp.controller.diagnosis.phrases import Doing, brought, quote
+from nbddp.controller.diagnosis.phrases import RankVerb, describe_call, quote
 from nbddp.controller.diagnosis.report import Finding, Report
 from nbddp.controller.state.exit_text import one_line
 from nbddp.controller.state.outcome import MISMATCH_ERROR, RunOutcome
@@ -76,7 +76,7 @@ def mismatch_lines(mismatches: list[Mismatch], report: Report | None) -> list[st
     ranks_by_call: dict[str, list[Rank]] = {}
     ranks_by_line: dict[str, list[Rank]] = {}
     for rank, operation in sorted(by_rank.items()):
-        what = brought(operation.signature, fields)
+        what = describe_call(operation.signature, fields)
         ranks_by_call.setdefault(what, []).append(rank)
         ranks_by_line.setdefault(f"called {what} at {quote(operation)}", []).append(rank)
     finding = _told(report, key)
@@ -166,7 +166,7 @@ class _Consequence:
     active: str = ""  #: ``waited in all_reduce #17 (cell [4], line 5)``
     passive: str = ""  #: ``freed``: behind ``was``, or ``were``
 
-    def said_of(self, ranks: RankSet) -> str:
+    def describe(self, ranks: RankSet) -> str:
         """``ranks 0,2 waited in all_reduce #17 (cell [4], line 5) and were freed``."""
         passive = f"{ranks.verb('was', 'were')} {self.passive}" if self.passive else ""
         return f"{ranks.describe()} {' and '.join(filter(None, (self.active, passive)))}"
@@ -178,7 +178,7 @@ def consequence_lines(outcome: RunOutcome) -> list[str]:
     for rank in outcome.results:
         if is_consequence(outcome, rank):
             ranks_by_consequence.setdefault(_consequence(outcome, rank), []).append(rank)
-    return [what.said_of(RankSet.of(ranks)) for what, ranks in ranks_by_consequence.items()]
+    return [what.describe(RankSet.of(ranks)) for what, ranks in ranks_by_consequence.items()]
 
 
 def _consequence(outcome: RunOutcome, rank: Rank) -> _Consequence:
@@ -192,7 +192,7 @@ def _consequence(outcome: RunOutcome, rank: Rank) -> _Consequence:
         what = "lost the connection" if is_lost else f"raised {result.error.ename} too"
         return _Consequence(f"{what}{at}")
     each = outcome.report.ranks.get(rank) if outcome.report is not None else None
-    if each is not None and each.predicate.doing is Doing.WAITS:
+    if each is not None and each.predicate.verb is RankVerb.WAITS:
         site = each.site or site
         at = f" ({site})" if site is not None else ""
         freed = f"freed{_raised_in_turn(result.error)}"

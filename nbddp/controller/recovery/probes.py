@@ -19,7 +19,7 @@ from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import RankStatus, Report
 from nbddp.controller.recovery.pending_answers import Answer, Answers, PendingAnswers
 from nbddp.controller.state.actions import Action, Diagnosed, TellAgent, TellRanks
-from nbddp.controller.state.exit_text import describe_exit, how_it_exited, line_of
+from nbddp.controller.state.exit_text import describe_exit, exit_phrase, line_of
 from nbddp.controller.state.outcome import RankResult
 from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import RankInfo, RankState
@@ -137,7 +137,7 @@ class RankProbes:
             was_freed=result is not None and result.was_freed,
             mismatches=result.mismatches if result is not None else (),
             exit_text=describe_exit(exited)[0] if exited is not None else "",
-            how_it_exited=how_it_exited(exited) if exited is not None else "exited",
+            exit_phrase=exit_phrase(exited) if exited is not None else "exited",
             after=error.handling if error is not None else None,
         )
 

@@ -57,7 +57,7 @@ def describe_exit(exited: RankExited) -> tuple[str, str]:
     return how, likely.get(name, "")
 
 
-def how_it_exited(exited: RankExited) -> str:
+def exit_phrase(exited: RankExited) -> str:
     """``exited with SIGKILL (signal 9)``, ``exited with code 3``, ``exited, ended by ...``."""
     if exited.reason:
         return f"exited, {exited.reason}"

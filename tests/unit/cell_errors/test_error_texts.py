@@ -10,9 +10,9 @@ import pytest
 
 from nbddp.controller.cell_errors.build import error_of, replaced
 from nbddp.controller.cell_errors.traceback_groups import MAX_FULL
-from nbddp.controller.diagnosis.phrases import Doing, Predicate
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb
 from nbddp.controller.diagnosis.report import Finding, Kind, PerRank, Report
-from nbddp.controller.state.exit_text import describe_exit, how_it_exited, idle_exit_text
+from nbddp.controller.state.exit_text import describe_exit, exit_phrase, idle_exit_text
 from nbddp.controller.state.outcome import RankResult, RunOutcome
 from nbddp.errors import (
     CellError,
@@ -333,7 +333,7 @@ def test_a_death_goes_before_a_timeout_and_an_interrupt():
 def test_how_a_rank_exited_as_part_of_a_sentence(exit_code: int, reason: str, text: str):
     exited = died(0, exit_code).exited
     assert exited is not None
-    assert how_it_exited(msgspec.structs.replace(exited, reason=reason)) == text
+    assert exit_phrase(msgspec.structs.replace(exited, reason=reason)) == text
 
 
 @pytest.mark.parametrize(
@@ -461,8 +461,8 @@ def freed(rank: int, line: int = 5, ename: str = "CollectiveAbortedError") -> Ra
     return RankResult(rank, "error", elapsed_s=1.0, error=info, failed_at_ns=99, was_freed=True)
 
 
-WAITS = Predicate(Doing.WAITS, " in all_reduce #17")
-FINISHED = Predicate(Doing.HAS_FINISHED, aside=("; its last operation was all_reduce #16", ""))
+WAITS = Predicate(RankVerb.WAITS, " in all_reduce #17")
+FINISHED = Predicate(RankVerb.HAS_FINISHED, aside=("; its last operation was all_reduce #16", ""))
 
 
 def report(kind: Kind = "missing-rank", *, is_error: bool = False, **more: Any) -> Report:

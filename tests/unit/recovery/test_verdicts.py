@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nbddp.controller.diagnosis.phrases import Doing, Predicate
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb
 from nbddp.controller.diagnosis.report import Kind, PerRank
 from nbddp.controller.state.actions import Action, Diagnosed, Judged, Noticed
 from nbddp.controller.state.stimuli import AbandonRequested, DiagnoseRequested
@@ -574,7 +574,7 @@ def test_the_time_out_of_a_stuck_rank_is_no_error_of_its_own(line: int, is_told:
     """It raises where it waits, or after it has dealt with the time-out, on another line."""
     pool, run_id = stuck_pool()
     site = Site(line=5, cell=1)
-    where = {0: PerRank(0, "running", Predicate(Doing.WAITS, " in all_reduce #1"), site)}
+    where = {0: PerRank(0, "running", Predicate(RankVerb.WAITS, " in all_reduce #1"), site)}
     pool.report = first = replace(
         pool.report, ranks=where, earliest_timeout_ms=5_000, earliest_timeout_left_ms=100
     )
