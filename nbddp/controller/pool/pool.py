@@ -230,7 +230,7 @@ class Pool:
 
     def error_of(self, outcome: RunOutcome, cell_name: str = _NO_NAME) -> CellError | None:
         """The error that a cell's outcome amounts to."""
-        return build.error_of(outcome, cell_name, self.log_path_by_rank)
+        return build.cell_error(outcome, cell_name, self.log_path_by_rank)
 
     def interrupt(self) -> RankSet:
         """Interrupt the running cell, as Ctrl-C does; if there is none, callbacks of widgets.

@@ -93,7 +93,7 @@ class PoolProcesses:
     def _restart_ranks(self, ranks: RankSet, interrupts: EarlyInterrupts) -> str:
         done = self.talk.restart_ranks(ranks, lambda: not interrupts.count)
         if done is None:
-            raise PoolInterruptedError(build.still_replaced(ranks, self._all_ranks - ranks))
+            raise PoolInterruptedError(build.restart_continues_text(ranks, self._all_ranks - ranks))
         if done.failure:
             raise PoolBrokenError(
                 f"{ranks.describe()} could not be replaced: {done.failure}. "
@@ -102,7 +102,7 @@ class PoolProcesses:
         snapshot = self.snapshot
         inside = snapshot.in_state(RankState.BUSY) if snapshot.joining else NO_RANKS
         gone = snapshot.in_state(RankState.EXITED)
-        return build.replaced(done.fresh, self._all_ranks - done.fresh - gone, inside)
+        return build.restarted_text(done.fresh, self._all_ranks - done.fresh - gone, inside)
 
     @contextmanager
     def _restarting(self) -> Iterator[None]:
