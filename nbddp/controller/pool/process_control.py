@@ -19,7 +19,7 @@ from nbddp.controller.hub.thread import HubThread
 from nbddp.controller.pool.options import PoolOptions
 from nbddp.controller.pool.startup import PoolStartup
 from nbddp.controller.state.actions import Diagnosed
-from nbddp.controller.state.config import Config, changed
+from nbddp.controller.state.config import Config, with_changes
 from nbddp.controller.state.rank_state import RankState
 from nbddp.controller.state.snapshot import PoolSnapshot
 from nbddp.controller.state.stimuli import Configured, InterruptRequested
@@ -216,7 +216,7 @@ class PoolProcesses:
         """Change what happens when ranks disagree, from the next event on."""
         self.check_alive()
         with self._config_lock:
-            self.config = changed(self.config, changes)
+            self.config = with_changes(self.config, changes)
             self.hub.post(Configured(self.config))
             return self.config
 

@@ -222,7 +222,7 @@ def select(
     return kept if last is None else kept[max(0, len(kept) - last) :]
 
 
-def rows_seen(
+def rows_of_views(
     views: Mapping[int, RankView], cell_by_run: Mapping[str, int] | None = None
 ) -> list[TraceRow]:
     """The rows of what a look at the ranks, or at their records from outside, has shown."""
@@ -263,7 +263,7 @@ class _Progress:
         self._newest: dict[_Key, int] = {}
         self._oldest: dict[_Key, int] = {}  # of those records after which none is lost
         for rank, operations in operations_by_rank.items():
-            oldest_id = whole_from(operation.record_id for operation in operations)
+            oldest_id = first_unbroken_record(operation.record_id for operation in operations)
             for operation in operations:
                 counted = (*_counter(rank, operation), rank)
                 number = _number(operation)
@@ -283,7 +283,7 @@ class _Progress:
         return newest < number or self._oldest.get((*counted, rank), number) < number
 
 
-def whole_from(record_ids: Iterable[int]) -> int:
+def first_unbroken_record(record_ids: Iterable[int]) -> int:
     """The first ``record_id`` from which on all are at hand: a ring forgets the oldest."""
     ids = sorted(record_ids, reverse=True)
     return next((a for a, b in pairwise(ids) if a - b > 1), ids[-1] if ids else 0)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from nbddp.controller.diagnosis.phrases import Predicate, RankVerb
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import Finding, Kind, PerRank, Report
-from nbddp.controller.trace.rows import rows_seen
+from nbddp.controller.trace.rows import rows_of_views
 from nbddp.notebook.render.html import (
     FAINT_LINE,
     WIDTH,
@@ -358,7 +358,7 @@ def _details(report: Report, told: Sequence[_Told], views: Mapping[int, RankView
     """Folded: what the ranks did one after another, where each of them is."""
     parts = []
     pg_ids = {each.finding.group.pg_id for each in told if each.finding.group}
-    table = grid(rows_seen(views), pg_ids)
+    table = grid(rows_of_views(views), pg_ids)
     if table is not None:
         parts.append(_folded("the last operations, rank by rank", table.html()))
     everyone = _lines(report.ranks, RankSet(), limit=_MAX_EVERYONE)
