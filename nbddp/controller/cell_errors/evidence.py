@@ -72,7 +72,7 @@ def mismatch_lines(mismatches: list[Mismatch], report: Report | None) -> list[st
     key = _operation_key(mismatches[0].mine)
     seen = [each for each in mismatches if _operation_key(each.mine) == key]
     by_rank = {each.peer: each.theirs for each in seen} | {each.rank: each.mine for each in seen}
-    fields = {name for each in seen for name in each.fields}
+    fields = {name for mismatch in seen for name in mismatch.fields}
     ranks_by_call: dict[str, list[Rank]] = {}
     ranks_by_line: dict[str, list[Rank]] = {}
     for rank, operation in sorted(by_rank.items()):
@@ -111,7 +111,7 @@ def finding_lines(finding: Finding) -> list[str]:
     lines = [finding.headline.rstrip(".")]
     order = [*finding.culprits, *(finding.waiting - finding.culprits)]
     places = [finding.ranks[rank] for rank in order if rank in finding.ranks]
-    lines += [f"  rank {each.rank:<4} {each.what_and_where}" for each in places[:_MAX_LINES]]
+    lines += [f"  rank {each.rank:<4} {each.description}" for each in places[:_MAX_LINES]]
     if len(places) > _MAX_LINES:
         rest = RankSet.of(each.rank for each in places[_MAX_LINES:])
         lines.append(f"  and {rest.describe()}")

@@ -62,8 +62,8 @@ def _messages(groups: Sequence[Sequence[int]], errors: dict[int, ErrorInfo]) -> 
     """Lines on ranks that raised other messages at the same place."""
     if not groups:
         return []
-    whole = RankSet.of(rank for ranks in groups for rank in ranks)
-    head = f"{_BOLD}{whole.describe()} at the same place{_OFF}"
+    all_ranks = RankSet.of(rank for ranks in groups for rank in ranks)
+    head = f"{_BOLD}{all_ranks.describe()} at the same place{_OFF}"
     by_line: dict[str, list[int]] = {}
     for ranks in groups:
         by_line.setdefault(one_line(errors[ranks[0]]), []).extend(ranks)

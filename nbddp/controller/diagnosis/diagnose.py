@@ -83,7 +83,7 @@ def diagnose(ranks: Mapping[Rank, RankView], *, now_ns: int, run_id: str) -> Rep
             for waiting in graph.waits[rank]
             if any(each.signature.kind in ("store", "creation") for each in waiting.operations)
         ),
-        earliest_timeout_ms=min((whole for whole, _ in timeouts), default=None),
+        earliest_timeout_ms=min((timeout for timeout, _ in timeouts), default=None),
         earliest_timeout_left_ms=min((left for _, left in timeouts), default=None),
         ranks=reports.ranks(ranks),
     )

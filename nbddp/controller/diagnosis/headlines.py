@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.hypotheses import AFTER_INTERRUPT, suspicions, was_interrupted
 from nbddp.controller.diagnosis.notices import describe_activity, describe_running, waits_for_user
-from nbddp.controller.diagnosis.phrases import describe_call, quote, start
+from nbddp.controller.diagnosis.phrases import describe_call, quote, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import Finding
 from nbddp.controller.diagnosis.wait_graph import Disagreement
@@ -95,7 +95,7 @@ class _FindingWriter:
         if not others or not self.cause.direct:
             return ""
         waits = others.verb("waits", "wait")
-        return f" {start(others)} {waits} for {self.cause.direct.describe()} in turn."
+        return f" {subject(others)} {waits} for {self.cause.direct.describe()} in turn."
 
     # --- ranks that are gone -------------------------------------------------------------------
 
@@ -109,14 +109,14 @@ class _FindingWriter:
         if len(self.culprits) == 1:
             exit_phrase = self.reports.graph.views[self.culprits.ranks[0]].exit_phrase
         they_wait = self._they_wait()
-        headline = f"{start(self.culprits)} {exit_phrase}"
+        headline = f"{subject(self.culprits)} {exit_phrase}"
         if they_wait:
             headline += f"; {they_wait}"
         return (
             f"{headline}.",
             f"{self.culprits.verb('its process has', 'their processes have')} ended."
             f"{self._in_turn()}",
-            "Look for what ended it in its last output; the others keep their variables.",
+            "Look for the reason in its last output; the others keep their variables.",
         )
 
     def _first_error(self) -> tuple[str, str, str]:
@@ -138,7 +138,7 @@ class _FindingWriter:
 
     def _left_debugger(self) -> tuple[str, str, str]:
         return (
-            f"{start(self.culprits)} left the debugger; {self._they_wait()}.",
+            f"{subject(self.culprits)} left the debugger; {self._they_wait()}.",
             f"{self.culprits.verb('it has', 'they have')} left the cell and cannot come any more."
             f"{self._in_turn()}",
             "",
@@ -154,7 +154,7 @@ class _FindingWriter:
             f"{self._calls(disagreement)}."
         )
         if self.waiting:
-            reason += f" {start(self.waiting)} {self.waiting.verb('is', 'are')} stuck by that."
+            reason += f" {subject(self.waiting)} {self.waiting.verb('is', 'are')} stuck by that."
         by_interrupt = was_interrupted(self.cause, self.reports)
         return headline, reason, AFTER_INTERRUPT if by_interrupt else _agree(disagreement)
 
@@ -222,8 +222,8 @@ class _FindingWriter:
             f"{self._name()[0].upper()}{self._name()[1:]} was called by "
             f"{self.waiting.describe()}, and never by {self.culprits.describe()}.",
             "all ranks have ended their cells, and this was left open.",
-            "Call it on all ranks, and wait for what was issued asynchronously: what comes next "
-            "in this group would meet the wrong partner.",
+            "Call it on all ranks, and wait for asynchronous operations: the next operation of "
+            "this group would match the wrong one.",
         )
 
     # --- cycles --------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ class _FindingWriter:
         parts = [f"rank {rank} {self._waits_for(each, ranks)}" for rank, each, ranks in circle[:4]]
         if len(circle) > 4:
             parts.append(f"and {len(circle) - 4} more")
-        headline = f"{start(self.culprits)} wait for each other in a circle: {problem}."
+        headline = f"{subject(self.culprits)} wait for each other in a circle: {problem}."
         return headline, f"{', '.join(parts)}.{self._behind_circle()}", step
 
     def _has_other_ends(self) -> bool:
@@ -276,7 +276,7 @@ class _FindingWriter:
         others = self.waiting - self.culprits
         if not others:
             return ""
-        return f" {start(others)} {others.verb('waits', 'wait')} for these in turn."
+        return f" {subject(others)} {others.verb('waits', 'wait')} for these in turn."
 
     # --- ranks and messages that never come ----------------------------------------------------
 
@@ -310,7 +310,7 @@ class _FindingWriter:
         parts = [f"{RankSet.of(ranks).describe()} in {n}" for n, ranks in ranks_by_name.items()]
         action = "make different groups" if len(ranks_by_name) > 1 else "make a group"
         return (
-            f"{start(self.culprits)} {action} and wait for each other: {', '.join(parts)}.",
+            f"{subject(self.culprits)} {action} and wait for each other: {', '.join(parts)}.",
             "a group is made by all of its members, and these cannot come any more."
             f"{self._in_turn()}",
             f"Call {operation.signature.op} on all ranks, in the same order, with the same ranks; "
@@ -320,7 +320,7 @@ class _FindingWriter:
     def _store_wait(self) -> tuple[str, str, str]:
         operation = self.cause.operation
         ranks = self.cause.direct or self.waiting
-        waits = f"{start(ranks)} {ranks.verb('waits', 'wait')}"
+        waits = f"{subject(ranks)} {ranks.verb('waits', 'wait')}"
         if operation is not None and operation.signature.kind == "creation":
             if set(self.cause.direct) & set(self.culprits):
                 return self._different_groups(operation)
@@ -364,7 +364,7 @@ class _FindingWriter:
         group = self.reports.group(self.cause.operation) if self.cause.operation else None
         ranks = self.cause.direct
         headline = (
-            f"{start(self.culprits)} never called {self._name()}; {ranks.describe()} "
+            f"{subject(self.culprits)} never called {self._name()}; {ranks.describe()} "
             f"{ranks.verb('waits', 'wait')} for {self.culprits.verb('it', 'them')}."
         )
         every = f"every member of {group.label}" if group else "every member"
@@ -391,7 +391,7 @@ class _FindingWriter:
                 "nothing is missing: much data, or a slow or broken connection.",
                 "Wait, or interrupt the cell.",
             )
-        they = f"{start(self.waiting)} {self.waiting.verb('waits', 'wait')} in {self._name()} for"
+        they = f"{subject(self.waiting)} {self.waiting.verb('waits', 'wait')} in {self._name()} for"
         places = {waits_for_user(self.reports.graph.views[rank]) for rank in self.culprits}
         if "" not in places:
             return (

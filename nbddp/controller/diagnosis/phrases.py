@@ -122,6 +122,6 @@ def describe_handled(handled_by_rank: Mapping[Rank, ExceptionLine]) -> list[str]
     return texts
 
 
-def start(ranks: RankSet) -> str:
-    """``Rank 2`` or ``Ranks 0,2-3``, to begin a sentence."""
+def subject(ranks: RankSet) -> str:
+    """``Rank 2`` or ``Ranks 0,2-3``: the subject at the beginning of a sentence."""
     return ranks.describe().capitalize()

@@ -117,14 +117,14 @@ class RankReports:
         names = ", ".join(self.name(each) for each in operations[:3]) or "an operation"
         if len(operations) > 3:
             names += f" and {len(operations) - 3} more"
-        how = "in" if len(operations) < 2 else "for"
+        preposition = "in" if len(operations) < 2 else "for"
         if not waiting.needs_all:
-            how = "inside torch for"
+            preposition = "inside torch for"
         stack = waiting.thread.stack
         site = operations[0].site if operations else None
         if (site is None or not site.line or not waiting.needs_all) and stack:
             site = stack[0]
-        return f"{how} {names}", site
+        return f"{preposition} {names}", site
 
     def _ended(self, view: RankView, pg_id: str | None) -> tuple[Predicate, Site | None]:
         """The end of a rank, with its last operation in a group, or else in any."""

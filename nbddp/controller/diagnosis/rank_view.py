@@ -63,7 +63,7 @@ class RankView:
 
     @property
     def raise_phrase(self) -> str:
-        """Of a rank that raised: ``raised ValueError: boom``, ``left the debugger``."""
+        """The end of a rank that raised: ``raised ValueError: boom``, ``left the debugger``."""
         if self.has_left_debugger:
             return "left the debugger"
         return f"raised {'an error' if self.error is None else self.error.summary}"
@@ -114,7 +114,7 @@ class History:
             elif operation.signature.kind == "creation":
                 self._creations[operation.pg_id] = operation
         self._local_failures = [
-            each for each in self._collectives.values() if is_local_failure(each)
+            call for call in self._collectives.values() if is_local_failure(call)
         ]
         #: Whether older operations were left out. Records count from 1.
         self.is_cut = max(self.operations, default=0) > len(self.operations)

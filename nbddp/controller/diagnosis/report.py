@@ -85,7 +85,7 @@ class PerRank:
 
     def __str__(self) -> str:
         since = "" if self.since_s is None else f", for {seconds(self.since_s)}"
-        return f"rank {self.rank} {self.what_and_where}{since}"
+        return f"rank {self.rank} {self.description}{since}"
 
     @property
     def what(self) -> str:
@@ -93,7 +93,7 @@ class PerRank:
         return str(self.predicate)
 
     @property
-    def what_and_where(self) -> str:
+    def description(self) -> str:
         """The same with the line: ``waits in all_reduce #17, at cell [3], line 5: `x.sum()` ``."""
         where = place(self.site)
         return f"{self.what}, at {where}" if where else self.what
@@ -163,7 +163,7 @@ class Finding:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """Equal for findings with the same content, at whatever time they were made."""
+        """A key that is equal for findings with the same content, made at any time."""
         return (
             # A rank that others wait for may sleep now and compute a moment later.
             self.kind if self.proven else "notice",
@@ -219,7 +219,7 @@ class Report:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for reports with the same findings, whatever their times and running lines."""
+        """A hash that is equal for reports with the same findings; times do not count."""
         identities = [finding.identity for finding in self.findings]
         text = json.dumps([self.run_id, self.verdict, identities])
         return hashlib.sha256(text.encode()).hexdigest()[:16]

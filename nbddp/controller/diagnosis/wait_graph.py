@@ -372,7 +372,7 @@ def can_act(view: RankView) -> bool:
         return True
     is_running = look.activity == "running"
     if view.state != "idle" and is_running is view.is_over:
-        return True  # its cell has begun or ended meanwhile
+        return True  # its cell has begun or ended since then
     if look.activity == "reforming":
         return True
     if is_running and not any(thread.is_main for thread in look.threads):

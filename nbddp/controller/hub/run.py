@@ -46,7 +46,7 @@ class Run:
     Args:
         run_id: names the run.
         ranks: the ranks that run the cell.
-        backlog_bytes: the limit for text that nobody has taken out.
+        backlog_bytes: the limit for text that no thread has taken out.
     """
 
     def __init__(self, run_id: str, ranks: RankSet, backlog_bytes: int) -> None:

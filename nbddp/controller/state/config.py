@@ -36,8 +36,8 @@ def config_error(name: str, value: str) -> str:
         return f"{name!r} is unknown; legal: {legal}"
     if value not in LEGAL_CONFIG[name]:
         legal = " or ".join(f"{name}={each}" for each in LEGAL_CONFIG[name])
-        what = f"{name}={value} is unknown" if value else f"{name} has no value"
-        return f"{what}; legal: {legal}"
+        problem = f"{name}={value} is unknown" if value else f"{name} has no value"
+        return f"{problem}; legal: {legal}"
     return ""
 
 

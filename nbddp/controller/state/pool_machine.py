@@ -232,8 +232,8 @@ class PoolMachine:
 
     def _respawn(self, ranks: RankSet) -> list[LifeAction]:
         for rank in ranks:
-            how = "restarted" if self.ranks[rank].is_unwanted else "exited"
-            fresh = {"pid": 0, "replaced": how, "is_unwanted": False}
+            replaced = "restarted" if self.ranks[rank].is_unwanted else "exited"
+            fresh = {"pid": 0, "replaced": replaced, "is_unwanted": False}
             self.ranks.move(rank, RankState.STARTING, "respawn", **fresh)
         return self._start_requests(self.ranks.by_node(ranks), joins=True)
 
@@ -386,9 +386,9 @@ class PoolMachine:
         if self.phase is Phase.STOPPING:
             # This agent cannot restart any part of the pool.
             self.phase = Phase.STORE
-        how = f"the agent of node {agent.node} ended ({describe_code(agent.exit_code)})"
+        reason = f"the agent of node {agent.node} ended ({describe_code(agent.exit_code)})"
         last = agent.last_output.strip()
-        actions = self._fail(f"{how}: {last}" if last else how)
+        actions = self._fail(f"{reason}: {last}" if last else reason)
         for info in self.ranks.values():
             if info.node == agent.node and info.state not in (RankState.ABSENT, RankState.EXITED):
                 actions += self._rank_exited(
@@ -398,7 +398,7 @@ class PoolMachine:
                         exit_code=-9,
                         out_of_memory=False,
                         last_output=last,
-                        reason=how,
+                        reason=reason,
                     ),
                     now,
                 )

@@ -85,12 +85,12 @@ class TraceRow:
 
     @cached_property
     def first_ns(self) -> int:
-        """When the first rank came."""
+        """The arrival of the first rank."""
         return min(part.created_ns for part in self.parts.values())
 
     @cached_property
     def last_ns(self) -> int:
-        """When the last of the ranks that came did so."""
+        """The arrival of the last of the ranks that came."""
         return max(part.created_ns for part in self.parts.values())
 
     @cached_property
@@ -107,14 +107,14 @@ class TraceRow:
 
     @cached_property
     def completed_ns(self) -> int | None:
-        """When the last rank noticed the end; None if a rank has not, or a member did not come."""
+        """The time at which the last rank noticed the end; None if some member has not."""
         ends = [part.completed_ns for part in self.parts.values()]
         known = [end for end in ends if end is not None]
         return max(known) if known and len(known) == len(ends) and not self.missing else None
 
     @cached_property
     def open_at_ns(self) -> int | None:
-        """When ranks were last seen in it that may still wait; None: there are none."""
+        """The last time at which ranks were seen in it that may still wait; None: no rank waits."""
         return max((p.open_at_ns for p in self.parts.values() if p.open_at_ns), default=None)
 
     @cached_property
@@ -133,7 +133,7 @@ class TraceRow:
 
         Nothing can be complete before the last rank has come, so the time before belongs to that
         rank and not to the network. It is the ``algbw`` of nccl-tests, without their factor for
-        the algorithm (``busbw``). An asynchronous operation is noticed as complete when somebody
+        the algorithm (``busbw``). An asynchronous operation is noticed as complete when a thread
         waits for it: its bandwidth is a lower bound. None where a rank, a time or the number of
         bytes is not known, or an operation failed.
         """
