@@ -53,8 +53,8 @@ def cell_error(  # noqa: PLR0911 - one for each kind of error
         return RankExitedError(_join(head, body, _after_exits(outcome)), by_rank)
     if outcome.ended_by:
         late = outcome.ranks("unfinished").describe()
-        how = f"was ended by {outcome.ended_by} before {late} had finished"
-        return CellError(_join(body, [f"{_headline('CellError')}: {cell_name} {how}"]), by_rank)
+        ending = f"was ended by {outcome.ended_by} before {late} had finished"
+        return CellError(_join(body, [f"{_headline('CellError')}: {cell_name} {ending}"]), by_rank)
     others = [*evidence.consequence_lines(outcome), *_states(outcome)]
     quitters = evidence.ranks_that_left_debugger(outcome)
     quit_lines = [f"{quitters.describe()} left the debugger"] if quitters else []
@@ -81,8 +81,8 @@ def cell_error(  # noqa: PLR0911 - one for each kind of error
         return CellInterruptedError(_join(others, head), by_rank, brief=brief)
     if first is None:
         inside = outcome.ranks("unfinished")
-        how = f"ended before {inside.describe()} had finished" if inside else _why_freed(outcome)
-        tail = [f"{_headline('CellError')}: {cell_name} {how}", *_broken(outcome)]
+        ending = f"ended before {inside.describe()} had finished" if inside else _why_freed(outcome)
+        tail = [f"{_headline('CellError')}: {cell_name} {ending}", *_broken(outcome)]
         return CellError(_join(states, tail), by_rank)
     ranks = _ranks_with(outcome, first)
     error_text = one_line(outcome.results[ranks.ranks[0]].error or first)  # as in the traceback
