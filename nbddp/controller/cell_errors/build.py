@@ -138,7 +138,7 @@ def _reason(outcome: RunOutcome, raised: RankSet) -> list[str]:
 
 
 def _handling(outcome: RunOutcome) -> list[str]:
-    """The exceptions that ranks were handling when they were freed: perhaps the real reason."""
+    """The exceptions that ranks handled when they were freed or stopped: perhaps the reason."""
     handled_by_rank = {
         rank: result.error.handling
         for rank, result in outcome.results.items()
@@ -160,7 +160,7 @@ def _is_shown_by_card(outcome: RunOutcome) -> bool:
 
 
 def _is_ended_by_user(outcome: RunOutcome) -> bool:
-    """Whether no rank had raised before: then the interrupt caused their errors."""
+    """Whether an interrupt or the timeout came before any rank raised, and so caused the errors."""
     return (outcome.interrupted or outcome.timed_out) and not outcome.raised_before
 
 

@@ -260,7 +260,7 @@ class _FindingWriter:
         return headline, f"{', '.join(parts)}.{self._behind_circle()}", step
 
     def _has_other_ends(self) -> bool:
-        """Whether all ranks of the circle have open sends and receives, which do not match."""
+        """Whether each rank of the circle has open sends and receives, which do not match."""
         for rank, waited, _ in self.cause.circle:
             wanted = "recv" if waited.signature.kind == "send" else "send"
             operations = self.reports.graph.histories[rank].operations.values()

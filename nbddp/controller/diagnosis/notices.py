@@ -17,7 +17,7 @@ from nbddp.wire.rank_set import Rank, RankSet
 #: An operation that all members have joined is reported after this time: it should have ended.
 IN_PROGRESS_NS: Final = 5_000_000_000
 
-#: Threads that a sentence names; it counts the others.
+#: A sentence names this many threads, and counts the others.
 _MAX_THREADS: Final = 3
 
 #: Functions of Python that wait for something outside of the ranks.

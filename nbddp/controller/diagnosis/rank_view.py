@@ -197,7 +197,7 @@ class History:
         )
 
     def makes(self, wanted: Operation) -> bool:
-        """Whether this rank makes the group of another rank's call, or has made it in its cell."""
+        """Whether this rank makes a group like that of another rank's call, or has in its cell."""
         return any(
             creation.run_id == wanted.run_id
             and creation.state in ("scheduled", "completed")

@@ -200,7 +200,7 @@ class Report:
 
     @property
     def confirm_after_s(self) -> float:
-        """The least time in seconds before the second round of looks, for a proof.
+        """The shortest time in seconds after which a second round of looks can prove something.
 
         Setting a key of the store leaves no record. The ranks that wait for a key must therefore
         have checked the store since the first round.
