@@ -121,7 +121,7 @@ class PoolBrokenError(NbddpError):
 
 
 class InvalidTransitionError(NbddpError):
-    """A bug in nbddp: the state machine was asked for an illegal move. Shows the rank's story."""
+    """A bug in nbddp: the state machine was asked for an illegal move. Shows the rank's history."""
 
 
 class TransferError(NbddpError):

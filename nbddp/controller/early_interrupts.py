@@ -1,4 +1,4 @@
-"""Interrupts that come before anybody waits for what they are to end.
+"""Counts interrupts that come before the code that handles them waits.
 
 Runs in: the notebook's process, main thread.
 """
@@ -10,10 +10,10 @@ from typing import Any, Self
 
 
 class EarlyInterrupts:
-    """Counts SIGINT from before a cell is sent until somebody waits for it.
+    """Counts SIGINT from before a cell is sent until a thread waits for it.
 
-    Without this, an interrupt in between would leave a running cell that nobody waits for. Likewise
-    for the processes of a pool that starts.
+    Without this, an interrupt in between would leave a running cell that no thread waits for. The
+    same holds for the processes of a pool that starts.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,11 @@ class EarlyInterrupts:
             signal.signal(signal.SIGINT, self._before)
 
     def check(self) -> None:
-        """Raises KeyboardInterrupt if one has come."""
+        """Raise if an interrupt has come.
+
+        Raises:
+            KeyboardInterrupt: at least one SIGINT has come.
+        """
         if self.count:
             raise KeyboardInterrupt
 

@@ -16,7 +16,7 @@ import time
 import nbddp
 from nbddp.controller.hub.run import CellEvent
 from nbddp.controller.pool.pool import CellOptions, Pool
-from nbddp.controller.state.actions import Judged
+from nbddp.controller.state.actions import VerdictReached
 from tests.bench.common import Report, ms, parser
 from tests.support.views import RecordingView, run_cell
 
@@ -53,7 +53,7 @@ class _TimingView(RecordingView):
     judged_at = 0.0
 
     def show(self, event: CellEvent) -> None:
-        if isinstance(event, Judged) and event.acted and not self.judged_at:
+        if isinstance(event, VerdictReached) and event.acted and not self.judged_at:
             self.judged_at = time.monotonic()
         super().show(event)
 

@@ -9,7 +9,7 @@ import pytest
 
 from nbddp.controller.diagnosis.report import Finding, Report
 from nbddp.controller.pool.pool import Pool
-from nbddp.controller.state.actions import Judged, Noticed
+from nbddp.controller.state.actions import NoticeChanged, VerdictReached
 from nbddp.errors import CellError, CellInterruptedError, DeadlockError, RankExitedError
 from nbddp.settings import Settings
 from nbddp.wire.rank_set import RankSet
@@ -129,7 +129,7 @@ def test_a_hang_that_is_only_suspected_ends_by_an_interrupt(cell: HungCell, pool
     running = begin_cell(pool, cell.code, timeout=_LIMIT_S)
 
     def notice() -> Report:
-        told = [event.report for event in running.view.events if isinstance(event, Noticed)]
+        told = [event.report for event in running.view.events if isinstance(event, NoticeChanged)]
         assert told, "nothing was noticed"
         report = told[-1]
         assert report is not None
@@ -144,7 +144,7 @@ def test_a_hang_that_is_only_suspected_ends_by_an_interrupt(cell: HungCell, pool
     pool.interrupt()
     view = running.join()
     assert isinstance(view.error, CellInterruptedError), view.error
-    assert not [event for event in view.events if isinstance(event, Judged)]
+    assert not [event for event in view.events if isinstance(event, VerdictReached)]
     if cell.after:
         run_cell(pool, cell.after, timeout=_LIMIT_S)
 
@@ -182,8 +182,8 @@ def test_a_pool_that_only_reports_leaves_the_ranks_where_they_are(cell: HungCell
         if cell.before:
             run_cell(pool, cell.before)
         running = begin_cell(pool, cell.code, timeout=_LIMIT_S)
-        poll_until(lambda: any(isinstance(event, Judged) for event in running.view.events))
-        judged = [event for event in running.view.events if isinstance(event, Judged)]
+        poll_until(lambda: any(isinstance(event, VerdictReached) for event in running.view.events))
+        judged = [event for event in running.view.events if isinstance(event, VerdictReached)]
         assert not running.has_ended
         assert [event.acted for event in judged] == [False]
         assert judged[0].report.verdict
@@ -227,7 +227,7 @@ def test_a_time_out_of_the_users_own_is_left_to_torch_and_then_explained(pool: P
     view = run_cell(pool, code, timeout=_LIMIT_S, check=False)
     assert type(view.error) is CellError
     assert str(view.error).count("Timed out waiting 1000ms") == 2  # in the traceback, and summed up
-    [judged] = [event for event in view.events if isinstance(event, Judged)]
+    [judged] = [event for event in view.events if isinstance(event, VerdictReached)]
     assert not judged.acted
     assert judged.report is pool.last_report
     assert [finding.kind for finding in judged.report.findings] == ["missing-rank"]

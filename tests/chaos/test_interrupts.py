@@ -460,7 +460,7 @@ def test_questions_of_all_ranks_end_with_one_interrupt(pool: Pool):
     class View(RecordingView):
         def ask(self, request: InputRequest) -> str:
             self.asked.append(request)
-            poll_until(lambda: run.come == 4)  # both ranks have begun, both have asked
+            poll_until(lambda: run.put_count == 4)  # both ranks have begun, both have asked
             raise KeyboardInterrupt
 
     view = View()
@@ -477,7 +477,7 @@ def test_questions_of_all_ranks_end_when_their_cell_is_given_up(pool: Pool):
             self.asked.append(request)
             # Both ranks have begun, and ask for the first or for the second time.
             # More may have come: ranks that are interrupted once more ask once more.
-            poll_until(lambda: run.come >= 2 + 2 * len(self.asked))
+            poll_until(lambda: run.put_count >= 2 + 2 * len(self.asked))
             raise KeyboardInterrupt
 
     view = View()

@@ -145,17 +145,17 @@ def test_an_agent_that_a_debugger_holds(
     told = Told(pool)
     agent = agent_of(pool)
     let_go = hold(agent)
-    line = told.wait_for("the agent of node 0", "does not go on")
-    assert "Next: let it go, or %ddp restart" in line
-    with pytest.raises(PoolBrokenError, match=r"the agent of node 0 stands still.*%ddp restart"):
+    line = told.wait_for("the agent of node 0", "does not resume")
+    assert "Next: resume it, or %ddp restart" in line
+    with pytest.raises(PoolBrokenError, match=r"the agent of node 0 is stopped.*%ddp restart"):
         run_cell(pool, "pass")
-    with pytest.raises(PoolBrokenError, match="the agent of node 0 stands still"):
+    with pytest.raises(PoolBrokenError, match="the agent of node 0 is stopped"):
         pool.restart(1)
     let_go()
-    told.wait_for("the agent of node 0", "goes on again")
+    told.wait_for("the agent of node 0", "runs again")
     _check_works(pool)
     hold(agent)
-    told.wait_for("the agent of node 0", "does not go on")
+    told.wait_for("the agent of node 0", "does not resume")
     pool.restart()
     _check_works(pool)
     poll_until(all_gone([agent]))
@@ -168,7 +168,7 @@ def test_a_fork_server_that_a_debugger_holds(
     told = Told(pool)
     server = fork_server_of(pool)
     hold(server)
-    line = told.wait_for("the fork server of node 0", "does not go on")
+    line = told.wait_for("the fork server of node 0", "does not resume")
     assert "Cells run, but ranks that exit cannot be replaced" in line
     _check_works(pool)
     with pytest.raises(PoolBrokenError, match=r"the fork server .*stands still"):

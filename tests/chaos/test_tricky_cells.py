@@ -3,7 +3,7 @@
 import pytest
 
 from nbddp.controller.pool.pool import Pool
-from nbddp.controller.state.actions import Judged
+from nbddp.controller.state.actions import VerdictReached
 from tests.cases.tricky_cells import TrickyCell, parametrize
 from tests.cases.tricky_orders import ORDERS
 from tests.cases.tricky_slow import SLOW
@@ -28,7 +28,7 @@ def _judged(view: RecordingView, *, may_warn: bool) -> list[str]:
     found = [
         finding
         for event in view.events
-        if isinstance(event, Judged)
+        if isinstance(event, VerdictReached)
         for finding in event.report.proven
     ]
     return [f.headline for f in found if not (may_warn and f.kind == "silent-mismatch")]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from nbddp.controller.pool.pool import CellOptions, Pool
-from nbddp.controller.state.actions import Judged
+from nbddp.controller.state.actions import VerdictReached
 from nbddp.errors import DeadlockError, MismatchError
 from tests.support.views import RecordingView, run_cell
 
@@ -61,7 +61,7 @@ def test_without_it_what_did_not_hang_is_an_error_afterwards(fresh_pool: Callabl
         assert (finding.kind, finding.fields) == ("silent-mismatch", (field,))
     pool.configure(on_mismatch="warn")
     view = run_cell(pool, _REDUCE_OPS)
-    assert any(isinstance(event, Judged) for event in view.events)
+    assert any(isinstance(event, VerdictReached) for event in view.events)
 
 
 def test_what_may_differ_is_no_error_with_or_without_check(fresh_pool: Callable[..., Pool]):

@@ -3,7 +3,7 @@
 import pytest
 
 from nbddp.controller.pool.pool import Pool
-from nbddp.controller.state.actions import Noticed
+from nbddp.controller.state.actions import NoticeChanged
 from nbddp.errors import CellInterruptedError, PoolBusyError
 from tests.support.polling import poll_until
 from tests.support.views import begin_cell, run_cell
@@ -118,7 +118,9 @@ def test_a_cell_that_waits_for_a_rank_in_a_callback_says_so_and_can_be_stopped(p
     slider.move(1)
     slider.wait_text("begins")
     cell = begin_cell(pool, "dist.barrier()")
-    notice = poll_until(lambda: [e for e in cell.view.events if isinstance(e, Noticed)], LIMIT_S)[0]
+    notice = poll_until(
+        lambda: [e for e in cell.view.events if isinstance(e, NoticeChanged)], LIMIT_S
+    )[0]
     assert notice.report is not None
     headline = notice.report.findings[0].headline
     assert headline.startswith("Rank 0 waits in barrier #")

@@ -3,7 +3,7 @@
 import pytest
 
 from nbddp.controller.pool.pool import Pool
-from nbddp.controller.state.actions import Judged
+from nbddp.controller.state.actions import VerdictReached
 from nbddp.errors import CellInterruptedError
 from tests.support.polling import poll_until
 from tests.support.views import begin_cell, run_cell
@@ -38,7 +38,7 @@ def test_the_real_error_is_told(name: str, pool: Pool):
     view = run_cell(pool, _CELLS[name], check=False)
     place = f"ValueError: the real bug (cell [1], line {_LINES[name]})"
     assert f"before    rank 1 raised {place}" in str(view.error)
-    [judged] = [event for event in view.events if isinstance(event, Judged)]
+    [judged] = [event for event in view.events if isinstance(event, VerdictReached)]
     assert place in judged.report.findings[0].suspicions[0]
 
 
@@ -65,7 +65,7 @@ finally:
     view = running.join()
     assert isinstance(view.error, CellInterruptedError)
     assert "before    rank 1 was interrupted (cell [1], line" in str(view.error)
-    [judged] = [event for event in view.events if isinstance(event, Judged)]
+    [judged] = [event for event in view.events if isinstance(event, VerdictReached)]
     [finding] = judged.report.findings
     [suspicion] = finding.suspicions
     assert suspicion.startswith("rank 1 was interrupted (cell [1], line")

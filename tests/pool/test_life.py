@@ -297,7 +297,7 @@ def test_an_interrupted_stop_ends_everything_first(fresh_pool: Callable[..., Poo
     run = pool.submit(SLEEP, CellOptions(pool.all_ranks))
     main = threading.main_thread().ident
     assert main is not None
-    run.call_when_ended(lambda: signal.pthread_kill(main, signal.SIGINT))  # by `stop`
+    run.add_done_callback(lambda: signal.pthread_kill(main, signal.SIGINT))  # by `stop`
     with pytest.raises(KeyboardInterrupt):
         pool.stop()
     assert not folder.exists()

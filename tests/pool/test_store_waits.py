@@ -1,7 +1,7 @@
 """Keys that are set while the ranks are looked at."""
 
 from nbddp.controller.pool.pool import Pool
-from nbddp.controller.state.actions import Judged
+from nbddp.controller.state.actions import VerdictReached
 from tests.support.views import run_cell
 
 #: Rank 1 counts as quiet after 0.2 s; soon after that come the two rounds of looks. In each round
@@ -24,4 +24,4 @@ for step in range(24):
 def test_a_key_that_is_set_between_two_looks_disproves_a_deadlock(pool: Pool):
     view = run_cell(pool, _CELL, timeout=40)
     assert view.error is None
-    assert not [event for event in view.events if isinstance(event, Judged)]
+    assert not [event for event in view.events if isinstance(event, VerdictReached)]

@@ -194,7 +194,7 @@ class RankState:
 
     def dead(self, exit_text: str = "SIGKILL (signal 9)") -> "RankState":
         """Its process has ended; its agent has read the records."""
-        self.more.update(exit_text=exit_text, how_it_exited=f"exited with {exit_text}")
+        self.more.update(exit_text=exit_text, exit_phrase=f"exited with {exit_text}")
         self._over("dead")
         self.answers = False
         return self

@@ -8,7 +8,7 @@ from nbddp.controller.state.actions import (
     AnnounceUp,
     EndRun,
     LifeAction,
-    TellAgent,
+    SendToAgent,
 )
 from nbddp.controller.state.outcome import RunOutcome
 from nbddp.controller.state.pool_machine import PoolMachine
@@ -167,7 +167,7 @@ def interrupted_ranks(actions: Sequence[Action]) -> dict[int, tuple[int, ...]]:
     return {
         action.node: action.request.ranks
         for action in actions
-        if isinstance(action, TellAgent) and isinstance(action.request, Interrupt)
+        if isinstance(action, SendToAgent) and isinstance(action.request, Interrupt)
     }
 
 

@@ -12,8 +12,8 @@ from nbddp.controller.state.actions import (
     Diagnosed,
     EndRun,
     RanksRestarted,
-    TellAgent,
-    TellRanks,
+    SendToAgent,
+    SendToRanks,
 )
 from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import Phase, RankState
@@ -222,12 +222,12 @@ class World:
 
     def _do(self, action: Action) -> None:
         match action:
-            case TellRanks():
+            case SendToRanks():
                 for rank in action.ranks:
                     process = self.processes.get(rank)
                     if process is not None:
                         self._ask_rank(rank, process, action)
-            case TellAgent():
+            case SendToAgent():
                 self._ask_agent(action)
             case EndRun():
                 self.ended.append(action.outcome.run_id)
@@ -237,7 +237,7 @@ class World:
             case _:
                 pass
 
-    def _ask_rank(self, rank: int, process: Process, told: TellRanks) -> None:
+    def _ask_rank(self, rank: int, process: Process, told: SendToRanks) -> None:
         match request := told.request:
             case Execute():
                 assert not process.run_id
@@ -263,7 +263,7 @@ class World:
         look = seen(rank, process.version, is_running=bool(process.run_id), groups=(world(self.n),))
         self.feed(RankDescribed(number=number, rank=rank, look=look))
 
-    def _ask_agent(self, told: TellAgent) -> None:
+    def _ask_agent(self, told: SendToAgent) -> None:
         node = told.node
         on_node = range(node * self.per_node, (node + 1) * self.per_node)
         match request := told.request:

@@ -10,10 +10,10 @@ from nbddp.controller.state.actions import (
     Action,
     AnnounceUp,
     EndRun,
-    Judged,
-    Noticed,
-    TellAgent,
-    TellRanks,
+    NoticeChanged,
+    SendToAgent,
+    SendToRanks,
+    VerdictReached,
 )
 from nbddp.controller.state.config import Config
 from nbddp.controller.state.outcome import RunOutcome
@@ -326,7 +326,7 @@ def requests(actions: Sequence[Action], kind: type[T]) -> list[tuple[tuple[int, 
     return [
         (action.ranks.ranks, action.request)
         for action in actions
-        if isinstance(action, TellRanks) and isinstance(action.request, kind)
+        if isinstance(action, SendToRanks) and isinstance(action.request, kind)
     ]
 
 
@@ -335,7 +335,7 @@ def agent_requests(actions: Sequence[Action], kind: type[T]) -> list[tuple[int, 
     return [
         (action.node, action.request)
         for action in actions
-        if isinstance(action, TellAgent) and isinstance(action.request, kind)
+        if isinstance(action, SendToAgent) and isinstance(action.request, kind)
     ]
 
 
@@ -344,21 +344,21 @@ def of_type(actions: Sequence[Action], kind: type[T]) -> list[T]:
 
 
 def kinds(actions: Sequence[Action]) -> list[str]:
-    """What is to be done, in a word each: ``Look 0-2``, ``Judged``."""
+    """What is to be done, in a word each: ``Look 0-2``, ``VerdictReached``."""
     found = []
     for action in actions:
         match action:
-            case TellRanks():
+            case SendToRanks():
                 request = action.request
                 phase = f" {request.phase}" if isinstance(request, AbortOperations) else ""
                 found.append(f"{type(request).__name__}{phase} {action.ranks}")
-            case TellAgent():
+            case SendToAgent():
                 ranks = getattr(action.request, "ranks", ())
                 found.append(f"{type(action.request).__name__} {RankSet.of(ranks)}".strip())
-            case Noticed():
-                found.append("Noticed" if action.report else "Noticed nothing")
-            case Judged():
-                found.append("Judged" if action.acted else "Judged only")
+            case NoticeChanged():
+                found.append("NoticeChanged" if action.report else "NoticeChanged nothing")
+            case VerdictReached():
+                found.append("VerdictReached" if action.acted else "VerdictReached only")
             case _:
                 found.append(type(action).__name__)
     return found

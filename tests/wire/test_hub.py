@@ -10,7 +10,7 @@ import pytest
 
 from nbddp.controller.hub.queries import RankQueries
 from nbddp.controller.hub.run import Run
-from nbddp.controller.state.actions import Diagnosed, Noticed, RanksRestarted
+from nbddp.controller.state.actions import Diagnosed, NoticeChanged, RanksRestarted
 from nbddp.controller.state.config import Config
 from nbddp.controller.state.rank_state import Phase, RankState
 from nbddp.controller.state.snapshot import PoolSnapshot
@@ -169,7 +169,7 @@ def test_whoever_hears_of_the_end_of_a_cell_knows_the_pool_after_it(stage: Stage
     assert (began.run_id, began.active_run_id) == ("r", "r")
     assert began.unfinished == began.in_state(RankState.BUSY) == RankSet.all(2)
     known: list[PoolSnapshot] = []
-    run.call_when_ended(lambda: known.append(stage.hub.snapshot))
+    run.add_done_callback(lambda: known.append(stage.hub.snapshot))
     stage.agent.send(finished(0), finished(1))
     poll_until(lambda: known)
     assert (known[0].run_id, known[0].is_running) == (None, False)
@@ -284,7 +284,7 @@ def test_notices_go_to_the_cell(stage: Stage):
         RankDescribed(number=look.number, rank=1, look=busy),
     )
     event = run.get(10)
-    assert isinstance(event, Noticed)
+    assert isinstance(event, NoticeChanged)
     assert event.report is not None
     assert not event.report.verdict
     assert stage.hub.last_report is None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nbddp.controller.hub.run import Run
-from nbddp.controller.hub.transfer import RequestRefusedError, Transfer, told_when_stopped
+from nbddp.controller.hub.transfer import RequestRefusedError, Transfer, interrupt_as_error
 from nbddp.controller.state.config import Config
 from nbddp.controller.state.stimuli import Configured, RunRequested
 from nbddp.controller.values.descriptions import Descriptions
@@ -321,7 +321,7 @@ def test_an_interrupted_pull_says_how_far_it_was(
 ):
     Interrupting(monkeypatch, 1, again=not late)
     rank = play(stage, *late)
-    with pytest.raises(TransferInterruptedError) as caught, told_when_stopped("pulling 'x'"):
+    with pytest.raises(TransferInterruptedError) as caught, interrupt_as_error("pulling 'x'"):
         exchange.pull("x", BOTH)
     rank.join(10)
     assert str(caught.value) == text
@@ -344,7 +344,7 @@ def test_an_interrupted_look_says_how_far_it_was(
 
     rank = threading.Thread(target=answer, daemon=True)
     rank.start()
-    with pytest.raises(TransferInterruptedError) as caught, told_when_stopped("comparing 'x'"):
+    with pytest.raises(TransferInterruptedError) as caught, interrupt_as_error("comparing 'x'"):
         look(exchange)
     rank.join(10)
     assert str(caught.value) == (
@@ -363,7 +363,7 @@ def test_an_interrupted_push_binds_nothing(
         stage.agent.send(ValuePushed(request_id=request.request_id, rank=0))
 
     threading.Thread(target=answer, daemon=True).start()
-    with pytest.raises(TransferInterruptedError) as caught, told_when_stopped("pushing 'x'"):
+    with pytest.raises(TransferInterruptedError) as caught, interrupt_as_error("pushing 'x'"):
         exchange.push({"x": 1}, BOTH)
     assert str(caught.value) == (
         "pushing 'x' was interrupted: rank 0 had answered, rank 1 had not answered. "

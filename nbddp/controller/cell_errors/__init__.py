@@ -1,1 +1,1 @@
-"""The error of a cell: what came first, what follows from it, what to do. Pure."""
+"""The error of a cell: the first failure, its consequences, the next step. Pure."""

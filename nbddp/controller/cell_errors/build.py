@@ -1,14 +1,14 @@
-"""From the outcome of a cell to the one error that the notebook shows.
+"""Builds the one error that the notebook shows from the outcome of a cell.
 
 Runs in: the notebook's process. Pure.
 
-Order of the answer: what happened, to which ranks, during which cell, the evidence, what to do.
+Order of its text: what happened, to which ranks, during which cell, the evidence, what to do.
 """
 
 from collections.abc import Mapping
 
 from nbddp.controller.cell_errors import evidence, traceback_groups
-from nbddp.controller.diagnosis.phrases import came_by
+from nbddp.controller.diagnosis.phrases import describe_handled
 from nbddp.controller.state.exit_text import crash_site_lines, describe_exit, one_line
 from nbddp.controller.state.outcome import MISMATCH_ERROR, RankResult, RunOutcome
 from nbddp.errors import (
@@ -26,86 +26,94 @@ _LAST_LINES = 6
 _RED, _OFF = "\x1b[31m", "\x1b[0m"
 
 
-def error_of(  # noqa: PLR0911 - one for each kind of error
+def cell_error(  # noqa: PLR0911 - one for each kind of error
     outcome: RunOutcome, cell_name: str, log_path_by_rank: Mapping[int, str]
 ) -> CellError | None:
-    """The error of a cell; None if it ended well on all ranks.
+    """Build the error of a cell.
 
-    What is told is what came first: a rank that exited, operations that do not match, a rank that
-    raised, ranks that waited for each other, and at last a time-out or an interrupt.
+    The headline is the first that applies: a rank exited, operations do not match, a rank raised,
+    ranks waited for each other, the timeout or an interrupt ended the cell.
+
+    Args:
+        outcome: the end of the cell on each rank.
+        cell_name: ``cell [3]``, for sentences.
+        log_path_by_rank: the log files of ranks, for those that exited.
+
+    Returns:
+        The error, to be raised by the caller; None if the cell ended well on all ranks.
     """
     failed = outcome.ranks("error", "exited", "unfinished")
     if not failed:
         return _wrong(outcome) if outcome.is_wrong else None
     by_rank = {rank: _name_and_text(outcome.results[rank]) for rank in failed}
     exited = outcome.ranks("exited")
-    body = traceback_groups.told(_raised(outcome))
+    body = traceback_groups.grouped_tracebacks(_raised(outcome))
     if exited:
         head = _exits(outcome, exited, cell_name, log_path_by_rank)
         return RankExitedError(_join(head, body, _after_exits(outcome)), by_rank)
     if outcome.ended_by:
         late = outcome.ranks("unfinished").describe()
-        how = f"was ended by {outcome.ended_by} before {late} had finished"
-        return CellError(_join(body, [f"{_headline('CellError')}: {cell_name} {how}"]), by_rank)
+        ending = f"was ended by {outcome.ended_by} before {late} had finished"
+        return CellError(_join(body, [f"{_headline('CellError')}: {cell_name} {ending}"]), by_rank)
     others = [*evidence.consequence_lines(outcome), *_states(outcome)]
-    left = evidence.left_debugger(outcome)
-    how_left = [f"{left.describe()} left the debugger"] if left else []
-    states = [*others, *how_left]
-    found = _verdict(outcome)
-    if found is not None:
-        kind, tail = found
-        if evidence.came_of_interrupt(outcome):
+    quitters = evidence.ranks_that_left_debugger(outcome)
+    quit_lines = [f"{quitters.describe()} left the debugger"] if quitters else []
+    states = [*others, *quit_lines]
+    verdict = _verdict(outcome)
+    if verdict is not None:
+        kind, tail = verdict
+        if evidence.was_caused_by_interrupt(outcome):
             kind, ended = _ended_by_user(outcome, cell_name)
             tail = [f"{ended}; after that, {tail[0][0].lower()}{tail[0][1:]}", *tail[1:]]
         headline = f"{_headline(kind.__name__)}: {tail[0]}"
         kept = [*_handling(outcome), *_kept(outcome)]
-        brief = _join([headline], kept) if _is_told_by_card(outcome) else ""
+        brief = _join([headline], kept) if _is_shown_by_card(outcome) else ""
         return kind(_join(body, states, [headline, *tail[1:], *kept]), by_rank, brief=brief)
     if _is_ended_by_user(outcome):
         kind, ended = _ended_by_user(outcome, cell_name)
         head = [f"{_headline(kind.__name__)}: {ended}", *_broken(outcome)]
         return kind(_join(body, states, head), by_rank)
     first = _first_failure(outcome)
-    if first is None and left:
+    if first is None and quitters:
         kept = _kept(outcome) if outcome.report is not None else _broken(outcome)
-        head = [f"{_headline('CellInterruptedError')}: {how_left[0]}", *kept]
-        brief = _join(head) if _is_told_by_card(outcome) else ""
+        head = [f"{_headline('CellInterruptedError')}: {quit_lines[0]}", *kept]
+        brief = _join(head) if _is_shown_by_card(outcome) else ""
         return CellInterruptedError(_join(others, head), by_rank, brief=brief)
     if first is None:
         inside = outcome.ranks("unfinished")
-        how = f"ended before {inside.describe()} had finished" if inside else _why_freed(outcome)
-        tail = [f"{_headline('CellError')}: {cell_name} {how}", *_broken(outcome)]
+        ending = f"ended before {inside.describe()} had finished" if inside else _why_freed(outcome)
+        tail = [f"{_headline('CellError')}: {cell_name} {ending}", *_broken(outcome)]
         return CellError(_join(states, tail), by_rank)
-    same = _ranks_with(outcome, first)
-    what = one_line(outcome.results[same.ranks[0]].error or first)  # as in the traceback above
+    ranks = _ranks_with(outcome, first)
+    error_text = one_line(outcome.results[ranks.ranks[0]].error or first)  # as in the traceback
     alike = _ranks_alike(outcome, first)
-    if set(alike) - set(same):
-        same, what = alike, first.ename
-    tail = [f"{_headline('CellError')}: {same.describe()} raised {what}"]
-    tail += [*_reason(outcome, same), *_hints(first), *_broken(outcome)]
+    if set(alike) - set(ranks):
+        ranks, error_text = alike, first.ename
+    tail = [f"{_headline('CellError')}: {ranks.describe()} raised {error_text}"]
+    tail += [*_reason(outcome, ranks), *_hints(first), *_broken(outcome)]
     return CellError(_join(body, states, tail), by_rank)
 
 
 def _wrong(outcome: RunOutcome) -> CellError | None:
-    """Of a cell that ended well on all ranks, with what nobody meant."""
+    """The error of a cell that ended well on all ranks, and whose records show a mismatch."""
     findings = outcome.report.findings if outcome.report is not None else ()
-    found = next((finding for finding in findings if finding.is_error), None)
-    if found is None:
+    mismatch = next((finding for finding in findings if finding.is_error), None)
+    if mismatch is None:
         return None
-    head = [f"{_headline('MismatchError')}: {found.headline.rstrip('.')}"]
-    body = [f"  proven    {found.reason}", f"  next      {found.next_step}"]
+    head = [f"{_headline('MismatchError')}: {mismatch.headline.rstrip('.')}"]
+    body = [f"  proven    {mismatch.reason}", f"  next      {mismatch.next_step}"]
     return MismatchError(_join(head, body), brief=_join(head))
 
 
 def _why_freed(outcome: RunOutcome) -> str:
-    """What ranks were told when they were freed, and no report says more."""
-    told = (r.error.evalue.strip() for r in outcome.results.values() if r.error is not None)
-    why = next(filter(None, told), "").partition("\n")[0]
-    return f"was ended by nbddp{why and ': '}{why}"
+    """The reason that ranks got when they were freed, where no report says more."""
+    texts = (r.error.evalue.strip() for r in outcome.results.values() if r.error is not None)
+    reason = next(filter(None, texts), "").partition("\n")[0]
+    return f"was ended by nbddp{reason and ': '}{reason}"
 
 
 def _verdict(outcome: RunOutcome) -> tuple[type[CellError], list[str]] | None:
-    """What was proven, if it is what made the cell fail."""
+    """The error and its lines, if a proven finding made the cell fail."""
     mismatches = outcome.raised_mismatches
     if mismatches:
         return MismatchError, evidence.mismatch_lines(mismatches, outcome.report)
@@ -120,7 +128,7 @@ def _verdict(outcome: RunOutcome) -> tuple[type[CellError], list[str]] | None:
 
 
 def _reason(outcome: RunOutcome, raised: RankSet) -> list[str]:
-    """What was proven before the time-outs of these ranks had passed."""
+    """The finding that was proven before the timeouts of these ranks expired."""
     report, results = outcome.report, outcome.results
     if report is None or not report.proven:
         return []
@@ -130,7 +138,7 @@ def _reason(outcome: RunOutcome, raised: RankSet) -> list[str]:
 
 
 def _handling(outcome: RunOutcome) -> list[str]:
-    """What ranks were handling when they were freed or stopped: perhaps the real reason."""
+    """The exceptions that ranks handled when they were freed or stopped: perhaps the reason."""
     handled_by_rank = {
         rank: result.error.handling
         for rank, result in outcome.results.items()
@@ -138,11 +146,11 @@ def _handling(outcome: RunOutcome) -> list[str]:
     }
     return [
         f"  before    {text}, and was here while handling it"
-        for text in came_by(handled_by_rank)[: traceback_groups.MAX_FULL]
+        for text in describe_handled(handled_by_rank)[: traceback_groups.MAX_FULL]
     ]
 
 
-def _is_told_by_card(outcome: RunOutcome) -> bool:
+def _is_shown_by_card(outcome: RunOutcome) -> bool:
     """Whether the card of the report says all that the error says, and more."""
     return (
         outcome.report is not None
@@ -152,7 +160,7 @@ def _is_told_by_card(outcome: RunOutcome) -> bool:
 
 
 def _is_ended_by_user(outcome: RunOutcome) -> bool:
-    """Whether no rank had raised before: what they raise then is the doing of the interrupt."""
+    """Whether an interrupt or the timeout came before any rank raised, and so caused the errors."""
     return (outcome.interrupted or outcome.timed_out) and not outcome.raised_before
 
 
@@ -172,7 +180,7 @@ def _kept(outcome: RunOutcome) -> list[str]:
 
 
 def _torn(outcome: RunOutcome, word: str) -> list[str]:
-    """What is not as it was before."""
+    """A line for each operation whose tensors may hold partial results."""
     return [
         f"  {word:<9} the tensors of {name} on {ranks.describe()}: too large to be "
         "put back, they may hold partial results"
@@ -181,7 +189,7 @@ def _torn(outcome: RunOutcome, word: str) -> list[str]:
 
 
 def _broken(outcome: RunOutcome) -> list[str]:
-    """That the pool is not as good as before."""
+    """Lines on damage: tensors with partial results, groups that could not be formed again."""
     lines = _torn(outcome, "partial")
     if not outcome.rebuild_failure:
         return lines
@@ -192,10 +200,14 @@ def _broken(outcome: RunOutcome) -> list[str]:
     ]
 
 
-def replaced(fresh: RankSet, kept: RankSet, inside: RankSet = NO_RANKS) -> str:
-    """What it means that fresh processes have taken the place of ranks.
+def restarted_text(fresh: RankSet, kept: RankSet, inside: RankSet = NO_RANKS) -> str:
+    """The message after fresh processes have taken the places of ranks.
 
-    ``inside`` have not left their cell: before that the process groups cannot be formed again.
+    Args:
+        fresh: ranks with fresh processes.
+        kept: ranks that keep their processes and variables.
+        inside: those of them that have not left their cell; until they do, the process groups
+            cannot be formed again.
     """
     if not kept:
         return "all ranks are fresh processes: their variables are gone"
@@ -215,8 +227,13 @@ def replaced(fresh: RankSet, kept: RankSet, inside: RankSet = NO_RANKS) -> str:
     )
 
 
-def still_replaced(ranks: RankSet, kept: RankSet) -> str:
-    """That the user does not wait for fresh processes, which come all the same."""
+def restart_continues_text(ranks: RankSet, kept: RankSet) -> str:
+    """The message after the user has interrupted the wait for fresh processes, which still start.
+
+    Args:
+        ranks: ranks that get fresh processes.
+        kept: ranks that keep their processes and variables.
+    """
     many = len(ranks) > 1
     what, their, them = (
         ("fresh processes take their places", "their", "them")
@@ -238,7 +255,7 @@ def _exits(
 ) -> list[str]:
     verb = ranks.verb("exited while it ran", "exited while they ran")
     lines = [f"{_headline('RankExitedError')}: {ranks.describe()} {verb} {cell_name}"]
-    told: set[str] = set()
+    reasons: set[str] = set()
     for rank in list(ranks)[: traceback_groups.MAX_FULL]:
         result = outcome.results[rank]
         exited = result.exited
@@ -249,9 +266,10 @@ def _exits(
         if likely:
             lines.append(f"  likely    {likely}")
         lines += crash_site_lines(exited.fault)
-        is_told = exited.reason != "" and exited.reason in told  # with the words of what ended it
-        told.add(exited.reason)
-        printed = [] if is_told else exited.last_output.rstrip().splitlines()[-_LAST_LINES:]
+        # Ranks that ended for one reason, such as a lost agent, have the same last output.
+        is_repeated = exited.reason != "" and exited.reason in reasons
+        reasons.add(exited.reason)
+        printed = [] if is_repeated else exited.last_output.rstrip().splitlines()[-_LAST_LINES:]
         lines += [
             f"  {'printed' if number == 0 else '':<9} {line}" for number, line in enumerate(printed)
         ]
@@ -264,7 +282,7 @@ def _exits(
 
 
 def _after_exits(outcome: RunOutcome) -> list[str]:
-    """What has become of the pool, and what to do."""
+    """Lines on the state of the pool and the next step, after ranks have exited."""
     kept = outcome.ranks("ok", "error", "unfinished")
     their = kept.verb("its", "their")
     keep_theirs = f"{kept.verb('keeps', 'keep')} {their} variables"
@@ -287,7 +305,7 @@ def _after_exits(outcome: RunOutcome) -> list[str]:
                 next_step = f"nbddp.sync(model, optimizer, src={source}) in a cell"
             return [*lines, f"  next      {next_step}"]
     if outcome.rebuild_failure:
-        lines.append(f"  pool      it could not be made whole: {outcome.rebuild_failure}")
+        lines.append(f"  pool      it could not be repaired: {outcome.rebuild_failure}")
     elif not outcome.is_plain and kept:
         gone = outcome.ranks("exited")
         return [f"  next      %ddp restart -r {gone}   ({kept.describe()} {keep_theirs})"]
@@ -320,19 +338,19 @@ def _states(outcome: RunOutcome) -> list[str]:
 
 def _raised(outcome: RunOutcome) -> list[tuple[int, ErrorInfo]]:
     """Errors that are the ranks' own, the first one first."""
-    left = evidence.left_debugger(outcome)
-    found = [
+    quitters = evidence.ranks_that_left_debugger(outcome)
+    failures = [
         (result.failed_at_ns, rank, result.error)
         for rank, result in outcome.results.items()
         if result.error is not None
-        and rank not in left
+        and rank not in quitters
         and not evidence.is_consequence(outcome, rank)
     ]
-    return [(rank, error) for _, rank, error in sorted(found, key=lambda each: each[:2])]
+    return [(rank, error) for _, rank, error in sorted(failures, key=lambda failure: failure[:2])]
 
 
 def ranks_to_debug(outcome: RunOutcome) -> RankSet:
-    """Whose error made the cell fail; those that failed at all, if it was nobody's own."""
+    """The ranks whose own errors made the cell fail; without any, all ranks that raised."""
     own = RankSet.of(rank for rank, _ in _raised(outcome))
     return own or RankSet.of(r for r, result in outcome.results.items() if result.error is not None)
 
@@ -347,12 +365,13 @@ def _ranks_with(outcome: RunOutcome, error: ErrorInfo) -> RankSet:
         for rank, result in outcome.results.items()
         if result.error is not None
         and result.error.ename == error.ename
-        and traceback_groups.steady(result.error.evalue) == traceback_groups.steady(error.evalue)
+        and traceback_groups.without_addresses(result.error.evalue)
+        == traceback_groups.without_addresses(error.evalue)
     )
 
 
 def _ranks_alike(outcome: RunOutcome, first: ErrorInfo) -> RankSet:
-    """Ranks that raised such an error in the same line by themselves, whatever its text."""
+    """Ranks whose own error has the same type and line, whatever its text."""
     return RankSet.of(
         rank
         for rank, error in _raised(outcome)
@@ -361,12 +380,12 @@ def _ranks_alike(outcome: RunOutcome, first: ErrorInfo) -> RankSet:
 
 
 def _line(error: ErrorInfo) -> tuple[int, int] | None:
-    """Of a cell, whatever file a debugger has made of it."""
+    """The cell and line, whatever file a debugger has made of the cell."""
     return None if error.site is None else (error.site.cell, error.site.line)
 
 
 def _hints(error: ErrorInfo) -> list[str]:
-    """What to do about errors that nbddp itself brings about."""
+    """Lines on errors that nbddp itself causes."""
     if "initialize the default process group twice" in error.evalue:
         return [
             "  likely    the pool has initialised the process group already",

@@ -1,4 +1,4 @@
-"""The tracebacks of several ranks, each that differs once.
+"""Groups the tracebacks of several ranks: equal ones are shown once.
 
 Runs in: the notebook's process. Pure; a part of `nbddp.controller.cell_errors.build`.
 """
@@ -15,25 +15,28 @@ MAX_FULL = 4
 #: Messages beside one traceback.
 _MAX_MESSAGES = 16
 _BOLD, _OFF = "\x1b[1m", "\x1b[0m"
-#: Ranks have equal objects at other addresses, or at the same ones, by chance.
+#: Equal objects of two ranks have the same address only by chance.
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
 
 Raised = Sequence[tuple[int, ErrorInfo]]
 
 
-def told(raised: Raised) -> list[str]:
-    """Errors of ranks, the first one first.
+def grouped_tracebacks(raised: Raised) -> list[str]:
+    """The lines that show the errors of ranks.
 
-    Equal ones are told once, whatever addresses are in them. Of those that were raised at the same
-    place with other messages there is one traceback, and a line for each message.
+    Errors that are equal up to addresses appear once. Errors with the same place and other messages
+    share one traceback, with a line for each message.
+
+    Args:
+        raised: ranks and their errors, the earliest error first.
     """
     families: dict[tuple[str, str], dict[str, list[int]]] = {}
     errors = dict(raised)
     for rank, error in raised:
-        text = steady(error.evalue)
-        frames = steady("\n".join(error.traceback))
-        before, found, after = frames.rpartition(text) if text else (frames, "", "")
-        frames = f"{before}\0{after}" if found else frames
+        text = without_addresses(error.evalue)
+        frames = without_addresses("\n".join(error.traceback))
+        before, message, after = frames.rpartition(text) if text else (frames, "", "")
+        frames = f"{before}\0{after}" if message else frames
         families.setdefault((error.ename, frames), {}).setdefault(text, []).append(rank)
     lines: list[str] = []
     for number, family in enumerate(families.values()):
@@ -50,25 +53,25 @@ def told(raised: Raised) -> list[str]:
     return lines
 
 
-def steady(text: str) -> str:
-    """Without what is another one in each process."""
+def without_addresses(text: str) -> str:
+    """Return ``text`` with a placeholder for memory addresses, which differ between processes."""
     return _ADDRESS.sub("0x…", text)
 
 
 def _messages(groups: Sequence[Sequence[int]], errors: dict[int, ErrorInfo]) -> list[str]:
-    """Of ranks that raised something at the place of others."""
+    """Lines on ranks that raised other messages at the same place."""
     if not groups:
         return []
-    whole = RankSet.of(rank for ranks in groups for rank in ranks)
-    head = f"{_BOLD}{whole.describe()} at the same place{_OFF}"
+    all_ranks = RankSet.of(rank for ranks in groups for rank in ranks)
+    head = f"{_BOLD}{all_ranks.describe()} at the same place{_OFF}"
     by_line: dict[str, list[int]] = {}
     for ranks in groups:
         by_line.setdefault(one_line(errors[ranks[0]]), []).extend(ranks)
     if len(by_line) == 1:
         return [f"{head}: {next(iter(by_line))}", ""]
-    found = list(by_line.items())
-    lines = [f"  {RankSet.of(ranks).describe():<9} {line}" for line, ranks in found[:_MAX_MESSAGES]]
-    more = RankSet.of(rank for _, ranks in found[_MAX_MESSAGES:] for rank in ranks)
+    pairs = list(by_line.items())
+    lines = [f"  {RankSet.of(ranks).describe():<9} {line}" for line, ranks in pairs[:_MAX_MESSAGES]]
+    more = RankSet.of(rank for _, ranks in pairs[_MAX_MESSAGES:] for rank in ranks)
     if more:
         lines.append(f"  {more.describe()} with other messages")
     return [head, *lines, ""]

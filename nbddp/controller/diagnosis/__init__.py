@@ -1,1 +1,1 @@
-"""Which ranks are stuck and why: the wait-for graph, its causes, their words. Pure."""
+"""Finds which ranks are stuck and why: the wait-for graph, its causes, their words. Pure."""

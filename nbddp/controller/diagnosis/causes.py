@@ -1,14 +1,14 @@
-"""From the wait-for graph to causes: why ranks are stuck, and on whom others wait.
+"""Finds the causes in the wait-for graph: why ranks are stuck, and which ranks others wait for.
 
-Runs in: the notebook's process. Pure. Each stuck rank is put down to one cause, the most telling
-that it waits for, directly or through others.
+Runs in: the notebook's process. Pure. Each stuck rank is explained by one cause: the most telling
+of those that it waits for, directly or through others.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from nbddp.controller.diagnosis.report import KINDS, Kind
-from nbddp.controller.diagnosis.wait_graph import Disagreement, Obstacle, WaitFor
+from nbddp.controller.diagnosis.wait_graph import Disagreement, Obstacle, WaitForGraph
 from nbddp.wire.flight_recorder.matching import Differences
 from nbddp.wire.flight_recorder.schema import Mismatch, Operation
 from nbddp.wire.rank_set import Rank, RankSet
@@ -18,24 +18,28 @@ _MESSAGES = ("send", "recv")
 
 @dataclass(frozen=True)
 class Cause:
-    """What a finding is about, before it is put into words."""
+    """The facts of a finding, before `headlines` puts them into words."""
 
     kind: Kind
     culprits: RankSet
     waiting: RankSet
     proven: bool = True
     owner: Rank = -1  #: the rank that issued `operation`
-    operation: Operation | None = None  #: the one that most of the ranks wait for
+    operation: Operation | None = None  #: the one that most of the waiting ranks wait for
     direct: RankSet = field(default_factory=RankSet)  #: ranks that wait in this very operation
     disagreement: Disagreement | None = None
-    #: For cycles: who waits in what, for whom.
+    #: Of a cycle: a rank, the operation in which it waits, and the ranks that it waits for.
     circle: tuple[tuple[Rank, Operation, RankSet], ...] = ()
 
 
-def find_causes(graph: WaitFor) -> list[Cause]:
-    """Why ranks are stuck; also dead ranks, and mismatches that ended a cell by themselves."""
+def find_causes(graph: WaitForGraph) -> list[Cause]:
+    """The causes of stuck ranks; also dead ranks, and mismatches that ended a cell by themselves.
+
+    Returns:
+        Causes that keep ranks waiting first, then in the order of `KINDS`.
+    """
     search = _Search(graph)
-    found = [
+    causes = [
         *search.dead(),
         *search.raised(),
         *search.mismatched(),
@@ -45,13 +49,13 @@ def find_causes(graph: WaitFor) -> list[Cause]:
         *search.missing(),
         *search.unset_keys(),
     ]
-    found.sort(key=lambda cause: (not cause.waiting, KINDS.index(cause.kind)))
-    return found
+    causes.sort(key=lambda cause: (not cause.waiting, KINDS.index(cause.kind)))
+    return causes
 
 
 @dataclass
-class _Direct:
-    """Ranks that wait for the same thing."""
+class _BlockedOperation:
+    """An operation, and the ranks that wait in it."""
 
     owner: Rank
     operation: Operation
@@ -60,7 +64,7 @@ class _Direct:
 
 
 class _Search:
-    def __init__(self, graph: WaitFor) -> None:
+    def __init__(self, graph: WaitForGraph) -> None:
         self.graph = graph
         self.views = graph.views
         self.unclaimed = set(graph.stuck)
@@ -80,14 +84,23 @@ class _Search:
     def claim(
         self, direct: Iterable[Rank], *, wide: bool = False, without: Iterable[Rank] = ()
     ) -> RankSet:
-        """Take these stuck ranks, and those that wait for them, out of what is unexplained."""
+        """Take these stuck ranks, and the ranks that wait for them, out of ``unclaimed``.
+
+        Args:
+            direct: ranks that one cause explains.
+            wide: also take ranks that wait for a key of the store.
+            without: ranks that stay unclaimed.
+
+        Returns:
+            The ranks that were taken.
+        """
         followers = self.wide_followers if wide else self.followers
         seen = set(direct)
-        left = list(seen)
-        while left:
-            new = followers.get(left.pop(), set()) - seen
+        pending = list(seen)
+        while pending:
+            new = followers.get(pending.pop(), set()) - seen
             seen |= new
-            left += new
+            pending += new
         claimed = (seen & self.unclaimed) - set(without)
         self.unclaimed -= claimed
         return RankSet.of(claimed)
@@ -111,11 +124,11 @@ class _Search:
             for rank in missing
             if self.views[rank].state == "raised" and not self.views[rank].has_mismatched
         }
-        # Who was freed raised because of somebody else.
+        # A rank that was freed raised because of another rank.
         raised = {rank for rank in raised if not self.views[rank].was_freed} or raised
-        left = {rank for rank in raised if self.views[rank].has_left_debugger}
+        quitters = {rank for rank in raised if self.views[rank].has_left_debugger}
         kinds: tuple[tuple[Kind, set[Rank]], ...]
-        kinds = (("first-error", raised - left), ("left-debugger", left))
+        kinds = (("first-error", raised - quitters), ("left-debugger", quitters))
         for kind, culprits in kinds:
             if culprits:
                 cause = self._because_of(kind, RankSet.of(culprits))
@@ -123,7 +136,7 @@ class _Search:
                     yield cause
 
     def _because_of(self, kind: Kind, culprits: RankSet) -> Cause:
-        """Of everybody who waits for these ranks."""
+        """The cause that explains all ranks that wait for these."""
         direct = [
             (rank, obstacle.operation)
             for rank, obstacles in self.obstacles.items()
@@ -137,7 +150,7 @@ class _Search:
     # --- mismatches ----------------------------------------------------------------------------
 
     def mismatched(self) -> Iterable[Cause]:
-        found: dict[Hashable, Disagreement] = {}
+        disagreements: dict[Hashable, Disagreement] = {}
         direct: dict[Hashable, set[Rank]] = {}
         raised_at: dict[Rank, Hashable] = {}
         for view in self.views.values():
@@ -145,20 +158,20 @@ class _Search:
                 wrong = view.mismatches[-1]
                 key = _key(view.rank, wrong.mine)
                 raised_at[view.rank] = key
-                found.setdefault(key, self._told(wrong))
+                disagreements.setdefault(key, self._reported_disagreement(wrong))
         for rank, obstacles in self.obstacles.items():
             for obstacle in obstacles:
                 if obstacle.disagreement is not None:
                     key = _key(rank, obstacle.operation)
-                    found[key] = obstacle.disagreement
+                    disagreements[key] = obstacle.disagreement
                     direct.setdefault(key, set()).add(rank)
                 for other in obstacle.missing:
                     if other in raised_at:
                         direct.setdefault(raised_at[other], set()).add(rank)
-        for key, disagreement in found.items():
+        for key, disagreement in disagreements.items():
             waiting = self.claim(direct.get(key, ()), wide=True)
             if not waiting and key in direct and key not in raised_at.values():
-                continue  # all of its ranks are explained by something that tells more
+                continue  # another cause, which tells more, explains all of its ranks
             owner, operation = next(iter(disagreement.operation_by_rank.items()))
             yield Cause(
                 "mismatched-collective",
@@ -169,8 +182,8 @@ class _Search:
                 disagreement=disagreement,
             )
 
-    def _told(self, wrong: Mismatch) -> Disagreement:
-        """What a rank has seen itself, with what else is known of it."""
+    def _reported_disagreement(self, wrong: Mismatch) -> Disagreement:
+        """The disagreement that a rank has seen itself, of all members if they are known."""
         point = wrong.mine.pg_id, wrong.mine.collective_seq_id
         if wrong.mine.signature.kind == "collective":
             known = self.graph.disagreement(point)
@@ -199,11 +212,11 @@ class _Search:
                 if not obstacle.needs_anyone and ring.intersection(obstacle.missing)
             )
             kind, culprits = _kind_of(circle)
-            told = ("collective",) if kind == "group-cycle" else _MESSAGES
+            operation_kinds = ("collective",) if kind == "group-cycle" else _MESSAGES
             direct = [
                 (rank, operation)
                 for rank, operation, _ in circle
-                if operation.signature.kind in told
+                if operation.signature.kind in operation_kinds
             ]
             if kind == "store-wait":
                 direct, culprits = self._makers(circle)
@@ -221,15 +234,18 @@ class _Search:
     def _makers(
         self, circle: tuple[tuple[Rank, Operation, RankSet], ...]
     ) -> tuple[list[tuple[Rank, Operation]], RankSet]:
-        """Who makes groups in a circle, and who makes another one than most; else all of them."""
+        """The ranks of a circle that make groups, with the creation, and the culprits.
+
+        The culprits are the ranks that make another group than most; without a majority, all.
+        """
         everyone = {rank for rank, *_ in circle}
-        made = {each.pg_id for _, each, _ in circle if each.signature.kind == "creation"}
+        new_groups = {each.pg_id for _, each, _ in circle if each.signature.kind == "creation"}
         ranks_by_group: dict[str, set[Rank]] = {}
         direct = [
             (rank, obstacle.operation)
             for rank, obstacles in self.obstacles.items()
             for obstacle in obstacles
-            if obstacle.operation.pg_id in made
+            if obstacle.operation.pg_id in new_groups
         ]
         for rank, operation in direct:
             ranks_by_group.setdefault(operation.pg_id, set()).add(rank)
@@ -254,15 +270,15 @@ class _Search:
         }
         reached = {rank: _reach(rank, targets) for rank in sorted(targets) if targets[rank]}
         rings: list[set[Rank]] = []
-        done: set[Rank] = set()
-        for rank, found in reached.items():
-            if rank in found and rank not in done:
-                ring = {other for other in found if rank in reached.get(other, ())}
+        in_rings: set[Rank] = set()
+        for rank, reachable in reached.items():
+            if rank in reachable and rank not in in_rings:
+                ring = {other for other in reachable if rank in reached.get(other, ())}
                 rings.append(ring)
-                done |= ring
+                in_rings |= ring
         return rings
 
-    # --- what never came -----------------------------------------------------------------------
+    # --- operations whose other side never came ------------------------------------------------
 
     def unmatched(self) -> Iterable[Cause]:
         return self._never_came("p2p-unmatched", _MESSAGES)
@@ -277,27 +293,29 @@ class _Search:
         return self._never_came("store-wait", ("store",))
 
     def _never_came(self, kind: Kind, operations: tuple[str, ...]) -> Iterable[Cause]:
-        found: dict[Hashable, _Direct] = {}
+        blocked_by_key: dict[Hashable, _BlockedOperation] = {}
         for rank, obstacles in self.obstacles.items():
             for obstacle in obstacles:
                 operation = obstacle.operation
                 absent = {other for other in obstacle.missing if self.views[other].is_over}
                 is_cause = bool(absent) or obstacle.needs_anyone
                 if operation.signature.kind in operations and is_cause and rank in self.unclaimed:
-                    direct = found.setdefault(_key(rank, operation), _Direct(rank, operation))
-                    direct.waiting.add(rank)
+                    blocked = blocked_by_key.setdefault(
+                        _key(rank, operation), _BlockedOperation(rank, operation)
+                    )
+                    blocked.waiting.add(rank)
                     if not obstacle.needs_anyone:
-                        direct.culprits |= absent
-        for direct in sorted(found.values(), key=lambda each: -len(each.waiting)):
-            waiting = self.claim(direct.waiting)
+                        blocked.culprits |= absent
+        for blocked in sorted(blocked_by_key.values(), key=lambda each: -len(each.waiting)):
+            waiting = self.claim(blocked.waiting)
             if waiting:
                 yield Cause(
                     kind,
-                    RankSet.of(direct.culprits),
+                    RankSet.of(blocked.culprits),
                     waiting,
-                    owner=direct.owner,
-                    operation=direct.operation,
-                    direct=RankSet.of(direct.waiting),
+                    owner=blocked.owner,
+                    operation=blocked.operation,
+                    direct=RankSet.of(blocked.waiting),
                 )
 
 
@@ -311,24 +329,24 @@ def _kind_of(circle: tuple[tuple[Rank, Operation, RankSet], ...]) -> tuple[Kind,
         return "group-cycle", everyone
     if len(messages) < len(circle) or len(everyone) == 1:
         return "p2p-unmatched", everyone
-    # Two ranks, one sends and one receives, and yet they do not meet.
+    # Of two ranks one sends and one receives, but the messages do not match.
     is_facing = len(circle) == 2 and {each.signature.kind for each in messages} == set(_MESSAGES)
     return ("p2p-unmatched" if is_facing else "p2p-cycle"), everyone
 
 
 def _reach(start: Rank, targets: Mapping[Rank, set[Rank]]) -> set[Rank]:
-    """Everything that can be come to from a rank; the rank itself if there is a way back."""
+    """All ranks that can be reached from a rank; also that rank if there is a way back."""
     seen: set[Rank] = set()
-    left = [start]
-    while left:
-        new = targets.get(left.pop(), set()) - seen
+    pending = [start]
+    while pending:
+        new = targets.get(pending.pop(), set()) - seen
         seen |= new
-        left += new
+        pending += new
     return seen
 
 
 def _key(rank: Rank, operation: Operation) -> Hashable:
-    """Equal for what ranks do together."""
+    """A key that is equal for the operations that ranks issue together."""
     signature = operation.signature
     match signature.kind:
         case "collective":
@@ -347,7 +365,7 @@ def _key(rank: Rank, operation: Operation) -> Hashable:
 def _commonest(
     direct: list[tuple[Rank, Operation]],
 ) -> tuple[Rank, Operation | None, RankSet]:
-    """What most ranks wait for, with one of them, and all of them."""
+    """The operation that most ranks wait for: one of the ranks, the operation, all these ranks."""
     if not direct:
         return -1, None, RankSet()
     ranks_by_key: dict[Hashable, list[Rank]] = {}

@@ -2,8 +2,8 @@
 
 Runs in: the notebook's process, hub thread. Pure: no I/O, no clock.
 
-    RankView of each rank --> wait_graph (who can never go on) --> causes, notices --> Report
-                                          facts in rank_reports, English in phrases, headlines --'
+    RankView of each rank --> wait_graph (stuck ranks) --> causes, notices --> Report
+                                  facts in rank_reports, English in phrases, headlines --'
 
 docs/diagnosis.md describes every kind of finding, and what is not detected.
 """
@@ -11,10 +11,10 @@ docs/diagnosis.md describes every kind of finding, and what is not detected.
 from collections.abc import Mapping
 
 from nbddp.controller.diagnosis.causes import find_causes
-from nbddp.controller.diagnosis.headlines import finding_of
+from nbddp.controller.diagnosis.headlines import write_finding
 from nbddp.controller.diagnosis.notices import find_notices
 from nbddp.controller.diagnosis.rank_reports import RankReports
-from nbddp.controller.diagnosis.rank_view import Known, RankView
+from nbddp.controller.diagnosis.rank_view import RankView, RankViews
 from nbddp.controller.diagnosis.report import (
     KINDS,
     Finding,
@@ -24,8 +24,8 @@ from nbddp.controller.diagnosis.report import (
     RankStatus,
     Report,
 )
-from nbddp.controller.diagnosis.silent_mismatches import find_silent
-from nbddp.controller.diagnosis.wait_graph import WaitFor
+from nbddp.controller.diagnosis.silent_mismatches import find_silent_mismatches
+from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.rank_set import Rank
 
 __all__ = [
@@ -43,39 +43,47 @@ __all__ = [
 
 
 def diagnose(ranks: Mapping[Rank, RankView], *, now_ns: int, run_id: str) -> Report:
-    """Tell who waits for whom, and what can be proven of it.
+    """Report which ranks wait for which, and what of it is proven.
 
-    A report with a ``verdict`` is a proof only if the looks show one moment: ask all ranks twice;
-    if the ``version`` of every rank in ``report.involved`` is the same in both rounds, then all of
-    them were in this state between the rounds.
+    A report with a ``verdict`` is a proof only if the looks show one moment. To make sure, the
+    caller asks all ranks twice: if the ``version`` of every rank in ``report.involved`` is the same
+    in both rounds, all of them were in this state between the rounds.
 
     Args:
-        ranks: every rank of the pool, also those that take no part in the run.
-        now_ns: `time.monotonic_ns` of the caller.
-        run_id: of the cell.
+        ranks: every rank of the pool, also ranks that take no part in the run.
+        now_ns: `time.monotonic_ns` of the caller, for ranks that did not tell their own time.
+        run_id: names the run of the cell.
 
-    Cost: O(ranks * members of their groups).
+    Returns:
+        The findings, the stuck ranks, and where each rank is.
+
+    It takes O(ranks * members of their groups) steps.
     """
-    ranks = Known(ranks)
-    graph = WaitFor(ranks)
+    ranks = RankViews(ranks)
+    graph = WaitForGraph(ranks)
     reports = RankReports(graph, now_ns, run_id)
     causes = [*find_causes(graph), *find_notices(graph, now_ns)]
     timeouts = _timeouts(graph, reports)
     stuck = graph.stuck
-    waited = [each for rank in stuck for waits in graph.waits[rank] for each in waits.operations]
+    blocked = [
+        operation
+        for rank in stuck
+        for waiting in graph.waits[rank]
+        for operation in waiting.operations
+    ]
     return Report(
         run_id=run_id,
-        findings=tuple(finding_of(cause, reports) for cause in causes),
+        findings=tuple(write_finding(cause, reports) for cause in causes),
         stuck=stuck,
         involved=graph.involved(),
-        pg_ids=tuple(dict.fromkeys(each.pg_id for each in waited if each.pg_id)),
+        pg_ids=tuple(dict.fromkeys(each.pg_id for each in blocked if each.pg_id)),
         waits_for_store=type(stuck).of(
             rank
             for rank in stuck
-            for waits in graph.waits[rank]
-            if any(each.signature.kind in ("store", "creation") for each in waits.operations)
+            for waiting in graph.waits[rank]
+            if any(each.signature.kind in ("store", "creation") for each in waiting.operations)
         ),
-        earliest_timeout_ms=min((whole for whole, _ in timeouts), default=None),
+        earliest_timeout_ms=min((timeout for timeout, _ in timeouts), default=None),
         earliest_timeout_left_ms=min((left for _, left in timeouts), default=None),
         ranks=reports.ranks(ranks),
     )
@@ -84,19 +92,27 @@ def diagnose(ranks: Mapping[Rank, RankView], *, now_ns: int, run_id: str) -> Rep
 def compare_records(
     ranks: Mapping[Rank, RankView], *, now_ns: int = 0, run_id: str = ""
 ) -> tuple[Finding, ...]:
-    """Tell what went wrong without a sign: for the time after a cell that ended well.
+    """Find errors that showed no sign, after a cell that ended well.
 
-    Ranks that brought different things to the same operation, and operations that some members
-    issued and others never will. Only operations of ``run_id``, unless it is empty.
+    These are operations that ranks called with different arguments, and operations that some
+    members issued and others never will.
+
+    Args:
+        ranks: every rank of the pool.
+        now_ns: `time.monotonic_ns` of the caller.
+        run_id: only operations of this run count; empty: those of all runs.
+
+    Returns:
+        Findings of the kind ``silent-mismatch``.
     """
-    graph = WaitFor(Known(ranks))
+    graph = WaitForGraph(RankViews(ranks))
     reports = RankReports(graph, now_ns, run_id)
-    return tuple(finding_of(cause, reports) for cause in find_silent(graph, run_id))
+    return tuple(write_finding(cause, reports) for cause in find_silent_mismatches(graph, run_id))
 
 
-def _timeouts(graph: WaitFor, reports: RankReports) -> list[tuple[int, int]]:
-    """Time-outs of what stuck ranks wait for, whole and what is left, in milliseconds."""
-    found = []
+def _timeouts(graph: WaitForGraph, reports: RankReports) -> list[tuple[int, int]]:
+    """The timeouts of operations that block stuck ranks, with the time left, in milliseconds."""
+    timeouts = []
     for rank in graph.stuck:
         now = reports.time_ns(rank)
         for waiting in graph.waits[rank]:
@@ -106,5 +122,5 @@ def _timeouts(graph: WaitFor, reports: RankReports) -> list[tuple[int, int]]:
                     is_message = operation.signature.kind in ("send", "recv")
                     began = waiting.since_ns if is_message else operation.time_created_ns
                     left = operation.timeout_ms - (now - began) // 1_000_000
-                    found.append((operation.timeout_ms, max(0, left)))
-    return found
+                    timeouts.append((operation.timeout_ms, max(0, left)))
+    return timeouts

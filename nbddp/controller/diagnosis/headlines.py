@@ -1,4 +1,4 @@
-"""Puts causes into words: one sentence that says it, why it is so, and what to do.
+"""Puts causes into words: a headline, the reason, and the next step.
 
 Runs in: the notebook's process. Pure.
 """
@@ -8,23 +8,23 @@ from collections.abc import Mapping
 
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.hypotheses import AFTER_INTERRUPT, suspicions, was_interrupted
-from nbddp.controller.diagnosis.notices import doing, may_act, waits_for_user
-from nbddp.controller.diagnosis.phrases import brought, quote, start
+from nbddp.controller.diagnosis.notices import describe_activity, describe_running, waits_for_user
+from nbddp.controller.diagnosis.phrases import describe_call, quote, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import Finding
 from nbddp.controller.diagnosis.wait_graph import Disagreement
 from nbddp.wire.flight_recorder.schema import Operation, group_name_of
 from nbddp.wire.rank_set import RankSet
 
-#: As Gloo, the store and ``monitored_barrier`` say that a time-out has passed.
+#: The words in which Gloo, the store and ``monitored_barrier`` report an expired timeout.
 _TIMED_OUT = re.compile(r"time[d -]*out", re.IGNORECASE)
 
 
-def finding_of(cause: Cause, reports: RankReports) -> Finding:
-    """The finding that tells of a cause."""
+def write_finding(cause: Cause, reports: RankReports) -> Finding:
+    """Return the finding that reports a cause."""
     operation = cause.operation
     group = reports.group(operation) if operation else None
-    headline, reason, next_step = _FindingWriter(cause, reports).tell()
+    headline, reason, next_step = _FindingWriter(cause, reports).write()
     members = group.ranks if group and cause.kind != "dead-rank" else RankSet()
     concerned = {*cause.culprits, *cause.waiting, *members}
     if cause.disagreement is not None:
@@ -51,7 +51,7 @@ def finding_of(cause: Cause, reports: RankReports) -> Finding:
 
 
 class _FindingWriter:
-    """Speaks about one cause."""
+    """Writes the sentences about one cause."""
 
     def __init__(self, cause: Cause, reports: RankReports) -> None:
         self.cause = cause
@@ -60,9 +60,9 @@ class _FindingWriter:
         self.waiting = cause.waiting
         self.pg_id = cause.operation.pg_id if cause.operation else None
 
-    def tell(self) -> tuple[str, str, str]:
-        """Headline, reason, next step."""
-        tellers = {
+    def write(self) -> tuple[str, str, str]:
+        """Return the headline, the reason and the next step."""
+        writers = {
             "dead-rank": self._dead,
             "first-error": self._first_error,
             "mismatched-collective": self._mismatched,
@@ -76,7 +76,7 @@ class _FindingWriter:
             "stuck-outside": self._notice,
             "silent-mismatch": self._silent,
         }
-        return tellers[self.cause.kind]()
+        return writers[self.cause.kind]()
 
     def _name(self) -> str:
         return self.reports.name(self.cause.operation) if self.cause.operation else "an operation"
@@ -90,12 +90,12 @@ class _FindingWriter:
         return f"{ranks.describe()} {waits} for {them} in {self._name()}"
 
     def _in_turn(self) -> str:
-        """Those who wait for those who wait."""
+        """A sentence on the ranks that wait for the waiting ranks."""
         others = self.waiting - self.cause.direct - self.culprits
         if not others or not self.cause.direct:
             return ""
         waits = others.verb("waits", "wait")
-        return f" {start(others)} {waits} for {self.cause.direct.describe()} in turn."
+        return f" {subject(others)} {waits} for {self.cause.direct.describe()} in turn."
 
     # --- ranks that are gone -------------------------------------------------------------------
 
@@ -105,18 +105,18 @@ class _FindingWriter:
             for rank in self.culprits
             if (text := self.reports.graph.views[rank].exit_text)
         ]
-        how_exited = f"exited ({'; '.join(exits)})" if exits else "exited"
+        exit_phrase = f"exited ({'; '.join(exits)})" if exits else "exited"
         if len(self.culprits) == 1:
-            how_exited = self.reports.graph.views[self.culprits.ranks[0]].how_it_exited
+            exit_phrase = self.reports.graph.views[self.culprits.ranks[0]].exit_phrase
         they_wait = self._they_wait()
-        headline = f"{start(self.culprits)} {how_exited}"
+        headline = f"{subject(self.culprits)} {exit_phrase}"
         if they_wait:
             headline += f"; {they_wait}"
         return (
             f"{headline}.",
             f"{self.culprits.verb('its process has', 'their processes have')} ended."
             f"{self._in_turn()}",
-            "Look for what ended it in its last output; the others keep their variables.",
+            "Look for the reason in its last output; the others keep their variables.",
         )
 
     def _first_error(self) -> tuple[str, str, str]:
@@ -127,10 +127,10 @@ class _FindingWriter:
         if view.error is not None and _TIMED_OUT.search(view.error.summary):
             step = (
                 f"Look for what {self.culprits.describe()} waited for: "
-                f"{self.culprits.verb('its', 'their')} time-out was over first."
+                f"{self.culprits.verb('its', 'their')} timeout expired first."
             )
         return (
-            f"Rank {first} {view.how_it_left}{others}; {self._they_wait()}.",
+            f"Rank {first} {view.raise_phrase}{others}; {self._they_wait()}.",
             f"{self.culprits.describe()} {self.culprits.verb('has', 'have')} left the cell and "
             f"cannot come any more.{self._in_turn()}",
             step,
@@ -138,7 +138,7 @@ class _FindingWriter:
 
     def _left_debugger(self) -> tuple[str, str, str]:
         return (
-            f"{start(self.culprits)} left the debugger; {self._they_wait()}.",
+            f"{subject(self.culprits)} left the debugger; {self._they_wait()}.",
             f"{self.culprits.verb('it has', 'they have')} left the cell and cannot come any more."
             f"{self._in_turn()}",
             "",
@@ -154,7 +154,7 @@ class _FindingWriter:
             f"{self._calls(disagreement)}."
         )
         if self.waiting:
-            reason += f" {start(self.waiting)} {self.waiting.verb('is', 'are')} stuck by that."
+            reason += f" {subject(self.waiting)} {self.waiting.verb('is', 'are')} stuck by that."
         by_interrupt = was_interrupted(self.cause, self.reports)
         return headline, reason, AFTER_INTERRUPT if by_interrupt else _agree(disagreement)
 
@@ -173,7 +173,7 @@ class _FindingWriter:
         )
 
     def _disagreement(self) -> Disagreement:
-        assert self.cause.disagreement is not None  # noqa: S101 - of this kind all have one
+        assert self.cause.disagreement is not None  # noqa: S101 - each mismatch has one
         return self.cause.disagreement
 
     def _number(self, disagreement: Disagreement) -> str:
@@ -193,20 +193,20 @@ class _FindingWriter:
         fields = disagreement.differences.told
         ranks_by_text: dict[str, list[int]] = {}
         for rank, operation in disagreement.operation_by_rank.items():
-            text = brought(operation.signature, fields)
+            text = describe_call(operation.signature, fields)
             ranks_by_text.setdefault(text, []).append(rank)
-        told = sorted(
+        variants = sorted(
             ((RankSet.of(ranks), text) for text, ranks in ranks_by_text.items()),
-            key=lambda each: (not set(each[0]) <= set(self.culprits), each[0].ranks),
+            key=lambda pair: (not set(pair[0]) <= set(self.culprits), pair[0].ranks),
         )
-        parts = [f"{ranks.describe()} called {text}" for ranks, text in told[:4]]
-        if len(told) > 4:
+        parts = [f"{ranks.describe()} called {text}" for ranks, text in variants[:4]]
+        if len(variants) > 4:
             parts.append("others something else")
         sentence = ", ".join(parts)
         return sentence[0].upper() + sentence[1:]
 
     def _calls(self, disagreement: Disagreement) -> str:
-        """Who called what on which line; the culprits first."""
+        """The calls of the ranks with their lines, the culprits first."""
         ranks_by_call: dict[str, list[int]] = {}
         by_rank = disagreement.operation_by_rank
         for rank in sorted(by_rank, key=lambda rank: (rank not in self.culprits, rank)):
@@ -222,8 +222,8 @@ class _FindingWriter:
             f"{self._name()[0].upper()}{self._name()[1:]} was called by "
             f"{self.waiting.describe()}, and never by {self.culprits.describe()}.",
             "all ranks have ended their cells, and this was left open.",
-            "Call it on all ranks, and wait for what was issued asynchronously: what comes next "
-            "in this group would meet the wrong partner.",
+            "Call it on all ranks, and wait for asynchronous operations: the next operation of "
+            "this group would match the wrong one.",
         )
 
     # --- cycles --------------------------------------------------------------------------------
@@ -232,13 +232,13 @@ class _FindingWriter:
         circle = self.cause.circle
         if self.cause.kind == "p2p-cycle":
             kinds = {operation.signature.kind for _, operation, _ in circle}
-            what = "each would do its part for another one only afterwards"
+            problem = "each would do its part for another one only afterwards"
             if self._has_other_ends():
-                what = "each has sends and receives, and they do not fit each other"
+                problem = "each has sends and receives, and they do not match each other"
             elif len(kinds) == 1:
                 is_send = "send" in kinds
-                what = f"all {'send' if is_send else 'receive'} first, and nobody "
-                what += "receives" if is_send else "sends"
+                problem = f"all {'send' if is_send else 'receive'} first, and nobody "
+                problem += "receives" if is_send else "sends"
             first = "send" if kinds == {"recv"} else "receive"
             sources = [operation.site.source for _, operation, _ in circle]
             if self._has_other_ends():
@@ -251,16 +251,16 @@ class _FindingWriter:
                     "(batch_isend_irecv issues both at once)."
                 )
         else:
-            what = "each is in a collective of another group"
+            problem = "each is in a collective of another group"
             step = "Call the groups in the same order on all ranks that are members of several."
         parts = [f"rank {rank} {self._waits_for(each, ranks)}" for rank, each, ranks in circle[:4]]
         if len(circle) > 4:
             parts.append(f"and {len(circle) - 4} more")
-        headline = f"{start(self.culprits)} wait for each other in a circle: {what}."
+        headline = f"{subject(self.culprits)} wait for each other in a circle: {problem}."
         return headline, f"{', '.join(parts)}.{self._behind_circle()}", step
 
     def _has_other_ends(self) -> bool:
-        """Whether ranks of the circle have issued both kinds of messages, which do not meet."""
+        """Whether each rank of the circle has open sends and receives, which do not match."""
         for rank, waited, _ in self.cause.circle:
             wanted = "recv" if waited.signature.kind == "send" else "send"
             operations = self.reports.graph.histories[rank].operations.values()
@@ -276,9 +276,9 @@ class _FindingWriter:
         others = self.waiting - self.culprits
         if not others:
             return ""
-        return f" {start(others)} {others.verb('waits', 'wait')} for these in turn."
+        return f" {subject(others)} {others.verb('waits', 'wait')} for these in turn."
 
-    # --- what never comes ----------------------------------------------------------------------
+    # --- ranks and messages that never come ----------------------------------------------------
 
     def _unmatched(self) -> tuple[str, str, str]:
         operation = self.cause.operation
@@ -299,18 +299,18 @@ class _FindingWriter:
         )
 
     def _different_groups(self, operation: Operation) -> tuple[str, str, str]:
-        """Ranks that make groups, and none that most of them make."""
+        """Ranks that make groups, and most of them do not make the same one."""
         ranks_by_name: dict[str, list[int]] = {}
-        for rank, each, _ in self.cause.circle:
-            name = self.reports.name(each)
-            if each.signature.kind == "creation":
-                # Torch counts the groups of each rank: the numbers tell who has made more.
-                name += f" as group {group_name_of(each.pg_id)!r}"
+        for rank, waited, _ in self.cause.circle:
+            name = self.reports.name(waited)
+            if waited.signature.kind == "creation":
+                # Torch counts the groups of each rank: the numbers show which rank has made more.
+                name += f" as group {group_name_of(waited.pg_id)!r}"
             ranks_by_name.setdefault(name, []).append(rank)
         parts = [f"{RankSet.of(ranks).describe()} in {n}" for n, ranks in ranks_by_name.items()]
-        what = "make different groups" if len(ranks_by_name) > 1 else "make a group"
+        action = "make different groups" if len(ranks_by_name) > 1 else "make a group"
         return (
-            f"{start(self.culprits)} {what} and wait for each other: {', '.join(parts)}.",
+            f"{subject(self.culprits)} {action} and wait for each other: {', '.join(parts)}.",
             "a group is made by all of its members, and these cannot come any more."
             f"{self._in_turn()}",
             f"Call {operation.signature.op} on all ranks, in the same order, with the same ranks; "
@@ -320,7 +320,7 @@ class _FindingWriter:
     def _store_wait(self) -> tuple[str, str, str]:
         operation = self.cause.operation
         ranks = self.cause.direct or self.waiting
-        waits = f"{start(ranks)} {ranks.verb('waits', 'wait')}"
+        waits = f"{subject(ranks)} {ranks.verb('waits', 'wait')}"
         if operation is not None and operation.signature.kind == "creation":
             if set(self.cause.direct) & set(self.culprits):
                 return self._different_groups(operation)
@@ -340,9 +340,9 @@ class _FindingWriter:
                 f"Call {operation.signature.op} on all ranks, in the same order.",
             )
         if self.cause.proven and operation is not None and operation.is_rendezvous:
-            what = operation.signature.keys[0]
+            missing = operation.signature.keys[0]
             return (
-                f"{waits} in init_process_group for {what}, which cannot come any more.",
+                f"{waits} in init_process_group for {missing}, which cannot come any more.",
                 f"every rank of the pool is blocked, or has ended the cell.{self._in_turn()}",
                 "Call init_process_group on all ranks, with the number of ranks as world_size and "
                 "each rank once.",
@@ -356,7 +356,7 @@ class _FindingWriter:
             )
         return (
             f"{waits} in {self._name()}; nobody has set it yet.",
-            f"it may still be set by {may_act(self.reports.graph)}.",
+            f"it may still be set by {describe_running(self.reports.graph)}.",
             "Wait, or interrupt the cell.",
         )
 
@@ -364,7 +364,7 @@ class _FindingWriter:
         group = self.reports.group(self.cause.operation) if self.cause.operation else None
         ranks = self.cause.direct
         headline = (
-            f"{start(self.culprits)} never called {self._name()}; {ranks.describe()} "
+            f"{subject(self.culprits)} never called {self._name()}; {ranks.describe()} "
             f"{ranks.verb('waits', 'wait')} for {self.culprits.verb('it', 'them')}."
         )
         every = f"every member of {group.label}" if group else "every member"
@@ -391,7 +391,7 @@ class _FindingWriter:
                 "nothing is missing: much data, or a slow or broken connection.",
                 "Wait, or interrupt the cell.",
             )
-        they = f"{start(self.waiting)} {self.waiting.verb('waits', 'wait')} in {self._name()} for"
+        they = f"{subject(self.waiting)} {self.waiting.verb('waits', 'wait')} in {self._name()} for"
         places = {waits_for_user(self.reports.graph.views[rank]) for rank in self.culprits}
         if "" not in places:
             return (
@@ -401,7 +401,7 @@ class _FindingWriter:
                 "variables.",
             )
         views = [self.reports.graph.views[rank] for rank in self.culprits]
-        state = doing(views, is_outside=self.cause.kind == "stuck-outside")
+        state = describe_activity(views, is_outside=self.cause.kind == "stuck-outside")
         can = "it may still come" if len(self.culprits) == 1 else "they may still come"
         return (
             f"{they} {self.culprits.describe()}, {state}.",
@@ -425,13 +425,13 @@ _HUMAN_FIELDS: Mapping[str, str] = {
 
 
 def _agree(disagreement: Disagreement) -> str:
-    """What to do about a mismatch."""
+    """The next step after a mismatch."""
     fields = disagreement.differences.told
     if "op" in fields:
         return "Call the same operations in the same order on all ranks of the group."
     names = list(dict.fromkeys(_HUMAN_FIELDS.get(name, name) for name in fields))
     if "split sizes" in names:
-        return "What one rank sends to another is what that one must expect: compare the splits."
+        return "A rank must expect from each other rank what that one sends: compare the splits."
     step = f"Use the same {' and '.join(names)} on all ranks of the group"
     sites = (each.site for each in disagreement.operation_by_rank.values())
     lines = {(site.cell, site.file, site.line) for site in sites if site.line}

@@ -1,4 +1,4 @@
-"""What may lie behind a proven finding: suspicions, told as such.
+"""Suspicions: possible reasons of a proven finding, which are marked as guesses.
 
 Runs in: the notebook's process. Pure.
 """
@@ -6,15 +6,15 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Iterable, Iterator
 
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.phrases import came_by, place
+from nbddp.controller.diagnosis.phrases import describe_handled, place
 from nbddp.controller.diagnosis.rank_reports import RankReports
-from nbddp.controller.diagnosis.wait_graph import WaitFor
+from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder.schema import Operation
 from nbddp.wire.rank_set import Rank, RankSet
 
-#: A hint is enough; the fourth is noise.
+#: More hints than these are noise.
 _MAX_HINTS = 3
-#: What to do about a mismatch of ranks that an interrupt has sent another way.
+#: The next step after a mismatch of ranks that an interrupt has sent to another call.
 AFTER_INTERRUPT = (
     "Nothing, if the interrupt was meant. It finds ranks at different lines, so a collective in "
     "`finally` or `except` may then meet another one."
@@ -22,40 +22,44 @@ AFTER_INTERRUPT = (
 
 
 def suspicions(cause: Cause, reports: RankReports) -> tuple[str, ...]:
-    """Sentences, the most telling first."""
+    """The suspicions about a cause, as sentences; the most telling one is the first.
+
+    Returns:
+        At most three sentences without a period; none for a cause that is not proven.
+    """
     if cause.operation is None or not cause.proven:
         return ()
-    found: Iterable[str] = ()
+    hints: Iterable[str] = ()
     match cause.operation.signature.kind:
         case "collective":
-            found = _of_collective(cause, cause.operation, reports)
+            hints = _of_collective(cause, cause.operation, reports)
         case "send" | "recv":
-            found = _of_message(cause, cause.operation, reports)
+            hints = _of_message(cause, cause.operation, reports)
         case "creation":
-            found = _of_creation(cause, cause.operation, reports)
+            hints = _of_creation(cause, cause.operation, reports)
         case _:
             pass
     if was_interrupted(cause, reports):
-        found = ()  # the order of its calls is the interrupt's doing
-    return tuple(dict.fromkeys([*_handled(cause, reports), *found]))[:_MAX_HINTS]
+        hints = ()  # the interrupt has caused the order of the calls
+    return tuple(dict.fromkeys([*_handled(cause, reports), *hints]))[:_MAX_HINTS]
 
 
 def was_interrupted(cause: Cause, reports: RankReports) -> bool:
-    """Whether an interrupt has sent culprits into what they called."""
+    """Whether culprits made their calls while they handled an interrupt."""
     views = reports.graph.views
-    found = (views[rank].handling for rank in cause.culprits if rank in views)
-    return any(handled is not None and handled.is_interrupt for handled in found)
+    exceptions = (views[rank].handling for rank in cause.culprits if rank in views)
+    return any(handled is not None and handled.is_interrupt for handled in exceptions)
 
 
 def _handled(cause: Cause, reports: RankReports) -> Iterator[str]:
-    """An exception sent a rank another way than the others: into ``except`` or ``finally``."""
+    """An exception sent a rank to another call than the others: in ``except`` or ``finally``."""
     views = reports.graph.views
     handled_by_rank = {
         rank: handled
         for rank in sorted({*cause.culprits, *cause.waiting})
         if rank in views and (handled := views[rank].handling) is not None
     }
-    for text in came_by(handled_by_rank):
+    for text in describe_handled(handled_by_rank):
         yield f"{text}, and came here while handling it"
 
 
@@ -69,11 +73,11 @@ def _of_collective(cause: Cause, operation: Operation, reports: RankReports) -> 
     if cause.kind in ("missing-rank", "group-cycle", "mismatched-collective"):
         yield from _wrong_group(cause, operation, reports)
     if cause.kind == "missing-rank":
-        yield from _fewer_turns(cause, operation, graph)
+        yield from _fewer_iterations(cause, operation, graph)
 
 
 def _swapped(cause: Cause, operation: Operation, reports: RankReports) -> Iterator[str]:
-    """Another order, or one call too many or too few: what was issued next tells, if it was."""
+    """Another order, or one call too many or too few: the next operations show it, if any."""
     assert cause.disagreement is not None  # noqa: S101 - the caller has looked
     by_rank = cause.disagreement.operation_by_rank
     pg_id, seq = cause.disagreement.point
@@ -105,7 +109,7 @@ def _swapped(cause: Cause, operation: Operation, reports: RankReports) -> Iterat
 
 
 def _wrong_group(cause: Cause, operation: Operation, reports: RankReports) -> Iterator[str]:
-    """The same operation, issued on another group that has the waiting rank as a member, too."""
+    """The same operation, issued on another group that also has the waiting rank as a member."""
     for rank in cause.culprits:
         for other in _open_collectives(reports.graph, rank):
             same = other.signature == operation.signature
@@ -117,12 +121,12 @@ def _wrong_group(cause: Cause, operation: Operation, reports: RankReports) -> It
                         f"of the two groups the wrong one?"
                     )
                     if cause.kind == "group-cycle":
-                        return  # it is the same with each of the others
+                        return  # the other culprits would give the same hint
 
 
-def _fewer_turns(cause: Cause, operation: Operation, graph: WaitFor) -> Iterator[str]:
+def _fewer_iterations(cause: Cause, operation: Operation, graph: WaitForGraph) -> Iterator[str]:
     """The last call of a rank that has finished is at the line where the others wait."""
-    turns = RankSet.of(
+    ranks = RankSet.of(
         rank
         for rank in cause.culprits
         if (newest := graph.histories[rank].newest(operation.pg_id, operation.run_id)) is not None
@@ -130,15 +134,15 @@ def _fewer_turns(cause: Cause, operation: Operation, graph: WaitFor) -> Iterator
         and newest.site == operation.site
         and graph.views[rank].state == "finished"
     )
-    if turns:
+    if ranks:
         yield (
-            f"{turns.describe()} {turns.verb('has', 'have')} run this line, and fewer times: a "
-            f"loop with fewer turns, perhaps since the data is shared out unevenly, or turns that "
-            f"an exception has left"
+            f"{ranks.describe()} {ranks.verb('has', 'have')} run this line, and fewer times: a "
+            f"loop with fewer iterations, perhaps because the data is split unevenly, or "
+            f"iterations that an exception has left"
         )
 
 
-def _open_collectives(graph: WaitFor, rank: Rank) -> Iterator[Operation]:
+def _open_collectives(graph: WaitForGraph, rank: Rank) -> Iterator[Operation]:
     for operation in graph.histories[rank].operations.values():
         if operation.signature.kind == "collective" and operation.state == "scheduled":
             yield operation
@@ -148,7 +152,7 @@ def _open_collectives(graph: WaitFor, rank: Rank) -> Iterator[Operation]:
 
 
 def _of_message(cause: Cause, operation: Operation, reports: RankReports) -> Iterator[str]:
-    """A message of the other end that nearly fits, and is not taken."""
+    """A message of the other end that nearly matches, and is still open."""
     owner, kind = cause.owner, operation.signature.kind
     wanted = "send" if kind == "recv" else "recv"
     ranks = [operation.peer] if operation.peer >= 0 else list(cause.culprits)

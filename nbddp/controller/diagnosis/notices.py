@@ -1,4 +1,4 @@
-"""Who keeps others waiting without anything being wrong, as far as can be proven.
+"""Finds ranks that keep others waiting where no bug is proven.
 
 Runs in: the notebook's process. Pure. A notice interrupts nothing and claims no bug.
 """
@@ -10,14 +10,14 @@ from typing import Final
 
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.rank_view import RankView
-from nbddp.controller.diagnosis.wait_graph import WaitFor, acting_threads, can_act
+from nbddp.controller.diagnosis.wait_graph import Point, WaitForGraph, acting_threads, can_act
 from nbddp.wire.flight_recorder.schema import CALLBACK_THREAD, WAITS_FOR_USER, Operation, ThreadLook
 from nbddp.wire.rank_set import Rank, RankSet
 
-#: An operation for which all have come is told after this time: it should have been over.
+#: An operation that all members have joined is reported after this time: it should have ended.
 IN_PROGRESS_NS: Final = 5_000_000_000
 
-#: Threads that are told by their names.
+#: A sentence names this many threads, and counts the others.
 _MAX_THREADS: Final = 3
 
 #: Functions of Python that wait for something outside of the ranks.
@@ -40,17 +40,22 @@ _WAITING_FUNCTIONS: Final = frozenset(
         "wait",
     )
 )
-#: C functions have no frame: the line that calls them tells.
+#: C functions have no frame: the line that calls them shows them.
 _WAITING_CALL: Final = re.compile(
     r"\b(accept|acquire|communicate|connect|input|poll|read|readline|recv|recv_into|select"
     r"|sleep|wait)\s*\("
 )
-#: Any call, by the name that is written.
+#: Any call, by the name in the source.
 _CALL: Final = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
 
 
-def find_notices(graph: WaitFor, now_ns: int) -> list[Cause]:
-    """Ranks that are waited for and can still come; keys that may still be set."""
+def find_notices(graph: WaitForGraph, now_ns: int) -> list[Cause]:
+    """Find ranks that others wait for and that may still come, and keys that may still be set.
+
+    Args:
+        graph: the ranks at one moment.
+        now_ns: `time.monotonic_ns` of the caller, for ranks that did not tell their own time.
+    """
     stuck = set(graph.stuck)
     waits = {
         rank: graph.waits[rank][0].operations
@@ -69,7 +74,7 @@ def find_notices(graph: WaitFor, now_ns: int) -> list[Cause]:
 
 
 def is_outside(view: RankView) -> bool:
-    """The rank waits for something that is no operation of torch.distributed."""
+    """Whether the rank waits for something other than an operation of torch.distributed."""
     if view.state == "silent":
         return True
     main = view.look.main if view.look else None
@@ -77,25 +82,34 @@ def is_outside(view: RankView) -> bool:
 
 
 def waits_for_user(view: RankView) -> str:
-    """``at a prompt`` or ``at a breakpoint``: it goes on when the user says so; else empty."""
+    """``at a prompt`` or ``at a breakpoint``, if the rank waits for the user; else empty."""
     main = view.look.main if view.look else None
     return "" if main is None else WAITS_FOR_USER.get(main.innermost, "")
 
 
-def doing(views: Sequence[RankView], *, is_outside: bool) -> str:
-    """What ranks for which others wait do meanwhile, for sentences."""
+def describe_activity(views: Sequence[RankView], *, is_outside: bool) -> str:
+    """A clause on the present activity of ranks that others wait for: ``which still runs``.
+
+    Args:
+        views: of these ranks.
+        is_outside: whether all of them wait for something outside of torch.distributed.
+    """
     one = len(views) == 1
     if all(view.look is not None and view.look.activity == "callback" for view in views):
-        return f"still in {CALLBACK_THREAD}"  # which keeps them from beginning their cell
+        return f"still in {CALLBACK_THREAD}"  # the cell begins after that
     if is_outside:
-        told = {_waits_outside(view, one=one) for view in views}
+        clauses = {_waits_outside(view, one=one) for view in views}
         unknown = f"which {'waits' if one else 'wait'} for something else"
-        return (told.pop() if len(told) == 1 else "") or unknown
+        return (clauses.pop() if len(clauses) == 1 else "") or unknown
     return f"which still {'runs' if one else 'run'}"
 
 
-def may_act(graph: WaitFor) -> str:
-    """Which ranks, threads and processes go on, so that nothing is proven: ends a sentence."""
+def describe_running(graph: WaitForGraph) -> str:
+    """The ranks, threads and processes that still run, so that nothing is proven.
+
+    Returns:
+        The end of a sentence: ``rank 1, which still runs; thread 'loader' of rank 0``.
+    """
     running: list[Rank] = []
     parents: list[Rank] = []
     threads: list[str] = []
@@ -106,20 +120,20 @@ def may_act(graph: WaitFor) -> str:
             running.append(rank)
         if view.look is not None and view.look.has_children:
             parents.append(rank)
-    told = threads[:_MAX_THREADS]
-    if len(threads) > len(told):
-        told[-1] += f" and {len(threads) - len(told)} more"
+    parts = threads[:_MAX_THREADS]
+    if len(threads) > len(parts):
+        parts[-1] += f" and {len(threads) - len(parts)} more"
     if running:
         ranks = RankSet.of(running)
-        told.insert(0, f"{ranks.describe()}, which still {ranks.verb('runs', 'run')}")
+        parts.insert(0, f"{ranks.describe()}, which still {ranks.verb('runs', 'run')}")
     if parents:
         ranks = RankSet.of(parents)
-        told.append(f"processes that {ranks.describe()} {ranks.verb('has', 'have')} started")
-    return "; ".join(told) or "another process"
+        parts.append(f"processes that {ranks.describe()} {ranks.verb('has', 'have')} started")
+    return "; ".join(parts) or "another process"
 
 
 def _waits_outside(view: RankView, *, one: bool) -> str:
-    """Where it waits, as far as that is known; else empty."""
+    """A clause on the place where it waits; empty if that is not known."""
     if view.is_stopped:
         return "whose process is stopped" if one else "whose processes are stopped"
     if view.state == "silent":
@@ -130,7 +144,7 @@ def _waits_outside(view: RankView, *, one: bool) -> str:
 
 
 def _waiting_call(thread: ThreadLook) -> str:
-    """``time.sleep``: the only call of its line, or the one that its innermost function tells."""
+    """``time.sleep``: the only call of its line, or the one that its innermost function shows."""
     source = thread.stack[0].source if thread.stack else ""
     calls = [call for call in _CALL.findall(source) if not keyword.iskeyword(call)]
     if len(calls) > 1:
@@ -141,19 +155,19 @@ def _waiting_call(thread: ThreadLook) -> str:
 
 
 def is_waiting_outside(thread: ThreadLook) -> bool:
-    """As far as its innermost function and line tell."""
+    """Whether its innermost function or line is a known wait outside of torch.distributed."""
     if thread.innermost in _WAITING_FUNCTIONS:
         return True
-    # In another function than that of the line, the line's own call is not what runs now.
+    # If the innermost function is not that of the line, the line's own call does not run now.
     line = thread.stack[0] if thread.stack else None
     if line is None or thread.innermost not in ("", line.function):
         return False
     return bool(_WAITING_CALL.search(line.source))
 
 
-def _slow_ranks(graph: WaitFor, waits: dict[Rank, tuple[Operation, ...]]) -> list[Cause]:
-    """One notice for each set of ranks that are waited for."""
-    groups: list[tuple[set[Rank], set[Rank]]] = []  # who is waited for, who waits
+def _slow_ranks(graph: WaitForGraph, waits: dict[Rank, tuple[Operation, ...]]) -> list[Cause]:
+    """One notice for each set of ranks that others wait for."""
+    groups: list[tuple[set[Rank], set[Rank]]] = []  # the awaited ranks, the waiting ranks
     for rank in waits:
         culprits, waiting = _awaited(graph, waits, rank), {rank}
         if not culprits:
@@ -170,7 +184,7 @@ def _slow_ranks(graph: WaitFor, waits: dict[Rank, tuple[Operation, ...]]) -> lis
 
 
 def _slow_rank(
-    graph: WaitFor,
+    graph: WaitForGraph,
     waits: dict[Rank, tuple[Operation, ...]],
     culprits: set[Rank],
     waiting: set[Rank],
@@ -192,21 +206,23 @@ def _slow_rank(
     )
 
 
-def _awaited(graph: WaitFor, waits: dict[Rank, tuple[Operation, ...]], start: Rank) -> set[Rank]:
-    """The ranks that run Python or C and are waited for, directly or through others."""
-    found: set[Rank] = set()
+def _awaited(
+    graph: WaitForGraph, waits: dict[Rank, tuple[Operation, ...]], start: Rank
+) -> set[Rank]:
+    """The ranks that run Python or C and that ``start`` waits for, directly or through others."""
+    awaited: set[Rank] = set()
     seen = {start}
-    left = [start]
-    while left:
-        rank = left.pop()
+    pending = [start]
+    while pending:
+        rank = pending.pop()
         for operation in waits[rank]:
             for other in set(graph.absent(rank, operation) or ()) - seen:
                 seen.add(other)
                 if other in waits:
-                    left.append(other)
+                    pending.append(other)
                 elif other in graph.able:
-                    found.add(other)
-    return found
+                    awaited.add(other)
+    return awaited
 
 
 def _unset_keys(waits: dict[Rank, tuple[Operation, ...]]) -> list[Cause]:
@@ -230,10 +246,10 @@ def _unset_keys(waits: dict[Rank, tuple[Operation, ...]]) -> list[Cause]:
 
 
 def _slow_operations(
-    graph: WaitFor, waits: dict[Rank, tuple[Operation, ...]], now_ns: int
+    graph: WaitForGraph, waits: dict[Rank, tuple[Operation, ...]], now_ns: int
 ) -> list[Cause]:
-    """All have come, and still it is not over."""
-    found: dict[tuple[str, int], tuple[Rank, Operation, list[Rank]]] = {}
+    """Collectives that all members have joined, and that have not ended in time."""
+    by_point: dict[Point, tuple[Rank, Operation, list[Rank]]] = {}
     for rank, operations in waits.items():
         look = graph.views[rank].look
         now = look.time_ns if look else now_ns
@@ -243,7 +259,7 @@ def _slow_operations(
             is_open = operation.state == "scheduled" and graph.absent(rank, operation) == ()
             if is_open and operation.signature.kind == "collective":
                 point = operation.pg_id, operation.collective_seq_id
-                found.setdefault(point, (rank, operation, []))[2].append(rank)
+                by_point.setdefault(point, (rank, operation, []))[2].append(rank)
     return [
         Cause(
             "straggler",
@@ -253,21 +269,23 @@ def _slow_operations(
             owner=owner,
             operation=operation,
         )
-        for owner, operation, ranks in found.values()
+        for owner, operation, ranks in by_point.values()
     ]
 
 
-def _silent_mismatches(graph: WaitFor, waits: dict[Rank, tuple[Operation, ...]]) -> list[Cause]:
-    """The ranks are in the same operation, which will complete, with different things."""
-    found: dict[tuple[str, int], Cause] = {}
+def _silent_mismatches(
+    graph: WaitForGraph, waits: dict[Rank, tuple[Operation, ...]]
+) -> list[Cause]:
+    """Collectives that will complete, though ranks called them with different arguments."""
+    cause_by_point: dict[Point, Cause] = {}
     for rank, operations in waits.items():
         for operation in operations:
             point = operation.pg_id, operation.collective_seq_id
-            if operation.signature.kind != "collective" or point in found:
+            if operation.signature.kind != "collective" or point in cause_by_point:
                 continue
             disagreement = graph.disagreement(point)
             if disagreement is not None and not disagreement.differences.blocking:
-                found[point] = Cause(
+                cause_by_point[point] = Cause(
                     "silent-mismatch",
                     disagreement.culprits,
                     RankSet(),
@@ -276,4 +294,4 @@ def _silent_mismatches(graph: WaitFor, waits: dict[Rank, tuple[Operation, ...]])
                     operation=operation,
                     disagreement=disagreement,
                 )
-    return list(found.values())
+    return list(cause_by_point.values())

@@ -1,7 +1,7 @@
-"""The English of the diagnosis: what is said of ranks, operations and lines, from facts.
+"""The English of the diagnosis: phrases about ranks, operations and lines, from facts.
 
-Runs in: the notebook's process. Pure. Nobody reads a sentence back: who wants to know what a rank
-does asks its `Predicate`.
+Runs in: the notebook's process. Pure. No code reads a sentence back: code that wants to know what
+a rank does reads the `verb` of its `Predicate`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,12 +12,12 @@ from typing import TypeAlias
 from nbddp.wire.flight_recorder.schema import ExceptionLine, Operation, Signature, Site
 from nbddp.wire.rank_set import Rank, RankSet
 
-#: Of one rank, of several.
+#: The phrase about one rank, and that about several.
 Forms: TypeAlias = tuple[str, str]
 
 
-class Doing(Enum):
-    """What a rank does, or how it ended: the verb of a sentence about it."""
+class RankVerb(Enum):
+    """The verb of a sentence about a rank: what it does, or how it ended."""
 
     WAITS = ("waits", "wait")
     RUNS = ("runs", "run")
@@ -29,32 +29,32 @@ class Doing(Enum):
     RAISED = ("raised", "raised")
     LEFT_DEBUGGER = ("left the debugger", "left the debugger")
     EXITED = ("exited", "exited")
-    NOT_SAID = ("", "")  #: all is in `Predicate.rest`
+    NONE = ("", "")  #: `Predicate.rest` has a verb of its own
 
 
 @dataclass(frozen=True)
 class Predicate:
-    """What is said of ranks; its verb agrees with how many they are.
+    """The predicate of a sentence about ranks; its verb agrees with their number.
 
-    >>> Predicate(Doing.WAITS, " in all_reduce #17").said_of(2)
+    >>> Predicate(RankVerb.WAITS, " in all_reduce #17").describe(2)
     'wait in all_reduce #17'
     """
 
-    doing: Doing
-    rest: str = ""  #: behind the verb, with what stands between: `` in all_reduce #17``
+    verb: RankVerb
+    rest: str = ""  #: follows the verb, with the blank or comma between: `` in all_reduce #17``
     aside: Forms = ("", "")  #: ``; its last operation was all_reduce #16``
 
-    def said_of(self, count: int) -> str:
-        """Behind the name of one rank, or of several."""
+    def describe(self, count: int) -> str:
+        """The text that follows the names of ``count`` ranks."""
         return self.main_clause(count) + self.aside[count != 1]
 
     def main_clause(self, count: int = 1) -> str:
-        """Likewise, without what is said aside."""
-        verb: str = self.doing.value[count != 1]
+        """The same text without `aside`."""
+        verb: str = self.verb.value[count != 1]
         return verb + self.rest
 
     def __str__(self) -> str:
-        return self.said_of(1)
+        return self.describe(1)
 
 
 # --- places --------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def place(site: Site | None) -> str:
 
 
 def quote(operation: Operation) -> str:
-    """Where it was called, with the line."""
+    """The place of the call, with the line."""
     return place(operation.site) or "an unknown line"
 
 
@@ -80,8 +80,13 @@ def seconds(amount_s: float) -> str:
 # --- operations and ranks ------------------------------------------------------------------------
 
 
-def brought(signature: Signature, fields: Iterable[str]) -> str:
-    """What a rank brought, as far as it matters: ``broadcast``, ``all_reduce of float32[4]``."""
+def describe_call(signature: Signature, fields: Iterable[str]) -> str:
+    """A call with those arguments that ``fields`` name: ``all_reduce of float32[4]``.
+
+    Args:
+        signature: of the call.
+        fields: names of fields of `Signature`; others do not appear in the text.
+    """
     wanted = set(fields)
     text = signature.op
     if wanted & {"input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "tensors"}:
@@ -101,22 +106,22 @@ def brought(signature: Signature, fields: Iterable[str]) -> str:
     return text
 
 
-def came_by(handled_by_rank: Mapping[Rank, ExceptionLine]) -> list[str]:
-    """What sent ranks another way: ``rank 1 raised ValueError: boom (cell [3], line 2)``."""
+def describe_handled(handled_by_rank: Mapping[Rank, ExceptionLine]) -> list[str]:
+    """The exceptions that ranks handled: ``rank 1 raised ValueError: boom (cell [3], line 2)``."""
     ranks_by_text: dict[str, list[Rank]] = {}
     for rank, handled in handled_by_rank.items():
         ranks_by_text.setdefault(str(handled), []).append(rank)
-    told = []
+    texts = []
     for ranks in map(RankSet.of, ranks_by_text.values()):
         handled = handled_by_rank[ranks.ranks[0]]
-        what = f"raised {handled}"
+        predicate = f"raised {handled}"
         if handled.is_interrupt:
             place_text = f" ({handled.place})" if handled.place else ""
-            what = f"{ranks.verb('was', 'were')} interrupted{place_text}"
-        told.append(f"{ranks.describe()} {what}")
-    return told
+            predicate = f"{ranks.verb('was', 'were')} interrupted{place_text}"
+        texts.append(f"{ranks.describe()} {predicate}")
+    return texts
 
 
-def start(ranks: RankSet) -> str:
-    """``Rank 2`` or ``Ranks 0,2-3``, to begin a sentence."""
+def subject(ranks: RankSet) -> str:
+    """``Rank 2`` or ``Ranks 0,2-3``: the subject at the beginning of a sentence."""
     return ranks.describe().capitalize()

@@ -1,4 +1,4 @@
-"""Where each rank is, or where it ended: facts of the wait-for graph, as a finding tells them.
+"""The place of each rank, or how it ended: facts of the wait-for graph, in the form of a finding.
 
 Runs in: the notebook's process. Pure.
 """
@@ -6,10 +6,10 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from nbddp.controller.diagnosis.phrases import Doing, Predicate
-from nbddp.controller.diagnosis.rank_view import RankView, is_stumble
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb
+from nbddp.controller.diagnosis.rank_view import RankView, is_local_failure
 from nbddp.controller.diagnosis.report import GroupRef, PerRank
-from nbddp.controller.diagnosis.wait_graph import WaitFor, Waiting
+from nbddp.controller.diagnosis.wait_graph import WaitForGraph, Waiting
 from nbddp.errors import COLLECTIVE_ERRORS
 from nbddp.wire.flight_recorder.schema import WAITS_FOR_USER, Operation, Site
 from nbddp.wire.rank_set import Rank
@@ -17,9 +17,9 @@ from nbddp.wire.rank_set import Rank
 _SECOND = 1_000_000_000
 
 
-_STOPPED = Predicate(Doing.IS, " stopped (SIGSTOP)")
+_STOPPED = Predicate(RankVerb.IS, " stopped (SIGSTOP)")
 _SILENT = Predicate(
-    Doing.DOES_NOT_ANSWER,
+    RankVerb.DOES_NOT_ANSWER,
     aside=(
         ": it is stopped, or runs C code that holds the GIL",
         ": they are stopped, or run C code that holds the GIL",
@@ -28,33 +28,33 @@ _SILENT = Predicate(
 
 
 class RankReports:
-    """Tells of the ranks of one graph.
+    """Describes the ranks of one graph.
 
     Args:
-        graph: what is told of.
-        now_ns: for waits of ranks that did not tell their own time.
-        run_id: of the cell.
+        graph: the ranks at one moment.
+        now_ns: `time.monotonic_ns` of the caller, for ranks that did not tell their own time.
+        run_id: names the run of the cell.
     """
 
-    def __init__(self, graph: WaitFor, now_ns: int, run_id: str) -> None:
+    def __init__(self, graph: WaitForGraph, now_ns: int, run_id: str) -> None:
         self.graph = graph
         self.now_ns = now_ns
         self.run_id = run_id
 
     def since_s(self, rank: Rank) -> float | None:
-        """How long its main thread, or else another one, has been waiting."""
+        """The time in seconds that its main thread, or else another, has waited; None: no wait."""
         waits = self.graph.waits[rank]
         if not waits:
             return None
         return max(0, self.time_ns(rank) - waits[0].since_ns) / _SECOND
 
     def time_ns(self, rank: Rank) -> int:
-        """The rank's clock: that of another machine is not ours."""
+        """The time on the rank's own clock: another machine has another clock."""
         look = self.graph.views[rank].look
         return look.time_ns if look is not None and look.time_ns else self.now_ns
 
     def group(self, operation: Operation) -> GroupRef | None:
-        """The group of an operation."""
+        """The group of an operation; None: it has none."""
         return self.graph.group(operation)
 
     def name(self, operation: Operation, *, with_group: bool = True) -> str:
@@ -68,7 +68,12 @@ class RankReports:
     # --- one rank ------------------------------------------------------------------------------
 
     def rank(self, rank: Rank, pg_id: str | None = None) -> PerRank:
-        """Where a rank is, or where it ended in a group."""
+        """Describe the place of a rank, or how it ended.
+
+        Args:
+            rank: a rank of the graph.
+            pg_id: for a rank that has ended, name its last operation in this group if it has one.
+        """
         view = self.graph.views[rank]
         predicate, site = self._predicate(view, pg_id)
         since_s = self.since_s(rank) if view.state == "running" else None
@@ -90,39 +95,39 @@ class RankReports:
             case "idle":
                 return self._beside(view)
             case _:
-                return Predicate(Doing.IS, " starting"), None
+                return Predicate(RankVerb.IS, " starting"), None
 
     def _running(self, view: RankView) -> tuple[Predicate, Site | None]:
         waits = self.graph.waits[view.rank]
         main = view.look.main if view.look else None
         if waits and (waits[0].thread.is_main or main is None):
             how, site = self._waiting(waits[0])
-            return Predicate(Doing.WAITS, f" {how}"), site
+            return Predicate(RankVerb.WAITS, f" {how}"), site
         if main is None:
-            return Predicate(Doing.RUNS), None
+            return Predicate(RankVerb.RUNS), None
         site = main.stack[0] if main.stack else None
         if main.innermost in WAITS_FOR_USER:
-            return Predicate(Doing.IS, f" {WAITS_FOR_USER[main.innermost]}"), site
+            return Predicate(RankVerb.IS, f" {WAITS_FOR_USER[main.innermost]}"), site
         is_inside = main.innermost and (site is None or main.innermost != site.function)
-        return Predicate(Doing.RUNS, f", now in {main.innermost}()" if is_inside else ""), site
+        return Predicate(RankVerb.RUNS, f", now in {main.innermost}()" if is_inside else ""), site
 
     def _waiting(self, waiting: Waiting) -> tuple[str, Site | None]:
-        """``in all_reduce #17``, and the line."""
+        """``in all_reduce #17``, and the line of the operation."""
         operations = [each for each in waiting.operations if each.state == "scheduled"]
         names = ", ".join(self.name(each) for each in operations[:3]) or "an operation"
         if len(operations) > 3:
             names += f" and {len(operations) - 3} more"
-        how = "in" if len(operations) < 2 else "for"
+        preposition = "in" if len(operations) < 2 else "for"
         if not waiting.needs_all:
-            how = "inside torch for"
+            preposition = "inside torch for"
         stack = waiting.thread.stack
         site = operations[0].site if operations else None
         if (site is None or not site.line or not waiting.needs_all) and stack:
             site = stack[0]
-        return f"{how} {names}", site
+        return f"{preposition} {names}", site
 
     def _ended(self, view: RankView, pg_id: str | None) -> tuple[Predicate, Site | None]:
-        """With the last thing that it did in a group, or at all."""
+        """The end of a rank, with its last operation in a group, or else in any."""
         history = self.graph.histories[view.rank]
         newest = history.newest(pg_id, self.run_id) or history.newest(run_id=self.run_id)
         if view.state == "raised":
@@ -130,31 +135,31 @@ class RankReports:
             error = view.error
             site = (error and error.site) or (newest.site if newest else None)
             if view.has_left_debugger:
-                return Predicate(Doing.LEFT_DEBUGGER, before), site
-            told = "an error" if error is None else error.summary
+                return Predicate(RankVerb.LEFT_DEBUGGER, before), site
+            error_text = "an error" if error is None else error.summary
             if error is not None and error.name in COLLECTIVE_ERRORS:
-                told = error.name  # what it says stands above
-            return Predicate(Doing.RAISED, f" {told}{before}"), site
-        gone = Predicate(Doing.HAS_FINISHED)
+                error_text = error.name  # its message repeats the headline
+            return Predicate(RankVerb.RAISED, f" {error_text}{before}"), site
+        ended = Predicate(RankVerb.HAS_FINISHED)
         if view.state == "dead":
-            gone = Predicate(Doing.NOT_SAID, view.how_it_exited)
+            ended = Predicate(RankVerb.NONE, view.exit_phrase)
         if newest is None:
-            return replace(gone, rest=f"{gone.rest} without an operation"), None
+            return replace(ended, rest=f"{ended.rest} without an operation"), None
         name = self.name(newest)
         aside = f"; its last operation was {name}", f"; their last operation was {name}"
-        if newest.state == "failed" and not is_stumble(newest):
+        if newest.state == "failed" and not is_local_failure(newest):
             aside = f"; its {name} failed", f"; their {name} failed"
-        return replace(gone, aside=aside), newest.site
+        return replace(ended, aside=aside), newest.site
 
     def _beside(self, view: RankView) -> tuple[Predicate, Site | None]:
         waits = self.graph.waits[view.rank]
         if not waits:
-            return Predicate(Doing.TAKES_NO_PART), None
+            return Predicate(RankVerb.TAKES_NO_PART), None
         how, site = self._waiting(waits[0])
         aside = f"; a thread of it waits {how}", f"; threads of them wait {how}"
-        return Predicate(Doing.TAKES_NO_PART, aside=aside), site
+        return Predicate(RankVerb.TAKES_NO_PART, aside=aside), site
 
     def ranks(self, ranks: Iterable[Rank], pg_id: str | None = None) -> dict[Rank, PerRank]:
-        """Several of them, in order."""
+        """Describe several ranks, in order, as `rank` does; ranks without a view are left out."""
         known = sorted(set(ranks) & set(self.graph.views))
         return {rank: self.rank(rank, pg_id) for rank in known}

@@ -1,9 +1,9 @@
-"""What one rank has issued so far, looked up in what is known of it.
+"""The knowledge about one rank, and the history of the operations that it has issued.
 
 Runs in: the notebook's process. Pure.
 
-The history in a look is bounded: everything open, and the newest. Where an answer may lie in what
-was left out, it is the answer that proves nothing.
+The history in a look is bounded: it has all open operations and the newest others. Where an
+answer depends on operations that were left out, `History` gives the answer that proves nothing.
 """
 
 from dataclasses import dataclass
@@ -27,57 +27,58 @@ _MISMATCH_ERROR = "CollectiveMismatchError"
 
 @dataclass(frozen=True)
 class RankView:
-    """What the controller knows of one rank."""
+    """The controller's knowledge about one rank."""
 
     rank: Rank
     state: RankStatus
-    look: RankLook | None = None  #: its own words, in every state; None: it did not answer
-    error: ExceptionLine | None = None  #: of a rank that raised, if it is known
+    look: RankLook | None = None  #: the rank's own answer, in every state; None: it did not answer
+    error: ExceptionLine | None = None  #: the exception that the rank raised, if it is known
     was_freed: bool = False  #: it raised because nbddp had ended its operation
-    mismatches: tuple[Mismatch, ...] = ()  #: that it saw during the cell
+    mismatches: tuple[Mismatch, ...] = ()  #: those that it saw during the cell
     exit_text: str = ""  #: of a dead rank: ``SIGKILL (signal 9)``
-    how_it_exited: str = "exited"  #: likewise: ``exited with SIGKILL (signal 9)``
-    operations: tuple[Operation, ...] = ()  #: of a silent or dead rank, as its agent has read them
+    exit_phrase: str = "exited"  #: of a dead rank: ``exited with SIGKILL (signal 9)``
+    #: Of a silent or dead rank: its agent has read them from shared memory.
+    operations: tuple[Operation, ...] = ()
     stack_text: str = ""
-    is_stopped: bool = False  #: its process, by a signal or a debugger, as its agent has seen
-    after: ExceptionLine | None = None  #: that was handled when it raised ``error``
+    is_stopped: bool = False  #: a signal or a debugger has stopped its process, says its agent
+    after: ExceptionLine | None = None  #: the exception that it was handling when it raised
 
     @property
     def handling(self) -> ExceptionLine | None:
-        """What it is, or was, handling."""
+        """The exception that the rank is, or was, handling."""
         if self.state != "running" or self.look is None:
             return self.after
         return None if self.look.main is None else self.look.main.handling
 
     @property
     def is_over(self) -> bool:
-        """Its main thread does nothing any more in this cell."""
+        """Whether the main thread of the rank has no more to do in this cell."""
         return self.state in ("finished", "raised", "idle", "dead")
 
     @property
     def has_left_debugger(self) -> bool:
-        """Its user has left the cell with ``q``."""
-        is_debuggers = self.error is not None and self.error.name == LEFT_DEBUGGER
-        return self.state == "raised" and is_debuggers
+        """Whether the user has left the cell with ``q`` in the debugger."""
+        is_quit = self.error is not None and self.error.name == LEFT_DEBUGGER
+        return self.state == "raised" and is_quit
 
     @property
-    def how_it_left(self) -> str:
-        """Of a rank that raised: ``raised ValueError: boom``, ``left the debugger``."""
+    def raise_phrase(self) -> str:
+        """The end of a rank that raised: ``raised ValueError: boom``, ``left the debugger``."""
         if self.has_left_debugger:
             return "left the debugger"
         return f"raised {'an error' if self.error is None else self.error.summary}"
 
     @property
     def has_mismatched(self) -> bool:
-        """It raised because it saw a mismatch."""
+        """Whether the rank raised because it saw a mismatch."""
         return self.state == "raised" and bool(self.mismatches)
 
 
-class Known(dict[Rank, RankView]):
-    """What is known of each rank of a pool.
+class RankViews(dict[Rank, RankView]):
+    """The view of each rank of a pool.
 
-    Of any other number nothing is known: members of a group come from what a rank has told, and it
-    may name processes that are no ranks of the pool.
+    The view of any other number is that of a silent rank: ranks report the members of their groups,
+    and a group may have processes that are no ranks of the pool.
     """
 
     def __missing__(self, rank: Rank) -> RankView:
@@ -99,8 +100,8 @@ class History:
         self.is_dead = view.state == "dead"
         self.clock = view.look.clock if view.look is not None else ""
         self.operations: dict[int, Operation] = {}  # by record, the newest last
-        seen = (*view.operations, *(view.look.operations if view.look else ()))
-        for operation in sorted(seen, key=lambda each: each.record_id):
+        recorded = (*view.operations, *(view.look.operations if view.look else ()))
+        for operation in sorted(recorded, key=lambda operation: operation.record_id):
             known = self.operations.get(operation.record_id)
             if known is None or known.state == "scheduled":
                 self.operations[operation.record_id] = operation
@@ -112,12 +113,14 @@ class History:
                 self._collectives[operation.pg_id, operation.collective_seq_id] = operation
             elif operation.signature.kind == "creation":
                 self._creations[operation.pg_id] = operation
-        self._stumbles = [each for each in self._collectives.values() if is_stumble(each)]
-        #: Older operations were left out. Records count from 1.
+        self._local_failures = [
+            call for call in self._collectives.values() if is_local_failure(call)
+        ]
+        #: Whether older operations were left out. Records count from 1.
         self.is_cut = max(self.operations, default=0) > len(self.operations)
 
     def add_mismatched(self, operation: Operation) -> None:
-        """An operation that only a mismatch tells of."""
+        """Add an operation that is known only from a mismatch."""
         key = operation.pg_id, operation.collective_seq_id
         if operation.signature.kind == "collective":
             self._collectives.setdefault(key, operation)
@@ -140,49 +143,49 @@ class History:
     # --- collectives ---------------------------------------------------------------------------
 
     def collective(self, pg_id: str, seq: int) -> Operation | None:
-        """One collective that was really issued, if it is still known."""
-        found = self._collectives.get((pg_id, seq))
-        return None if found is None or is_stumble(found) else found
+        """The collective with a number, if it reached the group and is still known."""
+        operation = self._collectives.get((pg_id, seq))
+        return None if operation is None or is_local_failure(operation) else operation
 
     def has_joined(self, pg_id: str, seq: int) -> bool:
-        """Its part in a collective is done, or is being done without its help."""
-        found = self._collectives.get((pg_id, seq))
+        """Whether its part in a collective is done, or goes on without its help."""
+        operation = self._collectives.get((pg_id, seq))
         if self.is_dead:
-            if found is not None:
-                return found.state == "completed"
-            # Everything open is known, so what came before something known was complete.
+            if operation is not None:
+                return operation.state == "completed"
+            # All open operations are known, so those before a known one were complete.
             known = [number for group, number in self._collectives if group == pg_id]
             return max(known, default=0) > seq or (self.is_cut and not known)
-        if found is not None:
-            return found.state != "failed"
+        if operation is not None:
+            return operation.state != "failed"
         info = self._groups.get(pg_id)
         return info is not None and info.collective_seq_id >= seq
 
-    def stumbles(self, pg_id: str, run_id: str, before: int) -> int:
-        """Calls in a run that used up a number and never reached the others.
+    def local_failures(self, pg_id: str, run_id: str, before: int) -> int:
+        """The number of calls in a run that took a number and never reached the others.
 
         The numbers of this rank are then shifted against those of the others.
         """
         return sum(
-            (each.pg_id, each.run_id) == (pg_id, run_id) and each.collective_seq_id < before
-            for each in self._stumbles
+            (call.pg_id, call.run_id) == (pg_id, run_id) and call.collective_seq_id < before
+            for call in self._local_failures
         )
 
     # --- creations -----------------------------------------------------------------------------
 
     def has_created(self, wanted: Operation, clock: str = "") -> bool:
-        """It has called the function that makes this group.
+        """Whether it has called the function that makes this group.
 
         Args:
             wanted: the call of another rank.
-            clock: of that rank, see `RankLook.clock`.
+            clock: that of the other rank, see `RankLook.clock`.
         """
-        found = self._creations.get(wanted.pg_id)
-        if found is not None:
+        made = self._creations.get(wanted.pg_id)
+        if made is not None:
             is_comparable = bool(clock) and clock == self.clock
-            if is_comparable and 0 < found.time_completed_ns < wanted.time_created_ns:
-                return False  # that group was whole before this call, and so is another one
-            return found.state == "completed" or (found.state == "scheduled" and not self.is_dead)
+            if is_comparable and 0 < made.time_completed_ns < wanted.time_created_ns:
+                return False  # that group was complete before this call, so it is another one
+            return made.state == "completed" or (made.state == "scheduled" and not self.is_dead)
         if self.is_dead and self.is_cut:
             return True
         name = group_name_of(wanted.pg_id)
@@ -196,11 +199,11 @@ class History:
     def makes(self, wanted: Operation) -> bool:
         """Whether this rank makes a group like that of another rank's call, or has in its cell."""
         return any(
-            each.run_id == wanted.run_id
-            and each.state in ("scheduled", "completed")
-            and each.signature == wanted.signature
-            and group_name_of(each.pg_id) == group_name_of(wanted.pg_id)
-            for each in self._creations.values()
+            creation.run_id == wanted.run_id
+            and creation.state in ("scheduled", "completed")
+            and creation.signature == wanted.signature
+            and group_name_of(creation.pg_id) == group_name_of(wanted.pg_id)
+            for creation in self._creations.values()
         )
 
     # --- messages ------------------------------------------------------------------------------
@@ -208,47 +211,47 @@ class History:
     def messages(
         self, kind: Literal["send", "recv"], pg_id: str, peer: int, tag: int
     ) -> list[Operation]:
-        """Messages of one direction that did not fail; peer -1: receives from any source."""
+        """The messages of one direction that did not fail; peer -1: receives from any source."""
         return [
-            each
-            for each in self.operations.values()
-            if each.signature.kind == kind
-            and (each.pg_id, each.peer, each.tag) == (pg_id, peer, tag)
-            and each.state != "failed"
-            and not (self.is_dead and each.state == "scheduled")
+            message
+            for message in self.operations.values()
+            if message.signature.kind == kind
+            and (message.pg_id, message.peer, message.tag) == (pg_id, peer, tag)
+            and message.state != "failed"
+            and not (self.is_dead and message.state == "scheduled")
         ]
 
     def may_have_messages_left_out(self, pg_id: str, number: int = 1) -> bool:
-        """Messages with this number, or higher ones, may be among what was left out."""
+        """Whether the history may lack messages with this number, or with higher ones."""
         if not self.is_cut:
             return False
         info = self._groups.get(pg_id)
         return info is None or info.p2p_seq_id >= number
 
     def count(self, kind: Literal["send", "recv"], pg_id: str, peer: int, tag: int) -> int | None:
-        """How many messages it has issued since the group was formed; None: it did not tell."""
+        """The number of messages it has issued since the group was formed; None: not reported."""
         info = self._groups.get(pg_id)
         if info is None or info.messages is None:
             return None
         numbers = (
-            each.count
-            for each in info.messages
-            if (each.direction, each.peer, each.tag) == (kind, peer, tag)
+            counter.count
+            for counter in info.messages
+            if (counter.direction, counter.peer, counter.tag) == (kind, peer, tag)
         )
         return next(numbers, info.p2p_base) - info.p2p_base
 
     def number_now(self, received: Operation) -> int:
-        """Which message of its sender an open receive can still get.
+        """The number of the message that an open receive can still get from its sender.
 
-        A receive from any source that was issued before may have taken the one that was meant.
+        An earlier receive from any source may have taken the message that was meant for it.
         """
         key = received.pg_id, received.peer, received.tag
         count = self.count("recv", *key)
         if count is None:
             return received.p2p_seq_id
         later = sum(
-            each.state == "scheduled" and each.record_id > received.record_id
-            for each in self.messages("recv", *key)
+            receive.state == "scheduled" and receive.record_id > received.record_id
+            for receive in self.messages("recv", *key)
         )
         base = self._groups[received.pg_id].p2p_base
         return max(received.p2p_seq_id, base + count - later)
@@ -256,36 +259,37 @@ class History:
     def _has_failed(
         self, kind: Literal["send", "recv"], pg_id: str, peer: int, tag: int, number: int
     ) -> bool:
-        """Its part in this very message has failed, and was not tried again."""
-        found = [
-            each.state
-            for each in self.operations.values()
-            if each.signature.kind == kind
-            and (each.pg_id, each.peer, each.tag, each.p2p_seq_id) == (pg_id, peer, tag, number)
+        """Whether its part in this message has failed, and was not tried again."""
+        states = [
+            message.state
+            for message in self.operations.values()
+            if message.signature.kind == kind
+            and (message.pg_id, message.peer) == (pg_id, peer)
+            and (message.tag, message.p2p_seq_id) == (tag, number)
         ]
-        return found[-1:] == ["failed"]
+        return states[-1:] == ["failed"]
 
     def has_sent(self, pg_id: str, to: int, tag: int, number: int) -> bool:
-        """It has sent the message with this number, or one that is still to be taken."""
+        """Whether it has sent the message with this number, or has a send that is still open."""
         sent = self.messages("send", pg_id, to, tag)
         count = self.count("send", pg_id, to, tag)
         if count is not None:
-            is_told = count >= number - self._groups[pg_id].p2p_base
-            return is_told and not self._has_failed("send", pg_id, to, tag, number)
+            is_counted = count >= number - self._groups[pg_id].p2p_base
+            return is_counted and not self._has_failed("send", pg_id, to, tag, number)
         if sent:
             return any(each.state == "scheduled" or each.p2p_seq_id >= number for each in sent)
         return self.may_have_messages_left_out(pg_id, number)
 
     def has_received(self, pg_id: str, source: int, tag: int, number: int) -> bool:
-        """It has asked for the message with this number, or for one that is still to come."""
+        """Whether it has a receive for the message with this number, or one that is still open."""
         exact = self.messages("recv", pg_id, source, tag)
         of_any = self.messages("recv", pg_id, -1, tag)
         count = self.count("recv", pg_id, source, tag)
         if count is not None:
             if any(each.state == "scheduled" for each in of_any):
                 return True
-            is_told = count >= number - self._groups[pg_id].p2p_base
-            return is_told and not self._has_failed("recv", pg_id, source, tag, number)
+            is_counted = count >= number - self._groups[pg_id].p2p_base
+            return is_counted and not self._has_failed("recv", pg_id, source, tag, number)
         if any(each.state == "scheduled" for each in (*exact, *of_any)):
             return True
         if not exact and not of_any:
@@ -295,8 +299,8 @@ class History:
         return sum(numbers) >= number
 
 
-def is_stumble(operation: Operation) -> bool:
-    """The call failed before it reached the others: a bad argument, mostly."""
+def is_local_failure(operation: Operation) -> bool:
+    """Whether the call failed before it reached the others: mostly because of a bad argument."""
     return (
         operation.state == "failed"
         and operation.waited_ns == 0

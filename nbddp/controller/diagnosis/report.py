@@ -1,4 +1,4 @@
-"""What the diagnosis tells: a report of findings.
+"""The result of the diagnosis: a report of findings.
 
 Runs in: the notebook's process. Pure. `Report.to_dict` is a promise to users, described in
 docs/diagnosis.md: its fields are added to and never change their meaning within a version.
@@ -14,12 +14,12 @@ from nbddp.controller.diagnosis.phrases import Predicate, place, seconds
 from nbddp.wire.flight_recorder.schema import Site
 from nbddp.wire.rank_set import Rank, RankSet
 
-#: A rank that waits for a key looks into the store every 50 ms.
+#: Longer than the 50 ms between two checks of the store by a rank that waits for a key.
 _KEY_CHECK_S: Final = 0.06
-#: Of `Report.to_dict`.
+#: The version of `Report.to_dict`.
 DICT_VERSION: Final = 1
 
-#: In the order in which they are told.
+#: In the order in which a report shows them.
 Kind: TypeAlias = Literal[
     "dead-rank",
     "first-error",
@@ -36,8 +36,8 @@ Kind: TypeAlias = Literal[
 ]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
-#: What the controller knows of a rank. ``finished``, ``raised``: of this cell. ``idle``: it takes
-#: no part in this cell. ``silent``: it lives and does not answer.
+#: The state of a rank, as the controller knows it. ``finished``, ``raised``: it has left this cell.
+#: ``idle``: it takes no part in this cell. ``silent``: it lives and does not answer.
 RankStatus: TypeAlias = Literal[
     "running", "finished", "raised", "idle", "dead", "silent", "starting"
 ]
@@ -54,7 +54,7 @@ class GroupRef:
 
     @property
     def label(self) -> str:
-        """For sentences: ``the default group``, ``group 'tp' (ranks 0-1)``."""
+        """The name in a sentence: ``the default group``, ``group 'tp' (ranks 0-1)``."""
         if self.desc == "default_pg":
             return "the default group"
         members = f" ({self.ranks.describe()})" if self.ranks else ""
@@ -73,7 +73,7 @@ class GroupRef:
 
 @dataclass(frozen=True)
 class PerRank:
-    """Where one rank is, or where it ended."""
+    """The place of one rank, or how it ended."""
 
     rank: Rank
     status: RankStatus
@@ -85,16 +85,16 @@ class PerRank:
 
     def __str__(self) -> str:
         since = "" if self.since_s is None else f", for {seconds(self.since_s)}"
-        return f"rank {self.rank} {self.what_and_where}{since}"
+        return f"rank {self.rank} {self.description}{since}"
 
     @property
     def what(self) -> str:
-        """Continues a sentence that begins with the rank."""
+        """The predicate: it continues a sentence that begins with the rank."""
         return str(self.predicate)
 
     @property
-    def what_and_where(self) -> str:
-        """Likewise, with the line: ``waits in all_reduce #17, at cell [3], line 5: `x.sum()` ``."""
+    def description(self) -> str:
+        """The same with the line: ``waits in all_reduce #17, at cell [3], line 5: `x.sum()` ``."""
         where = place(self.site)
         return f"{self.what}, at {where}" if where else self.what
 
@@ -111,28 +111,29 @@ class PerRank:
 
 @dataclass(frozen=True)
 class Finding:
-    """One cause, with the ranks that suffer from it."""
+    """One cause, with the ranks that wait because of it."""
 
     kind: Kind
-    proven: bool  #: False: it may still resolve by itself, or is a notice
+    proven: bool  #: False: a notice; the wait may still end by itself
     culprits: RankSet
     waiting: RankSet
     headline: str  #: one sentence
-    reason: str  #: why it is so
+    reason: str  #: why that is so, a sentence behind ``Proven:``
     next_step: str
     group: GroupRef | None = None
     op: str = ""
-    collective_seq_id: int = 0  #: 0: it is no collective
-    fields: tuple[str, ...] = ()  #: of `nbddp.wire.flight_recorder.schema.Signature`, that differ
-    suspicions: tuple[str, ...] = ()  #: sentences on what may lie behind it; never proven
-    ranks: Mapping[Rank, PerRank] = field(default_factory=dict)  #: all that are concerned
+    collective_seq_id: int = 0  #: 0: the operation is no collective
+    #: The fields of `nbddp.wire.flight_recorder.schema.Signature` that differ.
+    fields: tuple[str, ...] = ()
+    suspicions: tuple[str, ...] = ()  #: sentences on possible reasons; never proven
+    ranks: Mapping[Rank, PerRank] = field(default_factory=dict)  #: culprits, waiting ranks, members
     since_s: float | None = None  #: the longest wait
-    #: Of a silent mismatch: what differs is an error, see `nbddp.wire.flight_recorder.matching`.
+    #: Of a silent mismatch: the difference is an error, see `nbddp.wire.flight_recorder.matching`.
     is_error: bool = False
 
     @property
     def verdict(self) -> str:
-        """In front of the reason."""
+        """The words in front of the reason."""
         return "Proven:" if self.proven else "Not proven:"
 
     @property
@@ -162,9 +163,9 @@ class Finding:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """Equal for findings that tell the same, whenever they are told."""
+        """A key that is equal for findings with the same content, made at any time."""
         return (
-            # A rank that is waited for may sleep now and compute a moment later.
+            # A rank that others wait for may sleep now and compute a moment later.
             self.kind if self.proven else "notice",
             self.culprits.ranks,
             self.waiting.ranks,
@@ -177,50 +178,50 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """What is to be said of a run at one moment."""
+    """The findings about a run at one moment."""
 
     run_id: str
     findings: tuple[Finding, ...] = ()  #: proven first, most telling first
-    stuck: RankSet = field(default_factory=RankSet)  #: can never go on by themselves
+    stuck: RankSet = field(default_factory=RankSet)  #: ranks that can never continue by themselves
     #: The proof holds if the ``version`` of each of these is the same in two rounds of looks.
     involved: RankSet = field(default_factory=RankSet)
     pg_ids: tuple[str, ...] = ()  #: groups, also unfinished ones, in which stuck ranks are blocked
-    #: Stuck ranks that wait for keys of the store, or for others to make a group with its help.
+    #: Stuck ranks that wait for keys of the store, or for others to create a group through it.
     waits_for_store: RankSet = field(default_factory=RankSet)
-    #: The shortest time-out of an operation that a stuck rank waits for, and what is left of it.
+    #: The shortest timeout of an operation that a stuck rank waits for, and the time left of it.
     earliest_timeout_ms: int | None = None
     earliest_timeout_left_ms: int | None = None
     ranks: Mapping[Rank, PerRank] = field(default_factory=dict)  #: every rank of the pool
 
     @property
     def verdict(self) -> bool:
-        """Some rank is stuck, and that is proven: the run may be ended."""
+        """Whether some rank is stuck, and that is proven: the run may be ended."""
         return bool(self.stuck)
 
     @property
     def confirm_after_s(self) -> float:
-        """The second round of looks can prove something only if it comes so much later.
+        """The shortest time in seconds after which a second round of looks can prove something.
 
-        Setting a key of the store leaves no record: the ranks that wait for it must have looked
-        into the store since the first round.
+        Setting a key of the store leaves no record. The ranks that wait for a key must therefore
+        have checked the store since the first round.
         """
         return _KEY_CHECK_S if self.waits_for_store else 0.0
 
     @property
     def proven(self) -> tuple[Finding, ...]:
-        """Only findings that are proven."""
+        """The findings that are proven."""
         return tuple(finding for finding in self.findings if finding.proven)
 
     @property
     def notices(self) -> tuple[Finding, ...]:
-        """Only findings that are not proven."""
+        """The findings that are not proven."""
         return tuple(finding for finding in self.findings if not finding.proven)
 
     @property
     def fingerprint(self) -> str:
-        """Equal for reports that tell the same; times, and the lines of running ranks, differ."""
-        told = [finding.identity for finding in self.findings]
-        text = json.dumps([self.run_id, self.verdict, told])
+        """A hash that is equal for reports with the same findings; times do not count."""
+        identities = [finding.identity for finding in self.findings]
+        text = json.dumps([self.run_id, self.verdict, identities])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:

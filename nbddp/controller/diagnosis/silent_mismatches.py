@@ -1,4 +1,4 @@
-"""What went wrong in a cell that did not hang: found by comparing the ranks' records.
+"""Compares the ranks' records after a cell that did not hang, and finds errors without a sign.
 
 Runs in: the notebook's process. Pure.
 """
@@ -6,21 +6,26 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Iterator
 
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.wait_graph import Disagreement, Point, WaitFor
+from nbddp.controller.diagnosis.wait_graph import Disagreement, Point, WaitForGraph
 from nbddp.wire.flight_recorder.matching import compare_message
 from nbddp.wire.flight_recorder.schema import Operation
 from nbddp.wire.rank_set import Rank, RankSet
 
 
-def find_silent(graph: WaitFor, run_id: str) -> list[Cause]:
-    """Disagreements in what the ranks have issued; then what was left open."""
-    found = [*_disagreements(graph, run_id), *_messages(graph, run_id)]
+def find_silent_mismatches(graph: WaitForGraph, run_id: str) -> list[Cause]:
+    """Find operations on which ranks disagree, and operations that were left open.
+
+    Args:
+        graph: the ranks after the cell.
+        run_id: only operations of this run count; empty: those of all runs.
+    """
+    causes = [*_disagreements(graph, run_id), *_messages(graph, run_id)]
     if not any(view.state in ("raised", "dead", "running") for view in graph.views.values()):
-        found += _dangling(graph, run_id)
-    return found
+        causes += _dangling(graph, run_id)
+    return causes
 
 
-def _disagreements(graph: WaitFor, run_id: str) -> Iterator[Cause]:
+def _disagreements(graph: WaitForGraph, run_id: str) -> Iterator[Cause]:
     points: dict[Point, tuple[Rank, Operation]] = {}
     for rank, history in graph.histories.items():
         for operation in history.operations.values():
@@ -29,11 +34,11 @@ def _disagreements(graph: WaitFor, run_id: str) -> Iterator[Cause]:
                 points.setdefault(point, (rank, operation))
     for point, (rank, operation) in sorted(points.items()):
         disagreement = graph.disagreement(point)
-        if disagreement is not None and not graph.is_shifted(rank, operation):
-            yield _told(rank, operation, disagreement)
+        if disagreement is not None and not graph.has_shifted_numbers(rank, operation):
+            yield _disagreement_cause(rank, operation, disagreement)
 
 
-def _messages(graph: WaitFor, run_id: str) -> Iterator[Cause]:
+def _messages(graph: WaitForGraph, run_id: str) -> Iterator[Cause]:
     """The two ends of a message have the same number, unless some receives took from any source."""
     for rank, history in graph.histories.items():
         for sent in history.operations.values():
@@ -53,12 +58,12 @@ def _messages(graph: WaitFor, run_id: str) -> Iterator[Cause]:
                         culprits=ends,
                         differences=differences,
                     )
-                    yield _told(rank, sent, disagreement)
+                    yield _disagreement_cause(rank, sent, disagreement)
 
 
-def _dangling(graph: WaitFor, run_id: str) -> Iterator[Cause]:
-    """Issued by some members, and others have ended their cells without a part in it."""
-    found: dict[tuple[str, int, str], tuple[Rank, Operation, set[Rank], set[Rank]]] = {}
+def _dangling(graph: WaitForGraph, run_id: str) -> Iterator[Cause]:
+    """Operations that some members issued, and that others never did before their cells ended."""
+    dangling: dict[tuple[str, int, str], tuple[Rank, Operation, set[Rank], set[Rank]]] = {}
     for rank, history in graph.histories.items():
         for operation in history.operations.values():
             if operation.state != "scheduled" or run_id not in ("", operation.run_id):
@@ -71,10 +76,10 @@ def _dangling(graph: WaitFor, run_id: str) -> Iterator[Cause]:
             key = operation.pg_id, operation.collective_seq_id, ""
             if kind != "collective":
                 key = operation.pg_id, operation.record_id, f"{kind} of {rank}"
-            _, _, issued, missing = found.setdefault(key, (rank, operation, set(), set()))
+            _, _, issued, missing = dangling.setdefault(key, (rank, operation, set(), set()))
             issued.add(rank)
             missing |= never
-    for rank, operation, issued, missing in found.values():
+    for rank, operation, issued, missing in dangling.values():
         yield Cause(
             "silent-mismatch",
             RankSet.of(missing),
@@ -84,7 +89,7 @@ def _dangling(graph: WaitFor, run_id: str) -> Iterator[Cause]:
         )
 
 
-def _told(rank: Rank, operation: Operation, disagreement: Disagreement) -> Cause:
+def _disagreement_cause(rank: Rank, operation: Operation, disagreement: Disagreement) -> Cause:
     return Cause(
         "silent-mismatch",
         disagreement.culprits,

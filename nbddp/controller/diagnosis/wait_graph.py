@@ -1,12 +1,12 @@
-"""Who waits for whom: the wait-for graph, and which ranks can never go on.
+"""The wait-for graph: which ranks wait for which, and which of them can never continue.
 
 Runs in: the notebook's process. Pure.
 
-A thread that waits for operations goes on when **all** of them complete; a rank goes on when
+A thread that waits for operations continues when **all** of them complete; a rank continues when
 **any** of its threads does. An operation can complete if every rank whose part is missing can still
-do it. Which ranks those are is a least fixpoint: it begins with the ranks that run Python or C, and
-adds whoever they can set free, directly or through others. A rank that runs its cell and is not
-reached is stuck, whatever happens next.
+do it. The set of those ranks is a least fixpoint: it begins with the ranks that run Python or C,
+and adds the ranks that they can set free, directly or through others. A rank that runs its cell and
+is not in the set is stuck, whatever happens next.
 
 Source: T. Hilbrich et al., MPI runtime error detection with MUST (AND-OR wait-for graphs).
 """
@@ -33,21 +33,21 @@ Point = tuple[str, int]  #: a collective: ``pg_id`` and ``collective_seq_id``
 
 @dataclass(frozen=True)
 class Disagreement:
-    """Members of a group that brought different things to the same collective."""
+    """Members of a group that called the same collective with different arguments."""
 
     point: Point
     operation_by_rank: Mapping[Rank, Operation]
     clusters: tuple[RankSet, ...]  #: ranks that agree, the largest cluster first
-    culprits: RankSet  #: the minority; without one, all who disagree
+    culprits: RankSet  #: the minority; without one, all ranks that disagree
     differences: Differences
 
 
 @dataclass(frozen=True)
 class Obstacle:
-    """Why an operation that a rank waits for can never complete."""
+    """The reason why an operation that a rank waits for can never complete."""
 
     operation: Operation
-    missing: tuple[Rank, ...] = ()  #: ranks whose part is missing and who can never do it
+    missing: tuple[Rank, ...] = ()  #: ranks whose part is missing and that can never do it
     disagreement: Disagreement | None = None
     needs_anyone: bool = False  #: any process might have done it; ``missing`` are all ranks left
 
@@ -59,27 +59,27 @@ class Waiting:
     rank: Rank
     thread: ThreadLook
     operations: tuple[Operation, ...]
-    is_whole: bool  #: all operations that it waits for are known
+    is_whole: bool  #: whether all operations that it waits for are known
     since_ns: int
 
     @property
     def needs_all(self) -> bool:
-        """Otherwise one operation may be enough.
+        """Whether it continues only when all operations complete; else one may be enough.
 
-        A thread that waits inside of torch waits for some of the operations that are open; which
-        ones, nobody outside of torch can tell.
+        A thread that waits inside of torch waits for some of the open operations; for which of
+        them is not known outside of torch.
         """
         return self.thread.wait is None or self.thread.wait.kind == "operation"
 
 
 @dataclass
-class WaitFor:
+class WaitForGraph:
     """The graph of a pool at one moment."""
 
     views: Mapping[Rank, RankView]
     histories: Histories = field(init=False)
     waits: dict[Rank, tuple[Waiting, ...]] = field(init=False)  #: of each rank, main thread first
-    able: set[Rank] = field(init=False)  #: ranks that can go on, now or after others
+    able: set[Rank] = field(init=False)  #: ranks that can continue, now or after others
 
     def __post_init__(self) -> None:
         self.histories = Histories((rank, History(view)) for rank, view in self.views.items())
@@ -91,7 +91,8 @@ class WaitFor:
         self._groups: dict[str, GroupInfo] = {}
         for history in self.histories.values():
             self._groups.update((group.pg_id, group) for group in history.groups())
-        #: Processes that no look tells of: they may set keys, and join groups of the user's store.
+        #: Whether there are processes that no look reports: they may set keys, and join groups in
+        #: the user's own store.
         self.has_others = any(
             view.look is not None and view.look.has_children for view in self.views.values()
         )
@@ -99,21 +100,21 @@ class WaitFor:
         self._absent: dict[tuple[Rank, int], tuple[Rank, ...] | None] = {}
         self.waits = {rank: tuple(self._waits(view)) for rank, view in self.views.items()}
         self.able = {rank for rank, view in self.views.items() if can_act(view)}
-        self._spread()
+        self._add_freed_ranks()
 
-    def _spread(self) -> None:
-        """Add ranks until nobody else can be set free."""
-        left = [rank for rank in self.views if rank not in self.able and self.waits[rank]]
+    def _add_freed_ranks(self) -> None:
+        """Add ranks to `able` until no other rank can be set free."""
+        blocked = [rank for rank in self.views if rank not in self.able and self.waits[rank]]
         while True:
-            freed = [rank for rank in left if any(map(self._can_end, self.waits[rank]))]
+            freed = [rank for rank in blocked if any(map(self._can_end, self.waits[rank]))]
             if not freed:
                 return
             self.able.update(freed)
-            left = [rank for rank in left if rank not in self.able]
+            blocked = [rank for rank in blocked if rank not in self.able]
 
     @property
     def stuck(self) -> RankSet:
-        """Ranks that run their cell and can never go on."""
+        """The ranks that run their cell and can never continue."""
         return RankSet.of(
             rank
             for rank, view in self.views.items()
@@ -121,29 +122,29 @@ class WaitFor:
         )
 
     def obstacles(self, rank: Rank) -> list[Obstacle]:
-        """Of everything that a rank waits for; of a stuck rank there is at least one."""
-        found = (
+        """The obstacles of all operations that a rank waits for; a stuck rank has at least one."""
+        obstacles = (
             self.obstacle(rank, operation)
             for waiting in self.waits[rank]
             for operation in waiting.operations
         )
-        return [obstacle for obstacle in found if obstacle is not None]
+        return [obstacle for obstacle in obstacles if obstacle is not None]
 
     def involved(self) -> RankSet:
-        """The ranks that must not have moved while the proof was made; dead ones never do."""
-        found: set[Rank] = set()
-        left = list(self.stuck)
-        while left:
-            rank = left.pop()
-            if rank in found:
+        """The ranks that must not have moved while the proof was made; dead ranks never move."""
+        involved: set[Rank] = set()
+        pending = list(self.stuck)
+        while pending:
+            rank = pending.pop()
+            if rank in involved:
                 continue
-            found.add(rank)
+            involved.add(rank)
             for obstacle in self.obstacles(rank):
-                left += obstacle.missing
-        return RankSet.of(found)
+                pending += obstacle.missing
+        return RankSet.of(involved)
 
     def group(self, operation: Operation) -> GroupRef | None:
-        """The group of an operation, also one that is being made."""
+        """The group of an operation, also a group that is being made; None: it has none."""
         info = self._groups.get(operation.pg_id)
         if info is not None:
             return GroupRef(info.pg_id, info.name, info.desc, RankSet.of(info.ranks))
@@ -153,7 +154,7 @@ class WaitFor:
         name = group_name_of(operation.pg_id)
         return GroupRef(operation.pg_id, name, ranks=RankSet.of(members))
 
-    # --- what can end --------------------------------------------------------------------------
+    # --- operations that can end ---------------------------------------------------------------
 
     def _can_end(self, waiting: Waiting) -> bool:
         if not waiting.is_whole:
@@ -162,7 +163,7 @@ class WaitFor:
         return ends(self.obstacle(waiting.rank, each) is None for each in waiting.operations)
 
     def obstacle(self, rank: Rank, operation: Operation) -> Obstacle | None:
-        """Why an operation of a rank can never complete; None: it may."""
+        """The reason why an operation of a rank can never complete; None: it may complete."""
         if operation.state != "scheduled":
             return None
         disagreement = self.blocking_disagreement(rank, operation)
@@ -170,36 +171,36 @@ class WaitFor:
             return Obstacle(operation, disagreement=disagreement)
         absent = self.absent(rank, operation)
         if absent is None:
-            # Any rank might do it: a key of the store may be set by everybody.
+            # Any rank might do it: every process can set a key of the store.
             may_end = self.able or self.has_others or self._may_be_whole(operation)
-            left = () if may_end else tuple(self.views)
+            missing = () if may_end else tuple(self.views)
         else:
-            left = tuple(other for other in absent if other not in self.able)
-            if len(left) < len(absent) and is_from_any(operation):
-                left = ()  # one sender is enough
-        return Obstacle(operation, left, needs_anyone=absent is None) if left else None
+            missing = tuple(other for other in absent if other not in self.able)
+            if len(missing) < len(absent) and is_from_any(operation):
+                missing = ()  # one sender is enough
+        return Obstacle(operation, missing, needs_anyone=absent is None) if missing else None
 
     def _may_be_whole(self, operation: Operation) -> bool:
-        """Whether all members of a group may be here, and torch connects them.
+        """Whether all members of a new group may have come, and torch connects them now.
 
-        That takes as long as it takes. Which ranks they are is not known, but how many.
+        That may take any time. The number of members is known, the ranks are not.
         """
         if operation.signature.kind != "creation":
             return False
-        here = sum(history.makes(operation) for history in self.histories.values())
-        return here >= len(operation.signature.keys)
+        makers = sum(history.makes(operation) for history in self.histories.values())
+        return makers >= len(operation.signature.keys)
 
     def absent(self, rank: Rank, operation: Operation) -> tuple[Rank, ...] | None:
-        """Ranks whose part in an operation of ``rank`` is missing; None: it is not known whose.
+        """The ranks whose part in an operation of ``rank`` is missing; None: they are not known.
 
-        Only ranks of which something is known: the others may have done their part.
+        Ranks without a view are left out: they may have done their part.
         """
         key = rank, operation.record_id
         if key not in self._absent:
-            found = self._find_absent(rank, operation)
-            if found is not None:
-                found = tuple(other for other in found if other in self.views)
-            self._absent[key] = found
+            absent = self._find_absent(rank, operation)
+            if absent is not None:
+                absent = tuple(other for other in absent if other in self.views)
+            self._absent[key] = absent
         return self._absent[key]
 
     def _find_absent(self, rank: Rank, operation: Operation) -> tuple[Rank, ...] | None:
@@ -207,7 +208,7 @@ class WaitFor:
         pg_id, seq = operation.pg_id, operation.collective_seq_id
         match operation.signature.kind:
             case "collective":
-                if self.is_shifted(rank, operation):
+                if self.has_shifted_numbers(rank, operation):
                     return ()
                 return self._members_without(
                     rank, operation, lambda other: histories[other].has_joined(pg_id, seq)
@@ -254,7 +255,7 @@ class WaitFor:
         return () if is_done else (operation.peer,)
 
     def _absent_senders(self, rank: Rank, operation: Operation) -> tuple[Rank, ...] | None:
-        """Whoever could still send what is taken from any source."""
+        """The ranks that could still send the message of a receive from any source."""
         members = self._members(operation)
         if members is None:
             return None
@@ -264,18 +265,21 @@ class WaitFor:
             return ()
         histories = [self.histories[other] for other in others]
         mine = self.histories[rank]
-        asked = [
-            each for source in (-1, *others) for each in mine.messages("recv", pg_id, source, tag)
+        receives = [
+            receive
+            for source in (-1, *others)
+            for receive in mine.messages("recv", pg_id, source, tag)
         ]
-        given = [one.count("send", pg_id, rank, tag) for one in histories]
-        taken = [mine.count("recv", pg_id, source, tag) for source in others]
-        if None not in (*given, *taken):
-            # What a receive from any source has got counts for its sender.
-            left = sum(each.state == "scheduled" and each.peer >= 0 for each in asked)
-            return () if sum(filter(None, given)) > sum(filter(None, taken)) - left else others
-        sent = [each for one in histories for each in one.messages("send", pg_id, rank, tag)]
-        done = sum(each.state == "completed" for each in asked)
-        if any(each.state == "scheduled" for each in sent) or len(sent) > done:
+        send_counts = [one.count("send", pg_id, rank, tag) for one in histories]
+        receive_counts = [mine.count("recv", pg_id, source, tag) for source in others]
+        if None not in (*send_counts, *receive_counts):
+            # A message that a receive from any source got counts for its sender.
+            pending = sum(each.state == "scheduled" and each.peer >= 0 for each in receives)
+            received = sum(filter(None, receive_counts)) - pending
+            return () if sum(filter(None, send_counts)) > received else others
+        sends = [each for one in histories for each in one.messages("send", pg_id, rank, tag)]
+        completed = sum(each.state == "completed" for each in receives)
+        if any(each.state == "scheduled" for each in sends) or len(sends) > completed:
             return ()
         if any(one.may_have_messages_left_out(pg_id) for one in (mine, *histories)):
             return ()
@@ -284,14 +288,15 @@ class WaitFor:
     # --- collectives on which members disagree -------------------------------------------------
 
     def blocking_disagreement(self, rank: Rank, operation: Operation) -> Disagreement | None:
-        """How members differ in a collective of a rank, so that it cannot complete."""
-        if operation.signature.kind != "collective" or self.is_shifted(rank, operation):
+        """The disagreement because of which a collective of a rank cannot complete."""
+        if operation.signature.kind != "collective" or self.has_shifted_numbers(rank, operation):
             return None
-        found = self.disagreement((operation.pg_id, operation.collective_seq_id))
-        return found if found is not None and found.differences.blocking else None
+        disagreement = self.disagreement((operation.pg_id, operation.collective_seq_id))
+        is_blocking = disagreement is not None and disagreement.differences.blocking
+        return disagreement if is_blocking else None
 
     def disagreement(self, point: Point) -> Disagreement | None:
-        """How members differ in a collective; None: as far as known they agree."""
+        """The disagreement of members on a collective; None: they agree, as far as is known."""
         if point not in self._disagreements:
             self._disagreements[point] = self._disagree(point)
         return self._disagreements[point]
@@ -310,13 +315,16 @@ class WaitFor:
             return None  # most often
         return disagreement(point, known, members)
 
-    def is_shifted(self, rank: Rank, operation: Operation) -> bool:
-        """Some member has used up numbers of its own: nothing can be said of what follows."""
+    def has_shifted_numbers(self, rank: Rank, operation: Operation) -> bool:
+        """Whether the numbers of some member are shifted, so that later ones prove nothing.
+
+        A call that failed before it reached the others has taken a number of its member alone.
+        """
         point = operation.pg_id, operation.run_id, operation.collective_seq_id
-        mine = self.histories[rank].stumbles(*point)
+        mine = self.histories[rank].local_failures(*point)
         members = self._members(operation) or ()
         return any(
-            self.histories[other].stumbles(*point) != mine
+            self.histories[other].local_failures(*point) != mine
             for other in members
             if other in self.histories
         )
@@ -338,27 +346,25 @@ class WaitFor:
         for thread in sorted(threads, key=lambda thread: not thread.is_main):
             if thread.wait is None or (thread.is_main and not is_running):
                 continue
-            found = [
-                self.histories[view.rank].operations.get(record)
-                for record in thread.wait.record_ids
-            ]
-            known = tuple(each for each in found if each is not None)
-            is_whole = len(known) == len(found) > 0
+            records = thread.wait.record_ids
+            operations = self.histories[view.rank].operations
+            known = tuple(operations[record] for record in records if record in operations)
+            is_whole = len(known) == len(records) > 0
             yield Waiting(view.rank, thread, known, is_whole, thread.wait.since_ns)
 
 
 def is_in_own_store(operation: Operation) -> bool:
-    """A group is made in a store of the user's own, in which other processes may meet, too."""
+    """Whether a group is made in the user's own store, where other processes may join it."""
     return operation.signature.kind == "creation" and "@@" in operation.pg_id
 
 
 def is_from_any(operation: Operation) -> bool:
-    """A receive that takes the message of whoever sends one."""
+    """Whether it is a receive from any source."""
     return operation.signature.kind == "recv" and operation.peer < 0
 
 
 def can_act(view: RankView) -> bool:
-    """The rank runs Python or C, or may do so: where that is not known, it does."""
+    """Whether the rank runs Python or C, or may do so: where that is not known, it may."""
     if view.state == "dead":
         return False
     look = view.look
@@ -366,7 +372,7 @@ def can_act(view: RankView) -> bool:
         return True
     is_running = look.activity == "running"
     if view.state != "idle" and is_running is view.is_over:
-        return True  # its cell has begun or ended meanwhile
+        return True  # its cell has begun or ended since then
     if look.activity == "reforming":
         return True
     if is_running and not any(thread.is_main for thread in look.threads):
@@ -375,7 +381,7 @@ def can_act(view: RankView) -> bool:
 
 
 def acting_threads(look: RankLook) -> list[ThreadLook]:
-    """Threads that are not blocked in an operation, and so may issue one."""
+    """The threads that are not blocked in an operation, and so may issue one."""
     is_running = look.activity == "running"
     return [
         thread
@@ -387,7 +393,7 @@ def acting_threads(look: RankLook) -> list[ThreadLook]:
 def disagreement(
     point: Point, operation_by_rank: Mapping[Rank, Operation], members: tuple[Rank, ...]
 ) -> Disagreement | None:
-    """Compare what members brought; None: they agree."""
+    """Compare the calls of members, which are ordered by their group rank; None: they agree."""
     position = {rank: index for index, rank in enumerate(members)}
     ranks = list(operation_by_rank)
     pairs: list[tuple[Rank, Rank, Differences]] = []
@@ -405,35 +411,37 @@ def disagreement(
                 pairs.append((one, other, differences))
     if not pairs:
         return None
-    differences = _merged([found for *_, found in pairs])
+    differences = _merged([each for *_, each in pairs])
     hard = differences.hard
-    # Beside an error warnings do not say who is wrong.
-    foes: dict[Rank, set[Rank]] = {rank: set() for rank in ranks}
-    for one, other, found in pairs:
-        if found.hard or not hard:
-            foes[one].add(other)
-            foes[other].add(one)
-    by_foes: dict[frozenset[Rank], list[Rank]] = {}
+    # Where some differences are errors, warnings do not show which ranks are wrong.
+    opponents: dict[Rank, set[Rank]] = {rank: set() for rank in ranks}
+    for one, other, pair_differences in pairs:
+        if pair_differences.hard or not hard:
+            opponents[one].add(other)
+            opponents[other].add(one)
+    by_opponents: dict[frozenset[Rank], list[Rank]] = {}
     for rank in ranks:
-        by_foes.setdefault(frozenset(foes[rank]), []).append(rank)
-    clusters = sorted(map(RankSet.of, by_foes.values()), key=lambda one: (-len(one), one.ranks))
+        by_opponents.setdefault(frozenset(opponents[rank]), []).append(rank)
+    clusters = sorted(
+        map(RankSet.of, by_opponents.values()), key=lambda one: (-len(one), one.ranks)
+    )
     has_majority = len(clusters[0]) > len(clusters[1])
     return Disagreement(
         point=point,
         operation_by_rank=operation_by_rank,
         clusters=tuple(clusters),
         culprits=RankSet.of(
-            rank for cluster in clusters[has_majority:] for rank in cluster if foes[rank]
+            rank for cluster in clusters[has_majority:] for rank in cluster if opponents[rank]
         ),
         differences=differences,
     )
 
 
-def _merged(found: list[Differences]) -> Differences:
-    """All of them, each field in the most serious place in which it is found."""
-    blocking = dict.fromkeys(name for one in found for name in one.blocking)
-    wrong = dict.fromkeys(name for one in found for name in one.wrong if name not in blocking)
+def _merged(parts: list[Differences]) -> Differences:
+    """The union of all; a field stands in its most serious category."""
+    blocking = dict.fromkeys(name for one in parts for name in one.blocking)
+    wrong = dict.fromkeys(name for one in parts for name in one.wrong if name not in blocking)
     soft = dict.fromkeys(
-        name for one in found for name in one.soft if name not in {**blocking, **wrong}
+        name for one in parts for name in one.soft if name not in {**blocking, **wrong}
     )
     return Differences(tuple(blocking), tuple(wrong), tuple(soft))

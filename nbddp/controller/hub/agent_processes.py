@@ -1,4 +1,4 @@
-"""The processes of the agents, as the hub sees them.
+"""Watches the processes of the agents for the hub.
 
 Runs in: the hub thread.
 """
@@ -12,7 +12,7 @@ from nbddp.controller.state.stimuli import AgentExited
 from nbddp.wire.messages import HelperStopped
 from nbddp.wire.stopped_processes import Standing
 
-#: Between looks at agents that may stand still.
+#: Seconds between checks for stopped agents.
 _LOOK_S = 0.5
 
 
@@ -30,20 +30,20 @@ class Agents:
 
     @property
     def nodes(self) -> list[int]:
-        """Their nodes."""
+        """The nodes of the agents."""
         return list(self._by_node)
 
     @property
     def exit_fds(self) -> set[int]:
-        """Each can be read when an agent has ended; none where the system has no such thing."""
+        """Descriptors that become readable when an agent ends; none where there are no pidfds."""
         return {agent.exit_fd for agent in self._by_node.values() if agent.exit_fd >= 0}
 
     def all_ended(self) -> bool:
-        """Whether none is left."""
+        """Whether no agent is left."""
         return all(agent.has_exited() for agent in self._by_node.values())
 
     def lost(self, pool: PoolMachine) -> list[AgentExited]:
-        """Those that have ended, and that ``pool`` has not heard of."""
+        """The agents that have ended and that ``pool`` does not know about."""
         return [
             AgentExited(node, agent.exit_code(), agent.last_output())
             for node, agent in self._by_node.items()
@@ -51,12 +51,12 @@ class Agents:
         ]
 
     def end_ranks(self, node: int, pool: PoolMachine) -> None:
-        """The agent of ``node`` has ended: what its ranks have left behind ends as well."""
+        """End the processes that ranks of ``node`` have left behind, after its agent has ended."""
         pids = [info.pid for info in pool.ranks.values() if info.node == node]
         self._by_node[node].kill_ranks(pids)
 
     def stopped(self, now: float) -> list[HelperStopped]:
-        """Those that stood still, or go on again. Looks at them now and then."""
+        """The agents that were stopped, or have resumed; checks them every half second."""
         if now < self._look_at:
             return []
         self._look_at = now + _LOOK_S
@@ -65,4 +65,4 @@ class Agents:
             for node, agent in self._by_node.items()
             if not agent.has_exited()
         ]
-        return [found for found in looks if found is not None]
+        return [change for change in looks if change is not None]

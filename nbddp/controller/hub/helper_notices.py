@@ -1,10 +1,10 @@
-"""What the user is told of the processes behind the ranks: agents, fork servers, the store.
+"""The notices to the user about processes behind the ranks: agents, fork servers, the store.
 
 Runs in: the hub thread. Pure.
 """
 
-from nbddp.controller.state.actions import TellUser
-from nbddp.controller.state.exit_text import describe_code, store_end
+from nbddp.controller.state.actions import NotifyUser
+from nbddp.controller.state.exit_text import describe_code, describe_store_exit
 from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import Phase
 from nbddp.controller.state.stimuli import AgentExited, Stimulus
@@ -14,16 +14,18 @@ from nbddp.wire.rank_set import RankSet
 AGENT = "the agent"
 
 
-def told(stimulus: Stimulus, pool: PoolMachine) -> list[TellUser]:
-    """What is said of an end; ``pool`` has not heard of it yet.
+def exit_notices(stimulus: Stimulus, pool: PoolMachine) -> list[NotifyUser]:
+    """The notices about the end of a process.
 
-    An end while the pool starts or stops is told there.
+    Args:
+        stimulus: any; only ends of the store and of agents get a notice.
+        pool: before it handles ``stimulus``. While it starts or stops it reports ends itself.
     """
     if pool.phase is not Phase.UP:
         return []
     match stimulus:
         case StoreExited():
-            return [TellUser(None, _store_text(stimulus))]
+            return [NotifyUser(None, _store_text(stimulus))]
         case AgentExited():
             return _agent_ended(stimulus, pool)
         case _:
@@ -32,21 +34,21 @@ def told(stimulus: Stimulus, pool: PoolMachine) -> list[TellUser]:
 
 def _store_text(exited: StoreExited) -> str:
     return (
-        f"{store_end(exited)}: process groups that exist work on and variables are kept; new "
-        "groups cannot be made, and ranks that exit cannot be replaced. Next: save what you need "
-        "(x = %ddp pull x), then %ddp restart"
+        f"{describe_store_exit(exited)}: existing process groups still work and variables are "
+        "kept; new groups cannot be made, and ranks that exit cannot be replaced. Next: save what "
+        "you need (x = %ddp pull x), then %ddp restart"
     )
 
 
-def _agent_ended(exited: AgentExited, pool: PoolMachine) -> list[TellUser]:
+def _agent_ended(exited: AgentExited, pool: PoolMachine) -> list[NotifyUser]:
     ranks = RankSet.of(rank for rank, info in pool.ranks.items() if info.node == exited.node)
     if pool.run is not None and set(ranks).intersection(pool.run.unfinished):
-        return []  # the error of the cell tells it
+        return []  # the error of the cell reports it
     others = RankSet.of(pool.ranks) - ranks
     kept = f"; {others.describe()} can still be used with -r {others}" if others else ""
     are = ranks.verb("is", "are")
     return [
-        TellUser(
+        NotifyUser(
             None,
             f"the agent of node {exited.node} ended ({describe_code(exited.exit_code)}): "
             f"{ranks.describe()} {are} gone with all variables{kept}. Next: %ddp restart",
@@ -54,27 +56,32 @@ def _agent_ended(exited: AgentExited, pool: PoolMachine) -> list[TellUser]:
     ]
 
 
-def see_stop(stopped: HelperStopped, pool: PoolMachine) -> list[TellUser]:
-    """A process stood still. Remembers agents that do not go on."""
-    was_held = stopped.node in pool.ranks.held_agents
+def record_stop(stopped: HelperStopped, pool: PoolMachine) -> list[NotifyUser]:
+    """The notice about a process that was stopped; notes agents that do not resume.
+
+    Args:
+        stopped: the message about the process.
+        pool: its ``ranks.stopped_agents`` is updated.
+    """
+    was_stopped = stopped.node in pool.ranks.stopped_agents
     if stopped.name == AGENT:
-        (pool.ranks.held_agents.discard if stopped.goes_on else pool.ranks.held_agents.add)(
+        (pool.ranks.stopped_agents.discard if stopped.goes_on else pool.ranks.stopped_agents.add)(
             stopped.node
         )
-    who = f"{stopped.name} of node {stopped.node} (pid {stopped.pid})"
+    process = f"{stopped.name} of node {stopped.node} (pid {stopped.pid})"
     if stopped.goes_on:
-        now = "goes on again" if was_held else "was stopped (SIGSTOP?) and told to go on"
-        return [TellUser(None, f"{who} {now}: nothing is lost, and there is nothing to do")]
+        now = "runs again" if was_stopped else "was stopped (SIGSTOP?) and was resumed"
+        return [NotifyUser(None, f"{process} {now}: nothing is lost, and there is nothing to do")]
     return [
-        TellUser(
+        NotifyUser(
             None,
-            f"{who} stands still and does not go on; does a debugger hold it? "
-            f"{_MEANS[stopped.name]}. Next: let it go, or %ddp restart",
+            f"{process} is stopped and does not resume; does a debugger hold it? "
+            f"{_EFFECTS[stopped.name]}. Next: resume it, or %ddp restart",
         )
     ]
 
 
-_MEANS = {
+_EFFECTS = {
     AGENT: "Its ranks cannot be reached",
     "the fork server": "Cells run, but ranks that exit cannot be replaced",
     "the store": "Cells run, but new process groups cannot be made",

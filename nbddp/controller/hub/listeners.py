@@ -1,4 +1,4 @@
-"""Who hears what ranks tell without being asked.
+"""The listeners for events that ranks send without a request.
 
 Runs in: the hub thread calls; a listener must neither block nor raise.
 """
@@ -17,21 +17,21 @@ from nbddp.wire.messages import (
     Result,
 )
 
-#: In the place of the rank in what is told of a process behind the ranks.
+#: The rank in a message about a process behind the ranks.
 NO_RANK = -1
 
 BackgroundEvent: TypeAlias = Output | Display | Result | ClearOutput
 
 
 def _ignore(*_: object) -> None:
-    """Nobody listens: a script without a notebook."""
+    """The listener of a script without a notebook."""
 
 
 @dataclass
 class Listeners:
-    """They stay when the pool gets fresh ranks."""
+    """The listeners of a pool; they stay when it gets fresh ranks."""
 
-    #: Gets what ranks show while no cell runs, and None at the end.
+    #: Gets the output of ranks while no cell runs, and None at the end.
     background: Callable[[BackgroundEvent | None], None] = _ignore
     rank_exited: Callable[[RankExited], None] = _ignore
     #: Gets messages of widgets, with their buffers.

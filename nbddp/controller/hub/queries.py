@@ -27,7 +27,7 @@ _Answer = TypeVar("_Answer", Completed, Inspected, Debugged)
 
 
 class RankQueries:
-    """`Pool.talk`. An answer is None where the rank gave none in time."""
+    """`Pool.talk`. An answer is None if the rank gave none in time."""
 
     def __init__(self, hub: Callable[[], HubThread]) -> None:
         self._hub = hub
@@ -35,11 +35,11 @@ class RankQueries:
     # --- to the hub ----------------------------------------------------------------------------
 
     def diagnose(self, peek: RankSet, last: int = 64) -> Diagnosed:
-        """Look at all ranks, and have some described from outside.
+        """Ask all ranks for a description.
 
         Args:
-            peek: these.
-            last: operations that each rank tells though they are complete.
+            peek: ranks that their agents describe too, from outside.
+            last: the number of completed operations that each rank reports.
 
         Raises:
             PoolBrokenError: the hub has ended.
@@ -50,7 +50,11 @@ class RankQueries:
         )
 
     def survey(self) -> Diagnosed:
-        """Look at all ranks, and at their memory; its report is empty. Raises as `diagnose`."""
+        """Ask all ranks for a description with their memory; the report is empty.
+
+        Raises:
+            PoolBrokenError: the hub has ended.
+        """
         hub = self._hub()
         return hub.replies.ask(
             Diagnosed,
@@ -60,9 +64,18 @@ class RankQueries:
     def restart_ranks(
         self, ranks: RankSet, is_wanted: Callable[[], bool] = lambda: True
     ) -> RanksRestarted | None:
-        """Put fresh processes in the place of ranks, and wait for them. Raises as `diagnose`.
+        """Start fresh processes in the places of ranks, and wait for them.
 
-        None: the wait is not wanted any more; the processes come all the same.
+        Args:
+            ranks: the ranks that get fresh processes.
+            is_wanted: asked again and again; the wait ends when it returns False.
+
+        Returns:
+            The ranks that were replaced; None: the wait was no longer wanted, and the processes
+            still start.
+
+        Raises:
+            PoolBrokenError: the hub has ended.
         """
         hub = self._hub()
         done = hub.replies.ask_within(
@@ -90,7 +103,10 @@ class RankQueries:
         )
 
     def complete(self, rank: int, code: str, cursor: int, limit_s: float) -> Completed | None:
-        """What may stand at ``cursor`` (in code points), by the names of ``rank``."""
+        """Complete ``code`` at ``cursor`` (in code points) with the names of ``rank``.
+
+        ``limit_s`` is the time for the answer, in seconds, here and below.
+        """
         return self._ask(
             Completed,
             rank,

@@ -1,4 +1,4 @@
-"""Questions of other threads to the hub thread, or to a rank, and the replies.
+"""The questions of other threads to the hub thread or to a rank, and the replies.
 
 Runs in: the thread that asks waits; the hub thread replies.
 """
@@ -17,16 +17,16 @@ from nbddp.wire.messages import Completed, Debugged, Inspected
 Reply: TypeAlias = Diagnosed | RanksRestarted | Completed | Inspected | Debugged
 _Reply = TypeVar("_Reply", Diagnosed, RanksRestarted, Completed, Inspected, Debugged)
 
-#: So often the end of the hub is noticed, and an interrupt where waits cannot be interrupted.
+#: A wait checks this often for the end of the hub, and for interrupts if it cannot be interrupted.
 _POLL_S = 0.2
 
 
 class Replies:
-    """Who waits for which reply, by the number of the question.
+    """The waits for replies, by the number of the question.
 
     Args:
-        is_served: whether the hub thread lives.
-        end_reason: why it does not.
+        is_served: whether the hub thread is alive.
+        end_reason: why it has ended.
     """
 
     def __init__(self, is_served: Callable[[], bool], end_reason: Callable[[], str]) -> None:
@@ -38,6 +38,10 @@ class Replies:
     def ask(self, kind: type[_Reply], question: Callable[[int], None]) -> _Reply:
         """Ask under a new number, and wait for the reply.
 
+        Args:
+            kind: the class of the reply.
+            question: sends the question with the number that it gets.
+
         Raises:
             PoolBrokenError: the hub has ended.
         """
@@ -47,7 +51,7 @@ class Replies:
         return reply
 
     def lost(self) -> PoolBrokenError:
-        """The hub has ended."""
+        """Return the error that says that the hub has ended."""
         return PoolBrokenError(f"{self._end_reason()}. Next: %ddp stop, then %ddp start")
 
     def ask_within(
@@ -57,10 +61,20 @@ class Replies:
         question: Callable[[int], None],
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> _Reply | None:
-        """The same; None: no reply came in time, none is wanted any more, or the hub has ended."""
+        """Ask as `ask` does, with a limit in seconds.
+
+        Args:
+            limit_s: None: no limit.
+            kind: the class of the reply.
+            question: sends the question with the number that it gets.
+            is_wanted: asked again and again; the wait ends when it returns False.
+
+        Returns:
+            The reply; None: none came in time, the wait is no longer wanted, or the hub has ended.
+        """
         number = next(self._numbers)
-        found: queue.SimpleQueue[Reply] = queue.SimpleQueue()
-        self._waiting[number] = found
+        replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+        self._waiting[number] = replies
         until = None if limit_s is None else time.monotonic() + limit_s
         try:
             question(number)
@@ -69,7 +83,7 @@ class Replies:
                 if left_s <= 0:
                     break
                 with suppress(queue.Empty):
-                    reply = found.get(timeout=min(left_s, _POLL_S))
+                    reply = replies.get(timeout=min(left_s, _POLL_S))
                     if isinstance(reply, kind):
                         return reply
         finally:
@@ -77,7 +91,7 @@ class Replies:
         return None
 
     def put(self, reply: Reply) -> None:
-        """The reply has come. Called by the hub thread."""
+        """Hand over a reply that has come. The hub thread calls this."""
         waiting = self._waiting.get(reply.number)
         if waiting is not None:
             waiting.put(reply)

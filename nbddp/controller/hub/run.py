@@ -1,4 +1,4 @@
-"""One execution of a cell, as the notebook's side sees it.
+"""One execution of a cell, from the side of the notebook.
 
 Runs in: the hub thread puts events in; the thread that waits for the cell takes them out.
 """
@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from nbddp.controller.state.actions import Judged, Noticed
+from nbddp.controller.state.actions import NoticeChanged, VerdictReached
 from nbddp.controller.state.outcome import RunOutcome
 from nbddp.wire.messages import (
     ClearOutput,
@@ -22,7 +22,7 @@ from nbddp.wire.messages import (
 )
 from nbddp.wire.rank_set import RankSet
 
-#: What a cell's view gets to see.
+#: The events that the view of a cell gets.
 CellEvent = (
     RunStarted
     | Output
@@ -32,16 +32,21 @@ CellEvent = (
     | InputRequest
     | RunFinished
     | RankExited
-    | Noticed
-    | Judged
+    | NoticeChanged
+    | VerdictReached
 )
 
 
 class Run:
     """A queue of events that ends with an outcome.
 
-    Text that is not taken out in time is dropped beyond a limit, counted, and announced with the
-    next text of the same rank (`Output.dropped_bytes`): memory stays bounded.
+    Text beyond a limit that is not taken out in time is dropped and counted; the next text of the
+    same rank carries the count (`Output.dropped_bytes`). So memory stays bounded.
+
+    Args:
+        run_id: names the run.
+        ranks: the ranks that run the cell.
+        backlog_bytes: the limit for text that no thread has taken out.
     """
 
     def __init__(self, run_id: str, ranks: RankSet, backlog_bytes: int) -> None:
@@ -56,21 +61,21 @@ class Run:
         self._dropped: dict[tuple[int, Stream], int] = {}
         self._lock = threading.Lock()
         self._when_ended: list[Callable[[], None]] = []
-        self.come = 0  #: events put in so far
-        self.taken = 0  #: events taken out so far
+        self.put_count = 0  #: events put in so far
+        self.taken_count = 0  #: events taken out so far
 
     def put(self, event: CellEvent) -> None:
-        """An event has come. Called by the hub thread."""
+        """Add an event that has come. The hub thread calls this."""
         if isinstance(event, Output):
             limited = self._limited(event)
             if limited is None:
                 return
             event = limited
-        self.come += 1
+        self.put_count += 1
         self._events.put(event)
 
     def end(self, outcome: RunOutcome) -> None:
-        """Nothing more will come. Called by the hub thread."""
+        """Set the outcome: no more events will come. The hub thread calls this."""
         with self._lock:
             self.outcome = outcome
             callbacks = self._when_ended
@@ -80,7 +85,7 @@ class Run:
         for callback in callbacks:
             callback()
 
-    def call_when_ended(self, callback: Callable[[], None]) -> None:
+    def add_done_callback(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` once, from the hub thread, or now if the run has ended."""
         with self._lock:
             if self.outcome is None:
@@ -89,9 +94,9 @@ class Run:
         callback()
 
     def wait_for_end(self, timeout_s: float) -> RunOutcome | None:
-        """Its outcome; None: it goes on. What it shows is taken out by others."""
+        """Wait for the outcome; None: the run goes on. Another thread must take out the events."""
         ended = threading.Event()
-        self.call_when_ended(ended.set)
+        self.add_done_callback(ended.set)
         ended.wait(timeout_s)
         return self.outcome
 
@@ -105,14 +110,14 @@ class Run:
             event = self._events.get(timeout=timeout_s)
         except queue.Empty:
             raise TimeoutError from None
-        self.taken += 1
+        self.taken_count += 1
         if isinstance(event, Output):
             with self._lock:
                 self._queued_bytes -= len(event.text)
         return event
 
     def _announce_dropped(self) -> None:
-        """No text will come that could carry the count."""
+        """Add empty texts with the counts that no later text can carry."""
         for (rank, stream), dropped in sorted(self._dropped.items()):
             self._events.put(
                 Output(run_id=self.run_id, rank=rank, stream=stream, text="", dropped_bytes=dropped)

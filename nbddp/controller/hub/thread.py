@@ -1,8 +1,9 @@
 """The hub: a thread that owns the one socket to all agents.
 
 Runs in: the notebook's process, thread ``nbddp-hub``, the only thread that touches the socket and
-the state machine. Others hand in commands and take results out of queues. What they know of the
-pool is `HubThread.snapshot`: a picture that never changes, replaced by the hub when the pool has.
+the state machine. Other threads hand in commands and take results out of queues. They read the
+state of the pool from `HubThread.snapshot`, which never changes: the hub replaces it when the pool
+has changed.
 
     any thread --post--> HubThread --> agents
     Run, Transfer  <--   HubThread <-- agents
@@ -37,12 +38,12 @@ from nbddp.controller.state.actions import (
     AnnounceUp,
     Diagnosed,
     EndRun,
-    Judged,
-    Noticed,
+    NoticeChanged,
+    NotifyUser,
     RanksRestarted,
-    TellAgent,
-    TellRanks,
-    TellUser,
+    SendToAgent,
+    SendToRanks,
+    VerdictReached,
 )
 from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import Phase
@@ -89,14 +90,21 @@ from nbddp.wire.rank_set import RankSet
 _log = logging.getLogger(__name__)
 #: Longest wait of the loop; agents are watched this often where there is no pidfd.
 _TICK_S = 0.5
-#: A cell waits so long for ranks that have not left an old one, or whose end is not told yet.
+#: A cell waits this long for ranks that are still in an old cell, or whose end is not reported yet.
 _LATE_S = 2.0
 
 StartResult: TypeAlias = AnnounceUp | AnnounceFailure
 
 
 class HubThread:
-    """Routes messages between agents and whoever waits for them."""
+    """Routes messages between agents and the threads that wait for them.
+
+    Args:
+        socket_path: the socket, in the folder of the pool.
+        token: agents must show it.
+        recovery: the state machines of the pool.
+        on_segment_released: gets the number of a segment and the rank that no longer needs it.
+    """
 
     def __init__(
         self,
@@ -109,7 +117,7 @@ class HubThread:
         self._recovery = recovery
         self._machine = recovery.pool
         self._settings = recovery.settings
-        #: The pool as other threads know it. It is at least as new as anything they were told.
+        #: The state of the pool for other threads: at least as new as any result that they got.
         self.snapshot = recovery.snapshot()
         self.trust = SenderCheck(token, recovery.pool)
         self._on_segment_released = on_segment_released
@@ -118,17 +126,17 @@ class HubThread:
         self._agents = Agents()
         self._run: Run | None = None
         self._transfers: dict[str, Transfer] = {}
-        #: What has to wait until the pool is whole again.
+        #: Commands that wait until the pool is repaired.
         self._waiting: list[Callable[[], object]] = []
-        #: Ranks that have not left an old cell, and until when they, and ranks that have just died,
-        #: are waited for.
+        #: Ranks that are still in an old cell, and the end of the wait for them and for ranks that
+        #: have just died.
         self._late = RankSet()
         self._settles_until = 0.0
         self.replies = Replies(lambda: self.is_alive, lambda: self._end_reason)
-        self._judged: Judged | None = None
+        self._verdict: VerdictReached | None = None
         self._stopping = False
         self._failure = ""
-        #: Where `start` and `restart` wait.
+        #: `start` and `restart` wait here.
         self.start_results: queue.SimpleQueue[StartResult] = queue.SimpleQueue()
         self.listeners = Listeners()
         self._thread = threading.Thread(target=self._serve, name="nbddp-hub", daemon=True)
@@ -142,7 +150,7 @@ class HubThread:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread serves; nobody is answered when it does not."""
+        """Whether the thread is alive; else no question gets an answer."""
         return self._thread.is_alive()
 
     @property
@@ -152,17 +160,20 @@ class HubThread:
 
     @property
     def last_report(self) -> Report | None:
-        """The latest verdict."""
-        return None if self._judged is None else self._judged.report
+        """The report of the latest verdict."""
+        return None if self._verdict is None else self._verdict.report
 
     def post(self, stimulus: Stimulus) -> None:
         """Hand a stimulus to the state machine."""
         self._call(lambda: self._feed(stimulus))
 
     def begin(self, run: Run, requested: RunRequested) -> str | None:
-        """Begin a cell; gives the reason if the pool refuses. Waits for the hub thread.
+        """Begin a cell, and wait until the hub thread has sent it.
 
-        While a pool is made whole between cells, the cell waits, but not for ever.
+        While the pool is repaired between cells, the cell waits, with a limit.
+
+        Returns:
+            The reason if the pool refuses the cell; else None.
         """
         answer: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         has_asked = False
@@ -202,15 +213,15 @@ class HubThread:
     def send_to_ranks(
         self, ranks: RankSet, request: RankRequest, frames: Sequence[Frame] = ()
     ) -> None:
-        """Send a request that is not a cell."""
-        self._call(lambda: self._tell_ranks(ranks, request, frames))
+        """Send a request other than a cell."""
+        self._call(lambda: self._send(ranks, request, frames))
 
     def open_transfer(self, transfer: Transfer) -> None:
-        """Route answers and exits to ``transfer``, or refuse it. Before its first request."""
+        """Route answers and exits to ``transfer``, or refuse it; call this before `send_for`."""
 
         def open_it() -> None:
             if transfer.is_closed:
-                return  # it had to wait until the pool was whole, and the user did not
+                return  # the user has ended the wait while the pool was repaired
             refusal = self._recovery.transfer_refusal(transfer.ranks)
             if refusal is None:
                 self._transfers[transfer.request_id] = transfer
@@ -221,7 +232,7 @@ class HubThread:
         self._call(lambda: self._when_settled(transfer.ranks, open_it))
 
     def interrupt_transfer(self, transfer: Transfer) -> None:
-        """Interrupt the ranks that still evaluate a value; nobody waits for it any longer."""
+        """Interrupt the ranks that still evaluate a value that no thread waits for any longer."""
 
         def interrupt() -> None:
             for node, on_node in self._machine.ranks.by_node(transfer.ranks).items():
@@ -233,16 +244,16 @@ class HubThread:
     def send_for(
         self, transfer: Transfer, request: RankRequest, frames: Sequence[Frame] = ()
     ) -> None:
-        """Send a request of a transfer to its ranks; nothing if it was refused."""
+        """Send a request of a transfer to its ranks, unless the transfer was refused."""
 
         def send() -> None:
             if transfer.request_id in self._transfers:
-                self._tell_ranks(transfer.ranks, request, frames)
+                self._send(transfer.ranks, request, frames)
 
         self._call(lambda: self._when_whole(send))
 
     def close_transfer(self, transfer: Transfer) -> None:
-        """No longer route answers; nobody will let go of those that were not taken out."""
+        """Route no more answers, and release the memory of those that were not taken out."""
         for answer in transfer.close():
             self._release_unwanted(answer)
 
@@ -261,7 +272,7 @@ class HubThread:
         self._call(shut_down)
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the thread's end."""
+        """Wait for the end of the thread; False: it is still alive after ``timeout_s``."""
         self._thread.join(timeout_s)
         return not self.is_alive
 
@@ -270,14 +281,14 @@ class HubThread:
         self._waker.wake()
 
     def _when_whole(self, command: Callable[[], object]) -> None:
-        """Do it now, or when the pool is whole again; what waits keeps its order. Hub thread."""
+        """Call ``command`` now, or after the waiting ones when the pool is repaired. Hub thread."""
         if self._waiting or not self._is_whole:
             self._waiting.append(command)
         else:
             command()
 
     def _when_settled(self, ranks: RankSet, command: Callable[[], object]) -> None:
-        """The same; ranks that come back from an old cell, or have just died, have their time."""
+        """The same, but first wait for ranks that are in an old cell, or have just died."""
         late = self._machine.late(ranks)
         if late or self._machine.ending(is_ending):
             self._late = RankSet.of({*self._late, *late})
@@ -307,7 +318,7 @@ class HubThread:
                 ready = poller.wait(self._timeout_s())
                 self._waker.clear()
                 for node, event, frames in self._channel.receive():
-                    self._hear(node, event, frames)
+                    self._receive(node, event, frames)
                 while self._commands:
                     self._commands.popleft()()
                 for fd in watched.intersection(ready):
@@ -318,7 +329,7 @@ class HubThread:
                 while self._waiting and self._is_whole:
                     self._waiting.pop(0)()
                 self._publish()
-        except Exception as error:  # a bug in nbddp: whoever waits must hear of it
+        except Exception as error:  # a bug in nbddp: threads that wait must be notified
             self._failure = f"{type(error).__name__}: {error}"
             self.start_results.put(AnnounceFailure(f"the hub failed: {self._failure}"))
             raise
@@ -338,18 +349,18 @@ class HubThread:
             self._feed(exited)
             self._agents.end_ranks(exited.node, self._machine)
         for stopped in self._agents.stopped(time.monotonic()):
-            self._do_all(helper_notices.see_stop(stopped, self._machine))
+            self._do_all(helper_notices.record_stop(stopped, self._machine))
 
-    def _hear(self, node: int, event: Event, frames: list[bytes]) -> None:
-        """Take an event; one that makes no sense is left out, and harms nobody else."""
+    def _receive(self, node: int, event: Event, frames: list[bytes]) -> None:
+        """Route an event; one that makes no sense is dropped, and harms no other."""
         if self.trust.accepts(node, event):
             try:
                 self._route(event, frames)
-            except Exception as error:  # noqa: BLE001 - whatever it was, others need this thread
-                _log.info("an event was left out: %r", event, exc_info=True)
+            except Exception as error:  # noqa: BLE001 - the others need this thread
+                _log.info("an event was dropped: %r", event, exc_info=True)
                 self.trust.refuse(f"{type(event).__name__}: {type(error).__name__}: {error}")
 
-    def _route(self, event: Event, frames: list[bytes]) -> None:  # noqa: PLR0912 - a case a kind
+    def _route(self, event: Event, frames: list[bytes]) -> None:  # noqa: PLR0912 - one per kind
         match event:
             case Output() | Display() | Result() | ClearOutput():
                 if self._run is not None and event.run_id == self._run.run_id:
@@ -378,11 +389,11 @@ class HubThread:
             case DebugEvent():
                 self.listeners.debug(event)
             case HelperStopped():
-                self._do_all(helper_notices.see_stop(event, self._machine))
+                self._do_all(helper_notices.record_stop(event, self._machine))
             case _:
                 self._feed(event)
 
-    def _tell_exit(self, exited: RankExited, run_id: str | None) -> None:
+    def _announce_exit(self, exited: RankExited, run_id: str | None) -> None:
         if self._run is not None and run_id == self._run.run_id:
             self._run.put(exited)
         for transfer in list(self._transfers.values()):
@@ -390,32 +401,32 @@ class HubThread:
         self.listeners.rank_exited(exited)
 
     def _release_unwanted(self, event: Answer) -> None:
-        """A pull was interrupted or has failed: nobody will let go of its shared memory."""
+        """Release the shared memory of a pull that was interrupted or has failed."""
         if isinstance(event, ValuePulled) and event.value is not None and event.value.segment >= 0:
             request = ReleaseSegment(segment=event.value.segment)
             self.send_to_ranks(RankSet.of([event.rank]), request)
 
     def _feed(self, stimulus: Stimulus) -> None:
         if not self._stopping:
-            self._do_all(helper_notices.told(stimulus, self._machine))
+            self._do_all(helper_notices.exit_notices(stimulus, self._machine))
         try:
             actions = self._recovery.handle(stimulus, time.monotonic())
         except InvalidTransitionError as error:
-            # A bug in nbddp, or a torn rank: say so where a start waits, and serve the others.
+            # A bug in nbddp, or a broken rank: report it to a waiting start, and serve the others.
             self.trust.refuse(str(error))
             self._publish()
             if self._machine.phase is not Phase.UP:
                 self.start_results.put(AnnounceFailure(f"{type(error).__name__}: {error}"))
             return
-        if actions:  # they may tell other threads
+        if actions:  # they may wake other threads
             self._publish()
         self._do_all(actions)
 
     def _publish(self) -> None:
-        """Replace what other threads know of the pool, if that has changed.
+        """Replace the snapshot if the pool has changed.
 
-        Called before they are told anything that comes of a change, and once for each turn of the
-        loop: one change of many ranks makes few snapshots.
+        The hub calls this before it hands on a result of a change, and once in each iteration of
+        its loop, so a change of many ranks makes few snapshots.
         """
         snapshot = self._recovery.snapshot()
         if snapshot != self.snapshot:
@@ -427,33 +438,33 @@ class HubThread:
 
     def _do(self, action: Action) -> None:
         match action:
-            case TellAgent():
+            case SendToAgent():
                 self._channel.send_to_agent(action.node, action.request)
-            case TellRanks():
-                self._tell_ranks(action.ranks, action.request, ())
+            case SendToRanks():
+                self._send(action.ranks, action.request, ())
             case AnnounceUp() | AnnounceFailure():
                 self.start_results.put(action)
             case AnnounceExit():
-                self._tell_exit(action.exited, action.run_id)
+                self._announce_exit(action.exited, action.run_id)
             case EndRun():
                 run, self._run = self._run, None
                 if run is not None:
                     run.end(action.outcome)
-            case Noticed() | Judged():
-                if isinstance(action, Judged):
-                    self._judged = action
+            case NoticeChanged() | VerdictReached():
+                if isinstance(action, VerdictReached):
+                    self._verdict = action
                 if self._run is not None and action.run_id == self._run.run_id:
                     self._run.put(action)
             case Diagnosed() | RanksRestarted():
                 self.replies.put(action)
-            case TellUser():
+            case NotifyUser():
                 text = f"nbddp: {action.text}\n"
                 rank = NO_RANK if action.rank is None else action.rank
                 self.listeners.background(
                     Output(run_id=None, rank=rank, stream="stderr", text=text)
                 )
 
-    def _tell_ranks(self, ranks: RankSet, request: RankRequest, frames: Sequence[Frame]) -> None:
+    def _send(self, ranks: RankSet, request: RankRequest, frames: Sequence[Frame]) -> None:
         for node, on_node in self._machine.ranks.by_node(ranks).items():
             self._channel.send_to_ranks(node, on_node, request, frames)
 
@@ -462,24 +473,24 @@ class HubThread:
 
 
 class SenderCheck:
-    """Knows the nodes whose agents have shown the token of the connection file."""
+    """Accepts events of agents that have shown the token of the connection file."""
 
     def __init__(self, token: str, pool: PoolMachine) -> None:
         self._token = token
         self._node_by_rank = {rank: info.node for rank, info in pool.ranks.items()}
         self._nodes: set[int] = set()
-        #: Events that were left out, and what was wrong with the latest that made no sense.
+        #: The number of dropped events, and the reason for the latest that made no sense.
         self.refused = 0
         self.last_refusal = ""
 
     def accepts(self, node: int, event: Event) -> bool:
-        """Whether the sender has shown the token, and speaks of itself and its own ranks."""
+        """Whether the sender has shown the token, and the event is about it or its own ranks."""
         is_ours = self._is_ours(node, event)
         self.refused += not is_ours
         return is_ours
 
     def refuse(self, reason: str) -> None:
-        """An event of our own has made no sense; it is left out, and the others go on."""
+        """Count an event of an accepted sender that makes no sense, and note the reason."""
         self.refused += 1
         self.last_refusal = reason
 

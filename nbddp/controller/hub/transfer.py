@@ -1,4 +1,4 @@
-"""Requests that each rank answers once: values on their way, and what is told of them.
+"""Requests that each rank answers once: transfers and descriptions of values.
 
 Runs in: the hub thread puts answers in; the thread that asks takes them out.
 """
@@ -14,7 +14,7 @@ from nbddp.errors import NbddpError, PoolBrokenError, TransferInterruptedError
 from nbddp.wire.messages import RankExited, ValueDescribed, ValuePulled, ValuePushed
 from nbddp.wire.rank_set import Rank, RankSet
 
-#: Ranks that do not answer are looked at this often.
+#: Seconds between checks of ranks that do not answer.
 _PATIENCE_S = 2.0
 
 Answer = ValuePulled | ValueDescribed | ValuePushed
@@ -33,8 +33,8 @@ class Transfer:
 
     Args:
         request_id: names the request.
-        ranks: who will answer.
-        is_served: whether anybody puts answers in.
+        ranks: the ranks that will answer.
+        is_served: whether the hub thread, which puts answers in, is alive.
         look: called again and again while nothing comes; it may raise.
     """
 
@@ -57,48 +57,53 @@ class Transfer:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nobody waits any longer."""
+        """Whether it takes no more answers."""
         return self._is_closed
 
     def put(self, answer: Answer, frames: list[bytes]) -> bool:
-        """An answer has come; False: nobody waits for it. Called by the hub thread."""
+        """Add an answer that has come; False: it is closed. The hub thread calls this."""
         with self._lock:
             if not self._is_closed:
                 self._answers.put((answer, frames))
             return not self._is_closed
 
     def close(self) -> list[Answer]:
-        """Take no more answers; gives those that nobody has taken out."""
-        left: list[Answer] = []
+        """Take no more answers; return those that were not taken out."""
+        unread: list[Answer] = []
         with self._lock:
             self._is_closed = True
         with suppress(queue.Empty):
             while True:
-                found = self._answers.get_nowait()
-                if isinstance(found, tuple):
-                    left.append(found[0])
-        return left
+                entry = self._answers.get_nowait()
+                if isinstance(entry, tuple):
+                    unread.append(entry[0])
+        return unread
 
     def refuse(self, reason: str) -> None:
-        """The request will not be sent. Called by the hub thread."""
+        """Note that the pool does not take the request. The hub thread calls this."""
         self._answers.put(RequestRefusedError(reason))
 
     def rank_exited(self, exited: RankExited) -> None:
-        """A rank will never answer. Called by the hub thread."""
+        """Note that a rank will never answer. The hub thread calls this."""
         if exited.rank in self.ranks:
             self._answers.put(exited)
 
     def next(
         self, missing: set[Rank], until: Callable[[], bool] = lambda: False
     ) -> tuple[Answer, list[bytes]] | None:
-        """Wait for the next answer, as long as it takes; a KeyboardInterrupt ends the wait.
+        """Wait for the next answer, without a limit; a KeyboardInterrupt ends the wait.
 
-        None: it has become true ``until`` when to wait.
+        Args:
+            missing: ranks that have not answered.
+            until: the wait also ends when it returns True.
+
+        Returns:
+            An answer with its frames; None: ``until`` has ended the wait.
 
         Raises:
             PoolBrokenError: a rank whose answer is missing has exited, or the pool has ended.
             RequestRefusedError: the request was not sent.
-            PoolBusyError: what ``look`` raises.
+            PoolBusyError: raised by ``look``.
         """
         began = time.monotonic()
         while True:
@@ -129,13 +134,13 @@ class Transfer:
                 )
 
 
-class Stopped(KeyboardInterrupt):
+class WaitInterrupt(KeyboardInterrupt):
     """The user has ended the wait for ranks.
 
     Args:
-        answered: ranks that had answered by then.
-        left: those that have ended what they did for it, and where in a cell they were.
-        stuck: those that have not.
+        answered: ranks that had answered before.
+        left: ranks that have ended their work for it, and their place in a cell.
+        stuck: ranks that have not ended it.
     """
 
     def __init__(self, answered: RankSet, left: Mapping[Rank, str], stuck: RankSet) -> None:
@@ -145,8 +150,11 @@ class Stopped(KeyboardInterrupt):
         self.stuck = stuck
 
 
-class told_when_stopped:  # noqa: N801 - used as a function is; one would leave a line of contextlib
-    """Within this block an interrupt is an error of one line, which says how far ``what`` was.
+class interrupt_as_error:  # noqa: N801 - used like a function, without contextlib's traceback line
+    """Turns an interrupt within the block into an error of one line, which shows the progress.
+
+    Args:
+        what: the interrupted activity, for the text: ``pulling 'x'``.
 
     Raises:
         TransferInterruptedError: instead of KeyboardInterrupt.
@@ -164,7 +172,7 @@ class told_when_stopped:  # noqa: N801 - used as a function is; one would leave 
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if isinstance(error, Stopped):
+        if isinstance(error, WaitInterrupt):
             raise TransferInterruptedError(
                 f"{self._what} was interrupted{_how_far(error)}"
             ) from None
@@ -174,21 +182,21 @@ class told_when_stopped:  # noqa: N801 - used as a function is; one would leave 
             ) from None
 
 
-def _how_far(stopped: Stopped) -> str:
+def _how_far(stopped: WaitInterrupt) -> str:
     """``: rank 0 had answered, rank 1 was in cell [3], line 4. No variable was changed``."""
     by_place: dict[str, list[Rank]] = {}
     for rank, place in sorted(stopped.left.items()):
         by_place.setdefault(place, []).append(rank)
     had = f"{stopped.answered.describe()} had answered" if stopped.answered else ""
-    said = [had] if had else []
+    parts = [had] if had else []
     for place, group in by_place.items():
         ranks = RankSet.of(group)
         where = f"{ranks.verb('was', 'were')} in {place}" if place else "had not answered"
-        said.append(f"{ranks.describe()} {where}")
+        parts.append(f"{ranks.describe()} {where}")
     steps = []
     if stopped.stuck:
         one = len(stopped.stuck) == 1
-        said.append(f"{stopped.stuck.describe()} {'does' if one else 'do'} not react")
+        parts.append(f"{stopped.stuck.describe()} {'does' if one else 'do'} not react")
         steps = [
             f"%ddp stacks -r {stopped.stuck} shows where {'it is' if one else 'they are'}",
             f"%ddp restart -r {stopped.stuck} replaces {'it' if one else 'them'}",
@@ -197,4 +205,4 @@ def _how_far(stopped: Stopped) -> str:
         them = RankSet.of(stopped.left).verb("it", "them")
         steps = [f"-r {stopped.answered} leaves {them} out"]
     following = f". Next: {', '.join(steps)}" if steps else ""
-    return f": {', '.join(said)}. No variable was changed{following}"
+    return f": {', '.join(parts)}. No variable was changed{following}"

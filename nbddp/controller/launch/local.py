@@ -19,7 +19,7 @@ _PACKAGE_PARENT = str(Path(__file__).parents[3])
 
 
 class LocalAgent:
-    """One agent process that we started."""
+    """One agent process that this pool has started."""
 
     def __init__(self, launch: AgentLaunch, env: dict[str, str]) -> None:
         self.node = launch.node
@@ -54,7 +54,7 @@ class LocalAgent:
         return self._process.pid
 
     def wake(self) -> None:
-        """Let the process go on if it stands still; has no effect on a running one."""
+        """Resume the process if it is stopped; has no effect on a running one."""
         if not self.has_exited():
             process_tree.kill_quietly(self.pid, signal.SIGCONT)
 

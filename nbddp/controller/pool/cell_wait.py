@@ -94,7 +94,7 @@ class CellWait:
             CellInterruptedError: interrupted twice, and the hub does not answer.
         """
         with self._sigint_handled():
-            self._run.call_when_ended(self._break_question)
+            self._run.add_done_callback(self._break_question)
             for _ in range(early.count if early is not None else 0):
                 self._on_sigint()
             while True:
@@ -126,7 +126,7 @@ class CellWait:
     def _note_question(self, request: InputRequest) -> None:
         if not self._questions:
             self._ask_at = time.monotonic() + _TOGETHER_S
-        self._questions.append((request, self._run.taken))
+        self._questions.append((request, self._run.taken_count))
         if {asked.rank for asked, _ in self._questions}.issuperset(self._run.ranks):
             self._ask_at = 0.0
 
@@ -192,7 +192,7 @@ class CellWait:
         if was_break:
             return
         self._interrupts += 1
-        self._interrupted_at = self._run.come
+        self._interrupted_at = self._run.put_count
         self._run.was_interrupted = True
         if self._interrupts == 1:
             self._interrupt()

@@ -16,7 +16,7 @@ from nbddp.controller.cell_errors import build
 from nbddp.controller.diagnosis.report import Report
 from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub.run import Run
-from nbddp.controller.hub.transfer import RequestRefusedError, told_when_stopped
+from nbddp.controller.hub.transfer import RequestRefusedError, interrupt_as_error
 from nbddp.controller.options import PoolOptions, check_seconds
 from nbddp.controller.pool.cell_wait import CellView, CellWait
 from nbddp.controller.pool.process_control import PoolProcesses
@@ -31,7 +31,7 @@ from nbddp.controller.state.stimuli import (
     RunRequested,
 )
 from nbddp.controller.trace import export
-from nbddp.controller.trace.rows import TraceRow, rows_seen
+from nbddp.controller.trace.rows import TraceRow, rows_of_views
 from nbddp.controller.values import compare, variables
 from nbddp.controller.values.descriptions import Descriptions
 from nbddp.controller.values.push_pull import Exchange
@@ -229,7 +229,7 @@ class Pool:
 
     def error_of(self, outcome: RunOutcome, cell_name: str = _NO_NAME) -> CellError | None:
         """The error that a cell's outcome amounts to."""
-        return build.error_of(outcome, cell_name, self.log_path_by_rank)
+        return build.cell_error(outcome, cell_name, self.log_path_by_rank)
 
     def interrupt(self) -> RankSet:
         """Interrupt the running cell, as Ctrl-C does; if there is none, callbacks of widgets.
@@ -262,7 +262,7 @@ class Pool:
             PoolBusyError: a cell is running.
         """
         chosen = self.rank_set(ranks)
-        with told_when_stopped(f"pulling {expression!r}"):
+        with interrupt_as_error(f"pulling {expression!r}"):
             values = self._pull(expression, chosen)
         return values[0] if isinstance(ranks, int) else values
 
@@ -286,7 +286,7 @@ class Pool:
         """
         chosen = self.rank_set(ranks)
         failure = f"could not compare {expression!r}"
-        with told_when_stopped(f"comparing {expression!r}"), self._exchanging(chosen) as exchange:
+        with interrupt_as_error(f"comparing {expression!r}"), self._exchanging(chosen) as exchange:
             return compare.find(Descriptions(exchange, chosen, failure), expression, chosen)
 
     def vars(
@@ -307,7 +307,7 @@ class Pool:
         chosen = self.rank_set(ranks)
         what = ", ".join(map(repr, names)) or "the variables"
         failure = f"could not look at {what}"
-        with told_when_stopped(f"looking at {what}"), self._exchanging(chosen) as exchange:
+        with interrupt_as_error(f"looking at {what}"), self._exchanging(chosen) as exchange:
             return variables.tell(Descriptions(exchange, chosen, failure), names, chosen)
 
     def push(
@@ -335,7 +335,7 @@ class Pool:
                     "value would be wrong. Next: push it under another name"
                 )
         chosen = self.rank_set(ranks)
-        stopped = told_when_stopped(f"pushing {', '.join(map(repr, by_name))}")
+        stopped = interrupt_as_error(f"pushing {', '.join(map(repr, by_name))}")
         with stopped, self._exchanging(chosen) as exchange:
             exchange.push(by_name, chosen)
 
@@ -477,7 +477,7 @@ class Pool:
         """The last operations, the ranks side by side. Raises as `diagnose`."""
         self._processes.check_alive()
         views = self.talk.diagnose(NO_RANKS, last=RING_LENGTH).views
-        return rows_seen(views, self._cell_by_run)
+        return rows_of_views(views, self._cell_by_run)
 
     @property
     def last_report(self) -> Report | None:

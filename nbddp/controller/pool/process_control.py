@@ -19,7 +19,7 @@ from nbddp.controller.hub.thread import HubThread
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.startup import PoolStartup
 from nbddp.controller.state.actions import Diagnosed
-from nbddp.controller.state.config import Config, changed
+from nbddp.controller.state.config import Config, with_changes
 from nbddp.controller.state.rank_state import RankState
 from nbddp.controller.state.snapshot import PoolSnapshot
 from nbddp.controller.state.stimuli import Configured, InterruptRequested
@@ -93,7 +93,7 @@ class PoolProcesses:
     def _restart_ranks(self, ranks: RankSet, interrupts: EarlyInterrupts) -> str:
         done = self.talk.restart_ranks(ranks, lambda: not interrupts.count)
         if done is None:
-            raise PoolInterruptedError(build.still_replaced(ranks, self._all_ranks - ranks))
+            raise PoolInterruptedError(build.restart_continues_text(ranks, self._all_ranks - ranks))
         if done.failure:
             raise PoolBrokenError(
                 f"{ranks.describe()} could not be replaced: {done.failure}. "
@@ -102,7 +102,7 @@ class PoolProcesses:
         snapshot = self.snapshot
         inside = snapshot.in_state(RankState.BUSY) if snapshot.joining else NO_RANKS
         gone = snapshot.in_state(RankState.EXITED)
-        return build.replaced(done.fresh, self._all_ranks - done.fresh - gone, inside)
+        return build.restarted_text(done.fresh, self._all_ranks - done.fresh - gone, inside)
 
     @contextmanager
     def _restarting(self) -> Iterator[None]:
@@ -216,7 +216,7 @@ class PoolProcesses:
         """Change what happens when ranks disagree, from the next event on."""
         self.check_alive()
         with self._config_lock:
-            self.config = changed(self.config, changes)
+            self.config = with_changes(self.config, changes)
             self.hub.post(Configured(self.config))
             return self.config
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import msgspec
 
 from nbddp.controller.recovery.pending_answers import Answers, PendingAnswers
-from nbddp.controller.state.actions import Action, TellRanks
+from nbddp.controller.state.actions import Action, SendToRanks
 from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import RankState
 from nbddp.settings import Settings
@@ -111,7 +111,7 @@ class OperationAbort:
         limit_s = _ARM_AFTER_DEATH_S if reason == "death" else _ARM_S
         awaited = ranks - silent
         self._questions.ask("arm", request.number, awaited, until=now + limit_s, then=armed)
-        return [TellRanks(ranks, request)]
+        return [SendToRanks(ranks, request)]
 
     def _fire(
         self, arm: AbortOperations, ranks: RankSet, answers: Answers, now: float
@@ -127,7 +127,7 @@ class OperationAbort:
         fire = msgspec.structs.replace(arm, phase="fire")
         self._fires.append(fire.number)
         self._questions.ask("fire", fire.number, targets, until=now + _ARM_S, then=self._fired)
-        return [TellRanks(targets, fire)]
+        return [SendToRanks(targets, fire)]
 
     def _fired(self, answers: Answers, now: float) -> list[Action]:
         for rank, answer in answers.items():
@@ -192,7 +192,7 @@ def both_phases(ranks: RankSet, arm: AbortOperations) -> list[Action]:
     For ranks to which errors of closed connections do no harm any more.
     """
     fire = msgspec.structs.replace(arm, phase="fire")
-    return [TellRanks(ranks, arm), TellRanks(ranks, fire)]
+    return [SendToRanks(ranks, arm), SendToRanks(ranks, fire)]
 
 
 def _runs(look: RankLook | None) -> bool:

@@ -11,7 +11,7 @@ from nbddp.controller.recovery.abort import JUDGE_AGAIN_S, OperationAbort
 from nbddp.controller.recovery.pending_answers import PendingAnswers
 from nbddp.controller.recovery.probes import RankProbes, Views
 from nbddp.controller.recovery.stall_watch import StallWatch
-from nbddp.controller.state.actions import Action, Judged, Noticed
+from nbddp.controller.state.actions import Action, NoticeChanged, VerdictReached
 from nbddp.controller.state.cell_run import CellRun
 from nbddp.controller.state.config import Config
 from nbddp.controller.state.exit_text import describe_exit
@@ -64,7 +64,7 @@ class CellRecovery:
         #: Ends of time-outs that the user has set, by verdict and versions of the ranks.
         self._wait_until: dict[tuple[object, ...], float] = {}
         #: A verdict that waits for the end of a brief time-out.
-        self._withheld: Judged | None = None
+        self._withheld: VerdictReached | None = None
         #: The last verdict that was acted on, or left to a time-out.
         self._basis: Report | None = None
         self._abort_at: float | None = None
@@ -172,8 +172,10 @@ class CellRecovery:
                 self._basis = cause
                 self.watch.look_soon(wait_until)
                 if (report.earliest_timeout_ms or 0) <= _BRIEF_TIMEOUT_MS:
-                    self._withheld = Judged(self.run.run_id, cause, acted=False, views=views)
-                    return [Noticed(self.run.run_id, cause)]
+                    self._withheld = VerdictReached(
+                        self.run.run_id, cause, acted=False, views=views
+                    )
+                    return [NoticeChanged(self.run.run_id, cause)]
                 return self._show(cause, views, acted=False)
             self._basis = cause
         alive = set(self._pool.ranks.in_state(RankState.IDLE, RankState.BUSY))
@@ -212,10 +214,10 @@ class CellRecovery:
     def _show(self, report: Report, views: Views, *, acted: bool) -> list[Action]:
         actions: list[Action] = []
         if not acted:
-            actions.append(Noticed(self.run.run_id, report))
+            actions.append(NoticeChanged(self.run.run_id, report))
         if report.fingerprint not in self._shown or (acted and not self._shown[report.fingerprint]):
             self._shown[report.fingerprint] = acted
-            actions.append(Judged(self.run.run_id, report, acted, views))
+            actions.append(VerdictReached(self.run.run_id, report, acted, views))
         return actions
 
     def _own_timeout(self, report: Report, views: Views, now: float) -> float:

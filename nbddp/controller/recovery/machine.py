@@ -28,8 +28,8 @@ from nbddp.controller.state.actions import (
     AnnounceFailure,
     AnnounceUp,
     EndRun,
-    Judged,
     LifeAction,
+    VerdictReached,
 )
 from nbddp.controller.state.config import Config
 from nbddp.controller.state.exit_text import describe_exit
@@ -164,7 +164,7 @@ class RecoveryMachine:
         """Take one stimulus; returns the actions to do, in order.
 
         Raises:
-            InvalidTransitionError: an illegal move of a rank, with the rank's story.
+            InvalidTransitionError: an illegal move of a rank, with the rank's history.
         """
         actions: list[Action] = []
         match stimulus:
@@ -346,7 +346,7 @@ class RecoveryMachine:
             has_errors = any(finding.is_error for finding in report.findings)
             is_wrong = has_errors and self.config.on_mismatch == "raise"
             self._held_outcome = replace(outcome, report=report, is_wrong=is_wrong)
-            actions.append(Judged(outcome.run_id, report, acted=False, views=views))
+            actions.append(VerdictReached(outcome.run_id, report, acted=False, views=views))
         is_whole = not self._is_rebuild_due and not self._rebuild.is_active
         return [*actions, *self._release()] if is_whole else actions
 

@@ -18,8 +18,8 @@ from nbddp.controller.diagnosis.diagnose import compare_records
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import RankStatus, Report
 from nbddp.controller.recovery.pending_answers import Answer, Answers, PendingAnswers
-from nbddp.controller.state.actions import Action, Diagnosed, TellAgent, TellRanks
-from nbddp.controller.state.exit_text import describe_exit, how_it_exited, line_of
+from nbddp.controller.state.actions import Action, Diagnosed, SendToAgent, SendToRanks
+from nbddp.controller.state.exit_text import describe_exit, exception_line, exit_phrase
 from nbddp.controller.state.outcome import RankResult
 from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import RankInfo, RankState
@@ -84,7 +84,7 @@ class RankProbes:
         until = now + self._settings.look_timeout_s
         self._questions.ask("look", number, asked, until=until, then=looked)
         request = DescribeRank(number=number, last=last, memory=memory)
-        return number, [TellRanks(asked, request)] if asked else []
+        return number, [SendToRanks(asked, request)] if asked else []
 
     def peek(
         self,
@@ -113,7 +113,7 @@ class RankProbes:
         look = DumpStack(number=number, ranks=(), stack=False, memory=memory)
         self._questions.ask("peek", number, asked_all, until=until, then=peeked)
         return number, [
-            TellAgent(node, msgspec.structs.replace(request, ranks=on_node))
+            SendToAgent(node, msgspec.structs.replace(request, ranks=on_node))
             for request, asked in ((dump, ranks), (look, glance))
             for node, on_node in self._pool.ranks.by_node(asked).items()
         ]
@@ -133,11 +133,11 @@ class RankProbes:
             rank=info.rank,
             state=_status(info, result, answers=look is not None or self._pool.spec.plain),
             look=look,
-            error=line_of(error) if error is not None else None,
+            error=exception_line(error) if error is not None else None,
             was_freed=result is not None and result.was_freed,
             mismatches=result.mismatches if result is not None else (),
             exit_text=describe_exit(exited)[0] if exited is not None else "",
-            how_it_exited=how_it_exited(exited) if exited is not None else "exited",
+            exit_phrase=exit_phrase(exited) if exited is not None else "exited",
             after=error.handling if error is not None else None,
         )
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from nbddp.controller.recovery.abort import both_phases
 from nbddp.controller.recovery.group_plan import groups_to_form
 from nbddp.controller.recovery.pending_answers import Answers, PendingAnswers, looks_of
-from nbddp.controller.state.actions import Action, TellAgent, TellRanks
+from nbddp.controller.state.actions import Action, SendToAgent, SendToRanks
 from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import Phase, RankState
 from nbddp.controller.state.stimuli import RespawnRequested, RestartRequested
@@ -258,7 +258,7 @@ class PoolRebuild:
         self._number = self._questions.new_number()
         until = now + self._settings.look_timeout_s
         self._questions.ask("look", self._number, asked, until=until, then=self._looked)
-        return [TellRanks(asked, DescribeRank(number=self._number))] if asked else []
+        return [SendToRanks(asked, DescribeRank(number=self._number))] if asked else []
 
     def _initialise_groups(self, now: float) -> list[Action]:
         """Initialise a default group, because all ranks that knew the groups were replaced."""
@@ -284,7 +284,7 @@ class PoolRebuild:
         self._number = request.number
         then = partial(self._reformed, ranks)
         self._questions.ask("reform", request.number, ranks, until=self._until, then=then)
-        return [TellRanks(ranks, request)]
+        return [SendToRanks(ranks, request)]
 
     def _looked(self, answers: Answers, now: float) -> list[Action]:
         looks = {rank: answer.look for rank, answer in looks_of(answers).items()}
@@ -363,7 +363,7 @@ class PoolRebuild:
         """End the rebuild with a failure, and kill ranks that are still starting."""
         late = self._pool.ranks.in_state(RankState.STARTING)
         kill: list[Action] = [
-            TellAgent(node, KillRanks(ranks=ranks))
+            SendToAgent(node, KillRanks(ranks=ranks))
             for node, ranks in self._pool.ranks.by_node(late).items()
         ]
         return [*kill, *self._end(failure, now)]

@@ -6,9 +6,9 @@ pool when the processes have ended. Other ranks keep their processes.
 
 from collections.abc import Callable
 
-from nbddp.controller.state.actions import Action, RanksRestarted, TellAgent
+from nbddp.controller.state.actions import Action, RanksRestarted, SendToAgent
 from nbddp.controller.state.config import Config
-from nbddp.controller.state.exit_text import idle_exits
+from nbddp.controller.state.exit_text import idle_exit_notices
 from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import Phase, RankState
 from nbddp.controller.state.stimuli import RestartRanksRequested
@@ -55,10 +55,10 @@ class RankRestarts:
         if not living:
             return []
         self._killing |= set(living)
-        self._pool.ranks.will_restart(living)
+        self._pool.ranks.mark_for_restart(living)
         self._until = now + self._settings.rebuild_timeout_s
         return [
-            TellAgent(node, KillRanks(ranks=ranks))
+            SendToAgent(node, KillRanks(ranks=ranks))
             for node, ranks in self._pool.ranks.by_node(living).items()
         ]
 
@@ -70,7 +70,7 @@ class RankRestarts:
         lost = sorted({self._pool.ranks[rank].node for rank in ranks} & self._pool.lost_agents)
         if lost:
             return f"the agent of node {lost[0]} has ended"
-        return self._pool.ranks.held_reason(ranks)
+        return self._pool.ranks.stopped_agent_reason(ranks)
 
     def rank_exited(self, rank: Rank) -> bool:
         """Take the exit of a rank; returns whether it was requested."""
@@ -164,7 +164,7 @@ class ExitedRanks:
     def report_exits(self, fresh: RankSet, failure: str) -> list[Action]:
         """Return the report on exits between cells, once."""
         exits, self._exits = self._exits, {}
-        return [*idle_exits(exits, RankSet.of(self._pool.ranks) - fresh, failure)]
+        return [*idle_exit_notices(exits, RankSet.of(self._pool.ranks) - fresh, failure)]
 
     def forget(self) -> None:
         """Forget all exits, because all ranks end."""

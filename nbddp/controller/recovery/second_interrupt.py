@@ -10,7 +10,7 @@ shown to the user any more.
 
 from nbddp.controller.recovery.abort import both_phases
 from nbddp.controller.recovery.pending_answers import PendingAnswers
-from nbddp.controller.state.actions import Action, TellAgent
+from nbddp.controller.state.actions import Action, SendToAgent
 from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import RankState
 from nbddp.wire.messages import AbortOperations, Interrupt
@@ -42,7 +42,7 @@ class SecondInterrupt:
         self._until = now + _LIMIT_S
         self._next_at = now + _INTERVAL_S
         interrupts = [
-            TellAgent(node, Interrupt(run_id=run_id, ranks=on_node))
+            SendToAgent(node, Interrupt(run_id=run_id, ranks=on_node))
             for node, on_node in self._pool.ranks.by_node(ranks).items()
         ]
         return [*interrupts, *self._abort(ranks)]

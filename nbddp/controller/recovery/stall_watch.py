@@ -18,7 +18,7 @@ from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import Report
 from nbddp.controller.recovery.pending_answers import Answers, PendingAnswers
 from nbddp.controller.recovery.probes import RankProbes, Views
-from nbddp.controller.state.actions import Action, Noticed
+from nbddp.controller.state.actions import Action, NoticeChanged
 from nbddp.wire.rank_set import Rank
 
 #: Least time between two looks while nothing changes ...
@@ -121,7 +121,7 @@ class StallWatch:
             self._quiet.clear()
             if self._has_notice:
                 self._has_notice = False
-                actions.append(Noticed(self._run_id, None))
+                actions.append(NoticeChanged(self._run_id, None))
         if self._confirm_at is not None and now >= self._confirm_at:
             self._confirm_at = None
             actions += self._look_later(now)
@@ -195,7 +195,7 @@ class StallWatch:
         if not report.findings and not self._has_notice:
             return []
         self._has_notice = bool(report.findings)
-        return [Noticed(self._run_id, report if report.findings else None)]
+        return [NoticeChanged(self._run_id, report if report.findings else None)]
 
 
 @dataclass(frozen=True)

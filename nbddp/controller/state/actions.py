@@ -1,4 +1,4 @@
-"""What the machines of a pool want done.
+"""The actions that the machines of a pool return, for the hub to carry out.
 
 Runs in: the notebook's process. Pure.
 """
@@ -22,7 +22,7 @@ from nbddp.wire.rank_set import Rank, RankSet
 
 
 @dataclass(frozen=True)
-class TellAgent:
+class SendToAgent:
     """Send a request to one agent."""
 
     node: int
@@ -30,7 +30,7 @@ class TellAgent:
 
 
 @dataclass(frozen=True)
-class TellRanks:
+class SendToRanks:
     """Send a request to ranks."""
 
     ranks: RankSet
@@ -52,10 +52,10 @@ class AnnounceFailure:
 
 @dataclass(frozen=True)
 class AnnounceExit:
-    """A rank's process has ended: whoever waits for that rank must hear of it."""
+    """A rank's process has ended: everything that waits for the rank must be notified."""
 
     exited: RankExited
-    run_id: str | None  #: of the cell it was in
+    run_id: str | None  #: the run of the cell that the rank was in
 
 
 @dataclass(frozen=True)
@@ -65,25 +65,27 @@ class EndRun:
     outcome: RunOutcome
 
 
-LifeAction: TypeAlias = TellAgent | TellRanks | AnnounceUp | AnnounceFailure | AnnounceExit | EndRun
+LifeAction: TypeAlias = (
+    SendToAgent | SendToRanks | AnnounceUp | AnnounceFailure | AnnounceExit | EndRun
+)
 
 
 @dataclass(frozen=True)
-class Noticed:
-    """Who waits for whom in a cell, and nothing is claimed. Also an event of its run."""
+class NoticeChanged:
+    """The notice about slow or waiting ranks of a cell has changed. Also an event of its run."""
 
     run_id: str
-    report: Report | None  #: None: it goes on, there is nothing to tell any longer
+    report: Report | None  #: None: the ranks go on, the notice no longer holds
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What is proven of a cell. Also an event of its run."""
+class VerdictReached:
+    """The diagnosis has proven why ranks of a cell are stuck. Also an event of its run."""
 
     run_id: str
     report: Report
-    acted: bool  #: the ranks are being freed; False: it is shown only
-    views: Mapping[Rank, RankView] = field(default_factory=dict)  #: what it was judged by
+    acted: bool  #: the ranks are being freed; False: the report is only shown
+    views: Mapping[Rank, RankView] = field(default_factory=dict)  #: the views that prove it
 
 
 @dataclass(frozen=True)
@@ -93,12 +95,12 @@ class Diagnosed:
     number: int
     report: Report
     looks: Mapping[Rank, RankLook]
-    peeks: Mapping[Rank, StackDumped]  #: of ranks that were asked for, and of silent ones
+    peeks: Mapping[Rank, StackDumped]  #: of the ranks in the request, and of silent ones
     silent: RankSet  #: ranks of which nothing is known
-    views: Mapping[Rank, RankView] = field(default_factory=dict)  #: all of that in one
+    views: Mapping[Rank, RankView] = field(default_factory=dict)  #: all of that, by rank
 
     def only(self, ranks: RankSet) -> "Diagnosed":
-        """The same, of these ranks; the report stays."""
+        """The same answer for these ranks only; its report stays that of all ranks."""
         return replace(
             self,
             looks={rank: look for rank, look in self.looks.items() if rank in ranks},
@@ -114,15 +116,17 @@ class RanksRestarted:
 
     number: int
     fresh: RankSet
-    failure: str = ""  #: what went wrong; empty: the pool is whole again
+    failure: str = ""  #: why the pool could not be repaired; empty: it is complete again
 
 
 @dataclass(frozen=True)
-class TellUser:
-    """Something has happened between cells."""
+class NotifyUser:
+    """Show a message about something that happened between cells."""
 
-    rank: Rank | None  #: None: to a process behind the ranks
+    rank: Rank | None  #: None: the message is about a process behind the ranks
     text: str
 
 
-Action: TypeAlias = LifeAction | Noticed | Judged | Diagnosed | RanksRestarted | TellUser
+Action: TypeAlias = (
+    LifeAction | NoticeChanged | VerdictReached | Diagnosed | RanksRestarted | NotifyUser
+)

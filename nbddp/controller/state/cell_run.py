@@ -9,7 +9,7 @@ from nbddp.controller.state.outcome import RankResult, RunOutcome
 from nbddp.wire.messages import RankExited, RunFinished
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
-#: Of a rank that gets an end of input for an answer, see `nbddp.controller.state.input_requests`.
+#: Such a rank gets an end of input for an answer, see `nbddp.controller.state.input_requests`.
 _AT_PROMPT = "last seen at a prompt, which now ends"
 
 
@@ -21,7 +21,7 @@ class CellRun:
     ranks: RankSet
     began: float
     results: dict[Rank, RankResult] = field(default_factory=dict)
-    give_up_at: float | None = None  #: end it then, whoever is still inside
+    give_up_at: float | None = None  #: when it ends, also if ranks are still inside
     times_out_at: float | None = None
     interrupted: bool = False
     timed_out: bool = False
@@ -29,7 +29,7 @@ class CellRun:
     raised_before: RankSet | None = None  #: see `RunOutcome`
 
     def interrupt(self, *, timed_out: bool = False) -> None:
-        """The user has interrupted it, or its time is up."""
+        """Note that the user has interrupted it, or that its timeout has expired."""
         if self.raised_before is None:
             self.raised_before = RankSet.of(
                 rank for rank, result in self.results.items() if result.error is not None
@@ -48,12 +48,12 @@ class CellRun:
         return len(self.results) == len(self.ranks)
 
     def next_deadline(self) -> float | None:
-        """When its time is up."""
+        """The time at which it ends or is interrupted; None: it has no limit."""
         deadlines = [at for at in (self.give_up_at, self.times_out_at) if at is not None]
         return min(deadlines, default=None)
 
     def finish(self, finished: RunFinished) -> None:
-        """It has ended on a rank."""
+        """Note that it has ended on a rank."""
         self.results[finished.rank] = RankResult(
             rank=finished.rank,
             status="ok" if finished.error is None else "error",
@@ -68,7 +68,7 @@ class CellRun:
         )
 
     def exit(self, exited: RankExited, now: float) -> None:
-        """A rank has exited in it."""
+        """Note that a rank has exited in it."""
         self.results[exited.rank] = RankResult(
             rank=exited.rank, status="exited", elapsed_s=now - self.began, exited=exited
         )
@@ -76,7 +76,7 @@ class CellRun:
     def outcome(
         self, now: float, ended_by: str = "", *, at_prompt: RankSet = NO_RANKS
     ) -> RunOutcome:
-        """How it ends now; ranks that are still inside are unfinished."""
+        """The outcome if it ends now; ranks that are still inside are ``unfinished``."""
         results = dict(self.results)
         for rank in self.unfinished:
             stuck = _AT_PROMPT if rank in at_prompt else ""

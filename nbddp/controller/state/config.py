@@ -1,4 +1,4 @@
-"""What a user may change while the pool lives.
+"""The settings that a user may change while the pool lives.
 
 Runs in: the notebook's process. Pure.
 """
@@ -16,9 +16,9 @@ OnDeath: TypeAlias = Literal["respawn", "keep"]
 
 @dataclass(frozen=True)
 class Config:
-    """What a user may change while the pool lives."""
+    """The settings that a user may change while the pool lives."""
 
-    on_deadlock: OnDeadlock = "abort"  #: ``report``: show it, and leave the ranks where they are
+    on_deadlock: OnDeadlock = "abort"  #: ``report``: show the report, and leave the ranks blocked
     on_mismatch: OnMismatch = "raise"
     on_death: OnDeath = "respawn"  #: ``keep``: no fresh rank takes the place of one that exited
 
@@ -29,21 +29,25 @@ LEGAL_CONFIG: dict[str, tuple[str, ...]] = {
 }
 
 
-def fault_in(name: str, value: str) -> str:
-    """What is wrong with ``name=value``, and what is legal; empty: nothing is wrong."""
+def config_error(name: str, value: str) -> str:
+    """Return why ``name=value`` is not legal, and what is legal; empty if it is."""
     if name not in LEGAL_CONFIG:
         legal = ", ".join(f"{key}={'|'.join(values)}" for key, values in LEGAL_CONFIG.items())
         return f"{name!r} is unknown; legal: {legal}"
     if value not in LEGAL_CONFIG[name]:
         legal = " or ".join(f"{name}={each}" for each in LEGAL_CONFIG[name])
-        what = f"{name}={value} is unknown" if value else f"{name} has no value"
-        return f"{what}; legal: {legal}"
+        problem = f"{name}={value} is unknown" if value else f"{name} has no value"
+        return f"{problem}; legal: {legal}"
     return ""
 
 
-def changed(config: Config, changes: Mapping[str, str]) -> Config:
-    """``config`` with changes. Raises `BadOptionError` if a name or value is not legal."""
+def with_changes(config: Config, changes: Mapping[str, str]) -> Config:
+    """Return ``config`` with changes.
+
+    Raises:
+        BadOptionError: a name or a value is not legal.
+    """
     for name, value in changes.items():
-        if fault := fault_in(name, value):
+        if fault := config_error(name, value):
             raise BadOptionError(fault)
     return replace(config, **changes)  # type: ignore[arg-type]  # checked above

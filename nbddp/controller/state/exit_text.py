@@ -1,4 +1,4 @@
-"""Words for how processes and cells end: exits, crashes, errors and their lines.
+"""Texts about the ends of processes and cells: exits, crashes, errors and their lines.
 
 Runs in: the notebook's process. Pure.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from itertools import islice, takewhile
 
 from nbddp import stack_text
-from nbddp.controller.state.actions import TellUser
+from nbddp.controller.state.actions import NotifyUser
 from nbddp.wire.flight_recorder.schema import ExceptionLine, cell_name
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import RankExited, StoreExited
@@ -17,9 +17,9 @@ from nbddp.wire.rank_set import RankSet
 
 _MAX_LINE = 300
 _MAX_FRAMES = 6
-#: `faulthandler` leaves out what is below a hundred frames.
+#: `faulthandler` leaves out all frames below the hundredth.
 _DEEP = re.compile(r"^  \.\.\.$", re.MULTILINE)
-#: libzmq and Gloo end the process when their own descriptors are gone.
+#: libzmq and Gloo end the process when other code has closed their descriptors.
 _CLOSED_UNDER_US = re.compile(
     r"^Assertion failed: .*\(src/(signaler|epoll|poller)"
     r"|\[enforce fail at .*/?gloo/transport/tcp/loop\.cc:"
@@ -29,7 +29,12 @@ _CLOSED_UNDER_US = re.compile(
 
 
 def describe_exit(exited: RankExited) -> tuple[str, str]:
-    """``(how the process ended, what probably happened)``; signals by name."""
+    """Return how the process ended, with signals by name, and the likely cause.
+
+    Returns:
+        For example ``("SIGILL (signal 4)", "native code is not made for this processor")``; the
+        cause is empty if it is not known.
+    """
     if exited.reason:
         return exited.reason, ""
     name = describe_code(exited.exit_code)
@@ -57,7 +62,7 @@ def describe_exit(exited: RankExited) -> tuple[str, str]:
     return how, likely.get(name, "")
 
 
-def how_it_exited(exited: RankExited) -> str:
+def exit_phrase(exited: RankExited) -> str:
     """``exited with SIGKILL (signal 9)``, ``exited with code 3``, ``exited, ended by ...``."""
     if exited.reason:
         return f"exited, {exited.reason}"
@@ -76,13 +81,20 @@ def describe_code(exit_code: int) -> str:
         return f"signal {-exit_code}"
 
 
-def store_end(exited: StoreExited) -> str:
+def describe_store_exit(exited: StoreExited) -> str:
     """``the process of the store ended (SIGKILL)``."""
     return f"the process of the store ended ({exited.reason or describe_code(exited.exit_code)})"
 
 
 def idle_exit_text(rank: int, how: str, kept: RankSet, failure: str) -> str:
-    """What is told of a rank that exited between cells; ``kept`` are those that did not."""
+    """The message about a rank that exited between cells.
+
+    Args:
+        rank: the rank.
+        how: for example ``SIGKILL (signal 9)``.
+        kept: the ranks that did not exit.
+        failure: why it could not be replaced; empty: it was.
+    """
     if failure:
         return f"rank {rank} exited ({how}) and could not be replaced: {failure}"
     others = f", those of {kept.describe()} are kept" if kept else ""
@@ -92,27 +104,29 @@ def idle_exit_text(rank: int, how: str, kept: RankSet, failure: str) -> str:
     )
 
 
-def idle_exits(how_by_rank: Mapping[int, str], kept: RankSet, failure: str) -> list[TellUser]:
-    """What users are told of the ranks that exited between cells."""
+def idle_exit_notices(
+    how_by_rank: Mapping[int, str], kept: RankSet, failure: str
+) -> list[NotifyUser]:
+    """The messages about the ranks that exited between cells; see `idle_exit_text`."""
     return [
-        TellUser(rank, idle_exit_text(rank, how, kept, failure))
+        NotifyUser(rank, idle_exit_text(rank, how, kept, failure))
         for rank, how in sorted(how_by_rank.items())
     ]
 
 
-def line_of(error: ErrorInfo) -> ExceptionLine:
-    """An exception in a line."""
+def exception_line(error: ErrorInfo) -> ExceptionLine:
+    """The first line of an exception, shortened."""
     first = error.evalue.strip().partition("\n")[0][:_MAX_LINE]
     return ExceptionLine(name=error.ename, text=first, site=error.site)
 
 
 def one_line(error: ErrorInfo) -> str:
     """``ValueError: bad``."""
-    return line_of(error).summary
+    return exception_line(error).summary
 
 
 def crash_site_lines(fault: str) -> list[str]:
-    """Where in the user's code a fatal signal came, from what `faulthandler` wrote."""
+    """The lines of the user's code that a fatal signal hit, from the output of `faulthandler`."""
     # Below are IPython and nbddp, above are the cell and what it called.
     of_user = takewhile(lambda frame: "/IPython/" not in frame.file, stack_text.frames(fault))
     return [

@@ -1,4 +1,4 @@
-"""How a cell ended, on each rank and as a whole.
+"""The outcome of a cell, on each rank and as a whole.
 
 Runs in: the notebook's process. Pure.
 """
@@ -14,7 +14,7 @@ from nbddp.wire.messages import (
 )
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
-#: What the rank raised that saw it.
+#: The error of a rank that saw a mismatch.
 MISMATCH_ERROR = "CollectiveMismatchError"
 
 RankStatus: TypeAlias = Literal["ok", "error", "exited", "unfinished"]
@@ -22,7 +22,7 @@ RankStatus: TypeAlias = Literal["ok", "error", "exited", "unfinished"]
 
 @dataclass(frozen=True)
 class RankResult:
-    """How a cell ended on one rank."""
+    """The outcome of a cell on one rank."""
 
     rank: Rank
     status: RankStatus
@@ -30,17 +30,17 @@ class RankResult:
     error: ErrorInfo | None = None
     failed_at_ns: int = 0
     exited: RankExited | None = None
-    was_freed: bool = False  #: ``error`` came about because nbddp ended an operation
+    was_freed: bool = False  #: ``error`` was raised because nbddp aborted an operation
     mismatches: tuple[Mismatch, ...] = ()  #: seen by this rank, raised or not
     marks: tuple[GroupMark, ...] = ()
     torn: tuple[str, ...] = ()  #: operations whose tensors may hold partial results
     group_count: int = 0  #: torch's number for the next group
-    stuck: str = ""  #: why a blocked operation could not be ended
+    stuck: str = ""  #: why a blocked operation could not be aborted
 
 
 @dataclass(frozen=True, repr=False)
 class RunOutcome:
-    """How a cell ended."""
+    """The outcome of a cell."""
 
     run_id: str
     results: dict[Rank, RankResult]
@@ -48,13 +48,13 @@ class RunOutcome:
     interrupted: bool = False
     timed_out: bool = False
     ended_by: str = ""  #: the command that ended it on ranks that had not finished
-    #: Ranks that had raised before it was interrupted: what others raised may be its doing.
+    #: Ranks that had raised before the interrupt, which may have caused the errors of the others.
     raised_before: RankSet = NO_RANKS
-    is_plain: bool = False  #: its pool cannot free or replace ranks
+    is_plain: bool = False  #: the pool cannot free or replace ranks
     report: Report | None = None  #: the verdict on it, if there was one
     fresh: RankSet = NO_RANKS  #: these ranks exited and were replaced
-    dead: RankSet = NO_RANKS  #: these have no process, whenever they exited
-    rebuild_failure: str = ""  #: why the pool is not as good as before
+    dead: RankSet = NO_RANKS  #: these have no process, also if they exited before this cell
+    rebuild_failure: str = ""  #: why the pool could not be repaired; empty: it was, or need not be
     is_wrong: bool = False  #: it ended well on all ranks, and an error was found in their records
 
     def __repr__(self) -> str:
@@ -66,7 +66,7 @@ class RunOutcome:
         return f"<RunOutcome: {', '.join(counts)}; {self.elapsed_s:.2f} s>"
 
     def ranks(self, *statuses: RankStatus) -> RankSet:
-        """The ranks on which it ended so."""
+        """The ranks with one of these statuses."""
         return RankSet.of(r for r, result in self.results.items() if result.status in statuses)
 
     @property
@@ -80,11 +80,11 @@ class RunOutcome:
 
     @property
     def raised_mismatches(self) -> list[Mismatch]:
-        """Those that were raised in the user's line, the first one first."""
+        """The mismatches that were raised in the user's line, the earliest first."""
         raised = [
             (result.failed_at_ns, result.rank, mismatch)
             for result in self.results.values()
             if result.error is not None and result.error.ename == MISMATCH_ERROR
             for mismatch in result.mismatches[-1:]
         ]
-        return [mismatch for *_, mismatch in sorted(raised, key=lambda each: each[:2])]
+        return [mismatch for *_, mismatch in sorted(raised, key=lambda entry: entry[:2])]

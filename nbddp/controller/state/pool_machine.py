@@ -1,12 +1,12 @@
-"""The life of a pool, its ranks and its cells: the only place where their state changes.
+"""The life of a pool, its ranks and its cells: only this module changes their state.
 
-Runs in: the hub thread. Pure: stimuli come in with the time, actions are returned, not done.
+Runs in: the hub thread. Pure: it takes stimuli with the time, and returns actions for the hub.
 
     messages, commands, ticks --handle(stimulus, now)--> PoolMachine --> actions
 
 A rank moves along `LEGAL_MOVES`; the state of the pool is computed from its ranks and phase. A run
-(one execution of a cell) ends when each of its ranks has finished or exited, when its time is up,
-or when it is given up; ranks that are still inside stay BUSY until they come back.
+(one execution of a cell) ends when each of its ranks has finished or exited, when its timeout
+expires, or when the user abandons it; ranks that are still inside stay BUSY until they come back.
 `nbddp.controller.recovery.machine` is the layer around it that frees ranks and replaces them.
 """
 
@@ -21,12 +21,12 @@ from nbddp.controller.state.actions import (
     AnnounceUp,
     EndRun,
     LifeAction,
-    TellAgent,
-    TellRanks,
+    SendToAgent,
+    SendToRanks,
 )
 from nbddp.controller.state.cell_run import CellRun
-from nbddp.controller.state.exit_text import describe_code, describe_exit, store_end
-from nbddp.controller.state.input_requests import Prompts
+from nbddp.controller.state.exit_text import describe_code, describe_exit, describe_store_exit
+from nbddp.controller.state.input_requests import InputRequests
 from nbddp.controller.state.rank_state import Phase, RankState
 from nbddp.controller.state.rank_table import RankTable
 from nbddp.controller.state.stimuli import (
@@ -64,7 +64,15 @@ from nbddp.wire.rank_set import Rank, RankSet
 
 
 class PoolMachine:
-    """State of a pool. One owner: the hub thread."""
+    """The state machine of a pool. One owner: the hub thread.
+
+    Args:
+        spec: of the pool.
+        settings: limits of time.
+        now: `time.monotonic` of the caller.
+        host: address on which the store listens.
+        port: of the store; 0: any.
+    """
 
     def __init__(
         self, spec: PoolSpec, settings: Settings, now: float, *, host: str, port: int
@@ -80,50 +88,54 @@ class PoolMachine:
         self._nodes_stopped: set[int] = set()
         self._starts_until: float | None = now + settings.start_timeout_s
         self.run: CellRun | None = None
-        self._prompts = Prompts()
-        self.store_is_lost = False  #: groups that exist work on; new ones cannot be made
+        self._input_requests = InputRequests()
+        self.store_is_lost = False  #: existing groups still work; new ones cannot be made
         self.master = ("", 0)  #: address and port of the store
 
     # --- questions -----------------------------------------------------------------------------
 
     @property
     def active_run_id(self) -> str | None:
-        """The cell that is running."""
+        """The run of the cell that is running; None: no cell is."""
         return self.run.run_id if self.run else None
 
     def refusal(self, ranks: RankSet) -> str | None:
-        """Why these ranks cannot take a cell now; None if they can."""
+        """The reason why these ranks cannot take a cell now; None if they can."""
         if self.phase is not Phase.UP:
             return f"the pool is not up (it is {self.phase.name.lower()})"
-        held = self.ranks.held_reason(ranks)
-        if held or self.run is not None:
-            return held or "a cell is running"
-        gone = RankSet.of(r for r in ranks if self.ranks[r].state is RankState.EXITED)
-        if gone:
-            lost = sorted({self.ranks[r].node for r in gone} & self.lost_agents)
+        unreachable = self.ranks.stopped_agent_reason(ranks)
+        if unreachable or self.run is not None:
+            return unreachable or "a cell is running"
+        exited = RankSet.of(r for r in ranks if self.ranks[r].state is RankState.EXITED)
+        if exited:
+            lost = sorted({self.ranks[r].node for r in exited} & self.lost_agents)
             why = "".join(f", since the agent of node {node} ended" for node in lost)
-            return f"{gone.describe()} {gone.verb('has', 'have')} exited{why}"
-        new = RankSet.of(r for r in ranks if self.ranks[r].state is RankState.STARTING)
-        if new:
-            return f"a fresh process takes the place of {new.describe()}"
+            return f"{exited.describe()} {exited.verb('has', 'have')} exited{why}"
+        starting = RankSet.of(r for r in ranks if self.ranks[r].state is RankState.STARTING)
+        if starting:
+            return f"a fresh process takes the place of {starting.describe()}"
         late = self.late(ranks)
         if late:
             return f"{late.describe()} {late.verb('is', 'are')} still in an old cell"
         return None
 
     def late(self, ranks: RankSet) -> RankSet:
-        """Those that have not left a cell that has ended for its user."""
+        """The ranks that are still inside a cell that has ended for the user."""
         if self.run is not None:
             return RankSet()
         return RankSet.of(r for r in ranks if self.ranks[r].state is RankState.BUSY)
 
     def ending(self, is_ending: Callable[[int], bool]) -> RankSet:
-        """Idle ranks whose processes are about to end, or have ended: nobody has told yet."""
+        """Idle ranks whose processes end or have ended, before their agent has reported it.
+
+        Args:
+            is_ending: whether the process with a pid is about to end, or has ended.
+        """
         idle = (self.ranks[rank] for rank in self.ranks.in_state(RankState.IDLE))
         return RankSet.of(info.rank for info in idle if info.pid and is_ending(info.pid))
 
     def next_deadline(self) -> float | None:
-        """When a `Tick` has something to do."""
+        """The time at which a `Tick` has something to do; None: never."""
         deadlines = [self._starts_until]
         if self.run is not None:
             deadlines.append(self.run.next_deadline())
@@ -134,10 +146,17 @@ class PoolMachine:
     def handle(  # noqa: PLR0911, PLR0912 - one branch for each kind of stimulus
         self, stimulus: LifeStimulus, now: float
     ) -> list[LifeAction]:
-        """Take one stimulus; returns what is to be done, in order.
+        """Handle one stimulus.
+
+        Args:
+            stimulus: a message, a command or a tick.
+            now: `time.monotonic` of the caller.
+
+        Returns:
+            The actions for the hub, in order.
 
         Raises:
-            InvalidTransitionError: an illegal move of a rank, with the rank's story.
+            InvalidTransitionError: a rank would make an illegal move; the text has its history.
         """
         match stimulus:
             case AgentHello():
@@ -146,7 +165,7 @@ class PoolMachine:
                 return self._start_ranks(stimulus)
             case StoreExited():
                 self.store_is_lost = True
-                return self._fail(store_end(stimulus))
+                return self._fail(describe_store_exit(stimulus))
             case StartFailed():
                 return self._start_failed(stimulus)
             case RankSpawned():
@@ -158,9 +177,9 @@ class PoolMachine:
             case RunStarted():
                 return []
             case InputRequest():
-                return self._prompts.asked(stimulus, self.active_run_id)
+                return self._input_requests.add(stimulus, self.active_run_id)
             case InputAnswered():
-                return self._prompts.answered(stimulus)
+                return self._input_requests.remove(stimulus)
             case RunFinished():
                 return self._rank_finished(stimulus, now)
             case RankExited():
@@ -202,28 +221,28 @@ class PoolMachine:
         for rank in self.ranks:
             fresh = {"exited": None, "replaced": "", "is_unwanted": False}
             self.ranks.move(rank, RankState.STARTING, "start", **fresh)
-        return [TellAgent(0, StartStore(pool=self.spec, host=self._host, port=self._port))]
+        return [SendToAgent(0, StartStore(pool=self.spec, host=self._host, port=self._port))]
 
     def _start_ranks(self, store: StoreReady) -> list[LifeAction]:
         if self.phase is not Phase.STORE:
             return []
         self.phase = Phase.RANKS
         self.master = (store.host, store.port)
-        return self._tell_to_start(dict.fromkeys(range(self.spec.nnodes), ()), joins=False)
+        return self._start_requests(dict.fromkeys(range(self.spec.nnodes), ()), joins=False)
 
     def _respawn(self, ranks: RankSet) -> list[LifeAction]:
         for rank in ranks:
-            how = "restarted" if self.ranks[rank].is_unwanted else "exited"
-            fresh = {"pid": 0, "replaced": how, "is_unwanted": False}
+            replaced = "restarted" if self.ranks[rank].is_unwanted else "exited"
+            fresh = {"pid": 0, "replaced": replaced, "is_unwanted": False}
             self.ranks.move(rank, RankState.STARTING, "respawn", **fresh)
-        return self._tell_to_start(self.ranks.by_node(ranks), joins=True)
+        return self._start_requests(self.ranks.by_node(ranks), joins=True)
 
-    def _tell_to_start(
+    def _start_requests(
         self, by_node: Mapping[int, tuple[Rank, ...]], *, joins: bool
     ) -> list[LifeAction]:
         host, port = self.master
         return [
-            TellAgent(
+            SendToAgent(
                 node,
                 StartRanks(
                     pool=self.spec, master_addr=host, master_port=port, ranks=ranks, joins=joins
@@ -235,14 +254,14 @@ class PoolMachine:
     def _rank_ready(self, ready: RankReady) -> list[LifeAction]:
         info = self.ranks[ready.rank]
         if info.state is RankState.BUSY:
-            return []  # it said so before
+            return []  # a second message
         self.ranks.move(
             ready.rank,
             RankState.IDLE,
             "ready",
             device=ready.device,
             note=ready.note,
-            # A rank that joins others has no group yet, and gets theirs.
+            # A rank that joins others has no group yet; it gets the groups of the others.
             backend=ready.backend or info.backend,
             exited=None,
         )
@@ -257,11 +276,11 @@ class PoolMachine:
     def _start_failed(self, failed: StartFailed) -> list[LifeAction]:
         why = f"{failed.error.ename}: {failed.error.evalue}"
         if self.phase is not Phase.UP:
-            who = "the store" if failed.rank is None else f"rank {failed.rank}"
-            return self._fail(f"{who} could not start: {why}", failed.error)
+            process = "the store" if failed.rank is None else f"rank {failed.rank}"
+            return self._fail(f"{process} could not start: {why}", failed.error)
         info = self.ranks[failed.rank] if failed.rank is not None else None
         if info is not None and info.state is RankState.STARTING and not info.pid:
-            # There is no process whose exit will be told.
+            # There is no process whose exit the agent could report.
             self.ranks.move(info.rank, RankState.EXITED, "start failed")
         return []
 
@@ -278,11 +297,11 @@ class PoolMachine:
         run_id = requested.execute.run_id
         for rank in requested.ranks:
             self.ranks.move(rank, RankState.BUSY, f"run {run_id}", run_id=run_id)
-        self._prompts.begin(requested.ranks)
+        self._input_requests.begin(requested.ranks)
         self.run = CellRun(run_id, requested.ranks, now, is_plain=self.spec.plain)
         if requested.timeout_s is not None:
             self.run.times_out_at = now + requested.timeout_s
-        return [TellRanks(requested.ranks, requested.execute)]
+        return [SendToRanks(requested.ranks, requested.execute)]
 
     def _rank_finished(self, finished: RunFinished, now: float) -> list[LifeAction]:
         if self.ranks[finished.rank].run_id != finished.run_id:
@@ -291,7 +310,7 @@ class PoolMachine:
         self.ranks.move(finished.rank, RankState.IDLE, why, run_id=None, replaced="")
         run = self.run
         if run is None or run.run_id != finished.run_id:
-            return []  # a cell that was given up: the rank has come back
+            return []  # a cell that the user has abandoned: the rank has come back
         run.finish(finished)
         return self._end_if_complete(run, now)
 
@@ -310,7 +329,7 @@ class PoolMachine:
         run.exit(exited, now)
         actions: list[LifeAction] = [announced]
         if self.spec.plain:
-            # The others may wait for it for ever: interrupt them, and do not wait long.
+            # The others may wait for it forever: interrupt them, and do not wait long.
             actions += self.interrupts()
             if run.give_up_at is None:
                 run.give_up_at = now + self._settings.death_grace_s
@@ -321,8 +340,8 @@ class PoolMachine:
 
     def _end_run(self, run: CellRun, now: float, ended_by: str = "") -> list[LifeAction]:
         self.run = None
-        outcome = run.outcome(now, ended_by, at_prompt=self._prompts.ranks())
-        return [*self._prompts.end(is_over=bool(ended_by)), EndRun(outcome)]
+        outcome = run.outcome(now, ended_by, at_prompt=self._input_requests.ranks())
+        return [*self._input_requests.end(is_over=bool(ended_by)), EndRun(outcome)]
 
     def _interrupt(self, run_id: str) -> list[LifeAction]:
         if self.run is None or self.run.run_id != run_id:
@@ -331,12 +350,12 @@ class PoolMachine:
         return self.interrupts()
 
     def interrupts(self) -> list[LifeAction]:
-        """What interrupts the ranks that are still inside the cell."""
+        """The actions that interrupt the ranks that are still inside the cell."""
         run = self.run
         if run is None:
             return []
         return [
-            TellAgent(node, Interrupt(run_id=run.run_id, ranks=ranks))
+            SendToAgent(node, Interrupt(run_id=run.run_id, ranks=ranks))
             for node, ranks in self.ranks.by_node(run.unfinished).items()
         ]
 
@@ -348,7 +367,7 @@ class PoolMachine:
         self._nodes_stopped.clear()
         self._starts_until = now + self._settings.start_timeout_s
         stop = StopRanks(grace_s=self._settings.stop_grace_s)
-        return [*ended, *(TellAgent(node, stop) for node in range(self.spec.nnodes))]
+        return [*ended, *(SendToAgent(node, stop) for node in range(self.spec.nnodes))]
 
     def _node_stopped(self, node: int, now: float) -> list[LifeAction]:
         self._nodes_stopped.add(node)
@@ -365,11 +384,11 @@ class PoolMachine:
     def _agent_exited(self, agent: AgentExited, now: float) -> list[LifeAction]:
         self.lost_agents.add(agent.node)
         if self.phase is Phase.STOPPING:
-            # Nothing that is left of the pool can be brought back up by this agent.
+            # This agent cannot restart any part of the pool.
             self.phase = Phase.STORE
-        how = f"the agent of node {agent.node} ended ({describe_code(agent.exit_code)})"
+        reason = f"the agent of node {agent.node} ended ({describe_code(agent.exit_code)})"
         last = agent.last_output.strip()
-        actions = self._fail(f"{how}: {last}" if last else how)
+        actions = self._fail(f"{reason}: {last}" if last else reason)
         for info in self.ranks.values():
             if info.node == agent.node and info.state not in (RankState.ABSENT, RankState.EXITED):
                 actions += self._rank_exited(
@@ -379,7 +398,7 @@ class PoolMachine:
                         exit_code=-9,
                         out_of_memory=False,
                         last_output=last,
-                        reason=how,
+                        reason=reason,
                     ),
                     now,
                 )

@@ -13,7 +13,7 @@ from nbddp.wire.rank_set import Rank
 
 
 class RankState(Enum):
-    """Where a rank is in its life."""
+    """The state of a rank."""
 
     ABSENT = auto()  #: no process
     STARTING = auto()  #: its process exists, or is being made
@@ -38,22 +38,22 @@ LEGAL_MOVES: frozenset[tuple[RankState, RankState]] = frozenset(
 
 
 class Phase(Enum):
-    """What the pool as a whole is doing."""
+    """The phase of the pool as a whole."""
 
-    AGENTS = auto()  #: waits for the agents' first words
+    AGENTS = auto()  #: waits for the first messages of the agents
     STORE = auto()  #: waits for the store
     RANKS = auto()  #: waits for the ranks to be ready
     UP = auto()  #: takes cells
     STOPPING = auto()  #: ends ranks and store, to start new ones
-    FAILED = auto()  #: could not start; everything is to be ended
+    FAILED = auto()  #: could not start; all processes must be ended
 
 
-#: What became of the process whose place another one took.
+#: The end of the process whose place another one took; empty: no process was replaced.
 Replaced: TypeAlias = Literal["", "exited", "restarted"]
 
 
 class RankInfo(msgspec.Struct, frozen=True):
-    """What is known of one rank at one moment."""
+    """The knowledge about one rank at one moment."""
 
     rank: Rank
     node: int
@@ -63,8 +63,8 @@ class RankInfo(msgspec.Struct, frozen=True):
     device: str = ""
     backend: str = ""
     note: str = ""
-    run_id: str | None = None  #: of the cell it is in
+    run_id: str | None = None  #: the run of the cell that it is in
     exited: RankExited | None = None
-    is_unwanted: bool = False  #: the user wants another process in the place of this one
-    replaced: Replaced = ""  #: of its predecessor, until its own first cell is over
-    story: tuple[str, ...] = ()  #: its latest moves
+    is_unwanted: bool = False  #: the user wants a fresh process in the place of this one
+    replaced: Replaced = ""  #: the end of its predecessor, until its own first cell is over
+    history: tuple[str, ...] = ()  #: its latest moves

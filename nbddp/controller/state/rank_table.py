@@ -1,4 +1,4 @@
-"""What is known of each rank of a pool, and the moves that are legal.
+"""The ranks of a pool with their states, which change by legal moves only.
 
 Runs in: the hub thread. Pure; `nbddp.controller.state.pool_machine.PoolMachine` owns it.
 """
@@ -13,19 +13,19 @@ from nbddp.errors import InvalidTransitionError
 from nbddp.wire.message_types import PoolSpec
 from nbddp.wire.rank_set import Rank, RankSet
 
-_STORY_LENGTH = 20
+_HISTORY_LENGTH = 20
 
 
 class RankTable(Mapping[Rank, RankInfo]):
-    """The ranks of a pool and their states: by rank, in order."""
+    """The ranks of a pool and their states, by rank, in order."""
 
     def __init__(self, spec: PoolSpec) -> None:
         self._info_by_rank = {
             rank: RankInfo(rank=rank, node=rank // spec.nproc_per_node)
             for rank in range(spec.world_size)
         }
-        self._infos: tuple[RankInfo, ...] | None = None  #: of all ranks, since the last change
-        self.held_agents: set[int] = set()  #: they stand still, and do not go on
+        self._infos: tuple[RankInfo, ...] | None = None  #: None: something has changed since
+        self.stopped_agents: set[int] = set()  #: nodes whose agents are stopped, and do not resume
 
     def __getitem__(self, rank: Rank) -> RankInfo:
         return self._info_by_rank[rank]
@@ -38,13 +38,13 @@ class RankTable(Mapping[Rank, RankInfo]):
 
     @property
     def infos(self) -> tuple[RankInfo, ...]:
-        """What is known of each rank, in order; the same object until something changes."""
+        """The knowledge about each rank, in order; the same object until something changes."""
         if self._infos is None:
             self._infos = tuple(self._info_by_rank.values())
         return self._infos
 
     def put(self, info: RankInfo) -> None:
-        """Something else is known of a rank; its state is changed by `move` alone."""
+        """Replace the knowledge about a rank; only `move` changes its state."""
         self._info_by_rank[info.rank] = info
         self._infos = None
 
@@ -54,38 +54,38 @@ class RankTable(Mapping[Rank, RankInfo]):
         return RankSet.of(info.rank for info in infos if info.state in states)
 
     def by_node(self, ranks: Iterable[Rank]) -> dict[int, tuple[Rank, ...]]:
-        """These ranks by the node on which they are."""
-        found: dict[int, list[Rank]] = {}
+        """These ranks, grouped by their node."""
+        ranks_by_node: dict[int, list[Rank]] = {}
         for rank in ranks:
-            found.setdefault(self._info_by_rank[rank].node, []).append(rank)
-        return {node: tuple(on_node) for node, on_node in found.items()}
+            ranks_by_node.setdefault(self._info_by_rank[rank].node, []).append(rank)
+        return {node: tuple(on_node) for node, on_node in ranks_by_node.items()}
 
-    def held_reason(self, ranks: Iterable[Rank]) -> str:
-        """Why these ranks cannot be reached; empty if they can."""
-        held = self.held_agents.intersection(self.by_node(ranks))
-        return f"the agent of node {min(held)} stands still" if held else ""
+    def stopped_agent_reason(self, ranks: Iterable[Rank]) -> str:
+        """The reason why these ranks cannot be reached: a stopped agent; empty if they can."""
+        stopped = self.stopped_agents.intersection(self.by_node(ranks))
+        return f"the agent of node {min(stopped)} is stopped" if stopped else ""
 
-    def will_restart(self, ranks: Iterable[Rank]) -> None:
-        """The user wants other processes in the places of these."""
+    def mark_for_restart(self, ranks: Iterable[Rank]) -> None:
+        """Note that the user wants fresh processes in the places of these ranks."""
         for rank in ranks:
             self.put(replace(self._info_by_rank[rank], is_unwanted=True))
 
     def move(self, rank: Rank, to: RankState, why: str, **known: Any) -> None:
-        """A rank is in another state now.
+        """Move a rank to another state.
 
         Args:
-            rank: which.
-            to: its state.
-            why: for its story.
+            rank: the rank that moves.
+            to: its new state.
+            why: for its history.
             known: other fields of its `RankInfo` that change with the state.
 
         Raises:
-            InvalidTransitionError: there is no such move; with the rank's story.
+            InvalidTransitionError: the move is not legal; the text has the rank's history.
         """
         info = self._info_by_rank[rank]
-        story = (*info.story, f"{info.state.name} -> {to.name} ({why})")[-_STORY_LENGTH:]
+        history = (*info.history, f"{info.state.name} -> {to.name} ({why})")[-_HISTORY_LENGTH:]
         if (info.state, to) not in LEGAL_MOVES:
-            self.put(replace(info, story=story))
-            lines = "\n  ".join(story)
-            raise InvalidTransitionError(f"rank {rank}: illegal move; its story:\n  {lines}")
-        self.put(replace(info, state=to, story=story, **known))
+            self.put(replace(info, history=history))
+            lines = "\n  ".join(history)
+            raise InvalidTransitionError(f"rank {rank}: illegal move; its history:\n  {lines}")
+        self.put(replace(info, state=to, history=history, **known))

@@ -1,4 +1,4 @@
-"""What other threads know of a pool: a picture of it that never changes.
+"""The state of a pool for other threads: a snapshot that never changes.
 
 Runs in: the hub thread makes it, any thread reads it. Pure.
 
@@ -19,15 +19,15 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     phase: Phase
     generation: int  #: counts restarts of the whole pool
     ranks: tuple[RankInfo, ...]  #: in order
-    run_id: str | None  #: of the cell that ranks are in
-    active_run_id: str | None  #: the same, also while the pool is made whole after the cell
+    run_id: str | None  #: the run of the cell that ranks are in
+    active_run_id: str | None  #: the same, also while the pool is repaired after the cell
     joining: RankSet  #: fresh ranks without groups, since other members are still in a cell
     lost_agents: frozenset[int]  #: nodes whose agents have ended
-    store_is_lost: bool  #: groups that exist work on; new ones cannot be made
+    store_is_lost: bool  #: existing groups still work; new ones cannot be made
 
     @property
     def is_running(self) -> bool:
-        """Whether a cell is running, or the pool is made whole after one."""
+        """Whether a cell is running, or the pool is repaired after one."""
         return self.active_run_id is not None
 
     def in_state(self, *states: RankState) -> RankSet:
@@ -36,12 +36,12 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
 
     @property
     def unfinished(self) -> RankSet:
-        """Ranks that are inside the running cell."""
+        """The ranks that are inside the running cell."""
         if self.run_id is None:
             return NO_RANKS
         return RankSet.of(info.rank for info in self.ranks if info.run_id == self.run_id)
 
     def summary(self) -> str:
-        """For example ``3 idle, 1 exited``."""
+        """The number of ranks in each state: ``3 idle, 1 exited``."""
         counts = Counter(info.state.name.lower() for info in self.ranks)
         return ", ".join(f"{count} {state}" for state, count in counts.items())

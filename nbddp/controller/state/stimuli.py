@@ -1,4 +1,4 @@
-"""What comes to the machines of a pool: messages of agents and ranks, and wishes of users.
+"""The stimuli of the machines of a pool: messages of agents and ranks, and commands of users.
 
 Runs in: the notebook's process. Pure.
 """
@@ -47,14 +47,14 @@ class InterruptRequested:
 
 @dataclass(frozen=True)
 class AbandonRequested:
-    """The user does not wait for a cell any longer."""
+    """The user no longer waits for a cell."""
 
     run_id: str
 
 
 @dataclass(frozen=True)
 class InputAnswered:
-    """The user has answered a question of a rank, which is told by whoever asked."""
+    """The user has answered an input request of a rank; the thread that asked posts this."""
 
     rank: Rank
     question: int
@@ -79,7 +79,7 @@ class RespawnRequested:
 
 @dataclass(frozen=True)
 class RestartRanksRequested:
-    """Put fresh processes in the place of ranks. Answered by `RanksRestarted`."""
+    """Start fresh processes in the places of ranks. Answered by `RanksRestarted`."""
 
     number: int
     ranks: RankSet
@@ -87,12 +87,12 @@ class RestartRanksRequested:
 
 @dataclass(frozen=True)
 class DiagnoseRequested:
-    """Look at all ranks now. Answered by `Diagnosed`."""
+    """Ask all ranks for a description now. Answered by `Diagnosed`."""
 
     number: int
-    peek: RankSet = NO_RANKS  #: these are described by their agents too
-    last: int = 64  #: operations that each rank tells though they are complete
-    #: For ``%ddp status``: the memory of all, and no report.
+    peek: RankSet = NO_RANKS  #: ranks that their agents describe too
+    last: int = 64  #: the number of completed operations that each rank reports
+    #: For ``%ddp status``: the memory of all ranks, and no report.
     survey: bool = False
 
 
@@ -114,7 +114,7 @@ class AgentExited:
 
 @dataclass(frozen=True)
 class RebuildRequested:
-    """Somebody wants to use a pool whose groups could not be formed: try again."""
+    """Try again to form the groups of a pool that a user wants to use."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Tick:
     """Time has passed."""
 
 
-#: What the life of the pool consists of, see `PoolMachine`.
+#: The stimuli of `PoolMachine`.
 LifeStimulus: TypeAlias = (
     AgentHello
     | StoreReady
@@ -147,7 +147,7 @@ LifeStimulus: TypeAlias = (
 )
 
 
-#: What is for `RecoveryMachine` alone.
+#: The stimuli of `RecoveryMachine` alone.
 WatchStimulus: TypeAlias = (
     RanksStalled
     | RankDescribed

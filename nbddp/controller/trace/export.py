@@ -1,10 +1,10 @@
-"""A trace in forms that other programs read: records for pandas, JSON for Perfetto.
+"""Exports a trace in formats of other programs: records for pandas, JSON for Perfetto.
 
 Runs in: the notebook's process. Pure: no clock, no I/O.
 
-The JSON is what chrome://tracing and ui.perfetto.dev open, see "Trace Event Format" (Google, 2016):
-``M`` names tracks, ``X`` is a slice with a duration, ``s`` and ``f`` are the ends of an arrow. It
-counts in microseconds.
+chrome://tracing and ui.perfetto.dev open the JSON, see "Trace Event Format" (Google, 2016): ``M``
+names tracks, ``X`` is a slice with a duration, ``s`` and ``f`` are the ends of an arrow. Its times
+are in microseconds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,13 +14,19 @@ from nbddp.controller.trace.rows import RankPart, TraceRow
 from nbddp.wire.rank_set import RankSet
 
 
-def records(found: Sequence[TraceRow], ranks: RankSet | None = None) -> list[dict[str, Any]]:
-    """One flat dict per row and rank, as ``pandas.DataFrame(records)`` takes them.
+def records(trace: Sequence[TraceRow], ranks: RankSet | None = None) -> list[dict[str, Any]]:
+    """Return one flat dict per row and rank, for ``pandas.DataFrame(records)``.
 
-    ``created_ns`` and ``completed_ns`` count from the first arrival of all. What is not known is
-    None. ``row`` is the same for what the ranks did together.
+    Args:
+        trace: the rows, see `nbddp.controller.trace.rows.rows`.
+        ranks: only the parts of these ranks; None: all.
+
+    Returns:
+        Dicts with equal keys. ``row`` is equal for operations that the ranks issued together.
+        ``created_ns`` and ``completed_ns`` count from the first arrival of all. A value that is not
+        known is None.
     """
-    start_ns = min((row.first_ns for row in found), default=0)
+    start_ns = min((row.first_ns for row in trace), default=0)
     return [
         {
             "row": number,
@@ -52,25 +58,29 @@ def records(found: Sequence[TraceRow], ranks: RankSet | None = None) -> list[dic
             "source": part.site.source,
             "error": part.error,
         }
-        for number, row in enumerate(found)
+        for number, row in enumerate(trace)
         for part in row.parts.values()
         if ranks is None or part.rank in ranks
     ]
 
 
-def chrome_trace(found: Sequence[TraceRow], ranks: RankSet | None = None) -> dict[str, Any]:
-    """The JSON object, ready for `json.dump`; of ``ranks`` only, if given.
+def chrome_trace(trace: Sequence[TraceRow], ranks: RankSet | None = None) -> dict[str, Any]:
+    """Return the JSON object for Perfetto, ready for `json.dump`.
 
     Each rank is a process with one track; operations that overlap get a second one, since slices
-    of one track must nest. An arrow leads from the rank that came last to those that waited, and
-    from a send to its recv.
+    of one track must nest. An arrow leads from the rank that came last to the ranks that waited,
+    and from a send to its recv.
+
+    Args:
+        trace: the rows, see `nbddp.controller.trace.rows.rows`.
+        ranks: only the parts of these ranks; None: all.
     """
-    start_ns = min((row.first_ns for row in found), default=0)
-    end_ns = max((_latest_ns(row) for row in found), default=0)
+    start_ns = min((row.first_ns for row in trace), default=0)
+    end_ns = max((_latest_ns(row) for row in trace), default=0)
     placed = sorted(
         (
             (part, row)
-            for row in found
+            for row in trace
             for part in row.parts.values()
             if ranks is None or part.rank in ranks
         ),
@@ -85,7 +95,7 @@ def chrome_trace(found: Sequence[TraceRow], ranks: RankSet | None = None) -> dic
         lane_by_part[id(part)] = lane
         slices.append(_slice(part, row, lane, start_ns, until_ns))
     arrows: list[dict[str, Any]] = []
-    for row in found:
+    for row in trace:
         for source, target, at_ns in _arrows(row):
             if not {id(source), id(target)} <= lane_by_part.keys():
                 continue
@@ -171,7 +181,7 @@ def _arrows(row: TraceRow) -> Iterator[tuple[RankPart, RankPart, int]]:
 
 
 def _names(rank: int, lanes: int) -> Iterator[dict[str, Any]]:
-    """What the tracks are called, and their order."""
+    """The names of the tracks, and their order."""
     yield {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}}
     yield {"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}}
     for lane in range(1, lanes + 1):

@@ -1,11 +1,11 @@
-"""The operations of all ranks side by side: a row for each that they issued together.
+"""The operations of all ranks side by side: a row for the operations that they issued together.
 
 Runs in: the notebook's process. Pure: no clock, no I/O.
 
     operations by rank ──rows──▶ TraceRow ──select──▶ TraceRow ──▶ export    (pandas, Perfetto)
                                                               └──▶ timeline  (the notebook)
 
-Times are those of the ranks' monotonic clock, which ranks of one machine share; between machines
+Times are those of the ranks' monotonic clock. Ranks of one machine share it; between machines
 spreads and bandwidths mean nothing.
 """
 
@@ -29,7 +29,7 @@ from nbddp.wire.flight_recorder.schema import (
 )
 from nbddp.wire.rank_set import RankSet
 
-#: As `nbddp.wire.flight_recorder.schema.OperationKind`; a send and its recv are one ``message``.
+#: Like `nbddp.wire.flight_recorder.schema.OperationKind`, but a ``message`` is a send and its recv.
 RowKind: TypeAlias = Literal["collective", "message", "creation", "store"]
 
 _Key: TypeAlias = tuple[Any, ...]
@@ -37,14 +37,14 @@ _Key: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class RankPart:
-    """What one rank did for a row."""
+    """The operation of one rank in a row."""
 
     rank: int
     op: str
     state: OperationState
     created_ns: int  #: when the rank came
     completed_ns: int | None  #: when it noticed the end; None: not yet
-    waited_ns: int  #: how long a thread of it was blocked for the operation
+    waited_ns: int  #: how long a thread of the rank was blocked by the operation
     nbytes: int
     async_op: bool
     site: Site  #: the line that issued it
@@ -52,13 +52,13 @@ class RankPart:
     run_id: str
     error: str
     record_id: int
-    #: When it was looked at, if it was not complete and its cell went on; None: otherwise.
+    #: When the rank was asked, if the operation was open then and the cell ran; None: otherwise.
     open_at_ns: int | None = None
-    is_waited_for: bool = False  #: a thread of the rank was seen to be blocked for it
+    is_waited_for: bool = False  #: a thread of the rank was seen to wait for it
 
     @property
     def ending(self) -> Ending:
-        """What became of it."""
+        """The end of the operation, or that it is open."""
         return ending_of(self.state, self.error)
 
 
@@ -71,7 +71,7 @@ class TraceRow:
     pg_name: str
     pg_desc: str
     members: RankSet  #: of the group; the two ends of a message
-    op: str  #: as users call it; ``all_reduce | broadcast`` where the ranks differ
+    op: str  #: the function that the user called; ``all_reduce | broadcast`` if the ranks differ
     label: str  #: ``all_reduce #7``, ``send 0→1 #3``
     parts: Mapping[int, RankPart]  #: by rank, in order
     collective_seq_id: int = 0
@@ -85,12 +85,12 @@ class TraceRow:
 
     @cached_property
     def first_ns(self) -> int:
-        """When the first rank came."""
+        """The arrival of the first rank."""
         return min(part.created_ns for part in self.parts.values())
 
     @cached_property
     def last_ns(self) -> int:
-        """When the last rank came, of those that did."""
+        """The arrival of the last of the ranks that came."""
         return max(part.created_ns for part in self.parts.values())
 
     @cached_property
@@ -100,21 +100,21 @@ class TraceRow:
 
     @cached_property
     def last_rank(self) -> int | None:
-        """Who came last; None if somebody has not come, or all came at one time."""
+        """The rank that came last; None if a member has not come, or all came at one time."""
         if self.missing or not self.spread_ns:
             return None
         return next(rank for rank, part in self.parts.items() if part.created_ns == self.last_ns)
 
     @cached_property
     def completed_ns(self) -> int | None:
-        """When the last rank noticed the end; None while one of them has not, or did not come."""
+        """The time at which the last rank noticed the end; None if some member has not."""
         ends = [part.completed_ns for part in self.parts.values()]
         known = [end for end in ends if end is not None]
         return max(known) if known and len(known) == len(ends) and not self.missing else None
 
     @cached_property
     def open_at_ns(self) -> int | None:
-        """When ranks were seen in it that may still wait; None: there are none."""
+        """The last time at which ranks were seen in it that may still wait; None: no rank waits."""
         return max((p.open_at_ns for p in self.parts.values() if p.open_at_ns), default=None)
 
     @cached_property
@@ -124,7 +124,7 @@ class TraceRow:
 
     @cached_property
     def nbytes(self) -> int:
-        """Of the input tensors, on the rank that has most of them: counted once, not per rank."""
+        """The bytes of the input tensors on the rank that has most: one rank's, not the sum."""
         return max(part.nbytes for part in self.parts.values())
 
     @cached_property
@@ -133,7 +133,7 @@ class TraceRow:
 
         Nothing can be complete before the last rank has come, so the time before belongs to that
         rank and not to the network. It is the ``algbw`` of nccl-tests, without their factor for
-        the algorithm (``busbw``). An asynchronous operation is noticed as complete when somebody
+        the algorithm (``busbw``). An asynchronous operation is noticed as complete when a thread
         waits for it: its bandwidth is a lower bound. None where a rank, a time or the number of
         bytes is not known, or an operation failed.
         """
@@ -148,21 +148,21 @@ class TraceRow:
 
     @cached_property
     def run_ids(self) -> list[str]:
-        """Of the cells that issued it; mostly one, empty if it was issued between cells."""
+        """The runs that issued it: mostly one; none if it was issued between cells."""
         return sorted({part.run_id for part in self.parts.values() if part.run_id})
 
     @cached_property
     def site(self) -> Site:
-        """The line of the first rank that came; `sites` has them all."""
+        """The line of the first rank that came; `sites` has all lines."""
         return min(self.parts.values(), key=lambda part: (part.created_ns, part.rank)).site
 
     @cached_property
     def sites(self) -> dict[Site, RankSet]:
         """The distinct lines, with the ranks at each."""
-        found: dict[Site, list[int]] = {}
+        ranks_by_site: dict[Site, list[int]] = {}
         for rank, part in self.parts.items():
-            found.setdefault(part.site, []).append(rank)
-        return {site: RankSet.of(ranks) for site, ranks in found.items()}
+            ranks_by_site.setdefault(part.site, []).append(rank)
+        return {site: RankSet.of(ranks) for site, ranks in ranks_by_site.items()}
 
 
 def rows(
@@ -174,14 +174,14 @@ def rows(
     *,
     waited_for: Collection[tuple[int, int]] = (),
 ) -> list[TraceRow]:
-    """Lay the operations of the ranks side by side, in the order in which they began.
+    """Build the rows from the operations of the ranks, in the order in which they began.
 
     Args:
         operations_by_rank: as the ranks recorded them; ranks that are not known are absent.
         groups: by ``pg_id``.
         cell_by_run: the execution count of the cell by ``run_id``; without it a part belongs to
-            the cell in which its line stands, which is another one for a function made earlier.
-        now_by_run: when the ranks were looked at, by the ``run_id`` of the cell that goes on.
+            the cell of its line, which is an earlier one if the line is in a function.
+        now_by_run: when the ranks were asked, by the ``run_id`` of the running cell.
         fresh: ranks that took the place of others, whose records are not known.
         waited_for: rank and record of the operations for which threads were seen to wait.
     """
@@ -192,29 +192,34 @@ def rows(
     for rank, operations in operations_by_rank.items():
         for operation in operations:
             by_key.setdefault(_key(rank, operation), []).append((rank, operation))
-    found = [
+    trace = [
         _row(together, groups, cells, now, progress, waited_for=waited_for)
         for entries in by_key.values()
         for together in _split(entries)
     ]
-    return sorted(found, key=lambda row: (row.first_ns, row.pg_id, row.collective_seq_id))
+    return sorted(trace, key=lambda row: (row.first_ns, row.pg_id, row.collective_seq_id))
 
 
 def select(
-    found: Sequence[TraceRow],
+    trace: Sequence[TraceRow],
     *,
     cell: int | None = None,
     run_id: str | None = None,
     ranks: RankSet | None = None,
     last: int | None = None,
 ) -> list[TraceRow]:
-    """The rows of a cell, of one run of it, those in which one of ``ranks`` takes part, the last.
+    """Select rows; a row keeps all its ranks, so its spread and bandwidth stay the same.
 
-    A row stays whole: its spread and its bandwidth are still those of all its ranks.
+    Args:
+        trace: the rows.
+        cell: only rows of the cell with this execution count.
+        run_id: only rows of this run.
+        ranks: only rows in which one of these ranks takes part.
+        last: only this many rows, the last ones.
     """
     kept = [
         row
-        for row in found
+        for row in trace
         if (cell is None or any(part.cell == cell for part in row.parts.values()))
         and (run_id is None or any(part.run_id == run_id for part in row.parts.values()))
         and (ranks is None or any(rank in ranks for rank in row.parts))
@@ -222,17 +227,22 @@ def select(
     return kept if last is None else kept[max(0, len(kept) - last) :]
 
 
-def rows_seen(
+def rows_of_views(
     views: Mapping[int, RankView], cell_by_run: Mapping[str, int] | None = None
 ) -> list[TraceRow]:
-    """The rows of what a look at the ranks, or at their records from outside, has shown."""
+    """Build the rows from views of the ranks, with the records that agents have read.
+
+    Args:
+        views: of all ranks.
+        cell_by_run: see `rows`.
+    """
     operations_by_rank: dict[int, list[Operation]] = {}
     groups: dict[str, GroupInfo] = {}
     now_by_run: dict[str, int] = {}
     for rank, view in views.items():
-        inside = view.look.operations if view.look else ()
-        if inside or view.operations or view.look:
-            known = {operation.record_id: operation for operation in (*view.operations, *inside)}
+        reported = view.look.operations if view.look else ()
+        if reported or view.operations or view.look:
+            known = {operation.record_id: operation for operation in (*view.operations, *reported)}
             operations_by_rank[rank] = [known[number] for number in sorted(known)]
         for group in view.look.groups if view.look else ():
             groups.setdefault(group.pg_id, group)
@@ -253,7 +263,7 @@ def rows_seen(
 
 
 class _Progress:
-    """Which numbers each rank has passed in each group, and which of those it left out."""
+    """The numbers that each rank has passed in each group, and those that it left out."""
 
     def __init__(
         self, operations_by_rank: Mapping[int, Sequence[Operation]], fresh: Collection[int]
@@ -261,9 +271,9 @@ class _Progress:
         self._known = operations_by_rank.keys()
         self._fresh = fresh
         self._newest: dict[_Key, int] = {}
-        self._oldest: dict[_Key, int] = {}  # of those records after which none is lost
+        self._oldest: dict[_Key, int] = {}  # of the records after the last lost one
         for rank, operations in operations_by_rank.items():
-            oldest_id = whole_from(operation.record_id for operation in operations)
+            oldest_id = first_unbroken_record(operation.record_id for operation in operations)
             for operation in operations:
                 counted = (*_counter(rank, operation), rank)
                 number = _number(operation)
@@ -283,8 +293,12 @@ class _Progress:
         return newest < number or self._oldest.get((*counted, rank), number) < number
 
 
-def whole_from(record_ids: Iterable[int]) -> int:
-    """The first ``record_id`` from which on all are at hand: a ring forgets the oldest."""
+def first_unbroken_record(record_ids: Iterable[int]) -> int:
+    """The first ``record_id`` after the last gap: the ring overwrites the oldest records.
+
+    >>> first_unbroken_record([3, 5, 6])
+    5
+    """
     ids = sorted(record_ids, reverse=True)
     return next((a for a, b in pairwise(ids) if a - b > 1), ids[-1] if ids else 0)
 
@@ -294,7 +308,7 @@ def _number(operation: Operation) -> int:
 
 
 def _counter(rank: int, operation: Operation) -> _Key:
-    """What the operation's number counts; the same for all that take part."""
+    """The counter that gives the operation its number; equal for all that take part."""
     kind = operation.signature.kind
     match kind:
         case "collective":
@@ -310,16 +324,16 @@ def _counter(rank: int, operation: Operation) -> _Key:
 
 
 def _key(rank: int, operation: Operation) -> _Key:
-    """Equal for the operations of one row."""
+    """A key that is equal for the operations of one row."""
     if operation.signature.kind == "recv" and operation.peer < 0:
-        return ("any", rank, operation.record_id)  # from whom it came is not known
+        return ("any", rank, operation.record_id)  # the sender is not known
     return (*_counter(rank, operation), _number(operation))
 
 
 def _split(entries: list[tuple[int, Operation]]) -> Iterator[list[tuple[int, Operation]]]:
-    """Each part holds a rank once.
+    """Split operations with equal keys into rows in which each rank stands once.
 
-    Numbers begin again when a group is made again under its old name; then, and after a failure,
+    Numbers begin again when a group is created again under its old name. Then, and after a failure,
     only operations of one cell belong together.
     """
     ranks = {rank for rank, _ in entries}
@@ -346,7 +360,7 @@ def _row(
 ) -> TraceRow:
     rank, operation = entries[0]
     kind = _row_kind(operation)
-    pg_id = operation.pg_id  # a group that is being made has another one, which begins so too
+    pg_id = operation.pg_id  # a group that is being made has another id, which begins with its name
     group = groups.get(pg_id) or GroupInfo(pg_id=pg_id, name=group_name_of(pg_id))
     parts = {
         rank: RankPart(
@@ -408,7 +422,7 @@ def _row_kind(operation: Operation) -> RowKind:
 
 
 def _label(operation: Operation, op: str, src: int, dst: int) -> str:
-    """As `Operation.label`, but a message has two ends here."""
+    """The label of `Operation.label`, but that of a message names both ends."""
     if operation.signature.kind in ("send", "recv"):
         return f"{op} {'any' if src < 0 else src}→{dst} #{operation.p2p_seq_id}"
     called = msgspec.structs.replace(operation.signature, op=op)
@@ -416,7 +430,7 @@ def _label(operation: Operation, op: str, src: int, dst: int) -> str:
 
 
 def _op(entries: list[tuple[int, Operation]]) -> str:
-    """The names in the order of the ranks; a message is called by its send."""
+    """The names of the operations in the order of the ranks; that of its send for a message."""
     sends = [op.signature.op for _, op in entries if op.signature.kind == "send"]
     if sends:
         return sends[0]

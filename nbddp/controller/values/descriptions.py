@@ -33,7 +33,7 @@ class Descriptions:
     Each question raises:
         TransferError: a rank could not tell it.
         RequestRefusedError: the pool does not take it now.
-        Stopped: interrupted; the ranks were, too.
+        WaitInterrupt: interrupted; the ranks were, too.
 
     Args:
         exchange: carries questions and answers.

@@ -13,8 +13,8 @@ from typing import Any
 from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub.queries import RankQueries
 from nbddp.controller.hub.thread import HubThread
-from nbddp.controller.hub.transfer import Answer, Stopped, Transfer
-from nbddp.controller.state.exit_text import line_of
+from nbddp.controller.hub.transfer import Answer, Transfer, WaitInterrupt
+from nbddp.controller.state.exit_text import exception_line
 from nbddp.errors import NbddpError, PoolBusyError, TransferError
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder.schema import CALLBACK_THREAD
@@ -49,7 +49,7 @@ class Exchange:
         Raises:
             TransferError: it could not be evaluated, pickled or built here.
             RequestRefusedError: the pool does not take it now.
-            Stopped: interrupted; the ranks were, too.
+            WaitInterrupt: interrupted; the ranks were, too.
         """
         try:
             return self._pull(expression, ranks, use_arena=True)
@@ -62,7 +62,7 @@ class Exchange:
         Raises:
             TransferError: a value cannot be pickled here or built there.
             RequestRefusedError: the pool does not take it now.
-            Stopped: interrupted; no name is bound.
+            WaitInterrupt: interrupted; no name is bound.
         """
         try:
             self._push(by_name, ranks, self._arena)
@@ -89,7 +89,7 @@ class Exchange:
         Raises:
             TransferError: a rank has answered with an error.
             RequestRefusedError: the pool does not take it now.
-            Stopped: interrupted; the ranks were, too.
+            WaitInterrupt: interrupted; the ranks were, too.
         """
         transfer = self._open(ranks)
         errors: dict[Rank, ErrorInfo] = {}
@@ -147,7 +147,9 @@ class Exchange:
         self.ask(ranks, request_of, take, found, f"could not pull {expression!r}")
         return [found[rank] for rank in ranks]
 
-    def _stopped(self, transfer: Transfer, answered: RankSet, more: EarlyInterrupts) -> Stopped:
+    def _stopped(
+        self, transfer: Transfer, answered: RankSet, more: EarlyInterrupts
+    ) -> WaitInterrupt:
         """Wait a moment for ranks that were interrupted, but not after one ``more``."""
         until = time.monotonic() + self._settings.interrupt_grace_s
         left: dict[Rank, str] = {}
@@ -160,11 +162,11 @@ class Exchange:
                 answer = came[0]
                 missing.discard(answer.rank)
                 if answer.error is not None and answer.error.ename == "KeyboardInterrupt":
-                    left[answer.rank] = line_of(answer.error).place
+                    left[answer.rank] = exception_line(answer.error).place
                 elif isinstance(answer, ValuePulled):
                     self._let_go_of(answer)
         answered = RankSet.of(set(transfer.ranks) - missing - set(left))
-        return Stopped(answered, left, RankSet.of(missing))
+        return WaitInterrupt(answered, left, RankSet.of(missing))
 
     def _push(self, by_name: Mapping[str, Any], ranks: RankSet, arena: Arena | None) -> None:
         try:
@@ -193,7 +195,7 @@ class Exchange:
         except KeyboardInterrupt:
             keep = False
             answered = RankSet.of(set(ranks) - missing)
-            raise Stopped(answered, dict.fromkeys(sorted(missing), ""), RankSet(())) from None
+            raise WaitInterrupt(answered, dict.fromkeys(sorted(missing), ""), RankSet(())) from None
         finally:
             with EarlyInterrupts():
                 self._hub.send_for(transfer, BindPushed(request_id=transfer.request_id, keep=keep))

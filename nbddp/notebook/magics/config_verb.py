@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from nbddp.controller.state.config import LEGAL_CONFIG, fault_in
+from nbddp.controller.state.config import LEGAL_CONFIG, config_error
 from nbddp.errors import BadOptionError
 from nbddp.notebook import session
 from nbddp.notebook.magics.arg_parser import Parser
@@ -30,7 +30,7 @@ class ConfigParser(Parser):
         changes: dict[str, str] = {}
         for word in words:
             name, _, value = word.partition("=")
-            if fault := fault_in(name, value):
+            if fault := config_error(name, value):
                 raise BadOptionError(f"{self.prog}: {fault}. Next: %ddp help")
             if changes.get(name, value) != value:
                 legal = " or ".join(f"{name}={each}" for each in LEGAL_CONFIG[name])

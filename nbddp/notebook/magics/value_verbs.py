@@ -8,7 +8,7 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 
-from nbddp.controller.hub.transfer import told_when_stopped
+from nbddp.controller.hub.transfer import interrupt_as_error
 from nbddp.errors import TransferError
 from nbddp.notebook import session
 from nbddp.notebook.render import diff_report, variables_table
@@ -39,7 +39,7 @@ def pull(shell: InteractiveShell, *, expression: str, ranks: str | None) -> Any:
 
 def list_variables(shell: InteractiveShell, *, names: list[str], ranks: str | None) -> None:
     """Show what each rank has of these variables, or of all. Raises as `Pool.vars`."""
-    with told_when_stopped("%ddp vars"):
+    with interrupt_as_error("%ddp vars"):
         pool = session.pool()
         told = pool.told_variables(names, ranks=ranks)
         display(variables_table.bundle(told, tuple(names), pool.world_size), raw=True)
@@ -47,6 +47,6 @@ def list_variables(shell: InteractiveShell, *, names: list[str], ranks: str | No
 
 def diff(shell: InteractiveShell, *, expressions: list[str], ranks: str | None) -> None:
     """Show whether each value is equal on ranks. Raises as `Pool.diff`."""
-    with told_when_stopped("%ddp diff"):
+    with interrupt_as_error("%ddp diff"):
         for expression in expressions:
             display(diff_report.bundle(session.pool().diff(expression, ranks=ranks)), raw=True)

@@ -14,7 +14,7 @@ import msgspec
 from IPython.core.error import StdinNotImplementedError
 
 from nbddp.controller.hub.run import CellEvent, Run
-from nbddp.controller.state.actions import Judged, Noticed
+from nbddp.controller.state.actions import NoticeChanged, VerdictReached
 from nbddp.controller.state.outcome import RunOutcome
 from nbddp.notebook.output import per_rank_blocks
 from nbddp.notebook.output.cell_output import CellOutput, Out, OutputSpec
@@ -101,7 +101,7 @@ class View:
         self._began = time.monotonic()
         self._done: set[int] = set()
         self._failed: dict[int, str] = {}  # by what, by rank
-        self._judged: dict[str, Judged] = {}  # by the id of the card
+        self._judged: dict[str, VerdictReached] = {}  # by the id of the card
         self._notice = ""  # a line that says who waits for whom
         self._live: list[str] = []
         self._live_at = self._began - _LIVE_INTERVAL_S
@@ -134,9 +134,9 @@ class View:
             case RankExited():
                 self._done.add(event.rank)
                 self._emit(self._output.finish_rank(event.rank, now))
-            case Noticed():
+            case NoticeChanged():
                 self._notice = diagnosis_card.line(event.report) if event.report is not None else ""
-            case Judged():
+            case VerdictReached():
                 self._notice = ""
                 # The output that came before stands above the card.
                 self._emit(self._output.tick(now + self._patience_s))
@@ -196,7 +196,11 @@ class View:
         self._offer_by_rank()
 
     def _card(
-        self, judged: Judged, torn: Mapping[str, RankSet] | None = None, *, is_over: bool = False
+        self,
+        judged: VerdictReached,
+        torn: Mapping[str, RankSet] | None = None,
+        *,
+        is_over: bool = False,
     ) -> dict[str, str]:
         means = "The stop button" if self._can_ask else "`%ddp interrupt`"
         return diagnosis_card.card(

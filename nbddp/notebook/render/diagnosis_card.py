@@ -12,10 +12,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nbddp.controller.diagnosis.phrases import Doing, Predicate
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import Finding, Kind, PerRank, Report
-from nbddp.controller.trace.rows import rows_seen
+from nbddp.controller.trace.rows import rows_of_views
 from nbddp.notebook.render.html import (
     FAINT_LINE,
     WIDTH,
@@ -107,7 +107,7 @@ def _as_wanted(findings: Sequence[Finding]) -> dict[str, str]:
     for finding in findings:
         waits = {finding.ranks[rank].predicate for rank in finding.waiting if rank in finding.ranks}
         alike = waits.pop() if len(waits) == 1 else None
-        where = alike.rest if alike is not None and alike.doing is Doing.WAITS else ""
+        where = alike.rest if alike is not None and alike.verb is RankVerb.WAITS else ""
         it, were = finding.culprits.verb("it", "them"), finding.waiting.verb("was", "were")
         lines.append(
             f"{name_ranks(finding.culprits)} left the debugger; {name_ranks(finding.waiting)}, "
@@ -153,7 +153,7 @@ class _Line:
     @property
     def doing(self) -> str:
         """``wait in all_reduce #17 for 3.2 s``, behind the ranks."""
-        what = one_line(self.predicate.said_of(len(self.ranks)))
+        what = one_line(self.predicate.describe(len(self.ranks)))
         since = "" if self.since_s is None else f" for {duration(self.since_s * 1e9)}"
         return f"{what}{since}"
 
@@ -358,7 +358,7 @@ def _details(report: Report, told: Sequence[_Told], views: Mapping[int, RankView
     """Folded: what the ranks did one after another, where each of them is."""
     parts = []
     pg_ids = {each.finding.group.pg_id for each in told if each.finding.group}
-    table = grid(rows_seen(views), pg_ids)
+    table = grid(rows_of_views(views), pg_ids)
     if table is not None:
         parts.append(_folded("the last operations, rank by rank", table.html()))
     everyone = _lines(report.ranks, RankSet(), limit=_MAX_EVERYONE)

@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nbddp.controller.diagnosis.phrases import Doing, Predicate
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.notebook.render import fault_stacks
 from nbddp.notebook.render.html import (
@@ -62,7 +62,7 @@ def stacks(views: Mapping[int, RankView], ranks: RankSet | None = None) -> dict[
     told = [
         (
             name_ranks(RankSet.of(found)),
-            block.doing.said_of(len(found))
+            block.doing.describe(len(found))
             + (f" for {duration(since_ns[block])}" if since_ns[block] else ""),
             block.lines,
         )
@@ -105,13 +105,13 @@ def _block(view: RankView) -> tuple[_Block, int]:
     lines: list[str] = []
     since_ns = 0
     if look.activity == "reforming":
-        doing = Predicate(Doing.MAKES_GROUPS)
+        doing = Predicate(RankVerb.MAKES_GROUPS)
     elif view.state == "raised":
-        doing = _said(shorten(view.how_it_left, WIDTH // 2))
+        doing = _said(shorten(view.raise_phrase, WIDTH // 2))
         lines += stack_lines([view.error.site] if view.error and view.error.site else [])
     elif main is None or (look.activity == "idle" and main.wait is None):
         has_finished = view.state == "finished"
-        doing = Predicate(Doing.HAS_FINISHED) if has_finished else _said("no cell runs")
+        doing = Predicate(RankVerb.HAS_FINISHED) if has_finished else _said("no cell runs")
     else:
         doing = _doing(main, operations)
         if look.activity == "callback":
@@ -133,7 +133,7 @@ def _outside(view: RankView) -> _Block:
     if view.state == "dead":
         return _Block(_said(f"exited: {view.exit_text}" if view.exit_text else "exited"), ())
     if view.state == "starting":
-        return _Block(Predicate(Doing.IS, " being started"), ())
+        return _Block(Predicate(RankVerb.IS, " being started"), ())
     told = "did not answer; seen from outside" if view.state == "silent" else "seen from outside"
     lines = fault_stacks.lines_of_user(view.stack_text)
     if lines is None:  # native frames
@@ -149,11 +149,11 @@ def _outside(view: RankView) -> _Block:
 
 def _said(text: str) -> Predicate:
     """Alike of one rank and of several."""
-    return Predicate(Doing.NOT_SAID, text)
+    return Predicate(RankVerb.NONE, text)
 
 
 _NO_STACK = Predicate(
-    Doing.NOT_SAID,
+    RankVerb.NONE,
     "did not answer",
     (
         ", and has no Python stack: its process does not run",
@@ -168,15 +168,15 @@ def _without_numbers(predicate: Predicate) -> Predicate:
 
 def _doing(thread: ThreadLook, operations: Mapping[int, Operation]) -> Predicate:
     if thread.wait is None and thread.innermost in WAITS_FOR_USER:
-        return Predicate(Doing.IS, f" {WAITS_FOR_USER[thread.innermost]}")
+        return Predicate(RankVerb.IS, f" {WAITS_FOR_USER[thread.innermost]}")
     if thread.wait is None:
         is_named = thread.innermost and not thread.innermost.startswith("<")
-        return Predicate(Doing.RUNS, f" {thread.innermost}()" if is_named else " Python code")
+        return Predicate(RankVerb.RUNS, f" {thread.innermost}()" if is_named else " Python code")
     known = [operations[number] for number in thread.wait.record_ids if number in operations]
     if not known:
-        return Predicate(Doing.WAITS, " for an operation")
+        return Predicate(RankVerb.WAITS, " for an operation")
     names = [operation.label() for operation in known[:3]]
     if len(known) > len(names):
         names.append(f"{len(known) - len(names)} more")
     how = "in" if thread.wait.kind == "operation" else "for"
-    return Predicate(Doing.WAITS, f" {how} {words(names)}")
+    return Predicate(RankVerb.WAITS, f" {how} {words(names)}")

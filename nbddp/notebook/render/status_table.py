@@ -198,7 +198,7 @@ def _state(view: RankView, peeked: StackDumped | None, *, is_running: bool) -> t
         case "finished" if is_running:
             state = "finished"
         case "raised" if is_running:
-            state, is_odd = shorten(one_line(view.how_it_left), _MAX_STATE), True
+            state, is_odd = shorten(one_line(view.raise_phrase), _MAX_STATE), True
     if look is not None and look.activity == "reforming":
         state = "makes its groups again"
     if look is not None and look.activity == "callback":

@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure.
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from nbddp.controller.trace.rows import RankPart, TraceRow, select, whole_from
+from nbddp.controller.trace.rows import RankPart, TraceRow, first_unbroken_record, select
 from nbddp.notebook.render.html import (
     WIDTH,
     Cell,
@@ -103,7 +103,7 @@ def not_kept(found: Sequence[TraceRow], chosen: Sequence[TraceRow]) -> str:
     for row in found:
         for rank, part in row.parts.items():
             ids_by_rank.setdefault(rank, []).append(part.record_id)
-    oldest = {rank: whole_from(ids) for rank, ids in ids_by_rank.items()}
+    oldest = {rank: first_unbroken_record(ids) for rank, ids in ids_by_rank.items()}
     is_cut = any(
         part.record_id == oldest[rank] > 1 for row in chosen for rank, part in row.parts.items()
     )

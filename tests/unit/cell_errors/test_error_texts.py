@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from nbddp.controller.cell_errors.build import error_of, replaced
+from nbddp.controller.cell_errors.build import cell_error, restarted_text
 from nbddp.controller.cell_errors.traceback_groups import MAX_FULL
-from nbddp.controller.diagnosis.phrases import Doing, Predicate
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb
 from nbddp.controller.diagnosis.report import Finding, Kind, PerRank, Report
-from nbddp.controller.state.exit_text import describe_exit, how_it_exited, idle_exit_text
+from nbddp.controller.state.exit_text import describe_exit, exit_phrase, idle_exit_text
 from nbddp.controller.state.outcome import RankResult, RunOutcome
 from nbddp.errors import (
     CellError,
@@ -82,7 +82,7 @@ def error(*results: RankResult, is_plain: bool = True, **more: Any) -> CellError
         is_plain=is_plain,
         **more,
     )
-    found = error_of(outcome, "cell [7]", LOGS)
+    found = cell_error(outcome, "cell [7]", LOGS)
     assert found is not None
     return found
 
@@ -97,9 +97,9 @@ def text(found: CellError) -> str:
 
 def test_no_error_without_a_failure():
     outcome = RunOutcome(run_id="r", results={0: ok(0), 1: ok(1)}, elapsed_s=1.0)
-    assert error_of(outcome, "cell [7]", LOGS) is None
+    assert cell_error(outcome, "cell [7]", LOGS) is None
     interrupted = RunOutcome(run_id="r", results={0: ok(0)}, elapsed_s=1.0, interrupted=True)
-    assert error_of(interrupted, "cell [7]", LOGS) is None
+    assert cell_error(interrupted, "cell [7]", LOGS) is None
 
 
 def test_one_traceback_for_ranks_that_raised_the_same():
@@ -333,7 +333,7 @@ def test_a_death_goes_before_a_timeout_and_an_interrupt():
 def test_how_a_rank_exited_as_part_of_a_sentence(exit_code: int, reason: str, text: str):
     exited = died(0, exit_code).exited
     assert exited is not None
-    assert how_it_exited(msgspec.structs.replace(exited, reason=reason)) == text
+    assert exit_phrase(msgspec.structs.replace(exited, reason=reason)) == text
 
 
 @pytest.mark.parametrize(
@@ -461,8 +461,8 @@ def freed(rank: int, line: int = 5, ename: str = "CollectiveAbortedError") -> Ra
     return RankResult(rank, "error", elapsed_s=1.0, error=info, failed_at_ns=99, was_freed=True)
 
 
-WAITS = Predicate(Doing.WAITS, " in all_reduce #17")
-FINISHED = Predicate(Doing.HAS_FINISHED, aside=("; its last operation was all_reduce #16", ""))
+WAITS = Predicate(RankVerb.WAITS, " in all_reduce #17")
+FINISHED = Predicate(RankVerb.HAS_FINISHED, aside=("; its last operation was all_reduce #16", ""))
 
 
 def report(kind: Kind = "missing-rank", *, is_error: bool = False, **more: Any) -> Report:
@@ -758,7 +758,7 @@ def test_a_connection_that_broke_with_a_rank_gets_a_line():
 def test_a_mismatch_that_was_only_warned_of_is_no_error():
     warned = RankResult(1, "ok", mismatches=(mismatch(),))
     outcome = RunOutcome("r", {0: ok(0), 1: warned}, 1.0)
-    assert error_of(outcome, "cell [7]", LOGS) is None
+    assert cell_error(outcome, "cell [7]", LOGS) is None
     found = error(warned, raised(0))
     assert type(found) is CellError
 
@@ -855,7 +855,7 @@ def test_all_ranks_were_replaced():
 def test_a_rank_that_could_not_be_replaced():
     found = text(error(ok(0), died(1), rebuild_failure="rank 1 was not ready", is_plain=False))
     assert found.endswith(
-        "  pool      it could not be made whole: rank 1 was not ready\n"
+        "  pool      it could not be repaired: rank 1 was not ready\n"
         "  next      %ddp restart   (rank 0 would lose its variables too)"
     )
 
@@ -866,14 +866,14 @@ def test_a_rank_that_is_not_to_be_replaced():
 
 
 def test_what_a_restart_of_ranks_means():
-    assert replaced(RankSet.of([2]), RankSet.of([0, 1, 3])) == (
+    assert restarted_text(RankSet.of([2]), RankSet.of([0, 1, 3])) == (
         "rank 2 is a fresh process: its variables are gone, those of ranks 0-1,3 are kept. "
         "Next: nbddp.sync(model, optimizer, src=0) in a cell"
     )
-    assert replaced(RankSet.of([0, 1]), RankSet.of([2])).startswith(
+    assert restarted_text(RankSet.of([0, 1]), RankSet.of([2])).startswith(
         "ranks 0-1 are fresh processes: their variables are gone, those of rank 2 are kept."
     )
-    assert replaced(RankSet.all(2), RankSet()).endswith("their variables are gone")
+    assert restarted_text(RankSet.all(2), RankSet()).endswith("their variables are gone")
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_messages_that_have_other_ends_which_do_not_fit():
     assert told(finding) == ("p2p-cycle", "0-2", "0-2")
     assert finding.headline == (
         "Ranks 0-2 wait for each other in a circle: "
-        "each has sends and receives, and they do not fit each other."
+        "each has sends and receives, and they do not match each other."
     )
     assert finding.next_step.startswith("Give each send its recv: same two ranks")
 

@@ -145,7 +145,7 @@ def test_a_time_out_is_no_error_to_fix(error: str):
     pool = Ranks(2)
     pool[0].blocked()
     pool[1].raised(error, line=5)
-    step = "Look for what rank 1 waited for: its time-out was over first."
+    step = "Look for what rank 1 waited for: its timeout expired first."
     assert only(pool).next_step == step
 
 

@@ -305,7 +305,7 @@ def test_verbs_agree_with_the_number_of_ranks(state: str, one: str, several: str
     pool = Ranks(1)
     getattr(pool[0], state)()
     predicate = pool.diagnose().ranks[0].predicate
-    assert (predicate.said_of(1), predicate.said_of(2)) == (one, several)
+    assert (predicate.describe(1), predicate.describe(2)) == (one, several)
 
 
 def test_the_last_operation_is_said_aside():
@@ -313,7 +313,7 @@ def test_the_last_operation_is_said_aside():
     pool[0].done()
     pool[0].finished()
     predicate = pool.diagnose().ranks[0].predicate
-    assert predicate.said_of(2) == (
+    assert predicate.describe(2) == (
         "have finished the cell; their last operation was all_reduce #1"
     )
     assert predicate.main_clause() == "has finished the cell"

@@ -82,10 +82,10 @@ def test_the_end_of_a_flooded_run_says_what_was_dropped():
 def test_callbacks_come_once_each_and_at_once_after_the_end():
     run = make()
     called: list[str] = []
-    run.call_when_ended(lambda: called.append("before"))
+    run.add_done_callback(lambda: called.append("before"))
     assert called == []
     run.end(OUTCOME)
-    run.call_when_ended(lambda: called.append("after"))
+    run.add_done_callback(lambda: called.append("after"))
     assert called == ["before", "after"]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import nbddp
 from nbddp.controller.options import LINE_OPTIONS, PoolOptions, checks
-from nbddp.controller.state.config import LEGAL_CONFIG, Config, changed
+from nbddp.controller.state.config import LEGAL_CONFIG, Config, with_changes
 from nbddp.errors import BadOptionError, NoTorchError
 from nbddp.notebook import session
 
@@ -285,9 +285,9 @@ def test_plain_groups():
 
 
 def test_a_change_of_the_configuration():
-    found = changed(Config(), {"on_deadlock": "report", "on_death": "keep"})
+    found = with_changes(Config(), {"on_deadlock": "report", "on_death": "keep"})
     assert found == Config(on_deadlock="report", on_mismatch="raise", on_death="keep")
-    assert changed(found, {}) == found
+    assert with_changes(found, {}) == found
 
 
 def test_the_defaults_come_first():
@@ -304,5 +304,5 @@ def test_the_defaults_come_first():
 )
 def test_what_cannot_be_configured(changes: dict[str, str], words: str):
     with pytest.raises(BadOptionError) as caught:
-        changed(Config(), {"on_mismatch": "off"} | changes)
+        with_changes(Config(), {"on_mismatch": "off"} | changes)
     assert words in str(caught.value)

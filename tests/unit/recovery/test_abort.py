@@ -41,7 +41,7 @@ def running(n: int = 3, *, plain: bool = False) -> tuple[Pool, str]:
 
 
 def without_notices(actions: list[Action]) -> list[str]:
-    return [kind for kind in kinds(actions) if not kind.startswith("Noticed")]
+    return [kind for kind in kinds(actions) if not kind.startswith("NoticeChanged")]
 
 
 # --- interrupts ----------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def test_an_interrupt_while_ranks_are_armed_waits_for_that():
     pool, run_id = running(2)
     pool.report = verdict(stuck=(0, 1), involved=(0, 1))
     found = pool.answer_looks(pool.answer_looks(pool.quiet(0, 1)))
-    assert kinds(found) == ["Judged", "AbortOperations arm 0-1"]
+    assert kinds(found) == ["VerdictReached", "AbortOperations arm 0-1"]
     pool.feed(InterruptRequested(run_id))
     assert pool.tick(after_s=0.1) == []
     assert kinds(pool.answer_free(found)) == ["AbortOperations fire 0-1"]

@@ -3,7 +3,7 @@
 import pytest
 
 from nbddp.controller.recovery.group_plan import groups_to_form
-from nbddp.controller.state.actions import RanksRestarted, TellUser
+from nbddp.controller.state.actions import NotifyUser, RanksRestarted
 from nbddp.controller.state.rank_state import RankState
 from nbddp.controller.state.stimuli import (
     AbandonRequested,
@@ -265,7 +265,7 @@ def test_a_dead_rank_is_replaced_before_the_outcome_is_told():
     assert statuses(outcome) == {0: "error", 1: "exited", 2: "error"}
     assert outcome.fresh == RankSet.of([1])
     assert outcome.rebuild_failure == ""
-    assert of_type(pool.done, TellUser) == []  # the outcome tells it
+    assert of_type(pool.done, NotifyUser) == []  # the outcome tells it
     assert pool.machine.refusal(RankSet.all(3)) is None
     assert pool.machine.next_deadline() is None
 
@@ -535,7 +535,7 @@ def test_a_rank_that_dies_between_cells_is_replaced_and_the_user_hears_of_it():
     assert kinds(start) == ["StartRanks 1"]
     reform = pool.answer_looks(pool.start_fresh(start))
     done = pool.answer_reform(reform)
-    assert [news.text for news in of_type(done, TellUser)] == [
+    assert [news.text for news in of_type(done, NotifyUser)] == [
         f"{EXIT} and was replaced by a fresh process: its variables are gone, "
         "those of ranks 0,2 are kept"
     ]
@@ -552,7 +552,7 @@ def test_ranks_that_die_together_are_replaced_together():
     start = pool.tick(after_s=0.03)
     assert kinds(start) == ["StartRanks 1,3"]
     done = pool.answer_reform(pool.answer_looks(pool.start_fresh(start)))
-    assert [news.rank for news in of_type(done, TellUser)] == [1, 3]
+    assert [news.rank for news in of_type(done, NotifyUser)] == [1, 3]
 
 
 def test_ranks_that_die_again_and_again_between_cells_are_given_up():
@@ -561,7 +561,7 @@ def test_ranks_that_die_again_and_again_between_cells_are_given_up():
         pool.exited(1)
         pool.answer_reform(pool.answer_looks(pool.start_fresh(pool.tick(after_s=0.05))))
     gone = pool.exited(1)
-    assert [news.text for news in of_type(gone, TellUser)] == [
+    assert [news.text for news in of_type(gone, NotifyUser)] == [
         f"{EXIT} and could not be replaced: ranks exit repeatedly between cells"
     ]
     assert pool.tick(after_s=10.0) == []

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from nbddp.controller.diagnosis.phrases import Doing, Predicate
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb
 from nbddp.controller.diagnosis.report import Kind, PerRank
-from nbddp.controller.state.actions import Action, Diagnosed, Judged, Noticed
+from nbddp.controller.state.actions import Action, Diagnosed, NoticeChanged, VerdictReached
 from nbddp.controller.state.stimuli import AbandonRequested, DiagnoseRequested
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder.schema import (
@@ -74,7 +74,7 @@ def test_the_whole_way_of_a_deadlock():
     again = pool.answer_looks(looks)
     assert kinds(again) == ["DescribeRank 0-2"]
     found = pool.answer_looks(again)
-    assert kinds(found) == ["Judged", "AbortOperations arm 0-2"]
+    assert kinds(found) == ["VerdictReached", "AbortOperations arm 0-2"]
     [(_, arm)] = requests(found, AbortOperations)
     assert (arm.reason, arm.pg_ids, arm.text) == ("deadlock", (WORLD,), "rank 0 waits for rank 1")
     fire = pool.answer_free(found)
@@ -149,7 +149,7 @@ def test_a_rank_that_has_moved_between_the_looks_disproves_it(rank: int):
     first_again = pool.answer_looks(again)
     assert kinds(first_again) == ["DescribeRank 0-2"]  # from the beginning
     pool.report = notice()
-    assert kinds(pool.answer_looks(first_again)) == ["Noticed"]
+    assert kinds(pool.answer_looks(first_again)) == ["NoticeChanged"]
 
 
 def replace_version(pool: Pool, rank: int, version: int) -> RankLook:
@@ -180,7 +180,7 @@ def test_a_rank_that_does_not_answer_again_disproves_it():
     pool, _ = stuck_pool()
     again = pool.answer_looks(pool.quiet(0, 2))
     pool.answer_looks(again, ranks=(0, 2))
-    assert of_type(pool.done, Judged) == []
+    assert of_type(pool.done, VerdictReached) == []
     assert kinds(pool.tick(after_s=0.4)) == ["DescribeRank 0-2"]
 
 
@@ -205,7 +205,7 @@ def test_only_those_involved_are_asked_again_and_the_others_may_be_silent():
     assert kinds(pool.answer_looks(pool.quiet(0, 2))) == []
     again = pool.tick(after_s=0.4)
     assert kinds(again) == ["DescribeRank 0-2"]
-    assert kinds(pool.answer_looks(again)) == ["Judged", "AbortOperations arm 0-3"]
+    assert kinds(pool.answer_looks(again)) == ["VerdictReached", "AbortOperations arm 0-3"]
 
 
 def test_late_answers_are_ignored():
@@ -218,7 +218,7 @@ def test_late_answers_are_ignored():
     [(_, look)] = requests(first, DescribeRank)
     assert pool.feed(RankDescribed(number=look.number, rank=2, look=pool.looks[2])) == []
     assert pool.feed(RankDescribed(number=999, rank=2, look=pool.looks[2])) == []
-    assert kinds(pool.answer_peeks(peek)) == ["Noticed"]
+    assert kinds(pool.answer_peeks(peek)) == ["NoticeChanged"]
     assert pool.answer_peeks(peek) == []  # twice
     assert len(pool.views) == 2
     assert pool.views[1][2].look is None
@@ -249,10 +249,10 @@ def test_a_rank_that_exits_while_it_is_looked_at_is_not_waited_for():
 def test_a_notice_interrupts_nothing_and_goes_when_the_cell_goes_on():
     pool, run_id = stuck_pool()
     pool.report = notice()
-    assert pool.answer_looks(pool.quiet(0, 2)) == [Noticed(run_id, pool.report)]
-    assert pool.answer_looks(pool.tick(after_s=0.1)) == [Noticed(run_id, pool.report)]
+    assert pool.answer_looks(pool.quiet(0, 2)) == [NoticeChanged(run_id, pool.report)]
+    assert pool.answer_looks(pool.tick(after_s=0.1)) == [NoticeChanged(run_id, pool.report)]
     assert pool.tick(after_s=0.65) == []
-    assert pool.tick(after_s=0.1) == [Noticed(run_id, None)]
+    assert pool.tick(after_s=0.1) == [NoticeChanged(run_id, None)]
     assert pool.tick(after_s=100) == []
 
 
@@ -261,9 +261,9 @@ def test_nothing_to_tell_is_told_only_after_something_was():
     pool.report = NOTHING
     assert pool.answer_looks(pool.quiet(0, 2)) == []
     pool.report = notice()
-    assert pool.answer_looks(pool.quiet(0, 2, after_s=0.5)) == [Noticed(run_id, pool.report)]
+    assert pool.answer_looks(pool.quiet(0, 2, after_s=0.5)) == [NoticeChanged(run_id, pool.report)]
     pool.report = NOTHING
-    assert pool.answer_looks(pool.quiet(0, 2, after_s=0.5)) == [Noticed(run_id, None)]
+    assert pool.answer_looks(pool.quiet(0, 2, after_s=0.5)) == [NoticeChanged(run_id, None)]
 
 
 def test_silent_ranks_are_peeked_at_for_the_notice():
@@ -277,7 +277,7 @@ def test_silent_ranks_are_peeked_at_for_the_notice():
         (0, (1,)),
         (1, (2, 3)),
     ]
-    assert kinds(pool.answer_peeks(peeks)) == ["Noticed"]
+    assert kinds(pool.answer_peeks(peeks)) == ["NoticeChanged"]
     assert pool.views[-1][3].stack_text == "stack"
     assert pool.views[-1][3].state == "silent"
 
@@ -289,7 +289,7 @@ def test_an_agent_that_does_not_answer_either_holds_up_nothing():
     pool.answer_looks(pool.quiet(0, 2))
     pool.tick(after_s=0.4)
     assert kinds(pool.tick(after_s=0.35)) == []
-    assert "Noticed" in kinds(pool.tick(after_s=0.06))
+    assert "NoticeChanged" in kinds(pool.tick(after_s=0.06))
 
 
 def test_looks_come_at_most_twice_a_second_while_nothing_changes():
@@ -310,7 +310,7 @@ def test_what_has_changed_is_looked_at_twice():
     assert pool.machine.next_deadline() == pytest.approx(pool.now + 0.08)
     pool.report = proven
     again = pool.answer_looks(pool.tick(after_s=0.08))
-    assert kinds(pool.answer_looks(again)) == ["Judged", "AbortOperations arm 0-2"]
+    assert kinds(pool.answer_looks(again)) == ["VerdictReached", "AbortOperations arm 0-2"]
 
 
 def test_more_quiet_ranks_are_looked_at_soon():
@@ -326,7 +326,7 @@ def test_quiet_while_ranks_are_looked_at_adds_no_look():
     pool.report = notice()
     looks = pool.quiet(0)
     assert pool.quiet(0, 2) == []
-    assert kinds(pool.answer_looks(looks)) == ["Noticed"]
+    assert kinds(pool.answer_looks(looks)) == ["NoticeChanged"]
     assert kinds(pool.tick(after_s=0.1)) == ["DescribeRank 0-2"]
 
 
@@ -355,7 +355,7 @@ def test_an_error_leads_to_a_look_without_waiting_for_the_agents():
     pool.report = verdict(kind="first-error")
     again = pool.answer_looks(pool.tick(after_s=0.02))
     found = pool.answer_looks(again)
-    assert kinds(found) == ["Judged", "AbortOperations arm 0-1"]
+    assert kinds(found) == ["VerdictReached", "AbortOperations arm 0-1"]
     assert requests(found, AbortOperations)[0][1].reason == "error"
 
 
@@ -386,7 +386,7 @@ def test_waits_for_the_store_are_named_by_the_empty_group():
     pool.report = verdict((0, 2), (0, 2), "store-wait", (), waits_for_store=RankSet.of([0, 2]))
     assert pool.answer_looks(pool.quiet(0, 2)) == []
     told = _told_of_checks(pool, {0: 10, 2: 60})
-    assert kinds(told) == ["Judged", "AbortOperations arm 0,2"]
+    assert kinds(told) == ["VerdictReached", "AbortOperations arm 0,2"]
     [(ranks, free)] = requests(told, AbortOperations)
     assert ranks == (0, 2)
     assert free.pg_ids == ("",)
@@ -416,7 +416,10 @@ def test_a_look_into_the_store_before_the_first_round_proves_nothing():
     pool = _pool_that_waits_for_keys()
     assert _told_of_checks(pool, {0: 10, 2: 61}) == []
     assert _told_of_checks(pool, {0: 10, 2: 111}) == []
-    assert kinds(_told_of_checks(pool, {0: 10, 2: 20})) == ["Judged", "AbortOperations arm 0,2"]
+    assert kinds(_told_of_checks(pool, {0: 10, 2: 20})) == [
+        "VerdictReached",
+        "AbortOperations arm 0,2",
+    ]
 
 
 def test_ranks_that_do_not_tell_when_they_looked_into_the_store_are_given_time():
@@ -424,7 +427,7 @@ def test_ranks_that_do_not_tell_when_they_looked_into_the_store_are_given_time()
     began = pool.now
     while not (told := _told_of_checks(pool, {0: 10, 2: None})):
         assert pool.now - began < 1
-    assert kinds(told) == ["Judged", "AbortOperations arm 0,2"]
+    assert kinds(told) == ["VerdictReached", "AbortOperations arm 0,2"]
     assert pool.now - began >= 0.4
 
 
@@ -448,7 +451,7 @@ def test_all_members_of_the_groups_are_armed_and_nobody_else():
         pool.looks[rank] = seen(rank, is_running=rank == 0, groups=(world(5), pair))
     pool.report = verdict(stuck=(0,), involved=(0, 3), pg_ids=("1@pair",))
     found = pool.answer_looks(pool.answer_looks(pool.quiet(0)))
-    assert kinds(found) == ["Judged", "AbortOperations arm 0,3"]
+    assert kinds(found) == ["VerdictReached", "AbortOperations arm 0,3"]
 
 
 def test_ranks_are_fired_at_only_when_all_are_armed():
@@ -475,7 +478,7 @@ def test_a_rank_that_was_silent_before_is_armed_and_not_waited_for():
     pool.report = verdict(stuck=(0,), involved=(0, 1))
     pool.answer_looks(pool.quiet(0))
     found = pool.answer_looks(pool.tick(after_s=0.4))
-    assert kinds(found) == ["Judged", "AbortOperations arm 0-2"]
+    assert kinds(found) == ["VerdictReached", "AbortOperations arm 0-2"]
     assert kinds(pool.answer_free(found, ranks=(0, 1))) == ["AbortOperations fire 0-2"]
 
 
@@ -503,13 +506,13 @@ def test_on_request_a_verdict_is_only_shown_once_each():
     pool, run_id = stuck_pool()
     pool.configure(on_deadlock="report")
     first = judged(pool)
-    assert kinds(first) == ["Noticed", "Judged only"]
-    assert first[0] == Noticed(run_id, pool.report)
-    assert judged(pool, after_s=0.5) == [Noticed(run_id, pool.report)]
+    assert kinds(first) == ["NoticeChanged", "VerdictReached only"]
+    assert first[0] == NoticeChanged(run_id, pool.report)
+    assert judged(pool, after_s=0.5) == [NoticeChanged(run_id, pool.report)]
     pool.report = replace(pool.report, findings=(finding(culprits=RankSet.of([2])),))
-    assert kinds(judged(pool, after_s=0.5)) == ["Noticed", "Judged only"]
+    assert kinds(judged(pool, after_s=0.5)) == ["NoticeChanged", "VerdictReached only"]
     pool.configure(on_deadlock="abort")
-    assert kinds(judged(pool, after_s=0.5)) == ["Judged", "AbortOperations arm 0-2"]
+    assert kinds(judged(pool, after_s=0.5)) == ["VerdictReached", "AbortOperations arm 0-2"]
 
 
 def test_what_was_shown_is_in_the_outcome_too():
@@ -527,14 +530,14 @@ def test_what_was_shown_is_in_the_outcome_too():
 def test_a_short_time_out_is_left_to_show_itself():
     pool, _ = stuck_pool()
     pool.report = replace(pool.report, earliest_timeout_ms=5_000, earliest_timeout_left_ms=3_000)
-    assert kinds(judged(pool)) == ["Noticed", "Judged only"]
+    assert kinds(judged(pool)) == ["NoticeChanged", "VerdictReached only"]
     for _ in range(7):
         pool.report = replace(pool.report, earliest_timeout_left_ms=0)
-        assert kinds(judged(pool, after_s=0.5)) == ["Noticed"]
+        assert kinds(judged(pool, after_s=0.5)) == ["NoticeChanged"]
     pool.tick(after_s=0.45)
     looks = pool.tick(after_s=0.05)  # by itself, a second after the time-out
     found = pool.answer_looks(pool.answer_looks(looks))
-    assert kinds(found) == ["Judged", "AbortOperations arm 0-2"]
+    assert kinds(found) == ["VerdictReached", "AbortOperations arm 0-2"]
 
 
 def test_each_wait_of_a_loop_that_tries_again_is_left_to_its_own_time_out():
@@ -548,7 +551,7 @@ def test_each_wait_of_a_loop_that_tries_again_is_left_to_its_own_time_out():
 def test_a_long_time_out_is_not_waited_for():
     pool, _ = stuck_pool()
     pool.report = replace(pool.report, earliest_timeout_ms=60_001, earliest_timeout_left_ms=1_000)
-    assert kinds(judged(pool)) == ["Judged", "AbortOperations arm 0-2"]
+    assert kinds(judged(pool)) == ["VerdictReached", "AbortOperations arm 0-2"]
 
 
 @pytest.mark.parametrize(("left_ms", "acted"), [(2_000, False), (2_001, True)])
@@ -560,13 +563,13 @@ def test_after_an_error_only_a_time_out_that_is_near_is_waited_for(left_ms: int,
         earliest_timeout_left_ms=left_ms,
     )
     found = judged(pool)
-    assert any(isinstance(each, Judged) and each.acted == acted for each in found)
+    assert any(isinstance(each, VerdictReached) and each.acted == acted for each in found)
 
 
 def test_the_limit_for_short_time_outs_is_a_setting():
     pool, _ = stuck_pool(settings=Settings(own_timeout_s=0))
     pool.report = replace(pool.report, earliest_timeout_ms=5_000, earliest_timeout_left_ms=5_000)
-    assert kinds(judged(pool)) == ["Judged", "AbortOperations arm 0-2"]
+    assert kinds(judged(pool)) == ["VerdictReached", "AbortOperations arm 0-2"]
 
 
 @pytest.mark.parametrize(("line", "is_told"), [(5, True), (6, False)])
@@ -574,7 +577,7 @@ def test_the_time_out_of_a_stuck_rank_is_no_error_of_its_own(line: int, is_told:
     """It raises where it waits, or after it has dealt with the time-out, on another line."""
     pool, run_id = stuck_pool()
     site = Site(line=5, cell=1)
-    where = {0: PerRank(0, "running", Predicate(Doing.WAITS, " in all_reduce #1"), site)}
+    where = {0: PerRank(0, "running", Predicate(RankVerb.WAITS, " in all_reduce #1"), site)}
     pool.report = first = replace(
         pool.report, ranks=where, earliest_timeout_ms=5_000, earliest_timeout_left_ms=100
     )
@@ -583,7 +586,7 @@ def test_the_time_out_of_a_stuck_rank_is_no_error_of_its_own(line: int, is_told:
     error = finding("first-error", culprits=RankSet.of([0]), headline="rank 0 raised RuntimeError")
     pool.report = replace(verdict((2,), (0, 1, 2)), findings=(error,))
     found = pool.answer_looks(pool.answer_looks(pool.tick(after_s=0.2)))
-    [shown] = of_type(found, Judged)
+    [shown] = of_type(found, VerdictReached)
     [(_, arm)] = requests(found, AbortOperations)
     assert shown.acted
     if is_told:
@@ -620,7 +623,7 @@ def test_the_error_of_another_rank_is_told_though_a_time_out_was_awaited():
     culprits = RankSet.of([0, 1])
     pool.report = verdict((2,), (0, 1, 2))
     pool.report = replace(pool.report, findings=(finding("first-error", culprits=culprits),))
-    [shown] = of_type(pool.answer_looks(pool.answer_looks(pool.tick(after_s=0.2))), Judged)
+    [shown] = of_type(pool.answer_looks(pool.answer_looks(pool.tick(after_s=0.2))), VerdictReached)
     assert shown.report is pool.report
 
 
@@ -831,7 +834,7 @@ def test_a_mismatch_that_all_see_at_once_has_a_report_too(is_broken: bool):
     assert "EndRun" not in kinds(last)
     if not is_broken:
         ended = pool.answer_looks(last)
-        assert kinds(ended) == ["Judged only", "EndRun"]
+        assert kinds(ended) == ["VerdictReached only", "EndRun"]
     else:
         first, second = requests(last, DescribeRank)
         told = [
@@ -842,7 +845,7 @@ def test_a_mismatch_that_all_see_at_once_has_a_report_too(is_broken: bool):
                 RankDescribed(number=look.number, rank=rank, look=pool.looks[rank])
             )
         ]
-        assert kinds(told)[0] == "Judged only"
+        assert kinds(told)[0] == "VerdictReached only"
         ended = pool.answer_reform(told)
     assert outcome_of(ended).report is pool.report
 
@@ -874,7 +877,7 @@ def test_an_error_that_came_to_an_end_is_told_when_the_cell_has_ended(
         ended = pool.finished(rank, run_id, marks=(mark,))
     ended = pool.answer_looks(ended)
     outcome = outcome_of(ended)
-    assert kinds(ended) == ["Judged only", "EndRun"]
+    assert kinds(ended) == ["VerdictReached only", "EndRun"]
     assert outcome.report is not None
     assert outcome.report.findings[0].is_error is (is_wrong is not None)
     assert outcome.is_wrong is bool(is_wrong)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nbddp.controller.diagnosis.phrases import Doing, Predicate
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import KINDS, Finding, GroupRef, Kind, PerRank, Report
 from nbddp.notebook.render import diagnosis_card
@@ -20,11 +20,11 @@ CALL = Site(file="c", line=5, function="<module>", source="dist.all_reduce(x)", 
 SEND = Site(file="c", line=4, function="<module>", source="dist.send(x, (rank + 1) % n)", cell=4)
 
 
-WAITS = Predicate(Doing.WAITS, " in all_reduce #17")
+WAITS = Predicate(RankVerb.WAITS, " in all_reduce #17")
 
 
 def sends(peer: int) -> Predicate:
-    return Predicate(Doing.WAITS, f" in send to rank {peer}")
+    return Predicate(RankVerb.WAITS, f" in send to rank {peer}")
 
 
 def finding(
@@ -56,7 +56,7 @@ def finding(
 def missing(count: int = 4, culprit: int = 2, **fields: Any) -> Finding:
     others = [rank for rank in range(count) if rank != culprit]
     waits = [PerRank(r, "running", WAITS, CALL, 3.0 + r / 1000) for r in others]
-    ended = PerRank(culprit, "finished", Predicate(Doing.HAS_FINISHED), IF)
+    ended = PerRank(culprit, "finished", Predicate(RankVerb.HAS_FINISHED), IF)
     return finding([culprit], others, [*waits, ended], **fields)
 
 
@@ -177,11 +177,11 @@ def test_a_title_does_not_say_its_word_twice():
 
 def test_what_several_ranks_do_is_told_in_the_plural():
     last = "last operation was all_reduce #16"
-    what = Predicate(Doing.HAS_FINISHED, aside=(f"; its {last}", f"; their {last}"))
+    what = Predicate(RankVerb.HAS_FINISHED, aside=(f"; its {last}", f"; their {last}"))
     ended = [PerRank(rank, "finished", what) for rank in (0, 1)]
     found = text(verdict(finding([0, 1], [2], ended)))
     assert "> ranks 0-1 have finished the cell; their last operation was all_reduce #16" in found
-    now = Predicate(Doing.RUNS, ", now in sleep()")
+    now = Predicate(RankVerb.RUNS, ", now in sleep()")
     runs = [PerRank(rank, "running", now) for rank in (0, 1)]
     assert "> ranks 0-1 run, now in sleep()" in text(verdict(finding([0, 1], [2], runs)))
 
@@ -222,7 +222,7 @@ def test_suspicions_are_told_apart():
 
 
 def test_nothing_waits():
-    idle = Predicate(Doing.RUNS, " no cell")
+    idle = Predicate(RankVerb.RUNS, " no cell")
     report = Report("run", ranks={rank: PerRank(rank, "idle", idle) for rank in range(2)})
     assert text(report).splitlines() == [
         "No rank waits for another",
@@ -291,7 +291,7 @@ def test_many_places_are_cut_and_in_the_details():
         PerRank(
             rank,
             "running",
-            Predicate(Doing.WAITS),
+            Predicate(RankVerb.WAITS),
             Site(file="c", line=rank + 1, cell=1, source=f"f({rank})"),
         )
         for rank in range(64)
@@ -407,7 +407,7 @@ def test_the_line():
         "rank 2 never called all_reduce #17 (1:01 min); rank 2 last at cell [4], line 3"
     )
     slow = finding(
-        [2], [], [PerRank(2, "running", Predicate(Doing.RUNS), IF)], headline="Rank 2 is slow."
+        [2], [], [PerRank(2, "running", Predicate(RankVerb.RUNS), IF)], headline="Rank 2 is slow."
     )
     assert line(verdict(slow)) == "rank 2 is slow; rank 2 at cell [4], line 3"
     long = missing(headline="a long headline " * 20)
@@ -425,8 +425,8 @@ def test_everything_is_escaped():
         [0],
         [1],
         [
-            PerRank(0, "running", Predicate(Doing.WAITS, f" {evil}"), site, 1.0),
-            PerRank(1, "running", Predicate(Doing.NOT_SAID, evil), site, 1.0),
+            PerRank(0, "running", Predicate(RankVerb.WAITS, f" {evil}"), site, 1.0),
+            PerRank(1, "running", Predicate(RankVerb.NONE, evil), site, 1.0),
         ],
         headline=evil,
         reason=f"{evil} `<b>`",

@@ -12,7 +12,7 @@ import pytest
 from nbddp.controller.diagnosis.diagnose import compare_records, diagnose
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import Report
-from nbddp.controller.trace.rows import rows_seen
+from nbddp.controller.trace.rows import rows_of_views
 from nbddp.controller.values.result import Detail, Difference, LeafDifference
 from nbddp.errors import CellError, CellInterruptedError
 from nbddp.notebook.magics import async_handle
@@ -206,7 +206,7 @@ def of_views(views: dict[int, RankView]) -> Iterable[Mapping[str, Any]]:
             )
         yield {"text/plain": diagnosis_card.line(report)}
     yield stacks.stacks(views)
-    rows = rows_seen(views, {"r": 1})
+    rows = rows_of_views(views, {"r": 1})
     yield trace_table.table(rows)
     yield trace_table.table(rows, ranks=RankSet.of([0]))
     yield timeline.timeline(rows[:50], "timeline")

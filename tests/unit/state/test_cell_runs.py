@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbddp.controller.state.actions import TellRanks
+from nbddp.controller.state.actions import SendToRanks
 from nbddp.controller.state.stimuli import AbandonRequested, InterruptRequested, RunRequested, Tick
 from nbddp.settings import Settings
 from nbddp.wire.messages import Execute, RunStarted
@@ -23,7 +23,7 @@ def test_a_cell_goes_to_its_ranks_and_ends_with_the_last_of_them():
     pool = make()
     execute = Execute(run_id="r", code="pass", execution_count=1, first_line=1)
     ranks = RankSet.of([0, 2])
-    assert pool.feed(RunRequested(execute, ranks)) == [TellRanks(ranks, execute)]
+    assert pool.feed(RunRequested(execute, ranks)) == [SendToRanks(ranks, execute)]
     assert pool.states() == "BUSY IDLE BUSY"
     assert pool.active_run_id() == "r"
     assert pool.feed(RunStarted(run_id="r", rank=0)) == []

@@ -1,6 +1,6 @@
 """No rank waits at a prompt for a cell that is over."""
 
-from nbddp.controller.state.actions import EndRun, LifeAction, TellRanks
+from nbddp.controller.state.actions import EndRun, LifeAction, SendToRanks
 from nbddp.controller.state.stimuli import (
     AbandonRequested,
     InputAnswered,
@@ -24,7 +24,7 @@ def ended(actions: list[LifeAction]) -> list[tuple[str, int, int]]:
     """The questions that get an end of input: run, rank and number."""
     found = []
     for action in actions:
-        if isinstance(action, TellRanks) and isinstance(action.request, InputReply):
+        if isinstance(action, SendToRanks) and isinstance(action.request, InputReply):
             assert action.request.value is None
             assert action.request.reason == "the cell that asked has ended"
             [rank] = action.ranks
@@ -88,7 +88,7 @@ def test_one_that_takes_no_end_for_an_answer_is_left_at_its_prompt():
     new = pool.run("0")
     pool.feed(AbandonRequested(new))
     assert pool.feed(ask(new, 0, 500)) == [
-        TellRanks(
+        SendToRanks(
             RankSet.of([0]),
             InputReply(
                 run_id=new, question=500, value=None, reason="the cell that asked has ended"

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from msgspec.structs import replace
 
-from nbddp.controller.state.actions import AnnounceFailure, AnnounceUp, TellAgent
+from nbddp.controller.state.actions import AnnounceFailure, AnnounceUp, SendToAgent
 from nbddp.controller.state.rank_state import LEGAL_MOVES, Phase, RankState
 from nbddp.controller.state.stimuli import AgentExited, RestartRequested, Tick
 from nbddp.errors import InvalidTransitionError
@@ -34,7 +34,7 @@ def test_a_rank_moves_only_as_the_table_says(start: RankState, end: RankState):
         with pytest.raises(InvalidTransitionError):
             ranks.move(0, end, "test", pid=7)
         assert (ranks[0].state, ranks[0].pid) == (start, 0)
-    assert ranks[0].story == (f"{start.name} -> {end.name} (test)",)
+    assert ranks[0].history == (f"{start.name} -> {end.name} (test)",)
 
 
 def test_the_table_leads_to_every_state_and_out_of_it():
@@ -48,7 +48,7 @@ def test_an_illegal_move_tells_the_story_of_the_rank():
     with pytest.raises(InvalidTransitionError) as caught:
         pool.ready(1)
     assert str(caught.value) == (
-        "rank 1: illegal move; its story:\n"
+        "rank 1: illegal move; its history:\n"
         "  ABSENT -> STARTING (start)\n"
         "  STARTING -> IDLE (ready)\n"
         "  IDLE -> BUSY (run run1)\n"
@@ -62,9 +62,9 @@ def test_the_story_keeps_the_latest_moves():
     pool = Pool(n=1).start()
     for _ in range(30):
         pool.finished(0, pool.run())
-    story = pool.machine.ranks[0].story
-    assert len(story) == 20
-    assert story[-1] == "BUSY -> IDLE (finished run30)"
+    history = pool.machine.ranks[0].history
+    assert len(history) == 20
+    assert history[-1] == "BUSY -> IDLE (finished run30)"
 
 
 # --- start ---------------------------------------------------------------------------------------
@@ -76,13 +76,13 @@ def test_start_goes_from_agents_to_the_store_to_the_ranks():
     assert pool.hello(1) == []
     assert pool.hello(1) == []  # the same agent again is not a second one
     [store] = pool.hello(0)
-    assert isinstance(store, TellAgent)
+    assert isinstance(store, SendToAgent)
     assert store.node == 0
     assert isinstance(store.request, StartStore)
     assert pool.states() == "STARTING STARTING STARTING STARTING"
 
     requests = pool.store_ready()
-    assert [(a.node, type(a.request)) for a in requests if isinstance(a, TellAgent)] == [
+    assert [(a.node, type(a.request)) for a in requests if isinstance(a, SendToAgent)] == [
         (0, StartRanks),
         (1, StartRanks),
     ]
@@ -217,8 +217,8 @@ def test_an_agent_lost_during_a_restart_fails_the_restart():
 def test_restart_stops_all_nodes_and_counts_the_generation():
     pool = Pool(n=1, nnodes=2).start()
     stops = pool.feed(RestartRequested())
-    assert [a.node for a in stops if isinstance(a, TellAgent)] == [0, 1]
-    assert all(isinstance(a, TellAgent) and isinstance(a.request, StopRanks) for a in stops)
+    assert [a.node for a in stops if isinstance(a, SendToAgent)] == [0, 1]
+    assert all(isinstance(a, SendToAgent) and isinstance(a.request, StopRanks) for a in stops)
     assert pool.machine.refusal(pool.machine.ranks.in_state(*RankState)) == (
         "the pool is not up (it is stopping)"
     )
@@ -226,7 +226,7 @@ def test_restart_stops_all_nodes_and_counts_the_generation():
     pool.exited(1, exit_code=0)
     assert pool.feed(RanksStopped(node=0)) == []
     [store] = pool.feed(RanksStopped(node=1))
-    assert isinstance(store, TellAgent)
+    assert isinstance(store, SendToAgent)
     assert isinstance(store.request, StartStore)
     assert store.request.pool.generation == 1
     pool.start_ranks()
@@ -239,7 +239,7 @@ def test_restart_while_a_cell_runs_ends_the_cell_first():
     pool.finished(0, run_id)
     actions = pool.feed(RestartRequested())
     assert statuses(outcome_in(actions)) == {0: "ok", 1: "unfinished"}
-    assert isinstance(actions[-1], TellAgent)
+    assert isinstance(actions[-1], SendToAgent)
     assert pool.active_run_id() is None
     # The ranks end, one of them inside its cell; nothing of the old cell is told any more.
     assert announced_exits(pool.exited(0, exit_code=0)) == [0]

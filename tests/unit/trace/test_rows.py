@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from nbddp.controller.diagnosis.rank_view import RankView
-from nbddp.controller.trace.rows import TraceRow, rows, rows_seen, select
+from nbddp.controller.trace.rows import TraceRow, rows, rows_of_views, select
 from nbddp.wire.flight_recorder.schema import GroupInfo, Operation, RankLook, Site
 from nbddp.wire.rank_set import RankSet
 from tests.support.traces import GROUPS, MS, WORLD, by_rank, recorders
@@ -348,7 +348,7 @@ def test_rows_of_what_was_seen_of_the_ranks():
         2: RankView(2, "silent"),
         3: RankView(3, "finished", look=look(3)),
     }
-    row = one(rows_seen(views))
+    row = one(rows_of_views(views))
     assert list(row.parts) == [0, 1]
     assert row.missing == RankSet.of([3])  # of rank 2 nothing is known
     assert row.pg_desc == "default_pg"
