@@ -19,7 +19,7 @@ from contextlib import suppress
 from nbddp.agent.fork_server import ProcessMaker
 from nbddp.system import process_tree
 from nbddp.wire.messages import HelperStopped
-from nbddp.wire.stopped_processes import Standing
+from nbddp.wire.stopped_processes import StoppedProcesses
 
 _INTERVAL_S = 0.25
 
@@ -41,7 +41,7 @@ class ParentWatch:
         self.has_lost_notebook = False
         self._pidfd = self._open()
         self._store_pid = 0
-        self._standing = Standing()
+        self._stopped_processes = StoppedProcesses()
         self._news: deque[HelperStopped] = deque()
         #: Becomes readable when `has_lost_notebook` or `news` has changed.
         self.fd, self._write_fd = os.pipe()
@@ -102,7 +102,7 @@ class ParentWatch:
         return bool(is_blind) and os.getppid() != self._controller_pid
 
     def _check(self, name: str, pid: int) -> None:
-        stopped = self._standing.look(self._node, name, pid, time.monotonic())
+        stopped = self._stopped_processes.check(self._node, name, pid, time.monotonic())
         if stopped is not None:
             self._news.append(stopped)
             self._wake_agent()
