@@ -159,14 +159,16 @@ class DescribeRank(MessageBase, frozen=True):
     """Describe the rank. The I/O thread answers `RankDescribed` at once."""
 
     number: int
-    last: Annotated[int, msgspec.Meta(ge=0)] = 64  #: number of complete operations that are included
+    last: Annotated[int, msgspec.Meta(ge=0)] = (
+        64  #: number of complete operations that are included
+    )
     memory: bool = False  #: with ``gpu_bytes``
 
 
 class AbortOperations(MessageBase, frozen=True):
     """End blocked operations, in two phases; the I/O thread answers `OperationsAborted` at once.
 
-    ``arm``: operations of the chosen groups that end from now on raise the exception for ``reason``.
+    ``arm``: operations of the chosen groups that end from now on raise the exception of ``reason``.
     ``fire``: end the operations that the ``arm`` with the same ``number`` has chosen. The second
     phase begins when all ranks have answered the first, so that no rank sees a peer's closed
     connection as an error of its own.

@@ -83,7 +83,7 @@ class Shown:
             if stage != "opened":
                 print(_outside(call))  # noqa: T201 - for the reader of a terminal
             return
-        text = preview_text.alone(call) if told else ""
+        text = preview_text.call_text(call) if told else ""
         shell.display_pub.publish({MIME: msgspec.to_builtins(call), "text/plain": text})
 
 
@@ -164,7 +164,7 @@ def _outside(call: ShowCall) -> str:
     if dist is not None and dist.is_available() and dist.is_initialized():
         label = f"rank {dist.get_rank()}: "
     after = "after: " if call.stage == "after" else ""
-    return label + after + preview_text.alone(call)
+    return label + after + preview_text.call_text(call)
 
 
 def _a(noun: str) -> str:

@@ -46,7 +46,7 @@ def variables(shell: RankShell, wanted: Sequence[str]) -> Variables:
         left_out = max(0, len(wanted) - _MAX_NAMES)
         wanted = wanted[left_out:]
     found = tuple(_describe(shell.rank, name, names[name]) for name in wanted if name in names)
-    return Variables(found=found, left_out=left_out)
+    return Variables(variables=found, left_out=left_out)
 
 
 def _describe(rank: int, name: str, value: Any) -> Variable:
