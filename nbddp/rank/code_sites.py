@@ -31,7 +31,7 @@ def cell_of(file: str) -> int:
 
 
 def site_at(code: types.CodeType, line: int, cell: int) -> Site:
-    """A line of some code, which is that of a cell or of none (0)."""
+    """Return a line of some code, which is that of a cell or of none (0)."""
     return Site(
         file=shortened(code.co_filename, 1000),
         line=line,
@@ -42,7 +42,7 @@ def site_at(code: types.CodeType, line: int, cell: int) -> Site:
 
 
 def innermost_in_cell(traceback: types.TracebackType | None) -> Site | None:
-    """The innermost line of a cell in a traceback; None: there is none."""
+    """Return the innermost line of a cell in a traceback; None: there is none."""
     found: types.TracebackType | None = None
     while traceback is not None:
         if cell_of(traceback.tb_frame.f_code.co_filename):
@@ -55,7 +55,7 @@ def innermost_in_cell(traceback: types.TracebackType | None) -> Site | None:
 
 
 def _source(file: str, line: int) -> str:
-    """The text of a line. The I/O thread asks while the main thread may fill the cache."""
+    """Return the text of a line. The I/O thread asks while the main thread may fill the cache."""
     try:
         return linecache.getline(file, line).strip()
     except (TypeError, IndexError, KeyError):

@@ -58,7 +58,7 @@ class InheritedFd:
         return {"_fd": -1, "_handle": reduction.DupFd(self._fd)}
 
     def take(self) -> int:
-        """Return the descriptor, which the caller now owns; its child programs do not inherit it."""
+        """Return the descriptor, which the caller owns; child programs do not inherit it."""
         if self._handle is None:
             return self._fd
         fd = int(self._handle.detach())

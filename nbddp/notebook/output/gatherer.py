@@ -1,4 +1,4 @@
-"""The output of all ranks of a cell together: equal lines once, and not more than fits.
+"""The merged output of all ranks of a cell: equal lines once, and not more than fits.
 
 Runs in: the notebook's main thread. Pure: no clock, no I/O; ``now`` comes in (monotonic seconds).
 
@@ -27,9 +27,9 @@ from nbddp.wire.rank_set import RankSet
 
 __all__ = ["Counts", "Gatherer", "Redraw", "Rich", "Show", "Text"]
 
-#: Rows to which the cursor went up become lines after this time without such a move.
+#: Rows above the cursor become lines after this time without a cursor-up code.
 _SETTLE_S = 1.0
-#: When items that wait for others take more memory than this, they go unfolded.
+#: Items that wait for others are shown unfolded when they take more memory than this.
 _PENDING_MEMORY_BYTES = 32 * 1024 * 1024
 
 
@@ -68,17 +68,17 @@ class _Lane:
 
 
 class Gatherer:
-    """The `CellOutput` of most cells: folds, labels and caps what the ranks show.
+    """The `CellOutput` of most cells: folds, labels and limits the output of the ranks.
 
     Promises:
-        - What a rank showed is shown in its order; lines fold only where they are equal.
-        - Items that all ranks that still run have delivered come at once. Nothing that is within
-          the budget waits longer than ``output_fold_s``, or than ``output_expect_s`` for a rank
-          that is silent and was never waited for in vain: it may be slower.
-        - Text beyond the budget is counted and its end kept; a notice says what was left out
-          and where the whole is, before anything later of that rank is shown. After
+        - The output of a rank keeps its order; only equal lines fold.
+        - Items that all running ranks have shown appear at once. No item within the budget waits
+          longer than ``output_fold_s``, or ``output_expect_s`` for a silent rank that no item has
+          waited for in vain: it may be slower.
+        - Text beyond the budget is counted and its end kept; a notice says how much was left out
+          and names the log, before later output of that rank is shown. After
           ``notebook_total_bytes`` that notice comes when the rank has ended.
-        - Memory is bounded, whatever comes in.
+        - Memory is bounded for any input.
     """
 
     def __init__(self, spec: OutputSpec) -> None:
@@ -89,7 +89,7 @@ class Gatherer:
         self._budget = Budget(settings, len(spec.ranks))
         self._screen = Screen(settings, Labels(spec.world_size))
 
-    # What comes in
+    # Input
 
     def add(self, event: Output | Display | Result | ClearOutput, now: float) -> list[Show]:
         """See `CellOutput.add`."""
@@ -146,7 +146,7 @@ class Gatherer:
                 times.append(self._budget.resume_at(lane.gap))
         return min((time for time in times if time is not None), default=None)
 
-    # What can be asked
+    # Queries
 
     def open_lines(self) -> list[tuple[RankSet, str]]:
         """See `CellOutput.open_lines`."""
@@ -158,9 +158,10 @@ class Gatherer:
         return [(RankSet.of(ranks), row) for (_, _, row), ranks in ranks_by_row.items()]
 
     def last_line(self, rank: int) -> str | None:
-        """The last line of ``rank``, shown or not, with an end or without; None: there is none."""
+        """Return the last line of ``rank``, shown or not, complete or not; None: there is none."""
         lane = self._lane(rank)
-        rows = [row for each in lane.assembler_by_stream.values() for row in each.open_rows()]
+        assemblers = lane.assembler_by_stream.values()
+        rows = [row for assembler in assemblers for row in assembler.open_rows()]
         return harmless(rows[-1]) if rows else lane.last_line
 
     def text_by_rank(self) -> dict[int, RankText]:
@@ -169,7 +170,7 @@ class Gatherer:
 
     @property
     def counts(self) -> dict[int, Counts]:
-        """Lines and bytes of each rank, and how many of them were shown or left out."""
+        """Lines and bytes of each rank: all, those shown, and those left out."""
         return {rank: lane.counts for rank, lane in self._lane_by_rank.items()}
 
     # From events to items
@@ -198,7 +199,7 @@ class Gatherer:
         if not lane.gap and "\r" not in text and "\x1b[" not in text:
             room = self._budget.room(now) - self._folder.text_bytes_by_rank[lane.rank]
             cost = len(text) + 8 * text.count("\n")
-            if cost > max(0, room):  # no work for text that does not fit
+            if cost > max(0, room):  # text that does not fit is not processed
                 cut = text.rfind("\n", 0, max(0, len(text) * room // cost)) + 1
                 self._feed(lane, stream, text[:cut], now)
                 text = text[cut:]
@@ -261,7 +262,7 @@ class Gatherer:
         self._folder.append(lane.rank, bundle)
 
     def _add_plain(self, lane: _Lane, text: str, is_result: bool, now: float) -> None:
-        """Take a bundle that is only text, as lines that stay together."""
+        """Add a bundle that is only text, as lines that stay together."""
         if is_result:
             text = f"Out:\n{text}" if "\n" in text else f"Out: {text}"
         text = harmless(text)
@@ -276,7 +277,7 @@ class Gatherer:
             self._folder.append(lane.rank, Line("stdout", text, now))
 
     def _update(self, lane: _Lane, rich: Rich) -> None:
-        """Replace the content of a display. It need not wait: its place is known."""
+        """Replace the content of a display, at once, since its place is known."""
         is_pending = False
         for item in self._folder.items(lane.rank):
             if isinstance(item, Bundle) and item.rich.display_id == rich.display_id:
@@ -292,7 +293,7 @@ class Gatherer:
         self._close_gap(lane, now)
         self._folder.set_awaited(lane.rank, is_awaited=False)
 
-    # What is left out
+    # Gaps
 
     def _open_gap(self, lane: _Lane, now: float) -> Gap:
         lane.gap = Gap(now, self._budget.tail_bytes)
@@ -307,7 +308,7 @@ class Gatherer:
             self._folder.wake(lane.rank)
 
     def _leave_out(self, rank: int, line: Line, now: float) -> None:
-        """Make a gap of ``line``, for which there is no room, and of the text after it."""
+        """Open a gap for ``line``, for which there is no room, and for the text after it."""
         lane = self._lane(rank)
         gap = Gap(now, self._budget.tail_bytes)
         rest = deque([line, *self._folder.drop(rank)])
@@ -320,11 +321,11 @@ class Gatherer:
         gap.is_held = not rest and not lane.is_finished
         if not rest:
             lane.gap = gap if gap.is_held else None
-        for each_item in (gap, *rest):
-            self._folder.append(rank, each_item)
+        for queued in (gap, *rest):
+            self._folder.append(rank, queued)
 
     def _spread(self, lane: _Lane, gap: Gap, now: float) -> None:
-        """Show the notice and the last lines of a closed gap, whatever the budget says."""
+        """Show the notice and the last lines of a closed gap, also beyond the budget."""
         lane.counts.left_out_lines += gap.text.left_out_lines
         lane.counts.left_out_bytes += gap.left_out_bytes
         items: list[Item] = [Notice(gap, now)] if gap.left_out_bytes else []
@@ -345,7 +346,7 @@ class Gatherer:
         lane.reset()
         self._budget.give_back(self._screen.clear(lane.rank, redraw_by))
 
-    # From items to what is shown
+    # From items to shows
 
     def _collect(self, now: float, *, is_end: bool = False) -> list[Show]:
         everything = is_end or self._folder.memory_bytes > _PENDING_MEMORY_BYTES

@@ -54,7 +54,7 @@ def compare(group: Any, record: int, known: CallSignature) -> Mismatch | None:
 
 
 def device_of(inner: Any) -> torch.device:
-    """A device whose tensors the group takes."""
+    """Return a device whose tensors the group takes."""
     if any(kind.type == "cpu" for kind in inner._device_types):
         return torch.device("cpu")
     return torch.device("cuda", torch.cuda.current_device())

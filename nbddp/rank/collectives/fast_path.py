@@ -121,5 +121,5 @@ def _failure(  # noqa: PLR0917 - all that is known of the call
 
 
 def _is_over(work: Any, error: BaseException) -> bool:
-    """Whether nothing is written any more."""
+    """Return whether nothing is written any more."""
     return isinstance(error, waits.NeverWokenError) or has_failed(work)

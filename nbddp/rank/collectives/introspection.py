@@ -149,7 +149,7 @@ class RankIntrospection:
     def _foreign(
         self, ident: int, frame: types.FrameType, waits: dict[int, tuple[int, int]]
     ) -> ThreadLook:
-        """A thread that `threading` does not know."""
+        """Return a thread that `threading` does not know."""
         record, since = waits.get(ident, (0, 0))
         return ThreadLook(
             name=f"thread {ident}",
@@ -220,7 +220,7 @@ def _has_children() -> bool:
 
 
 def _handling(ident: int | None) -> ExceptionLine | None:
-    """The exception that a thread handles now, in its ``except`` or ``finally``."""
+    """Return the exception that a thread handles now, in its ``except`` or ``finally``."""
     found: Any = sys._current_exceptions().get(ident or 0)
     if isinstance(found, tuple):  # before Python 3.12
         found = found[1]
@@ -230,7 +230,7 @@ def _handling(ident: int | None) -> ExceptionLine | None:
 
 
 def _is_in(frame: types.FrameType, functions: tuple[tuple[str, str], ...]) -> bool:
-    """Whether the innermost frame is one of these functions: below it is C++."""
+    """Return whether the innermost frame is one of these functions: below it is C++."""
     code = frame.f_code
     return any(code.co_name == name and code.co_filename.endswith(file) for file, name in functions)
 

@@ -51,7 +51,7 @@ class Fingerprints:
         self._texts: dict[str, str] = {}
 
     def tree(self, names: dict[str, Any], expression: str) -> Tree:
-        """The leaves of a value; keeps its tensors until `forget`."""
+        """Return the leaves of a value; keeps its tensors until `forget`."""
         self.forget()
         try:
             value = _evaluate(names, expression)
@@ -199,7 +199,7 @@ def local_of(tensor: torch.Tensor) -> tuple[torch.Tensor, str, str]:
 
 
 def rng_states() -> dict[str, Any]:
-    """The state of every generator that is there already."""
+    """Return the state of every generator that is there already."""
     found: dict[str, Any] = {"torch": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         found["cuda"] = torch.cuda.get_rng_state()

@@ -131,7 +131,7 @@ def _key(frame: types.FrameType) -> str:
 
 
 def _names(frame: types.FrameType, count: int) -> list[str]:
-    """The arguments as they are written in the call."""
+    """Return the arguments as they are written in the call."""
     try:
         call = ast.parse(_source(frame).strip(), mode="eval").body
     except (SyntaxError, ValueError, IndexError):
@@ -145,7 +145,7 @@ def _names(frame: types.FrameType, count: int) -> list[str]:
 
 
 def _source(frame: types.FrameType) -> str:
-    """The text of the call that ``frame`` is in."""
+    """Return the text of the call that ``frame`` is in."""
     positions = list(frame.f_code.co_positions())
     first, last, start, end = positions[frame.f_lasti // 2]
     if first is None or last is None or start is None or end is None:

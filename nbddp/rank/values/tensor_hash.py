@@ -24,7 +24,7 @@ _SEED = 0x6E6264  # any: it must be the same on all ranks
 
 
 def blocks(tensor: torch.Tensor) -> list[bytes]:
-    """The fingerprint of each block of a dense tensor, about 16 bytes each.
+    """Return the fingerprint of each block of a dense tensor, about 16 bytes each.
 
     Raises:
         RuntimeError, NotImplementedError: it has no memory that can be read as bytes.
@@ -82,7 +82,7 @@ def _sums(words: torch.Tensor) -> torch.Tensor:
 
 
 def _fetched(sums: list[torch.Tensor]) -> list[bytearray]:
-    """All at once: each copy from a device would wait for it."""
+    """Return all at once: each copy from a device would wait for it."""
     if not sums:
         return []
     return [

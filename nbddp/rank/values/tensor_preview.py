@@ -21,7 +21,7 @@ _MAX_SLICES = 3
 
 
 def tell(tensor: torch.Tensor, name: str = "") -> TensorShown:
-    """A tensor of any kind as a few numbers; reads it, and moves nothing between ranks."""
+    """Return a tensor of any kind as a few numbers; reads it, and moves nothing between ranks."""
     tensor = tensor.detach()
     sharding = torch_private.sharding_of(tensor)
     local = tensor if sharding is None else sharding.local.detach()
@@ -45,7 +45,7 @@ def tell(tensor: torch.Tensor, name: str = "") -> TensorShown:
 
 
 def dtype_text(dtype: torch.dtype) -> str:
-    """``float32``."""
+    """Return ``float32``."""
     return str(dtype).removeprefix("torch.")
 
 

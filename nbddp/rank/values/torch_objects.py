@@ -12,7 +12,7 @@ from nbddp.wire.rank_set import RankSet
 
 
 def type_name(value: Any) -> str:
-    """``ProcessGroup`` and ``Work``: the classes around them are nobody's concern."""
+    """Return ``ProcessGroup`` and ``Work``: the classes around them are nobody's concern."""
     for kind in (dist.ProcessGroup, dist.Work):
         if isinstance(value, kind):
             return kind.__name__
@@ -20,7 +20,7 @@ def type_name(value: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """``group '1', ranks 0-1, gloo`` or ``all_reduce #5``; empty: it is neither of them."""
+    """Return ``group '1', ranks 0-1, gloo`` or ``all_reduce #5``; empty: it is neither of them."""
     try:
         if isinstance(value, dist.ProcessGroup):
             return _group_text(value)
@@ -32,7 +32,7 @@ def text_of(value: Any) -> str:
 
 
 def is_no_member(value: Any) -> bool:
-    """Whether it is what ``new_group`` gives to ranks that are no members."""
+    """Return whether it is what ``new_group`` gives to ranks that are no members."""
     return value is dist.GroupMember.NON_GROUP_MEMBER
 
 

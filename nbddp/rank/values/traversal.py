@@ -61,7 +61,7 @@ class Outline:
             self.modes.setdefault(at, bool(module.training))
 
     def text(self) -> str:
-        """All of it."""
+        """Return all of it."""
         return f"{self.kinds} {self.modes}"
 
 
@@ -129,7 +129,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 def text_of(value: Any) -> str:  # noqa: PLR0911 - one for each kind of value
-    """All that tells a leaf that is no tensor from another."""
+    """Return all that tells a leaf that is no tensor from another."""
     if isinstance(value, Hollow):
         return value.text
     if text := torch_objects.text_of(value):
@@ -151,7 +151,7 @@ def text_of(value: Any) -> str:  # noqa: PLR0911 - one for each kind of value
 
 
 def can_be_compared(value: Any) -> bool:
-    """Whether `text_of` tells all of it: not of a lock, of a file, of a generator."""
+    """Return whether `text_of` tells all of it: not of a lock, of a file, of a generator."""
     if isinstance(value, io.IOBase):
         return bool(_pickled(value))
     if isinstance(value, (Hollow, list, tuple, set, frozenset, memoryview, *_PLAIN)):
@@ -245,7 +245,7 @@ def _of_sequence(value: Any) -> Iterator[tuple[str, Any]] | None:
 
 
 def as_tensor(value: Any) -> torch.Tensor | None:
-    """An array of NumPy's, in place."""
+    """Return an array of NumPy's, in place."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, numpy.ndarray):
         return None

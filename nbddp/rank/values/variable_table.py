@@ -73,7 +73,7 @@ def _describe(rank: int, name: str, value: Any) -> Variable:
 
 
 def _compared(value: Any, fingerprints: Fingerprints) -> tuple[str, str]:
-    """A fingerprint of all that ranks should have alike, and how the rest is sharded."""
+    """Return a fingerprint of all that ranks should have alike, and how the rest is sharded."""
     parts: list[bytes] = []
     shardings: dict[str, None] = {}
     outline = Outline()

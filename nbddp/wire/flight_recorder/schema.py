@@ -61,7 +61,7 @@ class Site(_Part, frozen=True):
         return f"{cell_name(self.cell) if self.cell else self.file or '?'}, line {self.line}"
 
     def __str__(self) -> str:
-        """``cell [3], line 2, in step``."""
+        """Return ``cell [3], line 2, in step``."""
         inside = "" if self.function in ("", "<module>") else f", in {self.function}"
         return f"{self.place}{inside}"
 
@@ -89,7 +89,7 @@ class ExceptionLine(_Part, frozen=True):
         return "" if self.site is None else self.site.place
 
     def __str__(self) -> str:
-        """``ValueError: bad batch (cell [3], line 2)``."""
+        """Return ``ValueError: bad batch (cell [3], line 2)``."""
         return f"{self.summary} ({self.place})" if self.place else self.summary
 
 
@@ -268,8 +268,8 @@ class ThreadLook(_Part, frozen=True):
     handling: ExceptionLine | None = None  #: the exception that it handles now
 
 
-#: ``running``: the cell runs. ``idle``: nothing runs. ``callback``: a widget's callback runs, and no
-#: cell. ``reforming``: groups are rebuilt.
+#: ``running``: the cell runs. ``idle``: nothing runs. ``callback``: a widget's callback runs, and
+#: no cell does. ``reforming``: groups are rebuilt.
 Activity: TypeAlias = Literal["running", "idle", "callback", "reforming"]
 
 
@@ -295,7 +295,7 @@ class RankLook(_Part, frozen=True):
     is_fresh: bool = False  #: it took the place of a rank that died; its variables are new
     has_children: bool = False  #: processes that it started live, and may act in its place
     gpu_bytes: int = 0  #: torch's memory on the device, if the request asked for it
-    #: Age of the latest check of a store key, by the thread that has waited longest for one, if the
+    #: Age of the latest check of a store key by the thread that has waited longest for one, if the
     #: key was still missing. None: no thread waits, or none has checked yet.
     key_check_age_ns: int | None = None
 

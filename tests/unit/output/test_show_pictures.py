@@ -73,7 +73,7 @@ def shown(sink: PageSink, *calls: Display, ranks: int = 2) -> CellPictures:
 
 def give(showing: CellPictures, *calls: Display) -> None:
     for event in calls:
-        marker = showing.take(event, 0.0)
+        marker = showing.add_call(event, 0.0)
         if marker is not None:
             showing.place(marker.data)
 
@@ -97,7 +97,7 @@ def test_one_picture_for_all_ranks_in_the_place_of_the_first_call():
 
 def test_markers_of_all_ranks_are_equal_so_that_they_fold():
     showing = CellPictures(RankSet.all(2), PageSink(), "scope", 2)
-    first, second = (showing.take(call(rank, torch.ones(2)), 0.0) for rank in (0, 1))
+    first, second = (showing.add_call(call(rank, torch.ones(2)), 0.0) for rank in (0, 1))
     assert first is not None
     assert second is not None
     assert first.data == second.data
@@ -168,7 +168,7 @@ def test_after_a_clearing_it_is_placed_anew():
     showing = shown(sink, call(0, torch.ones(2)), call(1, torch.ones(2)))
     showing.tick(LATER)
     sink.clear()
-    showing.cleared(LATER)
+    showing.clear_places(LATER)
     marker = {MIME: {"key": "k"}}
     showing.place(marker)
     showing.tick(LATER + 1)
@@ -200,7 +200,7 @@ def test_what_is_no_call_is_shown_as_it_came():
     showing = CellPictures(RankSet.all(2), PageSink(), "scope", 2)
     data = {MIME: {"made": "by the user"}, "text/plain": "of the user"}
     event = Display(run_id="r", rank=0, data=data, metadata={}, transient={})
-    given = showing.take(event, 0.0)
+    given = showing.add_call(event, 0.0)
     assert given is not None
     assert given.data == {"text/plain": "of the user"}
 

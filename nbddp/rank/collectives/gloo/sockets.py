@@ -92,7 +92,7 @@ def settle(sockets: Iterable[Socket], limit_s: float = _SETTLE_S) -> None:
 
 
 def _is_busy(fd: int, inode: int) -> bool:
-    """Whether a socket has unread data, or data that the other end has not acknowledged."""
+    """Return whether a socket has unread data, or data that the other end has not acknowledged."""
     try:
         if os.fstat(fd).st_ino != inode:
             return False

@@ -126,7 +126,7 @@ class Sites:
         }
 
     def stack(self, frame: types.FrameType | None) -> tuple[Site, ...]:
-        """The lines of cells, user files and libraries from ``frame`` outwards."""
+        """Return the lines of cells, user files and libraries from ``frame`` outwards."""
         found: list[Site] = []
         while frame is not None and len(found) < _MAX_STACK:
             file = frame.f_code.co_filename
@@ -139,7 +139,7 @@ class Sites:
         return tuple(found)
 
     def is_torch(self, frame: types.FrameType) -> bool:
-        """Whether the frame is one of torch's own."""
+        """Return whether the frame is one of torch's own."""
         return frame.f_code.co_filename.startswith(self._machinery[1:2])
 
     def _classify(self, file: str) -> int:

@@ -63,7 +63,7 @@ class GroupCounters:
         return msgspec.structs.replace(self.info, desc=shortened(self.info.desc))
 
     def snapshot(self) -> GroupInfo:
-        """The group as others see it."""
+        """Return the group as others see it."""
         return msgspec.structs.replace(
             self.told(),
             collective_seq_id=self.seq,

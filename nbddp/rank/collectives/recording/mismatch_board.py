@@ -251,5 +251,5 @@ class Board:
 
 
 def _is_refused(operation: Operation) -> bool:
-    """The call has failed before anything was sent."""
+    """Return the call has failed before anything was sent."""
     return operation.state == "failed" and not operation.waited_ns

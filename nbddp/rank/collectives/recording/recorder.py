@@ -129,7 +129,7 @@ class Recorder:
         self, book: GroupCounters, known: CallSignature, depth: int = 3, timeout_ms: int = 0,
         *, is_async: bool = False,
     ) -> int:  # fmt: skip
-        """A collective is about to be issued; gives its record. See also `fast_path.run`.
+        """Return a collective is about to be issued; gives its record. See also `fast_path.run`.
 
         ``is_async``: its caller does not wait for its end before it goes on.
 
@@ -150,7 +150,7 @@ class Recorder:
         self, book: GroupCounters, known: CallSignature, direction: str, peer: int, tag: int,
         *, is_async: bool,
     ) -> int:  # fmt: skip
-        """A send or a receive is about to be issued; gives its record. As `collective`."""
+        """Return a send or a receive is about to be issued; gives its record. As `collective`."""
         site = self.sites.here(3)
         key = (direction, peer, tag)
         book.p2p[key] = count = book.p2p.get(key, book.p2p_base) + 1
@@ -183,7 +183,7 @@ class Recorder:
     def other(
         self, known: CallSignature, book: GroupCounters | None = None, timeout_ms: int = 0
     ) -> int:
-        """The creation of a group, or a wait for the store; gives its record."""
+        """Return the creation of a group, or a wait for the store; gives its record."""
         return self._issue(book, known, self.sites.here(3), 0, 0, -1, 0, timeout_ms)
 
     def _issue(  # noqa: PLR0917 - by position: keywords cost
@@ -244,7 +244,7 @@ class Recorder:
             self.torn.append(name)
 
     def name_of(self, record: int) -> str:
-        """``all_reduce #5``; empty: it is no longer recorded."""
+        """Return ``all_reduce #5``; empty: it is no longer recorded."""
         operation = self.operation(record)
         return "" if operation is None else operation.label()
 
@@ -253,7 +253,7 @@ class Recorder:
         return self._reader.operation(record)
 
     def is_taken(self, operation: Operation) -> bool:
-        """Whether torch has not refused one of them, see `Reader.is_taken`."""
+        """Return whether torch has not refused one of them, see `Reader.is_taken`."""
         return self._reader.is_taken(operation)
 
     def operations(self, last: int = 64) -> tuple[Operation, ...]:
@@ -261,7 +261,7 @@ class Recorder:
         return self._reader.operations(last)
 
     def waits(self) -> tuple[tuple[int, int, int], ...]:
-        """``(thread, record, since)`` of each thread that waits."""
+        """Return ``(thread, record, since)`` of each thread that waits."""
         return self._reader.waits()
 
     def abandon(self, pg_id: str) -> None:
@@ -271,7 +271,7 @@ class Recorder:
                 operation.abandon()
 
     def is_busy(self, pg_id: str) -> bool:
-        """Whether threads of Gloo are in collectives of a group."""
+        """Return whether threads of Gloo are in collectives of a group."""
         found = list(self.open.values())
         return any(each.is_busy for each in found if each.pg_id == pg_id)
 
@@ -309,7 +309,7 @@ def mismatch_error(wrong: Mismatch) -> BaseException:
 
 
 def describe(operation: Operation) -> str:
-    """An operation in a line or two: what, with what, where."""
+    """Return an operation in a line or two: what, with what, where."""
     found = operation.signature
     details = [
         " ".join(

@@ -42,7 +42,7 @@ class Signatures:
     def find(
         self, key: tuple[Any, ...], make: Callable[[], Signature], keep: object = None
     ) -> CallSignature:
-        """The signature with this key; ``keep`` lives as long as it."""
+        """Return the signature with this key; ``keep`` lives as long as it."""
         found = self.known.get(key)
         if found is None:
             if len(self.known) > 4096:
@@ -52,7 +52,7 @@ class Signatures:
 
 
 def known(signature: Signature, keep: object = None) -> CallSignature:
-    """A signature with its fingerprints, for a call that does not come again."""
+    """Return a signature with its fingerprints, for a call that does not come again."""
     return CallSignature(
         signature,
         fingerprint(matching.hard_key(signature)),
@@ -63,7 +63,7 @@ def known(signature: Signature, keep: object = None) -> CallSignature:
 
 
 def fingerprint(parts: object) -> int:
-    """The same number in every process, positive, 62 bits."""
+    """Return the same number in every process, positive, 62 bits."""
     data = repr(parts).encode()
     return zlib.crc32(data) << 30 ^ zlib.crc32(data, 0x9E3779B9)
 
@@ -80,7 +80,7 @@ def make(
     output_splits: Sequence[int] = (),
     keys: tuple[str, ...] = (),
 ) -> Signature:
-    """The signature of a call."""
+    """Return the signature of a call."""
     return Signature(
         kind=kind,
         op=op,
