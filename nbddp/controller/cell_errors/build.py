@@ -32,7 +32,7 @@ def error_of(  # noqa: PLR0911 - one for each kind of error
     """The error of a cell; None if it ended well on all ranks.
 
     What is told is what came first: a rank that exited, operations that do not match, a rank that
-    raised, ranks that waited for each other, and at last a time-out or an interrupt.
+    raised, ranks that waited for each other, and at last a timeout or an interrupt.
     """
     failed = outcome.ranks("error", "exited", "unfinished")
     if not failed:
@@ -120,7 +120,7 @@ def _verdict(outcome: RunOutcome) -> tuple[type[CellError], list[str]] | None:
 
 
 def _reason(outcome: RunOutcome, raised: RankSet) -> list[str]:
-    """What was proven before the time-outs of these ranks had passed."""
+    """What was proven before the timeouts of these ranks had passed."""
     report, results = outcome.report, outcome.results
     if report is None or not report.proven:
         return []

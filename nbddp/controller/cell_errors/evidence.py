@@ -36,7 +36,7 @@ _MAX_LINES = 8
 def is_cause(outcome: RunOutcome) -> bool:
     """Whether the verdict ended the cell on some rank.
 
-    Where the time-outs of the user's own operations did that, their errors are the lesson.
+    Where the timeouts of the user's own operations did that, their errors are the lesson.
     """
     return any(
         result.was_freed or result.status == "unfinished" for result in outcome.results.values()
@@ -44,7 +44,7 @@ def is_cause(outcome: RunOutcome) -> bool:
 
 
 def is_end_of_wait(report: Report, rank: Rank, error: ErrorInfo | None) -> bool:
-    """Whether a rank raised where ``report`` proves that it waits in vain: by a time-out."""
+    """Whether a rank raised where ``report`` proves that it waits in vain: by a timeout."""
     if error is None or rank not in report.stuck:
         return False
     each, raised = report.ranks.get(rank), error.site
@@ -56,7 +56,7 @@ def is_end_of_wait(report: Report, rank: Rank, error: ErrorInfo | None) -> bool:
 
 
 def came_of_interrupt(outcome: RunOutcome) -> bool:
-    """Whether an interrupt, or the cell's time-out, has sent ranks into what does not match."""
+    """Whether an interrupt, or the cell's timeout, has sent ranks into what does not match."""
     return (outcome.interrupted or outcome.timed_out) and any(
         error.ename == MISMATCH_ERROR and error.handling is not None and error.handling.is_interrupt
         for result in outcome.results.values()

@@ -1,12 +1,12 @@
-"""Operations that their caller waits for at once: most of them, and so the way to be quick.
+"""The fast path for synchronous operations, which are the most frequent ones.
 
 Runs in: the rank process, any thread. ``dist.all_reduce(x)`` tells torch's group that it waits
-(``asyncOp``). Then the wait can be done here, and no work of ours is needed.
+(``asyncOp``). Then this module waits, and no `TracedWork` is needed.
 
-Between two operations the thread sleeps, and comes back to cold caches: what is done here costs
-four times what it costs in a loop of its own. So it is all in one function, with as few steps as
-possible, and says again what `Recorder.collective`, `Sites.here` and `TracedWork.wait` say; these
-are what is to be read. ``tests/bench/bench_trace.py`` measures it.
+Between two operations the thread sleeps, and its caches are cold afterwards: this code costs four
+times as much as in a tight loop. So it is one function, with as few steps as possible, which
+repeats the code of `Recorder.collective`, `Sites.here` and `TracedWork.wait`; read those instead.
+``tests/bench/bench_trace.py`` measures it.
 """
 
 import sys
@@ -31,11 +31,19 @@ _frame = sys._getframe
 def run(
     group: "TracedGroup", inner: Any, known: CallSignature, first: Any, second: Any, *more: Any
 ) -> None:
-    """Record, compare, issue, and wait. To be called by the method of the group itself.
+    """Record, compare, issue, and wait. Only the method of the group may call it, directly.
+
+    Args:
+        group: the traced group.
+        inner: the method of the stock group.
+        known: signature of the call.
+        first: first argument of the method: the tensors that it writes.
+        second: second argument of the method.
+        more: further arguments of the method.
 
     Raises:
-        CollectiveMismatchError: another rank of this machine has issued something else.
-        RuntimeError: what torch raises, or why the group was freed.
+        CollectiveMismatchError: another rank of this machine has issued another operation.
+        RuntimeError: an error of torch, or the reason why the group was freed.
     """
     recorder, book = group.recorder, group.counters
     writer, sites = recorder.writer, recorder.sites
@@ -74,7 +82,7 @@ def run(
             kept = copy_written(first)
             work = inner(first, second, *more) if more else inner(first, second)
             writer.accept(slot, record, began)
-        else:  # nobody compares, nobody can be waited for, no connection can be lost
+        else:  # there is no other member to compare with, to wait for, or to lose
             work = inner(first, second, *more) if more else inner(first, second)
         group.wait_for(work, book)
     except BaseException as error:
@@ -82,7 +90,7 @@ def run(
             writer.end_wait(slot)
             # In a list, see `work.TracedWork.wait`.
             failures = [_failure(group, record, error, began, digest, work, kept)]
-        except KeyboardInterrupt as interrupt:  # while torch waited: raised at our first call
+        except KeyboardInterrupt as interrupt:  # during torch's wait: raised at our first call
             writer.end_wait(slot)
             _failure(group, record, interrupt, began, digest, work, kept)
             failures = [interrupt]
@@ -95,11 +103,11 @@ def run(
     writer.end(slot, record, ended, ended - began)
 
 
-def _failure(  # noqa: PLR0917 - all that is known of the call
+def _failure(  # noqa: PLR0917 - all facts about the call
     group: "TracedGroup", record: int, error: BaseException, began: int, digest: int, work: Any,
     kept: WrittenCopies | None,
 ) -> BaseException:  # fmt: skip
-    """Record what went wrong; gives what is to be raised."""
+    """Record the failure of a call, and return the exception to raise."""
     recorder, book = group.recorder, group.counters
     if work is not None:
         if not isinstance(error, RuntimeError) and not work.is_completed():
@@ -121,5 +129,5 @@ def _failure(  # noqa: PLR0917 - all that is known of the call
 
 
 def _is_over(work: Any, error: BaseException) -> bool:
-    """Return whether nothing is written any more."""
+    """Return whether no thread writes the tensors any more."""
     return isinstance(error, waits.NeverWokenError) or has_failed(work)

@@ -54,7 +54,7 @@ def _forget_rounds() -> None:
 
 
 def rpc_timeout() -> timedelta:
-    """Return the time-out that torch uses if the user has given none."""
+    """Return the timeout that torch uses if the user has given none."""
     constants = sys.modules.get("torch.distributed.rpc.constants")
     return timedelta(seconds=getattr(constants, "DEFAULT_RPC_TIMEOUT_SEC", 60.0))
 

@@ -21,7 +21,7 @@ from contextlib import ExitStack, suppress
 
 #: A descriptor and the inode behind it.
 Socket = tuple[int, int]
-#: Time-out of a connection to this machine; the kernel drops one that a full queue cannot take.
+#: Timeout of a connection to this machine; the kernel drops one that a full queue cannot take.
 _CONNECT_S = 0.2
 _SETTLE_S = 0.05
 _SETTLE_PAUSE_S = 0.001

@@ -1,16 +1,15 @@
-"""Sees that ranks of one machine disagree before any of their data moves, without communication.
+"""Detects mismatches between ranks of one machine before data moves, without communication.
 
 Runs in: the rank process, any thread. Each rank writes the fingerprint of its next operation on a
 board in shared memory *before* it reads those of the others: of any two ranks that disagree, the
-later one sees it. What a fingerprint holds is in `signatures`; the texts are read from the records
-of the other rank, and only when fingerprints differ, so an equal hash of different groups cannot
-raise a false alarm.
+later one sees the mismatch. `signatures` makes the fingerprints. The texts are read from the
+records of the other rank, and only when fingerprints differ, so an equal hash of different groups
+cannot raise a false alarm.
 
-A call that torch refuses gives its number back, and the rank's next one gets it. So a call that
-differs counts only when torch has taken it; who sees one about which nothing is known yet waits,
-however long that rank is not scheduled. Two that see each other would wait for ever: the higher
-rank takes back what it has published, the lower one goes on, and then the higher one looks again
-(`Board._settle`).
+A call that torch refuses returns its number, and the rank's next call gets it. So a different call
+counts only when torch has accepted it. A rank that sees an undecided call waits, however long the
+other rank is not scheduled. Two ranks that see each other would wait forever: the higher rank
+withdraws its call, the lower one continues, and then the higher one checks again (`Board._settle`).
 """
 
 import time
@@ -27,17 +26,18 @@ from nbddp.wire.flight_recorder.writer import NodeMemory
 #: Half of the slots are for collectives, half for messages.
 _HALF = BOARD_SLOTS // 2
 #: A first call of NCCL may wait for the others before it returns. After this time such a call
-#: counts as taken, if neither rank has been refused anything with its number.
+#: counts as accepted, if torch has refused neither rank a call with its number.
 _PATIENCE_S = 0.25
-#: A call that is not decided is looked at after a quarter of the time waited so far, within these.
+#: The next check of an undecided call comes after a quarter of the time waited so far, within these
+#: limits.
 _SHORTEST_S, _LONGEST_S = 0.0002, 0.02
-_NO_LIMIT_MS = 30 * 60 * 1000  # as torch has it
-#: What the wrapper of TORCH_DISTRIBUTED_DEBUG=DETAIL does not compare by itself.
+_NO_LIMIT_MS = 30 * 60 * 1000  # torch's default
+#: Fields that the wrapper of TORCH_DISTRIBUTED_DEBUG=DETAIL does not compare.
 _UNCHECKED = ("reduce_op", "root", "input_splits", "output_splits")
 
 
-class _Part:
-    """The board of one group."""
+class _GroupBoard:
+    """The part of the board for one group."""
 
     def __init__(self, words: memoryview, code: int, peers: list[tuple[int, int]]) -> None:
         self.words = words
@@ -46,7 +46,14 @@ class _Part:
 
 
 class Board:
-    """The board of this node, as one rank uses it."""
+    """The board of this node, for one rank.
+
+    Args:
+        memory: the shared memory of the node.
+        index: the local rank.
+        rank: the global rank.
+        first_rank: the lowest global rank of this node.
+    """
 
     def __init__(self, memory: NodeMemory, index: int, rank: int, first_rank: int) -> None:
         self._memory = memory
@@ -54,14 +61,14 @@ class Board:
         self._rank = rank
         self._first_rank = first_rank
         self._count = memory.local_ranks
-        self._parts: dict[str, _Part] = {}
+        self._parts: dict[str, _GroupBoard] = {}
         self._readers: dict[int, Reader] = {}
         self.is_on = True
 
     def check(
         self, book: GroupCounters, seq: int, known: CallSignature, record: int
     ) -> Mismatch | None:
-        """Publish a collective and compare; gives the first disagreement."""
+        """Publish a collective and compare; return the first mismatch."""
         part = self._parts.get(book.info.pg_id) or self._part(book)
         if not part.peers:
             return None
@@ -79,7 +86,7 @@ class Board:
         return None
 
     def withdraw(self, book: GroupCounters, seq: int) -> None:
-        """What was published last does not count."""
+        """Withdraw the call that was published last."""
         part = self._parts.get(book.info.pg_id)
         if part is not None:
             part.words[seq % _HALF * 2 * self._count + self._index] = 0
@@ -94,7 +101,7 @@ class Board:
         known: CallSignature,
         record: int,
     ) -> Mismatch | None:
-        """Publish a send or receive and compare with the other end, if that is on this machine."""
+        """Publish a message and compare with its other end, if that is on this machine."""
         part = self._parts.get(book.info.pg_id) or self._part(book)
         local = peer - self._first_rank
         if not 0 <= local < self._count or peer == self._rank:
@@ -111,10 +118,10 @@ class Board:
         return None
 
     def forget(self, pg_id: str) -> None:
-        """The group is gone, or counts from new numbers in a new epoch, with other keys."""
+        """Drop the part of a group that is gone, or has new keys after a rebuild."""
         self._parts.pop(pg_id, None)
 
-    def _part(self, book: GroupCounters) -> _Part:
+    def _part(self, book: GroupCounters) -> _GroupBoard:
         info = book.info
         code = zlib.crc32(f"{info.pg_id}/{book.epoch}".encode())
         peers = [
@@ -123,11 +130,11 @@ class Board:
             if rank != self._rank and 0 <= rank - self._first_rank < self._count
         ]
         board = self._memory.board(zlib.crc32(info.pg_id.encode()))
-        part = self._parts[info.pg_id] = _Part(board, code, peers)
+        part = self._parts[info.pg_id] = _GroupBoard(board, code, peers)
         return part
 
     def reader_of(self, rank: int) -> Reader | None:
-        """Reads the records of a rank of this machine; None: it is on another one."""
+        """Return a reader of the records of a rank; None: it is on another machine."""
         index = rank - self._first_rank
         return self._reader(index) if 0 <= index < self._count else None
 
@@ -140,13 +147,15 @@ class Board:
     def _own(self, record: int) -> Operation | None:
         return self._reader(self._index).operation(record)
 
-    def _settle(self, book: GroupCounters, part: _Part, seq: int, record: int) -> Mismatch | None:
-        """Somebody seems to disagree: gives who does, once torch has taken that call.
+    def _settle(
+        self, book: GroupCounters, part: _GroupBoard, seq: int, record: int
+    ) -> Mismatch | None:
+        """Return the first mismatch, once torch has accepted the other rank's call.
 
-        Whoever returns None has published the call and has seen nobody after that: so of two that
-        differ one at most goes on before the other's call is decided. Each that waits does so for
-        a published call of a higher rank, or has taken its own back and waits for a lower rank:
-        there is always one that goes on.
+        A rank that returns None has published its call and has seen no other call afterwards: so
+        of two different calls, at most one continues before the other is decided. A rank that waits
+        either waits for a published call of a higher rank, or has withdrawn its own and waits for a
+        lower rank: so at least one rank always continues.
         """
         mine = self._own(record)
         words, count = part.words, self._count
@@ -161,21 +170,21 @@ class Board:
                 is_same = hard == words[own + count] and not is_uneven(mine.signature)
                 if words[at + peer] != key or is_same:
                     continue
-                found = self._compare(book, mine, peer, rank)
-                if found is None:
+                wrong = self._compare(book, mine, peer, rank)
+                if wrong is None:
                     continue
-                # If its fingerprint has changed meanwhile, another call was compared.
-                if self._reader(peer).is_taken(found.theirs) and words[at + count + peer] == hard:
+                # If its fingerprint has changed in the meantime, another call was compared.
+                if self._reader(peer).is_taken(wrong.theirs) and words[at + count + peer] == hard:
                     words[own] = key
-                    return found
-                undecided.append(found)
+                    return wrong
+                undecided.append(wrong)
             passed_s = time.monotonic() - began
             if not undecided or book.ended is not None or passed_s > limit_s:
                 if words[own] == key:
                     break
-                words[own] = key  # and look again: others may have come meanwhile
+                words[own] = key  # then check again: others may have published in the meantime
                 continue
-            first = min(undecided, key=lambda found: found.peer)
+            first = min(undecided, key=lambda wrong: wrong.peer)
             if passed_s > _PATIENCE_S and self._may_block(book, seq, first.peer):
                 words[own] = key
                 return first
@@ -187,19 +196,19 @@ class Board:
     def _compare(
         self, book: GroupCounters, mine: Operation, peer: int, rank: int
     ) -> Mismatch | None:
-        """How a peer's call with the number of mine differs."""
+        """Return the mismatch with a peer's call that has the same number."""
         calls = self._with_number(peer, book.info.pg_id, mine.collective_seq_id)
-        # Calls that torch refuses give their number back, so there may be several.
+        # Calls that torch refuses return their number, so there may be several.
         if not calls or _is_refused(calls[-1]):
             return None
         theirs = calls[-1]
         fields = self._differences(book, mine, theirs, rank)
-        if book.is_checked:  # torch tells the rest, on all ranks
+        if book.is_checked:  # torch reports the other fields, on all ranks
             fields = tuple(field for field in fields if field in _UNCHECKED)
-        # Or the peer is ahead: it has made this call before, and torch refused it.
+        # Or the peer is ahead: it has issued this call before, and torch refused it.
         if not fields or any(
-            each.signature == mine.signature or not self._differences(book, mine, each, rank)
-            for each in calls[:-1]
+            call.signature == mine.signature or not self._differences(book, mine, call, rank)
+            for call in calls[:-1]
         ):
             return None
         return Mismatch(rank=self._rank, peer=rank, mine=mine, theirs=theirs, fields=fields)
@@ -207,13 +216,13 @@ class Board:
     def _differences(
         self, book: GroupCounters, mine: Operation, theirs: Operation, rank: int
     ) -> tuple[str, ...]:
-        """Names of the fields in which they differ, and must not."""
+        """Return the names of the fields whose differences are errors."""
         ranks = book.info.ranks
         me, other = ranks.index(self._rank), ranks.index(rank)
         return compare(mine.signature, theirs.signature, me=me, other=other, size=len(ranks)).hard
 
     def _may_block(self, book: GroupCounters, seq: int, rank: int) -> bool:
-        """A call that is not decided may be one that torch has taken and does not return from."""
+        """Return whether torch may have accepted an undecided call, and blocks in it."""
         if book.info.backend == "gloo" and not book.is_checked:
             return False
         pg_id = book.info.pg_id
@@ -223,7 +232,7 @@ class Board:
         ]
         return not any(map(_is_refused, calls))
 
-    def _compare_message(  # noqa: PLR0917 - likewise
+    def _compare_message(  # noqa: PLR0917 - as `check_message`
         self, book: GroupCounters, record: int, peer: int, rank: int, tag: int, count: int
     ) -> Mismatch | None:
         mine = self._own(record)
@@ -251,5 +260,5 @@ class Board:
 
 
 def _is_refused(operation: Operation) -> bool:
-    """Return the call has failed before anything was sent."""
+    """Return whether the call has failed before data was sent."""
     return operation.state == "failed" and not operation.waited_ns

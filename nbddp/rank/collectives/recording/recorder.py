@@ -1,4 +1,4 @@
-"""Records what this rank's process groups do, in shared memory.
+"""Records the operations of this rank's process groups in shared memory.
 
 Runs in: the rank process, any thread. The I/O thread reads it while the main thread is blocked.
 """
@@ -28,9 +28,9 @@ from nbddp.wire.messages import OnMismatch
 
 _now = time.monotonic_ns
 _ident = threading.get_ident
-#: So many open operations are looked through for those that have ended unnoticed.
+#: This many open operations are checked for an unnoticed end.
 _SWEEP_AT = 16
-#: So many operations are named that may have left partial results.
+#: Number of operations with partial results that are named.
 _MAX_TORN = 4
 
 
@@ -54,24 +54,24 @@ class Recorder:
         self.torn: list[str] = []  #: operations whose tensors may hold partial results
         self.on_mismatch: OnMismatch = "raise"
         self.check = False  #: compare with members on other machines before each collective
-        #: `check`, or this is a child, or no cell runs, or a value is looked at beside it.
+        #: `check`, or this is a child, or no cell runs, or a name is looked up during a cell.
         self.is_careful = True
         self._careful_lock = threading.Lock()
         self.callbacks = callbacks
         callbacks.lookup_changed = self.set_careful
         self.run_id = ""
-        self.cell_ranks: tuple[int, ...] = ()  #: that run the cell; empty: all
+        self.cell_ranks: tuple[int, ...] = ()  #: ranks that run the cell; empty: all
         self.run_offset = 0
         self._newest_before = 0  #: the newest record when the cell began
         os.register_at_fork(after_in_child=self._become_child)
         self.is_child = False
 
     def _become_child(self) -> None:
-        """A forked child of the rank must not write into its records."""
+        """Stop fast calls in a forked child, which must not write into the rank's records."""
         self.is_child = self.is_careful = True
 
     def set_careful(self) -> None:
-        """What ``is_careful`` depends on has changed. For any thread."""
+        """Update ``is_careful`` after a change of its conditions. For any thread."""
         with self._careful_lock:
             is_in_cell = bool(self.run_id) and not self.is_child
             self.is_careful = self.check or not is_in_cell or self.callbacks.is_answering_lookup
@@ -79,7 +79,13 @@ class Recorder:
     # --- cells ---------------------------------------------------------------------------------
 
     def begin_cell(self, run_id: str, on_mismatch: OnMismatch, *, check: bool = False) -> None:
-        """What is recorded from now on belongs to this cell."""
+        """Begin a cell, to which all later records belong.
+
+        Args:
+            run_id: id of its run.
+            on_mismatch: the reaction to a mismatch.
+            check: whether to compare with members on other machines, too.
+        """
         self.check = check
         self.run_id = run_id
         self.set_careful()
@@ -96,14 +102,16 @@ class Recorder:
         self.writer.touch()
 
     def end_cell(self) -> tuple[GroupMark, ...]:
-        """Where the groups stand that the cell has used, or that are broken."""
+        """End the cell, and return the marks of groups that it has used, or that are broken."""
         self.sweep()
-        left: list[int] = []  # by an interrupt before they had a handle
+        interrupted: list[int] = []  # records of calls that were interrupted before they returned
         if self.writer.newest != self._newest_before or self.waits():
-            left = self.writer.end_interrupted(_ident(), self.open, _now())
+            interrupted = self.writer.end_interrupted(_ident(), self.open, _now())
         open_by_group = Counter(operation.pg_id for operation in self.open.values())
         open_by_group.update(
-            operation.pg_id for record in left if (operation := self.operation(record)) is not None
+            operation.pg_id
+            for record in interrupted
+            if (operation := self.operation(record)) is not None
         )
         open_by_group.update({book.info.pg_id: book.lost_messages for book in self.books.values()})
         marks = tuple(
@@ -129,16 +137,23 @@ class Recorder:
         self, book: GroupCounters, known: CallSignature, depth: int = 3, timeout_ms: int = 0,
         *, is_async: bool = False,
     ) -> int:  # fmt: skip
-        """Return a collective is about to be issued; gives its record. See also `fast_path.run`.
+        """Record a collective before it is issued, and return its record.
 
-        ``is_async``: its caller does not wait for its end before it goes on.
+        See also `fast_path.run`.
+
+        Args:
+            book: counters of its group.
+            known: signature of the call.
+            depth: number of frames between the caller's line and `Sites.here`.
+            timeout_ms: its timeout; 0: that of the group.
+            is_async: whether the caller continues before the end of the operation.
 
         Raises:
-            CollectiveMismatchError: another rank of this machine has issued something else.
+            CollectiveMismatchError: another rank of this machine has issued another operation.
         """
         site = self.sites.here(depth)
         book.seq = seq = book.seq + 1
-        book.digest ^= known.full + seq  # also told from the same in another order
+        book.digest ^= known.full + seq  # the number makes the digest depend on the order
         record = self._issue(book, known, site, seq, 0, -1, 0, timeout_ms, is_async)
         if self.board.is_on and book.has_peers:
             wrong = self.board.check(book, seq, known, record)
@@ -150,7 +165,11 @@ class Recorder:
         self, book: GroupCounters, known: CallSignature, direction: str, peer: int, tag: int,
         *, is_async: bool,
     ) -> int:  # fmt: skip
-        """Return a send or a receive is about to be issued; gives its record. As `collective`."""
+        """Record a send or a receive before it is issued, and return its record.
+
+        Raises:
+            CollectiveMismatchError: the other end is on this machine, and does not match.
+        """
         site = self.sites.here(3)
         key = (direction, peer, tag)
         book.p2p[key] = count = book.p2p.get(key, book.p2p_base) + 1
@@ -164,17 +183,23 @@ class Recorder:
         return record
 
     def withdraw(self, book: GroupCounters, digest: int) -> None:
-        """The collective issued last has failed before anything was sent: it does not count."""
+        """Uncount the last collective, which failed before data was sent."""
         self.board.withdraw(book, book.seq)
         book.seq -= 1
         book.digest = digest
 
     def withdraw_message(self, book: GroupCounters, direction: str, peer: int, tag: int) -> None:
-        """The message issued last has failed before anything was sent: it does not count."""
+        """Uncount the last message, which failed before data was sent."""
         book.p2p[direction, peer, tag] -= 1
 
     def received_from_any(self, book: GroupCounters, source: int, record: int) -> None:
-        """A receive from any source has got the next message of this member of the group."""
+        """Count a message that a receive from any source got, for its sender.
+
+        Args:
+            book: counters of the group.
+            source: rank of the sender in the group.
+            record: record of the receive.
+        """
         operation = self.operation(record)
         if operation is not None and 0 <= source < len(book.info.ranks):
             key = ("recv", book.info.ranks[source], operation.tag)
@@ -183,7 +208,7 @@ class Recorder:
     def other(
         self, known: CallSignature, book: GroupCounters | None = None, timeout_ms: int = 0
     ) -> int:
-        """Return the creation of a group, or a wait for the store; gives its record."""
+        """Record the creation of a group, or a wait for the store, and return its record."""
         return self._issue(book, known, self.sites.here(3), 0, 0, -1, 0, timeout_ms)
 
     def _issue(  # noqa: PLR0917 - by position: keywords cost
@@ -199,7 +224,7 @@ class Recorder:
         )  # fmt: skip
 
     def texts(self, known: CallSignature, book: GroupCounters | None) -> tuple[int, int]:
-        """Offsets of what an operation is and of its group, written again where they are old."""
+        """Return the offsets of an operation's signature and group; writes old texts again."""
         writer = self.writer
         signature, group = known.offset, 0
         if signature <= writer.oldest_text:
@@ -208,37 +233,41 @@ class Recorder:
             group = book.offset
             if group <= writer.oldest_text:
                 info = book.info
-                group = book.offset = writer.text(info, book.told)
+                group = book.offset = writer.text(info, book.description)
         return signature, group
 
     def opened(self, record: int, operation: Any) -> None:
-        """An operation goes on while its caller does something else."""
+        """Add an operation that continues while its caller continues."""
         self.open[record] = operation
         self.writer.take(record)
         if len(self.open) > self._sweep_at:
             self.sweep()
-            # Gloo never tells of messages that nobody waits for.
+            # Gloo never reports the end of messages that no thread waits for.
             self._sweep_at = max(_SWEEP_AT, 2 * len(self.open))
 
     def disagree(self, book: GroupCounters, record: int, wrong: Mismatch) -> None:
-        """Note a disagreement; raise it if that is wanted. Raises as `collective`."""
+        """Note a mismatch, and raise it if ``on_mismatch`` says so.
+
+        Raises:
+            CollectiveMismatchError: ``on_mismatch`` is ``raise``.
+        """
         self.mismatches.append(wrong)
         if self.on_mismatch == "raise":
             error = mismatch_error(wrong)
             self.writer.complete(record, _now(), 0, in_words(error))
             book.is_broken = True
-            # Whoever goes on all the same would pair the next call with another one of the peers.
+            # If the code continued, its next call would match another call of the peers.
             book.ended = lambda: mismatch_error(wrong)
             raise error
 
     def put_back(self, record: int, kept: WrittenCopies) -> None:
-        """The operation has failed: its tensors become what they were, as far as that is known."""
+        """Restore the tensors of a failed operation, as far as copies exist."""
         kept.put_back()
         if kept.lost_bytes:
             self.note_torn(record)
 
     def note_torn(self, record: int) -> None:
-        """The tensors of an operation may hold partial results."""
+        """Note that the tensors of an operation may hold partial results."""
         name = self.name_of(record)
         if name and name not in self.torn and len(self.torn) < _MAX_TORN:
             self.torn.append(name)
@@ -249,15 +278,15 @@ class Recorder:
         return "" if operation is None else operation.label()
 
     def operation(self, record: int) -> Operation | None:
-        """One of this rank's own operations."""
+        """Return one of this rank's operations; None: it is no longer recorded."""
         return self._reader.operation(record)
 
     def is_taken(self, operation: Operation) -> bool:
-        """Return whether torch has not refused one of them, see `Reader.is_taken`."""
+        """Return whether torch accepted an operation, see `Reader.is_taken`."""
         return self._reader.is_taken(operation)
 
     def operations(self, last: int = 64) -> tuple[Operation, ...]:
-        """This rank's own operations, see `Reader.operations`."""
+        """Return this rank's operations, see `Reader.operations`."""
         return self._reader.operations(last)
 
     def waits(self) -> tuple[tuple[int, int, int], ...]:
@@ -265,18 +294,18 @@ class Recorder:
         return self._reader.waits()
 
     def abandon(self, pg_id: str) -> None:
-        """The group was made anew: what was open in it never ends."""
+        """End the open operations of a group that was rebuilt, since they never end."""
         for operation in list(self.open.values()):
             if operation.pg_id == pg_id:
                 operation.abandon()
 
     def is_busy(self, pg_id: str) -> bool:
         """Return whether threads of Gloo are in collectives of a group."""
-        found = list(self.open.values())
-        return any(each.is_busy for each in found if each.pg_id == pg_id)
+        operations = list(self.open.values())
+        return any(operation.is_busy for operation in operations if operation.pg_id == pg_id)
 
     def sweep(self) -> None:
-        """Notice the end of operations that nobody has waited for."""
+        """Record the end of operations that no thread has waited for."""
         for operation in list(self.open.values()):
             operation.check_end()
 
@@ -288,7 +317,7 @@ class RunText(msgspec.Struct, frozen=True):
 
 
 def in_words(error: BaseException | None) -> str:
-    """As records have it, see `flight_recorder.schema.ending_of`; empty if there is none."""
+    """Return an error as text for records, see `flight_recorder.schema.ending_of`; empty: none."""
     if error is None:
         return ""
     text = str(error)
@@ -296,7 +325,7 @@ def in_words(error: BaseException | None) -> str:
 
 
 def mismatch_error(wrong: Mismatch) -> BaseException:
-    """What the rank raises that has seen it."""
+    """Return the exception for the rank that saw a mismatch."""
     from nbddp.errors import CollectiveMismatchError  # noqa: PLC0415
 
     mine, theirs = wrong.mine, wrong.theirs
@@ -309,19 +338,23 @@ def mismatch_error(wrong: Mismatch) -> BaseException:
 
 
 def describe(operation: Operation) -> str:
-    """Return an operation in a line or two: what, with what, where."""
-    found = operation.signature
+    """Return an operation in one or two lines: its name, arguments, and line of code."""
+    signature = operation.signature
     details = [
         " ".join(
             f"{dtype}{list(size)}"
-            for dtype, size in zip(found.input_dtypes[:4], found.input_sizes[:4], strict=False)
+            for dtype, size in zip(
+                signature.input_dtypes[:4], signature.input_sizes[:4], strict=False
+            )
         )
         or " ".join(
             f"{dtype}{list(size)}"
-            for dtype, size in zip(found.output_dtypes[:4], found.output_sizes[:4], strict=False)
+            for dtype, size in zip(
+                signature.output_dtypes[:4], signature.output_sizes[:4], strict=False
+            )
         ),
-        f"op={found.reduce_op}" if found.reduce_op else "",
-        f"root={found.root}" if found.root >= 0 else "",
+        f"op={signature.reduce_op}" if signature.reduce_op else "",
+        f"root={signature.root}" if signature.root >= 0 else "",
         f"tag={operation.tag}" if operation.tag else "",
     ]
     source = f"\n            {operation.site.source}" if operation.site.source else ""
