@@ -157,7 +157,7 @@ class RankPipes:
             if self._log_room <= 0:
                 os.write(self._log_fd, b"\n[nbddp: the log is full; the rest is not kept]\n")
         except OSError as error:
-            # For example, the disk is full. The pool and the notebook go on without a log.
+            # For example, the disk is full. The pool and the notebook continue without a log.
             self._log_room = 0
             reason = f"the log cannot be written: {error.strerror}; the rest is not kept"
             self._notice = f"[nbddp: {reason}]\n"

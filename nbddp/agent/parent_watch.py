@@ -1,11 +1,11 @@
-"""Watches for the end of the notebook, and for helpers that stand still.
+"""Watches for the end of the notebook, and for stopped helpers.
 
 Runs in: the agent process, a thread of its own, ``nbddp-lifeline``. The agent's own thread waits
-for the fork server when that makes a process: for seconds while torch loads, and for ever if the
+for the fork server when that makes a process: for seconds while torch loads, and forever if the
 fork server is stopped. This thread waits for nothing else.
 
     notebook's pidfd  --> ParentWatch --SIGKILL--> a fork server for which `start` waits
-    /proc/PID/stat    -->             --SIGCONT--> helpers that stand still
+    /proc/PID/stat    -->             --SIGCONT--> stopped helpers
                                       --news-----> the agent's thread
 """
 
@@ -70,7 +70,7 @@ class ParentWatch:
         self._store_pid = pid
 
     def news(self) -> list[HelperStopped]:
-        """Return the helpers found stopped, or going on again, since the last call."""
+        """Return the helpers that were stopped, or that run again, since the last call."""
         with suppress(BlockingIOError):
             os.read(self.fd, 4096)
         news = []

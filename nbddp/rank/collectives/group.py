@@ -8,7 +8,7 @@ Runs in: the rank process, any thread.
       <-- TracedWork                  (records waits and the end)
 
 The stock group inside can be replaced (`TracedGroup.replace`), so that objects which hold the outer
-group, such as DDP and DTensor, go on working after a recovery. The pattern is that of torchft
+group, such as DDP and DTensor, still work after a recovery. The pattern is that of torchft
 (``torchft/process_group.py``).
 """
 

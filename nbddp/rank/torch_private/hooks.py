@@ -205,7 +205,7 @@ def _codes(function: types.FunctionType) -> Iterator[types.CodeType]:
     while pending:
         code = pending.pop()
         yield code
-        pending += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+        pending += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
 
 
 #: Functions of torch below which a thread waits for operations in C++: file, name.
