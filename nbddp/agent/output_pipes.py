@@ -86,7 +86,7 @@ class RankPipes:
             self._write_log(f"\n[nbddp: {heading}]\n".encode())
 
     def write_ends(self) -> tuple[InheritedFd, InheritedFd, InheritedFd]:
-        """Descriptors that the rank gets as file descriptors 1 and 2, and for `faulthandler`."""
+        """Return the descriptors for the rank: its descriptors 1 and 2, and for `faulthandler`."""
         stdout, stderr = (InheritedFd(stream.write_fd) for stream in self._streams.values())
         return stdout, stderr, InheritedFd(self.faults.write_fd)
 

@@ -19,7 +19,7 @@ from nbddp.wire.rank_set import RankSet
 
 def end_groups_of_dead(recorder: Recorder, dead: Iterable[int]) -> None:
     """Make groups with a member of ``dead`` refuse all operations, until they are rebuilt."""
-    for counters in recorder.books.values():
+    for counters in recorder.counters_by_group.values():
         exited = RankSet.of(set(dead).intersection(counters.info.ranks))
         if exited:
             counters.is_broken = True

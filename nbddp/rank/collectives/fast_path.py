@@ -45,7 +45,7 @@ def run(
         CollectiveMismatchError: another rank of this machine has issued another operation.
         RuntimeError: an error of torch, or the reason why the group was freed.
     """
-    recorder, book = group.recorder, group.counters
+    recorder, counters = group.recorder, group.counters
     writer, sites = recorder.writer, recorder.sites
     oldest = writer.oldest_text
 
@@ -58,33 +58,33 @@ def run(
     if found_between != between or site <= oldest:
         site = sites.search(_frame(2))
 
-    signature, group_text = known.offset, book.offset
+    signature, group_text = known.offset, counters.offset
     if signature <= oldest or group_text <= oldest:
-        signature, group_text = recorder.texts(known, book)
+        signature, group_text = recorder.texts(known, counters)
     thread = _ident()
     slot = writer.slots.get(thread) or writer.slot(thread)
 
-    digest = book.digest
-    book.seq = seq = book.seq + 1
-    book.digest = digest ^ (known.full + seq)
+    digest = counters.digest
+    counters.seq = seq = counters.seq + 1
+    counters.digest = digest ^ (known.full + seq)
     began = _now()
     record = writer.issue(
         signature, site, group_text, recorder.run_offset, seq, 0, -1, 0, 0, thread,
-        book.timeout_ms, began, slot,
+        counters.timeout_ms, began, slot,
     )  # fmt: skip
     kept = work = None
     try:
-        if book.has_peers:
+        if counters.has_peers:
             if recorder.board.is_on:
-                wrong = recorder.board.check(book, seq, known, record)
+                wrong = recorder.board.check(counters, seq, known, record)
                 if wrong is not None:
-                    recorder.disagree(book, record, wrong)
+                    recorder.disagree(counters, record, wrong)
             kept = copy_written(first)
             work = inner(first, second, *more) if more else inner(first, second)
             writer.accept(slot, record, began)
         else:  # there is no other member to compare with, to wait for, or to lose
             work = inner(first, second, *more) if more else inner(first, second)
-        group.wait_for(work, book)
+        group.wait_for(work, counters)
     except BaseException as error:
         try:
             writer.end_wait(slot)
@@ -108,23 +108,29 @@ def _failure(  # noqa: PLR0917 - all facts about the call
     kept: WrittenCopies | None,
 ) -> BaseException:  # fmt: skip
     """Record the failure of a call, and return the exception to raise."""
-    recorder, book = group.recorder, group.counters
+    recorder, counters = group.recorder, group.counters
     if work is not None:
         if not isinstance(error, RuntimeError) and not work.is_completed():
             group.leave(work, record, kept, error)
             return error
-        if kept is not None and failure_cause.was_cut_off(book, error) and _is_over(work, error):
+        if (
+            kept is not None
+            and failure_cause.was_cut_off(counters, error)
+            and _is_over(work, error)
+        ):
             recorder.put_back(record, kept)
-        failure = failure_cause.failure(book, error) if isinstance(error, RuntimeError) else error
+        failure = (
+            failure_cause.failure(counters, error) if isinstance(error, RuntimeError) else error
+        )
         now = _now()
         recorder.writer.complete(record, now, now - began, in_words(failure))
         return failure
-    if book.ended is not None and isinstance(error, RuntimeError):  # it was blocked in the call
-        failure = failure_cause.failure(book, error)
+    if counters.ended is not None and isinstance(error, RuntimeError):  # it was blocked in the call
+        failure = failure_cause.failure(counters, error)
         recorder.writer.complete(record, _now(), _now() - began, in_words(failure))
         return failure
-    if book.ended is None and group.is_refused(record, error):
-        recorder.withdraw(book, digest)
+    if counters.ended is None and group.is_refused(record, error):
+        recorder.withdraw(counters, digest)
     return error
 
 

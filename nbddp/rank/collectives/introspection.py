@@ -90,7 +90,9 @@ class RankIntrospection:
             clock=_clock(),
             run_id=recorder.run_id,
             threads=threads,
-            groups=tuple(book.snapshot() for book in list(recorder.books.values())),
+            groups=tuple(
+                counters.snapshot() for counters in list(recorder.counters_by_group.values())
+            ),
             operations=tuple(
                 operation
                 for operation in recorder.operations(last)
@@ -111,8 +113,10 @@ class RankIntrospection:
         """
         if operation is None or operation.signature.kind != "collective":
             return False
-        book = self._recorder.books.get(operation.pg_id)
-        is_prompt = book is not None and book.info.backend == "gloo" and not book.is_checked
+        counters = self._recorder.counters_by_group.get(operation.pg_id)
+        is_prompt = (
+            counters is not None and counters.info.backend == "gloo" and not counters.is_checked
+        )
         return is_prompt and not self._recorder.is_taken(operation)
 
     def _activity(self) -> Activity:

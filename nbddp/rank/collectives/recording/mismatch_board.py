@@ -66,10 +66,10 @@ class Board:
         self.is_on = True
 
     def check(
-        self, book: GroupCounters, seq: int, known: CallSignature, record: int
+        self, counters: GroupCounters, seq: int, known: CallSignature, record: int
     ) -> Mismatch | None:
         """Publish a collective and compare; return the first mismatch."""
-        part = self._parts.get(book.info.pg_id) or self._part(book)
+        part = self._parts.get(counters.info.pg_id) or self._part(counters)
         if not part.peers:
             return None
         words, count, index = part.words, self._count, self._index
@@ -80,20 +80,20 @@ class Board:
         words[at + index] = key
         for peer, _ in part.peers:
             if words[at + peer] == key and words[at + count + peer] != hard:
-                return self._settle(book, part, seq, record)
+                return self._settle(counters, part, seq, record)
         if known.is_uneven:
-            return self._settle(book, part, seq, record)
+            return self._settle(counters, part, seq, record)
         return None
 
-    def withdraw(self, book: GroupCounters, seq: int) -> None:
+    def withdraw(self, counters: GroupCounters, seq: int) -> None:
         """Withdraw the call that was published last."""
-        part = self._parts.get(book.info.pg_id)
+        part = self._parts.get(counters.info.pg_id)
         if part is not None:
             part.words[seq % _HALF * 2 * self._count + self._index] = 0
 
     def check_message(  # noqa: PLR0917 - once for each message: keywords cost
         self,
-        book: GroupCounters,
+        counters: GroupCounters,
         direction: str,
         peer: int,
         tag: int,
@@ -102,28 +102,28 @@ class Board:
         record: int,
     ) -> Mismatch | None:
         """Publish a message and compare with its other end, if that is on this machine."""
-        part = self._parts.get(book.info.pg_id) or self._part(book)
+        part = self._parts.get(counters.info.pg_id) or self._part(counters)
         local = peer - self._first_rank
         if not 0 <= local < self._count or peer == self._rank:
             return None
         ends = (self._rank, peer) if direction == "send" else (peer, self._rank)
-        code = zlib.crc32(repr((book.info.pg_id, book.epoch, ends, tag)).encode())
+        code = zlib.crc32(repr((counters.info.pg_id, counters.epoch, ends, tag)).encode())
         key = code << 31 | count
         words = part.words
         at = (_HALF + (code + count) % _HALF) * 2 * self._count
         words[at + self._count + self._index] = known.hard
         words[at + self._index] = key
         if words[at + local] == key and words[at + self._count + local] != known.hard:
-            return self._compare_message(book, record, local, peer, tag, count)
+            return self._compare_message(counters, record, local, peer, tag, count)
         return None
 
     def forget(self, pg_id: str) -> None:
         """Drop the part of a group that is gone, or has new keys after a rebuild."""
         self._parts.pop(pg_id, None)
 
-    def _part(self, book: GroupCounters) -> _GroupBoard:
-        info = book.info
-        code = zlib.crc32(f"{info.pg_id}/{book.epoch}".encode())
+    def _part(self, counters: GroupCounters) -> _GroupBoard:
+        info = counters.info
+        code = zlib.crc32(f"{info.pg_id}/{counters.epoch}".encode())
         peers = [
             (rank - self._first_rank, rank)
             for rank in info.ranks
@@ -148,7 +148,7 @@ class Board:
         return self._reader(self._index).operation(record)
 
     def _settle(
-        self, book: GroupCounters, part: _GroupBoard, seq: int, record: int
+        self, counters: GroupCounters, part: _GroupBoard, seq: int, record: int
     ) -> Mismatch | None:
         """Return the first mismatch, once torch has accepted the other rank's call.
 
@@ -170,7 +170,7 @@ class Board:
                 is_same = hard == words[own + count] and not is_uneven(mine.signature)
                 if words[at + peer] != key or is_same:
                     continue
-                wrong = self._compare(book, mine, peer, rank)
+                wrong = self._compare(counters, mine, peer, rank)
                 if wrong is None:
                     continue
                 # If its fingerprint has changed in the meantime, another call was compared.
@@ -179,13 +179,13 @@ class Board:
                     return wrong
                 undecided.append(wrong)
             passed_s = time.monotonic() - began
-            if not undecided or book.ended is not None or passed_s > limit_s:
+            if not undecided or counters.ended is not None or passed_s > limit_s:
                 if words[own] == key:
                     break
                 words[own] = key  # then check again: others may have published in the meantime
                 continue
             first = min(undecided, key=lambda wrong: wrong.peer)
-            if passed_s > _PATIENCE_S and self._may_block(book, seq, first.peer):
+            if passed_s > _PATIENCE_S and self._may_block(counters, seq, first.peer):
                 words[own] = key
                 return first
             if first.peer < self._rank:
@@ -194,38 +194,38 @@ class Board:
         return None
 
     def _compare(
-        self, book: GroupCounters, mine: Operation, peer: int, rank: int
+        self, counters: GroupCounters, mine: Operation, peer: int, rank: int
     ) -> Mismatch | None:
         """Return the mismatch with a peer's call that has the same number."""
-        calls = self._with_number(peer, book.info.pg_id, mine.collective_seq_id)
+        calls = self._with_number(peer, counters.info.pg_id, mine.collective_seq_id)
         # Calls that torch refuses return their number, so there may be several.
         if not calls or _is_refused(calls[-1]):
             return None
         theirs = calls[-1]
-        fields = self._differences(book, mine, theirs, rank)
-        if book.is_checked:  # torch reports the other fields, on all ranks
+        fields = self._differences(counters, mine, theirs, rank)
+        if counters.is_checked:  # torch reports the other fields, on all ranks
             fields = tuple(field for field in fields if field in _UNCHECKED)
         # Or the peer is ahead: it has issued this call before, and torch refused it.
         if not fields or any(
-            call.signature == mine.signature or not self._differences(book, mine, call, rank)
+            call.signature == mine.signature or not self._differences(counters, mine, call, rank)
             for call in calls[:-1]
         ):
             return None
         return Mismatch(rank=self._rank, peer=rank, mine=mine, theirs=theirs, fields=fields)
 
     def _differences(
-        self, book: GroupCounters, mine: Operation, theirs: Operation, rank: int
+        self, counters: GroupCounters, mine: Operation, theirs: Operation, rank: int
     ) -> tuple[str, ...]:
         """Return the names of the fields whose differences are errors."""
-        ranks = book.info.ranks
+        ranks = counters.info.ranks
         me, other = ranks.index(self._rank), ranks.index(rank)
         return compare(mine.signature, theirs.signature, me=me, other=other, size=len(ranks)).hard
 
-    def _may_block(self, book: GroupCounters, seq: int, rank: int) -> bool:
+    def _may_block(self, counters: GroupCounters, seq: int, rank: int) -> bool:
         """Return whether torch may have accepted an undecided call, and blocks in it."""
-        if book.info.backend == "gloo" and not book.is_checked:
+        if counters.info.backend == "gloo" and not counters.is_checked:
             return False
-        pg_id = book.info.pg_id
+        pg_id = counters.info.pg_id
         calls = [
             *self._with_number(self._index, pg_id, seq),
             *self._with_number(rank - self._first_rank, pg_id, seq),
@@ -233,14 +233,14 @@ class Board:
         return not any(map(_is_refused, calls))
 
     def _compare_message(  # noqa: PLR0917 - as `check_message`
-        self, book: GroupCounters, record: int, peer: int, rank: int, tag: int, count: int
+        self, counters: GroupCounters, record: int, peer: int, rank: int, tag: int, count: int
     ) -> Mismatch | None:
         mine = self._own(record)
         if mine is None:
             return None
         for theirs in reversed(self._reader(peer).operations(128)):
             if (
-                theirs.pg_id == book.info.pg_id
+                theirs.pg_id == counters.info.pg_id
                 and theirs.state != "failed"
                 and (theirs.p2p_seq_id, theirs.tag, theirs.peer) == (count, tag, self._rank)
                 and {mine.signature.kind, theirs.signature.kind} == {"send", "recv"}

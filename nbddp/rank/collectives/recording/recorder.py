@@ -47,7 +47,7 @@ class Recorder:
         self.signatures = Signatures()
         self.board = Board(memory, local_rank, rank, first_local)
         self.rank = rank
-        self.books: dict[str, GroupCounters] = {}  # by pg_id, in the order of creation
+        self.counters_by_group: dict[str, GroupCounters] = {}  # by pg_id, in the order of creation
         self.open: dict[int, Any] = {}  #: `pending_operation.Opened` by record
         self._sweep_at = _SWEEP_AT
         self.mismatches: list[Mismatch] = []
@@ -93,8 +93,8 @@ class Recorder:
         self.board.is_on = on_mismatch != "off"
         self.mismatches = []
         self.torn = []
-        for book in self.books.values():
-            book.used_before = book.used
+        for counters in self.counters_by_group.values():
+            counters.used_before = counters.used
         self._newest_before = self.writer.newest
         self.sites.forget()
         self.writer.forget_threads(thread.ident or 0 for thread in threading.enumerate())
@@ -113,17 +113,22 @@ class Recorder:
             for record in interrupted
             if (operation := self.operation(record)) is not None
         )
-        open_by_group.update({book.info.pg_id: book.lost_messages for book in self.books.values()})
+        open_by_group.update(
+            {
+                counters.info.pg_id: counters.lost_messages
+                for counters in self.counters_by_group.values()
+            }
+        )
         marks = tuple(
             GroupMark(
-                pg_id=book.info.pg_id,
-                collective_seq_id=book.seq,
-                digest=book.digest,
-                open=open_by_group[book.info.pg_id],
-                is_broken=book.is_broken,
+                pg_id=counters.info.pg_id,
+                collective_seq_id=counters.seq,
+                digest=counters.digest,
+                open=open_by_group[counters.info.pg_id],
+                is_broken=counters.is_broken,
             )
-            for book in self.books.values()
-            if book.is_broken or (self.run_id and book.used != book.used_before)
+            for counters in self.counters_by_group.values()
+            if counters.is_broken or (self.run_id and counters.used != counters.used_before)
         )
         self.run_id = ""
         self.run_offset = 0
@@ -134,7 +139,7 @@ class Recorder:
     # --- operations ----------------------------------------------------------------------------
 
     def collective(
-        self, book: GroupCounters, known: CallSignature, depth: int = 3, timeout_ms: int = 0,
+        self, counters: GroupCounters, known: CallSignature, depth: int = 3, timeout_ms: int = 0,
         *, is_async: bool = False,
     ) -> int:  # fmt: skip
         """Record a collective before it is issued, and return its record.
@@ -142,7 +147,7 @@ class Recorder:
         See also `fast_path.run`.
 
         Args:
-            book: counters of its group.
+            counters: counters of its group.
             known: signature of the call.
             depth: number of frames between the caller's line and `Sites.here`.
             timeout_ms: its timeout; 0: that of the group.
@@ -152,17 +157,17 @@ class Recorder:
             CollectiveMismatchError: another rank of this machine has issued another operation.
         """
         site = self.sites.here(depth)
-        book.seq = seq = book.seq + 1
-        book.digest ^= known.full + seq  # the number makes the digest depend on the order
-        record = self._issue(book, known, site, seq, 0, -1, 0, timeout_ms, is_async)
-        if self.board.is_on and book.has_peers:
-            wrong = self.board.check(book, seq, known, record)
+        counters.seq = seq = counters.seq + 1
+        counters.digest ^= known.full + seq  # the number makes the digest depend on the order
+        record = self._issue(counters, known, site, seq, 0, -1, 0, timeout_ms, is_async)
+        if self.board.is_on and counters.has_peers:
+            wrong = self.board.check(counters, seq, known, record)
             if wrong is not None:
-                self.disagree(book, record, wrong)
+                self.disagree(counters, record, wrong)
         return record
 
     def message(
-        self, book: GroupCounters, known: CallSignature, direction: str, peer: int, tag: int,
+        self, counters: GroupCounters, known: CallSignature, direction: str, peer: int, tag: int,
         *, is_async: bool,
     ) -> int:  # fmt: skip
         """Record a send or a receive before it is issued, and return its record.
@@ -172,68 +177,70 @@ class Recorder:
         """
         site = self.sites.here(3)
         key = (direction, peer, tag)
-        book.p2p[key] = count = book.p2p.get(key, book.p2p_base) + 1
-        record = self._issue(book, known, site, 0, count, peer, tag, 0, is_async)
+        counters.p2p[key] = count = counters.p2p.get(key, counters.p2p_base) + 1
+        record = self._issue(counters, known, site, 0, count, peer, tag, 0, is_async)
         if peer < 0:
-            book.any_source_tags.add(tag)
-        elif self.board.is_on and (direction == "send" or tag not in book.any_source_tags):
-            wrong = self.board.check_message(book, direction, peer, tag, count, known, record)
+            counters.any_source_tags.add(tag)
+        elif self.board.is_on and (direction == "send" or tag not in counters.any_source_tags):
+            wrong = self.board.check_message(counters, direction, peer, tag, count, known, record)
             if wrong is not None:
-                self.disagree(book, record, wrong)
+                self.disagree(counters, record, wrong)
         return record
 
-    def withdraw(self, book: GroupCounters, digest: int) -> None:
+    def withdraw(self, counters: GroupCounters, digest: int) -> None:
         """Uncount the last collective, which failed before data was sent."""
-        self.board.withdraw(book, book.seq)
-        book.seq -= 1
-        book.digest = digest
+        self.board.withdraw(counters, counters.seq)
+        counters.seq -= 1
+        counters.digest = digest
 
-    def withdraw_message(self, book: GroupCounters, direction: str, peer: int, tag: int) -> None:
+    def withdraw_message(
+        self, counters: GroupCounters, direction: str, peer: int, tag: int
+    ) -> None:
         """Uncount the last message, which failed before data was sent."""
-        book.p2p[direction, peer, tag] -= 1
+        counters.p2p[direction, peer, tag] -= 1
 
-    def received_from_any(self, book: GroupCounters, source: int, record: int) -> None:
+    def received_from_any(self, counters: GroupCounters, source: int, record: int) -> None:
         """Count a message that a receive from any source got, for its sender.
 
         Args:
-            book: counters of the group.
+            counters: counters of the group.
             source: rank of the sender in the group.
             record: record of the receive.
         """
         operation = self.operation(record)
-        if operation is not None and 0 <= source < len(book.info.ranks):
-            key = ("recv", book.info.ranks[source], operation.tag)
-            book.p2p[key] = book.p2p.get(key, book.p2p_base) + 1
+        if operation is not None and 0 <= source < len(counters.info.ranks):
+            key = ("recv", counters.info.ranks[source], operation.tag)
+            counters.p2p[key] = counters.p2p.get(key, counters.p2p_base) + 1
 
     def other(
-        self, known: CallSignature, book: GroupCounters | None = None, timeout_ms: int = 0
+        self, known: CallSignature, counters: GroupCounters | None = None, timeout_ms: int = 0
     ) -> int:
         """Record the creation of a group, or a wait for the store, and return its record."""
-        return self._issue(book, known, self.sites.here(3), 0, 0, -1, 0, timeout_ms)
+        return self._issue(counters, known, self.sites.here(3), 0, 0, -1, 0, timeout_ms)
 
     def _issue(  # noqa: PLR0917 - by position: keywords cost
-        self, book: GroupCounters | None, known: CallSignature, site: int, seq: int,
+        self, counters: GroupCounters | None, known: CallSignature, site: int, seq: int,
         p2p_seq: int, peer: int, tag: int, timeout_ms: int, is_async: bool = False,
     ) -> int:  # fmt: skip
-        signature, group = self.texts(known, book)
-        if book is not None:
-            timeout_ms = timeout_ms or book.info.timeout_ms
+        signature, group = self.texts(known, counters)
+        if counters is not None:
+            timeout_ms = timeout_ms or counters.info.timeout_ms
         return self.writer.issue(
             signature, site, group, self.run_offset, seq, p2p_seq, peer, tag, is_async, _ident(),
             timeout_ms, _now(),
         )  # fmt: skip
 
-    def texts(self, known: CallSignature, book: GroupCounters | None) -> tuple[int, int]:
+    def texts(self, known: CallSignature, counters: GroupCounters | None) -> tuple[int, int]:
         """Return the offsets of an operation's signature and group; writes old texts again."""
         writer = self.writer
         signature, group = known.offset, 0
         if signature <= writer.oldest_text:
             signature = known.offset = writer.text(known, lambda: known.signature)
-        if book is not None:
-            group = book.offset
+        if counters is not None:
+            group = counters.offset
             if group <= writer.oldest_text:
-                info = book.info
-                group = book.offset = writer.text(info, book.description)
+                info = counters.info
+                group = counters.offset = writer.text(info, counters.description)
         return signature, group
 
     def opened(self, record: int, operation: Any) -> None:
@@ -245,7 +252,7 @@ class Recorder:
             # Gloo never reports the end of messages that no thread waits for.
             self._sweep_at = max(_SWEEP_AT, 2 * len(self.open))
 
-    def disagree(self, book: GroupCounters, record: int, wrong: Mismatch) -> None:
+    def disagree(self, counters: GroupCounters, record: int, wrong: Mismatch) -> None:
         """Note a mismatch, and raise it if ``on_mismatch`` says so.
 
         Raises:
@@ -255,9 +262,9 @@ class Recorder:
         if self.on_mismatch == "raise":
             error = mismatch_error(wrong)
             self.writer.complete(record, _now(), 0, in_words(error))
-            book.is_broken = True
+            counters.is_broken = True
             # If the code continued, its next call would match another call of the peers.
-            book.ended = lambda: mismatch_error(wrong)
+            counters.ended = lambda: mismatch_error(wrong)
             raise error
 
     def put_back(self, record: int, kept: WrittenCopies) -> None:
