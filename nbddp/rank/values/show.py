@@ -99,7 +99,7 @@ def show(*values: Any, title: str | None = None, frame: types.FrameType) -> Show
         BadOptionError: there is no value, or one is not a tensor.
     """
     if not values:
-        raise BadOptionError("nbddp.show: show what? Next: nbddp.show(tensor)")
+        raise BadOptionError("nbddp.show needs at least one tensor. Next: nbddp.show(tensor)")
     for value in values:
         if not isinstance(value, torch.Tensor):
             raise BadOptionError(

@@ -336,7 +336,7 @@ def _map(path: str, length: int, file_size: int) -> _Mapping:
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_size != file_size:
-            raise ValueError("it is not there any more")
+            raise ValueError("the segment no longer exists")
         return _Mapping(fd, length, access=mmap.ACCESS_COPY)
     finally:
         os.close(fd)
