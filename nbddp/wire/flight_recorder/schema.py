@@ -274,7 +274,7 @@ Activity: TypeAlias = Literal["running", "idle", "callback", "reforming"]
 
 
 class RankLook(_Part, frozen=True):
-    """The state of one rank at one moment, in its own words.
+    """The state of one rank at one moment, as the rank itself reports it.
 
     If ``version`` is equal in two looks, then nothing of this has changed in between.
     """
