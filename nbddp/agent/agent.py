@@ -195,7 +195,7 @@ class Agent:
         if not 0 <= local_rank < request.pool.nproc_per_node:
             raise BadOptionError(f"rank {rank} does not belong to node {self._launch.node}")
         if rank in self._ranks:
-            raise BadOptionError(f"rank {rank} is still there, pid {self._ranks[rank].pid}")
+            raise BadOptionError(f"rank {rank} already runs, pid {self._ranks[rank].pid}")
         if self._termination is not None:
             raise BadOptionError(f"rank {rank} is not started: the ranks are being ended")
         records_fd = self._stall_monitor.prepare(request.pool, local_rank)

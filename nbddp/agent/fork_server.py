@@ -66,7 +66,7 @@ class ProcessMaker:
             process_tree.kill_quietly(self.fork_server_pid, signal.SIGKILL)
 
     def end_if_held(self) -> None:
-        """Kill a fork server that stands still, so that another can start.
+        """Kill a fork server that stays stopped, so that another can start.
 
         No process of the fork server lives when this is called.
         """
@@ -75,7 +75,7 @@ class ProcessMaker:
             self.fork_server_end(_HELD_S)
 
     def _is_held(self) -> bool:
-        """Return whether it stands still although it got SIGCONT."""
+        """Return whether the fork server stays stopped in spite of SIGCONT."""
         return bool(self.fork_server_pid) and process_tree.is_held(self.fork_server_pid)
 
     def fork_server_end(self, patience_s: float = 0.0) -> str:
@@ -105,10 +105,10 @@ class ProcessMaker:
         return f"the fork server ended ({signal.Signals(status.si_status).name})"
 
     def start(self, module: str, launch: object, name: str) -> Child:
-        """Run ``module.main(launch)`` in a new process; waits until the process exists.
+        """Run ``module.main(launch)`` in a new process, and wait until the process exists.
 
         Raises:
-            RuntimeError: the fork server stands still, or the notebook has ended.
+            RuntimeError: the fork server stays stopped, or the notebook has ended.
         """
         if self._is_given_up:
             raise RuntimeError("the notebook has ended")

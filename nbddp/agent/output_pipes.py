@@ -86,7 +86,7 @@ class RankPipes:
             self._write_log(f"\n[nbddp: {heading}]\n".encode())
 
     def write_ends(self) -> tuple[InheritedFd, InheritedFd, InheritedFd]:
-        """Descriptors that the rank gets as file descriptors 1 and 2, and for `faulthandler`."""
+        """Return the descriptors for the rank: its descriptors 1 and 2, and for `faulthandler`."""
         stdout, stderr = (InheritedFd(stream.write_fd) for stream in self._streams.values())
         return stdout, stderr, InheritedFd(self.faults.write_fd)
 
@@ -157,7 +157,7 @@ class RankPipes:
             if self._log_room <= 0:
                 os.write(self._log_fd, b"\n[nbddp: the log is full; the rest is not kept]\n")
         except OSError as error:
-            # For example, the disk is full. The pool and the notebook go on without a log.
+            # For example, the disk is full. The pool and the notebook continue without a log.
             self._log_room = 0
             reason = f"the log cannot be written: {error.strerror}; the rest is not kept"
             self._notice = f"[nbddp: {reason}]\n"

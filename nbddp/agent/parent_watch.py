@@ -1,11 +1,11 @@
-"""Watches for the end of the notebook, and for helpers that stand still.
+"""Watches for the end of the notebook, and for stopped helpers.
 
 Runs in: the agent process, a thread of its own, ``nbddp-lifeline``. The agent's own thread waits
-for the fork server when that makes a process: for seconds while torch loads, and for ever if the
+for the fork server when that makes a process: for seconds while torch loads, and forever if the
 fork server is stopped. This thread waits for nothing else.
 
     notebook's pidfd  --> ParentWatch --SIGKILL--> a fork server for which `start` waits
-    /proc/PID/stat    -->             --SIGCONT--> helpers that stand still
+    /proc/PID/stat    -->             --SIGCONT--> stopped helpers
                                       --news-----> the agent's thread
 """
 
@@ -19,7 +19,7 @@ from contextlib import suppress
 from nbddp.agent.fork_server import ProcessMaker
 from nbddp.system import process_tree
 from nbddp.wire.messages import HelperStopped
-from nbddp.wire.stopped_processes import Standing
+from nbddp.wire.stopped_processes import StoppedProcesses
 
 _INTERVAL_S = 0.25
 
@@ -41,7 +41,7 @@ class ParentWatch:
         self.has_lost_notebook = False
         self._pidfd = self._open()
         self._store_pid = 0
-        self._standing = Standing()
+        self._stopped_processes = StoppedProcesses()
         self._news: deque[HelperStopped] = deque()
         #: Becomes readable when `has_lost_notebook` or `news` has changed.
         self.fd, self._write_fd = os.pipe()
@@ -70,7 +70,7 @@ class ParentWatch:
         self._store_pid = pid
 
     def news(self) -> list[HelperStopped]:
-        """Return the helpers found stopped, or going on again, since the last call."""
+        """Return the helpers that were stopped, or that run again, since the last call."""
         with suppress(BlockingIOError):
             os.read(self.fd, 4096)
         news = []
@@ -102,7 +102,7 @@ class ParentWatch:
         return bool(is_blind) and os.getppid() != self._controller_pid
 
     def _check(self, name: str, pid: int) -> None:
-        stopped = self._standing.look(self._node, name, pid, time.monotonic())
+        stopped = self._stopped_processes.check(self._node, name, pid, time.monotonic())
         if stopped is not None:
             self._news.append(stopped)
             self._wake_agent()

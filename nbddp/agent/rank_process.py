@@ -50,7 +50,7 @@ class RankProcess:
     awaited: str = ""  #: the cell or the request for a value that was sent last
     has_begun: bool = False  #: the rank has begun the awaited one
     is_interrupted: bool = False  #: the awaited one is to be interrupted
-    #: A rank that has not reported by then that it has begun is interrupted all the same.
+    #: A rank that has not reported its begin by then is interrupted in any case.
     interrupt_at: float = _NEVER
     is_ready: bool = False  #: it has sent `RankReady`
     ended_by: str = ""  #: the command of the user that has ended it

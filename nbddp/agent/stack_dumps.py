@@ -97,7 +97,7 @@ class _Dump:
     cpu_s: float
     ask_at: float
     limit_s: float
-    #: By number. Requests that arrive meanwhile share the dump.
+    #: By number. Requests that arrive before its end share the dump.
     requests: dict[int, DumpStack]
     is_asked: bool = False
     silent_at: float = 0.0  #: the dump is complete by then, if nothing more arrives
@@ -267,7 +267,7 @@ class StackDumps:
         self._dumps.pop(rank, None)
         self._asked_at.pop(rank, None)
         self._memory.forget(rank)
-        self._glances = deque(each for each in self._glances if each[1].rank != rank)
+        self._glances = deque(glance for glance in self._glances if glance[1].rank != rank)
         for answer in [answer for answer in self._answers if answer.process.rank == rank]:
             self._answers.remove(answer)
             self._stop(answer)

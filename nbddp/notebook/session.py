@@ -219,7 +219,7 @@ def _listen(pool: Pool) -> None:
         relay.rank_exited(exited)
 
     pool.listeners.rank_exited = rank_exited
-    pool.listeners.comm = relay.hear
+    pool.listeners.comm = relay.receive
 
 
 def last_options() -> PoolOptions | None:

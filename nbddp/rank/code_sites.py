@@ -16,22 +16,22 @@ def _by_name(file: str) -> int:
     return 0 if number is None else number or CONSOLE
 
 
-#: Of the shell, which knows cells under other names, too: those of a debugger.
+#: The shell's function, which also knows the file names that a debugger uses for cells.
 _known: list[Callable[[str], int]] = []
 
 
 def know_cells(cell_of: Callable[[str], int]) -> None:
-    """Let ``cell_of`` tell which file names stand for cells; see `cell_of`."""
+    """Set the function that recognises the file names of cells; see `cell_of`."""
     _known[:] = [cell_of]
 
 
 def cell_of(file: str) -> int:
-    """The execution count of the cell that a file name stands for, or `CONSOLE`; 0: it is none."""
+    """Return the execution count of the cell with a file name, or `CONSOLE`; 0: it is no cell."""
     return next((number for known in _known if (number := known(file))), 0) or _by_name(file)
 
 
 def site_at(code: types.CodeType, line: int, cell: int) -> Site:
-    """A line of some code, which is that of a cell or of none (0)."""
+    """Return a line of code; ``cell`` is the execution count of its cell, or 0."""
     return Site(
         file=shortened(code.co_filename, 1000),
         line=line,
@@ -42,20 +42,20 @@ def site_at(code: types.CodeType, line: int, cell: int) -> Site:
 
 
 def innermost_in_cell(traceback: types.TracebackType | None) -> Site | None:
-    """The innermost line of a cell in a traceback; None: there is none."""
-    found: types.TracebackType | None = None
+    """Return the innermost line of a cell in a traceback; None: there is none."""
+    innermost: types.TracebackType | None = None
     while traceback is not None:
         if cell_of(traceback.tb_frame.f_code.co_filename):
-            found = traceback
+            innermost = traceback
         traceback = traceback.tb_next
-    if found is None:
+    if innermost is None:
         return None
-    code = found.tb_frame.f_code
-    return site_at(code, found.tb_lineno, cell_of(code.co_filename))
+    code = innermost.tb_frame.f_code
+    return site_at(code, innermost.tb_lineno, cell_of(code.co_filename))
 
 
 def _source(file: str, line: int) -> str:
-    """The text of a line. The I/O thread asks while the main thread may fill the cache."""
+    """Return the text of a line, in the I/O thread while the main thread may fill the cache."""
     try:
         return linecache.getline(file, line).strip()
     except (TypeError, IndexError, KeyError):

@@ -95,14 +95,14 @@ def _line_buffer_c_stdout() -> None:
 
 
 def flush_own() -> None:
-    """Flush unfinished lines of our streams. Callable from any thread: it runs no user code."""
+    """Flush unfinished lines of nbddp's streams. Callable from any thread: it runs no user code."""
     for stream in tuple(_own_streams.values()):
         with suppress(OSError, ValueError):  # the user closed it
             stream.flush()
 
 
 def flush_all() -> None:
-    """Flush the buffers of Python and C, and streams that the user has put in place of ours."""
+    """Flush the buffers of Python and C, and the user's streams that replace nbddp's."""
     for name in ("stdout", "stderr"):
         with suppress(Exception):  # the user's stream may raise anything
             getattr(sys, name).flush()

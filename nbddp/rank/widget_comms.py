@@ -207,9 +207,9 @@ class Comms:
             "header": {"msg_type": message.msg_type},
             "content": message.content,
             "metadata": message.metadata,
-            "buffers": [memoryview(each) for each in buffers],
+            "buffers": [memoryview(buffer) for buffer in buffers],
         }
-        # The manager's own handler would catch errors, and log them where nobody reads them.
+        # The manager's own handler would catch errors, and only write them to a log.
         target = self._manager.comms.get(message.content.get("comm_id", ""))
         if target is None:
             return  # closed meanwhile

@@ -76,13 +76,13 @@ def session_and_start(pid: int) -> tuple[int, int]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a process stands still, by SIGSTOP or because a debugger holds it."""
+    """Return whether a process is stopped, by SIGSTOP or because a debugger holds it."""
     fields = _stat(pid)
     return bool(fields) and fields[0] in ("T", "t")
 
 
 def is_held(pid: int) -> bool:
-    """Send SIGCONT to a process that stands still; returns whether it still stands still."""
+    """Send SIGCONT to a stopped process, and return whether it is still stopped."""
     if not is_stopped(pid):
         return False
     kill_quietly(pid, signal.SIGCONT)

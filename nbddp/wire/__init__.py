@@ -1,1 +1,1 @@
-"""What every process shares: messages, sockets, rank sets, value transport."""
+"""Code that all processes share: messages, sockets, rank sets, transport of values."""

@@ -1,14 +1,14 @@
-"""Sockets: the only file that knows ZeroMQ.
+"""Sockets: the only file that uses ZeroMQ.
 
-Runs in: every process. Each channel is owned by one thread; other threads hand their messages to
-the owner through a queue and wake it with a `Waker`.
+Runs in: every process. One thread owns each channel; other threads pass their messages to the
+owner through a queue and wake it with a `Waker`.
 
     HubChannel (ROUTER)  <-- ipc:// -->  AgentUplink (DEALER)      one per node
     AgentDownlink (ROUTER)  <-- ipc:// -->  RankChannel (DEALER)   one per rank
 
 Sockets of one machine are ``ipc://`` files in a folder that only their owner can enter. A peer
-connects with an *identity* that holds a secret, which it was given before it had a socket: no other
-process can send as that peer, or receive its messages. The identity crosses once per connection.
+connects with an *identity* that holds a secret, which it got before it had a socket: no other
+process can send as that peer, or receive its messages. The identity is sent once per connection.
 """
 
 import os
@@ -38,7 +38,7 @@ _WAKE_UPS_READ = 4096
 _BATCH_BYTES = 1 << 16
 #: The first frame of a message that holds several events in one frame.
 _BATCH_MARK = b""
-#: After this many messages, the owner of a socket does its other duties: commands, signals, time.
+#: After this many messages, the owner of a socket does its other work: commands, signals, timers.
 _MESSAGES_PER_TURN = 256
 _RANK_EVENTS = frozenset(kind.__name__ for kind in get_args(RankEvent))
 
@@ -66,7 +66,7 @@ class Waker:
         self._lock = threading.RLock()
 
     def fileno(self) -> int:
-        """Return the end that becomes readable."""
+        """Return the descriptor that becomes readable."""
         return self._read
 
     def wake(self) -> None:
@@ -76,13 +76,13 @@ class Waker:
                 os.write(self._write, b"x")
 
     def clear(self) -> None:
-        """Forget all wake-ups so far. Call it before handling the messages that they announced."""
+        """Discard all wake-ups so far. Call it before handling the messages that they announced."""
         with suppress(BlockingIOError):  # no wake-up is left
             while len(os.read(self._read, _WAKE_UPS_READ)) == _WAKE_UPS_READ:
                 pass
 
     def close(self) -> None:
-        """Close both ends. The system may give their numbers to other files from now on."""
+        """Close both ends. The system may reuse their numbers for other files afterwards."""
         with self._lock:
             ends = self._read, self._write
             self._read = self._write = -1
@@ -102,7 +102,7 @@ class Channel:
         self._socket.maxmsgsize = codec.MAX_FRAME_BYTES
         if identity:
             self._socket.setsockopt(zmq.IDENTITY, identity)
-        #: Number of frames that were dropped because they were no valid message.
+        #: Number of frames that were dropped because they were not a valid message.
         self.bad_frames = 0
 
     @property
@@ -111,7 +111,7 @@ class Channel:
         return self._socket
 
     def close(self, linger_s: float = 0.0) -> None:
-        """Close; messages that are being sent get ``linger_s`` to leave."""
+        """Close the socket; messages that are being sent get ``linger_s`` to leave."""
         self._socket.close(linger=int(linger_s * 1000))
         self._context.term()
 
@@ -143,7 +143,11 @@ class Poller:
         self._poller.modify(_pollable(channel), zmq.POLLIN | (zmq.POLLOUT if wanted else 0))
 
     def wait(self, timeout_s: float | None) -> list[object]:
-        """Return the sources that are ready: sockets of channels, and descriptors as numbers."""
+        """Return the sources that are ready: sockets of channels, and descriptors as numbers.
+
+        Args:
+            timeout_s: the longest wait in seconds; None: no limit.
+        """
         timeout_ms = None if timeout_s is None else max(0, int(timeout_s * 1000 + 0.999))
         return [source for source, _ in self._poller.poll(timeout_ms)]
 
@@ -155,7 +159,7 @@ def _pollable(source: Channel | HasFileno | int) -> "zmq.Socket[bytes] | int":
 
 
 class HubChannel(Channel):
-    """The notebook's end: one for all agents.
+    """The notebook's end of the connections to all agents.
 
     Args:
         path: path of the socket.
@@ -180,7 +184,7 @@ class HubChannel(Channel):
     def send_to_ranks(
         self, node: int, ranks: tuple[int, ...], request: RankRequest, frames: Sequence[Frame] = ()
     ) -> None:
-        """Send one request for some ranks of a node; it crosses once, and the agent copies it."""
+        """Send one request for some ranks of a node, once; the agent copies it to each rank."""
         self._socket.send_multipart(
             [
                 self._peers.identity(node),
@@ -198,7 +202,7 @@ class HubChannel(Channel):
                 if frames[0] != _BATCH_MARK:
                     yield node, codec.decode_event(frames[0]), frames[1:]
                     continue
-                payloads = codec.decode_several(frames[1])
+                payloads = codec.decode_batch(frames[1])
             except (BadMessageError, IndexError):
                 self.bad_frames += 1
                 continue
@@ -212,10 +216,10 @@ class HubChannel(Channel):
 
 
 class AgentUplink(Channel):
-    """An agent's end towards the hub.
+    """An agent's end of the connection to the hub.
 
     Messages that do not fit into the socket wait in order. `backlog_bytes` is their size, so that
-    the agent can leave out text instead of holding it.
+    the agent can leave out text instead of keeping it.
     """
 
     def __init__(self, address: str, node: int, token: str) -> None:
@@ -227,24 +231,24 @@ class AgentUplink(Channel):
         self._unsent_bytes = 0  #: bytes that were added since the last `flush`
 
     def send(self, event: Event) -> None:
-        """Send one event of the agent itself, now."""
+        """Send one event of the agent itself, at once."""
         self._append([codec.encode(event)])
         self.flush()
 
     def forward(self, frames: list[bytes]) -> None:
-        """Send one event of a rank unchanged, with the next `flush` at the latest."""
+        """Send one event of a rank unchanged, no later than the next `flush`."""
         self._append(frames)
         if self._unsent_bytes > _BATCH_BYTES:
             self.flush()
 
     def flush(self) -> bool:
-        """Send the messages that fit; returns whether all of them did."""
+        """Send the messages that fit, and return whether all of them did."""
         self._unsent_bytes = 0
         while self._waiting:
             count = self._batch_size()
             payloads = [frames[0] for frames in islice(self._waiting, count)]
             message = (
-                self._waiting[0] if count == 1 else [_BATCH_MARK, codec.encode_several(payloads)]
+                self._waiting[0] if count == 1 else [_BATCH_MARK, codec.encode_batch(payloads)]
             )
             try:
                 self._socket.send_multipart(message, zmq.NOBLOCK)
@@ -271,7 +275,7 @@ class AgentUplink(Channel):
         return max(count, 1)
 
     def receive(self) -> Iterator[tuple[tuple[int, ...], list[bytes]]]:
-        """Yield ``(ranks, [payload, *buffers])`` of each request; no ranks: for the agent."""
+        """Yield ``(ranks, [payload, *buffers])`` of each request; no ranks: it is for the agent."""
         for frames in self._receive_all():
             try:
                 ranks = codec.decode_ranks(frames[0])
@@ -283,7 +287,7 @@ class AgentUplink(Channel):
 
 
 class AgentDownlink(Channel):
-    """An agent's end towards the ranks of its node."""
+    """An agent's end of the connections to the ranks of its node."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(zmq.ROUTER)
@@ -291,7 +295,7 @@ class AgentDownlink(Channel):
         self._socket.bind(ipc_address(path))
 
     def admit(self, rank: int, identity: bytes) -> None:
-        """Accept this identity, and no other, as that rank: each process has an identity."""
+        """Accept this identity, and no other, as that rank: each process has its own identity."""
         self._peers.admit(rank, identity)
 
     def send(self, rank: int, frames: Sequence[Frame]) -> None:
@@ -317,7 +321,7 @@ class AgentDownlink(Channel):
 
 
 class RankChannel(Channel):
-    """A rank's end towards its agent."""
+    """A rank's end of the connection to its agent."""
 
     def __init__(self, address: str, identity: bytes) -> None:
         super().__init__(zmq.DEALER, identity)
@@ -342,7 +346,7 @@ def agent_identity(node: int, token: str) -> bytes:
 
 
 def rank_identity(rank: int) -> bytes:
-    """Return a new identity, for one process of that rank."""
+    """Return a new identity for one process of that rank."""
     return f"rank-{rank}-{secrets.token_hex(16)}".encode()
 
 

@@ -1,4 +1,4 @@
-"""Messages as bytes, and back.
+"""Encodes messages as bytes, and decodes them.
 
 Runs in: every process. Decoding builds plain structs and cannot run code; bytes that are not a
 valid message raise `BadMessageError`.
@@ -11,7 +11,7 @@ import msgspec
 from nbddp.errors import BadMessageError, TooLargeError
 from nbddp.wire.messages import AgentRequest, Event, Message, Rank, RankRequest
 
-#: Longest frame, in bytes: an end that gets a longer one closes the connection before it allocates
+#: Longest frame, in bytes: a receiver of a longer one closes the connection before it allocates
 #: memory. Values are cut into smaller frames; no front end can show a display of this size.
 MAX_FRAME_BYTES: Final = 512 * 1024 * 1024
 
@@ -20,9 +20,9 @@ class Tag(msgspec.Struct, frozen=True):
     """The fields that route a message; all other fields are skipped without being built."""
 
     type: str
-    rank: int | None = None  #: the rank that it is about; None: no rank
+    rank: int | None = None  #: the rank that the message is about; None: no rank
     sync: int = 0  #: see `InOrder`
-    request_id: str = ""  #: which request about values it answers
+    request_id: str = ""  #: the request about values that the message answers
 
 
 def _refuse_extension(code: int, data: memoryview) -> object:
@@ -43,13 +43,13 @@ _ranks_decoder: msgspec.msgpack.Decoder[tuple[Rank, ...]] = msgspec.msgpack.Deco
     tuple[Rank, ...]
 )
 _tag_decoder: msgspec.msgpack.Decoder[Tag] = msgspec.msgpack.Decoder(Tag)
-_several_decoder: msgspec.msgpack.Decoder[list[bytes]] = msgspec.msgpack.Decoder(list[bytes])
+_batch_decoder: msgspec.msgpack.Decoder[list[bytes]] = msgspec.msgpack.Decoder(list[bytes])
 
 
 def encode(message: Message) -> bytes:
     """Encode one message as MessagePack.
 
-    Text that UTF-8 cannot hold (half of a surrogate pair, as in names of files) is escaped.
+    Text that UTF-8 cannot hold (half of a surrogate pair, as in file names) is escaped.
 
     Raises:
         TypeError, OverflowError, RecursionError: a field of type Any holds a value that JSON does
@@ -84,45 +84,45 @@ def _escaped(value: Any) -> Any:
 
 
 def encode_ranks(ranks: tuple[int, ...]) -> bytes:
-    """Encode the frame that says which ranks a request is for."""
+    """Encode the frame with the target ranks of a request."""
     return _encoder.encode(ranks)
 
 
 def decode_agent_request(payload: bytes) -> AgentRequest:
-    """Read a request for an agent. Raises `BadMessageError`."""
+    """Decode a request for an agent. Raises `BadMessageError`."""
     return _decode(_agent_request_decoder, payload)
 
 
 def decode_rank_request(payload: bytes) -> RankRequest:
-    """Read a request for a rank. Raises `BadMessageError`."""
+    """Decode a request for a rank. Raises `BadMessageError`."""
     return _decode(_rank_request_decoder, payload)
 
 
 def decode_event(payload: bytes) -> Event:
-    """Read an event. Raises `BadMessageError`."""
+    """Decode an event. Raises `BadMessageError`."""
     return _decode(_event_decoder, payload)
 
 
 def decode_ranks(payload: bytes) -> tuple[int, ...]:
-    """Read the frame that says which ranks a request is for. Raises `BadMessageError`."""
+    """Decode the frame with the target ranks of a request. Raises `BadMessageError`."""
     return _decode(_ranks_decoder, payload)
 
 
-def encode_several(payloads: list[bytes]) -> bytes:
+def encode_batch(payloads: list[bytes]) -> bytes:
     """Put encoded messages, in order, into one frame."""
     return _encoder.encode(payloads)
 
 
-def decode_several(frame: bytes) -> list[bytes]:
-    """Return the messages of such a frame, still encoded. Raises `BadMessageError`."""
-    return _decode(_several_decoder, frame)
+def decode_batch(frame: bytes) -> list[bytes]:
+    """Return the messages of a frame of `encode_batch`, still encoded. Raises `BadMessageError`."""
+    return _decode(_batch_decoder, frame)
 
 
 def peek_type(payload: bytes) -> str:
     """Return the class name of an encoded message, without building it.
 
     Raises:
-        BadMessageError: it is not a message.
+        BadMessageError: the payload is not a message.
     """
     return peek(payload).type
 

@@ -1,4 +1,4 @@
-"""Events: what agents and ranks tell the hub.
+"""Events: from agents and ranks to the hub.
 
 Runs in: every process. Import them from `nbddp.wire.messages`.
 """
@@ -40,35 +40,35 @@ class StoreReady(MessageBase, frozen=True):
 
 
 class StoreExited(MessageBase, frozen=True):
-    """The process of the TCPStore has ended though nobody asked it to."""
+    """The process of the TCPStore has ended, and nbddp did not end it."""
 
     pid: int
-    exit_code: int  #: negative: ended by that signal; means nothing where there is a ``reason``
-    reason: str = ""  #: what ended it, where that is known and the exit code does not tell
+    exit_code: int  #: negative: ended by that signal; meaningless if there is a ``reason``
+    reason: str = ""  #: cause of the end, if it is known and the exit code does not show it
 
 
 class HelperStopped(MessageBase, frozen=True):
-    """A process behind the ranks stood still, by SIGSTOP for example, and was told to go on."""
+    """A process behind the ranks was stopped, for example by SIGSTOP, and was sent SIGCONT."""
 
     node: Node
     name: str  #: "the fork server"
     pid: int
-    goes_on: bool  #: whether it does
+    goes_on: bool  #: whether it runs again
 
 
 class InOrder(MessageBase, frozen=True, kw_only=True):
-    """Comes after everything that the rank printed before, and before all that it prints later.
+    """Base of events that keep their place between the texts that the rank prints.
 
     The rank prints nothing until `OutputDrained` says that its agent has the message.
     """
 
-    sync: int = 0  #: what `OutputDrained` answers; counts up per rank
+    sync: int = 0  #: number that `OutputDrained` repeats; counts up per rank
 
 
 class StartFailed(InOrder, frozen=True, kw_only=True):
     """The store (``rank`` None) or a rank could not be started.
 
-    A rank ends only when its agent has the message: its end must not be told before.
+    A rank ends only when its agent has the message, so that its exit is reported after it.
     """
 
     node: Node
@@ -86,19 +86,19 @@ class RankSpawned(MessageBase, frozen=True):
 
 
 class RankExited(MessageBase, frozen=True):
-    """The process of ``rank`` has ended; everything it printed came before this message."""
+    """The process of ``rank`` has ended; all of its output came before this message."""
 
     rank: Rank
     pid: int
-    exit_code: int  #: negative: ended by that signal; means nothing where there is a ``reason``
-    out_of_memory: bool  #: the kernel killed a process of this control group for memory
-    last_output: str  #: the end of what it printed
+    exit_code: int  #: negative: ended by that signal; meaningless if there is a ``reason``
+    out_of_memory: bool  #: the operating system killed a process of this control group for memory
+    last_output: str  #: the end of its output
     fault: str = ""  #: the Python stack at a fatal signal, as `faulthandler` writes it
-    reason: str = ""  #: what ended it, where that is known and the exit code does not tell
+    reason: str = ""  #: cause of the end, if it is known and the exit code does not show it
 
 
 class RanksStopped(MessageBase, frozen=True):
-    """Answer to `StopRanks`: no rank, store or child of them is left on this node."""
+    """Answer to `StopRanks`: this node has no rank, store or child of them any more."""
 
     node: Node
 
@@ -110,25 +110,25 @@ class Output(MessageBase, frozen=True):
     rank: Rank
     stream: Stream
     text: str
-    dropped_bytes: int = 0  #: left out just before ``text``: it is in the log only
+    dropped_bytes: int = 0  #: size of the text left out just before ``text``; the log has it
 
 
 class RanksStalled(MessageBase, frozen=True):
-    """A cell runs, and these ranks have open operations that have not moved for a while."""
+    """These ranks run a cell and have open operations without progress for a while."""
 
     node: Node
     ranks: tuple[Rank, ...]
 
 
 class StackDumped(MessageBase, frozen=True):
-    """Answer to `DumpStack`: what the agent can see from outside."""
+    """Answer to `DumpStack`: the state of a rank as its agent sees it from outside."""
 
     number: int
     rank: Rank
     version: int
     operations: tuple[Operation, ...]
-    stack: str  #: main thread's, by `faulthandler`; empty: the process does not run at all
-    native: str = ""  #: with native frames, where py-spy is installed
+    stack: str  #: of the main thread, by `faulthandler`; empty: the process does not run at all
+    native: str = ""  #: with native frames, if py-spy is installed
     process_state: str = ""  #: of the main thread: R, S, D, T (stopped), Z
     cpu_s: float = 0.0  #: processor time of the main thread so far
     memory_bytes: int = 0  #: of the process and its descendants; 0: not known, or not asked for
@@ -139,25 +139,25 @@ class StackDumped(MessageBase, frozen=True):
 
 
 class RankReady(MessageBase, frozen=True):
-    """The rank takes requests; its process group is initialised unless ``init="none"``."""
+    """The rank accepts requests; its process group is initialised unless ``init="none"``."""
 
     rank: Rank
     pid: int
     local_rank: int
     device: str  #: ``cpu`` or ``cuda:0``
     backend: str  #: of the default group; empty: not initialised
-    note: str = ""  #: something the user should know, for example a fallback
+    note: str = ""  #: note for the user, for example about a fallback
 
 
 class RunStarted(MessageBase, frozen=True):
-    """The cell, `PullValue` or `DescribeValue` begins on ``rank``: it can be interrupted."""
+    """The cell, `PullValue` or `DescribeValue` begins on ``rank`` and can be interrupted."""
 
     run_id: RunId
     rank: Rank
 
 
 class Display(InOrder, frozen=True, kw_only=True):
-    """Rich output; content exactly as in Jupyter's ``display_data`` and ``update_display_data``."""
+    """Rich output, with the content of Jupyter's ``display_data`` and ``update_display_data``."""
 
     run_id: RunId | None
     rank: Rank
@@ -168,7 +168,7 @@ class Display(InOrder, frozen=True, kw_only=True):
 
 
 class Result(InOrder, frozen=True, kw_only=True):
-    """Value of the cell's last expression, as a MIME bundle."""
+    """The value of the cell's last expression, as a MIME bundle."""
 
     run_id: RunId | None
     rank: Rank
@@ -177,7 +177,7 @@ class Result(InOrder, frozen=True, kw_only=True):
 
 
 class ClearOutput(InOrder, frozen=True, kw_only=True):
-    """``clear_output`` of one rank."""
+    """One rank called ``clear_output``."""
 
     run_id: RunId | None
     rank: Rank
@@ -185,7 +185,7 @@ class ClearOutput(InOrder, frozen=True, kw_only=True):
 
 
 class InputRequest(InOrder, frozen=True, kw_only=True):
-    """``input()`` or ``getpass()`` waits. Answered by `InputReply`."""
+    """One rank waits in ``input()`` or ``getpass()``. Answered by `InputReply`."""
 
     run_id: RunId
     rank: Rank
@@ -195,22 +195,22 @@ class InputRequest(InOrder, frozen=True, kw_only=True):
 
 
 class RunFinished(MessageBase, frozen=True):
-    """The cell has ended on ``rank``; everything it showed came before this message."""
+    """The cell has ended on ``rank``; all of its output came before this message."""
 
     run_id: RunId
     rank: Rank
     elapsed_s: float
     error: ErrorInfo | None  #: None: it ended without an exception
     failed_at_ns: int = 0  #: CLOCK_REALTIME of the exception; orders failures of one machine
-    was_freed: bool = False  #: ``error`` came about because a `AbortOperations` ended an operation
-    mismatches: tuple[Mismatch, ...] = ()  #: seen by this rank, raised or not
+    was_freed: bool = False  #: ``error`` was raised because `AbortOperations` ended an operation
+    mismatches: tuple[Mismatch, ...] = ()  #: those that this rank saw, raised or not
     marks: tuple[GroupMark, ...] = ()  #: of the groups that were used, or are broken
     torn: tuple[str, ...] = ()  #: operations whose tensors may hold partial results
-    group_count: int = 0  #: torch's number for the next group, which names it
+    group_count: int = 0  #: torch's number for the next group, which becomes its name
 
 
 class ValuePulled(MessageBase, frozen=True):
-    """Answer to `PullValue`, with its buffers; ``part`` of ``parts`` when it comes in chunks."""
+    """Answer to `PullValue`, with the value's buffers; a large value comes in ``parts`` chunks."""
 
     request_id: str
     rank: Rank
@@ -221,9 +221,9 @@ class ValuePulled(MessageBase, frozen=True):
 
 
 class ValueDescribed(MessageBase, frozen=True):
-    """Answer to `DescribeValue`: what was asked, or why it could not be told.
+    """Answer to `DescribeValue`: the description, or the error that prevented it.
 
-    Beside `BlockContents` are frames.
+    `BlockContents` come with frames beside the message.
     """
 
     request_id: str
@@ -261,8 +261,9 @@ class OperationsAborted(MessageBase, frozen=True):
     number: int
     rank: Rank
     phase: Literal["arm", "fire"]
-    pg_ids: tuple[str, ...]  #: groups that are armed, or were ended
-    stuck: str = ""  #: why the cell may not end: ``in Python code that goes on after an interrupt``
+    pg_ids: tuple[str, ...]  #: groups that are armed, or whose operations were ended
+    #: Reason why the cell may not end: ``in Python code that goes on after an interrupt``.
+    stuck: str = ""
 
 
 class GroupsRebuilt(MessageBase, frozen=True):
@@ -271,7 +272,7 @@ class GroupsRebuilt(MessageBase, frozen=True):
     number: int
     rank: Rank
     error: ErrorInfo | None = None
-    torn: tuple[str, ...] = ()  #: as of `RunFinished`, which it follows
+    torn: tuple[str, ...] = ()  #: as in `RunFinished`, which comes before
 
 
 class Completed(MessageBase, frozen=True):
@@ -280,7 +281,7 @@ class Completed(MessageBase, frozen=True):
     number: int
     rank: Rank
     matches: tuple[str, ...]
-    start: int  #: what the matches replace, in code points
+    start: int  #: the matches replace the text from here to ``end``, in code points
     end: int
     metadata: dict[str, Any]
 
@@ -314,7 +315,7 @@ class Debugged(MessageBase, frozen=True):
 
 
 class DebugEvent(MessageBase, frozen=True):
-    """An event of the Debug Adapter Protocol, which nobody has asked for."""
+    """An event of the Debug Adapter Protocol, which answers no request."""
 
     rank: Rank
     content: dict[str, Any]

@@ -1,7 +1,7 @@
-"""Launch data that an agent gets from the notebook, and a rank from its agent, without a socket.
+"""Launch data: from the notebook to an agent, and from an agent to a rank, without a socket.
 
 Runs in: notebook, agent, rank. The connection file of an agent is JSON, readable by its owner
-only; a `RankLaunch` is handed over by `multiprocessing` when the rank's process is made.
+only; `multiprocessing` passes a `RankLaunch` to the process of the rank.
 """
 
 import os
@@ -45,9 +45,9 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class InheritedFd:
-    """A file descriptor that crosses into a process made by `multiprocessing`.
+    """A file descriptor for a process that `multiprocessing` starts.
 
-    `take` returns its number on the other side, once.
+    `take` returns its number in that process, once.
     """
 
     def __init__(self, fd: int) -> None:
@@ -58,7 +58,7 @@ class InheritedFd:
         return {"_fd": -1, "_handle": reduction.DupFd(self._fd)}
 
     def take(self) -> int:
-        """Return the descriptor, which the caller owns; programs that it starts do not get it."""
+        """Return the descriptor, which the caller owns; child programs do not inherit it."""
         if self._handle is None:
             return self._fd
         fd = int(self._handle.detach())
@@ -77,17 +77,17 @@ class RankLaunch:
     master_addr: str
     master_port: int
     agent_address: str
-    identity: bytes  #: secret, proves to the agent that this is the process it has started
+    identity: bytes  #: secret that proves to the agent that it started this process
     agent_pid: int
-    mark: str  #: in the environment of processes that the rank starts, so that they end with it
-    forked: bool  #: made by the fork server, with torch loaded already
+    mark: str  #: in the environment of the rank's child processes, so that they end with it
+    forked: bool  #: started by the fork server, with torch already loaded
     stdout: InheritedFd
     stderr: InheritedFd
-    fault: InheritedFd  #: for Python stacks: at a crash, and when the agent asks for one
+    fault: InheritedFd  #: for Python stacks: at a crash, and when the agent requests one
     #: The shared memory of the node, see `nbddp.wire.flight_recorder.writer`, with a region for
     #: each of its ``pool.nproc_per_node`` ranks; None in a pool of plain groups.
     records: InheritedFd | None = None
-    #: The pool runs already: the rank gets its groups by `RebuildGroups`, and initialises none.
+    #: The pool already runs: the rank gets its groups by `RebuildGroups`, and initialises none.
     joins: bool = False
 
 

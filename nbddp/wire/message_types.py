@@ -1,4 +1,4 @@
-"""What messages are made of.
+"""The types of which messages consist.
 
 Runs in: every process.
 """
@@ -17,9 +17,9 @@ InitMethod: TypeAlias = Literal["env", "tcp", "file", "none"]
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 #: Jupyter's messages between the two ends of a comm.
 CommType: TypeAlias = Literal["comm_open", "comm_msg", "comm_close"]
-#: What a rank does that sees a mismatch before its data moves.
+#: The reaction of a rank that sees a mismatch before its data moves.
 OnMismatch: TypeAlias = Literal["raise", "warn", "off"]
-#: Why blocked operations are ended: decides what is raised in the user's code.
+#: The reason for ending blocked operations: it decides which exception the user's code gets.
 FreeReason: TypeAlias = Literal["deadlock", "interrupt", "death", "error", "mismatch"]
 
 
@@ -30,19 +30,19 @@ class MessageBase(
 
 
 class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What all ranks of a pool have in common."""
+    """The options that all ranks of a pool have in common."""
 
     pool_id: str
-    generation: int  #: counts the restarts of the pool
+    generation: int  #: number of restarts of the pool
     nproc_per_node: int
     nnodes: int
     backend: str  #: ``auto`` or a backend that torch knows
     device: Device
-    devices: tuple[int, ...]  #: CUDA devices, dealt out by global rank; empty: all
+    devices: tuple[int, ...]  #: CUDA devices, assigned by global rank; empty: all
     init: InitMethod
     init_file: str  #: path for ``init="file"``
     threads: int  #: intra-op threads of a rank (OMP_NUM_THREADS)
-    timeout_s: float  #: of the default process group; 0: torch's default
+    timeout_s: float  #: timeout of the default process group; 0: torch's default
     cwd: str
     sys_path: tuple[str, ...]
     env: dict[str, str]  #: set in each rank, after everything else
@@ -51,23 +51,23 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def world_size(self) -> int:
-        """Number of ranks in all."""
+        """The number of ranks of the pool."""
         return self.nproc_per_node * self.nnodes
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An exception as text; ``traceback`` is coloured with ANSI codes, our own frames left out."""
+    """An exception as text; ``traceback`` has ANSI colours and no frames of nbddp."""
 
     ename: str
     evalue: str
     traceback: list[str]
-    site: Site | None = None  #: the innermost line of a cell in it; None: there is none
-    #: What the rank was handling when an operation raised this: perhaps the real reason.
+    site: Site | None = None  #: its innermost line of a cell; None: there is none
+    #: The exception that the rank handled when an operation raised this: perhaps the real reason.
     handling: ExceptionLine | None = None
 
 
 class ValueHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the bytes of a pickled value are; see `nbddp.wire.values.pickling`."""
+    """The place of the bytes of a pickled value; see `nbddp.wire.values.pickling`."""
 
     pickle_bytes: int  #: length of the pickle stream
     buffer_bytes: tuple[int, ...]  #: lengths of its out-of-band buffers

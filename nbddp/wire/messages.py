@@ -1,14 +1,14 @@
-"""Every message of nbddp, once.
+"""All messages of nbddp.
 
 Runs in: every process. Requests go down (hub -> agent -> rank), events go up (rank -> agent ->
-hub). Decoding a message cannot run code: `msgspec` checks types and builds plain structs. Values
-of users travel as extra frames beside a message, pickled only between the ends of one pool.
+hub). Decoding a message cannot run code: `msgspec` checks types and builds plain structs. The
+user's values travel as extra frames beside a message, pickled only between the ends of one pool.
 
     hub  -- AgentRequest -->  agent  -- RankRequest -->  rank
     hub  <--   Event    ---   agent  <--   Event   ---   rank
 
-A frame list on the wire is ``[payload, *buffers]``; between hub and agent a request carries the
-ranks it is for in front: ``[ranks, payload, *buffers]``, with no ranks for the agent itself.
+A frame list on the wire is ``[payload, *buffers]``; between hub and agent a request begins with
+its target ranks: ``[ranks, payload, *buffers]``. No ranks: it is for the agent itself.
 """
 
 from typing import TypeAlias

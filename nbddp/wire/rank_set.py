@@ -26,17 +26,21 @@ class RankSet:
 
     @classmethod
     def of(cls, ranks: Iterable[Rank]) -> "RankSet":
-        """Make the set of these ranks; order and repetition do not matter."""
+        """Return the set of these ranks; order and repetition do not matter."""
         return cls(tuple(sorted(set(ranks))))
 
     @classmethod
     def all(cls, world_size: int) -> "RankSet":
-        """Make the set of all ranks of a pool."""
+        """Return the set of all ranks of a pool."""
         return cls(tuple(range(world_size)))
 
     @classmethod
     def parse(cls, text: str, world_size: int) -> "RankSet":
         """Read ``all``, ``2``, ``0,2-3`` or ``1-`` (to the last rank).
+
+        Args:
+            text: as the user wrote it; spaces do not matter.
+            world_size: number of ranks of the pool.
 
         Raises:
             BadOptionError: the text has another form or is empty, or a rank is not below
@@ -77,7 +81,7 @@ class RankSet:
         return f"{'rank' if len(self.ranks) == 1 else 'ranks'} {self}"
 
     def verb(self, singular: str, plural: str) -> str:
-        """The form that fits: of a verb, or of ``it``, ``its`` and the like.
+        """Return the form of a word that agrees with the number of ranks.
 
         >>> RankSet.of([1]).verb("is", "are"), RankSet.of([1, 2]).verb("is", "are")
         ('is', 'are')

@@ -1,4 +1,4 @@
-"""Requests: what the hub asks of agents, and what it and agents ask of ranks.
+"""Requests: from the hub to agents, and from the hub and agents to ranks.
 
 Runs in: every process. Import them from `nbddp.wire.messages`.
 """
@@ -37,8 +37,8 @@ class StartRanks(MessageBase, frozen=True):
     pool: PoolSpec
     master_addr: str
     master_port: int
-    ranks: tuple[Rank, ...] = ()  #: only these; empty: all of the node
-    joins: bool = False  #: they get their groups by `RebuildGroups`, and initialise none
+    ranks: tuple[Rank, ...] = ()  #: only these; empty: all ranks of the node
+    joins: bool = False  #: the ranks get their groups by `RebuildGroups`, and initialise none
 
 
 class KillRanks(MessageBase, frozen=True):
@@ -48,7 +48,7 @@ class KillRanks(MessageBase, frozen=True):
 
 
 class DumpStack(MessageBase, frozen=True):
-    """Describe ranks without their help. Answered by `StackDumped` for each that lives."""
+    """Describe ranks without their help. Answered by `StackDumped` for each living rank."""
 
     number: int
     ranks: tuple[Rank, ...]
@@ -58,9 +58,9 @@ class DumpStack(MessageBase, frozen=True):
 
 
 class Interrupt(MessageBase, frozen=True):
-    """SIGINT to each of ``ranks`` that still runs ``run_id``, and to its children.
+    """Send SIGINT to each of ``ranks`` that still runs ``run_id``, and to its children.
 
-    ``run_id`` may also be the request of a `PullValue` or `DescribeValue` that is still evaluated.
+    ``run_id`` may also be the request id of a running `PullValue` or `DescribeValue`.
     """
 
     run_id: RunId
@@ -68,7 +68,7 @@ class Interrupt(MessageBase, frozen=True):
 
 
 class StopRanks(MessageBase, frozen=True):
-    """End ranks and store: ask, SIGTERM, SIGKILL. Answered by `RankExited` each, `RanksStopped`."""
+    """End ranks and store: ask, SIGTERM, SIGKILL. Answered by `RankExited`s and `RanksStopped`."""
 
     grace_s: float
 
@@ -87,23 +87,23 @@ class Execute(MessageBase, frozen=True):
 
     run_id: RunId
     code: str
-    execution_count: int  #: of the notebook, so that tracebacks say the cell the user sees
+    execution_count: int  #: the notebook's, so that tracebacks name the cell that the user sees
     first_line: int  #: line of the notebook's cell on which ``code`` begins, from 1
     store_history: bool = True
     on_mismatch: OnMismatch = "raise"
     check: bool = False  #: ranks of several machines exchange fingerprints before each operation
     parent_id: str = ""  #: id of the front end's request; an Output widget names it
-    debugs: tuple[Rank, ...] = ()  #: where a bare ``%debug`` opens; empty: on all ranks
-    dead: tuple[Rank, ...] = ()  #: have no process: nothing can complete in a group with them
-    failed: tuple[RunId, ...] = ()  #: the last cells that did not go well on all of their ranks
-    ranks: tuple[Rank, ...] = ()  #: that run it; empty: all
+    debugs: tuple[Rank, ...] = ()  #: ranks on which a bare ``%debug`` opens; empty: all
+    dead: tuple[Rank, ...] = ()  #: ranks without a process: no group with them can complete
+    failed: tuple[RunId, ...] = ()  #: the last cells that failed on some of their ranks
+    ranks: tuple[Rank, ...] = ()  #: ranks that run the cell; empty: all
 
 
 class InputReply(MessageBase, frozen=True):
     """Answer to `InputRequest`; ``value`` is None at the end of input, ``reason`` says why."""
 
     run_id: RunId
-    question: int  #: that of the request
+    question: int  #: as in the request
     value: str | None
     reason: str = ""
 
@@ -113,27 +113,27 @@ class PullValue(MessageBase, frozen=True):
 
     request_id: str
     expression: str
-    ranks: tuple[Rank, ...]  #: all that are asked
+    ranks: tuple[Rank, ...]  #: all ranks that get the request
     use_arena: bool = True  #: False: the notebook cannot open this rank's shared memory
 
 
 class DescribeValue(MessageBase, frozen=True):
-    """Tell of values in the user's namespace. Answered by `RunStarted`, `ValueDescribed`."""
+    """Describe values in the user's namespace. Answered by `RunStarted`, `ValueDescribed`."""
 
     request_id: str
     question: ValueQuestion
-    ranks: tuple[Rank, ...]  #: all that are asked
+    ranks: tuple[Rank, ...]  #: all ranks that get the request
 
 
 class ForgetValue(MessageBase, frozen=True):
-    """Let go of the tensors that are kept for questions about the last `Tree`. No answer."""
+    """Release the tensors that are kept for questions about the last `Tree`. No answer."""
 
 
 class PushValue(MessageBase, frozen=True):
     """Build a value and hold it until `BindPushed`. Answered by `ValuePushed`.
 
-    The value is a dict of variables by name. ``part`` of ``parts`` when it comes in chunks; only
-    the last one is answered. See `nbddp.wire.values.pickling` for the frames beside it.
+    The value is a dict of variables by name. It may come in ``parts`` chunks, of which only the
+    last one is answered. See `nbddp.wire.values.pickling` for the frames beside it.
     """
 
     request_id: str
@@ -143,10 +143,10 @@ class PushValue(MessageBase, frozen=True):
 
 
 class BindPushed(MessageBase, frozen=True):
-    """Bind the names of the value that the rank holds, or forget it. No answer."""
+    """Bind the names of the value that the rank holds, or discard it. No answer."""
 
     request_id: str
-    keep: bool  #: False: a rank could not build it, or the user does not wait for it
+    keep: bool  #: False: a rank could not build the value, or the user does not wait for it
 
 
 class ReleaseSegment(MessageBase, frozen=True):
@@ -156,54 +156,57 @@ class ReleaseSegment(MessageBase, frozen=True):
 
 
 class DescribeRank(MessageBase, frozen=True):
-    """Tell what you are doing. Answered by `RankDescribed`, by the I/O thread, at once."""
+    """Describe the rank. The I/O thread answers `RankDescribed` at once."""
 
     number: int
-    last: Annotated[int, msgspec.Meta(ge=0)] = 64  #: operations that are told though complete
+    last: Annotated[int, msgspec.Meta(ge=0)] = (
+        64  #: number of complete operations that are included
+    )
     memory: bool = False  #: with ``gpu_bytes``
 
 
 class AbortOperations(MessageBase, frozen=True):
     """End blocked operations, in two phases; the I/O thread answers `OperationsAborted` at once.
 
-    ``arm``: whatever ends from now on in the groups chosen raises what ``reason`` says. ``fire``:
-    end what the ``arm`` with the same ``number`` has chosen. The second phase begins when all ranks
-    have answered the first, so that no rank sees a peer's closing as an error of its own.
+    ``arm``: operations of the chosen groups that end from now on raise the exception of ``reason``.
+    ``fire``: end the operations that the ``arm`` with the same ``number`` has chosen. The second
+    phase begins when all ranks have answered the first, so that no rank sees a peer's closed
+    connection as an error of its own.
     """
 
     number: int
     run_id: RunId
     phase: Literal["arm", "fire"]
     reason: FreeReason
-    text: str = ""  #: of the exception
+    text: str = ""  #: message of the exception
     #: These groups, ``""`` for waits for the store; none: those in which a thread is blocked now.
     pg_ids: tuple[str, ...] = ()
     ranks: tuple[Rank, ...] = ()  #: and all groups that have one of these members
-    #: And the `RebuildGroups` with this number, also where its rank has not begun it.
+    #: And the `RebuildGroups` with this number, also on ranks that have not begun it.
     reform: int = 0
 
 
 class RebuildGroups(MessageBase, frozen=True):
-    """Make groups anew, in place, on the main thread. Answered by `GroupsRebuilt`.
+    """Rebuild groups, in place, on the main thread. Answered by `GroupsRebuilt`.
 
     All ranks of the pool get the same request. Each takes part in the groups of which it is a
-    member, in the order given; a rank that joins makes those that it does not have.
+    member, in the given order; a rank that joins creates those that it does not have.
     """
 
     number: int  #: never used before in this pool
     groups: tuple[GroupInfo, ...]
     group_count: int
     fresh: tuple[Rank, ...] = ()  #: ranks that have taken the place of others
-    #: No rank is left that knows the groups: initialise the default group as at the start.
+    #: No rank that knows the groups is left: initialise the default group as at the start.
     initialises: bool = False
 
 
 class InterruptCallback(MessageBase, frozen=True):
-    """Raise `KeyboardInterrupt` in the callback of a widget, if one runs. No answer."""
+    """Raise `KeyboardInterrupt` in the running callback of a widget, if any. No answer."""
 
 
 class Complete(MessageBase, frozen=True):
-    """Complete a name. Answered by `Completed`, by the side thread, also while a cell runs."""
+    """Complete a name. The side thread answers `Completed`, also while a cell runs."""
 
     number: int
     code: str
@@ -211,7 +214,7 @@ class Complete(MessageBase, frozen=True):
 
 
 class Inspect(MessageBase, frozen=True):
-    """Describe a name. Answered by `Inspected`, by the side thread, also while a cell runs."""
+    """Describe a name. The side thread answers `Inspected`, also while a cell runs."""
 
     number: int
     code: str
@@ -232,11 +235,11 @@ class Debug(MessageBase, frozen=True):
 
     number: int
     content: dict[str, Any]
-    folder: str = ""  #: of the files that stand for cells; empty: one of the rank's own
+    folder: str = ""  #: folder of the source files of cells; empty: one of the rank's own
 
 
 class OutputDrained(MessageBase, frozen=True):
-    """Agent -> rank: the message `InOrder` with this number is on its way."""
+    """Agent -> rank: the agent has sent on the `InOrder` message with this number."""
 
     number: int
 

@@ -1,48 +1,48 @@
-"""Processes of a pool that stand still, by SIGSTOP for example, and are told to go on.
+"""Processes of a pool that are stopped, for example by SIGSTOP, and are sent SIGCONT.
 
-Runs in: the notebook's process, about agents; agents, about the fork server and the store. Nobody
-needs one of them to stand still, and a pool in which one does cannot even be ended.
+Runs in: the notebook's process, about agents; agents, about the fork server and the store. No user
+needs one of them stopped, and a pool with a stopped one cannot even be ended.
 """
 
 from nbddp.system import process_tree
 from nbddp.wire.messages import HelperStopped
 
-#: One that is stopped again and again is told of so often.
-_TELL_S = 10.0
+#: A process that is stopped again and again is reported at most this often.
+_REPORT_S = 10.0
 _NEVER = float("-inf")
 
 
-class Standing:
-    """Remembers the processes that stood still."""
+class StoppedProcesses:
+    """Resumes stopped processes, and remembers those that stay stopped."""
 
     def __init__(self) -> None:
         self._held: set[int] = set()  #: process ids
-        self._told_at: dict[int, float] = {}
+        self._reported_at: dict[int, float] = {}
 
-    def look(self, node: int, name: str, pid: int, now: float) -> HelperStopped | None:
-        """Look at a process, which costs 20 us, and tell it to go on if it stands still.
+    def check(self, node: int, name: str, pid: int, now: float) -> HelperStopped | None:
+        """Check a process, which costs 20 us, and resume it if it is stopped.
 
         Args:
-            node: to which it belongs.
-            name: for the user.
-            pid: its number; 0: there is no such process.
+            node: the node of the process.
+            name: its name in texts for the user.
+            pid: its process id; 0: there is no such process.
             now: monotonic time in seconds.
 
         Returns:
-            What has become of it, once; None while all is well.
+            The event to report, once; None while the process runs.
         """
         was_held = pid in self._held
-        stood = bool(pid) and process_tree.is_stopped(pid)
-        if stood and process_tree.is_held(pid):
+        was_stopped = bool(pid) and process_tree.is_stopped(pid)
+        if was_stopped and process_tree.is_held(pid):
             self._held.add(pid)
-            return None if was_held else _told(node, name, pid, goes_on=False)
+            return None if was_held else _event(node, name, pid, goes_on=False)
         self._held.discard(pid)
-        is_new = stood and now - self._told_at.get(pid, _NEVER) >= _TELL_S
+        is_new = was_stopped and now - self._reported_at.get(pid, _NEVER) >= _REPORT_S
         if not was_held and not is_new:
             return None
-        self._told_at[pid] = now
-        return _told(node, name, pid, goes_on=True)
+        self._reported_at[pid] = now
+        return _event(node, name, pid, goes_on=True)
 
 
-def _told(node: int, name: str, pid: int, *, goes_on: bool) -> HelperStopped:
+def _event(node: int, name: str, pid: int, *, goes_on: bool) -> HelperStopped:
     return HelperStopped(node=node, name=name, pid=pid, goes_on=goes_on)

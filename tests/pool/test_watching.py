@@ -287,7 +287,7 @@ def test_a_killed_rank_is_replaced_and_the_others_stay(make_node: Callable[..., 
 
 
 @pytest.mark.parametrize(
-    ("rank", "words"), [(0, "rank 0 is still there, pid"), (2, "rank 2 does not belong to node 0")]
+    ("rank", "words"), [(0, "rank 0 already runs, pid"), (2, "rank 2 does not belong to node 0")]
 )
 def test_ranks_that_cannot_be_started(make_node: Callable[..., Node], rank: int, words: str):
     node = make_node(2)

@@ -167,7 +167,7 @@ def test_events_that_come_together_are_one_message(sockets: Sockets):
         agent.forward([codec.encode(STARTED)])
     agent.flush()
     [(_, *frames)] = gather(lambda: iter([hub.socket.recv_multipart()]))
-    assert frames == [b"", codec.encode_several([codec.encode(STARTED)] * 20)]
+    assert frames == [b"", codec.encode_batch([codec.encode(STARTED)] * 20)]
 
 
 def test_large_events_do_not_wait_for_others(sockets: Sockets):

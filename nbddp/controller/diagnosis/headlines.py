@@ -190,7 +190,7 @@ class _FindingWriter:
 
     def _variants(self, disagreement: Disagreement) -> str:
         """``Rank 2 called broadcast, ranks 0-1 called all_reduce``, the culprits first."""
-        fields = disagreement.differences.told
+        fields = disagreement.differences.reported
         ranks_by_text: dict[str, list[int]] = {}
         for rank, operation in disagreement.operation_by_rank.items():
             text = describe_call(operation.signature, fields)
@@ -426,7 +426,7 @@ _HUMAN_FIELDS: Mapping[str, str] = {
 
 def _agree(disagreement: Disagreement) -> str:
     """The next step after a mismatch."""
-    fields = disagreement.differences.told
+    fields = disagreement.differences.reported
     if "op" in fields:
         return "Call the same operations in the same order on all ranks of the group."
     names = list(dict.fromkeys(_HUMAN_FIELDS.get(name, name) for name in fields))

@@ -10,7 +10,7 @@ from nbddp.controller.launch.local import LocalAgent
 from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.stimuli import AgentExited
 from nbddp.wire.messages import HelperStopped
-from nbddp.wire.stopped_processes import Standing
+from nbddp.wire.stopped_processes import StoppedProcesses
 
 #: Seconds between checks for stopped agents.
 _LOOK_S = 0.5
@@ -25,7 +25,7 @@ class Agents:
 
     def __init__(self, agents: Sequence[LocalAgent] = ()) -> None:
         self._by_node = {agent.node: agent for agent in agents}
-        self._standing = Standing()
+        self._stopped_processes = StoppedProcesses()
         self._look_at = 0.0
 
     @property
@@ -61,7 +61,7 @@ class Agents:
             return []
         self._look_at = now + _LOOK_S
         looks = [
-            self._standing.look(node, AGENT, agent.pid, now)
+            self._stopped_processes.check(node, AGENT, agent.pid, now)
             for node, agent in self._by_node.items()
             if not agent.has_exited()
         ]

@@ -287,7 +287,7 @@ class Pool:
         chosen = self.rank_set(ranks)
         failure = f"could not compare {expression!r}"
         with interrupt_as_error(f"comparing {expression!r}"), self._exchanging(chosen) as exchange:
-            return compare.find(Descriptions(exchange, chosen, failure), expression, chosen)
+            return compare.diff(Descriptions(exchange, chosen, failure), expression, chosen)
 
     def vars(
         self, *names: str, ranks: Sequence[int] | str | None = None
@@ -308,7 +308,7 @@ class Pool:
         what = ", ".join(map(repr, names)) or "the variables"
         failure = f"could not look at {what}"
         with interrupt_as_error(f"looking at {what}"), self._exchanging(chosen) as exchange:
-            return variables.tell(Descriptions(exchange, chosen, failure), names, chosen)
+            return variables.ask_variables(Descriptions(exchange, chosen, failure), names, chosen)
 
     def push(
         self,

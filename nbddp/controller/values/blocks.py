@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 
-#: Codes of `struct` by dtype; complex numbers are two of them.
+#: Codes of `struct` by dtype; `_item_code` has those of complex numbers.
 _CODES = {
     "float64": "d",
     "float32": "f",
@@ -26,26 +26,33 @@ _CODES = {
     "uint8": "B",
     "bool": "?",
 }
-#: Characters of a text that are shown around the first that differs.
+#: Number of characters that are shown before and after the first different one.
 _BEFORE, _AFTER = 12, 16
 _SIZES = {"bfloat16": 2, "complex64": 8, "complex128": 16, "complex32": 4}
 
 
 @dataclass(frozen=True)
 class BlockDifference:
-    """How two tensors differ, as far as their blocks were looked at."""
+    """The difference of two tensors in the blocks that were compared."""
 
-    element: int | None  #: the first that differs, counted from the start; None: not found
-    values: tuple[str, str] = ("", "")  #: of both, there
-    max_abs: float | None = None  #: largest difference; None: not numbers that we can read
+    element: int | None  #: index of the first different element in the flat tensor; None: none
+    values: tuple[str, str] = ("", "")  #: the two values of this element
+    max_abs: float | None = None  #: largest difference; None: the dtype is not supported
 
 
 def compare(
     dtype: str, block_bytes: int, first: Mapping[int, bytes], second: Mapping[int, bytes]
 ) -> BlockDifference:
-    """Compare the blocks that both have, by their number."""
+    """Compare the blocks that both ranks have.
+
+    Args:
+        dtype: of both tensors.
+        block_bytes: size of a block.
+        first: blocks of one rank, by number.
+        second: blocks of the other rank.
+    """
     size = _item_size(dtype)
-    found = BlockDifference(None)
+    difference = BlockDifference(None)
     largest: list[float] = []
     for number in sorted(first.keys() & second.keys()):
         one, other = first[number], second[number]
@@ -54,15 +61,15 @@ def compare(
         index = _first_difference(one, other, size)
         if index is None:
             continue
-        if found.element is None:
+        if difference.element is None:
             at = slice(index * size, (index + 1) * size)
             pair = (_text(dtype, one[at]), _text(dtype, other[at]))
-            found = BlockDifference(number * block_bytes // size + index, pair)
+            difference = BlockDifference(number * block_bytes // size + index, pair)
         largest.append(_max_abs(numbers(dtype, one), numbers(dtype, other)))
     if not largest or _item_code(dtype) is None:
-        return found
+        return difference
     max_abs = math.nan if any(map(math.isnan, largest)) else max(largest)
-    return BlockDifference(found.element, found.values, max_abs)
+    return BlockDifference(difference.element, difference.values, max_abs)
 
 
 def compare_texts(
@@ -72,7 +79,15 @@ def compare_texts(
     second: Mapping[int, bytes],
     show: Callable[[str], str] = repr,
 ) -> BlockDifference:
-    """The same for two texts, of so many characters, in UTF-32."""
+    """Compare the blocks of two texts in UTF-32 that both ranks have.
+
+    Args:
+        block_bytes: size of a block.
+        lengths: numbers of characters of both texts.
+        first: blocks of one rank, by number.
+        second: blocks of the other rank.
+        show: formats an excerpt.
+    """
     for number in sorted(first.keys() & second.keys()):
         one, other = first[number], second[number]
         index = _first_difference(one, other, 4)
@@ -90,14 +105,14 @@ def compare_texts(
 
 
 def _excerpt(block: bytes, index: int, begin: int, length: int, show: Callable[[str], str]) -> str:
-    """A few characters around a place; ``block`` begins at ``begin`` in its text."""
+    """Return a few characters around ``index``; ``block`` begins at ``begin`` in its text."""
     first, last = max(0, index - _BEFORE), index + _AFTER
     text = block[first * 4 : last * 4].decode("utf-32-le", "replace")
     return f"{'…' * (begin + first > 0)}{show(text)}{'…' * (begin + last < length)}"
 
 
 def numbers(dtype: str, content: bytes) -> Sequence[complex]:
-    """The elements of a block as numbers of Python's; none, if we cannot read them."""
+    """Return the elements of a block as Python numbers; none if the dtype is not supported."""
     if dtype == "bfloat16":  # the upper half of a float32
         halves = struct.unpack(f"={len(content) // 2}H", content)
         return array("f", array("I", [half << 16 for half in halves]).tobytes())
@@ -112,12 +127,16 @@ def numbers(dtype: str, content: bytes) -> Sequence[complex]:
 
 
 def index_of(element: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """The place in a tensor of its n-th element."""
-    found: list[int] = []
+    """Return the index in a tensor of its n-th element.
+
+    >>> index_of(5, (2, 3))
+    (1, 2)
+    """
+    index: list[int] = []
     for size in reversed(shape):
         element, at = divmod(element, size)
-        found.append(at)
-    return tuple(reversed(found))
+        index.append(at)
+    return tuple(reversed(index))
 
 
 def _item_code(dtype: str) -> str | None:
@@ -136,7 +155,7 @@ def _item_size(dtype: str) -> int | None:
 
 
 def _first_difference(one: bytes, other: bytes, size: int) -> int | None:
-    """The first element that differs; halves, since comparing bytes is fast."""
+    """Return the first different element, by bisection, since comparing bytes is fast."""
     low, high = 0, min(len(one), len(other)) // size
     if one[: high * size] == other[: high * size]:
         return None
@@ -150,24 +169,24 @@ def _first_difference(one: bytes, other: bytes, size: int) -> int | None:
 
 
 def _max_abs(one: Sequence[complex], other: Sequence[complex]) -> float:
-    """The largest difference; NaN if there is a NaN on one side only."""
-    found = 0.0
+    """Return the largest difference; NaN if only one side has a NaN."""
+    largest = 0.0
     for first, second in zip(one, other, strict=False):
         if first == second:
-            continue  # infinities too
+            continue  # equal, which includes infinities
         distance = abs(first - second)
-        if distance > found:
-            found = distance
+        if distance > largest:
+            largest = distance
         elif cmath.isnan(distance) and not (cmath.isnan(first) and cmath.isnan(second)):
             return math.nan
-    return found
+    return largest
 
 
 def _text(dtype: str, item: bytes) -> str:
-    found = numbers(dtype, item)
-    if not found:
+    values = numbers(dtype, item)
+    if not values:
         return f"0x{item.hex()}"
-    value = found[0]
+    value = values[0]
     if isinstance(value, float) and dtype in ("float32", "bfloat16", "float16"):
         return f"{value:.9g}"
     return str(value)

@@ -1,6 +1,6 @@
-"""Asks ranks about their values: fingerprints, a few words, a few blocks of bytes.
+"""Asks ranks to describe their values: fingerprints, short texts, a few blocks of bytes.
 
-Runs in: the thread that asks.
+Runs in: the thread of the caller.
 
     Descriptions --DescribeValue--> ranks --ValueDescribed, blocks as frames--> Descriptions
 """
@@ -23,22 +23,17 @@ from nbddp.wire.values.fingerprints import (
     Variables,
 )
 
-_Told = TypeVar("_Told", Tree, TensorBlocks, Variables)
-_Read = TypeVar("_Read")
+_Answer = TypeVar("_Answer", Tree, TensorBlocks, Variables)
+_Content = TypeVar("_Content")
 
 
 class Descriptions:
-    """What some ranks tell of their values, in the order of ranks.
-
-    Each question raises:
-        TransferError: a rank could not tell it.
-        RequestRefusedError: the pool does not take it now.
-        WaitInterrupt: interrupted; the ranks were, too.
+    """Questions to some ranks about their values.
 
     Args:
         exchange: carries questions and answers.
-        ranks: who is asked.
-        failure: begins the error, for example ``could not compare 'x'``.
+        ranks: the ranks that are asked.
+        failure: the start of the error, for example ``could not compare 'x'``.
     """
 
     def __init__(self, exchange: Exchange, ranks: RankSet, failure: str) -> None:
@@ -46,16 +41,29 @@ class Descriptions:
         self._failure = failure
         self._ranks = ranks
 
-    def ask(self, question: ValueQuestion, kind: type[_Told]) -> list[_Told]:
-        """Answers of this kind, which is that of the question."""
+    def ask(self, question: ValueQuestion, kind: type[_Answer]) -> list[_Answer]:
+        """Ask all ranks.
 
-        def read(answer: ValueAnswer | None, _: list[bytes]) -> _Told | None:
+        Args:
+            question: any question but `ContentsOf`.
+            kind: the type of its answer.
+
+        Returns:
+            The answers, in the order of ranks.
+
+        Raises:
+            TransferError: a rank could not answer.
+            RequestRefusedError: the pool cannot take the question now.
+            WaitInterrupt: the user interrupted; so were the ranks.
+        """
+
+        def read(answer: ValueAnswer | None, _: list[bytes]) -> _Answer | None:
             return answer if isinstance(answer, kind) else None
 
         return self._ask(question, read)
 
     def contents(self, question: ContentsOf) -> list[BytesByPath]:
-        """The bytes of blocks, by path and number."""
+        """Return the bytes of blocks, by path and number, in the order of ranks; see `ask`."""
 
         def read(answer: ValueAnswer | None, frames: list[bytes]) -> BytesByPath | None:
             return answer.with_bytes(frames) if isinstance(answer, BlockContents) else None
@@ -65,23 +73,23 @@ class Descriptions:
     def _ask(
         self,
         question: ValueQuestion,
-        read: Callable[[ValueAnswer | None, list[bytes]], _Read | None],
-    ) -> list[_Read]:
-        told: dict[Rank, _Read] = {}
+        read: Callable[[ValueAnswer | None, list[bytes]], _Content | None],
+    ) -> list[_Content]:
+        content_by_rank: dict[Rank, _Content] = {}
 
-        def take(answer: Answer, frames: list[bytes]) -> bool:
-            found = read(answer.answer, frames) if isinstance(answer, ValueDescribed) else None
-            if found is not None:
-                told[answer.rank] = found
-            return found is not None
+        def accept(answer: Answer, frames: list[bytes]) -> bool:
+            content = read(answer.answer, frames) if isinstance(answer, ValueDescribed) else None
+            if content is not None:
+                content_by_rank[answer.rank] = content
+            return content is not None
 
         def request_of(request_id: str) -> DescribeValue:
             ranks = self._ranks.ranks
             return DescribeValue(request_id=request_id, question=question, ranks=ranks)
 
-        self._exchange.ask(self._ranks, request_of, take, told, self._failure)
-        return [told[rank] for rank in self._ranks]
+        self._exchange.ask(self._ranks, request_of, accept, content_by_rank, self._failure)
+        return [content_by_rank[rank] for rank in self._ranks]
 
     def forget(self) -> None:
-        """No more will be asked of the value that was described; nobody waits for that."""
+        """Release the value that was described last on all ranks, without waiting for them."""
         self._exchange.send(self._ranks, ForgetValue())

@@ -1,6 +1,6 @@
 """Pushes and pulls values between the notebook and ranks.
 
-Runs in: the thread that pulls, pushes or asks.
+Runs in: the thread of the caller.
 """
 
 import itertools
@@ -35,7 +35,13 @@ from nbddp.wire.values.shared_memory import Arena, Piece, SegmentUnreachableErro
 
 
 class Exchange:
-    """Values between this process and the ranks of one pool."""
+    """Exchanges values between this process and the ranks of one pool.
+
+    Args:
+        hub: carries the messages.
+        arena: shared memory that the ranks can open; None: values travel as frames.
+        settings: for the time that interrupted ranks get.
+    """
 
     def __init__(self, hub: HubThread, arena: Arena | None, settings: Settings) -> None:
         self._hub = hub
@@ -44,12 +50,12 @@ class Exchange:
         self._numbers = itertools.count(1)
 
     def pull(self, expression: str, ranks: RankSet) -> list[Any]:
-        """The value of ``expression`` on each rank, in the order of ranks.
+        """Return the value of ``expression`` on each rank, in the order of ranks.
 
         Raises:
-            TransferError: it could not be evaluated, pickled or built here.
-            RequestRefusedError: the pool does not take it now.
-            WaitInterrupt: interrupted; the ranks were, too.
+            TransferError: the value could not be evaluated, pickled or built here.
+            RequestRefusedError: the pool cannot take the request now.
+            WaitInterrupt: the user interrupted; so were the ranks.
         """
         try:
             return self._pull(expression, ranks, use_arena=True)
@@ -57,12 +63,16 @@ class Exchange:
             return self._pull(expression, ranks, use_arena=False)
 
     def push(self, by_name: Mapping[str, Any], ranks: RankSet) -> None:
-        """Bind names on ranks; if a value cannot be pickled, none is bound.
+        """Bind variables on ranks; if one value cannot be pickled, none is bound.
+
+        Args:
+            by_name: the values of the variables.
+            ranks: the ranks that get them.
 
         Raises:
-            TransferError: a value cannot be pickled here or built there.
-            RequestRefusedError: the pool does not take it now.
-            WaitInterrupt: interrupted; no name is bound.
+            TransferError: a value cannot be pickled here or built on a rank.
+            RequestRefusedError: the pool cannot take the request now.
+            WaitInterrupt: the user interrupted; no variable is bound.
         """
         try:
             self._push(by_name, ranks, self._arena)
@@ -73,67 +83,69 @@ class Exchange:
         self,
         ranks: RankSet,
         request_of: Callable[[str], PullValue | DescribeValue],
-        take: Callable[[Answer, list[bytes]], bool],
-        told: Collection[Rank],
+        accept: Callable[[Answer, list[bytes]], bool],
+        complete: Collection[Rank],
         failure: str,
     ) -> None:
         """Ask ranks, and wait until each has answered.
 
         Args:
-            ranks: who is asked.
-            request_of: the request, by its id.
-            take: takes an answer with its frames; False: there is nothing in it.
-            told: ranks whose answers are complete; ``take`` adds to it.
-            failure: begins the error, for example ``could not pull 'x'``.
+            ranks: the ranks that are asked.
+            request_of: returns the request with this id.
+            accept: gets each answer with its frames; returns False if the answer is an error.
+            complete: ranks whose answers are complete; ``accept`` adds to it.
+            failure: the start of the error, for example ``could not pull 'x'``.
 
         Raises:
             TransferError: a rank has answered with an error.
-            RequestRefusedError: the pool does not take it now.
-            WaitInterrupt: interrupted; the ranks were, too.
+            RequestRefusedError: the pool cannot take the request now.
+            WaitInterrupt: the user interrupted; so were the ranks.
         """
         transfer = self._open(ranks)
         errors: dict[Rank, ErrorInfo] = {}
         try:
             self._hub.send_for(transfer, request_of(transfer.request_id))
-            while missing := set(ranks) - set(told) - set(errors):
-                came = transfer.next(missing)
-                if came is None:
+            while missing := set(ranks) - set(complete) - set(errors):
+                message = transfer.next(missing)
+                if message is None:
                     continue
-                answer, frames = came
-                if not take(answer, frames):
+                answer, frames = message
+                if not accept(answer, frames):
                     errors[answer.rank] = answer.error or _NO_REASON
         except KeyboardInterrupt:
             with EarlyInterrupts() as more:
                 self._hub.interrupt_transfer(transfer)
-                raise self._stopped(transfer, RankSet.of([*told, *errors]), more) from None
+                raise self._stopped(transfer, RankSet.of([*complete, *errors]), more) from None
         finally:
             with EarlyInterrupts():
                 self._hub.close_transfer(transfer)
         _raise_if_any(errors, failure, "")
 
     def send(self, ranks: RankSet, request: ForgetValue) -> None:
-        """Nobody waits for what ranks do about it."""
+        """Send a request that has no answer."""
         self._hub.send_to_ranks(ranks, request)
 
     def forget_all(self, ranks: RankSet) -> None:
-        """These ranks are about to be replaced; nothing that they hold will be released."""
+        """Release the shared memory that these ranks use, which are about to be replaced."""
         if self._arena is not None:
             for rank in ranks:
                 self._arena.release_all(rank)
 
     def _pull(self, expression: str, ranks: RankSet, *, use_arena: bool) -> list[Any]:
         reassembler = pickling.Reassembler()
-        found: dict[Rank, Any] = {}
+        value_by_rank: dict[Rank, Any] = {}
 
-        def take(answer: Answer, frames: list[bytes]) -> bool:
+        def accept(answer: Answer, frames: list[bytes]) -> bool:
             if not isinstance(answer, ValuePulled) or answer.value is None:
                 return False
             rank, header = answer.rank, answer.value
-            complete: list[Piece] | None = []
+            value_frames: list[Piece] | None = []
             if header.segment < 0:
-                complete = reassembler.add(rank, header, answer.part, answer.parts, frames)
-            if complete is not None:
-                found[rank] = pickling.decode_value(header, complete, partial(self._let_go, rank))
+                value_frames = reassembler.add(rank, header, answer.part, answer.parts, frames)
+            if value_frames is not None:
+                value_by_rank[rank] = pickling.decode_value(
+                    header, value_frames, partial(self._release_segment, rank)
+                )
             return True
 
         def request_of(request_id: str) -> PullValue:
@@ -144,27 +156,27 @@ class Exchange:
                 use_arena=use_arena,
             )
 
-        self.ask(ranks, request_of, take, found, f"could not pull {expression!r}")
-        return [found[rank] for rank in ranks]
+        self.ask(ranks, request_of, accept, value_by_rank, f"could not pull {expression!r}")
+        return [value_by_rank[rank] for rank in ranks]
 
     def _stopped(
         self, transfer: Transfer, answered: RankSet, more: EarlyInterrupts
     ) -> WaitInterrupt:
-        """Wait a moment for ranks that were interrupted, but not after one ``more``."""
+        """Wait a moment for the interrupted ranks, until the user interrupts once more."""
         until = time.monotonic() + self._settings.interrupt_grace_s
         left: dict[Rank, str] = {}
         missing = set(transfer.ranks) - set(answered)
         with suppress(NbddpError):  # a rank, or the pool, has ended
             while missing:
-                came = transfer.next(missing, lambda: more.count > 0 or time.monotonic() > until)
-                if came is None:
+                message = transfer.next(missing, lambda: more.count > 0 or time.monotonic() > until)
+                if message is None:
                     break
-                answer = came[0]
+                answer = message[0]
                 missing.discard(answer.rank)
                 if answer.error is not None and answer.error.ename == "KeyboardInterrupt":
                     left[answer.rank] = exception_line(answer.error).place
                 elif isinstance(answer, ValuePulled):
-                    self._let_go_of(answer)
+                    self._discard(answer)
         answered = RankSet.of(set(transfer.ranks) - missing - set(left))
         return WaitInterrupt(answered, left, RankSet.of(missing))
 
@@ -177,7 +189,7 @@ class Exchange:
         transfer = self._open(ranks)
         errors: dict[Rank, ErrorInfo] = {}
         missing = set(ranks)
-        keep = False  # not before all have it complete: either every rank binds the names, or none
+        keep = False  # until all ranks have the value: either all bind the names, or none
         try:
             for part, parts, pieces in pickling.split(header, frames):
                 self._hub.send_for(
@@ -186,11 +198,12 @@ class Exchange:
                     pieces,
                 )
             while missing:
-                came = transfer.next(missing)
-                if came is not None and isinstance(came[0], ValuePushed):
-                    missing.discard(came[0].rank)
-                    if came[0].error is not None:
-                        errors[came[0].rank] = came[0].error
+                message = transfer.next(missing)
+                if message is not None and isinstance(message[0], ValuePushed):
+                    answer = message[0]
+                    missing.discard(answer.rank)
+                    if answer.error is not None:
+                        errors[answer.rank] = answer.error
             keep = not errors
         except KeyboardInterrupt:
             keep = False
@@ -204,12 +217,12 @@ class Exchange:
 
     def _open(self, ranks: RankSet) -> Transfer:
         request_id = f"value-{next(self._numbers)}"
-        transfer = Transfer(request_id, ranks, lambda: self._hub.is_alive, self._look)
+        transfer = Transfer(request_id, ranks, lambda: self._hub.is_alive, self._check_callbacks)
         self._hub.open_transfer(transfer)
         return transfer
 
-    def _look(self, missing: set[Rank]) -> None:
-        """Raise for a rank that cannot answer before a callback of a widget has ended, if ever."""
+    def _check_callbacks(self, missing: set[Rank]) -> None:
+        """Raise `PoolBusyError` for a rank that runs a widget's callback and cannot answer."""
         looks = RankQueries(lambda: self._hub).survey().looks
         for rank in sorted(missing.intersection(looks)):
             threads = looks[rank].threads
@@ -222,18 +235,18 @@ class Exchange:
                     "has ended; no variable was changed. Next: wait for it, or %ddp interrupt"
                 )
 
-    def _let_go_of(self, answer: ValuePulled) -> None:
-        """It has come too late."""
+    def _discard(self, answer: ValuePulled) -> None:
+        """Discard an answer that has come too late."""
         if answer.value is not None and answer.value.segment >= 0:
-            self._let_go(answer.rank, answer.value.segment)
+            self._release_segment(answer.rank, answer.value.segment)
 
-    def _let_go(self, rank: Rank, segment: int) -> None:
-        """The last object that used a rank's shared memory is gone; may run in any thread."""
+    def _release_segment(self, rank: Rank, segment: int) -> None:
+        """Tell a rank that its shared memory is no longer used; may run in any thread."""
         self._hub.send_to_ranks(RankSet.of([rank]), ReleaseSegment(segment=segment))
 
 
 def _raise_with_name(by_name: Mapping[str, Any]) -> None:
-    """One of these cannot be pickled: say which."""
+    """Raise a `TransferError` that names the first value that cannot be pickled."""
     for name, value in by_name.items():
         try:
             pickling.pack(value)
@@ -247,12 +260,12 @@ _NO_REASON = ErrorInfo(ename="TransferError", evalue="no reason was given", trac
 
 
 def _raise_if_any(
-    errors: dict[Rank, ErrorInfo], what: str, so: str = ". No variable was changed"
+    errors: dict[Rank, ErrorInfo], failure: str, consequence: str = ". No variable was changed"
 ) -> None:
     if not errors:
         return
     if any(error.ename == SegmentUnreachableError.__name__ for error in errors.values()):
-        raise SegmentUnreachableError(what)
+        raise SegmentUnreachableError(failure)
     by_text: dict[str, list[Rank]] = {}
     for rank, error in errors.items():
         text = error.evalue if error.ename == "TransferError" else f"{error.ename}: {error.evalue}"
@@ -260,4 +273,4 @@ def _raise_if_any(
     reasons = "; ".join(
         f"{RankSet.of(ranks).describe()}: {text}" for text, ranks in by_text.items()
     )
-    raise TransferError(f"{what} ({reasons}){so}")
+    raise TransferError(f"{failure} ({reasons}){consequence}")

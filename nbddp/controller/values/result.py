@@ -1,4 +1,4 @@
-"""How a value differs between ranks: the answer to ``pool.diff``.
+"""The result of ``pool.diff``: the differences of a value between ranks.
 
 Runs in: the notebook's process. Pure.
 """
@@ -12,29 +12,29 @@ from nbddp.wire.rank_set import RankSet
 
 @dataclass(frozen=True)
 class Detail:
-    """How a tensor differs between two groups of ranks."""
+    """The difference of a tensor or long text between two groups of ranks."""
 
     one: RankSet
     other: RankSet
-    index: tuple[int, ...] | None  #: of the first element that differs
-    values: tuple[str, str]
-    max_abs: float | None
-    is_exact: bool  #: whether all blocks that differ were looked at
+    index: tuple[int, ...] | None  #: index of the first different element; None: not known
+    values: tuple[str, str]  #: the two values of this element
+    max_abs: float | None  #: largest difference of an element; None: not known
+    is_exact: bool  #: whether all blocks that differ were compared
     norms: tuple[float | None, float | None]
 
 
 @dataclass(frozen=True)
 class LeafDifference:
-    """A place in the value that is not the same everywhere."""
+    """A place in the value that is not equal on all ranks."""
 
     path: str
-    groups: tuple[tuple[RankSet, str], ...]  #: ranks that agree, and what they have
-    missing: RankSet  #: ranks that have nothing there
+    groups: tuple[tuple[RankSet, str], ...]  #: ranks that agree, and a text for their value
+    missing: RankSet  #: ranks without a value there
     is_tensor: bool
-    part: str = ""  #: of a sharded tensor: which shard
-    #: What it is that differs: what lies there, the type of what has parts, or a module's mode.
+    part: str = ""  #: name of the shard, for a sharded tensor
+    #: The property that differs: the value, the type of a value with parts, or a module's mode.
     kind: Literal["value", "type", "mode"] = "value"
-    is_text: bool = False  #: too long to be told whole
+    is_text: bool = False  #: a text that is too long to show whole
     details: tuple[Detail, ...] = ()
 
 
@@ -48,18 +48,18 @@ class Difference:
     differences: tuple[LeafDifference, ...]
     n_tensors: int
     n_values: int
-    nbytes: int  #: of the tensors, on one rank
-    sharding: Mapping[str, int] = field(default_factory=dict)  #: tensors by how they are sharded
+    nbytes: int  #: size of the tensors on one rank
+    sharding: Mapping[str, int] = field(default_factory=dict)  #: number of tensors by sharding
     unknown: tuple[str, ...] = ()  #: places that cannot be compared
-    errors: Mapping[str, RankSet] = field(default_factory=dict)  #: why ranks have no value
-    is_cut: bool = False  #: there were more values than are looked at
-    gradients: "Difference | None" = None  #: of its parameters; None: no rank has any
+    errors: Mapping[str, RankSet] = field(default_factory=dict)  #: ranks without value, by reason
+    is_cut: bool = False  #: values beyond the limit were not compared
+    gradients: "Difference | None" = None  #: of the parameters; None: no rank has any
 
     @property
     def is_equal(self) -> bool | None:
-        """Whether all of it is the same; what `gradients` do is not part of it.
+        """Whether the value is equal on all ranks; `gradients` do not count.
 
-        None: nothing differs as far as compared, but not all could be, see `unknown` and `is_cut`.
+        None: no difference was found, but not all could be compared, see `unknown` and `is_cut`.
         """
         if self.differs:
             return False
@@ -67,11 +67,11 @@ class Difference:
 
     @property
     def differs(self) -> bool:
-        """Whether something was found that is not the same everywhere."""
+        """Whether a difference was found."""
         return len(self.groups) > 1
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the result as plain data."""
         return {
             "expression": self.expression,
             "equal": self.is_equal,
@@ -86,10 +86,10 @@ class Difference:
             "gradients": None if self.gradients is None else self.gradients.to_dict(),
             "differences": [
                 {
-                    "path": each.path,
-                    "kind": each.kind,
-                    "groups": [{"ranks": list(ranks), "has": has} for ranks, has in each.groups],
-                    "missing": list(each.missing),
+                    "path": leaf.path,
+                    "kind": leaf.kind,
+                    "groups": [{"ranks": list(ranks), "has": has} for ranks, has in leaf.groups],
+                    "missing": list(leaf.missing),
                     "first": [
                         {
                             "ranks": [list(detail.one), list(detail.other)],
@@ -99,21 +99,21 @@ class Difference:
                             "exact": detail.is_exact,
                             "norms": list(detail.norms),
                         }
-                        for detail in each.details
+                        for detail in leaf.details
                     ],
                 }
-                for each in self.differences
+                for leaf in self.differences
             ],
         }
 
 
 def largest_first(ranks: Sequence[int]) -> tuple[int, int]:
-    """For sorting groups of ranks."""
+    """Return a key that sorts groups of ranks by size, then by first rank."""
     return -len(ranks), ranks[0]
 
 
 def grouped(label_by_rank: Mapping[int, object]) -> tuple[RankSet, ...]:
-    """Ranks with equal labels, the largest group first."""
+    """Return groups of ranks with equal labels, the largest group first."""
     groups: dict[object, list[int]] = {}
     for rank, label in label_by_rank.items():
         groups.setdefault(label, []).append(rank)

@@ -1,6 +1,6 @@
-"""The users' names on ranks, as ``pool.vars()`` gives them.
+"""The user's variables on ranks, as ``pool.vars()`` returns them.
 
-Runs in: the thread that asks. All but `tell` is pure.
+Runs in: the thread of the caller. All but `ask_variables` is pure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,52 +13,72 @@ from nbddp.errors import BadOptionError
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values.fingerprints import Variable, Variables, VariablesOf
 
-ByName = dict[str, dict[int, Variable | None]]
+#: None: the rank has no such variable.
+VariablesByName = dict[str, dict[int, Variable | None]]
 
 
-def tell(asked: Descriptions, names: Sequence[str], ranks: RankSet) -> dict[int, Variables]:
-    """Ask ranks for these names, or for all that hold data.
+def ask_variables(
+    descriptions: Descriptions, names: Sequence[str], ranks: RankSet
+) -> dict[int, Variables]:
+    """Ask ranks for the variables with these names, or for all that hold data.
+
+    Args:
+        descriptions: the question to these ranks.
+        names: empty: all variables that hold data.
+        ranks: the ranks that are asked.
+
+    Returns:
+        The answers by rank.
 
     Raises:
-        BadOptionError: what is no name, or a name that none of them has.
-        NbddpError: what ``asked`` raises.
+        BadOptionError: a name is not an identifier, or no rank has such a variable.
+        NbddpError: see `Descriptions.ask`.
     """
     for name in names:
         if not name.isidentifier():
             raise BadOptionError(
                 f"%ddp vars: {name!r} is not a name. Next: %ddp diff compares any expression"
             )
-    answers = asked.ask(VariablesOf(tuple(names)), Variables)
-    told: dict[int, Variables] = dict(zip(ranks, answers, strict=True))
+    answers = descriptions.ask(VariablesOf(tuple(names)), Variables)
+    variables_by_rank: dict[int, Variables] = dict(zip(ranks, answers, strict=True))
     unknown = [
-        name for name, by_rank in by_name_and_rank(told, names).items() if not any(by_rank.values())
+        name
+        for name, by_rank in by_name_and_rank(variables_by_rank, names).items()
+        if not any(by_rank.values())
     ]
     if unknown:
         raise BadOptionError(
             f"%ddp vars: {ranks.describe()} {ranks.verb('has', 'have')} no variable "
             f"{', '.join(map(repr, unknown))}. Next: %ddp vars lists all"
         )
-    return told
+    return variables_by_rank
 
 
-def by_name_and_rank(told: Mapping[int, Variables], wanted: Sequence[str] = ()) -> ByName:
-    """What each rank has of each name; None: it has no such name."""
-    names = dict.fromkeys(wanted)
-    for each in told.values():
-        names.update(dict.fromkeys(variable.name for variable in each.found))
+def by_name_and_rank(
+    variables_by_rank: Mapping[int, Variables], names: Sequence[str] = ()
+) -> VariablesByName:
+    """Return the variables by name and rank: ``names`` first, then all others."""
     by_rank = {
-        rank: {variable.name: variable for variable in each.found}
-        for rank, each in sorted(told.items())
+        rank: {variable.name: variable for variable in answer.variables}
+        for rank, answer in sorted(variables_by_rank.items())
     }
-    return {name: {rank: found.get(name) for rank, found in by_rank.items()} for name in names}
+    all_names = dict.fromkeys(names)
+    for variables in by_rank.values():
+        all_names.update(dict.fromkeys(variables))
+    return {
+        name: {rank: variables.get(name) for rank, variables in by_rank.items()}
+        for name in all_names
+    }
 
 
-def to_dict(told: Mapping[int, Variables]) -> dict[str, dict[int, dict[str, Any] | None]]:
-    """As plain data: by name and rank."""
+def to_dict(
+    variables_by_rank: Mapping[int, Variables],
+) -> dict[str, dict[int, dict[str, Any] | None]]:
+    """Return the variables as plain data, by name and rank."""
     return {
         name: {
             rank: None if variable is None else asdict(variable)
             for rank, variable in by_rank.items()
         }
-        for name, by_rank in by_name_and_rank(told).items()
+        for name, by_rank in by_name_and_rank(variables_by_rank).items()
     }

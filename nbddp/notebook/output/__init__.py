@@ -1,6 +1,6 @@
-"""The output of a cell, from the messages of many ranks to the page that one reader sees.
+"""The output of a cell: from the messages of many ranks to one page.
 
-Runs in: the notebook's process. Of the cell that runs, on the thread that waits for it.
+Runs in: the notebook's process; for the running cell, on the thread that waits for it.
 
     from the run's queue: Output, Display, Result, ClearOutput of each rank
       |
@@ -10,10 +10,10 @@ Runs in: the notebook's process. Of the cell that runs, on the thread that waits
       |
       |  gatherer  Gatherer      all ranks together; its stages:
       |    terminal_lines        chunks of text -> lines, as a terminal leaves them
-      |    line_folder           equal items of several ranks -> one (items: what waits in it)
-      |    budget                how much text may be shown; the rest is a gap (excerpt: its end)
-      |    screen                labels; what is shown so far, for when a rank clears it
-      |    rank_text             beside these: what each rank printed, to compare ranks
+      |    line_folder           equal items of several ranks -> one (items: types of its items)
+      |    budget                limits the text; the rest is a gap (excerpt: its end)
+      |    screen                labels; the text so far, for when a rank clears its part
+      |    rank_text             beside these: the text of each rank, to compare ranks
       |
       |  per_rank_blocks  RankBlocks   rank by rank, when the cell ends (a gatherer for each)
       |  quiet  QuietOutput            values of last expressions only
@@ -23,11 +23,11 @@ Runs in: the notebook's process. Of the cell that runs, on the thread that waits
     cell_view  View          shows them; widgets go to widget_blocks
       |
     folded_sink  FoldedSink  a long text: its head, a window on its end, all of it folded
-      |                      (fair_excerpt: so that every rank is seen)
+      |                      (fair_excerpt: lines of every rank are shown)
     sinks                    the running cell, an earlier cell, or a terminal
 
-background shows what ranks print while no cell runs; background_views is the thread that shows the
-cells of ``%%ddp --async``. Code outside of this package imports from here, not from its modules.
+background shows the output of ranks while no cell runs; background_views is the thread that shows
+the cells of ``%%ddp --async``. Code outside this package imports from here, not from its modules.
 """
 
 from nbddp.notebook.output.background import BackgroundOutput

@@ -1,8 +1,8 @@
-"""Output of ranks while no cell runs: of threads, subprocesses, and of an abandoned cell.
+"""Output of ranks while no cell runs: from threads, subprocesses, and an abandoned cell.
 
-Runs in: a thread of its own, ``nbddp-background``, since showing may block or fail, and the hub
-must do neither. Late words of a cell are shown in that cell, everything else in the cell that was
-started last, so that the next cell gets only its own output.
+Runs in: its own thread, ``nbddp-background``, since showing may block or fail, and the hub must do
+neither. Late output of a cell is shown in that cell, other output in the cell that was started
+last, so that the next cell gets only its own output.
 
     hub thread --put--> queue --> nbddp-background --> sink
 """
@@ -24,7 +24,7 @@ from nbddp.wire.messages import ClearOutput, Output
 
 #: Text per second that is shown; the rest is in the logs.
 _BYTES_PER_S = 64 * 1024
-#: Events that may wait while showing is blocked; the text of the others is in the logs.
+#: Number of events that may wait while showing is blocked; the text of the others is in the logs.
 _MAX_WAITING = 256
 
 
@@ -34,7 +34,7 @@ class BackgroundOutput:
     Args:
         world_size: number of ranks.
         last_parent: the front end's request of the last ``%%ddp`` cell, if there was one.
-        parent_of: the request of a cell, by the id of its run; None: it is no longer known.
+        parent_of: returns the request of a cell, by its run id; None: it is no longer known.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class BackgroundOutput:
         self._parent_of = parent_of
         self._waiting: queue.SimpleQueue[BackgroundEvent | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        #: Why the last event could not be shown; a closed stdout, for example.
+        #: The error when the last event could not be shown; a closed stdout, for example.
         self.failure: Exception | None = None
         self._labels = Labels(world_size)
         self._room = float(_BYTES_PER_S)
@@ -55,7 +55,11 @@ class BackgroundOutput:
         self._left_out = False
 
     def put(self, event: BackgroundEvent | None) -> None:
-        """Show an event soon; None: the hub ends, and no event follows. The hub calls this."""
+        """Show an event soon. The hub calls this.
+
+        Args:
+            event: None: the hub ends, and no event follows.
+        """
         if event is None:
             if self._thread is not None:
                 self._waiting.put(None)
@@ -77,9 +81,9 @@ class BackgroundOutput:
 
     def _show(self, event: BackgroundEvent) -> None:
         if isinstance(event, ClearOutput):
-            return  # it would clear output that is not ours
+            return  # it would clear output of other cells
         if isinstance(event, Output) and not event.text.strip("\n"):
-            return  # a debugger that is given up ends its line
+            return  # an abandoned debugger ends its line
         sink = self._sink(event.run_id or "")
         label = "" if event.rank == NO_RANK else self._labels.of((event.rank,))
         if isinstance(event, Output):
@@ -115,6 +119,6 @@ class BackgroundOutput:
         # The next cell may have begun: it waits for a rank that leaves an old one.
         parent = self._parent_of(run_id) or kernel.get_parent()
         if parent.get("header", {}).get("msg_type") != "execute_request":
-            # The last word of the front end was to a widget: that is no place to show anything.
+            # The last message of the front end was for a widget, which has no place for output.
             parent = self._last_parent() or parent
         return EarlierCellSink(kernel, parent, live_id="")

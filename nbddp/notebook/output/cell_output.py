@@ -1,4 +1,4 @@
-"""`CellOutput`: from the events of a cell's ranks to the shows for one reader.
+"""`CellOutput`: turns the events of a cell's ranks into shows.
 
 Runs in: the notebook's main thread. Pure: no clock, no I/O; ``now`` comes in (monotonic seconds).
 """
@@ -22,9 +22,9 @@ class OutputSpec:
     """The facts about a cell that each `CellOutput` needs.
 
     Attributes:
-        ranks: those that run the cell.
-        world_size: ranks of the pool; in a pool of one rank lines have no labels.
-        display_scope: part of the ids of displays. Cells that share it can update each other's.
+        ranks: ranks that run the cell.
+        world_size: number of ranks of the pool; in a pool of one rank lines have no labels.
+        display_scope: part of display ids. Cells with the same one can update each other's.
         settings: limits of text and of time.
         log_path_by_rank: the files with the whole output; a rank may be absent.
     """
@@ -36,34 +36,34 @@ class OutputSpec:
     log_path_by_rank: Mapping[int, str]
 
     def log_paths(self, ranks: Iterable[int]) -> list[str]:
-        """The files with the whole output of these ranks."""
+        """Return the files with the whole output of these ranks."""
         return [self.log_path_by_rank[rank] for rank in ranks if rank in self.log_path_by_rank]
 
 
 class CellOutput(Protocol):
-    """Takes the events of the ranks of one cell, and gives what is to be shown, and when.
+    """Turns the events of the ranks of one cell into shows, at the right time.
 
     `View` calls `add` for each event, `tick` at `next_deadline` or more often, `finish_rank` once
     for each rank and `end` at the end, and shows what each of them returns, in that order.
     """
 
     def add(self, event: Output | Display | Result | ClearOutput, now: float) -> list[Show]:
-        """Take an event of a rank. Gives what can be shown at once."""
+        """Process an event of a rank, and return the shows that are due."""
 
     def finish_rank(self, rank: int, now: float) -> list[Show]:
-        """``rank`` will show nothing more, and no line waits for it any longer."""
+        """Note that ``rank`` has no more output, so that no line waits for it."""
 
     def tick(self, now: float) -> list[Show]:
-        """Give what has waited long enough."""
+        """Return the shows that have waited long enough."""
 
     def end(self, now: float) -> list[Show]:
-        """The cell is over: give all that is left."""
+        """Return all remaining shows: the cell has ended."""
 
     def next_deadline(self) -> float | None:
-        """When `tick` has something to do, if nothing comes in before."""
+        """Return when to call `tick` next, if no event comes before; None: not needed."""
 
     def open_lines(self) -> list[tuple[RankSet, str]]:
-        """Lines that have no end yet, such as progress bars; equal ones of ranks together."""
+        """Return lines without an end, such as progress bars, each with all ranks that have it."""
 
     def text_by_rank(self) -> dict[int, RankText]:
-        """The text of each rank, for `details` below the cell; empty if none are wanted there."""
+        """Return the text of each rank, for `details` below the cell; empty: show no details."""

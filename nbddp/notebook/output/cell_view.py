@@ -49,11 +49,11 @@ from nbddp.wire.values.tensor_preview import MIME as SHOWN_MIME
 
 #: The live lines change at most this often.
 _LIVE_INTERVAL_S = 0.1
-#: The elapsed time in them changes this often.
+#: Interval of the clock in the live lines.
 _CLOCK_INTERVAL_S = 1.0
-#: An unfinished line is shown after this time: most get their end before.
+#: An unfinished line is shown after this time: most lines end before.
 _OPEN_LINE_AFTER_S = 0.03
-#: This many ranks come to a line within ``output_fold_s``; more take longer, up to a limit.
+#: This many ranks print a line within ``output_fold_s``; more ranks take longer, up to a limit.
 _FOLD_RANKS, _MAX_FOLD_S = 16, 0.5
 _MAX_LIVE_LINES = 16
 _MAX_ERROR_CHARS = 80
@@ -65,7 +65,19 @@ _OUTPUTS: Mapping[Out, Callable[[OutputSpec], CellOutput]] = {
 
 
 class View:
-    """A cell's output, as `nbddp.controller.pool.cell_wait.CellView` wants it."""
+    """Shows the output of a cell; implements `nbddp.controller.pool.cell_wait.CellView`.
+
+    Args:
+        run: the run of the cell.
+        sink: shows text and displays.
+        world_size: number of ranks of the pool.
+        settings: limits of text and of time.
+        log_path_by_rank: the files with the whole output; a rank may be absent.
+        can_ask: whether the front end has a stdin.
+        display_scope: see `OutputSpec`.
+        widgets: None: the front end shows no widgets.
+        out: ``--out`` of the cell.
+    """
 
     def __init__(
         self,
@@ -87,22 +99,22 @@ class View:
         self._ranks = run.ranks
         self._sink = sink
         self._out = out
-        #: Long output is folded; None: not where this is shown.
+        #: Folds long output; None: this sink does not fold.
         self._folded = sink if isinstance(sink, FoldedSink) else None
         self._settings = settings
         self._patience_s = max(settings.output_fold_s, settings.output_expect_s)
         self._labels = Labels(world_size)
         self._can_ask = can_ask
-        self._widgets = widgets  # None: there is no front end that shows them
+        self._widgets = widgets
         self._output = _OUTPUTS[out](
             OutputSpec(run.ranks, world_size, display_scope, settings, log_path_by_rank)
         )
         self._pictures = CellPictures(run.ranks, sink, f"{display_scope}-{run.run_id}", world_size)
         self._began = time.monotonic()
         self._done: set[int] = set()
-        self._failed: dict[int, str] = {}  # by what, by rank
+        self._failed: dict[int, str] = {}  # short reason by rank
         self._judged: dict[str, VerdictReached] = {}  # by the id of the card
-        self._notice = ""  # a line that says who waits for whom
+        self._notice = ""  # a line that names the ranks that wait
         self._live: list[str] = []
         self._live_at = self._began - _LIVE_INTERVAL_S
         self._open_since: float | None = None
@@ -118,7 +130,7 @@ class View:
         now = time.monotonic()
         match event:
             case Display() if SHOWN_MIME in event.data:
-                marker = self._pictures.take(event, now)
+                marker = self._pictures.add_call(event, now)
                 if marker is not None:
                     self._emit(self._output.add(marker, now))
             case Display() | Result() if self._widgets is None and WIDGET_MIME in event.data:
@@ -129,7 +141,7 @@ class View:
             case RunFinished():
                 self._done.add(event.rank)
                 if event.error is not None:
-                    self._failed[event.rank] = _how_it_left(event.error)
+                    self._failed[event.rank] = _failure(event.error)
                 self._emit(self._output.finish_rank(event.rank, now))
             case RankExited():
                 self._done.add(event.rank)
@@ -140,13 +152,13 @@ class View:
                 self._notice = ""
                 # The output that came before stands above the card.
                 self._emit(self._output.tick(now + self._patience_s))
-                # A report that is acted upon later changes its card.
+                # The card of a report changes when nbddp acts upon it later.
                 card_id = f"nbddp-card-{event.run_id}-{event.report.fingerprint}"
                 is_known = card_id in self._judged
                 self._judged[card_id] = event
                 self._sink.display(self._card(event), {}, card_id, is_known)
             case RunStarted() | InputRequest():
-                pass  # asked by `ask`
+                pass  # `ask` shows the request
 
     def tick(self) -> float | None:
         """See `CellView.tick`."""
@@ -158,7 +170,7 @@ class View:
             self._emit(self._output.tick(now))
             deadline = self._output.next_deadline()
         deadlines = (deadline, self._pictures.tick(now))
-        waits = [max(0.0, each - now) for each in deadlines if each is not None]
+        waits = [max(0.0, due - now) for due in deadlines if due is not None]
         return min([self._refresh_live(now), *waits])
 
     def ask(self, request: InputRequest) -> str:
@@ -168,7 +180,7 @@ class View:
         if self._folded is not None:
             self._folded.begin_new_head()
         if not self._can_ask:
-            # The same on all ranks, so that their errors are told as one.
+            # Equal on all ranks, so that their errors are shown once.
             raise EOFError("input was asked for, and this front end cannot ask the user")
         label = f"[{request.rank}] " if self._labels else ""
         prompt = label + harmless(request.prompt)
@@ -189,7 +201,7 @@ class View:
         self._sink.live([])
         if self._widgets is not None:
             self._widgets.end()
-        torn = outcome.torn  # known only now that the ranks are free
+        torn = outcome.torn  # known only after the ranks were freed
         for card_id, judged in self._judged.items():
             if torn or not judged.acted:
                 self._sink.display(self._card(judged, torn, is_over=True), {}, card_id, True)
@@ -234,7 +246,7 @@ class View:
     # --- live lines ----------------------------------------------------------------------------
 
     def _refresh_live(self, now: float) -> float:
-        """Show unfinished lines and the progress line. Gives the seconds until the next look."""
+        """Show unfinished lines and the progress; return the seconds until the next call."""
         since_s = now - self._live_at
         if since_s < _LIVE_INTERVAL_S:
             return _LIVE_INTERVAL_S - since_s
@@ -298,10 +310,10 @@ class View:
     def _redraw(self, redraw: Redraw) -> None:
         self._sink.clear()
         if self._widgets is not None:
-            self._widgets.start_over()
-        self._pictures.cleared(time.monotonic())
+            self._widgets.clear()
+        self._pictures.clear_places(time.monotonic())
         if not redraw.blocks:
-            # The front end clears when something new comes.
+            # The front end clears when it gets the next output.
             self._sink.text("stdout", "")
         for block in redraw.blocks:
             if isinstance(block, Text):
@@ -316,7 +328,7 @@ class View:
             return
         if self._widgets is not None and self._widgets.show(rich):
             return
-        # Blocks of ranks have headings.
+        # The blocks of `RankBlocks` have headings instead of labels.
         if self._labels and rich.ranks and not rich.update and self._out != "ranks":
             self._sink.display(_label_bundle(rich.ranks), {}, None, False)
         data = without_widget(rich.data)
@@ -327,12 +339,12 @@ def _label_bundle(ranks: RankSet) -> dict[str, str]:
     label = f"[{ranks}]"
     colour = colour_of(ranks)
     style, text = QUIET_STYLE, html.escape(label)
-    if colour:  # it would be hard to see if it were fainter
+    if colour:  # a fainter style would make the colour hard to see
         style, text = PRE_STYLE, f'<b style="color:{colour}">{text}</b>'
     return {"text/plain": label, "text/html": preformatted(text, style)}
 
 
-def _how_it_left(error: ErrorInfo) -> str:
+def _failure(error: ErrorInfo) -> str:
     if error.ename == LEFT_DEBUGGER:
         return "left the debugger"
     first_line = error.evalue.partition("\n")[0][:_MAX_ERROR_CHARS]

@@ -1,4 +1,4 @@
-"""The first and the last lines of a long text, and how much stands between them.
+"""The first and the last lines of a long text, and the amount of text between them.
 
 Runs in: the notebook's main thread. Pure: no clock, no I/O.
 """
@@ -10,35 +10,35 @@ from typing import NamedTuple
 
 
 class Limit(NamedTuple):
-    """So many lines, of so many characters in all. The end of a line is a character."""
+    """A maximum of lines, and of all their characters. The end of a line is a character."""
 
     lines: int
     chars: int = sys.maxsize
 
     def less(self, lines: Sequence[str]) -> "Limit":
-        """The room that is left after ``lines``, which hold their ends."""
+        """Return the room that is left after ``lines``, which include their line ends."""
         return Limit(self.lines - len(lines), self.chars - sum(map(len, lines)))
 
 
-#: The beginning of a cell's output, which is shown as it comes.
+#: The beginning of a cell's output, which is shown at once.
 HEAD = Limit(80, 24_000)
 #: The end of a long text.
 TAIL = Limit(20)
 #: A longer line is cut in a tail: only its end is kept.
 LINE_CHARS = 2000
 _CUT = "..."
-#: At most this much of a chunk is looked through for its last lines.
+#: The end of a chunk that is searched for its last lines.
 _READ_CHARS = 64 * 1024
 
 
 class Excerpt:
-    """The first and the last lines of a text that comes bit by bit, in bounded memory.
+    """The first and the last lines of a text that comes in chunks, in bounded memory.
 
     Promises:
         - ``head`` is the longest beginning of the text, in whole lines, within its limit.
         - ``tail`` is the longest end of the rest within its limit, but at least the last line.
-          Of a line longer than `LINE_CHARS` it holds the end, behind ``...``.
-        - All that is in neither is counted as left out, to the character.
+          It keeps only the end of a line longer than `LINE_CHARS`, after ``...``.
+        - All other text is counted as left out, to the character.
 
     Args:
         head: limit of the first lines.
@@ -56,21 +56,21 @@ class Excerpt:
         self._head_limit = head
         self._tail_limit = tail
         self._head_chars = 0
-        self._tail_chars = 0  # of the text, so without the signs of a cut
+        self._tail_chars = 0  # without the ``...`` of cut lines
         self._is_head_open = True
 
     @property
     def left_out_lines(self) -> int:
-        """Lines that are in neither part."""
+        """Number of lines in neither part."""
         return self.lines - len(self.head) - len(self.tail)
 
     @property
     def left_out_chars(self) -> int:
-        """Characters that are in neither part, those of cut lines included."""
+        """Number of characters in neither part, including those of cut lines."""
         return self.chars - self._head_chars - self._tail_chars
 
     def add(self, lines: Sequence[str]) -> None:
-        """Take the next lines."""
+        """Add the next lines."""
         self.lines += len(lines)
         self.chars += sum(map(len, lines)) + len(lines)
         limit = self._tail_limit
@@ -84,7 +84,7 @@ class Excerpt:
             self._tail_chars -= min(len(self.tail.popleft()), LINE_CHARS) + 1
 
     def _fill_head(self, lines: Sequence[str]) -> int:
-        """Put lines into the head until it is full. Gives their number."""
+        """Add lines to the head until it is full, and return their number."""
         limit = self._head_limit
         for number, line in enumerate(lines):
             chars = self._head_chars + len(line) + 1
@@ -96,11 +96,11 @@ class Excerpt:
         return len(lines)
 
     def skip(self, lines: int, chars: int) -> None:
-        """Count text that came next, and is left out.
+        """Count the next text, which is left out.
 
         Args:
-            lines: how many lines ended in it.
-            chars: how long it was, with the ends of its lines.
+            lines: number of lines that end in it.
+            chars: number of its characters, with the line ends.
         """
         self._is_head_open = False
         if lines:
@@ -110,10 +110,10 @@ class Excerpt:
         self.chars += chars
 
     def skip_all_but_the_end(self, text: str) -> tuple[int, int]:
-        """Skip the beginning of a chunk that is too long: a flood costs what `str.count` does.
+        """Skip the beginning of a long chunk, at the cost of `str.count`.
 
         Returns:
-            How many lines and characters were skipped. The rest of the chunk is still to be added.
+            The numbers of lines and characters that were skipped. The caller adds the rest.
         """
         start = len(text)
         for _ in range(self._tail_limit.lines + 1):
@@ -127,10 +127,10 @@ class Excerpt:
         return lines, chars
 
     def extend(self, later: "Excerpt") -> None:
-        """Take the text that came next, of which ``later`` is an excerpt."""
+        """Add the excerpt of the next text."""
         lines, chars = self.lines + later.lines, self.chars + later.chars
         self.add(later.head)
         if later.left_out_chars:
             self.skip(later.left_out_lines, 0)
         self.add(list(later.tail))
-        self.lines, self.chars = lines, chars  # lines that ``later`` has cut are counted whole
+        self.lines, self.chars = lines, chars  # count lines that ``later`` has cut in full

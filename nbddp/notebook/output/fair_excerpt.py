@@ -3,7 +3,7 @@
 Runs in: the notebook's process. Pure.
 
 Lines have the labels of `nbddp.notebook.output.screen.Labels`, or none in a pool of one rank. The
-lines of a rank keep their order: its hidden ones come after those in `head`, and before those in
+lines of a rank keep their order: its hidden lines come after those of `head`, and before those of
 `tail`.
 """
 
@@ -16,20 +16,20 @@ from nbddp.notebook.output.excerpt import Limit
 from nbddp.notebook.render.html import name_ranks
 from nbddp.wire.rank_set import RankSet
 
-#: While lines come, the tail is chosen among this many of the last ones.
-_MAX_LOOKED_AT = 2000
+#: The window on a growing text is chosen from this many last lines.
+_MAX_WINDOW_LINES = 2000
 #: A tail has a line for each rank, for at most this many ranks.
 _MAX_RANKS = 64
 _MAX_AMOUNTS = 3
-#: Counts that are alike to this degree are given as a range.
-_ALIKE = 0.9
+#: Counts whose ratio is at least this are given as a range.
+_SIMILAR = 0.9
 _LABEL = re.compile(r"\[(\d+(?:[-,]\d+)*)\](?= |$)")
-#: In place of ranks, for lines without a label.
-_NOBODY = frozenset((-1,))
+#: The ranks of a line without a label.
+_NO_RANK = frozenset((-1,))
 
 
 def head(lines: Sequence[str], limit: Limit, *, is_labelled: bool) -> tuple[list[str], list[str]]:
-    """The first lines of each rank, and the others. Each line ends in its line end."""
+    """Return the first lines of each rank, and the other lines. Lines include their line ends."""
 
     def fits(chosen: Sequence[int]) -> bool:
         return len(chosen) <= limit.lines and sum(len(lines[i]) for i in chosen) <= limit.chars
@@ -43,39 +43,45 @@ def head(lines: Sequence[str], limit: Limit, *, is_labelled: bool) -> tuple[list
 
 
 def tail(lines: Sequence[str], limit: int, *, is_labelled: bool) -> tuple[list[str], list[str]]:
-    """The others, and the last lines of each rank: more than ``limit`` if there are more ranks."""
+    """Return the other lines, and the last lines of each rank.
+
+    Args:
+        lines: all lines.
+        limit: number of last lines; with more ranks than that, each rank still has one.
+        is_labelled: whether lines begin with labels.
+    """
     kept = _last(lines, limit, is_labelled)[: max(limit, _MAX_RANKS)]
     shown, others = _split(lines, sorted(kept))
     return others, shown
 
 
 def window(lines: Sequence[str], limit: int, *, is_labelled: bool) -> list[str]:
-    """As `tail`, quickly, and never more than ``limit``."""
-    looked_at = lines[-_MAX_LOOKED_AT:]
-    return [looked_at[i] for i in sorted(_last(looked_at, limit, is_labelled)[:limit])]
+    """Return the last lines of each rank, at most ``limit``; faster than `tail`."""
+    last = lines[-_MAX_WINDOW_LINES:]
+    return [last[i] for i in sorted(_last(last, limit, is_labelled)[:limit])]
 
 
 def amounts(lines: Sequence[str]) -> str:
-    """``280 of each of ranks 0-2, 12 of rank 3``; empty if all lines are of the same ranks."""
+    """Return ``280 of each of ranks 0-2, 12 of rank 3``; empty if all lines have the same ranks."""
     count_by_label = Counter(_ranks(lines, is_labelled=True))
     if len(count_by_label) < 2:
         return ""
     count_by_rank: Counter[int] = Counter()
     for ranks, count in count_by_label.items():
-        count_by_rank.update(dict.fromkeys(ranks - _NOBODY, count))
+        count_by_rank.update(dict.fromkeys(ranks - _NO_RANK, count))
     return amounts_by_rank(count_by_rank)
 
 
 def amounts_by_rank(count_by_rank: Mapping[int, int]) -> str:
-    """``280 of each of ranks 0-2, 12 of rank 3``; if nearly equal ``270 to 280 of ...``."""
+    """Return ``280 of each of ranks 0-2, 12 of rank 3``; if nearly equal ``270 to 280 of ...``."""
     ranks_by_count: dict[int, list[int]] = {}
     for rank, count in sorted(count_by_rank.items(), key=lambda item: (-item[1], item[0])):
         ranks_by_count.setdefault(count, []).append(rank)
     groups = list(ranks_by_count.items())
-    are_alike = bool(groups) and groups[0][0] * _ALIKE <= groups[-1][0]
-    alone = 0 if are_alike else 1 if len(groups) > _MAX_AMOUNTS else len(groups)
-    parts = [_amount(ranks, f"{count:,}") for count, ranks in groups[:alone]]
-    rest = groups[alone:]
+    are_similar = bool(groups) and groups[0][0] * _SIMILAR <= groups[-1][0]
+    exact = 0 if are_similar else 1 if len(groups) > _MAX_AMOUNTS else len(groups)
+    parts = [_amount(ranks, f"{count:,}") for count, ranks in groups[:exact]]
+    rest = groups[exact:]
     if rest:
         most, least = rest[0][0], rest[-1][0]
         counts = f"{least:,} to {most:,}" if least < most else f"{most:,}"
@@ -104,45 +110,45 @@ def _fair(
     most: int,
     fits: Callable[[Sequence[int]], bool],
 ) -> list[int]:
-    """The longest choice that fits and has equally many lines of all ranks that have them."""
-    everybody = frozenset[int]().union(*set(ranks))
-    best = _first_of_each(order, ranks, 1, everybody)
+    """Return the longest choice that fits and has the same number of lines of each rank."""
+    all_ranks = frozenset[int]().union(*set(ranks))
+    best = _first_of_each(order, ranks, 1, all_ranks)
     low, high = 1, most
     while low < high:
-        each = (low + high + 1) // 2
-        chosen = _first_of_each(order, ranks, each, everybody)
+        count = (low + high + 1) // 2
+        chosen = _first_of_each(order, ranks, count, all_ranks)
         if fits(chosen):
-            best, low = chosen, each
+            best, low = chosen, count
         else:
-            high = each - 1
+            high = count - 1
     return best
 
 
 def _first_of_each(
-    order: Sequence[int], ranks: Sequence[frozenset[int]], each: int, everybody: frozenset[int]
+    order: Sequence[int], ranks: Sequence[frozenset[int]], count: int, all_ranks: frozenset[int]
 ) -> list[int]:
-    """Up to ``each`` lines of every rank, and no line after one of that rank that is left out."""
+    """Return up to ``count`` lines of every rank; no line follows a left out line of its rank."""
     chosen: list[int] = []
     closed: set[int] = set()
     count_by_rank: Counter[int] = Counter()
     for i in order:
         is_open = closed.isdisjoint(ranks[i])
-        if is_open and all(count_by_rank[rank] < each for rank in ranks[i]):
+        if is_open and all(count_by_rank[rank] < count for rank in ranks[i]):
             count_by_rank.update(ranks[i])
             chosen.append(i)
             continue
         closed |= ranks[i]
-        if len(closed) == len(everybody):
+        if len(closed) == len(all_ranks):
             break
     return chosen
 
 
 def _ranks(lines: Sequence[str], is_labelled: bool) -> list[frozenset[int]]:
-    """The ranks of each line."""
+    """Return the ranks of each line."""
     if not is_labelled:
-        return [_NOBODY] * len(lines)
+        return [_NO_RANK] * len(lines)
     labels = map(_LABEL.match, lines)
-    return [_ranks_of(label[1]) if label else _NOBODY for label in labels]
+    return [_ranks_of(label[1]) if label else _NO_RANK for label in labels]
 
 
 @lru_cache(maxsize=4096)

@@ -1,13 +1,13 @@
-"""Long output of a cell: its head as it came, then a window on its end, and all of it folded.
+"""Long output of a cell: its head as it came, then a window on its end, and the rest folded.
 
 Runs in: the thread that waits for the cell. A sink in front of another one.
 
     text --> the first lines --> stream
-         └-> what follows    --> one display: its last lines, updated in place; in the end
+         └-> all later lines --> one display: its last lines, updated in place; in the end
                                  <details> with the rest above them
 
-Nothing above that display moves while text streams in, and its own height stays. Where ranks
-differ, all of them are seen: the first and the last lines are those of each rank (`fair_excerpt`).
+Output above that display does not move while text streams in, and the display keeps its height. If
+ranks differ, the first and the last lines of each rank are shown (`fair_excerpt`).
 """
 
 import re
@@ -32,7 +32,7 @@ from nbddp.notebook.render.html import (
 from nbddp.wire.messages import Stream
 from nbddp.wire.rank_set import RankSet
 
-#: Fewer lines than this are not worth a click.
+#: Fewer lines than this are not folded.
 _MIN_HIDDEN = 10
 _MAX_NOTICES = 4
 #: The window on the end changes at most this often.
@@ -45,7 +45,7 @@ class FoldedSink:
 
     Args:
         sink: shows the first lines, and all displays.
-        block_id: begins the ids of displays; no other view has it.
+        block_id: the start of display ids; no other view has it.
         is_labelled: whether lines begin with the ranks that printed them.
     """
 
@@ -93,18 +93,18 @@ class FoldedSink:
     # --- the open block --------------------------------------------------------------------------
 
     def refresh(self, now: float) -> None:
-        """Show the last lines if there are new ones, and the last change is long enough ago."""
+        """Show the last lines if there are new ones, and the interval has passed."""
         if len(self._lines) > self._shown_lines and now - self._shown_at >= _INTERVAL_S:
             self._show(window(self._lines, is_labelled=self._is_labelled))
             self._shown_at = now
 
     def begin_new_head(self) -> None:
-        """Close the open block, and show the next lines as they come: the user is asked."""
+        """Close the open block, and show the next lines at once: the cell asks the user."""
         self.close()
         self._head_room = HEAD
 
     def close(self) -> None:
-        """Fold the open block: no other line belongs to it."""
+        """Fold the open block; later lines begin a new one."""
         if self._lines:
             self._show(folded(self._lines, is_labelled=self._is_labelled))
             self._lines, self._shown_lines = [], 0
@@ -117,7 +117,7 @@ class FoldedSink:
         self._shown_lines = len(self._lines)
 
     def _split(self, text: str) -> tuple[str, str]:
-        """The part that still belongs to the head, and the rest."""
+        """Return the part that still belongs to the head, and the rest."""
         if min(self._head_room) <= 0:
             return "", text
         lines = [f"{line}\n" for line in text.removesuffix("\n").split("\n")]
@@ -127,11 +127,11 @@ class FoldedSink:
 
 
 def window(lines: Sequence[str], *, is_labelled: bool = False) -> dict[str, str]:
-    """The last lines of a block that still grows, as a MIME bundle."""
+    """Return the last lines of a block that still grows, as a MIME bundle."""
     tail = fair_excerpt.window(lines, TAIL.lines, is_labelled=is_labelled)
     hidden = len(lines) - len(tail)
     note = f"... {hidden:,} more lines" if hidden else ""
-    padding = [""] * (min(len(lines), TAIL.lines) - len(tail))  # its height stays
+    padding = [""] * (min(len(lines), TAIL.lines) - len(tail))  # the height stays equal
     return {
         "text/plain": "\n".join([*([note] if note else []), *tail]),
         "text/html": (
@@ -144,15 +144,15 @@ def window(lines: Sequence[str], *, is_labelled: bool = False) -> dict[str, str]
 def folded(
     lines: Sequence[str], tail_lines: int = TAIL.lines, *, is_labelled: bool = False
 ) -> dict[str, str]:
-    """All lines as a MIME bundle, the last ones open. The text form has only these."""
+    """Return all lines as a MIME bundle, the last ones open; its text form has only the last."""
     hidden, tail = fair_excerpt.tail(lines, tail_lines, is_labelled=is_labelled)
     if len(hidden) < _MIN_HIDDEN:
         return {"text/plain": "\n".join(lines), "text/html": printed_html(lines, is_coloured=True)}
     amount = f"{len(hidden):,} more lines, {size(sum(len(line) + 1 for line in hidden))}"
-    whose = fair_excerpt.amounts(hidden) if is_labelled else ""
-    if whose:
-        amount += f" ({whose})"
-    # Readers must see what is missing altogether, and where it is.
+    by_rank = fair_excerpt.amounts(hidden) if is_labelled else ""
+    if by_rank:
+        amount += f" ({by_rank})"
+    # Notices about text that is only in the logs must not be hidden.
     notices = [line for line in hidden if LEFT_OUT in line][-_MAX_NOTICES:]
     shown = [*notices, *tail]
     return {
@@ -162,7 +162,7 @@ def folded(
 
 
 def printed_html(lines: Sequence[str], *, is_coloured: bool = False) -> str:
-    """Printed lines as HTML; a label of one rank has its colour."""
+    """Return printed lines as HTML, with the label of a single rank in its colour."""
     escaped = [escape(without_codes(line)) for line in lines]
     if is_coloured:
         escaped = [_coloured(line) for line in escaped]

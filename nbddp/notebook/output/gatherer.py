@@ -1,4 +1,4 @@
-"""The output of all ranks of a cell together: equal lines once, and not more than fits.
+"""The merged output of all ranks of a cell: equal lines once, and not more than fits.
 
 Runs in: the notebook's main thread. Pure: no clock, no I/O; ``now`` comes in (monotonic seconds).
 
@@ -27,9 +27,9 @@ from nbddp.wire.rank_set import RankSet
 
 __all__ = ["Counts", "Gatherer", "Redraw", "Rich", "Show", "Text"]
 
-#: Rows to which the cursor went up become lines after this time without such a move.
+#: Rows above the cursor become lines after this time without a cursor-up code.
 _SETTLE_S = 1.0
-#: When items that wait for others take more memory than this, they go unfolded.
+#: Items that wait for others are shown unfolded when they take more memory than this.
 _PENDING_MEMORY_BYTES = 32 * 1024 * 1024
 
 
@@ -44,7 +44,7 @@ class Counts:
     left_out_bytes: int = 0
 
 
-class _Lane:
+class _RankState:
     """The state of one rank's output."""
 
     def __init__(self, rank: int) -> None:
@@ -68,247 +68,252 @@ class _Lane:
 
 
 class Gatherer:
-    """The `CellOutput` of most cells: folds, labels and caps what the ranks show.
+    """The `CellOutput` of most cells: folds, labels and limits the output of the ranks.
 
     Promises:
-        - What a rank showed is shown in its order; lines fold only where they are equal.
-        - Items that all ranks that still run have delivered come at once. Nothing that is within
-          the budget waits longer than ``output_fold_s``, or than ``output_expect_s`` for a rank
-          that is silent and was never waited for in vain: it may be slower.
-        - Text beyond the budget is counted and its end kept; a notice says what was left out
-          and where the whole is, before anything later of that rank is shown. After
+        - The output of a rank keeps its order; only equal lines fold.
+        - Items that all running ranks have shown appear at once. No item within the budget waits
+          longer than ``output_fold_s``, or ``output_expect_s`` for a silent rank that no item has
+          waited for in vain: it may be slower.
+        - Text beyond the budget is counted and its end kept; a notice says how much was left out
+          and names the log, before later output of that rank is shown. After
           ``notebook_total_bytes`` that notice comes when the rank has ended.
-        - Memory is bounded, whatever comes in.
+        - Memory is bounded for any input.
     """
 
     def __init__(self, spec: OutputSpec) -> None:
         self._spec = spec
-        self._lane_by_rank = {rank: _Lane(rank) for rank in spec.ranks}
+        self._state_by_rank = {rank: _RankState(rank) for rank in spec.ranks}
         settings = spec.settings
         self._folder = LineFolder(spec.ranks, settings.output_fold_s, settings.output_expect_s)
         self._budget = Budget(settings, len(spec.ranks))
         self._screen = Screen(settings, Labels(spec.world_size))
 
-    # What comes in
+    # Input
 
     def add(self, event: Output | Display | Result | ClearOutput, now: float) -> list[Show]:
         """See `CellOutput.add`."""
-        lane = self._lane(event.rank)
+        state = self._state(event.rank)
         match event:
             case Output():
                 if event.text or event.dropped_bytes:
-                    self._clear_if_asked(lane, now)
-                    self._add_output(lane, event, now)
+                    self._clear_if_asked(state, now)
+                    self._add_output(state, event, now)
             case Display():
-                self._add_display(lane, event, now)
+                self._add_display(state, event, now)
             case Result():
-                self._clear_if_asked(lane, now)
-                display_id = display_id_of(event.data, self._display_scope(lane))
-                rich = Rich(RankSet((lane.rank,)), "result", event.data, event.metadata, display_id)
-                self._add_bundle(lane, rich, now)
+                self._clear_if_asked(state, now)
+                display_id = display_id_of(event.data, self._display_scope(state))
+                rich = Rich(
+                    RankSet((state.rank,)), "result", event.data, event.metadata, display_id
+                )
+                self._add_bundle(state, rich, now)
             case ClearOutput():
-                lane.clears_with_next = event.wait
+                state.clears_with_next = event.wait
                 if not event.wait:
-                    self._clear(lane, now, redraw_by=now)
+                    self._clear(state, now, redraw_by=now)
             case _:
                 assert_never(event)
         return self._collect(now)
 
     def finish_rank(self, rank: int, now: float) -> list[Show]:
         """See `CellOutput.finish_rank`."""
-        self._finish(self._lane(rank), now)
+        self._finish(self._state(rank), now)
         return self._collect(now)
 
     def tick(self, now: float) -> list[Show]:
         """See `CellOutput.tick`."""
-        gaps = sum(lane.gap is not None for lane in self._lane_by_rank.values())
-        for lane in self._lane_by_rank.values():
-            if lane.gap and self._budget.may_resume(lane.gap, gaps, now):
-                self._close_gap(lane, now)
-            if lane.settle_at is not None and lane.settle_at <= now:
-                lane.settle_at = None
-                for stream, assembler in lane.assembler_by_stream.items():
-                    self._add_lines(lane, stream, assembler.settle(), now)
+        gaps = sum(state.gap is not None for state in self._state_by_rank.values())
+        for state in self._state_by_rank.values():
+            if state.gap and self._budget.may_resume(state.gap, gaps, now):
+                self._close_gap(state, now)
+            if state.settle_at is not None and state.settle_at <= now:
+                state.settle_at = None
+                for stream, assembler in state.assembler_by_stream.items():
+                    self._add_lines(state, stream, assembler.settle(), now)
         return self._collect(now)
 
     def end(self, now: float) -> list[Show]:
         """See `CellOutput.end`."""
-        for lane in self._lane_by_rank.values():
-            self._finish(lane, now)
+        for state in self._state_by_rank.values():
+            self._finish(state, now)
         return self._collect(now, is_end=True)
 
     def next_deadline(self) -> float | None:
         """See `CellOutput.next_deadline`."""
         times = [self._folder.deadline(), self._screen.deadline()]
-        for lane in self._lane_by_rank.values():
-            times.append(lane.settle_at)
-            if lane.gap:
-                times.append(self._budget.resume_at(lane.gap))
+        for state in self._state_by_rank.values():
+            times.append(state.settle_at)
+            if state.gap:
+                times.append(self._budget.resume_at(state.gap))
         return min((time for time in times if time is not None), default=None)
 
-    # What can be asked
+    # Queries
 
     def open_lines(self) -> list[tuple[RankSet, str]]:
         """See `CellOutput.open_lines`."""
         ranks_by_row: dict[tuple[str, int, str], list[int]] = {}
-        for rank, lane in sorted(self._lane_by_rank.items()):
-            for stream, assembler in lane.assembler_by_stream.items():
+        for rank, state in sorted(self._state_by_rank.items()):
+            for stream, assembler in state.assembler_by_stream.items():
                 for index, row in enumerate(map(harmless, assembler.open_rows())):
                     ranks_by_row.setdefault((stream, index, row), []).append(rank)
         return [(RankSet.of(ranks), row) for (_, _, row), ranks in ranks_by_row.items()]
 
     def last_line(self, rank: int) -> str | None:
-        """The last line of ``rank``, shown or not, with an end or without; None: there is none."""
-        lane = self._lane(rank)
-        rows = [row for each in lane.assembler_by_stream.values() for row in each.open_rows()]
-        return harmless(rows[-1]) if rows else lane.last_line
+        """Return the last line of ``rank``, shown or not, complete or not; None: there is none."""
+        state = self._state(rank)
+        assemblers = state.assembler_by_stream.values()
+        rows = [row for assembler in assemblers for row in assembler.open_rows()]
+        return harmless(rows[-1]) if rows else state.last_line
 
     def text_by_rank(self) -> dict[int, RankText]:
         """See `CellOutput.text_by_rank`."""
-        return {rank: lane.text for rank, lane in sorted(self._lane_by_rank.items())}
+        return {rank: state.text for rank, state in sorted(self._state_by_rank.items())}
 
     @property
     def counts(self) -> dict[int, Counts]:
-        """Lines and bytes of each rank, and how many of them were shown or left out."""
-        return {rank: lane.counts for rank, lane in self._lane_by_rank.items()}
+        """Lines and bytes of each rank: all, those shown, and those left out."""
+        return {rank: state.counts for rank, state in self._state_by_rank.items()}
 
     # From events to items
 
-    def _display_scope(self, lane: _Lane) -> str:
-        return f"nbddp-{self._spec.display_scope}-{lane.rank}"
+    def _display_scope(self, state: _RankState) -> str:
+        return f"nbddp-{self._spec.display_scope}-{state.rank}"
 
-    def _lane(self, rank: int) -> _Lane:
-        lane = self._lane_by_rank.get(rank)
-        if lane is None:
-            lane = self._lane_by_rank[rank] = _Lane(rank)
+    def _state(self, rank: int) -> _RankState:
+        state = self._state_by_rank.get(rank)
+        if state is None:
+            state = self._state_by_rank[rank] = _RankState(rank)
             self._folder.add_rank(rank)
-        return lane
+        return state
 
-    def _add_output(self, lane: _Lane, event: Output, now: float) -> None:
+    def _add_output(self, state: _RankState, event: Output, now: float) -> None:
         stream, text = event.stream, event.text
-        lane.counts.lines += text.count("\n")
-        lane.counts.output_bytes += event.dropped_bytes + utf8_len(text)
-        lane.text.note_printed(stream, text, event.dropped_bytes)
+        state.counts.lines += text.count("\n")
+        state.counts.output_bytes += event.dropped_bytes + utf8_len(text)
+        state.text.note_printed(stream, text, event.dropped_bytes)
         if event.dropped_bytes:
-            self._commit_open(lane, now)
-            gap = lane.gap or self._open_gap(lane, now)
+            self._commit_open(state, now)
+            gap = state.gap or self._open_gap(state, now)
             gap.dropped_bytes += event.dropped_bytes
             if not self._budget.is_spent:
-                self._close_gap(lane, now)
-        if not lane.gap and "\r" not in text and "\x1b[" not in text:
-            room = self._budget.room(now) - self._folder.text_bytes_by_rank[lane.rank]
+                self._close_gap(state, now)
+        if not state.gap and "\r" not in text and "\x1b[" not in text:
+            room = self._budget.room(now) - self._folder.text_bytes_by_rank[state.rank]
             cost = len(text) + 8 * text.count("\n")
-            if cost > max(0, room):  # no work for text that does not fit
+            if cost > max(0, room):  # text that does not fit is not processed
                 cut = text.rfind("\n", 0, max(0, len(text) * room // cost)) + 1
-                self._feed(lane, stream, text[:cut], now)
+                self._feed(state, stream, text[:cut], now)
                 text = text[cut:]
                 if "\n" in text:
-                    self._open_gap(lane, now)
-        if lane.gap:
-            lines, chars = lane.gap.skip(text)
+                    self._open_gap(state, now)
+        if state.gap:
+            lines, chars = state.gap.skip(text)
             if chars:
-                lane.assembler_by_stream[stream] = LineAssembler()
-                lane.text.skip(lines, chars)
+                state.assembler_by_stream[stream] = LineAssembler()
+                state.text.skip(lines, chars)
                 text = text[chars:]
-        self._feed(lane, stream, text, now)
+        self._feed(state, stream, text, now)
 
-    def _feed(self, lane: _Lane, stream: Stream, text: str, now: float) -> None:
-        assembler = lane.assembler_by_stream[stream]
-        self._add_lines(lane, stream, assembler.feed(text), now)
+    def _feed(self, state: _RankState, stream: Stream, text: str, now: float) -> None:
+        assembler = state.assembler_by_stream[stream]
+        self._add_lines(state, stream, assembler.feed(text), now)
         if assembler.is_screen:
-            lane.settle_at = now + _SETTLE_S
+            state.settle_at = now + _SETTLE_S
 
-    def _commit_open(self, lane: _Lane, now: float) -> None:
-        for stream, assembler in lane.assembler_by_stream.items():
+    def _commit_open(self, state: _RankState, now: float) -> None:
+        for stream, assembler in state.assembler_by_stream.items():
             lines = assembler.commit()
-            lane.counts.lines += len(lines)
-            self._add_lines(lane, stream, lines, now)
+            state.counts.lines += len(lines)
+            self._add_lines(state, stream, lines, now)
 
-    def _add_lines(self, lane: _Lane, stream: Stream, lines: Sequence[str], now: float) -> None:
+    def _add_lines(
+        self, state: _RankState, stream: Stream, lines: Sequence[str], now: float
+    ) -> None:
         if not lines:
             return
-        lane.remember(lines := [harmless(line) for line in lines])
-        if lane.gap:
-            lane.gap.add(stream, lines)
+        state.remember(lines := [harmless(line) for line in lines])
+        if state.gap:
+            state.gap.add(stream, lines)
             return
-        append, rank = self._folder.append, lane.rank
+        append, rank = self._folder.append, state.rank
         for line in lines:
             append(rank, Line(stream, line, now))
 
-    def _add_display(self, lane: _Lane, event: Display, now: float) -> None:
+    def _add_display(self, state: _RankState, event: Display, now: float) -> None:
         given = event.transient.get("display_id")
-        scope = self._display_scope(lane)
+        scope = self._display_scope(state)
         display_id = display_id_of(event.data, scope) if given is None else f"{scope}-{given}"
-        rich = Rich(RankSet((lane.rank,)), "display", event.data, event.metadata, display_id)
+        rich = Rich(RankSet((state.rank,)), "display", event.data, event.metadata, display_id)
         if event.update and display_id is not None:
-            self._update(lane, replace(rich, update=True))
+            self._update(state, replace(rich, update=True))
         else:
-            self._clear_if_asked(lane, now)
-            self._add_bundle(lane, rich, now)
+            self._clear_if_asked(state, now)
+            self._add_bundle(state, rich, now)
 
-    def _add_bundle(self, lane: _Lane, rich: Rich, now: float) -> None:
-        self._commit_open(lane, now)
+    def _add_bundle(self, state: _RankState, rich: Rich, now: float) -> None:
+        self._commit_open(state, now)
         text = rich.data.get("text/plain")
         if rich.display_id is None and isinstance(text, str) and len(rich.data) == 1:
-            self._add_plain(lane, text, rich.kind == "result", now)
+            self._add_plain(state, text, rich.kind == "result", now)
             return
-        lane.text.add_word(f"({rich.kind}: {next(reversed(rich.data), 'empty')})")
+        state.text.add_word(f"({rich.kind}: {next(reversed(rich.data), 'empty')})")
         bundle = Bundle(rich, now)
-        if lane.gap and self._budget.is_spent:  # its notice comes once, at the end
-            self._folder.insert_before_last(lane.rank, bundle)
+        if state.gap and self._budget.is_spent:  # its notice comes once, at the end
+            self._folder.insert_before_last(state.rank, bundle)
             return
-        self._close_gap(lane, now)
-        self._folder.append(lane.rank, bundle)
+        self._close_gap(state, now)
+        self._folder.append(state.rank, bundle)
 
-    def _add_plain(self, lane: _Lane, text: str, is_result: bool, now: float) -> None:
-        """Take a bundle that is only text, as lines that stay together."""
+    def _add_plain(self, state: _RankState, text: str, is_result: bool, now: float) -> None:
+        """Add a bundle that is only text, as lines that stay together."""
         if is_result:
             text = f"Out:\n{text}" if "\n" in text else f"Out: {text}"
         text = harmless(text)
         lines = text.split("\n")
-        lane.counts.lines += len(lines)
-        lane.counts.output_bytes += utf8_len(text) + 1
-        lane.text.note_printed("result", text)
-        if lane.gap:
-            self._add_lines(lane, "stdout", lines, now)
+        state.counts.lines += len(lines)
+        state.counts.output_bytes += utf8_len(text) + 1
+        state.text.note_printed("result", text)
+        if state.gap:
+            self._add_lines(state, "stdout", lines, now)
         else:
-            lane.remember(lines)
-            self._folder.append(lane.rank, Line("stdout", text, now))
+            state.remember(lines)
+            self._folder.append(state.rank, Line("stdout", text, now))
 
-    def _update(self, lane: _Lane, rich: Rich) -> None:
-        """Replace the content of a display. It need not wait: its place is known."""
+    def _update(self, state: _RankState, rich: Rich) -> None:
+        """Replace the content of a display, at once, since its place is known."""
         is_pending = False
-        for item in self._folder.items(lane.rank):
+        for item in self._folder.items(state.rank):
             if isinstance(item, Bundle) and item.rich.display_id == rich.display_id:
                 item.rich = replace(item.rich, data=rich.data, metadata=rich.metadata)
                 is_pending = True
         if not is_pending:
             self._screen.send_update(rich)
 
-    def _finish(self, lane: _Lane, now: float) -> None:
-        self._commit_open(lane, now)
-        lane.settle_at = None
-        lane.is_finished = True
-        self._close_gap(lane, now)
-        self._folder.set_awaited(lane.rank, is_awaited=False)
+    def _finish(self, state: _RankState, now: float) -> None:
+        self._commit_open(state, now)
+        state.settle_at = None
+        state.is_finished = True
+        self._close_gap(state, now)
+        self._folder.set_awaited(state.rank, is_awaited=False)
 
-    # What is left out
+    # Gaps
 
-    def _open_gap(self, lane: _Lane, now: float) -> Gap:
-        lane.gap = Gap(now, self._budget.tail_bytes)
-        self._folder.append(lane.rank, lane.gap)
-        return lane.gap
+    def _open_gap(self, state: _RankState, now: float) -> Gap:
+        state.gap = Gap(now, self._budget.tail_bytes)
+        self._folder.append(state.rank, state.gap)
+        return state.gap
 
-    def _close_gap(self, lane: _Lane, now: float) -> None:
-        if lane.gap:
-            lane.gap.is_held = False
-            lane.gap.arrived = now
-            lane.gap = None
-            self._folder.wake(lane.rank)
+    def _close_gap(self, state: _RankState, now: float) -> None:
+        if state.gap:
+            state.gap.is_held = False
+            state.gap.arrived = now
+            state.gap = None
+            self._folder.wake(state.rank)
 
     def _leave_out(self, rank: int, line: Line, now: float) -> None:
-        """Make a gap of ``line``, for which there is no room, and of the text after it."""
-        lane = self._lane(rank)
+        """Open a gap for ``line``, for which there is no room, and for the text after it."""
+        state = self._state(rank)
         gap = Gap(now, self._budget.tail_bytes)
         rest = deque([line, *self._folder.drop(rank)])
         while rest and not isinstance(rest[0], Bundle):
@@ -317,35 +322,35 @@ class Gatherer:
                 gap.merge(item)
             elif isinstance(item, Line):
                 gap.add(item.stream, item.text.split("\n"))
-        gap.is_held = not rest and not lane.is_finished
+        gap.is_held = not rest and not state.is_finished
         if not rest:
-            lane.gap = gap if gap.is_held else None
-        for each_item in (gap, *rest):
-            self._folder.append(rank, each_item)
+            state.gap = gap if gap.is_held else None
+        for queued in (gap, *rest):
+            self._folder.append(rank, queued)
 
-    def _spread(self, lane: _Lane, gap: Gap, now: float) -> None:
-        """Show the notice and the last lines of a closed gap, whatever the budget says."""
-        lane.counts.left_out_lines += gap.text.left_out_lines
-        lane.counts.left_out_bytes += gap.left_out_bytes
+    def _spread(self, state: _RankState, gap: Gap, now: float) -> None:
+        """Show the notice and the last lines of a closed gap, also beyond the budget."""
+        state.counts.left_out_lines += gap.text.left_out_lines
+        state.counts.left_out_bytes += gap.left_out_bytes
         items: list[Item] = [Notice(gap, now)] if gap.left_out_bytes else []
         items += [Line(stream, text, now, is_free=True) for stream, text in gap.tail]
-        self._folder.prepend(lane.rank, items)
+        self._folder.prepend(state.rank, items)
 
     # Clearing
 
-    def _clear_if_asked(self, lane: _Lane, now: float) -> None:
-        if lane.clears_with_next:
-            self._clear(lane, now, redraw_by=now + self._spec.settings.output_fold_s)
+    def _clear_if_asked(self, state: _RankState, now: float) -> None:
+        if state.clears_with_next:
+            self._clear(state, now, redraw_by=now + self._spec.settings.output_fold_s)
 
-    def _clear(self, lane: _Lane, now: float, *, redraw_by: float) -> None:
-        lane.clears_with_next = False
-        lane.text = RankText()
-        self._folder.drop(lane.rank)
-        lane.gap = None
-        lane.reset()
-        self._budget.give_back(self._screen.clear(lane.rank, redraw_by))
+    def _clear(self, state: _RankState, now: float, *, redraw_by: float) -> None:
+        state.clears_with_next = False
+        state.text = RankText()
+        self._folder.drop(state.rank)
+        state.gap = None
+        state.reset()
+        self._budget.give_back(self._screen.clear(state.rank, redraw_by))
 
-    # From items to what is shown
+    # From items to shows
 
     def _collect(self, now: float, *, is_end: bool = False) -> list[Show]:
         everything = is_end or self._folder.memory_bytes > _PENDING_MEMORY_BYTES
@@ -360,7 +365,7 @@ class Gatherer:
                 self._budget.spend(len(notice))
                 self._screen.put_text(ranks, "stdout", notice)
             elif isinstance(item, Gap):
-                self._spread(self._lane(ranks[0]), item, now)
+                self._spread(self._state(ranks[0]), item, now)
         return self._screen.take(now, is_settled=not self._folder.is_waiting(), is_end=is_end)
 
     def _show_line(self, ranks: tuple[int, ...], line: Line, now: float) -> None:
@@ -373,5 +378,5 @@ class Gatherer:
                 self._leave_out(rank, line, now)
             return
         for rank in ranks:
-            self._lane(rank).counts.shown_lines += 1 + line.text.count("\n")
+            self._state(rank).counts.shown_lines += 1 + line.text.count("\n")
         self._screen.put_text(ranks, line.stream, line.text)

@@ -1,4 +1,4 @@
-"""The things that ranks show, as they wait in the queues of `LineFolder`.
+"""The items of ranks' output that wait in the queues of `LineFolder`.
 
 Runs in: the notebook's main thread. Pure: no clock, no I/O.
 """
@@ -38,16 +38,16 @@ class Bundle(Item):
 
     def __init__(self, rich: Rich, arrived: float) -> None:
         key: object = (rich.kind, freeze(rich.data), freeze(rich.metadata))
-        if rich.display_id:  # its own, which is updated; it waits to be shown in the order of ranks
+        if rich.display_id:  # it can be updated, so it never folds; it waits for the order of ranks
             key = ("updated", rich.display_id, id(self))
         super().__init__(key, arrived, memory_bytes=2 * rich_bytes(rich))
         self.rich = rich
 
 
 class Gap(Item):
-    """Text of one rank that is not shown: how much, and its last lines.
+    """Text of one rank that is not shown: its amount, and its last lines.
 
-    While it is held it stands at the end of the rank's queue and takes what the rank prints.
+    While it is held, it is the last item of the rank's queue and takes the text of the rank.
     """
 
     __slots__ = ("_streams", "dropped_bytes", "recent_bytes", "since", "text")
@@ -57,34 +57,34 @@ class Gap(Item):
         self.is_held = True
         self.text = Excerpt(head=Limit(0), tail=TAIL._replace(chars=tail_bytes))
         self._streams: deque[Stream] = deque(maxlen=TAIL.lines)  # of the last lines of ``text``
-        self.dropped_bytes = 0  #: that never came here; their lines are not known
-        self.since = now  #: since when ``recent_bytes`` counts
+        self.dropped_bytes = 0  #: bytes that the agent left out; their lines are not known
+        self.since = now  #: begin of the time in which ``recent_bytes`` came
         self.recent_bytes = 0
 
     @property
     def tail(self) -> list[tuple[Stream, str]]:
-        """The last lines, which will be shown, each with its stream."""
+        """The last lines, which are shown, each with its stream."""
         backwards = zip(reversed(self._streams), reversed(self.text.tail), strict=False)
         return list(backwards)[::-1]
 
     @property
     def left_out_bytes(self) -> int:
-        """Bytes that will not be shown."""
+        """Number of bytes that are not shown."""
         return self.dropped_bytes + self.text.left_out_chars
 
     def add(self, stream: Stream, lines: Sequence[str]) -> None:
-        """Take the next lines."""
+        """Add the next lines."""
         self.text.add(lines)
         self._streams.extend(repeat(stream, len(lines)))
 
     def merge(self, later: "Gap") -> None:
-        """Take what a later gap holds."""
+        """Add the text of a later gap."""
         self.text.extend(later.text)
         self._streams += later._streams
         self.dropped_bytes += later.dropped_bytes
 
     def skip(self, text: str) -> tuple[int, int]:
-        """Skip all of a chunk but its last lines. Gives the skipped lines and characters."""
+        """Skip a chunk but its last lines; return the numbers of skipped lines and characters."""
         self.recent_bytes += len(text)
         return self.text.skip_all_but_the_end(text)
 
@@ -94,7 +94,7 @@ LEFT_OUT = " left out here"
 
 
 class Notice(Item):
-    """Says what is missing here; several ranks may miss the same amount."""
+    """A line about left out text; it folds for ranks with the same amount."""
 
     __slots__ = ("_bytes", "_lines")
 
@@ -103,7 +103,7 @@ class Notice(Item):
         super().__init__(("notice", self._lines, self._bytes), now)
 
     def text(self, log_paths: Sequence[str]) -> str:
-        """``... 99,000 lines (1.2 MB) left out here; the whole output: /path/rank2.log``."""
+        """Return ``... 99,000 lines (1.2 MB) left out here; the whole output: /path/rank2.log``."""
         amount = format_bytes(self._bytes)
         if self._lines:
             amount = f"{self._lines:,} line{'' if self._lines == 1 else 's'} ({amount})"
@@ -117,7 +117,7 @@ class Notice(Item):
 
 
 def format_bytes(size: int) -> str:
-    """``1.2 MB``."""
+    """Return ``1.2 MB``."""
     if size < 1000:
         return f"{size} B"
     number = float(size)
@@ -129,14 +129,14 @@ def format_bytes(size: int) -> str:
 
 
 def utf8_len(text: str) -> int:
-    """Its bytes."""
+    """Return the length of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
 def freeze(value: Any) -> object:
-    """A hashable stand-in, equal only for equal values of equal types."""
+    """Return a hashable stand-in, equal only for equal values of equal types."""
     if isinstance(value, dict):
-        # By their text: keys of several types have no order.
+        # Sorted by their text: keys of different types have no order.
         items = sorted(value.items(), key=lambda item: repr(item[0]))
         return tuple((type(key).__name__, key, freeze(item)) for key, item in items)
     if isinstance(value, list | tuple):

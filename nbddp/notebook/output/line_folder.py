@@ -1,38 +1,38 @@
-"""Equal output of several ranks becomes one item, and no rank's order is ever crossed.
+"""Folds equal output of several ranks into one item, and keeps the order of every rank.
 
 Runs in: the notebook's main thread. Pure: no clock, no I/O; ``now`` comes in.
 
 Each rank has a queue of items in the order in which it made them. The folder looks at most
-`LOOK_AHEAD` items into each. Before an item goes, it asks who else has an equal one further
-back; the items in front of that one go first. So ``A B C`` on three ranks and ``A odd B C``
-on a fourth come out as ``[0-3] A``, ``[3] odd``, ``[0-3] B``, ``[0-3] C``. Where two ranks made
-the same items in different orders, the match that lies further back is given up.
+`LOOK_AHEAD` items into each. Before an item is released, the folder searches the other queues for
+an equal item further back; the items before that one are released first. So ``A B C`` on three
+ranks and ``A odd B C`` on a fourth come out as ``[0-3] A``, ``[3] odd``, ``[0-3] B``, ``[0-3] C``.
+If two ranks made the same items in different orders, the match that is further back is dropped.
 """
 
 import sys
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
-#: How many items of each rank are compared.
+#: Number of items of each rank that are compared.
 LOOK_AHEAD = 64
-#: When an item has waited long enough, those that came in this part of the window after it go
-#: along, in the order of ranks: readers look for rank 0 first.
+#: When an item has waited long enough, items that came in this part of the window after it are
+#: released with it, in the order of ranks: readers look for rank 0 first.
 _BATCH = 2 / 3
 _NEVER = float("inf")
 _ALL = sys.maxsize
-#: Memory of an item besides its content, with its places in queue and index.
+#: Memory of an item without its content, but with its entries in queue and index.
 _ITEM_BYTES = 300
 
 
 class Item:
-    """One thing that a rank showed: it folds with items of other ranks that have its key.
+    """One piece of a rank's output, which folds with items of other ranks that have its key.
 
     Attributes:
-        key: None: it never folds, and goes as soon as it is first in its queue.
-        arrived: when it came.
-        text_bytes: about how much text it is.
-        memory_bytes: about how much memory it takes.
-        is_held: it stays in the queue, whatever happens, until that changes.
+        key: None: it never folds, and is released as soon as it is first in its queue.
+        arrived: time of its arrival.
+        text_bytes: approximate size of its text.
+        memory_bytes: approximate size of its memory.
+        is_held: it stays in the queue until this changes.
     """
 
     __slots__ = ("arrived", "is_held", "key", "memory_bytes", "text_bytes")
@@ -51,18 +51,19 @@ class LineFolder:
     """Merges the queues of several ranks.
 
     Promises: every item comes out of `release` once, in the order of its rank; only items with
-    equal keys come out together; one that all awaited ranks have within the look-ahead comes at
-    once; none stays longer than ``fold_s``, unless it is held, or stands behind one that is, or an
-    expected rank is behind: then it may be ``expect_s``. A rank that has shown four items is behind
-    the fifth of another, and it is expected until another has waited for it in vain.
+    equal keys come out together; an item that all awaited ranks have within the look-ahead comes at
+    once; no item stays longer than ``fold_s``, unless it is held, or is behind a held one, or an
+    expected rank is behind: then the limit is ``expect_s``. A rank that has shown four items is
+    behind the fifth item of another rank, and it is expected until an item has waited for it in
+    vain.
 
     So items of all ranks are folded even if they are far apart in time, up to ``expect_s``, and an
     item that only some ranks show is late once.
 
     Args:
-        ranks: those that run the cell.
+        ranks: ranks that run the cell.
         fold_s: seconds that an item may wait.
-        expect_s: seconds that it may wait for a rank that is behind.
+        expect_s: seconds that an item may wait for a rank that is behind.
     """
 
     def __init__(self, ranks: Iterable[int], fold_s: float, expect_s: float = 0.0) -> None:
@@ -70,15 +71,15 @@ class LineFolder:
         self._expect_s = max(fold_s, expect_s)
         self._queue_by_rank: dict[int, deque[Item]] = {rank: deque() for rank in ranks}
         self._awaited = set(self._queue_by_rank)
-        self._expected = set(self._queue_by_rank)  # no item has waited for these in vain
-        self._shown_by_rank = dict.fromkeys(self._queue_by_rank, 0)  # items so far
+        self._expected = set(self._queue_by_rank)  # ranks that no item has waited for in vain
+        self._shown_by_rank = dict.fromkeys(self._queue_by_rank, 0)  # number of items so far
         self._count_by_rank_by_key: dict[Hashable, dict[int, int]] = {}  # within the look-ahead
         self._complete: list[Hashable] = []  # keys that all awaited ranks had; checked again
-        self._ready: list[int] = []  # ranks whose first item waits for none; checked again
-        self._batch: tuple[int, float, int] | None = None  # a rank, and which of its items go
-        self._no_head_before = _NEVER  # at most when the first item of any queue arrived
+        self._ready: list[int] = []  # ranks whose first item need not wait; checked again
+        self._batch: tuple[int, float, int] | None = None  # a rank, and the limits for its items
+        self._no_head_before = _NEVER  # no first item of a queue arrived before this time
         self._filled_queues = 0
-        self.memory_bytes = 0  #: of all items together, about
+        self.memory_bytes = 0  #: approximate size of all items
         self.text_bytes_by_rank = dict.fromkeys(self._queue_by_rank, 0)
 
     def append(self, rank: int, item: Item) -> None:
@@ -96,14 +97,14 @@ class LineFolder:
             self.wake(rank)
 
     def insert_before_last(self, rank: int, item: Item) -> None:
-        """Add an item in front of the last one of ``rank``, which is held."""
+        """Add an item before the last one of ``rank``, which is held."""
         held = self._queue_by_rank[rank].pop()
         self._account(rank, held, -1)
         self.append(rank, item)
         self._push(rank, held)
 
     def prepend(self, rank: int, items: Sequence[Item]) -> None:
-        """Put items in front of all others of ``rank``."""
+        """Add items before all others of ``rank``."""
         rest = self.drop(rank)
         for item in [*items, *rest]:
             self._push(rank, item)
@@ -117,11 +118,11 @@ class LineFolder:
         return items
 
     def items(self, rank: int) -> Iterator[Item]:
-        """The queue of ``rank``, oldest item first."""
+        """Iterate over the queue of ``rank``, oldest item first."""
         return iter(self._queue_by_rank[rank])
 
     def wake(self, rank: int) -> None:
-        """Look again at the first item of ``rank``: it may be ready."""
+        """Check the first item of ``rank`` again: it may be ready."""
         queue = self._queue_by_rank[rank]
         if queue and not queue[0].is_held:
             self._no_head_before = min(self._no_head_before, queue[0].arrived)
@@ -129,13 +130,13 @@ class LineFolder:
                 self._ready.append(rank)
 
     def add_rank(self, rank: int) -> None:
-        """Add a queue for a rank that no item waits for."""
+        """Add a queue for a rank for which no item waits."""
         self._queue_by_rank[rank] = deque()
         self._shown_by_rank[rank] = 0
         self.text_bytes_by_rank[rank] = 0
 
     def set_awaited(self, rank: int, is_awaited: bool) -> None:
-        """Set whether items of others wait for equal ones of ``rank``; at first they do."""
+        """Set whether items of other ranks wait for equal ones of ``rank``; initially they do."""
         if is_awaited:
             self._awaited.add(rank)
         elif rank in self._awaited:
@@ -145,16 +146,16 @@ class LineFolder:
             self._complete = [key for key in keys if self._is_complete(key)]
 
     def is_waiting(self) -> bool:
-        """Whether an item waits for others."""
+        """Return whether an item waits for others."""
         return any(queue and not queue[0].is_held for queue in self._queue_by_rank.values())
 
     def deadline(self) -> float | None:
-        """When `release` has something to give, if nothing comes before."""
+        """Return when `release` has an item, if no other comes before; None: there is none."""
         shown = self._least_shown()
         return min((self._due_at(rank, item, shown) for rank, item in self._heads()), default=None)
 
     def _heads(self) -> list[tuple[int, Item]]:
-        """The first item of each rank, unless it is held."""
+        """Return the first item of each rank, unless it is held."""
         return [
             (rank, queue[0])
             for rank, queue in self._queue_by_rank.items()
@@ -162,37 +163,41 @@ class LineFolder:
         ]
 
     def _least_shown(self) -> int:
-        """The number of items that the slowest of the expected ranks has shown."""
+        """Return the number of items that the slowest of the expected ranks has shown."""
         return min((self._shown_by_rank[rank] for rank in self._expected), default=_ALL)
 
     def _due_at(self, rank: int, item: Item, shown: int) -> float:
-        """The time at which the first item of a rank must go."""
+        """Return the time at which the first item of a rank must be released."""
         return item.arrived + (self._fold_s if self._number(rank) <= shown else self._expect_s)
 
     def _number(self, rank: int) -> int:
-        """The place of the first waiting item of ``rank`` among all that it has shown, from 1."""
+        """Return the number of the first waiting item among all items of ``rank``, from 1."""
         return self._shown_by_rank[rank] - len(self._queue_by_rank[rank]) + 1
 
     def release(
         self, now: float, *, everything: bool = False
     ) -> Iterator[tuple[tuple[int, ...], Item]]:
-        """Give out the items that need not, or may not, wait any longer, each with its ranks.
+        """Yield the items that need not, or may not, wait any longer, each with its ranks.
 
-        The folder may be changed between two items.
+        The caller may change the folder between two items.
+
+        Args:
+            now: monotonic time in seconds.
+            everything: whether to release all items that are not held.
         """
         self._batch = None
         while (rank := self._due(now, everything)) is not None:
             yield self._take(self._first(rank))
 
     def _due(self, now: float, everything: bool) -> int | None:
-        """A rank whose first item must go: it or one behind it may not wait."""
+        """Return a rank whose first item must be released: it or a later one may not wait."""
         while self._ready:
             rank = self._ready[-1]
             queue = self._queue_by_rank[rank]
             if queue and queue[0].key is None and not queue[0].is_held:
                 return rank
             self._ready.pop()
-        if self._batch is not None:  # goes on: nothing of a lower rank belongs to it
+        if self._batch is not None:  # it continues with this rank: lower ranks are done
             rank, until, shown = self._batch
             queue = self._queue_by_rank[rank]
             if queue and not queue[0].is_held and self._goes(rank, queue[0], until, shown):
@@ -224,14 +229,14 @@ class LineFolder:
         return self._batch[0]
 
     def _goes(self, rank: int, item: Item, until: float, shown: int) -> bool:
-        """Whether the first item of a rank goes along with one that may not wait any longer."""
+        """Return whether the first item of a rank is released with one that may not wait."""
         return item.arrived <= until and self._number(rank) <= shown
 
     def _first(self, rank: int) -> int:
-        """The rank whose first item goes now, so that the first one of ``rank`` can go next.
+        """Return the rank whose first item must come before the first item of ``rank``.
 
-        Follows "this one waits until that rank has shown what is in front of its equal item";
-        a circle is broken where the equal item lies furthest back.
+        An item waits for the items before its equal item on another rank. A cycle of such waits is
+        broken where the equal item is furthest back.
         """
         chain: list[tuple[Hashable, int, int]] = []  # key, rank that has it first, rank behind
         while True:
@@ -247,7 +252,7 @@ class LineFolder:
             rank = behind
 
     def _rank_behind(self, key: Hashable) -> int | None:
-        """The lowest rank that has ``key`` within the look-ahead, but not first."""
+        """Return the lowest rank that has ``key`` within the look-ahead, but not first."""
         ranks = self._count_by_rank_by_key.get(key, ())
         return min((r for r in ranks if self._queue_by_rank[r][0].key != key), default=None)
 
@@ -262,8 +267,8 @@ class LineFolder:
             if len(having) > 1:
                 first = (r for r in having if self._queue_by_rank[r][0].key == item.key)
                 ranks = tuple(sorted(first))
-        for each in ranks:
-            self._pop(each)
+        for popped in ranks:
+            self._pop(popped)
         return ranks, item
 
     def _pop(self, rank: int) -> None:
@@ -290,7 +295,7 @@ class LineFolder:
         self.memory_bytes += sign * (_ITEM_BYTES + item.memory_bytes)
 
     def _enter(self, rank: int, item: Item) -> None:
-        """``item`` is within the look-ahead now."""
+        """Index ``item``, which is now within the look-ahead."""
         if item.key is None:
             return
         count_by_rank = self._count_by_rank_by_key.setdefault(item.key, {})
@@ -299,11 +304,10 @@ class LineFolder:
             self._complete.append(item.key)
 
     def _is_complete(self, key: Hashable) -> bool:
-        """Whether ``key`` waits for no rank.
+        """Return whether ``key`` waits for no rank.
 
-        An item of the last awaited rank alone may wait beside those that the others left behind:
-        so the end of a short cell comes out in the order of ranks, not in that of their last
-        messages.
+        An item of the last awaited rank alone may wait beside items that other ranks left: so the
+        end of a short cell comes out in the order of ranks, not in that of their last messages.
         """
         ranks = self._count_by_rank_by_key.get(key, {}).keys()
         if not ranks or len(ranks) < len(self._awaited) or not self._awaited <= ranks:

@@ -1,4 +1,4 @@
-"""The output of a cell rank by rank, ranks with equal output together.
+"""The output of a cell rank by rank; ranks with equal output share a block.
 
 Runs in: the notebook's main thread. Pure: no clock, no I/O.
 
@@ -30,18 +30,18 @@ from nbddp.notebook.render.html import details as folded_details
 from nbddp.wire.messages import ClearOutput, Display, Output, Result
 from nbddp.wire.rank_set import RankSet
 
-#: More blocks than this are folded, each behind its last line.
+#: More blocks than this are folded, each with its last line as summary.
 _MAX_OPEN = 8
 _HEAD_LINES, _TAIL_LINES = 20, 10
 _MAX_LAST = 80
-#: Below a cell that printed at least so many lines its output is there rank by rank, up to so
-#: many characters of each in all.
+#: A cell that printed at least this many lines offers its output rank by rank, up to this many
+#: characters of all ranks.
 _MIN_LINES = 25
 _MAX_CHARS = 12_000
 
 
 def details(text_by_rank: Mapping[int, RankText]) -> dict[str, str] | None:
-    """The output rank by rank, folded; None where all ranks are alike, or little was printed."""
+    """Return the folded output rank by rank; None if all ranks are equal, or printed little."""
     ranks_by_key: dict[object, list[int]] = {}
     for rank, key in keys_of(text_by_rank).items():
         ranks_by_key.setdefault(key, []).append(rank)
@@ -74,7 +74,7 @@ def details(text_by_rank: Mapping[int, RankText]) -> dict[str, str] | None:
 
 
 def _totals(text_by_rank: Mapping[int, RankText]) -> str:
-    """The number of lines of each rank, in words."""
+    """Return the number of lines of each rank, in words."""
     lines_by_rank = {rank: text.excerpt.lines for rank, text in text_by_rank.items()}
     if any(text.is_lost for text in text_by_rank.values()):
         return ""
@@ -84,7 +84,7 @@ def _totals(text_by_rank: Mapping[int, RankText]) -> str:
 
 
 def _fitting(text: Excerpt, room: int) -> list[str]:
-    """The first and the last lines, in about ``room`` characters."""
+    """Return the first and the last lines, in about ``room`` characters."""
     lines = [*text.head, *text.tail]
     if not text.left_out_lines and sum(map(len, lines)) <= room:
         return lines
@@ -99,13 +99,13 @@ def _fitting(text: Excerpt, room: int) -> list[str]:
 
 @dataclass
 class _Block:
-    """The shows of one rank, or of several alike."""
+    """The shows of one rank, or of several ranks with equal output."""
 
     ranks: RankSet
     shows: list[Text | Rich] = field(default_factory=list)
 
-    def keep(self, shows: Sequence[Show]) -> None:
-        """Take what a rank shows next."""
+    def add(self, shows: Sequence[Show]) -> None:
+        """Add the next shows of a rank."""
         for show in shows:
             last = self.shows[-1] if self.shows else None
             match show:
@@ -124,9 +124,10 @@ class _Block:
                     self.shows.append(show)
 
     def key(self, printed: object = None) -> object:
-        """Equal for ranks that showed the same.
+        """Return a key that is equal for ranks with equal output.
 
-        Where something was left out, ``printed`` stands for the text: where it was cut is chance.
+        Args:
+            printed: stands for the text if some of it was left out: the places of cuts are random.
         """
         return printed, *(
             (show.stream, show.text)
@@ -140,8 +141,8 @@ class _Block:
 class RankBlocks:
     """The `CellOutput` that shows nothing before `end`.
 
-    Each rank has a gatherer of its own, which knows carriage returns, clearing and limits. The
-    text that a cell may show is shared out evenly; nothing is lost for coming fast.
+    Each rank has its own gatherer, which handles carriage returns, clearing and limits. Each rank
+    gets an equal share of the text that a cell may show; no text is left out because of its rate.
     """
 
     def __init__(self, spec: OutputSpec) -> None:
@@ -162,20 +163,20 @@ class RankBlocks:
         """See `CellOutput.add`."""
         gatherer = self._gatherer_by_rank.get(event.rank)
         if gatherer is not None:
-            self._block_by_rank[event.rank].keep(gatherer.add(event, now))
+            self._block_by_rank[event.rank].add(gatherer.add(event, now))
         return []
 
     def finish_rank(self, rank: int, now: float) -> list[Show]:
         """See `CellOutput.finish_rank`."""
         gatherer = self._gatherer_by_rank.get(rank)
         if gatherer is not None:
-            self._block_by_rank[rank].keep(gatherer.finish_rank(rank, now))
+            self._block_by_rank[rank].add(gatherer.finish_rank(rank, now))
         return []
 
     def tick(self, now: float) -> list[Show]:
         """See `CellOutput.tick`."""
         for rank, gatherer in self._gatherer_by_rank.items():
-            self._block_by_rank[rank].keep(gatherer.tick(now))
+            self._block_by_rank[rank].add(gatherer.tick(now))
         return []
 
     def next_deadline(self) -> float | None:
@@ -184,7 +185,7 @@ class RankBlocks:
         return min((time for time in times if time is not None), default=None)
 
     def open_lines(self) -> list[tuple[RankSet, str]]:
-        """The last line of each rank, while nothing else is shown."""
+        """Return the last line of each rank: nothing else is shown before `end`."""
         ranks_by_line: dict[str, list[int]] = {}
         for rank, gatherer in self._gatherer_by_rank.items():
             line = gatherer.last_line(rank)
@@ -193,13 +194,13 @@ class RankBlocks:
         return [(RankSet.of(ranks), line) for line, ranks in ranks_by_line.items()]
 
     def text_by_rank(self) -> dict[int, RankText]:
-        """None: the blocks hold it."""
+        """Return nothing: the blocks show the text."""
         return {}
 
     def end(self, now: float) -> list[Show]:
-        """All blocks, in the order of the ranks."""
+        """Return all blocks, in the order of the ranks."""
         for rank, gatherer in self._gatherer_by_rank.items():
-            self._block_by_rank[rank].keep(gatherer.end(now))
+            self._block_by_rank[rank].add(gatherer.end(now))
         blocks = self._folded_blocks()
         full = [block for block in blocks if block.shows]
         silent = [block for block in blocks if not block.shows]
@@ -212,12 +213,14 @@ class RankBlocks:
         return shows
 
     def _folded_blocks(self) -> list[_Block]:
-        """One for all ranks that showed the same."""
+        """Return one block for all ranks with equal output."""
         gatherers = self._gatherer_by_rank.values()
         counts = [count for gatherer in gatherers for count in gatherer.counts.values()]
         printed_by_rank: dict[int, object] = {}
         if any(count.left_out_bytes for count in counts):
-            texts = {rank: text for each in gatherers for rank, text in each.text_by_rank().items()}
+            texts: dict[int, RankText] = {}
+            for gatherer in gatherers:
+                texts.update(gatherer.text_by_rank())
             printed_by_rank = keys_of(texts, is_cut=True)
         block_by_key: dict[object, _Block] = {}
         for rank, block in self._block_by_rank.items():
@@ -227,7 +230,7 @@ class RankBlocks:
 
 
 def _shows(block: _Block, *, is_open: bool) -> list[Show]:
-    """A heading, and what the ranks showed, in order."""
+    """Return a heading, and the shows of the ranks, in order."""
     if all(isinstance(show, Text) for show in block.shows):
         lines = [line for show in block.shows if isinstance(show, Text) for line in _lines(show)]
         plain = f"{_plain_head(block.ranks)}\n{_plain(lines)}"
@@ -244,7 +247,7 @@ def _shows(block: _Block, *, is_open: bool) -> list[Show]:
 
 
 def _join(shows: list[Show], show: Show) -> None:
-    """Add a show; blocks of text that follow each other are one display."""
+    """Add a show; consecutive blocks of text become one display."""
     last = shows[-1] if shows else None
     if isinstance(last, Rich) and isinstance(show, Rich) and not (last.ranks or show.ranks):
         data = {
@@ -267,7 +270,7 @@ def _block_html(ranks: RankSet, lines: Sequence[str], is_open: bool) -> str:
 
 
 def _rich(bundle: dict[str, str]) -> Rich:
-    """A bundle of no rank, so that it gets no label."""
+    """Return a bundle without ranks, which gets no label."""
     return Rich(RankSet(), "display", dict(bundle), {})
 
 
@@ -296,7 +299,7 @@ def _lines(text: Text) -> list[str]:
 
 
 def _hidden(lines: Sequence[str]) -> int:
-    """How many lines are not shown at once; fewer than a few are."""
+    """Return the number of lines to hide; 0 if it would be only a few."""
     hidden = len(lines) - _HEAD_LINES - _TAIL_LINES
     return hidden if hidden >= _TAIL_LINES else 0
 

@@ -1,4 +1,4 @@
-"""``%%ddp --out quiet``: of what ranks show, only the values of last expressions.
+"""``%%ddp --out quiet``: shows only the values of last expressions.
 
 Runs in: the notebook's main thread. Pure: no clock, no I/O.
 """
@@ -16,7 +16,7 @@ from nbddp.wire.rank_set import RankSet
 
 
 class QuietOutput:
-    """The `CellOutput` that counts text and displays, and says at the end how much there was."""
+    """The `CellOutput` that counts text and displays, and shows the counts at the end."""
 
     def __init__(self, spec: OutputSpec) -> None:
         self._values = Gatherer(spec)
@@ -50,11 +50,11 @@ class QuietOutput:
         return self._values.next_deadline()
 
     def open_lines(self) -> list[tuple[RankSet, str]]:
-        """No line is shown before it has its end."""
+        """Return nothing: text is not shown."""
         return []
 
     def text_by_rank(self) -> dict[int, RankText]:
-        """None: text is what is not shown."""
+        """Return nothing: text is not shown."""
         return {}
 
     def end(self, now: float) -> list[Show]:

@@ -1,4 +1,4 @@
-"""The text of each rank, as far as it is remembered to compare ranks and to show them one by one.
+"""The text of each rank, kept to compare ranks and to show them one by one.
 
 Runs in: the notebook's main thread. Pure: no clock, no I/O.
 """
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from nbddp.notebook.output.excerpt import HEAD, TAIL, Excerpt
 
-#: These lines are shown when the cell has ended, and folded: any number of them will do.
+#: These lines are shown after the cell, and folded: their number is not limited.
 _HEAD = HEAD._replace(lines=HEAD.chars)
 
 
@@ -25,41 +25,46 @@ class RankText:
         self._crc = 0
 
     def note_printed(self, stream: str, text: str, dropped_bytes: int = 0) -> None:
-        """Take text as it was printed, also if its lines are left out."""
+        """Add text to the checksums, also if its lines are left out."""
         before = self._crc_by_stream.get(stream, 0)
         self._crc_by_stream[stream] = zlib.crc32(text.encode(errors="replace"), before)
         self.is_lost |= dropped_bytes > 0
         self.is_cut |= dropped_bytes > 0
 
     def add_word(self, word: str) -> None:
-        """Take a word in place of something that is not text."""
+        """Add a word in place of a display."""
         self.note_printed("shown", word)
         self.add([word])
 
     def add(self, lines: Sequence[str]) -> None:
-        """Take the next lines."""
+        """Add the next lines."""
         for line in lines:
             self._crc = zlib.crc32(line.encode(errors="replace"), self._crc + 1)
         self.excerpt.add(lines)
 
     def skip(self, lines: int, chars: int) -> None:
-        """Count lines that came next and are left out, and their characters."""
+        """Count the next lines, which are left out, and their characters."""
         self.is_cut = True
         self.excerpt.skip(lines, chars)
 
     @property
     def key(self) -> object:
-        """Equal for ranks that printed the same lines, if none was skipped."""
+        """A key that is equal for ranks with equal lines, if none was skipped."""
         return (self.excerpt.lines, self._crc)
 
     @property
     def printed(self) -> object:
-        """Equal for ranks that printed the same text, wherever some of it was left out."""
+        """A key that is equal for ranks with equal text, also if some of it was left out."""
         return tuple(sorted(self._crc_by_stream.items()))
 
 
 def keys_of(text_by_rank: Mapping[int, RankText], *, is_cut: bool = False) -> dict[int, object]:
-    """Equal for ranks that printed the same, whatever was left out of each."""
+    """Return a key for each rank, equal for ranks that printed the same text.
+
+    Args:
+        text_by_rank: the texts.
+        is_cut: whether some text was left out, so that lines cannot be compared.
+    """
     is_cut = is_cut or any(text.is_cut for text in text_by_rank.values())
     return {
         rank: ("lost", rank) if text.is_lost else text.printed if is_cut else text.key

@@ -1,4 +1,4 @@
-"""The page of one cell: what is on it, for when a rank clears its output, and what comes next.
+"""The output area of one cell: its contents, for redraws, and the shows that come next.
 
 Runs in: the notebook's main thread. Pure: no clock, no I/O.
 """
@@ -12,14 +12,14 @@ from nbddp.settings import Settings
 from nbddp.wire.messages import Stream
 from nbddp.wire.rank_set import RankSet
 
-#: Rich bundles are kept for a redraw up to this size in all.
+#: Rich bundles are kept for a redraw up to this total size.
 RICH_MEMORY_BYTES = 32 * 1024 * 1024
-#: Bundles of a cell beyond this are not shown.
+#: Bundles of a cell beyond this total size are not shown.
 RICH_TOTAL_BYTES = 128 * 1024 * 1024
 #: Redraws and updates of one display come at most this often; the last state always comes.
 REDRAW_INTERVAL_S = 0.1
 _BLOCK_OVERHEAD_BYTES = 256
-#: Redraws may send this many times ``notebook_bytes_per_s``: they replace what is there.
+#: Redraws may send this many times ``notebook_bytes_per_s``: they replace the contents.
 _REDRAW_RATE = 4
 _REMEMBERED_UPDATES = 1000
 
@@ -34,14 +34,14 @@ class Text:
 
 @dataclass(frozen=True)
 class Rich:
-    """A MIME bundle of one rank, or an equal one of several."""
+    """A MIME bundle of one rank, or of several with equal ones."""
 
     ranks: RankSet
     kind: Literal["display", "result"]
     data: dict[str, Any]
     metadata: dict[str, Any]
     display_id: str | None = None
-    update: bool = False  #: replaces what has this ``display_id``
+    update: bool = False  #: it replaces the display with this ``display_id``
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ Show: TypeAlias = Text | Rich | Redraw
 
 
 class Labels:
-    """The labels in front of lines: ``[0-3]`` and ``[2]  ``, so that the text lines up.
+    """The labels of lines: ``[0-3]`` and ``[2]  ``, padded so that the text is aligned.
 
-    A pool of one rank needs none. ``[0,2-3]`` is wider than the rest: it is rare enough.
+    A pool of one rank needs none. ``[0,2-3]`` is wider than the others, and rare.
     """
 
     def __init__(self, world_size: int) -> None:
@@ -67,7 +67,7 @@ class Labels:
         return self._width > 0
 
     def of(self, ranks: tuple[int, ...]) -> str:
-        """The label of these ranks, padded; empty in a pool of one rank."""
+        """Return the label of these ranks, padded; empty in a pool of one rank."""
         return _label(ranks).ljust(self._width) if self._width else ""
 
 
@@ -77,7 +77,7 @@ def _label(ranks: tuple[int, ...]) -> str:
 
 
 def labelled(label: str, text: str) -> str:
-    """Each line of ``text`` behind ``label``, each with its newline; blank lines stay bare."""
+    """Return the lines of ``text`` with a label and a newline each; blank lines get no padding."""
     if not label:
         return text + "\n"
     lines = text.split("\n") if "\n" in text else (text,)
@@ -95,29 +95,29 @@ class _Lines:
 
 
 class ShownBlocks:
-    """Remembers what was shown, in bounded memory: the oldest is forgotten first.
+    """Keeps the shown output in bounded memory, and drops the oldest first.
 
-    Promises: `clear` takes a rank out of every block, and blocks without ranks vanish; `render`
-    gives the rest, in order, with the latest content of every display.
+    Promises: `clear` removes a rank from every block, and blocks without ranks vanish; `render`
+    returns the rest, in order, with the latest content of every display.
     """
 
     def __init__(self, *, labels: Labels, text_limit_bytes: int) -> None:
         self._labels = labels
         self._text_limit = text_limit_bytes
         self._blocks: deque[_Lines | Rich] = deque()
-        self.text_bytes = 0  #: of all texts, with what it takes to keep them
+        self.text_bytes = 0  #: memory of all texts, with overhead
         self._rich_bytes = 0
         self._has_forgotten = False
 
     def label(self, ranks: tuple[int, ...]) -> str:
-        """``[0-3]``, or nothing in a pool of one rank."""
+        """Return ``[0-3]``, or nothing in a pool of one rank."""
         return self._labels.of(ranks)
 
     def add_text(self, ranks: tuple[int, ...], stream: Stream, text: str) -> None:
-        """Remember lines."""
+        """Keep lines."""
         last = self._blocks[-1] if self._blocks else None
         if not (isinstance(last, _Lines) and last.ranks == ranks and last.stream == stream) or (
-            last.size > self._text_limit // 8  # so that forgetting goes in steps
+            last.size > self._text_limit // 8  # `_forget` drops whole blocks
         ):
             last = _Lines(ranks, stream)
             self._blocks.append(last)
@@ -130,28 +130,28 @@ class ShownBlocks:
             self._forget(_Lines)
 
     def add_rich(self, rich: Rich) -> None:
-        """Remember a bundle."""
+        """Keep a bundle."""
         self._blocks.append(rich)
         self._rich_bytes += rich_bytes(rich)
         if self._rich_bytes > RICH_MEMORY_BYTES:
             self._forget(Rich)
 
     def update(self, rich: Rich) -> None:
-        """Remember the latest content of the displays with this id."""
+        """Keep the latest content of the displays with this id."""
         for index, block in enumerate(self._blocks):
             if isinstance(block, Rich) and block.display_id == rich.display_id:
                 self._rich_bytes += rich_bytes(rich) - rich_bytes(block)
                 self._blocks[index] = replace(block, data=rich.data, metadata=rich.metadata)
 
     def clear(self, rank: int) -> bool:
-        """Take ``rank`` out of all blocks. Gives whether that changed anything."""
+        """Remove ``rank`` from all blocks, and return whether any block had it."""
         if not any(rank in block.ranks for block in self._blocks):
             return False
         kept: deque[_Lines | Rich] = deque()
         for block in self._blocks:
             others = tuple(other for other in block.ranks if other != rank)
             if not others:
-                self._take_off(block)
+                self._subtract(block)
             elif len(others) == len(block.ranks):
                 kept.append(block)
             elif isinstance(block, Rich):
@@ -162,7 +162,7 @@ class ShownBlocks:
         return True
 
     def render(self) -> tuple[Text | Rich, ...]:
-        """All blocks, texts of one stream joined where nothing is between them."""
+        """Return all blocks; consecutive texts of one stream are joined."""
         shown: list[Text | Rich] = []
         parts: list[str] = []
         stream: Stream = "stdout"
@@ -185,7 +185,7 @@ class ShownBlocks:
 
     @property
     def size_bytes(self) -> int:
-        """About what a redraw sends."""
+        """Approximate size of a redraw."""
         return self.text_bytes + self._rich_bytes
 
     def _forget(self, kind: type[_Lines | Rich]) -> None:
@@ -193,12 +193,12 @@ class ShownBlocks:
         for index, block in enumerate(self._blocks):
             if isinstance(block, kind):
                 if index < len(self._blocks) - 1:
-                    self._take_off(block)
+                    self._subtract(block)
                     del self._blocks[index]
                     self._has_forgotten = True
                 return
 
-    def _take_off(self, block: _Lines | Rich) -> None:
+    def _subtract(self, block: _Lines | Rich) -> None:
         if isinstance(block, Rich):
             self._rich_bytes -= rich_bytes(block)
         else:
@@ -206,11 +206,11 @@ class ShownBlocks:
 
 
 class Screen:
-    """Collects what to show, in order, and when: redraws and updates are rate-limited.
+    """Collects shows, in order, and limits the rate of redraws and updates.
 
-    Promises: `take` gives what was put since the last call. While a redraw is due it gives
-    nothing else, since the redraw holds all of it. Redraws and the updates of one display come
-    at most every `REDRAW_INTERVAL_S`, large redraws less often; the last state always comes.
+    Promises: `take` returns the shows since the last call. While a redraw is due, it returns no
+    other show, since the redraw contains them all. Redraws and the updates of one display come at
+    most every `REDRAW_INTERVAL_S`, large redraws less often; the last state always comes.
     """
 
     def __init__(self, settings: Settings, labels: Labels) -> None:
@@ -227,7 +227,7 @@ class Screen:
         self._has_said_no_rich = False
 
     def label(self, ranks: tuple[int, ...]) -> str:
-        """``[0-3]``, or nothing in a pool of one rank."""
+        """Return ``[0-3]``, or nothing in a pool of one rank."""
         return self._blocks.label(ranks)
 
     def put_text(self, ranks: tuple[int, ...], stream: Stream, text: str) -> None:
@@ -239,7 +239,7 @@ class Screen:
         self._blocks.add_text(ranks, stream, text)
 
     def put_rich(self, rich: Rich) -> None:
-        """Show a bundle, up to `RICH_TOTAL_BYTES` in all."""
+        """Show a bundle, up to a total of `RICH_TOTAL_BYTES`."""
         self._rich_bytes_left -= rich_bytes(rich)
         if self._rich_bytes_left < 0:
             if not self._has_said_no_rich:
@@ -253,13 +253,21 @@ class Screen:
         self._blocks.add_rich(rich)
 
     def send_update(self, rich: Rich) -> None:
-        """Show new content of a display that was shown before."""
+        """Show new content of an existing display."""
         self._blocks.update(rich)
         self._update_by_id[rich.display_id] = rich
         self._next_update_by_id.setdefault(rich.display_id, float("-inf"))
 
     def clear(self, rank: int, redraw_by: float) -> int:
-        """Remove the output of ``rank``. Gives how many bytes of text that made free."""
+        """Remove the output of ``rank``.
+
+        Args:
+            rank: the rank that called ``clear_output``.
+            redraw_by: latest time of the redraw.
+
+        Returns:
+            The size of the removed text in bytes.
+        """
         before = self._blocks.text_bytes
         if self._blocks.clear(rank):
             due = max(redraw_by, self._next_redraw)
@@ -267,18 +275,18 @@ class Screen:
         return before - self._blocks.text_bytes
 
     def deadline(self) -> float | None:
-        """When `take` has something to give, if nothing is put before."""
+        """Return when to call `take` next, if nothing is put before; None: not needed."""
         times = [self._next_update_by_id[display_id] for display_id in self._update_by_id]
         return min([*times, self._redraw_due] if self._redraw_due is not None else times,
                    default=None)  # fmt: skip
 
     def take(self, now: float, *, is_settled: bool, is_end: bool = False) -> list[Show]:
-        """Give what is to be shown now.
+        """Return the shows that are due.
 
         Args:
-            now: the time.
-            is_settled: nothing that belongs into a redraw is still to come.
-            is_end: all that is left must come.
+            now: monotonic time in seconds.
+            is_settled: whether a redraw would be complete: no item is still waiting.
+            is_end: whether all remaining shows must come.
         """
         self._end_text()
         shows, self._shows = self._shows, []
@@ -309,7 +317,7 @@ class Screen:
 
 
 def rich_bytes(rich: Rich) -> int:
-    """About the size of a bundle as JSON."""
+    """Return the approximate size of a bundle as JSON."""
     return _BLOCK_OVERHEAD_BYTES + _size(rich.data) + _size(rich.metadata)
 
 

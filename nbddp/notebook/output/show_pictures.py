@@ -1,12 +1,12 @@
 """The pictures of `nbddp.show`: collects the calls of all ranks, and draws one picture for each.
 
-    rank 0 --ShowCall--> take --+                     +--> place: room for it, where the call was
-    rank 1 --ShowCall--> take --+--> folded by View --+
-                                                      +--> tick: drawn, when all are there
+    rank 0 --ShowCall--> add_call --+                     +--> place: its place, where the call was
+    rank 1 --ShowCall--> add_call --+--> folded by View --+
+                                                          +--> tick: drawn, when all are there
 
-Calls belong together that are at the same line of the cell and come there equally often. A picture
-is drawn when every rank has called, again when more has come, and at the end of the cell with what
-is there then.
+Calls belong together if they are the n-th call at the same line of the cell. A picture is drawn
+when every rank has called, again when more calls come, and at the end of the cell with the calls so
+far.
 
 Runs in: the thread that waits for the cell.
 """
@@ -26,11 +26,11 @@ from nbddp.wire.messages import Display
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values.tensor_preview import MIME, ShowCall, TensorShown
 
-#: Calls that come from several ranks within this time are drawn once.
+#: Calls of several ranks within this time are drawn once.
 _SETTLE_S = 0.03
-#: A picture for which not all ranks have come is drawn after this time.
+#: A picture without the calls of all ranks is drawn after this time.
 _PATIENCE_S = 0.4
-#: Pictures of one cell; later ones are shown as text, so that the file stays small.
+#: Number of pictures of one cell; later ones are shown as text, so that the file stays small.
 MAX_PICTURES = 24
 
 _numbers = itertools.count(1)
@@ -55,10 +55,10 @@ class CellPictures:
     """The pictures of one cell.
 
     Args:
-        ranks: those that run the cell.
+        ranks: ranks that run the cell.
         sink: shows the pictures.
-        scope: makes the ids of displays unique.
-        world_size: of the pool.
+        scope: makes display ids unique.
+        world_size: number of ranks of the pool.
     """
 
     def __init__(self, ranks: RankSet, sink: Sink, scope: str, world_size: int) -> None:
@@ -69,11 +69,11 @@ class CellPictures:
         self._picture_by_key: dict[str, _Picture] = {}
         self._picture_count = 0
 
-    def take(self, event: Display, now: float) -> Display | None:
-        """Take a call. Gives a marker for its place among the rank's output; None: it needs none.
+    def add_call(self, event: Display, now: float) -> Display | None:
+        """Add a call, and return a marker for its place in the rank's output; None: it has none.
 
-        The marker is the same for all ranks, so that it is folded. An invalid call is given back
-        without its data: its plain text is shown.
+        The marker is equal on all ranks, so that it is folded. An invalid call is returned without
+        its data: its plain text is shown.
         """
         try:
             call = msgspec.convert(event.data[MIME], ShowCall)
@@ -95,27 +95,27 @@ class CellPictures:
         picture.due = now + (_SETTLE_S if self._has_all(picture) else _PATIENCE_S)
         if call.stage != "now":
             if self._is_terminal and picture.has_place and picture.after and self._has_all(picture):
-                self._draw(picture)  # at once: what is printed next goes below it
+                self._draw(picture)  # at once: later text goes below it
             return None
         return msgspec.structs.replace(event, data={MIME: {"key": call.key}})
 
     def place(self, bundle: Mapping[str, Any]) -> None:
-        """Show the picture of a call here, now or when it is drawn."""
+        """Make a place here for the picture of a call, which may be drawn later."""
         picture = self._picture_by_key[bundle[MIME]["key"]]
         if not picture.has_place and not self._is_terminal:
             self._sink.display({"text/plain": ""}, {}, picture.display_id, False)
             picture.is_drawn = False
         picture.has_place = True
 
-    def cleared(self, now: float) -> None:
-        """Note that all output was cleared; pictures that stay get a place again."""
+    def clear_places(self, now: float) -> None:
+        """Forget all places: the output was cleared. Pictures that stay get a new place."""
         for picture in self._picture_by_key.values():
             picture.has_place = False
             picture.due = now
 
     def tick(self, now: float) -> float | None:
-        """Draw the pictures that are due. Gives the next deadline."""
-        waiting = [each for each in self._picture_by_key.values() if each.due is not None]
+        """Draw the pictures that are due, and return the next deadline."""
+        waiting = [picture for picture in self._picture_by_key.values() if picture.due is not None]
         for picture in waiting:
             is_early = self._is_terminal and not self._has_all(picture)  # it cannot be drawn again
             if (
@@ -125,13 +125,13 @@ class CellPictures:
                 and picture.due <= now
             ):
                 self._draw(picture)
-        deadlines = [each.due for each in waiting if each.due is not None and each.due > now]
-        return min(deadlines, default=None)
+        due = [picture.due for picture in waiting if picture.due is not None]
+        return min((time for time in due if time > now), default=None)
 
     def end(self) -> None:
-        """The cell is over: draw the other pictures, with the calls that have come."""
+        """Draw the other pictures, with the calls so far: the cell has ended."""
         for picture in self._picture_by_key.values():
-            if picture.has_place and picture.due is not None:  # `--out quiet` gives it no place
+            if picture.has_place and picture.due is not None:  # it has no place with `--out quiet`
                 self._draw(picture)
 
     @property
@@ -167,15 +167,15 @@ class CellPictures:
 
 
 def _blocks(ranks: RankSet, picture: _Picture, world_size: int) -> list[tensor_picture.Block]:
-    """One for each argument of the call."""
-    # A rank may show fewer: `show(*tensors)`.
+    """Return one block for each argument of the call."""
+    # A rank may show fewer tensors: `show(*tensors)`.
     count = max(map(len, (*picture.before.values(), *picture.after.values())))
     blocks = []
     for index in range(count):
         stages = [("before" if picture.is_opened else "", _at(picture.before, index))]
         if picture.is_opened:
             stages.append(("after", _at(picture.after, index)))
-        # Of few ranks the others are drawn as missing; beside one, they were not meant to show it.
+        # If half of the ranks called, the others are drawn as missing; else they need not call.
         came = RankSet.of({rank for _, tensors in stages for rank in tensors})
         shown = ranks if 2 * len(came) >= len(ranks) else came
         is_whole = len(shown) == world_size

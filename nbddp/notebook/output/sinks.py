@@ -1,6 +1,6 @@
-"""The places to which output goes: the running cell, an earlier cell, or a terminal.
+"""The places where output is shown: the running cell, an earlier cell, or a terminal.
 
-Runs in: the notebook's process. A sink shows all that it is given, and decides nothing.
+Runs in: the notebook's process. A sink shows all that it gets, and decides nothing.
 """
 
 import html
@@ -16,7 +16,7 @@ from nbddp.wire.messages import Stream
 
 Bundle = Mapping[str, Any]
 
-#: Looks like printed text, but fainter. JupyterLab names its fonts; others get the fallbacks.
+#: Style of printed text, but fainter. JupyterLab names its fonts; other pages use the fallbacks.
 QUIET_STYLE = (
     "margin:0;padding:0 0 0 1ch;opacity:.65;white-space:pre-wrap;"
     "font-family:var(--jp-code-font-family,monospace);font-size:var(--jp-code-font-size,13px)"
@@ -33,10 +33,10 @@ class Sink(Protocol):
         """Show a bundle, or replace the one with this ``display_id``."""
 
     def clear(self) -> None:
-        """Remove everything, once something new is shown."""
+        """Remove all output when the next output is shown."""
 
     def live(self, lines: list[str]) -> None:
-        """Show these lines in place of the last ones; none: remove them."""
+        """Replace the live lines by these; no lines: remove them."""
 
 
 class _JupyterSink:
@@ -57,12 +57,12 @@ class _JupyterSink:
         self._has_live = True
 
     def forget_live(self) -> None:
-        """The front end has removed the live lines together with everything else."""
+        """Note that the front end has removed the live lines with all other output."""
         self._has_live = False
 
 
 class CellSink(_JupyterSink):
-    """The cell that is running, through IPython's own publisher: ``%%capture`` works."""
+    """The running cell, through IPython's display publisher, so that ``%%capture`` works."""
 
     def __init__(self, shell: InteractiveShell, live_id: str) -> None:
         super().__init__(live_id)
@@ -88,10 +88,10 @@ class CellSink(_JupyterSink):
 
 
 class EarlierCellSink(_JupyterSink):
-    """A cell that ran earlier: messages that carry its parent header. For any thread.
+    """A cell that ran earlier: its messages carry that cell's parent header. For any thread.
 
-    Front ends find a display that is updated by its id. nbclient listens to the running cell only,
-    so updates carry the parent header of that one.
+    Front ends find an updated display by its id. nbclient listens to the running cell only, so
+    updates carry the parent header of the running cell.
     """
 
     def __init__(self, kernel: Any, parent: Any, live_id: str) -> None:
@@ -146,10 +146,10 @@ class TerminalSink:
             self.text("stdout", harmless(plain).rstrip("\n") + "\n")
 
     def clear(self) -> None:
-        """A terminal keeps what it has shown."""
+        """Do nothing: a terminal keeps its text."""
 
     def live(self, lines: list[str]) -> None:
-        """See `Sink.live`: the last of them, where the terminal can overwrite a line."""
+        """Show the last live line, if the terminal can overwrite a line; see `Sink.live`."""
         if not sys.stderr.isatty() or not (lines or self._live_width):
             return
         line = clean(lines[-1][:120]) if lines else ""

@@ -1,15 +1,15 @@
-"""From chunks of text to lines: what a terminal would leave on its screen.
+"""Turns chunks of text into lines, as a terminal would show them.
 
 Runs in: the notebook's main thread. Pure: no clock, no I/O.
 
     chunks --> LineAssembler.feed --> complete lines
                      |
-                     +--> open_rows(): what has no newline yet (prompts, progress bars)
+                     +--> open_rows(): rows without a newline (prompts, progress bars)
 """
 
 import re
 
-#: A row without an end is cut here, so that memory stays bounded.
+#: A row without an end is cut at this length, so that memory stays bounded.
 MAX_ROW_CHARS = 64 * 1024
 _MAX_ROWS_UP = 16
 _CODE_CHARS = 6
@@ -20,31 +20,31 @@ _BEGUN_CODE = re.compile(r"\x1b(\[\d*)?\Z")
 
 
 class LineAssembler:
-    r"""The text of one stream of one rank, cut into lines.
+    r"""Cuts the text of one stream of one rank into lines.
 
-    - ``\n`` and ``\r\n`` end a line. ``\r`` goes back to its start: what follows overwrites it,
-      and a longer rest of it stays, as on a terminal. With colours or other codes in either,
-      all of it is replaced, because columns are not characters there.
-    - ``ESC [A`` (cursor up; nested tqdm bars) goes to the row above, which then is written
-      again in place. As many rows as the cursor ever went up stay open for that, until
-      `settle`; rows that are gone already cannot be reached, and the code is dropped. Columns
-      are not kept on the way: the programs that go up begin with ``\r``.
-    - A row that grows beyond `MAX_ROW_CHARS` is cut there as if a newline had come.
+    - ``\n`` and ``\r\n`` end a line. ``\r`` returns to its start: the next text overwrites it,
+      and a longer rest of it stays, as on a terminal. With colours or other codes in either text,
+      all of the line is replaced, because columns are then not characters.
+    - ``ESC [A`` (cursor up; nested tqdm bars) moves to the row above, which is then overwritten.
+      For that, as many rows stay open as the cursor ever moved up, until `settle`; rows that are
+      already gone cannot be reached, and the code is dropped. The column is not kept: programs
+      that move up begin with ``\r``.
+    - A row longer than `MAX_ROW_CHARS` is cut there, as by a newline.
     """
 
     def __init__(self) -> None:
         self._rows = [""]  # open rows as written; only the last ``\r`` of each is kept
         self._cursor = 0
         self._height = 0  # rows kept open above the cursor
-        self._begun_code = ""  # the end of the last chunk: perhaps the half of a cursor-up
+        self._begun_code = ""  # the end of the last chunk: perhaps half of a cursor-up code
 
     @property
     def is_screen(self) -> bool:
-        """Whether rows above the last one are held open, because the cursor went up."""
+        """Whether rows above the last one are open, because the cursor moved up."""
         return self._height > 0
 
     def feed(self, text: str) -> list[str]:
-        """Take a chunk; return the lines that are complete now, without their newlines."""
+        """Process a chunk, and return the lines that it completes, without newlines."""
         text = self._begun_code + text
         begun = _BEGUN_CODE.search(text, max(0, len(text) - _CODE_CHARS))
         self._begun_code = begun[0] if begun else ""
@@ -67,11 +67,11 @@ class LineAssembler:
         return rows
 
     def open_rows(self) -> list[str]:
-        """The rows that have no end yet and are not blank, as a terminal shows them now."""
+        """Return the rows that have no end yet and are not blank, as a terminal shows them now."""
         return [row for row in map(_resolve, self._rows) if row.strip()]
 
     def commit(self) -> list[str]:
-        """End every open row; rows that progress bars left blank are no lines."""
+        """End every open row, and return the lines; rows that progress bars left blank are none."""
         self._rows[self._cursor] += self._begun_code
         self._begun_code = ""
         rows = [_resolve(row) for row in self._rows if row]
@@ -80,14 +80,14 @@ class LineAssembler:
         return rows if is_plain else [row for row in rows if row.strip()]
 
     def settle(self) -> list[str]:
-        """End the rows above the cursor: it did not go up for long enough."""
+        """End the rows above the cursor, which has not moved up for a while, and return them."""
         rows = self._take_rows(self._cursor)
         self._height = 0 if len(self._rows) == 1 else self._height
         return rows
 
     def _feed_screen(self, text: str) -> list[str]:
         lines: list[str] = []
-        upward = _MAX_ROWS_UP if _UP.search(text) else self._height  # may still be reached
+        upward = _MAX_ROWS_UP if _UP.search(text) else self._height  # rows that it may still reach
         for index, piece in enumerate(_MOVES.split(text)):
             if index % 2 == 0:
                 if piece:
@@ -110,7 +110,7 @@ class LineAssembler:
         return lines
 
     def _take_rows(self, count: int) -> list[str]:
-        """Remove the first ``count`` open rows, as lines."""
+        """Remove the first ``count`` open rows, and return them as lines."""
         if count <= 0:
             return []
         taken, self._rows = self._rows[:count], self._rows[count:]
@@ -119,7 +119,7 @@ class LineAssembler:
 
 
 def _resolve(row: str) -> str:
-    r"""The row that a terminal shows after ``row``, which may hold ``\r``."""
+    r"""Return the row that a terminal shows after ``row``, which may hold ``\r``."""
     if "\r" not in row:
         return row
     shown = ""
@@ -132,6 +132,6 @@ def _resolve(row: str) -> str:
 
 
 def _compact(row: str) -> str:
-    r"""An equal row with at most one ``\r``."""
+    r"""Return an equal row with at most one ``\r``."""
     before, back, after = row.rpartition("\r")
     return f"{_resolve(before)}\r{after}" if back else row

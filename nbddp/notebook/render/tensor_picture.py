@@ -121,7 +121,9 @@ def text(title: str, blocks: Sequence[Block]) -> str:
         for number, (name, tensors) in enumerate(block.stages):
             head = " | ".join(part for part in (name, block.remark(number)) if part)
             found += [head] if head else []
-            found += preview_text.beside([_text_tile(ranks, tensors, block) for ranks in columns])
+            found += preview_text.side_by_side(
+                [_text_tile(ranks, tensors, block) for ranks in columns]
+            )
         if more:
             found.append(f"and {more} more ranks")
     return "\n".join(found)
@@ -131,7 +133,7 @@ def _text_tile(ranks: RankSet, tensors: Mapping[int, TensorShown], block: Block)
     tensor = tensors.get(ranks.ranks[0])
     if tensor is None:
         return [_name(ranks), "-"]
-    own = preview_text.own(tensor, block.tensors)
+    own = preview_text.own_properties(tensor, block.tensors)
     return [f"{_name(ranks)}: {own}" if own else _name(ranks), *preview_text.lines(tensor)]
 
 
@@ -241,7 +243,7 @@ class _Drawing:
         """Below the name of a rank; where a shard lies can be seen if the whole is drawn."""
         if self._is_whole and tensor.part is not None:
             return ""
-        return preview_text.own(tensor, self.block.tensors)
+        return preview_text.own_properties(tensor, self.block.tensors)
 
     # --- one tensor ----------------------------------------------------------------------------
 

@@ -4,10 +4,10 @@ Runs in: the notebook's process.
 
     rank --comm--> relay --> front end      (buffers: the binary parts of their states)
                      |
-                     +--> page_reload       their states, for a page that is loaded again
-                     +--> static_text       what is left of them where no widget is shown
+                     +--> page_reload       their states, for a reloaded page
+                     +--> static_text       their text form, for pages without widgets
 
-Code outside of this package imports from here; what a widget shows as text is the module
+Code outside this package imports from here; only the text form of widgets is imported from
 `nbddp.notebook.widgets.static_text`.
 """
 

@@ -1,7 +1,7 @@
-"""The binary parts of widgets' states, such as the bytes of a picture: for a page loaded again.
+"""The binary parts of widget states, such as the bytes of a picture, for a reloaded page.
 
-Runs in: the notebook's process. Pure. As in the protocol of ipywidgets, a state comes without them,
-and beside it ``buffer_paths`` says where each of the buffers belongs.
+Runs in: the notebook's process. Pure. As in the protocol of ipywidgets, a state comes without its
+binary parts, and ``buffer_paths`` beside it has the place of each buffer.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,43 +9,43 @@ from typing import Any
 
 from nbddp.notebook.widgets.static_text import Model
 
-#: Of all models together; what changed longest ago goes first.
+#: Total size for all models; the least recently changed parts are dropped first.
 KEPT_BYTES = 16_000_000
 
 
-def note(model: Model, data: Mapping[str, Any], buffers: Sequence[Any]) -> None:
-    """Read what a model says when it opens or changes.
+def update(model: Model, data: Mapping[str, Any], buffers: Sequence[Any]) -> None:
+    """Update the binary parts of a model from a message that opens or changes it.
 
     Args:
-        model: whose binary parts change.
-        data: of the comm message, with ``state`` and ``buffer_paths``.
-        buffers: of the message.
+        model: the model to update.
+        data: data of the comm message, with ``state`` and ``buffer_paths``.
+        buffers: buffers of the message.
     """
     paths = [tuple(path) for path in data.get("buffer_paths") or ()]
-    fresh = {path[0] for path in paths} | set(data.get("state") or {})
-    kept = {path: part for path, part in model.binaries.items() if path[0] not in fresh}
+    changed = {path[0] for path in paths} | set(data.get("state") or {})
+    kept = {path: part for path, part in model.binaries.items() if path[0] not in changed}
     model.binaries = {**kept, **dict(zip(paths, map(bytes, buffers), strict=False))}
 
 
 def keep_within(models: Iterable[Model], newest: Model, limit_bytes: int = KEPT_BYTES) -> None:
-    """Forget the binary parts of models until the rest is small enough.
+    """Drop the binary parts of models until the rest is small enough.
 
     Args:
-        models: all of them, oldest first.
-        newest: goes last.
-        limit_bytes: for all that is kept.
+        models: all models, oldest first.
+        newest: the model that is dropped last.
+        limit_bytes: limit of the total size.
     """
-    holding = [each for each in models if each.binaries and each is not newest]
-    total = sum(map(_nbytes, holding)) + _nbytes(newest)
-    for each in [*holding, newest]:
+    with_binaries = [model for model in models if model.binaries and model is not newest]
+    total = sum(map(_nbytes, with_binaries)) + _nbytes(newest)
+    for model in [*with_binaries, newest]:
         if total <= limit_bytes:
             break
-        total -= _nbytes(each)
-        each.binaries = {}
+        total -= _nbytes(model)
+        model.binaries = {}
 
 
-def told(model: Model) -> tuple[list[list[Any]], list[bytes]]:
-    """The paths in the state of a model, and the buffers that belong there."""
+def paths_and_buffers(model: Model) -> tuple[list[list[Any]], list[bytes]]:
+    """Return the paths of the binary parts in the state of a model, and their buffers."""
     return [list(path) for path in model.binaries], list(model.binaries.values())
 
 

@@ -1,9 +1,10 @@
-"""A page that is loaded again asks for all widgets at once: those of ranks are told, too.
+"""Adds the ranks' widgets to the answer when a reloaded page asks for all widgets at once.
 
-Runs in: the notebook's process, thread of the kernel that takes the question.
+Runs in: the notebook's process, the kernel's thread that handles the request.
 
-Where the notebook's process has imported ipywidgets, a front end asks that, and what it does not
-name is gone for the page. (Elsewhere a front end asks the kernel for its comms, one by one.)
+If the notebook's process has imported ipywidgets, a front end asks ipywidgets for all states, and
+the page loses all other widgets. (Without ipywidgets, a front end asks the kernel for its comms,
+one by one.)
 """
 
 from collections.abc import Callable
@@ -11,21 +12,21 @@ from typing import Any
 
 _TARGET = "jupyter.widget.control"
 
-#: States by model; where in them the binary parts belong, and those.
-Told = tuple[dict[str, dict[str, Any]], list[list[Any]], list[bytes]]
-States = Callable[[], Told]
-Opened = Callable[[Any, dict[str, Any]], None]
+#: States by model; the paths of their binary parts, and these parts.
+WidgetStates = tuple[dict[str, dict[str, Any]], list[list[Any]], list[bytes]]
+GetStates = Callable[[], WidgetStates]
+CommTarget = Callable[[Any, dict[str, Any]], None]
 
 
-class _Completed:
-    """A control comm, as ipywidgets sees it: what it says is completed by us."""
+class _ControlComm:
+    """A control comm of ipywidgets whose messages also get the ranks' widgets."""
 
-    def __init__(self, comm: Any, states: States) -> None:
+    def __init__(self, comm: Any, states: GetStates) -> None:
         self._comm = comm
         self._states = states
 
     def send(self, data: dict[str, Any], *arguments: Any, **options: Any) -> None:
-        """Send a message, with our models beside its own."""
+        """Send a message, and add the ranks' models to a list of states."""
         if data.get("method") == "update_states":
             states, paths, buffers = self._states()
             data = {
@@ -40,27 +41,27 @@ class _Completed:
         return getattr(self._comm, name)
 
 
-class _Answering:
-    """Stands in for ipywidgets' own function."""
+class _ControlTarget:
+    """Replaces the comm target function of ipywidgets."""
 
-    def __init__(self, own: Opened, states: States) -> None:
-        self.own = own
+    def __init__(self, original: CommTarget, states: GetStates) -> None:
+        self.original = original
         self._states = states
 
     def __call__(self, comm: Any, msg: dict[str, Any]) -> None:
-        self.own(_Completed(comm, self._states), msg)
+        self.original(_ControlComm(comm, self._states), msg)
 
 
-def answer_with(comm_manager: Any, states: States) -> None:
-    """Have ``states`` told along with those of ipywidgets, if that is imported by now.
+def answer_with(comm_manager: Any, states: GetStates) -> None:
+    """Add ``states`` to the answers of ipywidgets, if it is imported.
 
     Args:
-        comm_manager: of the kernel.
-        states: ``model_name``, ``model_module``, ``model_module_version`` and ``state`` by model,
-            and their binary parts.
+        comm_manager: the kernel's comm manager.
+        states: returns ``model_name``, ``model_module``, ``model_module_version`` and ``state`` by
+            model, and their binary parts.
     """
-    own = comm_manager.targets.get(_TARGET)
-    if isinstance(own, _Answering):
-        own = own.own  # of a pool that was there before
-    if own is not None:
-        comm_manager.targets[_TARGET] = _Answering(own, states)
+    target = comm_manager.targets.get(_TARGET)
+    if isinstance(target, _ControlTarget):
+        target = target.original  # an earlier pool has replaced it
+    if target is not None:
+        comm_manager.targets[_TARGET] = _ControlTarget(target, states)

@@ -1,13 +1,13 @@
-"""The comms of widgets that live in ranks: between them and the front end.
+"""Relays the comms of widgets between ranks and the front end.
 
-Runs in: the notebook's process. The hub thread hears what ranks send; the thread of the kernel that
-takes a front end's message sends it on; ``nbddp-widgets`` sends what was held back.
+Runs in: the notebook's process. The hub thread receives messages of ranks; the kernel's thread that
+handles a front end's message sends it on; ``nbddp-widgets`` sends delayed updates.
 
     rank --CommFromRank--> Relay --session.send--> front end
     rank <--CommToRank---- Proxy <--comm_manager-- front end
 
-A bar that moves in each of 64 ranks is more than a notebook server lets through, so new values of
-one model are merged: a front end gets its latest state ten times a second, or less often.
+A moving progress bar in each of 64 ranks exceeds the message rate of a notebook server, so new
+values of one model are merged: a front end gets its latest state at most ten times a second.
 """
 
 import threading
@@ -25,56 +25,56 @@ from nbddp.notebook.widgets.static_text import Model
 from nbddp.wire.messages import CommFromRank, CommType, RankExited
 
 _TARGET = "jupyter.widget"
-_PROTOCOL_VERSION = "2.1.0"  # of ipywidgets 8, as its widgets say when they open
-#: A model's state is sent this often ...
+_PROTOCOL_VERSION = "2.1.0"  # of ipywidgets 8, as in the messages that open its widgets
+#: A model's state is sent at most this often ...
 _UPDATE_INTERVAL_S = 0.1
-#: ... and the states of all models together so many times a second.
+#: ... and the states of all models together at most this many times a second.
 _UPDATES_PER_S = 300
 _REMEMBERED_CELLS = 200
 _REMEMBERED_MODELS = 2000
 
 
 class ShownBlock(Protocol):
-    """The widgets of one output, as long as they are shown alive."""
+    """The live widgets of one output."""
 
     display_id: str
 
     @property
     def model_ids(self) -> list[str]:
-        """The widgets of ranks in it."""
+        """Ids of the ranks' widgets in it."""
 
     def drop(self, model_id: str) -> None:
-        """A rank has closed a widget: nothing is to be seen of it."""
+        """Remove a widget that its rank has closed."""
 
     def settle(self, *, refresh: bool) -> None:
-        """A cell has ended: become text if everything has finished; else be up to date."""
+        """Update the block at the end of a cell: it becomes text if all widgets have finished."""
 
     def end_rank(self, rank: int) -> None:
-        """The widgets of ``rank`` go: their text takes their place."""
+        """Replace the widgets of ``rank``, which is gone, by text."""
 
     def freeze(self) -> None:
-        """Be text from now on."""
+        """Replace the block by text, permanently."""
 
     def forget(self) -> None:
-        """Something else takes its place."""
+        """Close the block's own models: it is no longer shown."""
 
 
 class Proxy(BaseComm):
-    """Stands in the kernel for a comm of a rank; the other way is `Relay.hear`."""
+    """The kernel's comm for a comm of a rank; `Relay.receive` is the other direction."""
 
     def __init__(self, relay: "Relay", rank: int | None, comm_id: str, target: str) -> None:
         self._relay = relay
-        self._rank = rank  # None: it is our own
+        self._rank = rank  # None: a model of the relay
         super().__init__(target_name=target, comm_id=comm_id, primary=False)
 
     def publish_msg(self, *arguments: Any, **options: Any) -> None:
-        """The rank speaks for itself."""
+        """Do nothing: the rank sends its own messages."""
 
     def handle_msg(self, msg: dict[str, Any]) -> None:
-        """A message of the front end."""
+        """Handle a message of the front end."""
         data = msg["content"].get("data", {})
         if data.get("method") == "request_state":
-            # Of a page that was loaded again: it waits for an answer to this very message.
+            # A reloaded page waits for an answer to this message.
             self._relay.answer_state(self.comm_id, msg)
             return
         if data.get("method") == "update":
@@ -83,46 +83,51 @@ class Proxy(BaseComm):
             self._relay.send_to_rank(self._rank, "comm_msg", msg)
 
     def handle_close(self, msg: dict[str, Any]) -> None:
-        """The front end has closed it."""
+        """Tell the rank that the front end has closed the comm."""
         if self._rank is not None:
             self._relay.send_to_rank(self._rank, "comm_close", msg)
 
 
 class Relay:
-    """The widgets of one pool."""
+    """The widgets of one pool.
+
+    Args:
+        pool: sends messages to its ranks.
+        kernel: the notebook's kernel.
+    """
 
     def __init__(self, pool: Pool, kernel: Any) -> None:
         self._pool = pool
         self._kernel = kernel
         self._lock = threading.RLock()
-        self.models: dict[str, Model] = {}  #: that are open, by the id of their comm
-        self.blocks: list[ShownBlock] = []  #: that are shown alive
-        #: Models that live in ranks, and no longer in the front end: nothing shows them.
+        self.models: dict[str, Model] = {}  #: the open models, by the id of their comm
+        self.blocks: list[ShownBlock] = []  #: the live blocks
+        #: Models that live in ranks, and no longer in the front end: no block shows them.
         self._retired: dict[str, Model] = {}
-        self.closed: dict[str, None] = {}  #: the last ones that their ranks closed
+        self.closed: dict[str, None] = {}  #: ids of the models that their ranks closed last
         self.parent_by_run: dict[str, Any] = {}  #: the front end's requests
-        self.last_parent: Any = None  #: of the last cell that was shown
+        self.last_parent: Any = None  #: request of the last cell that was shown
         self._held: dict[str, dict[str, Any]] = {}  # new state by model, not yet sent
         self._sent_at: dict[str, float] = {}
         self._sender: threading.Thread | None = None
         self._has_held = threading.Event()
         self._has_ended = False
-        #: What went wrong in the hub thread, which must not be disturbed.
+        #: The last error in the hub thread, where none may be raised.
         self.failure: Exception | None = None
 
     # --- from ranks ------------------------------------------------------------------------------
 
     def note_run(self, run_id: str, parent: Any) -> None:
-        """Messages of this cell's widgets carry ``parent``, the request of the front end."""
+        """Note a cell's run; messages of its widgets carry ``parent``, the front end's request."""
         with self._lock:
             self.parent_by_run[run_id] = self.last_parent = parent
             if len(self.parent_by_run) > _REMEMBERED_CELLS:
                 del self.parent_by_run[next(iter(self.parent_by_run))]
         page_reload.answer_with(self._kernel.comm_manager, self._states)
 
-    def _states(self) -> page_reload.Told:
+    def _states(self) -> page_reload.WidgetStates:
         with self._lock:
-            states = {comm_id: model.told() for comm_id, model in self.models.items()}
+            states = {comm_id: model.full_state() for comm_id, model in self.models.items()}
             parts = [
                 ([comm_id, "state", *path], part)
                 for comm_id, model in self.models.items()
@@ -130,14 +135,14 @@ class Relay:
             ]
         return states, [path for path, _ in parts], [part for _, part in parts]
 
-    def hear(self, event: CommFromRank, buffers: list[bytes]) -> None:
-        """A widget says something. Called by the hub."""
+    def receive(self, event: CommFromRank, buffers: list[bytes]) -> None:
+        """Handle a message of a rank's widget. The hub calls this."""
         try:
-            self._hear(event, buffers)
+            self._receive(event, buffers)
         except Exception as error:  # noqa: BLE001 - a listener of the hub must not raise
             self.failure = error
 
-    def _hear(self, event: CommFromRank, buffers: list[bytes]) -> None:
+    def _receive(self, event: CommFromRank, buffers: list[bytes]) -> None:
         content, comm_id = event.content, str(event.content["comm_id"])
         data = content.get("data") or {}
         with self._lock:
@@ -146,7 +151,7 @@ class Relay:
                 content = _slim(content)
                 state = (content.get("data") or {}).get("state") or {}
                 self.models[comm_id] = Model(event.rank, dict(state))
-                self._note_binaries(self.models[comm_id], content.get("data") or {}, buffers)
+                self._update_binaries(self.models[comm_id], content.get("data") or {}, buffers)
                 target = str(content.get("target_name", ""))
                 self._kernel.comm_manager.register_comm(Proxy(self, event.rank, comm_id, target))
             elif event.msg_type == "comm_close":
@@ -159,12 +164,12 @@ class Relay:
             elif comm_id not in self.models:
                 if comm_id in self._retired and data.get("method") == "update":
                     self._retired[comm_id].state.update(data.get("state") or {})
-                    self._note_binaries(self._retired[comm_id], data, buffers)
+                    self._update_binaries(self._retired[comm_id], data, buffers)
                 return
             elif data.get("method") == "update":
                 state = data.get("state") or {}
                 self.models[comm_id].state.update(state)
-                self._note_binaries(self.models[comm_id], data, buffers)
+                self._update_binaries(self.models[comm_id], data, buffers)
                 if not buffers:
                     self.update_soon(comm_id, state)
                     return
@@ -172,7 +177,10 @@ class Relay:
         self._publish(event.msg_type, content, event.metadata, buffers, parent)
 
     def update_soon(self, comm_id: str, state: Mapping[str, Any]) -> None:
-        """Change a model in the front end, together with what changes next. Under the lock."""
+        """Change a model in the front end; changes in quick succession are merged.
+
+        Call it under the lock.
+        """
         now = time.monotonic()
         interval_s = max(_UPDATE_INTERVAL_S, len(self._sent_at) / _UPDATES_PER_S)
         self._held.setdefault(comm_id, {}).update(state)
@@ -194,7 +202,7 @@ class Relay:
             with self._lock:
                 for comm_id in list(self._held):
                     self._send_held(comm_id)
-                # What has not moved since is not counted any longer.
+                # Models without recent updates do not count for the rate.
                 old = time.monotonic() - 1.0
                 self._sent_at = {i: at for i, at in self._sent_at.items() if at > old}
 
@@ -205,7 +213,7 @@ class Relay:
             self.update_model(comm_id, state)
 
     def rank_exited(self, exited: RankExited) -> None:
-        """Its widgets end with it. Called by the hub."""
+        """Close the widgets of a rank that exited. The hub calls this."""
         try:
             self._end_rank(exited.rank)
         except Exception as error:  # noqa: BLE001 - a listener of the hub must not raise
@@ -224,7 +232,7 @@ class Relay:
             self._publish("comm_close", {"comm_id": comm_id, "data": {}}, {}, (), None)
 
     def end(self) -> None:
-        """The pool's ranks are gone, all of them. Called by the hub."""
+        """Close all widgets: all ranks of the pool are gone. The hub calls this."""
         try:
             with self._lock:
                 for rank in {model.rank for model in self.models.values()}:
@@ -240,46 +248,48 @@ class Relay:
     # --- from the front end ----------------------------------------------------------------------
 
     def send_to_rank(self, rank: int, msg_type: CommType, msg: dict[str, Any]) -> None:
-        """Hand a message of the front end to the widget."""
+        """Send a message of the front end to the widget."""
         if msg_type == "comm_close":
             with self._lock:
                 self._forget(msg["content"].get("comm_id", ""))
-        buffers = [bytes(each) for each in msg.get("buffers") or ()]
+        buffers = [bytes(buffer) for buffer in msg.get("buffers") or ()]
         metadata = msg.get("metadata") or {}
         self._pool.talk.send_comm(rank, msg_type, msg["content"], metadata, buffers)
 
     def note_state(self, comm_id: str, data: Mapping[str, Any], buffers: Sequence[Any]) -> None:
-        """The front end has changed a model."""
+        """Note that the front end has changed a model."""
         with self._lock:
             model = self.models.get(comm_id)
             if model is not None:
                 model.state.update(data.get("state") or {})
-                self._note_binaries(model, data, buffers)
+                self._update_binaries(model, data, buffers)
 
-    def _note_binaries(self, model: Model, data: Mapping[str, Any], buffers: Sequence[Any]) -> None:
-        binaries.note(model, data, buffers)
+    def _update_binaries(
+        self, model: Model, data: Mapping[str, Any], buffers: Sequence[Any]
+    ) -> None:
+        binaries.update(model, data, buffers)
         if buffers:
             binaries.keep_within([*self._retired.values(), *self.models.values()], model)
 
     def answer_state(self, comm_id: str, request: dict[str, Any]) -> None:
-        """Tell the front end the state of a model."""
+        """Send the state of a model to the front end."""
         with self._lock:
             model = self.models.get(comm_id)
             state = dict(model.state) if model is not None else {}
-            paths, buffers = binaries.told(model) if model is not None else ([], [])
+            paths, buffers = binaries.paths_and_buffers(model) if model is not None else ([], [])
         data = {"method": "update", "state": state, "buffer_paths": paths}
         self._publish("comm_msg", {"comm_id": comm_id, "data": data}, {}, buffers, request)
 
-    # --- models of our own, around those of ranks ------------------------------------------------
+    # --- models of the relay, around those of ranks ----------------------------------------------
 
     def open_model(self, module: str, name: str, state: Mapping[str, Any], parent: Any) -> str:
-        """Make a widget in the front end that no process holds; gives its id.
+        """Create a model in the front end that no process holds, and return its id.
 
         Args:
             module: ``controls`` or ``base``.
-            name: of its kind: ``VBox``.
-            state: what differs from the front end's defaults.
-            parent: request of the front end, of the cell that shows it.
+            name: name of its class: ``VBox``.
+            state: values that differ from the front end's defaults.
+            parent: the front end's request of the cell that shows it.
         """
         comm_id = uuid.uuid4().hex
         whole = {
@@ -299,7 +309,7 @@ class Relay:
         self.models[comm_id] = model
         rank = None if model.rank < 0 else model.rank
         self._kernel.comm_manager.register_comm(Proxy(self, rank, comm_id, _TARGET))
-        paths, buffers = binaries.told(model)
+        paths, buffers = binaries.paths_and_buffers(model)
         content = {
             "comm_id": comm_id,
             "target_name": _TARGET,
@@ -318,7 +328,7 @@ class Relay:
         self._publish("comm_msg", {"comm_id": comm_id, "data": data}, {}, (), None)
 
     def close_model(self, comm_id: str) -> None:
-        """Remove it from the front end."""
+        """Remove a model from the front end."""
         with self._lock:
             self._forget(comm_id)
         self._publish("comm_close", {"comm_id": comm_id, "data": {}}, {}, (), None)
@@ -326,10 +336,10 @@ class Relay:
     # --- for blocks ------------------------------------------------------------------------------
 
     def settle(self, own: Sequence["ShownBlock"]) -> None:
-        """A cell has ended: what has finished in any cell becomes text.
+        """Replace finished blocks of all cells by text: a cell has ended.
 
         Args:
-            own: blocks of this cell; what is saved of them is brought up to date.
+            own: blocks of this cell, whose saved static form is updated.
         """
         with self._lock:
             for comm_id in list(self._held):
@@ -338,13 +348,15 @@ class Relay:
                 block.settle(refresh=block in own)
 
     def retire(self, model_id: str) -> None:
-        """Nothing shows this widget any more: the front end need not keep what it is made of.
+        """Remove a widget that no block shows, with its parts, from the front end.
 
-        It would keep the models of every bar that ever was. What is shown again is opened again.
+        The front end would keep the models of all finished bars. `revive` opens them again.
         """
         with self._lock:
-            shown = [each for block in self.blocks for each in block.model_ids]
-            kept = {each for top in shown for each in static_text.parts_of(self.models, top)}
+            kept: set[str] = set()
+            for block in self.blocks:
+                for shown_id in block.model_ids:
+                    kept |= static_text.parts_of(self.models, shown_id)
             for comm_id in static_text.parts_of(self.models, model_id) - kept:
                 model = self.models[comm_id]
                 self.close_model(comm_id)
@@ -353,28 +365,28 @@ class Relay:
                     del self._retired[next(iter(self._retired))]
 
     def revive(self, model_id: str, parent: Any) -> None:
-        """Open a widget again that was retired."""
+        """Open a retired widget again; does nothing for other widgets."""
         with self._lock:
             retired = self._retired
-            # A box comes after what is in it.
+            # A box comes after its children.
             size_by_id = {
                 comm_id: len(static_text.parts_of(retired, comm_id))
                 for comm_id in static_text.parts_of(retired, model_id)
             }
-            for comm_id in sorted(size_by_id, key=lambda each: size_by_id[each]):
+            for comm_id in sorted(size_by_id, key=size_by_id.__getitem__):
                 self._open(comm_id, retired[comm_id], parent)
             for comm_id in size_by_id:
                 del retired[comm_id]
 
     def redisplay(self, data: Mapping[str, Any], display_id: str) -> None:
-        """Show something else in the place of a display, in whatever cell it is."""
+        """Replace the content of a display, in any cell."""
         content = {"data": dict(data), "metadata": {}, "transient": {"display_id": display_id}}
-        # With the request that is served now: nbclient hears nothing of those before.
+        # The parent is the current request: nbclient ignores messages of earlier ones.
         self._publish("update_display_data", content, {}, (), None)
 
     @property
     def lock(self) -> threading.RLock:
-        """Held while models and blocks are looked at or changed."""
+        """The lock for reading and changing models and blocks."""
         return self._lock
 
     def _forget(self, comm_id: str) -> None:
@@ -408,13 +420,13 @@ class Relay:
 
 
 def _slim(content: dict[str, Any]) -> dict[str, Any]:
-    """A layout without what it does not set: half of what a bar sends, and some runners save.
+    """Return a layout without its unset values, which are half of a bar's messages.
 
-    Front ends have the same defaults for it.
+    Front ends have the same defaults, and some runners would save the values.
     """
     data = content.get("data") or {}
     state = data.get("state") or {}
     if state.get("_model_name") != "LayoutModel":
         return content
-    set_here = {name: value for name, value in state.items() if value is not None}
-    return {**content, "data": {**data, "state": set_here}}
+    set_values = {name: value for name, value in state.items() if value is not None}
+    return {**content, "data": {**data, "state": set_values}}

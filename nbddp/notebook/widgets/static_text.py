@@ -1,7 +1,7 @@
-"""Widgets as text: what is left of them in a saved notebook.
+"""The text form of widgets, for saved notebooks.
 
 Runs in: the notebook's process. Pure: no clock, no I/O. It reads the states of models as ranks send
-them to the front end, so nothing here needs ipywidgets.
+them to the front end, so it does not need ipywidgets.
 """
 
 import html
@@ -12,13 +12,13 @@ from typing import Any
 
 from nbddp.notebook.render.html import PRE_STYLE, clean, details, preformatted
 
-#: How a rank shows a widget: the id of its model.
+#: MIME type of a widget that a rank shows: it has the id of the model.
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 
-#: More rows than this are folded but for the first ones.
+#: If there are more rows than this, all but the first ones are folded.
 MAX_OPEN_ROWS = 16
 _FIRST_ROWS = 8
-#: Ends the id of a display that would have none if it were no widget.
+#: End of the id of a display to which the user gave no id.
 WIDGET_ID_SUFFIX = "-widget"
 
 _REFERENCE = "IPY_MODEL_"
@@ -33,7 +33,7 @@ _TEXTS = frozenset({"HTMLModel", "HTMLMathModel", "LabelModel"})
 _BARS = frozenset({"FloatProgressModel", "IntProgressModel"})
 _IMAGES = ("image/png", "image/jpeg")
 _MAX_IMAGE_CHARS = 2_000_000
-#: A bar of full blocks is the darkest thing on the page.
+#: Full blocks would be the darkest part of the page.
 _BLOCKS = re.compile(f"[█{_EIGHTHS.strip()}]+")
 _BLOCKS_STYLE = "opacity:.45"
 _ENDED_STYLES = frozenset({"success", "danger"})
@@ -41,9 +41,9 @@ _ENDED_STYLES = frozenset({"success", "danger"})
 
 @dataclass
 class Model:
-    """One model of a widget: where it lives, and its latest state."""
+    """One model of a widget, and its latest state."""
 
-    rank: int
+    rank: int  #: the rank that owns it; -1: the relay
     state: dict[str, Any] = field(default_factory=dict)  #: without the binary parts
     binaries: dict[tuple[Any, ...], bytes] = field(default_factory=dict)  #: by path; see `buffers`
 
@@ -52,8 +52,8 @@ class Model:
         """``FloatProgressModel``, for example."""
         return str(self.state.get("_model_name", ""))
 
-    def told(self) -> dict[str, Any]:
-        """As a front end is told of all models at once."""
+    def full_state(self) -> dict[str, Any]:
+        """Return the model as in a message with the states of all models."""
         return {
             "model_name": self.kind,
             "model_module": self.state.get("_model_module", ""),
@@ -66,26 +66,26 @@ Models = Mapping[str, Model]
 
 
 def display_id_of(data: Mapping[str, Any], scope: str) -> str | None:
-    """An id for the display of a widget, so that it never waits for others; None: it is none."""
+    """Return an id for the display of a widget, so that it never folds; None: it is no widget."""
     view = data.get(WIDGET_MIME)
     return f"{scope}-{view.get('model_id')}{WIDGET_ID_SUFFIX}" if isinstance(view, dict) else None
 
 
 def without_widget(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The bundle without its widget, for readers that cannot show it."""
+    """Return the bundle without its widget, for front ends that cannot show it."""
     return {mime: value for mime, value in data.items() if mime != WIDGET_MIME}
 
 
 def children_of(models: Models, model_id: str) -> list[str]:
-    """Ids of the models that a box shows; those that are closed left out."""
-    found = models[model_id].state.get("children") or ()
-    ids = [str(each).removeprefix(_REFERENCE) for each in found]
-    return [each for each in ids if each in models]
+    """Return the ids of the open models that a box shows."""
+    references = models[model_id].state.get("children") or ()
+    ids = [str(reference).removeprefix(_REFERENCE) for reference in references]
+    return [child_id for child_id in ids if child_id in models]
 
 
 def parts_of(models: Models, model_id: str) -> set[str]:
-    """All models that one is made of, itself too: children, layout, style."""
-    found: set[str] = set()
+    """Return the ids of a model and its parts: children, layout, style."""
+    parts: set[str] = set()
     waiting: list[Any] = [f"{_REFERENCE}{model_id}"]
     while waiting:
         value = waiting.pop()
@@ -93,26 +93,26 @@ def parts_of(models: Models, model_id: str) -> set[str]:
             waiting += value
         elif isinstance(value, str) and value.startswith(_REFERENCE):
             part = value.removeprefix(_REFERENCE)
-            if part in models and part not in found:
-                found.add(part)
+            if part in models and part not in parts:
+                parts.add(part)
                 waiting += models[part].state.values()
-    return found
+    return parts
 
 
 def images_of(models: Models, model_id: str) -> list[str]:
-    """Pictures in Output widgets, as addresses that hold them."""
-    found: list[str] = []
+    """Return the pictures in Output widgets as ``data:`` URLs; none if they are too large."""
+    urls: list[str] = []
     for part in sorted(parts_of(models, model_id)):
         for output in models[part].state.get("outputs") or ():
             data = output.get("data") or {}
             kinds = [mime for mime in _IMAGES if isinstance(data.get(mime), str)]
             if kinds:
-                found.append(f"data:{kinds[0]};base64,{''.join(data[kinds[0]].split())}")
-    return found if sum(map(len, found)) <= _MAX_IMAGE_CHARS else []
+                urls.append(f"data:{kinds[0]};base64,{''.join(data[kinds[0]].split())}")
+    return urls if sum(map(len, urls)) <= _MAX_IMAGE_CHARS else []
 
 
 def is_finished(models: Models, model_id: str) -> bool:
-    """Whether it is a progress bar, or holds some and texts, and each of them has ended."""
+    """Return whether a widget consists of progress bars that have ended, and of texts."""
     kinds = set(_passive_kinds(models, model_id, 0))
     return "ended" in kinds and kinds <= {"ended", "text"}
 
@@ -129,12 +129,12 @@ def _passive_kinds(models: Models, model_id: str, depth: int) -> list[str]:
         return ["text"]
     if model.kind in _BOXES | _ROWS and depth < _MAX_DEPTH:
         children = children_of(models, model_id)
-        return [kind for each in children for kind in _passive_kinds(models, each, depth + 1)]
+        return [kind for child in children for kind in _passive_kinds(models, child, depth + 1)]
     return ["control"]
 
 
 def text_of(models: Models, model_id: str, fallback: str = "") -> str:
-    """The contents of a widget as plain text; ``fallback`` if nothing is known about its kind."""
+    """Return the contents of a widget as plain text; ``fallback`` if its kind is not known."""
     try:
         text = _text(models, model_id, 0, beside_text=False)
     except (LookupError, TypeError, ValueError):
@@ -144,7 +144,7 @@ def text_of(models: Models, model_id: str, fallback: str = "") -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """The text and the pictures in place of one rank's widget."""
+    """The text and the pictures that replace the widget of one rank."""
 
     label: str
     text: str
@@ -152,7 +152,7 @@ class Row:
 
     @property
     def lines(self) -> list[str]:
-        """The text behind the label."""
+        """The text after the label."""
         first, *rest = clean(self.text).split("\n")
         if not self.label:
             return [first, *rest]
@@ -160,7 +160,7 @@ class Row:
 
 
 def bundle_of(rows: Sequence[Row]) -> dict[str, str]:
-    """Rows as a MIME bundle that every reader shows."""
+    """Return rows as a MIME bundle that every front end shows."""
     plain = "\n".join(line for row in rows for line in row.lines)
     if not plain:
         return {"text/plain": ""}
@@ -182,7 +182,7 @@ def _pages(rows: Sequence[Row]) -> str:
             lines = []
     if lines:
         parts.append(_page(lines))
-    # A block that begins with <pre> ends with it for Markdown, so that the next one is none.
+    # Markdown ends an HTML block that begins with <pre> at its end, so <div> keeps them together.
     return "".join(parts) if len(parts) == 1 else f"<div>{''.join(parts)}</div>"
 
 
@@ -208,13 +208,13 @@ def _text(  # noqa: PLR0911, PLR0912 - one for each kind of widget
         return _described(state, f"{bar} {state.get('value', 0):g}/{state.get('max', 100):g}")
     if kind in _BOXES | _ROWS:
         children = children_of(models, model_id)
-        has_texts = any(models[each].kind in _TEXTS for each in children)
+        has_texts = any(models[child].kind in _TEXTS for child in children)
         parts = [
-            _text(models, each, depth + 1, beside_text=kind in _ROWS and has_texts) or ""
-            for each in children
+            _text(models, child, depth + 1, beside_text=kind in _ROWS and has_texts) or ""
+            for child in children
         ]
         shown = [part for part in parts if part.strip()]
-        return _beside(shown) if kind in _ROWS else "\n".join(shown)
+        return _joined(shown) if kind in _ROWS else "\n".join(shown)
     if kind == "OutputModel":
         return _outputs_text(state.get("outputs") or ())
     if kind in ("ButtonModel", "ToggleButtonModel"):
@@ -224,7 +224,7 @@ def _text(  # noqa: PLR0911, PLR0912 - one for each kind of widget
     if kind == "PasswordModel":
         return _described(state, "(hidden)")
     if kind == "FileUploadModel":
-        return _described(state, ", ".join(str(each["name"]) for each in state.get("value") or ()))
+        return _described(state, ", ".join(str(file["name"]) for file in state.get("value") or ()))
     if kind == "CheckboxModel":
         return _described(state, "yes" if state.get("value") else "no")
     labels, index = state.get("_options_labels"), state.get("index")
@@ -260,8 +260,8 @@ def _plain(text: str, *, is_html: bool) -> str:
     return html.unescape(_TAG.sub("", text)) if is_html else text
 
 
-def _beside(parts: Sequence[str]) -> str:
-    """In a row; a bar stands close to the number in front of it."""
+def _joined(parts: Sequence[str]) -> str:
+    """Join the parts of a row; a bar follows the number before it without a space."""
     line = ""
     for part in parts:
         gap = "" if not line or part.startswith(("|", " ")) else " "

@@ -69,7 +69,7 @@ class Adapter:
         self._reader_task = asyncio.get_running_loop().create_task(self._read(reader))
 
     def disconnect_tcp_socket(self) -> None:
-        """End the connection; debugpy goes on listening."""
+        """End the connection; debugpy still listens."""
         if self._reader_task is not None:
             self._reader_task.cancel()
         if self._writer is not None:
@@ -204,7 +204,7 @@ class RankDebugger(Debugger):
         }
 
     async def serve_stops(self) -> None:
-        """Report threads that stop, for ever; `Debugger` leaves this task to its user."""
+        """Report threads that stop, forever; `Debugger` leaves this task to its user."""
         while True:
             await self.handle_stopped_event()
 

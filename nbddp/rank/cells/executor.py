@@ -178,7 +178,7 @@ def _runs_in(task: "asyncio.Task[Any]", frame: types.FrameType | None) -> bool:
     """Return whether the task's own code has called ``frame``.
 
     `asyncio.current_task` is not enough: a task is still the current one while the loop schedules
-    its next step, and an exception raised there would leave the task without one, for ever.
+    its next step, and an exception raised there would leave the task without one, forever.
     """
     own = getattr(task.get_coro(), "cr_frame", None)
     while frame is not None:
@@ -242,7 +242,7 @@ class CellExecutor:
         error = await self._run(request)
         self.interrupts.disarm()  # again, because an interrupt may have prevented the first one
         if os.getpid() != self._pid:
-            # The cell forked, and this is the child: it must not go on as a rank.
+            # The cell forked, and this is the child: it must not continue as a rank.
             streams.flush_all()
             os._exit(0 if error is None else 1)
         failed_at_ns = time.time_ns() if error is not None else 0

@@ -14,7 +14,7 @@ import types
 #: An interrupt is delayed at most this long in one cell.
 _LIMIT_S = 10.0
 _IMPORTLIB = "<frozen importlib._bootstrap>"
-#: Folders of libraries. An import of a user's module delays nothing, because it may run for ever.
+#: Folders of libraries. An import of a user's module delays nothing, because it may run forever.
 _libraries = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 

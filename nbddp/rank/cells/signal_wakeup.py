@@ -4,7 +4,7 @@ Runs in: the rank process, thread ``nbddp-signals``.
 
 The C handler of CPython only sets a flag for a signal, and the interpreter checks these flags
 between its steps. A signal that arrives after the last check and before the main thread blocks in a
-system call interrupts nothing: the main thread sleeps on, in ``threading.Event().wait()`` for ever.
+system call interrupts nothing: the main thread sleeps on, in ``threading.Event().wait()`` forever.
 Another signal ends the system call, and Python then checks all flags. See "Execution of Python
 signal handlers" in the documentation of `signal`.
 

@@ -85,7 +85,7 @@ def extend_inspect(cell_files: Callable[[], list[str]]) -> None:
 def forget_parsed(is_cell: Callable[[str], object]) -> None:
     """Drop cached syntax trees of older cells, which are parsed again if needed.
 
-    The libraries that write IPython's tracebacks keep the syntax tree of each file for ever, and
+    The libraries that write IPython's tracebacks keep the syntax tree of each file forever, and
     each run of a cell is a file: 30 kB for an error in a cell of one line. Trees of real files
     stay.
 
@@ -93,7 +93,8 @@ def forget_parsed(is_cell: Callable[[str], object]) -> None:
         is_cell: returns whether a file name is that of a cell.
     """
     executing, stack_data = map(sys.modules.get, ("executing.executing", "stack_data.core"))
-    for kind in filter(None, (getattr(each, "Source", None) for each in (executing, stack_data))):
+    modules = (executing, stack_data)
+    for kind in filter(None, (getattr(module, "Source", None) for module in modules)):
         for cache in filter(None, map(vars(kind).get, _CACHES)):
             cells = [key for key in cache if is_cell(getattr(key[0], "co_filename", key[0]))]
             for key in cells[:-_PARSED_CELLS]:

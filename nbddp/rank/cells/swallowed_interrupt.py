@@ -4,7 +4,7 @@ Runs in: the rank process, main thread.
 
 A signal is handled between any two steps of Python code, also in those of a finalizer, of a weak
 reference's callback, or of a callback of C code. Python ignores an exception there: it only calls
-`sys.unraisablehook`, and the cell would go on as if there had been no interrupt.
+`sys.unraisablehook`, and the cell would continue as if there had been no interrupt.
 """
 
 import os

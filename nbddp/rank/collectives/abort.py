@@ -136,7 +136,7 @@ class OperationAbort:
         """Describe the Python code that the main thread runs, which has got the interrupt."""
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         stack = self._recorder.sites.stack(frame)
-        site = next((each for each in stack if each.cell > 0), None)
+        site = next((line for line in stack if line.cell > 0), None)
         place = f", at cell [{site.cell}], line {site.line}" if site is not None else ""
         return f"in Python code that goes on after an interrupt{place}"
 

@@ -19,7 +19,7 @@ from nbddp.wire.rank_set import RankSet
 
 def end_groups_of_dead(recorder: Recorder, dead: Iterable[int]) -> None:
     """Make groups with a member of ``dead`` refuse all operations, until they are rebuilt."""
-    for counters in recorder.books.values():
+    for counters in recorder.counters_by_group.values():
         exited = RankSet.of(set(dead).intersection(counters.info.ranks))
         if exited:
             counters.is_broken = True
@@ -43,7 +43,7 @@ def refuse_in_part(recorder: Recorder, op: str, callers: Iterable[int]) -> None:
     """Raise if the cell does not run on all of these ranks, which have to call ``op``.
 
     Torch names groups by a counter: a rank that does not call ``op`` gives the next group another
-    name than the others, and waits for them for ever.
+    name than the others, and waits for them forever.
 
     Raises:
         CollectiveRefusedError: some ranks would not call ``op``.
@@ -69,7 +69,7 @@ def refuse(recorder: Recorder, op: str, members: Iterable[int]) -> None:
     Call this before the operation is recorded, because the other members have not called it.
 
     Raises:
-        CollectiveRefusedError: ``op`` would wait for ever.
+        CollectiveRefusedError: ``op`` would wait forever.
     """
     if recorder.is_child:
         return
@@ -126,7 +126,7 @@ def wait_for_callbacks(recorder: Recorder) -> None:
 
 
 def _awaited_record(recorder: Recorder, own: int) -> tuple[int, int] | None:
-    """Return the record for which the callback waits, and since when; None: it does not wait."""
+    """Return the record for which the callback waits, and its start; None: it does not wait."""
     callback = recorder.callbacks.thread
     if callback in (0, own):
         return None

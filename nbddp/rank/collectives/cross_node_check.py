@@ -1,8 +1,8 @@
 """Compares an operation with those of all members before any data moves: ``%%ddp --check``.
 
 Runs in: the rank process, the thread that issues the operation. For groups with members on other
-machines, whose board this rank cannot read: the members exchange fingerprints by an
-all_gather of their own, and if these differ also the operations, to name both lines.
+machines, whose board this rank cannot read: the members exchange fingerprints by an extra
+all_gather, and if these differ also the operations, to name both lines.
 """
 
 from datetime import timedelta
@@ -20,14 +20,19 @@ _TEXT_BYTES = 8192
 
 
 def compare(group: Any, record: int, known: CallSignature) -> Mismatch | None:
-    """Exchange fingerprints; gives the first disagreement with this rank.
+    """Exchange fingerprints, and return the first mismatch with this rank; None: all agree.
+
+    Args:
+        group: the traced group.
+        record: record of the operation.
+        known: signature of the operation.
 
     Raises:
-        RuntimeError: a member never came, and the group was freed or its time ran out.
+        RuntimeError: a member never came, and the group was freed or the timeout passed.
     """
     mine = torch.tensor([known.hard], dtype=torch.int64)
-    found = [int(value.item()) for value in _gather(group, mine)]
-    if len(set(found)) == 1 and not known.is_uneven:  # which is equal, too, where these are
+    fingerprints = [int(value.item()) for value in _gather(group, mine)]
+    if len(set(fingerprints)) == 1 and not known.is_uneven:  # equal on all members, too
         return None
     operation = group.recorder.operation(record)
     if operation is None:
@@ -54,7 +59,7 @@ def compare(group: Any, record: int, known: CallSignature) -> Mismatch | None:
 
 
 def device_of(inner: Any) -> torch.device:
-    """A device whose tensors the group takes."""
+    """Return a device whose tensors the group supports."""
     if any(kind.type == "cpu" for kind in inner._device_types):
         return torch.device("cpu")
     return torch.device("cuda", torch.cuda.current_device())
@@ -62,11 +67,11 @@ def device_of(inner: Any) -> torch.device:
 
 def _gather(group: Any, mine: torch.Tensor) -> list[torch.Tensor]:
     mine = mine.to(device_of(group.inner))
-    found = [torch.empty_like(mine) for _ in range(group.size())]
-    work = group.inner.allgather([found], [mine], _options())
+    gathered = [torch.empty_like(mine) for _ in range(group.size())]
+    work = group.inner.allgather([gathered], [mine], _options())
     if work is not None:
         work.wait(timedelta(milliseconds=group.counters.info.timeout_ms or 1_800_000))
-    return found
+    return gathered
 
 
 def _options() -> Any:

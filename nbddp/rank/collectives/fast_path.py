@@ -1,12 +1,12 @@
-"""Operations that their caller waits for at once: most of them, and so the way to be quick.
+"""The fast path for synchronous operations, which are the most frequent ones.
 
 Runs in: the rank process, any thread. ``dist.all_reduce(x)`` tells torch's group that it waits
-(``asyncOp``). Then the wait can be done here, and no work of ours is needed.
+(``asyncOp``). Then this module waits, and no `TracedWork` is needed.
 
-Between two operations the thread sleeps, and comes back to cold caches: what is done here costs
-four times what it costs in a loop of its own. So it is all in one function, with as few steps as
-possible, and says again what `Recorder.collective`, `Sites.here` and `TracedWork.wait` say; these
-are what is to be read. ``tests/bench/bench_trace.py`` measures it.
+Between two operations the thread sleeps, and its caches are cold afterwards: this code costs four
+times as much as in a tight loop. So it is one function, with as few steps as possible, which
+repeats the code of `Recorder.collective`, `Sites.here` and `TracedWork.wait`; read those instead.
+``tests/bench/bench_trace.py`` measures it.
 """
 
 import sys
@@ -31,13 +31,21 @@ _frame = sys._getframe
 def run(
     group: "TracedGroup", inner: Any, known: CallSignature, first: Any, second: Any, *more: Any
 ) -> None:
-    """Record, compare, issue, and wait. To be called by the method of the group itself.
+    """Record, compare, issue, and wait. Only the method of the group may call it, directly.
+
+    Args:
+        group: the traced group.
+        inner: the method of the stock group.
+        known: signature of the call.
+        first: first argument of the method: the tensors that it writes.
+        second: second argument of the method.
+        more: further arguments of the method.
 
     Raises:
-        CollectiveMismatchError: another rank of this machine has issued something else.
-        RuntimeError: what torch raises, or why the group was freed.
+        CollectiveMismatchError: another rank of this machine has issued another operation.
+        RuntimeError: an error of torch, or the reason why the group was freed.
     """
-    recorder, book = group.recorder, group.counters
+    recorder, counters = group.recorder, group.counters
     writer, sites = recorder.writer, recorder.sites
     oldest = writer.oldest_text
 
@@ -50,39 +58,39 @@ def run(
     if found_between != between or site <= oldest:
         site = sites.search(_frame(2))
 
-    signature, group_text = known.offset, book.offset
+    signature, group_text = known.offset, counters.offset
     if signature <= oldest or group_text <= oldest:
-        signature, group_text = recorder.texts(known, book)
+        signature, group_text = recorder.texts(known, counters)
     thread = _ident()
     slot = writer.slots.get(thread) or writer.slot(thread)
 
-    digest = book.digest
-    book.seq = seq = book.seq + 1
-    book.digest = digest ^ (known.full + seq)
+    digest = counters.digest
+    counters.seq = seq = counters.seq + 1
+    counters.digest = digest ^ (known.full + seq)
     began = _now()
     record = writer.issue(
         signature, site, group_text, recorder.run_offset, seq, 0, -1, 0, 0, thread,
-        book.timeout_ms, began, slot,
+        counters.timeout_ms, began, slot,
     )  # fmt: skip
     kept = work = None
     try:
-        if book.has_peers:
+        if counters.has_peers:
             if recorder.board.is_on:
-                wrong = recorder.board.check(book, seq, known, record)
+                wrong = recorder.board.check(counters, seq, known, record)
                 if wrong is not None:
-                    recorder.disagree(book, record, wrong)
+                    recorder.disagree(counters, record, wrong)
             kept = copy_written(first)
             work = inner(first, second, *more) if more else inner(first, second)
             writer.accept(slot, record, began)
-        else:  # nobody compares, nobody can be waited for, no connection can be lost
+        else:  # there is no other member to compare with, to wait for, or to lose
             work = inner(first, second, *more) if more else inner(first, second)
-        group.wait_for(work, book)
+        group.wait_for(work, counters)
     except BaseException as error:
         try:
             writer.end_wait(slot)
             # In a list, see `work.TracedWork.wait`.
             failures = [_failure(group, record, error, began, digest, work, kept)]
-        except KeyboardInterrupt as interrupt:  # while torch waited: raised at our first call
+        except KeyboardInterrupt as interrupt:  # during torch's wait: raised at our first call
             writer.end_wait(slot)
             _failure(group, record, interrupt, began, digest, work, kept)
             failures = [interrupt]
@@ -95,31 +103,37 @@ def run(
     writer.end(slot, record, ended, ended - began)
 
 
-def _failure(  # noqa: PLR0917 - all that is known of the call
+def _failure(  # noqa: PLR0917 - all facts about the call
     group: "TracedGroup", record: int, error: BaseException, began: int, digest: int, work: Any,
     kept: WrittenCopies | None,
 ) -> BaseException:  # fmt: skip
-    """Record what went wrong; gives what is to be raised."""
-    recorder, book = group.recorder, group.counters
+    """Record the failure of a call, and return the exception to raise."""
+    recorder, counters = group.recorder, group.counters
     if work is not None:
         if not isinstance(error, RuntimeError) and not work.is_completed():
             group.leave(work, record, kept, error)
             return error
-        if kept is not None and failure_cause.was_cut_off(book, error) and _is_over(work, error):
+        if (
+            kept is not None
+            and failure_cause.was_cut_off(counters, error)
+            and _is_over(work, error)
+        ):
             recorder.put_back(record, kept)
-        failure = failure_cause.failure(book, error) if isinstance(error, RuntimeError) else error
+        failure = (
+            failure_cause.failure(counters, error) if isinstance(error, RuntimeError) else error
+        )
         now = _now()
         recorder.writer.complete(record, now, now - began, in_words(failure))
         return failure
-    if book.ended is not None and isinstance(error, RuntimeError):  # it was blocked in the call
-        failure = failure_cause.failure(book, error)
+    if counters.ended is not None and isinstance(error, RuntimeError):  # it was blocked in the call
+        failure = failure_cause.failure(counters, error)
         recorder.writer.complete(record, _now(), _now() - began, in_words(failure))
         return failure
-    if book.ended is None and group.is_refused(record, error):
-        recorder.withdraw(book, digest)
+    if counters.ended is None and group.is_refused(record, error):
+        recorder.withdraw(counters, digest)
     return error
 
 
 def _is_over(work: Any, error: BaseException) -> bool:
-    """Whether nothing is written any more."""
+    """Return whether no thread writes the tensors any more."""
     return isinstance(error, waits.NeverWokenError) or has_failed(work)

@@ -8,7 +8,7 @@ Runs in: the rank process, any thread.
       <-- TracedWork                  (records waits and the end)
 
 The stock group inside can be replaced (`TracedGroup.replace`), so that objects which hold the outer
-group, such as DDP and DTensor, go on working after a recovery. The pattern is that of torchft
+group, such as DDP and DTensor, still work after a recovery. The pattern is that of torchft
 (``torchft/process_group.py``).
 """
 
@@ -148,12 +148,12 @@ class TracedGroup(dist.ProcessGroup):
         return self.inner._device_types
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set the time-out, as of a stock group."""
+        """Set the timeout, as of a stock group."""
         self.inner.set_timeout(timeout)
         self.note_timeout(timeout)
 
     def note_timeout(self, timeout: timedelta) -> None:
-        """Note a new time-out of the inner group, which it keeps after a rebuild."""
+        """Note a new timeout of the inner group, which it keeps after a rebuild."""
         milliseconds = int(timeout.total_seconds() * 1000)
         self.counters.info = msgspec.structs.replace(self.counters.info, timeout_ms=milliseconds)
         self.counters.timeout_ms = milliseconds
@@ -201,12 +201,12 @@ class TracedGroup(dist.ProcessGroup):
     def leave(
         self, work: Any, record: int, copies: WrittenCopies | None, error: BaseException
     ) -> None:
-        """Note that ``error`` ended a caller's wait: the operation goes on until an abort."""
+        """Note that ``error`` ended a caller's wait: the operation continues until an abort."""
         handle = self._handle(work, record, copies=copies)
         handle.pending.was_interrupted = isinstance(error, KeyboardInterrupt)
 
     def _blocking(self, record: int, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Make a call that may wait for the other members before it returns a handle."""
+        """Issue a call that may wait for the other members before it returns a handle."""
         writer = self.recorder.writer
         began = _now()
         slot = writer.begin_wait(_ident(), record, began)
@@ -333,7 +333,7 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
             peer = -1
         elif 0 <= args[0] < self._size:
             peer = counters.info.ranks[args[0]]
-        else:  # Gloo would wait for ever, or end with a segmentation fault
+        else:  # Gloo would wait forever, or end with a segmentation fault
             raise ValueError(f"{method}: there is no rank {args[0]} in a group of {self._size}")
         call = methods.message(recorder, direction, tensors)
         if recorder.is_careful:
@@ -384,7 +384,7 @@ def _all_reduce(general: Callable[..., Any]) -> Callable[..., Any]:
             is_async = True
         if is_async or self.is_careful or recorder.is_careful or self.counters.ended is not None:
             args = (tensors, options, *more)
-            return general(self, *(each for each in args if each is not None), **names)
+            return general(self, *(value for value in args if value is not None), **names)
         return fast_path.run(self, self.inner_allreduce, call, tensors, options)
 
     run.__name__ = "allreduce"

@@ -342,14 +342,14 @@ class GroupFactory:
         group.forget = self._forget
         with self._lock:
             self.groups[counters.info.pg_id] = group
-            self.recorder.books[counters.info.pg_id] = counters
+            self.recorder.counters_by_group[counters.info.pg_id] = counters
         return group
 
     def _forget(self, group: TracedGroup) -> None:
         """Forget a group that the user has destroyed."""
         with self._lock:
             self.groups.pop(group.counters.info.pg_id, None)
-            self.recorder.books.pop(group.counters.info.pg_id, None)
+            self.recorder.counters_by_group.pop(group.counters.info.pg_id, None)
         self.recorder.board.forget(group.counters.info.pg_id)
         torch_private.forget_meshes()
 

@@ -8,7 +8,7 @@ the group's store before torch connects the members, and reads the cards of all 
 
     enter: write the own card  -->  torch connects all members  -->  read: all cards are there
 
-No member may go on before all have read (`GroupFactory.create` takes care of it), because the next
+No member may continue before all have read (`GroupFactory.create` ensures this), because the next
 group with the same name in the same store overwrites these cards.
 """
 

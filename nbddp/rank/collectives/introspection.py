@@ -1,4 +1,4 @@
-"""What this rank is doing, told by itself.
+"""Describes the state of this rank from inside: threads, waits, groups, operations.
 
 Runs in: the rank process, I/O thread, also while the main thread waits in C++ without the GIL.
 """
@@ -32,14 +32,14 @@ from nbddp.wire.flight_recorder.schema import (
 )
 
 #: Functions in which a thread waits for another thread of its own process: file, name. Such a
-#: thread issues nothing before that other one has given it something to do.
+#: thread issues no operation before the other thread gives it work.
 _DORMANT = (
     ("multiprocessing/queues.py", "_feed"),
     ("torch/utils/data/_utils/pin_memory.py", "_pin_memory_loop"),
     ("tqdm/_monitor.py", "run"),
     ("multiprocessing/resource_sharer.py", "_serve"),
 )
-#: Likewise, if this is the innermost function: else the thread does what it was given.
+#: Functions in which a thread waits for work if they are innermost; else the thread does its work.
 _DORMANT_INSIDE = (("concurrent/futures/thread.py", "_worker"),)
 _OWN_THREADS = ("nbddp-",)
 #: A thread in C++ counts as asleep if it used less processor time than this between two looks.
@@ -47,7 +47,13 @@ _IDLE_TICKS = 0
 
 
 class RankIntrospection:
-    """Makes `RankLook`."""
+    """Describes one rank.
+
+    Args:
+        recorder: has the operations and groups of the rank.
+        rank: the global rank.
+        key_check_age_ns: returns `RankLook.key_check_age_ns`.
+    """
 
     def __init__(
         self, recorder: Recorder, rank: int, key_check_age_ns: Callable[[], int | None]
@@ -60,7 +66,12 @@ class RankIntrospection:
         self._ticks: dict[int, int] = {}  # processor time of threads at the last look
 
     def look(self, last: int = 64, *, memory: bool = False) -> RankLook:
-        """Now, with the last operations; and what torch holds on the GPU, if asked for."""
+        """Return the state of the rank now.
+
+        Args:
+            last: number of complete operations that are included.
+            memory: whether to include torch's GPU memory.
+        """
         recorder = self._recorder
         recorder.sweep()
         version = recorder.writer.version
@@ -79,9 +90,13 @@ class RankIntrospection:
             clock=_clock(),
             run_id=recorder.run_id,
             threads=threads,
-            groups=tuple(book.snapshot() for book in list(recorder.books.values())),
+            groups=tuple(
+                counters.snapshot() for counters in list(recorder.counters_by_group.values())
+            ),
             operations=tuple(
-                each for each in recorder.operations(last) if not self._may_be_refused(each)
+                operation
+                for operation in recorder.operations(last)
+                if not self._may_be_refused(operation)
             ),
             group_count=torch_private.group_count(),
             is_fresh=self.is_fresh,
@@ -91,15 +106,17 @@ class RankIntrospection:
         )
 
     def _may_be_refused(self, operation: Operation | None) -> bool:
-        """Torch has not taken the call: the thread is at work, and nothing is issued yet.
+        """Return whether torch has not accepted the call yet: its thread is not blocked.
 
-        Gloo returns from a call at once; others may wait for their peers in it, and torch's wrapper
-        for debugging does.
+        Gloo returns from a call at once; other backends may wait for their peers in it, and torch's
+        debug wrapper does.
         """
         if operation is None or operation.signature.kind != "collective":
             return False
-        book = self._recorder.books.get(operation.pg_id)
-        is_prompt = book is not None and book.info.backend == "gloo" and not book.is_checked
+        counters = self._recorder.counters_by_group.get(operation.pg_id)
+        is_prompt = (
+            counters is not None and counters.info.backend == "gloo" and not counters.is_checked
+        )
         return is_prompt and not self._recorder.is_taken(operation)
 
     def _activity(self) -> Activity:
@@ -109,7 +126,7 @@ class RankIntrospection:
     def _threads(self, waits: dict[int, tuple[int, int]]) -> list[ThreadLook]:
         frames = sys._current_frames()
         in_callback = self._recorder.callbacks.thread
-        # Our own would hold itself, and with it those of all threads and what is in them.
+        # The frame of this thread would keep itself, and the frames and objects of all threads.
         del frames[threading.get_ident()]
         threads = [
             (thread.ident, thread)
@@ -126,30 +143,30 @@ class RankIntrospection:
                 record, since = waits[ident]
                 own[ident] = Wait(kind="operation", record_ids=(record,), since_ns=since)
             elif frame is not None and _is_in(frame, torch_private.BLOCKING_FUNCTIONS):
-                # After a fork Python may not know the number of its main thread.
+                # After a fork, Python may not know the native id of its main thread.
                 is_main = thread is threading.main_thread()
                 native = os.getpid() if is_main else thread.native_id or 0
                 own[ident] = self._pending(native, ticks_now)
         self._ticks = ticks_now
-        found = [
+        looks = [
             self._thread(
                 thread, frames.get(ident), own[ident] or self._inherited(ident, own, frames)
             )
             for ident, thread in threads
         ]
-        # Threads of `_thread` and of C++ that run Python now, a future's callback for example.
+        # Threads of `_thread` and of C++ that run Python code now, for example a future's callback.
         known = {thread.ident for thread in threading.enumerate()}
-        found += [
+        looks += [
             self._foreign(ident, frame, waits)
             for ident, frame in frames.items()
             if ident not in known
         ]
-        return found
+        return looks
 
     def _foreign(
         self, ident: int, frame: types.FrameType, waits: dict[int, tuple[int, int]]
     ) -> ThreadLook:
-        """A thread that `threading` does not know."""
+        """Describe a thread that `threading` does not know."""
         record, since = waits.get(ident, (0, 0))
         return ThreadLook(
             name=f"thread {ident}",
@@ -162,7 +179,7 @@ class RankIntrospection:
     def _inherited(
         self, ident: int, own: dict[int, Wait | None], frames: dict[int, types.FrameType]
     ) -> Wait | None:
-        """Who waits for a thread waits for what holds that one."""
+        """Return the wait of the thread that this thread waits for."""
         awaited = thread_waits.awaited_thread(ident, frames)
         return None if awaited is None else own.get(awaited)
 
@@ -185,7 +202,7 @@ class RankIntrospection:
         )
 
     def _pending(self, native: int, ticks_now: dict[int, int]) -> Wait | None:
-        """Inside C++ of torch: it waits if it sleeps and operations of this rank are open."""
+        """Return the wait of a thread inside torch's C++: it sleeps while operations are open."""
         ticks = _sleeping_ticks(native)
         if ticks is None:
             return None
@@ -207,7 +224,7 @@ class RankIntrospection:
 
 @functools.cache
 def _clock() -> str:
-    """Names the clock of this machine; empty where it has no name."""
+    """Return the identity of this machine's clock; empty: not known."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -215,22 +232,22 @@ def _clock() -> str:
 
 
 def _has_children() -> bool:
-    """Whether processes live that this one has started; False where the system does not tell."""
+    """Return whether this process has living children; False if the system does not list them."""
     return not all(map(process_tree.has_ended, process_tree.children_of(os.getpid())))
 
 
 def _handling(ident: int | None) -> ExceptionLine | None:
-    """The exception that a thread handles now, in its ``except`` or ``finally``."""
-    found: Any = sys._current_exceptions().get(ident or 0)
-    if isinstance(found, tuple):  # before Python 3.12
-        found = found[1]
-    while found is not None and exception_text.is_debugger_error(found):
-        found = found.__context__  # what the user's code was handling at the prompt, if anything
-    return None if found is None else exception_text.summary_line(found)
+    """Return the exception that a thread handles now, in its ``except`` or ``finally``."""
+    error: Any = sys._current_exceptions().get(ident or 0)
+    if isinstance(error, tuple):  # before Python 3.12
+        error = error[1]
+    while error is not None and exception_text.is_debugger_error(error):
+        error = error.__context__  # the exception that the user's code handled at the prompt
+    return None if error is None else exception_text.summary_line(error)
 
 
 def _is_in(frame: types.FrameType, functions: tuple[tuple[str, str], ...]) -> bool:
-    """Whether the innermost frame is one of these functions: below it is C++."""
+    """Return whether the innermost frame is one of these functions: below it is C++."""
     code = frame.f_code
     return any(code.co_name == name and code.co_filename.endswith(file) for file, name in functions)
 
@@ -250,14 +267,14 @@ def _has(frame: types.FrameType | None, functions: tuple[tuple[str, str], ...]) 
 
 
 def _gpu_bytes() -> int:
-    """What torch has taken from its current device; it does not touch the device."""
+    """Return the memory that torch has reserved on all devices, without using a device."""
     if not torch.cuda.is_initialized():
         return 0
     return sum(torch.cuda.memory_reserved(index) for index in range(torch.cuda.device_count()))
 
 
 def _sleeping_ticks(native: int) -> int | None:
-    """Processor time of a thread in clock ticks if it sleeps now; None if it runs, or not known."""
+    """Return a sleeping thread's processor time in clock ticks; None: it runs, or not known."""
     try:
         text = Path(f"/proc/self/task/{native}/stat").read_text()
     except OSError:

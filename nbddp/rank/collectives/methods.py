@@ -31,7 +31,7 @@ def _all_reduce(
     else:
         op = getattr(options, "reduceOp", options)
         op = getattr(op, "op", op)
-        # Its id would not do: C++ returns a new object each time, to DDP for example.
+        # Its id is no key: C++ returns a new object each time, for example to DDP.
         number = -1 if op is None else int(op)
     key = (number, tensor.dtype, tensor.shape)
     call = recorder.signatures.known.get(key)
@@ -214,7 +214,7 @@ def renamed(method: str, keywords: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_async(args: Sequence[Any], keywords: dict[str, Any]) -> bool:
-    """Whether the caller of a method goes on with a handle. Torch's options say so, or nothing."""
+    """Return whether a method returns a handle before the operation ends, as its options say."""
     options = args[-1] if args and not keywords else keywords.get("opts")
     return bool(getattr(options, "asyncOp", True))
 

@@ -1,4 +1,4 @@
-"""Open operations, which go on while their caller does something else, until their end.
+"""Open operations, which continue while their caller continues, until their end.
 
 Runs in: the rank process, any thread. Nothing here owns a handle, or an object that the handle
 owns, so that a tensor is deleted when it would be with a stock group. The end is seen by checking

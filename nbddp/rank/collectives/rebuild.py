@@ -24,9 +24,9 @@ from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.wire.flight_recorder.schema import GroupInfo
 from nbddp.wire.messages import RebuildGroups
 
-#: Time-out of each step, so that a peer that died meanwhile does not block the others for long.
+#: Timeout of each step, so that a peer that died meanwhile does not block the others for long.
 _TIMEOUT_S = 15.0
-#: Time-out of the store that groups have afterwards; torch's default for process groups.
+#: Timeout of the store that groups have afterwards; torch's default for process groups.
 _STORE_TIMEOUT_S = 1800.0
 
 

@@ -109,7 +109,7 @@ class RemoteCalls:
 def _warn_of_counts() -> None:
     print(  # noqa: T201 - for the cell that begins
         "nbddp: some of these ranks have used RPC before, and others are fresh processes. torch "
-        "counts shutdowns in each process: rpc.shutdown() may wait for its time-out and fail. "
+        "counts shutdowns in each process: rpc.shutdown() may wait for its timeout and fail. "
         "Next: dist.barrier(); rpc.shutdown(graceful=False), or %ddp restart",
         file=sys.stderr,
     )

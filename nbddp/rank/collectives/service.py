@@ -80,7 +80,7 @@ class Collectives:
         return self.factory.install()
 
     def watch_interrupts(self, was_interrupted: Callable[[], bool]) -> None:
-        """Report a cell that goes on after an interrupt, by this function."""
+        """Set the function that tells whether the cell was interrupted, to report such cells."""
         self._abort.was_interrupted = was_interrupted
 
     # --- cells ---------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ class StoreWait:
             raise type(error)(text) from None
 
     def _are_set(self, store: Any, keys: list[str], limit_s: float) -> bool:
-        """Wait for the keys; returns False at the time-out."""
+        """Wait for the keys; returns False at the timeout."""
         began = time.monotonic()
         thread = threading.get_ident()
         self._checked_ns[thread] = None
@@ -115,7 +115,7 @@ class StoreWait:
     def check_age_ns(self) -> int | None:
         """Return for how long all waiting threads have known their keys missing; see `RankLook`."""
         checked = list(self._checked_ns.values())
-        known_ns = [each for each in checked if each is not None]
+        known_ns = [at_ns for at_ns in checked if at_ns is not None]
         return _now() - min(known_ns) if known_ns and len(known_ns) == len(checked) else None
 
     def run_in_thread(self, call: Callable[[], T]) -> T:

@@ -1,6 +1,6 @@
 """The thread of this process that another thread or an event loop waits for, and is blocked by.
 
-Runs in: the rank process, I/O thread. Only waits without a time-out count, because others end by
+Runs in: the rank process, I/O thread. Only waits without a timeout count, because others end by
 themselves.
 """
 
@@ -17,7 +17,7 @@ from concurrent.futures import thread as executors
 from typing import Any
 
 _FUTURES = executors.__file__.replace("thread.py", "_base.py")
-#: Time-outs of `Thread.join`, and of the functions that it calls, that mean none.
+#: Timeouts of `Thread.join`, and of the functions that it calls, that mean none.
 _NO_TIMEOUT = (None, -1)
 
 
@@ -116,11 +116,11 @@ def _work_of(future: object, tasks: set[asyncio.Task[Any]]) -> list[Future[Any]]
         parts = [_work_of(child, tasks) for child in children if not child.done()]
         known = [part for part in parts if part is not None]
         is_known = len(known) == len(parts) > 0
-        return [each for part in known for each in part] if is_known else None
+        return [source for part in known for source in part] if is_known else None
     # `asyncio.wrap_future` connects the two by this closure.
     sources = [
         inspect.getclosurevars(callback).nonlocals.get("source")
         for callback, *_ in getattr(future, "_callbacks", None) or ()
         if inspect.isfunction(callback)
     ]
-    return [each for each in sources if isinstance(each, Future)] or None
+    return [source for source in sources if isinstance(source, Future)] or None

@@ -248,7 +248,7 @@ class AnySourceWork(MessageWork):
         return waits.wait_in_thread(self.inner, self._counters)
 
     def _await_sender(self, timeout: timedelta | None) -> timedelta | None:
-        """Wait until a message is on its way; returns the rest of the time-out.
+        """Wait until a message is on its way; returns the rest of the timeout.
 
         Does nothing if a member is on another machine, because its records cannot be read here.
         """
@@ -276,7 +276,7 @@ class AnySourceWork(MessageWork):
             raise
         recorder.writer.end_wait(slot)
         if elapsed >= limit:
-            return timedelta(milliseconds=1)  # torch then raises its time-out
+            return timedelta(milliseconds=1)  # torch then raises its timeout
         return None if timeout is None else limit - elapsed
 
     def _wait_for_message(self, senders: Senders, tag: int, limit: timedelta) -> timedelta:

@@ -139,7 +139,7 @@ def reset_modules(number: int, spared: list[Any], units: list[fsdp.Unit]) -> Non
 
 
 def _reset(reset: Callable[[Any], None], target: Any, name: str = "") -> None:
-    """Reset one object; a failure is a warning, because groups must be rebuilt all the same."""
+    """Reset one object; a failure is a warning, because groups must be rebuilt in any case."""
     try:
         reset(target)
     except Exception as error:  # noqa: BLE001 - private parts of torch: anything may be missing

@@ -2,9 +2,9 @@
 
 Runs in: the rank process, main thread, at the end of cells and between them.
 
-Between forward and backward a module is not torn: the step may go on in another cell. If an error
-or the stop button has ended its forward or its backward, torch would go on without communicating,
-or with half gathered parameters, and not report it.
+Between forward and backward a module is not torn: the step may continue in another cell. If an
+error or the stop button has ended its forward or backward, torch would continue without
+communication, or with half gathered parameters, and not report it.
 """
 
 import functools

@@ -49,7 +49,8 @@ def _is_torn(state: Any) -> bool:
     stages = [getattr(state, "_training_state", None)]
     for group in _parameter_groups(state):
         stages.append(group._training_state)
-        if any(each.sharded_state is not group._sharded_state for each in group.fsdp_params):
+        parameters = group.fsdp_params
+        if any(parameter.sharded_state is not group._sharded_state for parameter in parameters):
             return True
     whole_stages = ("IDLE", "FORWARD") if is_shared else ("IDLE",)
     return any(stage is not None and stage.name not in whole_stages for stage in stages)
@@ -70,7 +71,7 @@ def contents(states: list[Any]) -> list[Any]:
         for parameter in group.fsdp_params:
             waiting = [_unsharded_grad(parameter), parameter.unsharded_accumulated_grad]
             # A version counts how often values were added to the gradient.
-            versions = [None if each is None else each._version for each in waiting]
+            versions = [None if tensor is None else tensor._version for tensor in waiting]
             descriptions.append(
                 (parameter._param_fqn, tuple(parameter._orig_size), versions, partial)
             )

@@ -89,10 +89,10 @@ _AWAITED = tuple(inspect.unwrap(function).__code__ for function in (c10d.send, c
 
 
 def is_awaited_message(frame: types.FrameType | None) -> bool:
-    """Whether a call of a group's ``send`` or ``recv`` is one for whose end torch waits at once.
+    """Return whether torch waits at once for the end of a group's ``send`` or ``recv``.
 
     Args:
-        frame: of that method.
+        frame: frame of that method.
     """
     for _ in range(2):
         frame = None if frame is None else frame.f_back
@@ -205,7 +205,7 @@ def _codes(function: types.FunctionType) -> Iterator[types.CodeType]:
     while pending:
         code = pending.pop()
         yield code
-        pending += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+        pending += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
 
 
 #: Functions of torch below which a thread waits for operations in C++: file, name.

@@ -65,7 +65,7 @@ def exchange_registered(stock: Any, other: Any, name: str) -> None:
 
 
 def forget_registered(stock: Any, name: str) -> None:
-    """Remove a group from torch's tables; the group goes on working."""
+    """Remove a group from torch's tables; the group still works."""
     world = c10d._world
     for table in (getattr(world, table, {}) for table in _TABLES):
         table.pop(stock, None)

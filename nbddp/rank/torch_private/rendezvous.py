@@ -91,7 +91,7 @@ class _Listener:
         return True
 
     def refuse(self, *_: Any) -> None:
-        """Raise the error of a time-out."""
+        """Raise the error of a timeout."""
         host, port = self._address
         raise RuntimeError(f"no process listens at {host}:{port} after 1ms; rank 0 hosts the store")
 

@@ -23,8 +23,8 @@ def hook_init_rpc(connect: Callable[[Any, int, Callable[[], Any]], Any]) -> None
     ``call`` makes torch connect the workers, in C++, where it waits for all of them; the number is
     0 if workers may join and leave. torch counts the ``init_rpc`` of a process, and finds the other
     workers by this count: a worker whose ``init_rpc`` has failed, or a fresh process, would look
-    for other keys than the others. A rendezvous of ours has keys of its own for each cell, so the
-    count is left out.
+    for other keys than the others. nbddp's rendezvous has its own keys for each cell, so the count
+    is left out.
     """
     rpc = _rpc()
     original = getattr(rpc, "_init_rpc_backend", None)
@@ -54,7 +54,7 @@ def _forget_rounds() -> None:
 
 
 def rpc_timeout() -> timedelta:
-    """Return the time-out that torch uses if the user has given none."""
+    """Return the timeout that torch uses if the user has given none."""
     constants = sys.modules.get("torch.distributed.rpc.constants")
     return timedelta(seconds=getattr(constants, "DEFAULT_RPC_TIMEOUT_SEC", 60.0))
 

@@ -1,7 +1,7 @@
-"""Tells the notebook of this rank's values: fingerprints, shapes, a few words.
+"""Describes this rank's values to the notebook: fingerprints, shapes, short texts.
 
-Called for a `DescribeValue`, which comes between cells as any pull does, and can be interrupted. No
-collective is used.
+`DescribeValue` calls it. Like a pull, it comes between cells and can be interrupted. No collective
+is used.
 
 Runs in: the rank process, main thread, between cells.
 """
@@ -20,7 +20,7 @@ from nbddp.rank.cells.shell import RankShell
 from nbddp.rank.values import tensor_hash
 from nbddp.rank.values.tensor_preview import dtype_text
 from nbddp.rank.values.torch_objects import type_name
-from nbddp.rank.values.traversal import Hollow, Outline, can_be_compared, text_of, walk
+from nbddp.rank.values.traversal import Outline, Placeholder, can_be_compared, text_of, walk
 from nbddp.wire.values.fingerprints import (
     BlockContents,
     Blocks,
@@ -32,26 +32,31 @@ from nbddp.wire.values.fingerprints import (
 )
 from nbddp.wire.values.preview_text import shape_text
 
-#: Of one value.
+#: Number of leaves of one value that are compared.
 MAX_LEAVES = 20_000
 _MAX_VALUE = 40
-#: The state of every generator of random numbers, unless a variable has this name.
+#: The state of every random number generator, unless a variable has this name.
 RNG = "rng"
 
 
 class Fingerprints:
-    """Fingerprints of one value, and its tensors for the questions that follow, until `forget`."""
+    """Fingerprints of one value; it keeps the tensors for later questions until `forget`."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
         #: Tensors by path, and fingerprints of their blocks.
         self._tensors: dict[str, torch.Tensor] = {}
         self._blocks: dict[str, list[bytes]] = {}
-        #: Values that are too long to be told.
+        #: Texts that are too long to send.
         self._texts: dict[str, str] = {}
 
     def tree(self, names: dict[str, Any], expression: str) -> Tree:
-        """The leaves of a value; keeps its tensors until `forget`."""
+        """Return the leaves of a value, and keep its tensors until `forget`.
+
+        Args:
+            names: the user's namespace.
+            expression: evaluated there; `RNG` is the state of the random number generators.
+        """
         self.forget()
         try:
             value = _evaluate(names, expression)
@@ -59,47 +64,47 @@ class Fingerprints:
         except Exception as error:  # noqa: BLE001 - the user's expression may raise anything
             return Tree(error=f"{type(error).__name__}: {error}".rstrip(": "))
 
-    def blocks(self, wanted: BlocksOf) -> TensorBlocks:
-        """Fingerprints of the blocks of some tensors, if this rank is named for them."""
-        for path in wanted.ranks_by_path.keys() & self._texts.keys():
+    def blocks(self, question: BlocksOf) -> TensorBlocks:
+        """Return fingerprints of the blocks of some tensors, if the question names this rank."""
+        for path in question.ranks_by_path.keys() & self._texts.keys():
             self._tensors[path] = _characters(self._texts.pop(path))
             self._blocks[path] = tensor_hash.blocks(self._tensors[path])
         return TensorBlocks(
             {
                 path: Blocks(tuple(self._blocks[path]), _norm(self._tensors[path]))
-                for path, ranks in wanted.ranks_by_path.items()
+                for path, ranks in question.ranks_by_path.items()
                 if self._rank in ranks and path in self._blocks
             }
         )
 
-    def contents(self, wanted: ContentsOf) -> tuple[BlockContents, list[bytes]]:
-        """Some blocks, if this rank is named for them, and a copy of the bytes of each."""
+    def contents(self, question: ContentsOf) -> tuple[BlockContents, list[bytes]]:
+        """Return some blocks, if the question names this rank, and a copy of the bytes of each."""
         numbers: dict[str, tuple[int, ...]] = {}
         frames: list[bytes] = []
-        for path, asked in wanted.blocks_by_path.items():
-            if self._rank not in asked.ranks or path not in self._tensors:
+        for path, blocks in question.blocks_by_path.items():
+            if self._rank not in blocks.ranks or path not in self._tensors:
                 continue
-            numbers[path] = asked.numbers
+            numbers[path] = blocks.numbers
             flat = tensor_hash.as_bytes(self._tensors[path])
-            for number in asked.numbers:
-                piece = flat[number * tensor_hash.BLOCK_BYTES :][: tensor_hash.BLOCK_BYTES].cpu()
-                # Neither needs NumPy nor goes through a list of numbers.
-                frames.append(ctypes.string_at(piece.data_ptr(), piece.numel()))
+            for number in blocks.numbers:
+                block = flat[number * tensor_hash.BLOCK_BYTES :][: tensor_hash.BLOCK_BYTES].cpu()
+                # This copy needs no NumPy, and no list of numbers.
+                frames.append(ctypes.string_at(block.data_ptr(), block.numel()))
         return BlockContents(numbers), frames
 
     def forget(self) -> None:
-        """Let go of the tensors."""
+        """Release the tensors."""
         self._tensors.clear()
         self._blocks.clear()
         self._texts.clear()
 
     def leaf_of(self, path: str, value: Any) -> Leaf:
-        """Describe one leaf; a tensor is kept, and its fingerprints too."""
+        """Describe one leaf; keeps tensors with their fingerprints, and long texts."""
         if isinstance(value, torch.Tensor):
             return self._tensor_leaf(path, value)
         text = text_of(value)
         digest = tensor_hash.joined([text.encode(errors="replace")]).hex()
-        kind = value.type_name if isinstance(value, Hollow) else type_name(value)
+        kind = value.type_name if isinstance(value, Placeholder) else type_name(value)
         if not can_be_compared(value):
             return Leaf(path=path, what=kind, digest="", value=text[:_MAX_VALUE])
         if len(text) <= _MAX_VALUE:
@@ -117,7 +122,7 @@ class Fingerprints:
 
     def _tree(self, value: Any) -> Tree:
         outline = Outline()
-        # Not more: objects that know each other are reached on ever so many paths.
+        # The number is limited: objects that refer to each other have very many paths.
         pairs = list(itertools.islice(walk(value, outline), MAX_LEAVES + 1))
         return Tree(
             leaves=tuple(self.leaf_of(path, leaf) for path, leaf in pairs[:MAX_LEAVES]),
@@ -149,14 +154,14 @@ class Fingerprints:
             quantizer = _quantizer_text(local)
             local = local.dequantize()
         try:
-            found = tensor_hash.blocks(local)
+            blocks = tensor_hash.blocks(local)
         except (RuntimeError, NotImplementedError):
-            found = []  # a meta tensor, or of a kind of its own
-            digest = ""
+            digest = ""  # a meta tensor, or a tensor subclass without memory
         else:
-            self._tensors[path], self._blocks[path] = local, found
-            digest = tensor_hash.joined([*found, quantizer.encode()] if quantizer else found).hex()
-        # A flat shard is cut anywhere, so that its shape is another on each rank.
+            self._tensors[path], self._blocks[path] = local, blocks
+            parts = [*blocks, quantizer.encode()] if quantizer else blocks
+            digest = tensor_hash.joined(parts).hex()
+        # Flat shards are cut at any element, so that their shapes differ between ranks.
         shape = "" if torch_private.is_flat_shard(tensor) else shape_text(tensor.shape)
         return Leaf(
             path=path,
@@ -182,12 +187,12 @@ def _size(kind: str, value: Any, text: str) -> str:
 
 
 def _characters(text: str) -> torch.Tensor:
-    """So that a place in it is the place of a character."""
+    """Return a text in UTF-32, so that each element has the same size."""
     return torch.frombuffer(bytearray(text, "utf-32-le", "surrogatepass"), dtype=torch.uint8)
 
 
 def local_of(tensor: torch.Tensor) -> tuple[torch.Tensor, str, str]:
-    """What lies on this rank; which part it is, and how the whole is sharded: empty for a whole."""
+    """Return the local tensor, the name of its shard, and the sharding; empty for a whole one."""
     sharding = torch_private.sharding_of(tensor)
     if sharding is not None:
         text = f"{sharding.placements} on mesh {sharding.mesh}"
@@ -199,15 +204,15 @@ def local_of(tensor: torch.Tensor) -> tuple[torch.Tensor, str, str]:
 
 
 def rng_states() -> dict[str, Any]:
-    """The state of every generator that is there already."""
-    found: dict[str, Any] = {"torch": torch.get_rng_state()}
+    """Return the states of all random number generators of imported modules."""
+    states: dict[str, Any] = {"torch": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        found["cuda"] = torch.cuda.get_rng_state()
+        states["cuda"] = torch.cuda.get_rng_state()
     if (random := sys.modules.get("random")) is not None:
-        found["python"] = random.getstate()
+        states["python"] = random.getstate()
     if (numpy := sys.modules.get("numpy.random")) is not None:
-        found["numpy"] = numpy.get_state()
-    return found
+        states["numpy"] = numpy.get_state()
+    return states
 
 
 def _evaluate(names: dict[str, Any], expression: str) -> Any:
@@ -217,7 +222,7 @@ def _evaluate(names: dict[str, Any], expression: str) -> Any:
 
 
 def _quantizer_text(tensor: torch.Tensor) -> str:
-    """What turns its integers into numbers."""
+    """Return the parameters that turn the integers of a quantized tensor into numbers."""
     if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         return f"{tensor.q_scale()} {tensor.q_zero_point()}"
     scales, zeros = tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()
@@ -228,5 +233,5 @@ def _norm(tensor: torch.Tensor) -> float | None:
     if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.itemsize < 2:
         return None
     wide = torch.complex128 if tensor.is_complex() else torch.float64
-    found = float(torch.linalg.vector_norm(tensor, dtype=wide))
-    return found if math.isfinite(found) else None
+    norm = float(torch.linalg.vector_norm(tensor, dtype=wide))
+    return norm if math.isfinite(norm) else None

@@ -4,8 +4,8 @@
     with nbddp.show(grad):                 # before and after
         dist.all_reduce(grad)
 
-Runs in: the rank process, main thread, inside the user's cell; in any other process that has torch,
-such as one of a script, it prints the numbers.
+Runs in: the rank process, main thread, inside the user's cell. In any other process with torch,
+such as a script, it prints the numbers.
 """
 
 import ast
@@ -29,7 +29,7 @@ _counted_run: str | None = None
 
 
 class Shown:
-    """What `show` gives: used in a ``with``, it shows the tensors again after the block."""
+    """The result of `show`: in a ``with`` statement, it shows the tensors again after the block."""
 
     def __init__(self, tensors: list[torch.Tensor], names: list[str], title: str, key: str) -> None:
         self._tensors = tensors
@@ -57,40 +57,49 @@ class Shown:
         return ""
 
     def _ipython_display_(self) -> None:
-        """As the last expression of a cell it has been shown already."""
+        """Show nothing: `show` has already shown the tensors."""
 
     def _still_open(self) -> list[str]:
-        """Operations of the block whose end nobody has waited for: they may yet write."""
+        """Return the names of the block's unfinished operations, which may still write."""
         recorder = _recorder()
-        found = [] if recorder is None else sorted(set(_open_works()) - self._open_before)
-        operations = [recorder.operation(record) for record in found]
-        return [each.signature.op for each in operations if each is not None]
+        records = [] if recorder is None else sorted(set(_open_works()) - self._open_before)
+        operations = [recorder.operation(record) for record in records]
+        return [operation.signature.op for operation in operations if operation is not None]
 
     def _send(self, stage: Stage) -> None:
-        # Before the numbers are read: what is over by now is in them.
+        # Read before the numbers: operations that have ended by now are in them.
         still_open = self._still_open() if stage == "after" else []
-        told: list[TensorShown] = []
+        previews: list[TensorShown] = []
         if stage != "opened":
-            told = [
-                tensor_preview.tell(tensor, name)
+            previews = [
+                tensor_preview.preview(tensor, name)
                 for tensor, name in zip(self._tensors, self._names, strict=True)
             ]
         call = ShowCall(
-            key=self._key, stage=stage, title=self._title, tensors=told, open=still_open
+            key=self._key, stage=stage, title=self._title, tensors=previews, open=still_open
         )
         shell = get_ipython()
         if shell is None or not hasattr(shell, "link"):
             if stage != "opened":
-                print(_outside(call))  # noqa: T201 - for the reader of a terminal
+                print(_terminal_text(call))  # noqa: T201 - there is no notebook
             return
-        text = preview_text.alone(call) if told else ""
+        text = preview_text.call_text(call) if previews else ""
         shell.display_pub.publish({MIME: msgspec.to_builtins(call), "text/plain": text})
 
 
 def show(*values: Any, title: str | None = None, frame: types.FrameType) -> Shown:
-    """See `nbddp.show`; ``frame`` is the caller's."""
+    """See `nbddp.show`.
+
+    Args:
+        values: the tensors.
+        title: shown above them.
+        frame: frame of the caller.
+
+    Raises:
+        BadOptionError: there is no value, or one is not a tensor.
+    """
     if not values:
-        raise BadOptionError("nbddp.show: show what? Next: nbddp.show(tensor)")
+        raise BadOptionError("nbddp.show needs at least one tensor. Next: nbddp.show(tensor)")
     for value in values:
         if not isinstance(value, torch.Tensor):
             raise BadOptionError(
@@ -102,7 +111,7 @@ def show(*values: Any, title: str | None = None, frame: types.FrameType) -> Show
 
 
 def _recorder() -> Any:
-    """Of the groups of this rank; None: they are not traced, or there are none."""
+    """Return the recorder of this rank's groups; None: there are no groups, or plain ones."""
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized():
         return None
@@ -110,7 +119,7 @@ def _recorder() -> Any:
 
 
 def _open_works() -> dict[int, Any]:
-    """By record: those that go on beside their caller."""
+    """Return the asynchronous operations that have not ended, by record."""
     recorder = _recorder()
     if recorder is None:
         return {}
@@ -119,7 +128,7 @@ def _open_works() -> dict[int, Any]:
 
 
 def _key(frame: types.FrameType) -> str:
-    """The line of the call, and how often it was there in this cell: the same on all ranks."""
+    """Return the line of the call, and its number there in this cell: equal on all ranks."""
     global _counted_run  # noqa: PLW0603 - a rank runs one cell at a time
     run_id = getattr(get_ipython(), "run_id", None)
     if run_id != _counted_run:
@@ -131,7 +140,7 @@ def _key(frame: types.FrameType) -> str:
 
 
 def _names(frame: types.FrameType, count: int) -> list[str]:
-    """The arguments as they are written in the call."""
+    """Return the arguments as the user wrote them in the call."""
     try:
         call = ast.parse(_source(frame).strip(), mode="eval").body
     except (SyntaxError, ValueError, IndexError):
@@ -145,7 +154,7 @@ def _names(frame: types.FrameType, count: int) -> list[str]:
 
 
 def _source(frame: types.FrameType) -> str:
-    """The text of the call that ``frame`` is in."""
+    """Return the source of the call that ``frame`` executes."""
     positions = list(frame.f_code.co_positions())
     first, last, start, end = positions[frame.f_lasti // 2]
     if first is None or last is None or start is None or end is None:
@@ -157,14 +166,14 @@ def _source(frame: types.FrameType) -> str:
     return b"".join(lines).decode(errors="replace")
 
 
-def _outside(call: ShowCall) -> str:
-    """For a process that is no rank of a pool, such as one that torchrun has started."""
+def _terminal_text(call: ShowCall) -> str:
+    """Return the text in a process outside a pool, for example one started by torchrun."""
     dist = sys.modules.get("torch.distributed")
     label = ""
     if dist is not None and dist.is_available() and dist.is_initialized():
         label = f"rank {dist.get_rank()}: "
     after = "after: " if call.stage == "after" else ""
-    return label + after + preview_text.alone(call)
+    return label + after + preview_text.call_text(call)
 
 
 def _a(noun: str) -> str:

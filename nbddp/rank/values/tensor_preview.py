@@ -1,4 +1,4 @@
-"""The few numbers of a tensor that a picture of it holds.
+"""Selects the few numbers of a tensor that its picture shows.
 
 Runs in: the rank process, main thread, inside the user's cell.
 """
@@ -13,15 +13,15 @@ from nbddp.rank import torch_private
 from nbddp.rank.values import tensor_hash
 from nbddp.wire.values.tensor_preview import Grid, Part, TensorShown
 
-#: So many rows and columns are shown whole; of more, the first and the last.
+#: Up to this many rows and columns are shown whole; else the first and the last.
 _WHOLE_ROWS, _WHOLE_COLUMNS, _WHOLE_LINE = 8, 8, 12
 _FIRST, _LAST = 3, 2
-#: Slices of a tensor of more than two dimensions.
+#: Number of slices that are shown of a tensor with more than two dimensions.
 _MAX_SLICES = 3
 
 
-def tell(tensor: torch.Tensor, name: str = "") -> TensorShown:
-    """A tensor of any kind as a few numbers; reads it, and moves nothing between ranks."""
+def preview(tensor: torch.Tensor, name: str = "") -> TensorShown:
+    """Return the preview of a tensor of any kind, without communication between ranks."""
     tensor = tensor.detach()
     sharding = torch_private.sharding_of(tensor)
     local = tensor if sharding is None else sharding.local.detach()
@@ -45,7 +45,7 @@ def tell(tensor: torch.Tensor, name: str = "") -> TensorShown:
 
 
 def dtype_text(dtype: torch.dtype) -> str:
-    """``float32``."""
+    """Return ``float32``."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -68,7 +68,7 @@ def _grids(tensor: torch.Tensor) -> list[Grid]:
         return [_grid(tensor, _WHOLE_LINE, "")]
     leading = tensor.shape[:-2]
     count = math.prod(leading)
-    found = []
+    grids = []
     for number in range(min(count, _MAX_SLICES)):
         index: list[int] = []
         rest = number
@@ -78,8 +78,8 @@ def _grids(tensor: torch.Tensor) -> list[Grid]:
         label = f"[{', '.join(map(str, index))}]" if index else ""
         if number == _MAX_SLICES - 1 and count > _MAX_SLICES:
             label += f" and {count - _MAX_SLICES} more"
-        found.append(_grid(tensor[tuple(index)], _WHOLE_COLUMNS, label))
-    return found
+        grids.append(_grid(tensor[tuple(index)], _WHOLE_COLUMNS, label))
+    return grids
 
 
 def _grid(matrix: torch.Tensor, whole_columns: int, label: str) -> Grid:
@@ -97,34 +97,34 @@ def _grid(matrix: torch.Tensor, whole_columns: int, label: str) -> Grid:
 
 
 def _chosen(size: int, whole: int) -> tuple[list[int], int | None]:
-    """Which indices are shown, and in front of which of them some are left out."""
+    """Return the indices that are shown, and the position of the gap between them."""
     if size <= whole:
         return list(range(size)), None
     return [*range(_FIRST), *range(size - _LAST, size)], _FIRST
 
 
 def _plain(corner: torch.Tensor) -> list[list[Any]]:
-    """As numbers of Python's."""
+    """Return the elements as Python numbers."""
     if corner.is_floating_point():
-        corner = corner.to(torch.float64)  # `tolist` does not know every small kind
-    found: list[list[Any]] = corner.resolve_conj().resolve_neg().cpu().tolist()
-    return found
+        corner = corner.to(torch.float64)  # `tolist` does not support every small dtype
+    rows: list[list[Any]] = corner.resolve_conj().resolve_neg().cpu().tolist()
+    return rows
 
 
 def _finite(value: complex) -> float | None:
-    """For the colour; a complex number by its magnitude."""
+    """Return a number for the colour: the magnitude of a complex number; None: not finite."""
     if isinstance(value, complex):
         value = abs(value)
     return float(value) if math.isfinite(value) else None
 
 
 def number_text(value: Any) -> str:
-    """One number, short."""
+    """Return one number as a short text."""
     return _texts([[value]])[0][0]
 
 
 def _texts(values: Sequence[Sequence[Any]]) -> list[list[str]]:
-    """Short, and alike in one grid: so many decimals as the largest number needs."""
+    """Return short texts with equal decimals, which depend on the largest number of the grid."""
     floats = [value for row in values for value in row if isinstance(value, float)]
     finite = [abs(value) for value in floats if math.isfinite(value)]
     decimals: int | None = None

@@ -1,7 +1,7 @@
-"""Process groups and handles of operations, as a user knows them.
+"""Texts for process groups and handles of operations, in the user's terms.
 
-Runs in: the rank process, main thread, between cells. What is inside of them each rank notes for
-itself, so that it is no part of what ranks should have alike.
+Runs in: the rank process, main thread, between cells. The attributes of these objects are private
+notes of each rank, so ranks do not compare them.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from nbddp.wire.rank_set import RankSet
 
 
 def type_name(value: Any) -> str:
-    """``ProcessGroup`` and ``Work``: the classes around them are nobody's concern."""
+    """Return the name of a type: ``ProcessGroup`` and ``Work`` also for nbddp's subclasses."""
     for kind in (dist.ProcessGroup, dist.Work):
         if isinstance(value, kind):
             return kind.__name__
@@ -20,7 +20,7 @@ def type_name(value: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """``group '1', ranks 0-1, gloo`` or ``all_reduce #5``; empty: it is neither of them."""
+    """Return ``group '1', ranks 0-1, gloo`` or ``all_reduce #5``; empty for other objects."""
     try:
         if isinstance(value, dist.ProcessGroup):
             return _group_text(value)
@@ -32,15 +32,15 @@ def text_of(value: Any) -> str:
 
 
 def is_no_member(value: Any) -> bool:
-    """Whether it is what ``new_group`` gives to ranks that are no members."""
+    """Return whether a value is the result of ``new_group`` on ranks that are no members."""
     return value is dist.GroupMember.NON_GROUP_MEMBER
 
 
 def _group_text(group: Any) -> str:
     name, desc = group.group_name, group.group_desc
     if desc == "default_pg":
-        called = "default group"
+        title = "default group"
     else:
-        called = f"group {(name if desc in ('', 'undefined') else desc)!r}"
+        title = f"group {(name if desc in ('', 'undefined') else desc)!r}"
     ranks = RankSet.of(dist.get_process_group_ranks(group))
-    return f"{called}, {ranks.describe()}, {dist.get_backend(group)}"
+    return f"{title}, {ranks.describe()}, {dist.get_backend(group)}"

@@ -1,4 +1,4 @@
-"""Variables on their way out of and into a rank, and what is told of them.
+"""Sends, describes and binds the variables of a rank.
 
 Runs in: the rank process, main thread, between cells.
 """
@@ -41,11 +41,18 @@ from nbddp.wire.values.fingerprints import (
 )
 from nbddp.wire.values.shared_memory import Piece
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 
 class Variables:
-    """Evaluates and binds names in the user's namespace."""
+    """Evaluates expressions and binds names in the user's namespace.
+
+    Args:
+        shell: has the user's namespace.
+        link: sends the answers.
+        launch: launch data of this rank.
+        interrupts: interrupts the user's code.
+    """
 
     def __init__(
         self, shell: RankShell, link: Link, launch: RankLaunch, interrupts: Interrupts
@@ -57,25 +64,27 @@ class Variables:
         has_arena = launch.pool.use_arena and shared_memory.is_supported()
         self._arena = shared_memory.Arena() if has_arena else None
         self._reassembler = pickling.Reassembler()
-        self._held: dict[str, dict[str, Any]] = {}  # by request: complete, not yet bound
+        self._held: dict[str, dict[str, Any]] = {}  # complete values by request, not yet bound
         self._fingerprints = Fingerprints(launch.rank)
 
     def pull(self, request: PullValue) -> None:
-        """Evaluate and send. Nothing that the expression does can end the rank."""
+        """Evaluate an expression and send its value. No error of the expression ends the rank."""
 
         def evaluated() -> tuple[ValueHeader, list[Piece]]:
             value = eval(request.expression, self._shell.user_ns)  # noqa: S307 - the user's own
             return pickling.encode_value(value, self._arena if request.use_arena else None)
 
-        found = self._run(request, evaluated)
-        if isinstance(found, ErrorInfo):
+        result = self._run(request, evaluated)
+        if isinstance(result, ErrorInfo):
             self._link.send(
-                ValuePulled(request_id=request.request_id, rank=self._rank, value=None, error=found)
+                ValuePulled(
+                    request_id=request.request_id, rank=self._rank, value=None, error=result
+                )
             )
             return
-        header, frames = found
+        header, frames = result
         for part, parts, pieces in pickling.split(header, frames):
-            # Copied, since the next cell may change the tensor before it has left.
+            # Copied, since the next cell may change the tensor before it is sent.
             self._link.send(
                 ValuePulled(
                     request_id=request.request_id,
@@ -88,24 +97,25 @@ class Variables:
             )
 
     def describe(self, request: DescribeValue) -> None:
-        """Tell of values. Nothing that the user's code in them does can end the rank."""
+        """Describe values. No error of the user's code in them ends the rank."""
 
         def described() -> tuple[ValueDescribed, list[bytes]]:
             answer, frames = self._answer(request.question)
-            told = ValueDescribed(request_id=request.request_id, rank=self._rank, answer=answer)
-            # msgspec does not check what it writes, and the hub drops what it cannot read: an odd
-            # type in a class of the user's is an error here, and nobody waits for ever.
-            codec.decode_event(codec.encode(told))
-            return told, frames
+            event = ValueDescribed(request_id=request.request_id, rank=self._rank, answer=answer)
+            # msgspec does not check types when it encodes, and the hub drops events that it cannot
+            # decode. A wrong type from the user's class is an error here, so no thread waits
+            # forever.
+            codec.decode_event(codec.encode(event))
+            return event, frames
 
-        found = self._run(request, described)
-        if isinstance(found, ErrorInfo):
-            told = ValueDescribed(
-                request_id=request.request_id, rank=self._rank, answer=None, error=found
+        result = self._run(request, described)
+        if isinstance(result, ErrorInfo):
+            failure = ValueDescribed(
+                request_id=request.request_id, rank=self._rank, answer=None, error=result
             )
-            self._link.send(told)
+            self._link.send(failure)
         else:
-            self._link.send(*found)
+            self._link.send(*result)
 
     def _answer(self, question: ValueQuestion) -> tuple[ValueAnswer, list[bytes]]:
         match question:
@@ -121,13 +131,16 @@ class Variables:
                 assert_never(question)
 
     def forget(self) -> None:
-        """Nobody will ask for more of the value that was described."""
+        """Release the value that was described last: no more questions about it will come."""
         self._fingerprints.forget()
 
     def _run(
-        self, request: PullValue | DescribeValue, work: Callable[[], _Found]
-    ) -> _Found | ErrorInfo:
-        """Run what may call code of the user's, which can be interrupted; gives its error."""
+        self, request: PullValue | DescribeValue, work: Callable[[], _Result]
+    ) -> _Result | ErrorInfo:
+        """Run a function that may call the user's code; return its result or its error.
+
+        The user can interrupt it.
+        """
         question = Question(RankSet.of(request.ranks), is_pull=True)
         self._interrupts.expect()
         self._link.send(RunStarted(run_id=request.request_id, rank=self._rank))
@@ -142,7 +155,7 @@ class Variables:
             return error_info(error)
 
     def push(self, request: PushValue, frames: list[bytes]) -> None:
-        """Build the value once it is complete, and hold it: other ranks may not be able to."""
+        """Build a value once it is complete, and hold it until all ranks have built it."""
         try:
             complete = self._complete(request, frames)
             if complete is None:
@@ -159,14 +172,14 @@ class Variables:
         self._link.send(reply)
 
     def bind(self, request: BindPushed) -> None:
-        """Bind what is held for a request, or forget it."""
+        """Bind the value that is held for a request, or discard it."""
         self._reassembler.drop(request.request_id)
         names = self._held.pop(request.request_id, {})
         if request.keep:
             self._shell.user_ns.update(names)
 
     def release(self, request: ReleaseSegment) -> None:
-        """The notebook has let go of a value that lies in our shared memory."""
+        """Release a segment of this rank's shared memory that the notebook no longer uses."""
         if self._arena is not None:
             self._arena.release(request.segment)
 

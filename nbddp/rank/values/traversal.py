@@ -1,7 +1,7 @@
-"""The tensors and small values that a value is made of, each with its place in it.
+"""Finds the tensors and small values in a value, each with its path.
 
-Modules, state dicts, optimizers, nested containers, plain objects. Nothing is copied, and no
-collective is called: `torch.nn.Module.state_dict` is not used, since FSDP gathers shards in it.
+It walks modules, state dicts, optimizers, nested containers, plain objects. Nothing is copied, and
+no collective is called: `torch.nn.Module.state_dict` is not used, since FSDP gathers shards in it.
 
 Runs in: the rank process, main thread, between cells.
 """
@@ -45,13 +45,13 @@ _PLAIN = (
 
 @dataclasses.dataclass
 class Outline:
-    """What holds the leaves together; filled while they are walked, by path."""
+    """The types of values with parts and the modes of modules, by path; `walk` fills it."""
 
     kinds: dict[str, str] = dataclasses.field(default_factory=dict)  #: names of types
-    modes: dict[str, bool] = dataclasses.field(default_factory=dict)  #: modules: do they train?
+    modes: dict[str, bool] = dataclasses.field(default_factory=dict)  #: ``training`` of modules
 
-    def see(self, value: Any, path: str) -> None:
-        """Something that has parts is at ``path``."""
+    def add(self, value: Any, path: str) -> None:
+        """Note a value with parts at ``path``."""
         if not isinstance(value, torch.nn.Module):
             self.kinds.setdefault(path, type(value).__name__)
             return
@@ -61,19 +61,24 @@ class Outline:
             self.modes.setdefault(at, bool(module.training))
 
     def text(self) -> str:
-        """All of it."""
+        """Return the outline as one text."""
         return f"{self.kinds} {self.modes}"
 
 
 def walk(value: Any, outline: Outline | None = None) -> Iterator[tuple[str, Any]]:
-    """Path and leaf; tensors, and values that have no parts."""
+    """Yield path and value of each leaf: tensors, and values without parts.
+
+    Args:
+        value: any object.
+        outline: filled with the values that have parts.
+    """
     yield from _walk(value, "", (), Outline() if outline is None else outline)
 
 
 def parts_of(  # noqa: PLR0911 - one for each kind of value
     value: Any,
 ) -> Iterator[tuple[str, Any]] | None:
-    """What a value is made of, one level down; None: it is a leaf."""
+    """Return the direct parts of a value with their steps of the path; None: it is a leaf."""
     if isinstance(value, type) and (data := _class_data(value)):
         return ((f".{name}", item) for name, item in data.items())
     if isinstance(value, (torch.Tensor, io.IOBase, *_PLAIN)) or _is_code(value):
@@ -95,7 +100,7 @@ def parts_of(  # noqa: PLR0911 - one for each kind of value
     if callable(getattr(value, "state_dict", None)):
         return iter([("", value.state_dict())])  # optimizers, schedulers, scalers
     if type(value).__module__.startswith(_OF_RANKS):
-        return None  # meshes, groups, works: inside, each rank notes what is its own
+        return None  # meshes, groups, works: their attributes are private to each rank
     if dataclasses.is_dataclass(value):
         fields = dataclasses.fields(value)
         return ((f".{field.name}", getattr(value, field.name, None)) for field in fields)
@@ -104,7 +109,7 @@ def parts_of(  # noqa: PLR0911 - one for each kind of value
 
 
 def _class_data(kind: type) -> dict[str, Any]:
-    """What the user wrote into a class of a cell: data and functions, not what Python adds."""
+    """Return the user's data and functions in a class of a cell, without Python's attributes."""
     if kind.__module__ != "__main__":
         return {}
     return {
@@ -117,20 +122,20 @@ def _class_data(kind: type) -> dict[str, Any]:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """Those of its own, in its dictionary and in its slots."""
+    """Return the attributes in the dictionary and the slots of a value."""
     own = getattr(value, "__dict__", None)
-    found = dict(own) if isinstance(own, dict) else {}
+    attributes = dict(own) if isinstance(own, dict) else {}
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else tuple(slots):
             if not name.startswith("__") and hasattr(value, name):
-                found.setdefault(name, getattr(value, name))
-    return found
+                attributes.setdefault(name, getattr(value, name))
+    return attributes
 
 
 def text_of(value: Any) -> str:  # noqa: PLR0911 - one for each kind of value
-    """All that tells a leaf that is no tensor from another."""
-    if isinstance(value, Hollow):
+    """Return a text that differs for different leaves; not for tensors."""
+    if isinstance(value, Placeholder):
         return value.text
     if text := torch_objects.text_of(value):
         return text
@@ -145,16 +150,16 @@ def text_of(value: Any) -> str:  # noqa: PLR0911 - one for each kind of value
     text = _represent(value)
     if text == _represent(value, with_address=True):
         return text
-    # Nothing but its address tells it from another: what pickle would keep of it does.
+    # Its text has only an address: its pickle distinguishes it from others.
     pickled = _pickled(value)
     return f"{text} {_digest_of(pickled)}" if pickled else text
 
 
 def can_be_compared(value: Any) -> bool:
-    """Whether `text_of` tells all of it: not of a lock, of a file, of a generator."""
+    """Return whether `text_of` shows all of a value: not of a lock, of a file, of a generator."""
     if isinstance(value, io.IOBase):
         return bool(_pickled(value))
-    if isinstance(value, (Hollow, list, tuple, set, frozenset, memoryview, *_PLAIN)):
+    if isinstance(value, (Placeholder, list, tuple, set, frozenset, memoryview, *_PLAIN)):
         return True
     if torch_objects.text_of(value):
         return True
@@ -178,14 +183,14 @@ def _contents(cell: types.CellType) -> Any:
 
 def _code_text(code: types.CodeType) -> str:
     constants = [
-        _code_text(each) if isinstance(each, types.CodeType) else repr(each)
-        for each in code.co_consts
+        _code_text(constant) if isinstance(constant, types.CodeType) else repr(constant)
+        for constant in code.co_consts
     ]
     return f"{code.co_code!r} {code.co_names} {constants}"
 
 
 def _pickled(value: Any) -> bytes:
-    """Nothing for what cannot be pickled: locks, files, threads, which have no value."""
+    """Return the pickle of a value; empty for locks, files, threads, which cannot be pickled."""
     try:
         return pickle.dumps(value)
     except Exception:  # noqa: BLE001 - of the user's class
@@ -200,7 +205,7 @@ def _walk(
     value: Any, path: str, above: tuple[int, ...], outline: Outline
 ) -> Iterator[tuple[str, Any]]:
     if id(value) in above or len(above) > _MAX_DEPTH:
-        yield path, Hollow(type(value).__name__, "inside of itself, or too deep")
+        yield path, Placeholder(type(value).__name__, "inside of itself, or too deep")
         return
     parts = parts_of(value)
     if parts is None:
@@ -211,18 +216,18 @@ def _walk(
     is_empty = True
     for step, part in parts:
         if is_empty:
-            outline.see(value, path)
+            outline.add(value, path)
         is_empty = False
         yield from _walk(part, path + step, above, outline)
     if is_empty and is_module:
-        outline.see(value, path)  # it has a mode
+        outline.add(value, path)  # it has a mode
     if is_empty:
-        yield path, Hollow(type(value).__name__, "empty")
+        yield path, Placeholder(type(value).__name__, "empty")
 
 
 @dataclasses.dataclass(frozen=True)
-class Hollow:
-    """Stands for what is empty, and for what is inside of itself."""
+class Placeholder:
+    """Stands for an empty value, and for a value that contains itself."""
 
     type_name: str
     text: str
@@ -245,14 +250,14 @@ def _of_sequence(value: Any) -> Iterator[tuple[str, Any]] | None:
 
 
 def as_tensor(value: Any) -> torch.Tensor | None:
-    """An array of NumPy's, in place."""
+    """Return a NumPy array as a tensor, without a copy if it is contiguous; None: not possible."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, numpy.ndarray):
         return None
     try:
         return torch.from_numpy(numpy.ascontiguousarray(value))
     except (TypeError, ValueError):
-        return None  # of objects, of strings
+        return None  # an array of objects or strings
 
 
 def _is_code(value: Any) -> bool:

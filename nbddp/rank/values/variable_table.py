@@ -1,7 +1,7 @@
-"""The user's names on this rank, each in a few words.
+"""Describes the user's variables on this rank, each in a few words.
 
-Runs in: the rank process, main thread, between cells; called for a `DescribeValue`, as
-`nbddp.rank.values.fingerprints` is.
+Runs in: the rank process, main thread, between cells; `DescribeValue` calls it, like
+`nbddp.rank.values.fingerprints`.
 """
 
 import inspect
@@ -19,18 +19,23 @@ from nbddp.rank.values.traversal import Outline, as_tensor, text_of, walk
 from nbddp.wire.values.fingerprints import Variable, Variables
 from nbddp.wire.values.preview_text import shape_text
 
-#: Without names, so many of the newest are told.
+#: A request without names gets this many of the newest variables.
 _MAX_NAMES = 60
 _MAX_TEXT = 60
 _MAX_NUMBERS = 4
-#: The mean of more elements is not computed just to be looked at.
+#: The mean of more elements is not computed.
 _MAX_MEAN = 64 * 1024 * 1024
-#: What imports and definitions leave: `%who` lists it, and nobody compares it.
+#: Values of imports and definitions: `%who` lists them, and users do not compare them.
 _NO_DATA = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
 
 
 def variables(shell: RankShell, wanted: Sequence[str]) -> Variables:
-    """Describe these names, those that are there; without any, all that hold data of the user's."""
+    """Describe the user's variables.
+
+    Args:
+        shell: has the user's namespace.
+        wanted: names of variables; unknown ones are left out. Empty: all variables with data.
+    """
     names: dict[str, Any] = shell.user_ns
     left_out = 0
     if not wanted:
@@ -40,13 +45,13 @@ def variables(shell: RankShell, wanted: Sequence[str]) -> Variables:
             for name, value in names.items()
             if not name.startswith("_")
             and not isinstance(value, _NO_DATA)
-            # As %who does: a name of ours that the user has bound to something else is his.
+            # As in %who: a predefined name that the user has bound again is the user's.
             and not (name in hidden and hidden[name] is value)
         ]
         left_out = max(0, len(wanted) - _MAX_NAMES)
         wanted = wanted[left_out:]
-    found = tuple(_describe(shell.rank, name, names[name]) for name in wanted if name in names)
-    return Variables(found=found, left_out=left_out)
+    described = tuple(_describe(shell.rank, name, names[name]) for name in wanted if name in names)
+    return Variables(variables=described, left_out=left_out)
 
 
 def _describe(rank: int, name: str, value: Any) -> Variable:
@@ -66,14 +71,14 @@ def _describe(rank: int, name: str, value: Any) -> Variable:
             sharding=sharding,
             digest=digest,
         )
-    except Exception as error:  # noqa: BLE001 - of the user's class: the other names are told
+    except Exception as error:  # noqa: BLE001 - of the user's class: the others are described
         return Variable(
             name=name, type=type(value).__name__, value=_cut(f"{type(error).__name__}: {error}")
         )
 
 
 def _compared(value: Any, fingerprints: Fingerprints) -> tuple[str, str]:
-    """A fingerprint of all that ranks should have alike, and how the rest is sharded."""
+    """Return a fingerprint of the parts that should be equal on all ranks, and the sharding."""
     parts: list[bytes] = []
     shardings: dict[str, None] = {}
     outline = Outline()
@@ -83,7 +88,7 @@ def _compared(value: Any, fingerprints: Fingerprints) -> tuple[str, str]:
         leaf = fingerprints.leaf_of(path, part)
         parts += [path.encode(), leaf.what.encode(), leaf.sharding.encode()]
         if not leaf.digest and (leaf.is_tensor or not path):
-            return "", ""  # what is a detail, such as a lock, is left out
+            return "", ""  # a part that cannot be compared, such as a lock, is left out
         if leaf.part:
             shardings[leaf.sharding] = None
         else:
@@ -126,7 +131,7 @@ def _numbers(tensor: torch.Tensor) -> str:  # noqa: PLR0911 - one for each kind 
     if not tensor.is_floating_point():
         return f"from {int(tensor.min())} to {int(tensor.max())}"
     if tensor.itemsize == 1:
-        return ""  # torch computes nothing with float8
+        return ""  # torch has no arithmetic for float8
     mean = tensor.mean(dtype=torch.float64).item()
     return f"mean {mean:.3g}, from {float(tensor.min()):.3g} to {float(tensor.max()):.3g}"
 
@@ -144,11 +149,11 @@ def _size_text(value: Any) -> str:
 
 
 def _dtype_and_device(value: Any) -> tuple[str, str]:
-    """What all parameters of a module have in common, or an array of NumPy's."""
+    """Return dtype and device of the parameters of a module, or of a NumPy array."""
     if isinstance(value, torch.nn.Module):
         parameters = list(value.parameters())
-        dtypes = dict.fromkeys(dtype_text(each.dtype) for each in parameters)
-        devices = dict.fromkeys(str(each.device) for each in parameters)
+        dtypes = dict.fromkeys(dtype_text(parameter.dtype) for parameter in parameters)
+        devices = dict.fromkeys(str(parameter.device) for parameter in parameters)
         return ", ".join(list(dtypes)[:3]), ", ".join(list(devices)[:3])
     if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
         return str(value.dtype), ""

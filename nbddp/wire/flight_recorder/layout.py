@@ -1,6 +1,6 @@
-"""Where what lies in the shared memory of records; see `nbddp.wire.flight_recorder.writer`.
+"""The layout of the shared memory of records; see `nbddp.wire.flight_recorder.writer`.
 
-Runs in: agent, rank. Numbers of 64-bit words, unless the name says bytes.
+Runs in: agent, rank. All sizes and positions are in 64-bit words, unless the name says bytes.
 """
 
 import struct
@@ -10,12 +10,12 @@ import msgspec
 
 from nbddp.wire.flight_recorder.schema import OperationState
 
-#: Records that are kept of each rank.
+#: Number of records that are kept for each rank.
 RING_LENGTH: Final = 1024
 RECORD_WORDS: Final = 20
 HEAD_WORDS: Final = 16
 WAIT_WORDS: Final = 4
-#: Threads of a rank whose waits are shown.
+#: Number of threads of a rank whose waits are recorded.
 MAX_THREADS: Final = 24
 WAITS_AT: Final = HEAD_WORDS
 RING_AT: Final = WAITS_AT + MAX_THREADS * WAIT_WORDS
@@ -23,15 +23,15 @@ TEXT_AT: Final = RING_AT + RING_LENGTH * RECORD_WORDS
 TEXT_BYTES: Final = 1 << 20
 REGION_WORDS: Final = TEXT_AT + TEXT_BYTES // 8
 LARGEST_TEXT: Final = 1 << 14
-#: Texts that a process remembers at most. A loop has some dozens; each cell brings new ones.
+#: The largest number of texts that a process caches. A loop has some dozens; each cell adds some.
 MAX_TEXTS: Final = 2 * RING_LENGTH
 
-#: The board: for each of so many groups and positions, a key and a fingerprint of each local rank.
+#: The board: for each of these groups and positions, a key and a fingerprint of each local rank.
 BOARD_GROUPS: Final = 64
 BOARD_SLOTS: Final = 64
 
-# words of the head; the last ones change with each operation and lie before the first wait, that of
-# the main thread, so that all of it is written at once
+# words of the head; the last ones change with each operation and lie directly before the wait of
+# the main thread, so that one write covers both
 PID, TEXT_HEAD = range(2)
 TOUCHED, OPEN, RECORDS = range(HEAD_WORDS - 3, HEAD_WORDS)
 
@@ -59,12 +59,12 @@ WAIT_SINCE, WAIT_RECORD, WAIT_THREAD = range(3)
     ERROR,
 ) = range(17)
 STATES: Final[tuple[OperationState, ...]] = ("scheduled", "completed", "failed")
-#: Flags; ``TAKEN``: torch has taken the operation, which goes on while its caller does.
+#: Flags; ``TAKEN``: torch has accepted the operation, which continues while its caller continues.
 ASYNC: Final = 1
 TAKEN: Final = 2
 
-#: What is written at once. In this order: a reader trusts what it has read only if the id was the
-#: same before and after, and looks only at records up to the newest of the head.
+#: Words that are written at once, in this order: a reader trusts a record only if its id is the
+#: same before and after the read, and reads only records up to the newest of the head.
 RECORD = struct.Struct("17q")
 END = struct.Struct("3q")  # state, completed, waited
 HEAD = struct.Struct("2q")  # open, records
@@ -73,6 +73,6 @@ HEAD_AND_WAIT = struct.Struct("4q")
 
 
 class Text(msgspec.Struct, frozen=True):
-    """A text that is only a text."""
+    """A text without a structure of its own: a run id, or the text of an error."""
 
     text: str

@@ -1,17 +1,18 @@
-"""What matches what: which differences between ranks are errors, operation by operation.
+"""Rules for matching operations: differences between ranks that are errors, by operation.
 
 Runs in: every process. Pure.
 
-One table, `RULES`, says what the members of a group must agree upon. All who ask read it here:
+One table, `RULES`, lists the fields that must be equal on all members of a group. Its users:
 
     rank      `hard_key`, `full_key` -> fingerprints: compared before data moves, after the cell
-              `compare`              -> what differs, where fingerprints do (also for ``--check``)
-    notebook  `compare`              -> the diagnosis: what never ends, what is told after the cell
+              `compare`              -> fields that differ, if fingerprints do (also ``--check``)
+    notebook  `compare`              -> the diagnosis: blocked operations, and notices after a cell
 
 An error is raised: before data moves on one machine and with ``--check``, else after the cell. A
-warning is told. An error either *blocks*, since the operation hangs, aborts or reads what is not
-there, or it lets the operation end with what nobody meant. Which one was tried out with Gloo; where
-it depends on sizes, it blocks. Only what blocks is part of a proof that a rank never goes on.
+warning is printed. An error either *blocks*, since the operation hangs, aborts or reads memory
+beyond its data, or the operation ends with a wrong result. Trials with Gloo decided which; a
+difference that blocks at some sizes only counts as blocking. Only blocking differences are part of
+a proof that a rank cannot continue.
 """
 
 import math
@@ -28,25 +29,25 @@ _DIGITS: Final = re.compile(r"\d+")
 
 
 class Verdict(Enum):
-    """What a difference is."""
+    """The consequence of a difference."""
 
     BLOCKS = "error: the operation never ends, or not well"
-    WRONG = "error: the operation ends, and its result is not what was meant"
+    WRONG = "error: the operation ends with a wrong result"
     WARNING = "warning"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """All members must show the same ``view`` of a field."""
+    """All members must have the same ``view`` of a field."""
 
-    field: str  #: of `Signature`, as differences name it
+    field: str  #: name of the field of `Signature`, as in `Differences`
     view: Callable[[Signature], Hashable]
     verdict: Verdict
 
 
 @dataclass(frozen=True)
 class Differences:
-    """Names of the fields of `Signature` in which two ranks differ, each in one place."""
+    """Names of the fields of `Signature` in which two ranks differ, each listed once."""
 
     blocking: tuple[str, ...] = ()
     wrong: tuple[str, ...] = ()
@@ -63,8 +64,8 @@ class Differences:
         return self.hard + self.soft
 
     @property
-    def told(self) -> tuple[str, ...]:
-        """The errors; without any, the warnings: beside an error these do not say what is wrong."""
+    def reported(self) -> tuple[str, ...]:
+        """The errors; the warnings if there are none: beside an error they explain nothing."""
         return self.hard or self.soft
 
     def __bool__(self) -> bool:
@@ -74,55 +75,58 @@ class Differences:
 # --- views ---------------------------------------------------------------------------------------
 
 
-def _amount(known: Signature) -> int:
-    """Elements of what it gives; bytes, where the shapes of some tensors are not known."""
-    is_whole = known.tensors <= len(known.input_sizes)
-    return _elements(known.input_sizes) if is_whole else known.nbytes
+def _amount(signature: Signature) -> int:
+    """Return the number of input elements; bytes, if the shapes of some tensors are not known."""
+    is_whole = signature.tensors <= len(signature.input_sizes)
+    return _elements(signature.input_sizes) if is_whole else signature.nbytes
 
 
 def _elements(shapes: _Shapes) -> int:
     return sum(map(math.prod, shapes))
 
 
-def _amounts_given(known: Signature) -> Hashable:
-    """What a member brings, where all bring as much as all others.
+def _input_amount(signature: Signature) -> Hashable:
+    """Return the input size of a member, which must be equal on all members.
 
-    Of an uneven ``all_gather`` all members know how much each brings (NCCL can do that).
+    In an uneven ``all_gather`` all members know the input sizes of all (NCCL supports that).
     """
-    amounts = tuple(map(math.prod, known.output_sizes))
-    if known.op == "all_gather" and len(set(amounts)) > 1:
+    amounts = tuple(map(math.prod, signature.output_sizes))
+    if signature.op == "all_gather" and len(set(amounts)) > 1:
         return amounts
-    return _amount(known)
+    return _amount(signature)
 
 
-def _each_given(known: Signature) -> Hashable:
-    return tuple(map(math.prod, known.input_sizes)) if len(known.input_sizes) > 1 else ()
+def _elements_by_input(signature: Signature) -> Hashable:
+    return tuple(map(math.prod, signature.input_sizes)) if len(signature.input_sizes) > 1 else ()
 
 
-def _shapes_given(known: Signature) -> Hashable:
-    uneven = isinstance(_amounts_given(known), tuple)
-    return () if uneven or known.tensors > len(known.input_sizes) else known.input_sizes
+def _input_shapes(signature: Signature) -> Hashable:
+    is_uneven_gather = isinstance(_input_amount(signature), tuple)
+    is_partial = signature.tensors > len(signature.input_sizes)
+    return () if is_uneven_gather or is_partial else signature.input_sizes
 
 
-def _widths(dtypes: tuple[str, ...]) -> Hashable:
-    found = (_DIGITS.search(dtype) for dtype in dtypes)
-    return tuple(int(each[0]) if each else 8 for each in found)  # bool has no number
+def _bit_widths(dtypes: tuple[str, ...]) -> Hashable:
+    numbers = (_DIGITS.search(dtype) for dtype in dtypes)
+    return tuple(int(number[0]) if number else 8 for number in numbers)  # bool has no number
 
 
-def _exchanged(known: Signature) -> Hashable:
-    """Of an all_to_all; what is uneven is compared pair by pair."""
-    return "uneven" if is_uneven(known) else _amount(known)
+def _exchanged(signature: Signature) -> Hashable:
+    """Return the amount of an all_to_all; uneven amounts are compared pair by pair."""
+    return "uneven" if is_uneven(signature) else _amount(signature)
 
 
-def is_uneven(known: Signature) -> bool:
-    """Whether members of an all_to_all give each other different amounts: fingerprints say nothing.
+def is_uneven(signature: Signature) -> bool:
+    """Return whether members of an all_to_all send each other different amounts.
 
-    Then an equal fingerprint is no proof that two ranks agree, see `compare`.
+    Then an equal fingerprint does not prove that two ranks agree, see `compare`.
     """
-    if known.op not in EXCHANGES:
+    if signature.op not in EXCHANGES:
         return False
-    shapes = {*known.input_sizes, *known.output_sizes} if known.op == "all_to_all" else ()
-    return bool(known.input_splits or known.output_splits or len(shapes) > 1)
+    shapes = (
+        {*signature.input_sizes, *signature.output_sizes} if signature.op == "all_to_all" else ()
+    )
+    return bool(signature.input_splits or signature.output_splits or len(shapes) > 1)
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -130,118 +134,120 @@ def is_uneven(known: Signature) -> bool:
 _BLOCKS, _WRONG, _WARNING = Verdict.BLOCKS, Verdict.WRONG, Verdict.WARNING
 
 _DTYPES: Final = (
-    Rule("input_dtypes", lambda known: _widths(known.input_dtypes), _BLOCKS),
-    Rule("input_dtypes", lambda known: known.input_dtypes, _WRONG),
+    Rule("input_dtypes", lambda signature: _bit_widths(signature.input_dtypes), _BLOCKS),
+    Rule("input_dtypes", lambda signature: signature.input_dtypes, _WRONG),
 )
-_TENSORS: Final = (Rule("tensors", lambda known: known.tensors, _BLOCKS),)
+_TENSORS: Final = (Rule("tensors", lambda signature: signature.tensors, _BLOCKS),)
 _SIZES: Final = (
-    Rule("input_sizes", _amounts_given, _BLOCKS),
-    Rule("input_sizes", _each_given, _WRONG),
-    Rule("input_sizes", _shapes_given, _WARNING),
+    Rule("input_sizes", _input_amount, _BLOCKS),
+    Rule("input_sizes", _elements_by_input, _WRONG),
+    Rule("input_sizes", _input_shapes, _WARNING),
 )
-_TAKEN: Final = (
-    Rule("output_dtypes", lambda known: _widths(known.output_dtypes), _BLOCKS),
-    Rule("output_dtypes", lambda known: known.output_dtypes, _WRONG),
-    Rule("output_sizes", lambda known: _elements(known.output_sizes), _BLOCKS),
-    Rule("output_sizes", lambda known: known.output_sizes, _WARNING),
+_OUTPUTS: Final = (
+    Rule("output_dtypes", lambda signature: _bit_widths(signature.output_dtypes), _BLOCKS),
+    Rule("output_dtypes", lambda signature: signature.output_dtypes, _WRONG),
+    Rule("output_sizes", lambda signature: _elements(signature.output_sizes), _BLOCKS),
+    Rule("output_sizes", lambda signature: signature.output_sizes, _WARNING),
 )
-REDUCE_OP: Final = Rule("reduce_op", lambda known: known.reduce_op, _WRONG)
-_ROOT: Final = (Rule("root", lambda known: known.root, _BLOCKS),)
-_GIVEN: Final = (*_DTYPES, *_TENSORS, *_SIZES)
-#: Whom it gives how much is compared pair by pair, see `compare`.
+REDUCE_OP: Final = Rule("reduce_op", lambda signature: signature.reduce_op, _WRONG)
+_ROOT: Final = (Rule("root", lambda signature: signature.root, _BLOCKS),)
+_INPUTS: Final = (*_DTYPES, *_TENSORS, *_SIZES)
+#: The amounts between two members are compared pair by pair, see `compare`.
 _EXCHANGE: Final = _DTYPES
-#: Of these an equal signature is no proof that two members agree.
+#: Operations for which an equal signature does not prove that two members agree.
 EXCHANGES: Final = ("all_to_all", "all_to_all_single")
 
-#: By operation; beside these, the operation itself must be the same one.
+#: The rules of each operation; the operation itself must be the same one, too.
 RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
-    "all_gather": _GIVEN,
-    "all_gather_coalesced": _GIVEN,
-    "all_gather_into_tensor": _GIVEN,
-    "all_gather_into_tensor_coalesced": _GIVEN,
-    "all_reduce": (*_GIVEN, REDUCE_OP),
-    "all_reduce_coalesced": (*_GIVEN, REDUCE_OP),
+    "all_gather": _INPUTS,
+    "all_gather_coalesced": _INPUTS,
+    "all_gather_into_tensor": _INPUTS,
+    "all_gather_into_tensor_coalesced": _INPUTS,
+    "all_reduce": (*_INPUTS, REDUCE_OP),
+    "all_reduce_coalesced": (*_INPUTS, REDUCE_OP),
     "all_to_all": _EXCHANGE,
     "all_to_all_single": _EXCHANGE,
     "barrier": (),
-    "broadcast": (*_GIVEN, *_ROOT),
-    "gather": (*_GIVEN, *_ROOT),
+    "broadcast": (*_INPUTS, *_ROOT),
+    "gather": (*_INPUTS, *_ROOT),
     "monitored_barrier": (),
-    "reduce": (*_GIVEN, REDUCE_OP, *_ROOT),
-    "reduce_scatter": (*_GIVEN, REDUCE_OP),
-    "reduce_scatter_tensor": (*_GIVEN, REDUCE_OP),
-    "reduce_scatter_tensor_coalesced": (*_GIVEN, REDUCE_OP),
-    "scatter": (*_TAKEN, *_ROOT),
+    "reduce": (*_INPUTS, REDUCE_OP, *_ROOT),
+    "reduce_scatter": (*_INPUTS, REDUCE_OP),
+    "reduce_scatter_tensor": (*_INPUTS, REDUCE_OP),
+    "reduce_scatter_tensor_coalesced": (*_INPUTS, REDUCE_OP),
+    "scatter": (*_OUTPUTS, *_ROOT),
 }
-#: Of an operation that is not known: how much each member brings is its own affair.
+#: The rules of an unknown operation: its members may have inputs of different sizes.
 _OTHERS: Final = (*_DTYPES, REDUCE_OP, *_ROOT)
-#: The two ends of a message: nothing hangs, Gloo aborts or fills a part only.
+#: The rules for the two ends of a message: nothing hangs, Gloo aborts or fills a part only.
 _MESSAGE: Final = (
-    Rule("input_dtypes", lambda known: known.input_dtypes, _WRONG),
+    Rule("input_dtypes", lambda signature: signature.input_dtypes, _WRONG),
     Rule("input_sizes", _amount, _WRONG),
 )
 
 
-def _rules(known: Signature) -> tuple[Rule, ...]:
-    if known.kind in ("send", "recv"):
+def _rules(signature: Signature) -> tuple[Rule, ...]:
+    if signature.kind in ("send", "recv"):
         return _MESSAGE
-    return RULES.get(known.op, _OTHERS)
+    return RULES.get(signature.op, _OTHERS)
 
 
-# --- what is made of it --------------------------------------------------------------------------
+# --- uses of the table ---------------------------------------------------------------------------
 
 
-def hard_key(known: Signature) -> tuple[Hashable, ...]:
-    """Equal for two members, or for the ends of a message, if no difference is an error.
+def hard_key(signature: Signature) -> tuple[Hashable, ...]:
+    """Return a key that is equal on two members, or two ends of a message, without an error.
 
-    Exchanges that are uneven apart, see `is_uneven`.
+    Uneven exchanges may have equal keys in spite of an error, see `is_uneven`.
     """
-    name = "message" if known.kind in ("send", "recv") else known.op
-    exchanged = (_exchanged(known),) if known.op in EXCHANGES else ()
-    errors = (rule.view(known) for rule in _rules(known) if rule.verdict is not _WARNING)
+    name = "message" if signature.kind in ("send", "recv") else signature.op
+    exchanged = (_exchanged(signature),) if signature.op in EXCHANGES else ()
+    errors = (rule.view(signature) for rule in _rules(signature) if rule.verdict is not _WARNING)
     return name, *errors, *exchanged
 
 
-def full_key(known: Signature) -> tuple[Hashable, ...]:
-    """Likewise, if there is no difference at all."""
-    warnings = (rule.view(known) for rule in _rules(known) if rule.verdict is _WARNING)
-    return *hard_key(known), *warnings
+def full_key(signature: Signature) -> tuple[Hashable, ...]:
+    """Return a key that is equal on two members, or two ends of a message, without a difference."""
+    warnings = (rule.view(signature) for rule in _rules(signature) if rule.verdict is _WARNING)
+    return *hard_key(signature), *warnings
 
 
 def compare(
     mine: Signature, theirs: Signature, *, me: int = -1, other: int = -1, size: int = 0
 ) -> Differences:
-    """Compare what two members brought to the same collective of a group.
+    """Compare the signatures of two members for the same collective of a group.
 
     Args:
-        mine: of one member.
-        theirs: of another one.
-        me: position of the one in the group, as all_to_all counts; -1: not known.
-        other: position of the other one.
-        size: of the group.
+        mine: signature of one member.
+        theirs: signature of another member.
+        me: position of the first in the group, as all_to_all counts; -1: not known.
+        other: position of the second; -1: not known.
+        size: number of members of the group; 0: not known.
     """
     if mine.op != theirs.op:
         return Differences(blocking=("op",))
-    found = _compared(mine, theirs)
+    differences = _differences(mine, theirs)
     if mine.op in EXCHANGES and not _is_exchange_even(mine, theirs, me, other, size):
-        has_splits = any(each.input_splits or each.output_splits for each in (mine, theirs))
+        has_splits = any(
+            signature.input_splits or signature.output_splits for signature in (mine, theirs)
+        )
         fields = ("input_splits", "output_splits") if has_splits else ("input_sizes",)
-        return Differences((*found.blocking, *fields), found.wrong, found.soft)
-    return found
+        return Differences((*differences.blocking, *fields), differences.wrong, differences.soft)
+    return differences
 
 
 def compare_message(sent: Signature, received: Signature) -> Differences:
     """Compare the two ends of a message."""
-    return _compared(sent, received)
+    return _differences(sent, received)
 
 
-def _compared(mine: Signature, theirs: Signature) -> Differences:
+def _differences(mine: Signature, theirs: Signature) -> Differences:
     verdict_by_field: dict[str, Verdict] = {}
     for rule in _rules(mine):
         is_known = rule.field in verdict_by_field
         if not is_known and rule.view(mine) != rule.view(theirs):
             verdict_by_field[rule.field] = rule.verdict
-    if "tensors" in verdict_by_field:  # then their sizes are not those of the same tensors
+    if "tensors" in verdict_by_field:  # then the sizes belong to different tensors
         verdict_by_field.pop("input_sizes", None)
     blocking, wrong, soft = (
         tuple(field for field, verdict in verdict_by_field.items() if verdict is wanted)
@@ -251,22 +257,22 @@ def _compared(mine: Signature, theirs: Signature) -> Differences:
 
 
 def _is_exchange_even(mine: Signature, theirs: Signature, me: int, other: int, size: int) -> bool:
-    """What each of the two gives is what the other one takes; True if that is not known."""
-    for giver, taker, source, target in ((mine, theirs, me, other), (theirs, mine, other, me)):
-        given = _part(giver, "input", target, size)
-        taken = _part(taker, "output", source, size)
-        if given is not None and taken is not None and given != taken:
+    """Return whether each of the two receives what the other sends; True if that is not known."""
+    for sender, receiver, source, target in ((mine, theirs, me, other), (theirs, mine, other, me)):
+        sent = _part(sender, "input", target, size)
+        received = _part(receiver, "output", source, size)
+        if sent is not None and received is not None and sent != received:
             return False
     return True
 
 
-def _part(known: Signature, side: str, index: int, size: int) -> int | None:
-    """Elements given to, or taken from, the member at ``index``."""
-    sizes: _Shapes = getattr(known, f"{side}_sizes")
-    splits: tuple[int, ...] = getattr(known, f"{side}_splits")
+def _part(signature: Signature, side: str, index: int, size: int) -> int | None:
+    """Return the number of elements sent to, or received from, the member at ``index``."""
+    sizes: _Shapes = getattr(signature, f"{side}_sizes")
+    splits: tuple[int, ...] = getattr(signature, f"{side}_splits")
     if index < 0 or not sizes:
         return None
-    if known.op == "all_to_all":
+    if signature.op == "all_to_all":
         return math.prod(sizes[index]) if index < len(sizes) else None
     if splits:
         return splits[index] * math.prod(sizes[0][1:]) if index < len(splits) else None

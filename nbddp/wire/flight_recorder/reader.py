@@ -1,4 +1,4 @@
-"""Reads what a rank has recorded, without its help; see `nbddp.wire.flight_recorder.writer`.
+"""Reads the records of a rank without its help; see `nbddp.wire.flight_recorder.writer`.
 
 Runs in: agent; ranks, for their own region and those of their neighbours.
 """
@@ -52,7 +52,7 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 class Reader:
-    """Reads the region of one rank; never waits, and tolerates whatever it finds."""
+    """Reads the region of one rank; never waits, and tolerates all contents."""
 
     def __init__(self, region: memoryview) -> None:
         self._words = region
@@ -62,35 +62,35 @@ class Reader:
 
     @property
     def pid(self) -> int:
-        """Of the process that writes here; 0: none yet."""
+        """Process id of the writer; 0: none yet."""
         return int(self._words[PID])
 
     @property
     def version(self) -> int:
-        """Changes whenever an operation is issued, completed, or waited for."""
+        """A number that changes whenever an operation is issued, completed, or waited for."""
         words = self._words
         return int(words[TOUCHED]) + 2 * int(words[RECORDS]) - int(words[OPEN])
 
     @property
     def open_count(self) -> int:
-        """Operations that are issued and not complete."""
+        """Number of operations that are issued and not complete."""
         return int(self._words[OPEN])
 
     @property
     def newest(self) -> int:
-        """The newest record; 0: none."""
+        """Id of the newest record; 0: none."""
         return int(self._words[RECORDS])
 
     def is_message(self, record: int, peer: int, tag: int) -> bool:
-        """Whether a record is of a message with this other end; quicker than `operation`."""
+        """Return whether a record is a message with this peer and tag; faster than `operation`."""
         at = RING_AT + record % RING_LENGTH * RECORD_WORDS
         words = self._words
         return bool(words[at + P2P_SEQ]) and (words[at + PEER], words[at + TAG]) == (peer, tag)
 
     def is_taken(self, operation: Operation) -> bool:
-        """Whether torch has not refused it: it has ended, goes on, or a thread waits for its end.
+        """Return whether torch accepted an operation: it has ended, continues, or is waited for.
 
-        A wait that begins with the record says nothing, see `Writer.accept`.
+        A wait that begins with the record proves nothing, see `Writer.accept`.
         """
         record = operation.record_id
         at = RING_AT + record % RING_LENGTH * RECORD_WORDS
@@ -104,17 +104,17 @@ class Reader:
         )
 
     def waits(self) -> tuple[tuple[int, int, int], ...]:
-        """``(thread, record id, since)`` of each thread that waits."""
-        found = []
+        """Return ``(thread, record id, since)`` of each thread that waits."""
+        waits = []
         for number in range(MAX_THREADS):
             at = WAITS_AT + number * WAIT_WORDS
             since, record, thread = self._words[at : at + 3].tolist()
             if record:
-                found.append((thread, record, since))
-        return tuple(found)
+                waits.append((thread, record, since))
+        return tuple(waits)
 
     def operation(self, record: int) -> Operation | None:
-        """One operation; None if it was written over, or is being written."""
+        """Return one operation; None if its record was overwritten, or is being written."""
         at = RING_AT + record % RING_LENGTH * RECORD_WORDS
         words = self._words[at : at + RECORD_WORDS].tolist()
         signature = self._text(words[SIGNATURE], Signature)
@@ -145,29 +145,29 @@ class Reader:
         )
 
     def operations(self, last: int = 64) -> tuple[Operation, ...]:
-        """All that are not complete, and the last ones; the newest last."""
+        """Return the open operations and the last ``last`` ones; the newest last."""
         newest = int(self._words[RECORDS])
         oldest = max(1, newest - RING_LENGTH + 1)
-        left = self.open_count
-        found: list[Operation] = []
+        open_left = self.open_count
+        operations: list[Operation] = []
         for record in range(newest, oldest - 1, -1):
             is_last = newest - record < last
-            if not is_last and left <= 0:
+            if not is_last and open_left <= 0:
                 break
             at = RING_AT + record % RING_LENGTH * RECORD_WORDS
             is_open = self._words[at + STATE] == 0
-            left -= is_open
+            open_left -= is_open
             if is_last or is_open:
                 operation = self.operation(record)
                 if operation is not None:
-                    found.append(operation)
-        return tuple(reversed(found))
+                    operations.append(operation)
+        return tuple(reversed(operations))
 
     def _text(self, offset: int, kind: type[_T]) -> _T | None:
         if offset <= 0:
             return None
         if self._cached_pid != self.pid:
-            self._cache.clear()  # another process writes here now
+            self._cache.clear()  # a new process writes here now
             self._cached_pid = self.pid
         cached = self._cache.get((offset, kind))
         if isinstance(cached, kind):
@@ -178,12 +178,12 @@ class Reader:
             return None
         payload = bytes(self._texts[at + 8 : at + 8 + length])
         if int(self._words[TEXT_HEAD]) - offset > TEXT_BYTES:
-            return None  # written over meanwhile
+            return None  # overwritten in the meantime
         try:
-            found = msgspec.msgpack.decode(payload, type=kind)
+            text = msgspec.msgpack.decode(payload, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         if len(self._cache) > MAX_TEXTS:
             self._cache.clear()
-        self._cache[offset, kind] = found
-        return found
+        self._cache[offset, kind] = text
+        return text

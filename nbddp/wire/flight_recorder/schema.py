@@ -1,10 +1,10 @@
-"""What is seen of a rank's collectives: the words that ranks, agents and the diagnosis share.
+"""The description of a rank's operations that ranks, agents and the diagnosis share.
 
 Runs in: every process. Field names are those of PyTorch's Flight Recorder (``record_id``,
 ``collective_seq_id``, ``p2p_seq_id``, ``input_sizes``, ``time_created_ns``, ...) wherever the
 meaning is the same; see ``torch/csrc/distributed/c10d/FlightRecorder.hpp``.
 
-Ranks in here are always global ranks. Times are `time.monotonic_ns`, comparable on one machine.
+Ranks are always global ranks. Times are `time.monotonic_ns`, comparable on one machine.
 """
 
 from typing import Final, Literal, TypeAlias
@@ -14,42 +14,43 @@ import msgspec
 #: ``scheduled``: issued; ``completed``: seen to have ended; ``failed``: ended with an error.
 OperationState: TypeAlias = Literal["scheduled", "completed", "failed"]
 
-#: For people. ``interrupted``: the user did not wait for its end; ``freed``: nbddp ended it.
+#: The end of an operation, as users see it. ``interrupted``: the user interrupted it; ``freed``:
+#: nbddp ended it.
 Ending: TypeAlias = Literal["open", "done", "failed", "interrupted", "freed"]
 
-#: What matches what.
+#: The kind decides which operations match.
 #: ``collective``: every member of the group takes part, in the order of ``collective_seq_id``.
-#: ``send``, ``recv``: one message between two ranks. ``creation``: the group itself is made, each
-#: member takes part. ``store``: waits for ``keys`` that any process may set.
+#: ``send``, ``recv``: one message between two ranks. ``creation``: the group itself is created,
+#: each member takes part. ``store``: waits for ``keys`` that any process may set.
 OperationKind: TypeAlias = Literal["collective", "send", "recv", "creation", "store"]
 
 
-#: `Signature.op` of a wait for the store that is one of ``init_process_group``.
+#: `Signature.op` of a wait for the store inside ``init_process_group``.
 RENDEZVOUS: Final = "init_process_group"
 
-#: In place of the number of a cell that has none: it was typed in `nbddp console`.
+#: The number of a cell without one: it was typed in `nbddp console`.
 CONSOLE = -1
 
 
 def shortened(text: str, limit: int = 200) -> str:
-    """A name that a user may give, of a size that looks and records can hold."""
+    """Return a name that the user gave, cut to a size that messages and records can hold."""
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def cell_name(number: int) -> str:
-    """``cell [3]``; ``console cell`` for one without a number, which may also be written as 0."""
+    """Return ``cell [3]``, or ``console cell`` for the numbers `CONSOLE` and 0."""
     return f"cell [{number}]" if number > 0 else "console cell"
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base: immutable, unknown fields are errors."""
+    """Base of the descriptions: immutable, unknown fields are errors."""
 
 
 class Site(_Part, frozen=True):
     """A line of code."""
 
     file: str = ""  #: as in tracebacks; empty: not known
-    line: int = 0  #: in that file; for a cell as the reader of the notebook counts
+    line: int = 0  #: in that file; for a cell, as the notebook counts its lines
     function: str = ""  #: ``<module>`` at the top of a cell or file
     source: str = ""  #: the text of that line, stripped
     cell: int = 0  #: execution count of the cell, or `CONSOLE`; 0: not a line of a cell
@@ -60,7 +61,7 @@ class Site(_Part, frozen=True):
         return f"{cell_name(self.cell) if self.cell else self.file or '?'}, line {self.line}"
 
     def __str__(self) -> str:
-        """``cell [3], line 2, in step``."""
+        """Return ``cell [3], line 2, in step``."""
         inside = "" if self.function in ("", "<module>") else f", in {self.function}"
         return f"{self.place}{inside}"
 
@@ -74,7 +75,7 @@ class ExceptionLine(_Part, frozen=True):
 
     @property
     def is_interrupt(self) -> bool:
-        """The user's, or nbddp's, and no bug."""
+        """Whether the user or nbddp interrupted the code: it is no bug."""
         return self.name == "KeyboardInterrupt"
 
     @property
@@ -88,33 +89,33 @@ class ExceptionLine(_Part, frozen=True):
         return "" if self.site is None else self.site.place
 
     def __str__(self) -> str:
-        """``ValueError: bad batch (cell [3], line 2)``."""
+        """Return ``ValueError: bad batch (cell [3], line 2)``."""
         return f"{self.summary} ({self.place})" if self.place else self.summary
 
 
 class Signature(_Part, frozen=True):
-    """What all members of a group must agree upon, and what else is worth telling."""
+    """The properties that must match on all members of a group, and others worth showing."""
 
     kind: OperationKind
-    op: str  #: as users call it: ``all_reduce``, ``broadcast``, ``send``, ``new_group``, ...
+    op: str  #: its name in the API: ``all_reduce``, ``broadcast``, ``send``, ``new_group``, ...
     input_sizes: tuple[tuple[int, ...], ...] = ()  #: shapes of the input tensors; at most 16
     input_dtypes: tuple[str, ...] = ()  #: ``float32``, ...
-    output_sizes: tuple[tuple[int, ...], ...] = ()  #: likewise
+    output_sizes: tuple[tuple[int, ...], ...] = ()  #: shapes of the output tensors; at most 16
     output_dtypes: tuple[str, ...] = ()
     tensors: int = 0  #: number of input tensors
-    nbytes: int = 0  #: of all input tensors
+    nbytes: int = 0  #: size of all input tensors
     reduce_op: str = ""  #: ``SUM``, ``MAX``, ...
     root: int = -1  #: source or destination of a rooted collective; -1: none
     input_splits: tuple[int, ...] = ()  #: of all_to_all_single
     output_splits: tuple[int, ...] = ()
-    #: What a store operation waits for; the members of a group that is made.
+    #: Keys that a store operation waits for; members of a group that is being created.
     keys: tuple[str, ...] = ()
 
 
 class MessageCount(_Part, frozen=True):
-    """How many messages of one kind a rank has issued in a group.
+    """The number of messages of one kind that a rank has issued in a group.
 
-    What a receive from any source has got counts for its sender, too.
+    A message that a receive from any source got counts for its sender, too.
     """
 
     direction: str  #: ``send`` or ``recv``
@@ -124,32 +125,32 @@ class MessageCount(_Part, frozen=True):
 
 
 def group_name_of(pg_id: str) -> str:
-    """Torch's name of a group, also of one that is gone or is being made."""
+    """Return torch's name of a group, also if the group is gone or is being created."""
     return pg_id.partition("@")[0].partition(":")[0]
 
 
 class GroupInfo(_Part, frozen=True):
     """One process group."""
 
-    #: Equal on all members, never used for another group, kept when it is re-formed. It begins with
-    #: the name: ``0:5f1c9e`` is a group, ``1@0:5f1c9e@4a17b156`` one that is being made.
+    #: Equal on all members, never used for another group, kept when it is rebuilt. It begins with
+    #: the name: ``0:5f1c9e`` is a group, ``1@0:5f1c9e@4a17b156`` one that is being created.
     pg_id: str
     name: str  #: as torch names it: ``0`` is the default group of a fresh pool
-    desc: str = ""  #: ``default_pg``, or what the user gave
+    desc: str = ""  #: ``default_pg``, or the user's ``group_desc``
     ranks: tuple[int, ...] = ()  #: members
     backend: str = ""  #: ``gloo``, ``nccl``, ``cpu:gloo,cuda:nccl``
     timeout_ms: int = 0
     collective_seq_id: int = 0  #: collectives issued so far by this rank; the first is 1
     p2p_seq_id: int = 0  #: the highest number of a message so far
-    p2p_base: int = 0  #: messages count from here, since the group was re-formed
-    messages: tuple[MessageCount, ...] | None = None  #: that this rank has issued; None: not told
+    p2p_base: int = 0  #: messages count from here, since the group was rebuilt
+    messages: tuple[MessageCount, ...] | None = None  #: issued by this rank; None: not known
 
 
 class Operation(_Part, frozen=True):
-    """One operation as one rank has issued it."""
+    """One operation of one rank."""
 
     record_id: int  #: counts up per process, from 1
-    pg_id: str  #: of its group, see `GroupInfo`; empty for store operations
+    pg_id: str  #: id of its group, see `GroupInfo`; empty for store operations
     signature: Signature
     state: OperationState
     collective_seq_id: int = 0  #: in its group, from 1; 0: not a collective
@@ -163,26 +164,26 @@ class Operation(_Part, frozen=True):
     site: Site = Site()
     error: str = ""
     run_id: str = ""  #: of the cell; empty: issued between cells
-    timeout_ms: int = 0  #: after which it fails by itself; 0: not known
+    timeout_ms: int = 0  #: its timeout, after which it fails; 0: not known
     thread: int = 0  #: identifier of the thread that issued it, as `threading.get_ident` gives it
 
     @property
     def is_rendezvous(self) -> bool:
-        """Whether it is the wait of ``init_process_group`` for other ranks; ``keys`` say for whom.
+        """Whether ``init_process_group`` waits for other ranks; ``keys`` name those ranks.
 
         See ``rank/torch_private/rendezvous.py``.
         """
         return self.signature.kind == "store" and self.signature.op == RENDEZVOUS
 
     def label(self, *, is_brief: bool = False, has_tag: bool = True) -> str:
-        """How it is called, everywhere.
+        """Return the name of the operation, as all texts show it.
 
         ``all_reduce #17``, ``send to rank 2 (tag 3)``, ``recv from any rank``, ``new_group``,
         ``store.wait('key')``.
 
         Args:
             is_brief: for a table: ``send to 2``, ``recv from any``, and long keys are cut.
-            has_tag: a message is told with its tag, if it has one; never if ``is_brief``.
+            has_tag: the name of a message includes its tag, if it has one; never if ``is_brief``.
         """
         signature = self.signature
         match signature.kind:
@@ -190,9 +191,9 @@ class Operation(_Part, frozen=True):
                 rank = "" if is_brief else "rank "
                 any_rank = "any" if is_brief else "any rank"
                 peer = any_rank if self.peer < 0 else f"{rank}{self.peer}"
-                way = "to" if signature.kind == "send" else "from"
+                preposition = "to" if signature.kind == "send" else "from"
                 tag = f" (tag {self.tag})" if self.tag and has_tag and not is_brief else ""
-                return f"{signature.op} {way} {peer}{tag}"
+                return f"{signature.op} {preposition} {peer}{tag}"
             case "store" if self.is_rendezvous:
                 return signature.op if is_brief else f"{signature.op} for {signature.keys[0]}"
             case "store":
@@ -205,12 +206,17 @@ class Operation(_Part, frozen=True):
 
 
 def error_name(error: str) -> str:
-    """What was raised, of `Operation.error`: a record holds it in one text with its message."""
+    """Return the exception's class name in `Operation.error`, which also holds its message."""
     return error.partition(":")[0]
 
 
 def ending_of(state: OperationState, error: str) -> Ending:
-    """What became of an operation; ``error`` is that of its record."""
+    """Return how an operation ended.
+
+    Args:
+        state: of the operation.
+        error: `Operation.error`.
+    """
     if state != "failed":
         return "done" if state == "completed" else "open"
     name = error_name(error)
@@ -219,8 +225,8 @@ def ending_of(state: OperationState, error: str) -> Ending:
     return "freed" if name == "CollectiveAbortedError" else "failed"
 
 
-#: How a thread is blocked.
-#: ``operation``: in the wait of the operations named. ``pending``: inside torch (autograd engine,
+#: The way in which a thread is blocked.
+#: ``operation``: in the wait for the named operations. ``pending``: inside torch (autograd engine,
 #: a future), asleep without using the processor, while these operations are not complete.
 WaitKind: TypeAlias = Literal["operation", "pending"]
 
@@ -233,17 +239,17 @@ class Wait(_Part, frozen=True):
     since_ns: int
 
 
-#: In `Signature.keys`, for each member of a group whose members are not known before it is made.
+#: A member in `Signature.keys` of a group whose members are not known before it exists.
 UNKNOWN_MEMBER: Final = "?"
-#: `ThreadLook.innermost` of a thread that waits for an answer of the user; see
+#: `ThreadLook.innermost` of a thread that waits for the user's input; see
 #: `nbddp.rank.cells.stdin`.
 AT_PROMPT: Final = "_wait_for_answer"
-#: Likewise, if debugpy has stopped it; a function of pydevd's.
+#: `ThreadLook.innermost` of a thread that debugpy has stopped; a function of pydevd.
 AT_BREAKPOINT: Final = "_do_wait_suspend"
 WAITS_FOR_USER: Final = {AT_PROMPT: "at a prompt", AT_BREAKPOINT: "at a breakpoint"}
-#: Name of the thread that runs a callback of a widget beside a cell.
+#: Name of the thread that runs a widget's callback while a cell runs.
 CALLBACK_THREAD: Final = "a widget's callback"
-#: What `pdb` raises when its user leaves it with ``q``.
+#: Name of the exception that `pdb` raises when the user leaves it with ``q``.
 LEFT_DEBUGGER: Final = "BdbQuit"
 
 
@@ -253,22 +259,22 @@ class ThreadLook(_Part, frozen=True):
     name: str
     is_main: bool
     wait: Wait | None  #: None: it is not blocked in an operation that is known
-    #: It waits, but not for an operation, and cannot act before another thread of the same
-    #: process does (an idle worker of a thread pool). Never true of the main thread.
+    #: It waits, but not for an operation, and cannot continue before another thread of the same
+    #: process acts (an idle worker of a thread pool). Never true of the main thread.
     is_dormant: bool = False
     #: Python lines, innermost first, only those outside torch, IPython and nbddp; at most 16.
     stack: tuple[Site, ...] = ()
-    innermost: str = ""  #: function that runs now, whatever file: ``sleep`` is C and has no frame
+    innermost: str = ""  #: function that runs now, in any file; C functions have no frame
     handling: ExceptionLine | None = None  #: the exception that it handles now
 
 
-#: ``running``: the cell runs. ``idle``: no cell runs. ``callback``: likewise, but a callback of a
-#: widget does. ``reforming``: groups are made again.
+#: ``running``: the cell runs. ``idle``: nothing runs. ``callback``: a widget's callback runs, and
+#: no cell does. ``reforming``: groups are rebuilt.
 Activity: TypeAlias = Literal["running", "idle", "callback", "reforming"]
 
 
 class RankLook(_Part, frozen=True):
-    """One rank at one moment, as it tells itself.
+    """The state of one rank at one moment, as the rank itself reports it.
 
     If ``version`` is equal in two looks, then nothing of this has changed in between.
     """
@@ -278,19 +284,19 @@ class RankLook(_Part, frozen=True):
     activity: Activity
     version: int  #: counts every operation issued, completed, waited for; cells begun and ended
     time_ns: int
-    #: Whose `time.monotonic_ns` it is: equal for ranks of one machine. Empty: not known.
+    #: Identity of the clock `time.monotonic_ns`: equal for ranks of one machine. Empty: not known.
     clock: str = ""
     run_id: str = ""
     threads: tuple[ThreadLook, ...] = ()
     groups: tuple[GroupInfo, ...] = ()
-    #: The newest last: all that are not complete, and the last ones (`Look.last`).
+    #: The open ones and the last ones (`DescribeRank.last`), the newest last.
     operations: tuple[Operation, ...] = ()
     group_count: int = 0  #: torch's counter for the names of groups
     is_fresh: bool = False  #: it took the place of a rank that died; its variables are new
-    has_children: bool = False  #: processes that it has started live, and may do what ranks do
-    gpu_bytes: int = 0  #: that torch holds on the device, if the look asked for it
-    #: So long ago began the latest look into the store of the thread that waits longest for one
-    #: there, if the key was still missing. None: no thread waits, or none has looked yet.
+    has_children: bool = False  #: processes that it started live, and may act in its place
+    gpu_bytes: int = 0  #: torch's memory on the device, if the request asked for it
+    #: Age of the latest check of a store key by the thread that has waited longest for one, if the
+    #: key was still missing. None: no thread waits, or none has checked yet.
     key_check_age_ns: int | None = None
 
     @property
@@ -300,7 +306,7 @@ class RankLook(_Part, frozen=True):
 
 
 class Mismatch(_Part, frozen=True):
-    """Two ranks issued operations that do not match; seen before any data moved."""
+    """Operations of two ranks that do not match; seen before any data moved."""
 
     rank: int
     peer: int
@@ -310,10 +316,10 @@ class Mismatch(_Part, frozen=True):
 
 
 class GroupMark(_Part, frozen=True):
-    """Where a rank stands in one group at the end of a cell."""
+    """The position of a rank in one group at the end of a cell."""
 
     pg_id: str
     collective_seq_id: int
     digest: int  #: of the signatures of all collectives so far: equal on all members
     open: int = 0  #: operations issued and not complete
-    is_broken: bool = False  #: nbddp freed it, or an operation failed in it: it must be re-formed
+    is_broken: bool = False  #: nbddp freed it, or an operation failed in it: it must be rebuilt

@@ -1,19 +1,19 @@
 """Records of collectives in shared memory: written by ranks, read by the agent and by other ranks.
 
 Runs in: agent (creates, reads), rank (writes its own region, reads those of its neighbours). A
-region is read without the help of the rank that it belongs to: that may be blocked in C++, hold
-the GIL, be stopped, or be dead.
+region is read without the help of its rank, which may be blocked in C++, hold the GIL, be stopped,
+or be dead.
 
     node memory:  | region of local rank 0 | region of local rank 1 | ... | fingerprint board |
     region:       | head | waits | ring of records | texts |
 
-All numbers are native signed 64-bit integers. A record holds numbers only; what it is about (its
-signature, line, group) are texts, each written once and referred to by its offset. The texts are a
-circular log: an offset counts up for ever, so that a reader can tell whether it was written over.
+All numbers are native signed 64-bit integers. A record holds numbers only; its signature, line and
+group are texts, each written once and referred to by its offset. The texts are a circular log:
+offsets only grow, so that a reader can tell whether a text was overwritten.
 
-There are no locks. A rank writes a record's id before the rest, and counts the record when all of
-it is there; a reader looks only at counted ones and checks the id before and after, so that a
-record which is written over while it is read is left out.
+There are no locks. A rank writes a record's id before the rest, and counts the record when it is
+complete; a reader reads only counted ones and checks the id before and after, so that it leaves out
+a record that is overwritten during the read.
 """
 
 import mmap
@@ -81,7 +81,7 @@ class NodeMemory:
 
     @classmethod
     def create(cls, local_ranks: int) -> "NodeMemory":
-        """New memory, all zero. Nothing of it has a name that could be left behind."""
+        """Create memory, all zero. It has no file name that could be left behind."""
         if hasattr(os, "memfd_create"):
             fd = os.memfd_create("nbddp-records", os.MFD_CLOEXEC)
         else:
@@ -92,25 +92,25 @@ class NodeMemory:
 
     @classmethod
     def attach(cls, fd: int, local_ranks: int) -> "NodeMemory":
-        """The memory behind a descriptor, which is ours from now on."""
+        """Return the memory behind a descriptor, which this object now owns."""
         return cls(fd, local_ranks)
 
     def region(self, index: int) -> memoryview:
-        """The words of one local rank."""
+        """Return the words of one local rank."""
         return self.words[index * REGION_WORDS : (index + 1) * REGION_WORDS]
 
     def reader(self, index: int) -> "Reader":
-        """Of the region of one local rank."""
+        """Return a reader of the region of one local rank."""
         return Reader(self.region(index))
 
     def board(self, group: int) -> memoryview:
-        """The words of one group's part: by slot, the keys of all local ranks, fingerprints."""
+        """Return the words of one group: by slot, the keys of all local ranks, fingerprints."""
         per_group = BOARD_SLOTS * self.local_ranks * 2
         start = self.local_ranks * REGION_WORDS + (group % BOARD_GROUPS) * per_group
         return self.words[start : start + per_group]
 
     def reset(self, index: int) -> None:
-        """Forget what a process wrote; a new one takes its region."""
+        """Clear the region of a local rank for its new process."""
         region = self.region(index)
         region[:TEXT_AT] = memoryview(bytes(TEXT_AT * 8)).cast("q")
         for group in range(BOARD_GROUPS):
@@ -119,7 +119,7 @@ class NodeMemory:
                 board[at] = 0
 
     def close(self) -> None:
-        """Give the memory back; readers and writers of it must not be used any more."""
+        """Release the memory; its readers and writers must not be used afterwards."""
         self.words.release()
         self.mapping.close()
         os.close(self.fd)
@@ -133,15 +133,19 @@ def _size(local_ranks: int) -> int:
 class Writer:
     """Writes the region of this process. One per process; any thread, under the GIL.
 
-    Methods that are called for each operation do no more than they must: see the benchmark
+    Methods that are called for each operation do as little as possible: see the benchmark
     ``tests/bench/bench_trace.py``.
+
+    Args:
+        memory: the shared memory of the node.
+        index: the local rank of this process.
     """
 
     def __init__(self, memory: NodeMemory, index: int) -> None:
         self.index = index
         self._words = memory.region(index)
         self._ring = self._words[RING_AT:TEXT_AT]
-        #: Quicker to write to than a view of it.
+        #: Writing to the mapping is faster than to a view of it.
         self._mapping = memory.mapping
         start = index * REGION_WORDS * 8
         self._head = start + OPEN * 8
@@ -150,41 +154,41 @@ class Writer:
         self._first_end = self._ring_start + STATE * 8
         self._texts = self._words[TEXT_AT:].cast("B")
         self._text_head = 8  # 0 means "no text"
-        #: Texts up to here may be written over soon: write them again instead of using them. Half
-        #: of the log lies between, so that living records always find theirs.
+        #: Texts up to this offset may be overwritten soon: they are written again before use. Half
+        #: of the log lies after it, so that the texts of all records still exist.
         self.oldest_text = 0
         self._offset_by_key: dict[object, int] = {}
         self._records = 0
         self._touched = 0
         self._open = 0
         self.slots: dict[int, int] = {}  #: by thread, see `slot`
-        self._lock = threading.Lock()  #: of texts and slots, which are seldom new
+        self._lock = threading.Lock()  #: protects texts and slots, which are seldom new
         self._words[PID] = os.getpid()
         self.slot(threading.get_ident())  # the first one is the main thread's
 
     @property
     def version(self) -> int:
-        """See `Reader.version`."""
+        """The value of `Reader.version`."""
         return self._touched + 2 * self._records - self._open
 
     @property
     def newest(self) -> int:
-        """The newest record, counted or not; 0: none."""
+        """Id of the newest record, counted or not; 0: none."""
         return self._records
 
     def touch(self) -> None:
-        """Something has changed that is not an operation."""
+        """Change `version` after a change that is not an operation."""
         self._touched += 1
         self._words[TOUCHED] = self._touched
 
     # --- texts ---------------------------------------------------------------------------------
 
     def text(self, key: object, make: Callable[[], msgspec.Struct]) -> int:
-        """The offset of a text, written if it is not there (any more).
+        """Return the offset of a text, and write it if the log does not have it (any more).
 
         Args:
             key: equal for equal texts.
-            make: what is to be written; called only if it must be.
+            make: returns the text; called only if it has to be written.
         """
         offset = self._offset_by_key.get(key)
         if offset is not None and offset > self.oldest_text:
@@ -230,9 +234,9 @@ class Writer:
         created_ns: int,
         slot: int = 0,
     ) -> int:
-        """A new record, with offsets of texts; gives its id.
+        """Write a new record, with offsets of texts, and return its id.
 
-        With a ``slot`` (see `slot`) its thread begins to wait for it.
+        With a ``slot`` (see `slot`), its thread begins to wait for the operation.
         """
         self._records = record = self._records + 1
         mapping = self._mapping
@@ -242,7 +246,7 @@ class Writer:
             timeout_ms, created_ns, 0, 0, 0, 0,
         )  # fmt: skip
         self._open += 1
-        # Both numbers are read last: another thread may have counted since.
+        # Both numbers are read last: another thread may have changed them since.
         if slot == self._first_slot:
             _WRITE_HEAD_AND_WAIT(mapping, self._head, self._open, self._records, created_ns, record)
         else:
@@ -252,13 +256,13 @@ class Writer:
         return record
 
     def take(self, record: int) -> None:
-        """Torch has taken the operation, which goes on while its caller does; see `accept`."""
+        """Note that torch accepted the operation, and its caller continues; see `accept`."""
         at = record % RING_LENGTH * RECORD_WORDS
         if self._ring[at] == record:
             self._ring[at + FLAGS] |= TAKEN
 
     def complete(self, record: int, now_ns: int, waited_ns: int = 0, error: str = "") -> None:
-        """The operation has ended; nothing happens if that was said before."""
+        """Note that the operation has ended; does nothing if its end is already recorded."""
         at = record % RING_LENGTH * RECORD_WORDS
         ring = self._ring
         if ring[at] == record:
@@ -273,7 +277,7 @@ class Writer:
         self._words[OPEN] = self._open
 
     def end(self, slot: int, record: int, now_ns: int, waited_ns: int) -> None:
-        """`end_wait` and `complete` in one, for the wait of a work that went well."""
+        """Do `end_wait` and `complete` at once, for the successful wait of a ``Work``."""
         mapping = self._mapping
         if self._records - record < RING_LENGTH:
             end = self._first_end + record % RING_LENGTH * _RECORD_BYTES
@@ -286,10 +290,10 @@ class Writer:
             _WRITE_WAIT(mapping, slot, 0, 0)
 
     def end_interrupted(self, thread: int, going_on: Collection[int], now_ns: int) -> list[int]:
-        """Put right what an interrupt has left half written.
+        """Repair records that an interrupt has left half written.
 
         Args:
-            thread: it has left all its calls.
+            thread: the interrupted thread, which has left all its calls.
             going_on: records of operations that need no thread, see `Recorder.open`.
             now_ns: the time.
 
@@ -304,24 +308,29 @@ class Writer:
             if record and not state
         ]
         older = sum(self._records - record >= RING_LENGTH for record in going_on)
-        if before == (self._records, self._open):  # no other thread is about to count
+        if before == (self._records, self._open):  # no other thread has counted meanwhile
             self._open = len(open_now) + older
-        left = [
+        interrupted = [
             record
             for record, its_thread in open_now
             if its_thread == thread and record not in going_on
         ]
-        for record in left:
+        for record in interrupted:
             waited_ns = now_ns - self._ring[record % RING_LENGTH * RECORD_WORDS + CREATED]
             self.complete(record, now_ns, waited_ns, KeyboardInterrupt.__name__)
         self._words[OPEN] = self._open
         self.end_wait(self.slot(thread))
-        return left
+        return interrupted
 
     def set_timeout(self, record: int, timeout_ms: int, began_ns: int) -> None:
-        """Whoever waits has begun to do so now, and gives up after this time.
+        """Note the timeout of a wait that begins now.
 
-        The time-out of a collective counts from its call, that of a message from the wait.
+        The timeout of a collective counts from its call, that of a message from the wait.
+
+        Args:
+            record: the operation that is waited for.
+            timeout_ms: the timeout in milliseconds.
+            began_ns: the begin of the wait.
         """
         at = record % RING_LENGTH * RECORD_WORDS
         ring = self._ring
@@ -330,25 +339,25 @@ class Writer:
             ring[at + TIMEOUT_MS] = timeout_ms + passed_ms
 
     def begin_wait(self, thread: int, record: int, now_ns: int) -> int:
-        """A thread begins to wait for an operation; gives its slot."""
+        """Note that a thread begins to wait for an operation, and return its slot."""
         slot = self.slots.get(thread) or self.slot(thread)
         _WRITE_WAIT(self._mapping, slot, now_ns, record)
         self.touch()
         return slot
 
     def accept(self, slot: int, record: int, created_ns: int) -> None:
-        """Torch has taken the operation for which the thread waits since it was issued."""
+        """Note that torch accepted the operation for which its thread waits since the call."""
         _WRITE_WAIT(self._mapping, slot, created_ns + 1, record)
 
     def end_wait(self, slot: int) -> None:
-        """It does not wait any longer."""
+        """Note that the thread of a slot does not wait any more."""
         _WRITE_WAIT(self._mapping, slot, 0, 0)
         self.touch()
 
     def slot(self, thread: int) -> int:
-        """Where the waits of a thread are noted, as a place in memory.
+        """Return the slot for the waits of a thread, as an offset in memory.
 
-        Slots of threads that have ended are given to others, the last one is shared.
+        New threads get the slots of threads that have ended; the last slot may be shared.
         """
         with self._lock:
             slot = self.slots.get(thread)
@@ -358,7 +367,7 @@ class Writer:
                     slot = self._first_slot + number * WAIT_WORDS * 8
                     if slot not in taken:
                         break
-                assert slot is not None  # noqa: S101 - there is at least one
+                assert slot is not None  # noqa: S101 - there is at least one slot
                 self.slots[thread] = slot
                 self._words[WAITS_AT + number * WAIT_WORDS + WAIT_THREAD] = thread
         return slot

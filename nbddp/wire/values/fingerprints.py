@@ -1,7 +1,7 @@
-"""What is asked of ranks about their values, and what they tell, so that these can be compared.
+"""Questions to ranks about their values, and the answers, which make values comparable.
 
-Fingerprints, a few words, and a few blocks of bytes of what differs; never the values themselves.
-These travel in `DescribeValue` and `ValueDescribed`: they are typed, and nothing is unpickled.
+Answers hold fingerprints, short texts, and a few blocks of bytes that differ; never whole values.
+They travel in `DescribeValue` and `ValueDescribed`: they are typed, and nothing is unpickled.
 
     DescribeValue(question)                                  ValueDescribed(answer)
       TreeOf("model")                                          Tree of Leaf
@@ -21,7 +21,7 @@ from nbddp.wire.message_types import Rank
 
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
-    """Base of what is inside of questions and answers."""
+    """Base of the parts of questions and answers."""
 
 
 class _Tagged(_Part, frozen=True, tag=True):
@@ -32,15 +32,15 @@ class _Tagged(_Part, frozen=True, tag=True):
 
 
 class TreeOf(_Tagged, frozen=True):
-    """All leaves of a value. Answered by `Tree`; the rank keeps the tensors for what follows."""
+    """All leaves of a value. Answered by `Tree`; the rank keeps the tensors for later questions."""
 
-    expression: str  #: ``rng``, if there is no such name: all generators of random numbers
+    expression: str  #: ``rng``, if there is no such variable: all random number generators
 
 
 class BlocksOf(_Tagged, frozen=True):
     """Fingerprints of the blocks of tensors, or long texts, of the last `Tree`: `TensorBlocks`."""
 
-    ranks_by_path: dict[str, tuple[Rank, ...]]  #: others have nothing to tell
+    ranks_by_path: dict[str, tuple[Rank, ...]]  #: other ranks have no answer for this path
 
 
 class BlockNumbers(_Part, frozen=True):
@@ -57,9 +57,9 @@ class ContentsOf(_Tagged, frozen=True):
 
 
 class VariablesOf(_Tagged, frozen=True):
-    """Names of the user's, each in a few words. Answered by `Variables`."""
+    """The user's variables, each in a few words. Answered by `Variables`."""
 
-    names: tuple[str, ...]  #: empty: all that hold data
+    names: tuple[str, ...]  #: empty: all variables that hold data
 
 
 #: Bytes of blocks by path and number.
@@ -72,18 +72,18 @@ ValueQuestion: TypeAlias = TreeOf | BlocksOf | ContentsOf | VariablesOf
 
 
 class Leaf(_Part, frozen=True):
-    """A tensor, or a value that has no parts, somewhere in a value."""
+    """A tensor, or a value without parts, inside a value."""
 
     path: str  #: from the whole value: ``.0.weight``, ``['lr']``
     what: str  #: ``float32 (3, 4)``, ``int``
-    digest: str  #: equal where the values are; empty: it cannot be told
-    value: str = ""  #: in short; empty for tensors
-    size: str = ""  #: of one that is too long to be told: ``str of 2,000 characters``
+    digest: str  #: equal for equal values; empty: not known
+    value: str = ""  #: a short text; empty for tensors
+    size: str = ""  #: of a value too long to show: ``str of 2,000 characters``
     is_tensor: bool = False
     nbytes: int = 0
-    shape: tuple[int, ...] = ()  #: of what lies on this rank
-    dtype: str = ""  #: of a value that is too long: ``text``, whose elements are characters
-    part: str = ""  #: which shard; shards that are not the same are not compared
+    shape: tuple[int, ...] = ()  #: of the part on this rank
+    dtype: str = ""  #: of a value too long to show: ``text``, whose elements are characters
+    part: str = ""  #: name of the shard; only equal shards are compared
     sharding: str = ""  #: ``Shard(0) on mesh dp=4``
 
 
@@ -92,37 +92,37 @@ class Tree(_Tagged, frozen=True):
 
     leaves: tuple[Leaf, ...] = ()
     gradients: tuple[Leaf, ...] = ()  #: of the parameters among them; their paths end in ``.grad``
-    kinds: dict[str, str] = {}  #: types of what has parts, by path
-    modes: dict[str, bool] = {}  #: modules by path: do they train?
+    kinds: dict[str, str] = {}  #: types of the values that have parts, by path
+    modes: dict[str, bool] = {}  #: ``training`` of modules, by path
     is_cut: bool = False  #: there were too many leaves
-    error: str = ""  #: why there is no value
+    error: str = ""  #: reason why there is no value
 
 
 class Blocks(_Part, frozen=True):
-    """Fingerprints of the pieces of one tensor."""
+    """Fingerprints of the blocks of one tensor."""
 
     digests: tuple[bytes, ...]
-    norm: float | None  #: None: not a number that has one
+    norm: float | None  #: None: its dtype has no norm
 
 
 class TensorBlocks(_Tagged, frozen=True):
-    """Fingerprints of the pieces of some tensors."""
+    """Fingerprints of the blocks of some tensors."""
 
     by_path: dict[str, Blocks]
 
 
 class BlockContents(_Tagged, frozen=True):
-    """Some pieces of some tensors; their bytes are the frames beside the message, in this order."""
+    """Some blocks of some tensors; their bytes are the frames beside the message, in this order."""
 
     numbers_by_path: dict[str, tuple[int, ...]]
 
     def with_bytes(self, frames: Sequence[bytes]) -> BytesByPath | None:
-        """The bytes of each piece; None: these frames belong to something else."""
+        """Return the bytes of each block; None: these are not the frames of this message."""
         if len(frames) != sum(map(len, self.numbers_by_path.values())):
             return None
-        pieces = iter(frames)
+        blocks = iter(frames)
         return {
-            path: {number: next(pieces) for number in numbers}
+            path: {number: next(blocks) for number in numbers}
             for path, numbers in self.numbers_by_path.items()
         }
 
@@ -137,14 +137,14 @@ class Variable(_Part, frozen=True):
     device: str = ""
     value: str = ""
     sharding: str = ""
-    digest: str = ""  #: equal where the values are; empty: it cannot be told
+    digest: str = ""  #: equal for equal values; empty: not known
 
 
 class Variables(_Tagged, frozen=True):
-    """What a rank has of the names that were asked for."""
+    """The requested variables that a rank has."""
 
-    found: tuple[Variable, ...] = ()
-    left_out: int = 0  #: of the names that were too many
+    variables: tuple[Variable, ...] = ()
+    left_out: int = 0  #: number of variables beyond the limit
 
 
 ValueAnswer: TypeAlias = Tree | TensorBlocks | BlockContents | Variables

@@ -1,8 +1,8 @@
-"""Values of users on their way between the notebook and the ranks.
+"""Encodes the user's values for the way between the notebook and the ranks.
 
 Runs in: notebook and rank processes, any thread. Does not import torch; see
-`nbddp.wire.values.tensors`. The only file that unpickles, and only what an authenticated end of the
-same pool has sent.
+`nbddp.wire.values.tensors`. This is the only file that unpickles, and it unpickles only values from
+an authenticated end of the same pool.
 
     encode_value:  value -> pickle stream + buffers -> one shared-memory segment, or frames
     split:         frames -> chunks, one message each; Reassembler: chunks -> frames
@@ -39,14 +39,14 @@ _HUGE_PAGE_BYTES = 2 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Packed:
-    """A pickle stream, and the memory of the value's arrays and tensors where it lies."""
+    """A pickle stream, and the memory of the value's arrays and tensors, which is not copied."""
 
     pickle: bytes
     buffers: list[memoryview]  #: contiguous, read for as long as this object lives
 
     @property
     def total_bytes(self) -> int:
-        """Bytes in all."""
+        """Size of stream and buffers."""
         return len(self.pickle) + sum(buffer.nbytes for buffer in self.buffers)
 
 
@@ -54,7 +54,7 @@ def pack(value: object) -> Packed:
     """Pickle ``value`` without copying its arrays and tensors.
 
     Raises:
-        TransferError: it cannot be pickled.
+        TransferError: the value cannot be pickled.
     """
     stream = io.BytesIO()
     buffers: list[memoryview] = []
@@ -81,10 +81,10 @@ def pack(value: object) -> Packed:
 
 
 def unpack(stream: Piece, buffers: Sequence[Piece]) -> Any:
-    """The value that `pack` took apart, built on top of ``buffers`` where they are writable.
+    """Return the value that `pack` packed, built on top of ``buffers`` that are writable.
 
     Raises:
-        TransferError: it cannot be built in this process.
+        TransferError: the value cannot be built in this process.
     """
     # Numpy and torch ask for writable memory unless the sender's was read-only.
     writable = [bytearray(buffer) if memoryview(buffer).readonly else buffer for buffer in buffers]
@@ -99,7 +99,7 @@ def unpack(stream: Piece, buffers: Sequence[Piece]) -> Any:
         reason = f"the value cannot be built {_here()}: {type(error).__name__}: {error}"
     finally:
         writable.clear()
-    # Raised out here, so that no traceback keeps parts of the value, and with them a lease.
+    # Raised out here, so that no traceback keeps parts of the value, and the lease with them.
     raise TransferError(reason)
 
 
@@ -108,14 +108,19 @@ def encode_value(
 ) -> tuple[ValueHeader, list[Piece]]:
     """Pack ``value`` for ``readers``, into ``arena`` if it is large enough.
 
-    Without an arena the frames of a large value are the memory of its arrays and tensors itself:
-    send them (see `split`) before the user's code can change them. Else they are a copy.
+    Without an arena, the frames of a large value are the memory of its arrays and tensors itself:
+    send them (see `split`) before the user's code can change them. Other frames are copies.
+
+    Args:
+        value: any object that can be pickled.
+        arena: shared memory that all readers can open; None: use frames.
+        readers: see `Arena.write`.
 
     Returns:
         The header, and the frames: none if the value lies in the arena.
 
     Raises:
-        TransferError: it cannot be pickled.
+        TransferError: the value cannot be pickled.
     """
     packed = pack(value)
     pieces: list[Piece] = [packed.pickle, *packed.buffers]
@@ -131,18 +136,17 @@ def encode_value(
 def decode_value(
     header: ValueHeader, frames: Sequence[Piece], on_release: Callable[[int], None]
 ) -> Any:
-    """The value that `encode_value` has packed.
+    """Return the value that `encode_value` has packed.
 
     Args:
-        header: what came with it.
+        header: the header that `encode_value` returned.
         frames: the value's frames, from one message or from a `Reassembler`; none if it lies in
             shared memory.
         on_release: see `nbddp.wire.values.shared_memory.attach`; called exactly once for a value in
-        shared
-            memory, whatever happens, and never for another.
+            shared memory, also after an error, and never for another value.
 
     Raises:
-        TransferError: it cannot be built in this process.
+        TransferError: the value cannot be built in this process.
         SegmentUnreachableError: its shared memory cannot be opened here; ask for frames.
         BadMessageError: header and frames do not fit together.
     """
@@ -167,10 +171,10 @@ def split(
     """Cut the frames of a value into messages of at most ``chunk_bytes``, without copying.
 
     A frame of a chunk is a slice of one frame of the value. A value that fits into one chunk, or
-    lies in shared memory, is one message with its frames as they are.
+    lies in shared memory, is one message with unchanged frames.
 
     Yields:
-        part, parts, the frames of that part.
+        The number of the part from 0, the number of parts, and the frames of the part.
     """
     total = header.pickle_bytes + sum(header.buffer_bytes)
     if header.segment >= 0 or total <= chunk_bytes:
@@ -201,7 +205,7 @@ class _Partial:
     parts: int
     frames: list[memoryview]
     next_part: int = 0
-    frame: int = 0  #: that the next bytes belong to
+    frame: int = 0  #: index of the frame that gets the next bytes
     offset: int = 0  #: in that frame
 
     @property
@@ -231,12 +235,12 @@ class _Partial:
 
 
 class Reassembler:
-    """Puts values that come in chunks together, in memory that is ready before they come.
+    """Joins the chunks of values, in memory that is allocated before the chunks come.
 
-    For one thread. The chunks of one value come in order; those of several may be mixed.
+    For one thread. The chunks of one value come in order; those of several values may be mixed.
 
     Args:
-        max_bytes: of all unfinished values together.
+        max_bytes: largest size of all unfinished values together.
     """
 
     def __init__(self, max_bytes: int = 64 * 1024**3) -> None:
@@ -246,17 +250,17 @@ class Reassembler:
     def add(
         self, key: Hashable, header: ValueHeader, part: int, parts: int, frames: Sequence[Piece]
     ) -> list[Piece] | None:
-        """Take one message.
+        """Add the frames of one message.
 
         Args:
-            key: what the chunks of one value have in common, such as (request id, rank).
-            header: of the value, the same in each chunk.
+            key: identifies the value, such as (request id, rank).
+            header: of the value, equal in all of its chunks.
             part: number of this chunk, from 0.
             parts: number of chunks.
             frames: the bytes; not needed afterwards unless the value has only one part.
 
         Returns:
-            All frames, ready for `decode_value`, with the last chunk; None before.
+            All frames of the value, for `decode_value`, after the last chunk; None before.
 
         Raises:
             BadMessageError: the chunk does not fit; the value is dropped.
@@ -277,7 +281,7 @@ class Reassembler:
         return list(partial.frames)
 
     def drop(self, key: Hashable) -> None:
-        """Forget an unfinished value: its sender is gone, or nobody waits for it."""
+        """Discard an unfinished value: its sender is gone, or no caller waits for it."""
         self._partials.pop(key, None)
 
     def _partial(self, key: Hashable, header: ValueHeader, part: int, parts: int) -> _Partial:
@@ -308,12 +312,12 @@ class Reassembler:
 
 
 def _new_buffer(size: int) -> memoryview:
-    """Writable memory. Huge pages: filling it then runs at more than three times the speed."""
+    """Return writable memory. Huge pages make filling it more than three times as fast."""
     if size < _HUGE_PAGE_BYTES:
         return memoryview(bytearray(size))
     mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel without them
+        with suppress(OSError):  # an operating system without huge pages
             mapping.madvise(mmap.MADV_HUGEPAGE)
     return memoryview(mapping)
 

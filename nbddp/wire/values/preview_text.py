@@ -1,4 +1,4 @@
-"""Shown tensors as text: for terminals, and beside every picture.
+"""Text form of shown tensors: for terminals, and beside every picture.
 
 Runs in: ranks and the notebook's process. Pure.
 """
@@ -12,19 +12,19 @@ _GAP = "…"
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """``(2, 4)``, ``(3,)``, ``()``."""
+    """Return ``(2, 4)``, ``(3,)``, ``()``."""
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
 def heading(tensors: Sequence[TensorShown]) -> str:
-    """``grad  float32 (2, 4)``, how it is sharded: what those of several ranks have in common."""
+    """Return the properties that the tensors of several ranks share: ``grad  float32 (2, 4)``."""
     first = tensors[0]
     kind = [first.dtype] if _is_common(tensors, "dtype") else []
     kind.append(shape_text(first.shape) if _is_common(tensors, "shape") else "of different shapes")
     words = [first.name, " ".join(kind)]
     if _is_common(tensors, "device"):
         words.append(f"on {first.device}" if first.device != "cpu" else "")
-    else:  # of GPUs each rank has its own
+    else:  # each rank has its own GPU
         kinds = dict.fromkeys(tensor.device.partition(":")[0] for tensor in tensors)
         words.append(f"on {' and '.join(kinds)}")
     if first.part is not None:
@@ -32,20 +32,20 @@ def heading(tensors: Sequence[TensorShown]) -> str:
     return "  ".join(word for word in words if word)
 
 
-def own(tensor: TensorShown, tensors: Sequence[TensorShown]) -> str:
-    """What this one has that others do not: its dtype, its shape, its place in the whole."""
+def own_properties(tensor: TensorShown, tensors: Sequence[TensorShown]) -> str:
+    """Return the properties that differ between ranks: dtype, shape, place in the whole tensor."""
     words = [] if _is_common(tensors, "dtype") else [tensor.dtype]
     if not _is_common(tensors, "shape"):
         words.append(shape_text(tensor.shape))
     return " ".join([*words, place(tensor)]).strip()
 
 
-def _is_common(tensors: Sequence[TensorShown], what: str) -> bool:
-    return all(getattr(tensor, what) == getattr(tensors[0], what) for tensor in tensors)
+def _is_common(tensors: Sequence[TensorShown], field: str) -> bool:
+    return all(getattr(tensor, field) == getattr(tensors[0], field) for tensor in tensors)
 
 
 def place(tensor: TensorShown) -> str:
-    """``rows 512-1023`` of a shard; empty for a whole tensor, or where it is not known."""
+    """Return ``rows 512-1023`` for a shard; empty for a whole tensor, or if it is not known."""
     part = tensor.part
     if part is None or not part.offset or 0 in part.shape:
         return ""
@@ -61,49 +61,48 @@ def place(tensor: TensorShown) -> str:
 
 
 def lines(tensor: TensorShown) -> list[str]:
-    """The numbers of one tensor, aligned."""
+    """Return the numbers of one tensor, aligned."""
     if not tensor.grids:
         return ["(no elements)" if 0 in tensor.shape or tensor.part else "(no numbers)"]
-    found: list[str] = []
+    text_lines: list[str] = []
     for grid in tensor.grids:
         if grid.label:
-            found.append(grid.label)
-        found += _grid_lines(grid)
-    return found
+            text_lines.append(grid.label)
+        text_lines += _grid_lines(grid)
+    return text_lines
 
 
-def beside(blocks: Sequence[Sequence[str]], width: int = WIDTH) -> list[str]:
-    """Blocks of lines side by side, as many as fit, the rest below."""
-    found: list[str] = []
+def side_by_side(blocks: Sequence[Sequence[str]], width: int = WIDTH) -> list[str]:
+    """Place blocks of lines side by side, as many as fit into ``width`` columns, the rest below."""
+    text_lines: list[str] = []
     row: list[Sequence[str]] = []
     used = 0
     for block in blocks:
         size = max(map(len, block)) + 3
         if row and used + size > width:
-            found += [*_joined(row), ""]
+            text_lines += [*_joined(row), ""]
             row, used = [], 0
         row.append(block)
         used += size
-    return found + _joined(row)
+    return text_lines + _joined(row)
 
 
-def alone(call: ShowCall) -> str:
-    """What one rank shows, where nobody puts the ranks together."""
-    found = [call.title] if call.title else []
+def call_text(call: ShowCall) -> str:
+    """Return the text of the call of one rank, for an output that does not join the ranks."""
+    text_lines = [call.title] if call.title else []
     if call.open:
-        found.append(open_text(call.open))
+        text_lines.append(open_text(call.open))
     for tensor in call.tensors:
-        found += [" | ".join(part for part in (heading([tensor]), place(tensor)) if part)]
-        found += lines(tensor)
-    return "\n".join(found)
+        text_lines += [" | ".join(part for part in (heading([tensor]), place(tensor)) if part)]
+        text_lines += lines(tensor)
+    return "\n".join(text_lines)
 
 
-def open_text(names: Sequence[str], who: str = "") -> str:
-    """``may be early: all_reduce was not over on ranks 0-1``."""
+def open_text(names: Sequence[str], ranks: str = "") -> str:
+    """Return ``may be early: all_reduce was not over on ranks 0-1``."""
     was = "was" if len(set(names)) == 1 else "were"
-    return (
-        f"may be early: {', '.join(dict.fromkeys(names))} {was} not over{f' on {who}' * bool(who)}"
-    )
+    where = f" on {ranks}" if ranks else ""
+    return f"may be early: {', '.join(dict.fromkeys(names))} {was} not over{where}"
 
 
 def _grid_lines(grid: Grid) -> list[str]:
@@ -113,13 +112,13 @@ def _grid_lines(grid: Grid) -> list[str]:
             row.insert(grid.column_gap, _GAP)
     if not rows or not rows[0]:
         return ["(no elements)"]
-    size = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    found = [
-        " ".join(text.rjust(width) for text, width in zip(row, size, strict=True)) for row in rows
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    text_lines = [
+        " ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows
     ]
     if grid.row_gap is not None:
-        found.insert(grid.row_gap, _GAP)
-    return found
+        text_lines.insert(grid.row_gap, _GAP)
+    return text_lines
 
 
 def _joined(blocks: Sequence[Sequence[str]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Large values from one process of a machine to others, through reused shared memory.
+"""Sends large values from one process of a machine to others, through reused shared memory.
 
 Runs in: notebook and rank processes, any thread. Pure standard library; POSIX, useful on Linux.
 
@@ -12,15 +12,15 @@ Runs in: notebook and rank processes, any thread. Pure standard library; POSIX, 
     Arena.release(number, reader)
       all readers done: the segment is free
 
-A segment is a `memfd`: a file without a name, so nothing is left behind whatever is killed, and
-the size of ``/dev/shm`` does not matter. Page faults cost more than copying does, so segments are
-used again, and what the owner has touched once it keeps mapped.
+A segment is a `memfd`: a file without a name, so no killed process leaves one behind, and the size
+of ``/dev/shm`` does not matter. Page faults cost more than copying, so segments are reused, and the
+owner keeps all pages mapped that it has touched once.
 
-Each *write* has a number of its own, random and never used again. It stands in the first bytes of
-the segment, which proves to a reader that the path led to the right memory (two containers can
-have equal process ids), and a late or repeated release can never free a newer write. A segment is
-not written while a reader may still use it. A reader's mapping is private: its writes reach
-neither the owner nor other readers, and it stays valid when the owner is gone.
+Each *write* has its own number, random and never used again. It stands in the first bytes of the
+segment, which proves to a reader that the path led to the right memory (two containers can have
+equal process ids), and a late or repeated release can never free a newer write. A segment is not
+written while a reader may still use it. A reader's mapping is private: its writes reach neither the
+owner nor other readers, and it stays valid when the owner is gone.
 """
 
 import fcntl
@@ -39,7 +39,7 @@ from pathlib import Path
 from nbddp.errors import BadMessageError, TransferError
 from nbddp.wire.message_types import ValueHeader
 
-#: What one piece of a packed value may be: contiguous bytes.
+#: One piece of a packed value: contiguous bytes.
 Piece = bytes | bytearray | memoryview
 
 #: The reader of an arena that only one process reads: the notebook, for the arena of a rank.
@@ -49,7 +49,7 @@ _ALIGN = 64  # a cache line; more than any dtype of torch or numpy asks for
 _STAMP = struct.Struct("<8sQ")  # magic, number of the write
 _MAGIC = b"nbddp\0v1"
 _SMALLEST_BYTES = 1024 * 1024
-_COPY_BYTES = 4 * 1024 * 1024  # copied in one go; copying holds the GIL
+_COPY_BYTES = 4 * 1024 * 1024  # bytes per copy, which holds the GIL
 _PATH = re.compile(r"/proc/[0-9]+/fd/[0-9]+")
 
 
@@ -58,7 +58,7 @@ class SegmentUnreachableError(TransferError):
 
 
 def is_supported() -> bool:
-    """Whether this system has memory files that another process can open."""
+    """Return whether this system has memory files that another process can open."""
     return hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir()
 
 
@@ -68,14 +68,14 @@ class _Segment:
     mapping: mmap.mmap
     capacity: int
     touched: int = 0  #: bytes from the start that have memory behind them
-    readers: set[int] = field(default_factory=set)  #: those that may still use the last write
+    readers: set[int] = field(default_factory=set)  #: readers that may still use the last write
 
     @classmethod
     def create(cls, capacity: int) -> "_Segment":
         fd = os.memfd_create("nbddp", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(fd, capacity)
-            # A reader cannot be hit by SIGBUS: the file never gets shorter.
+            # No reader gets a SIGBUS: the file never gets shorter.
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
             return cls(fd, mmap.mmap(fd, capacity), capacity)
         except BaseException:
@@ -83,7 +83,7 @@ class _Segment:
             raise
 
     def put(self, offset: int, piece: memoryview) -> None:
-        """Copy ``piece`` to ``offset``, other threads running in between."""
+        """Copy ``piece`` to ``offset``; other threads can run in between."""
         for start in range(0, len(piece), _COPY_BYTES):
             part = piece[start : start + _COPY_BYTES]
             at = offset + start
@@ -108,10 +108,11 @@ class Arena:
     """The segments that one process writes for others. All methods may be called by any thread.
 
     Args:
-        keep_bytes: memory kept for the next write when no reader uses it any more.
-        keep_segments: number of free segments kept.
-        max_segments: segments in all. Each costs two descriptors here and one per reader, so that
-            a reader who keeps many values must not use them up: `write` then declines.
+        keep_bytes: size of the free memory that is kept for the next write.
+        keep_segments: number of free segments that are kept.
+        max_segments: number of all segments. Each costs two descriptors here and one per reader.
+            `write` declines beyond it, so that a reader that keeps many values does not use up the
+            descriptors.
     """
 
     def __init__(
@@ -137,11 +138,11 @@ class Arena:
 
         Args:
             pieces: the pickle stream and its buffers, contiguous.
-            readers: who gets the header. Each must be released, by its own message or by
+            readers: processes that get the header. Each must be released, by its own message or by
                 `release_all` when it is gone.
 
         Returns:
-            Where the bytes are, or None where no segment can be had: send frames instead.
+            The place of the bytes, or None if no segment is available: send frames instead.
         """
         views = [memoryview(piece).cast("B") for piece in pieces]
         offsets, used_bytes = _layout([len(view) for view in views])
@@ -170,18 +171,18 @@ class Arena:
         )
 
     def release(self, number: int, reader: int = NOTEBOOK) -> None:
-        """``reader`` no longer uses write ``number``; unknown numbers and readers are ignored."""
+        """End the lease of ``reader`` on write ``number``; ignores unknown numbers and readers."""
         with self._lock:
             self._release(number, reader)
 
     def release_all(self, reader: int) -> None:
-        """``reader`` is gone and uses nothing any more."""
+        """End all leases of ``reader``, which is gone."""
         with self._lock:
             for number in list(self._leased):
                 self._release(number, reader)
 
     def trim(self) -> None:
-        """Give the memory of free segments back to the system."""
+        """Return the memory of free segments to the system."""
         with self._lock:
             self._trim(keep_bytes=0, keep_segments=0)
 
@@ -195,13 +196,13 @@ class Arena:
 
     @property
     def leased_count(self) -> int:
-        """Number of writes that some reader may still use."""
+        """Number of writes that a reader may still use."""
         with self._lock:
             return len(self._leased)
 
     @property
     def free_bytes(self) -> int:
-        """Memory kept for the next write."""
+        """Size of the memory that is kept for the next write."""
         with self._lock:
             return sum(segment.touched for segment in self._free)
 
@@ -220,7 +221,7 @@ class Arena:
                     return None
                 self._free.pop(0).close()
             try:
-                # Only pages that are written take memory, so a generous size costs nothing.
+                # Only written pages take memory, so a generous size costs nothing.
                 capacity = 1 << (max(needed_bytes, _SMALLEST_BYTES) - 1).bit_length()
                 segment = _Segment.create(capacity)
             except (OSError, ValueError, OverflowError):  # no descriptor or address space left
@@ -259,7 +260,7 @@ class Arena:
 
 
 def _layout(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Offset of each piece behind the stamp, each aligned, and the end of the last."""
+    """Return the aligned offset of each piece after the stamp, and the end of the last piece."""
     offsets = []
     end = _STAMP.size
     for size in sizes:
@@ -273,12 +274,12 @@ def _layout(sizes: Sequence[int]) -> tuple[list[int], int]:
 
 
 class _Mapping(mmap.mmap):
-    """A mapping that can be referred to weakly: its death is the end of the lease."""
+    """A mapping that allows weak references: its finalizer ends the lease."""
 
 
 @dataclass
 class Attached:
-    """The bytes of a value in a sender's segment; all views are writable and private to us."""
+    """The bytes of a value in a sender's segment; all views are writable and private."""
 
     pickle: memoryview
     buffers: list[memoryview]
@@ -290,9 +291,9 @@ def attach(header: ValueHeader, on_release: Callable[[int], None]) -> Attached:
     Args:
         header: as the owner's `Arena.write` made it.
         on_release: called once with the number of the write: when the last object that uses the
-            mapping has died, or before this function raises. The call may come from any thread in
-            the middle of anything (a garbage collection), so it must only enqueue. It does not
-            come in a forked child, nor at the exit of the interpreter.
+            mapping is freed, or before this function raises. A garbage collection may call it in
+            any thread at any time, so it must only enqueue. It is not called in a forked child, nor
+            at the exit of the interpreter.
 
     Raises:
         SegmentUnreachableError: the segment cannot be opened here, or is another one.
@@ -330,12 +331,12 @@ def _attach(header: ValueHeader, on_release: Callable[[int], None]) -> Attached:
 
 
 def _map(path: str, length: int, file_size: int) -> _Mapping:
-    # O_NONBLOCK: whatever a wrong path names, opening it does not wait.
+    # O_NONBLOCK: opening a wrong path, such as a FIFO, does not wait.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_size != file_size:
-            raise ValueError("it is not there any more")
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size != file_size:
+            raise ValueError("the segment no longer exists")
         return _Mapping(fd, length, access=mmap.ACCESS_COPY)
     finally:
         os.close(fd)

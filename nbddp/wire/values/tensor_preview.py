@@ -1,6 +1,6 @@
-"""What `nbddp.show` tells of a tensor on one rank: a few numbers, never the tensor.
+"""The preview of a tensor that `nbddp.show` sends from one rank: a few numbers, never the tensor.
 
-Travels inside a display, as JSON under `MIME`, so that any front end that does not know it shows
+It travels inside a display, as JSON under `MIME`. A front end that does not know this type shows
 the plain text beside it.
 
 Runs in: ranks write it, the notebook's process reads it.
@@ -10,25 +10,25 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-#: Of the displays that `nbddp.notebook.output.show_pictures` draws.
+#: MIME type of the displays that `nbddp.notebook.output.show_pictures` draws.
 MIME = "application/vnd.nbddp.tensor+json"
 
-#: ``now``: called. ``opened``: it is used in a ``with``. ``after``: that block has ended.
+#: ``now``: a plain call. ``opened``: a ``with`` block begins. ``after``: that block has ended.
 Stage: TypeAlias = Literal["now", "opened", "after"]
 
 
 class Grid(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Elements in rows and columns, or those at the corners of more."""
+    """Elements in rows and columns; those at the corners if there are too many."""
 
     texts: list[list[str]]
     values: list[list[float | None]]  #: for the colour; None: not a finite number
-    row_gap: int | None = None  #: rows were left out in front of this one
-    column_gap: int | None = None
-    label: str = ""  #: which slice of a tensor of more dimensions
+    row_gap: int | None = None  #: rows were left out before this one
+    column_gap: int | None = None  #: columns were left out before this one
+    label: str = ""  #: name of the slice, for a tensor with more than two dimensions
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a shard lies in the whole tensor."""
+    """The place of a shard in the whole tensor."""
 
     placements: str  #: ``Shard(0)``
     mesh: str  #: ``dp=4``
@@ -40,11 +40,11 @@ class TensorShown(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A tensor, as it was on one rank at one moment."""
 
     name: str  #: as written in the call; empty: not known
-    shape: list[int]  #: of the whole, if this is a shard
+    shape: list[int]  #: of the whole tensor, also if this is a shard
     dtype: str
     device: str
     grids: list[Grid]
-    digest: str  #: equal where all elements are; empty: not known
+    digest: str  #: equal if all elements are; empty: not known
     part: Part | None = None
 
 

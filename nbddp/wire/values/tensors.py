@@ -1,21 +1,21 @@
-"""How a torch tensor is pickled without copying it into the pickle stream.
+"""Pickles torch tensors without copying them into the pickle stream.
 
-Runs in: notebook and rank processes. Imports torch, so it is itself imported only where torch has
-been imported already (packing), or where a tensor arrives (unpacking).
+Runs in: notebook and rank processes. Imports torch, so it is itself imported only if torch is
+already imported (packing), or if a tensor arrives (unpacking).
 
 A plain tensor becomes its memory, as a buffer beside the pickle stream, and a call of
-`rebuild_tensor`. All else (subclasses such as DTensor; sparse, quantized, nested, meta tensors)
-keeps torch's own way of pickling.
+`rebuild_tensor`. All other tensors (subclasses such as DTensor; sparse, quantized, nested, meta
+tensors) are pickled by torch itself.
 
-Memory that several tensors of one value share is sent once and shared again on arrival. A tensor
-that shows less than half of its memory sends only what it shows, so a view of a huge tensor is
-small; it then shares with equal views, and with what came before it in the value. Not shared
-again: such views that come before the whole, memory of accelerators, and arrays of numpy.
+Memory that several tensors of one value share is sent once and shared again on arrival. A view of
+less than half of its memory sends only its own elements, so a view of a huge tensor is small; it
+then shares memory with equal views, and with tensors before it in the value. Not shared again: such
+views that come before the whole tensor, memory of accelerators, and numpy arrays.
 
-A tensor that lies on an accelerator travels as bytes of the CPU with its device remembered. It
-arrives on the CPU, unless the receiver has CUDA in use already: importing torch or starting CUDA
-behind the user's back would cost seconds and hundreds of megabytes. It then goes to the device of
-the same number in a notebook, and to the rank's own current device in a rank.
+A tensor on an accelerator travels as CPU bytes with the name of its device. It arrives on the CPU,
+unless the receiver already uses CUDA: importing torch or starting CUDA without the user's request
+would cost seconds and hundreds of megabytes. With CUDA in use it goes to the device of the same
+number in a notebook, and to the rank's current device in a rank.
 """
 
 import ctypes
@@ -29,20 +29,20 @@ from nbddp.settings import POOL_ID_ENV
 
 
 class SentMemory:
-    """Memory on the CPU that tensors of one value share. One object for each, so sent once."""
+    """CPU memory that tensors of one value share: one object, so that it is sent once."""
 
     def __init__(self, address: int, size: int, owner: torch.Tensor) -> None:
-        # Writable, and without numpy, which may be absent.
+        # ctypes: the memory is writable, and numpy may be absent.
         self.array = (ctypes.c_ubyte * size).from_address(address)
         self.array.owner = owner  # type: ignore[attr-defined]  # keeps the memory alive
 
 
-#: What was sent so far with one value, by address and size.
+#: Memory sent so far with one value, by address and size.
 Sent = dict[tuple[int, int], SentMemory]
 
 
 def reduce_tensor(value: object, sent: Sent) -> Any:
-    """What `pickle.Pickler.reducer_override` returns for ``value``: NotImplemented if not ours."""
+    """Return the result of `pickle.Pickler.reducer_override`; NotImplemented: no plain tensor."""
     kind = type(value)
     if kind is SentMemory:
         assert isinstance(value, SentMemory)  # noqa: S101  # for mypy
@@ -73,7 +73,7 @@ def reduce_tensor(value: object, sent: Sent) -> Any:
 
 
 def rebuild_memory(buffer: Any) -> torch.UntypedStorage:
-    """The memory that several tensors may share, on top of ``buffer``, which it keeps alive."""
+    """Return memory that several tensors may share, on top of ``buffer``, which it keeps alive."""
     return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
 
 
@@ -88,10 +88,10 @@ def rebuild_tensor(  # noqa: PLR0917  # a pickle passes arguments by position
     is_parameter: bool,
     attributes: dict[str, Any] | None,
 ) -> torch.Tensor:
-    """The tensor that `reduce_tensor` took apart; no ``memory``: it has no elements."""
+    """Return the tensor that `reduce_tensor` reduced; no ``memory``: it has no elements."""
     tensor = torch.empty(0, dtype=getattr(torch, dtype))
     if memory is not None:
-        # And not a view: those behave otherwise in autograd.
+        # No view: autograd treats views differently.
         tensor.set_(memory, offset, shape, stride)
     else:
         tensor = tensor.as_strided(shape, stride).clone()
@@ -115,7 +115,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _fills_its_memory(tensor: torch.Tensor) -> bool:
-    """Whether the elements lie side by side in some order, as in a transposed tensor."""
+    """Return whether the elements fill their memory in some order, as in a transposed tensor."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size == 0:
@@ -128,7 +128,7 @@ def _fills_its_memory(tensor: torch.Tensor) -> bool:
 
 
 def _memory(plain: torch.Tensor, sent: Sent) -> tuple[SentMemory | None, int, tuple[int, ...]]:
-    """Where the elements of a CPU tensor are, with offset and strides there, in elements."""
+    """Return the memory of a CPU tensor, with its offset and strides there, in elements."""
     size = plain.numel() * plain.element_size()
     if not size:
         return None, 0, plain.stride()
@@ -149,7 +149,7 @@ def _move(tensor: torch.Tensor, device: str, requires_grad: bool) -> torch.Tenso
 
 
 def _on_arrival(tensor: torch.Tensor, device: str) -> torch.Tensor:
-    """``tensor`` where it belongs in this process, which is not always ``device``."""
+    """Return ``tensor`` on its device in this process, which is not always ``device``."""
     kind, _, index = device.partition(":")
     if kind != "cuda" or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return tensor

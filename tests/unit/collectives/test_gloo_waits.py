@@ -40,51 +40,51 @@ class Work:
 
 
 @pytest.fixture
-def book() -> GroupCounters:
+def counters() -> GroupCounters:
     return GroupCounters(GroupInfo(pg_id="0", name="0", desc="", ranks=(0, 1), backend="gloo"))
 
 
 @pytest.mark.parametrize("ends", [1, 2, 5])
-def test_it_waits_until_the_end(book: GroupCounters, ends: int):
+def test_it_waits_until_the_end(counters: GroupCounters, ends: int):
     work = Work(ends)
-    waits.wait(work, book)
+    waits.wait(work, counters)
     assert work.is_completed()
 
 
 @pytest.mark.parametrize("ends", [1, 2, 5])
-def test_what_torch_raises_is_raised(book: GroupCounters, ends: int):
+def test_what_torch_raises_is_raised(counters: GroupCounters, ends: int):
     with pytest.raises(RuntimeError, match="peer"):
-        waits.wait(Work(ends, RuntimeError("Connection closed by peer")), book)
+        waits.wait(Work(ends, RuntimeError("Connection closed by peer")), counters)
 
 
-def test_nothing_is_handled_while_it_waits(book: GroupCounters):
+def test_nothing_is_handled_while_it_waits(counters: GroupCounters):
     """What a rank handles is told as the reason for which it came to its operation."""
     work = Work(5)
     handled: list[object] = []
     work.on_wait = lambda: handled.append(sys.exception())
-    waits.wait(work, book)
+    waits.wait(work, counters)
     assert handled == [None] * len(work.limits)
 
 
-def test_who_is_never_woken_leaves_when_the_group_was_cut_off(book: GroupCounters):
+def test_who_is_never_woken_leaves_when_the_group_was_cut_off(counters: GroupCounters):
     work = Work(1000)
 
     def cut() -> None:
         if work.left == 990:
-            book.cut_at = time.monotonic() - 60
+            counters.cut_at = time.monotonic() - 60
 
     work.on_wait = cut
     with pytest.raises(waits.NeverWokenError):
-        waits.wait(work, book)
+        waits.wait(work, counters)
     assert 985 < work.left < 990
 
 
-def test_it_is_waited_a_little_for_gloo_to_wake_who_waits(book: GroupCounters):
-    book.cut_at = time.monotonic() + 1000
-    waits.wait(Work(5), book)
+def test_it_is_waited_a_little_for_gloo_to_wake_who_waits(counters: GroupCounters):
+    counters.cut_at = time.monotonic() + 1000
+    waits.wait(Work(5), counters)
 
 
-def test_a_signal_is_raised_at_the_end_of_the_operation(book: GroupCounters):
+def test_a_signal_is_raised_at_the_end_of_the_operation(counters: GroupCounters):
     work = Work(5)
 
     def interrupt() -> None:
@@ -94,30 +94,30 @@ def test_a_signal_is_raised_at_the_end_of_the_operation(book: GroupCounters):
 
     work.on_wait = interrupt
     with pytest.raises(KeyboardInterrupt):
-        waits.wait(work, book)
+        waits.wait(work, counters)
     assert work.is_completed()
 
 
 @pytest.mark.parametrize("size", [8, _LARGE])
-def test_a_message_is_waited_for_without_a_limit(book: GroupCounters, size: int):
+def test_a_message_is_waited_for_without_a_limit(counters: GroupCounters, size: int):
     """Gloo would close the connections when it runs out."""
     work = Work(1)
-    waits.wait_for_message(work, book, size)
+    waits.wait_for_message(work, counters, size)
     assert work.limits == [None]
 
 
 @pytest.mark.parametrize("size", [8, _LARGE])
-def test_what_torch_raises_for_a_message_is_raised(book: GroupCounters, size: int):
+def test_what_torch_raises_for_a_message_is_raised(counters: GroupCounters, size: int):
     with pytest.raises(RuntimeError, match="peer"):
-        waits.wait_for_message(Work(1, RuntimeError("Connection closed by peer")), book, size)
+        waits.wait_for_message(Work(1, RuntimeError("Connection closed by peer")), counters, size)
 
 
-def test_a_large_message_that_never_ends(book: GroupCounters):
+def test_a_large_message_that_never_ends(counters: GroupCounters):
     forever, work = threading.Event(), Work(1)
     work.on_wait = forever.wait
-    book.cut_at = time.monotonic() - 60
+    counters.cut_at = time.monotonic() - 60
     with pytest.raises(waits.NeverWokenError):
-        waits.wait_for_message(work, book, _LARGE)
+        waits.wait_for_message(work, counters, _LARGE)
     forever.set()
 
 
@@ -131,32 +131,32 @@ class Group:
         self._gone.set()
 
 
-def test_a_group_is_destroyed_when_its_threads_have_ended(book: GroupCounters):
+def test_a_group_is_destroyed_when_its_threads_have_ended(counters: GroupCounters):
     gone, busy = threading.Event(), [True, True]
-    waits.release([Group(gone)], book, lambda: bool(busy and busy.pop()))
+    waits.release([Group(gone)], counters, lambda: bool(busy and busy.pop()))
     assert gone.is_set()
     assert busy == []
 
 
-def test_a_group_with_a_thread_that_nobody_wakes_is_kept(book: GroupCounters):
+def test_a_group_with_a_thread_that_nobody_wakes_is_kept(counters: GroupCounters):
     gone = threading.Event()
-    waits.release([Group(gone)], book, lambda: True)
+    waits.release([Group(gone)], counters, lambda: True)
     gc.collect()
     assert not gone.is_set()
     waits._never_destroyed.clear()
 
 
-def test_a_group_in_which_a_wait_was_given_up_is_kept(book: GroupCounters):
+def test_a_group_in_which_a_wait_was_given_up_is_kept(counters: GroupCounters):
     gone = threading.Event()
-    book.cut_at = time.monotonic() - 60
+    counters.cut_at = time.monotonic() - 60
     with pytest.raises(waits.NeverWokenError):
-        waits.wait(Work(1000), book)
-    waits.release([Group(gone)], book, lambda: False)
+        waits.wait(Work(1000), counters)
+    waits.release([Group(gone)], counters, lambda: False)
     assert not gone.is_set()
     waits._never_destroyed.clear()
 
 
-def test_a_destructor_that_waits_for_a_thread_that_nobody_wakes_is_left(book: GroupCounters):
+def test_a_destructor_that_waits_for_a_thread_that_nobody_wakes_is_left(counters: GroupCounters):
     gone, woken = threading.Event(), threading.Event()
 
     class Sleeping(Group):
@@ -164,17 +164,17 @@ def test_a_destructor_that_waits_for_a_thread_that_nobody_wakes_is_left(book: Gr
             woken.wait(20.0)
             super().__del__()
 
-    waits.release([Sleeping(gone)], book, lambda: False)
+    waits.release([Sleeping(gone)], counters, lambda: False)
     assert not gone.is_set()
     woken.set()
     assert gone.wait(20.0)
 
 
-def test_a_small_message_that_never_ends_is_left_where_gloo_cannot_end_it(book: GroupCounters):
+def test_a_small_message_that_never_ends_is_left_where_gloo_cannot_end_it(counters: GroupCounters):
     """A receive from any source."""
     forever, work = threading.Event(), Work(1)
     work.on_wait = forever.wait
-    book.cut_at = time.monotonic() - 60
+    counters.cut_at = time.monotonic() - 60
     with pytest.raises(waits.NeverWokenError):
-        waits.wait_in_thread(work, book)
+        waits.wait_in_thread(work, counters)
     forever.set()

@@ -1,9 +1,10 @@
 """`SharedList`: the lists that ranks pass to ``new_group``, compared in a store."""
 
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from torch.distributed import HashStore
+import torch.distributed as dist
 
 from nbddp.errors import CollectiveRefusedError
 from nbddp.rank.collectives.group_members import SharedList
@@ -14,22 +15,22 @@ class _StoreWithoutCompareSet:
         raise NotImplementedError
 
 
-def test_equal_and_overlapping_lists_are_accepted():
-    store = HashStore()
+def test_equal_and_overlapping_lists_are_accepted(tmp_path: Path):
+    store = dist.FileStore(str(tmp_path / "store"), 4)
     for rank, ranks in enumerate([[0, 1], [0, 1], [1, 2]]):
         SharedList(store, "key").compare(rank, ranks)
 
 
-def test_lists_without_a_common_member():
-    store = HashStore()
+def test_lists_without_a_common_member(tmp_path: Path):
+    store = dist.FileStore(str(tmp_path / "store"), 4)
     SharedList(store, "key").compare(1, [0, 1])
     with pytest.raises(CollectiveRefusedError, match=r"new_group\(\[2, 3\]\), and rank 1 called"):
         SharedList(store, "key").compare(2, [2, 3])
     SharedList(store, "key of another call").compare(2, [2, 3])
 
 
-def test_a_list_is_withdrawn_by_the_rank_that_came_first():
-    store = HashStore()
+def test_a_list_is_withdrawn_by_the_rank_that_came_first(tmp_path: Path):
+    store = dist.FileStore(str(tmp_path / "store"), 4)
     first, second = SharedList(store, "key"), SharedList(store, "key")
     first.compare(0, [0, 1])
     second.compare(1, [0, 1])

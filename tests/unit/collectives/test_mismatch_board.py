@@ -154,31 +154,31 @@ class World:
     def _run(self, recorder: Recorder) -> None:
         n = len(self.programs)
         info = GroupInfo(pg_id="g", name="0", ranks=tuple(range(n)), backend=self.backend)
-        book = GroupCounters(info)
+        counters = GroupCounters(info)
         try:
             for call in self.programs[recorder.rank]:
-                self._call(recorder, book, call)
+                self._call(recorder, counters, call)
         except FreedError:
             pass
         except CollectiveMismatchError as error:
             self.told[recorder.rank] = error
 
-    def _call(self, recorder: Recorder, book: GroupCounters, call: Call) -> None:
+    def _call(self, recorder: Recorder, counters: GroupCounters, call: Call) -> None:
         switch, writer = self.turns.switch, recorder.writer
         site = Site(file="cell", line=call.line)
         recorder.sites.here = lambda depth=0: writer.text(site, lambda: site)  # type: ignore[method-assign]
         known = recorder.signatures.find((call,), lambda: signature_of(call))
-        digest = book.digest
-        record = recorder.collective(book, known)
+        digest = counters.digest
+        record = recorder.collective(counters, known)
         switch()
         if call.is_refused:
             writer.complete(record, time.monotonic_ns(), 0, "RuntimeError: no")
             switch()
-            recorder.withdraw(book, digest)
+            recorder.withdraw(counters, digest)
             return
         while call.is_blocked and not self.told:
             switch()
-        taken = self.taken.setdefault(book.seq, {})
+        taken = self.taken.setdefault(counters.seq, {})
         taken[recorder.rank] = call
         if any(not belong(call, other) for other in taken.values()):
             self.mixed.append(taken)

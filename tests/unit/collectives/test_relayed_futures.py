@@ -17,7 +17,7 @@ from tests.support.polling import poll_until
 
 
 @pytest.fixture
-def book() -> GroupCounters:
+def counters() -> GroupCounters:
     return GroupCounters(GroupInfo(pg_id="0", name="0", desc="", ranks=(0, 1), backend="gloo"))
 
 
@@ -34,61 +34,61 @@ def _failed(text: str) -> Any:
 
 
 @pytest.mark.parametrize("is_early", [True, False])
-def test_the_value_is_passed_on(book: GroupCounters, is_early: bool):
+def test_the_value_is_passed_on(counters: GroupCounters, is_early: bool):
     inner: Any = Future()
     value = [torch.ones(2)]
     if is_early:
         inner.set_result(value)
-    future = futures.future_behind(inner, book)
+    future = futures.future_behind(inner, counters)
     if not is_early:
         assert not future.done()
         inner.set_result(value)
     assert future.wait() is value
     assert future.then(lambda done: done.value()[0].sum().item()).wait() == 2.0
-    assert not book.relays
+    assert not counters.relays
 
 
-def test_the_error_is_passed_on(book: GroupCounters):
-    future = futures.future_behind(_failed("Connection closed by peer"), book)
+def test_the_error_is_passed_on(counters: GroupCounters):
+    future = futures.future_behind(_failed("Connection closed by peer"), counters)
     with pytest.raises(RuntimeError, match="Connection closed by peer"):
         future.wait()
 
 
-def test_one_that_never_ends_is_ended_after_its_sockets_were_shut(book: GroupCounters):
+def test_one_that_never_ends_is_ended_after_its_sockets_were_shut(counters: GroupCounters):
     inner: Any = Future()
-    before = futures.future_behind(inner, book)
-    futures.end_soon(book)
-    meanwhile = futures.future_behind(Future(), book)
+    before = futures.future_behind(inner, counters)
+    futures.end_soon(counters)
+    meanwhile = futures.future_behind(Future(), counters)
     for future in (before, meanwhile):
         with pytest.raises(RuntimeError, match="the connection was lost while data was on its way"):
             future.wait()
-    assert book.has_sleepers
+    assert counters.has_sleepers
     inner.set_result([torch.ones(1)])  # Gloo's thread wakes up half an hour later
 
 
-def test_what_gloo_ends_in_time_ends_as_it_says(book: GroupCounters):
+def test_what_gloo_ends_in_time_ends_as_it_says(counters: GroupCounters):
     inner: Any = Future()
-    future = futures.future_behind(inner, book)
-    futures.end_soon(book)
+    future = futures.future_behind(inner, counters)
+    futures.end_soon(counters)
     inner.set_result("well")
     assert future.wait() == "well"
     time.sleep(2 * GRACE_S)
-    assert not book.has_sleepers
+    assert not counters.has_sleepers
 
 
-def test_operations_of_the_group_that_was_made_again_go_on(book: GroupCounters):
-    futures.future_behind(Future(), book)
-    futures.end_soon(book)
-    book.restart(1, 0, 0)
-    later: Any = futures.future_behind(Future(), book)
-    poll_until(lambda: len(book.relays) == 1)
+def test_operations_of_the_group_that_was_made_again_go_on(counters: GroupCounters):
+    futures.future_behind(Future(), counters)
+    futures.end_soon(counters)
+    counters.restart(1, 0, 0)
+    later: Any = futures.future_behind(Future(), counters)
+    poll_until(lambda: len(counters.relays) == 1)
     assert not later.done()
-    assert not book.has_sleepers
+    assert not counters.has_sleepers
 
 
-def test_values_die_when_nobody_has_the_future(book: GroupCounters):
+def test_values_die_when_nobody_has_the_future(counters: GroupCounters):
     inner: Any = Future()
-    future = futures.future_behind(inner, book)
+    future = futures.future_behind(inner, counters)
     tensor = torch.ones(2)
     seen = weakref.ref(tensor)
     gc.disable()
@@ -102,10 +102,10 @@ def test_values_die_when_nobody_has_the_future(book: GroupCounters):
         gc.enable()
 
 
-def test_what_cpp_adds_to_an_error_is_left_out(book: GroupCounters):
+def test_what_cpp_adds_to_an_error_is_left_out(counters: GroupCounters):
     stock = _failed("Connection closed by peer")
     with pytest.raises(RuntimeError) as caught:
-        futures.future_behind(stock, book).wait()
+        futures.future_behind(stock, counters).wait()
     with pytest.raises(RuntimeError) as expected:
         stock.wait()
     assert str(caught.value) != str(expected.value)
@@ -115,13 +115,13 @@ def test_what_cpp_adds_to_an_error_is_left_out(book: GroupCounters):
 
 
 def test_a_callback_in_cpp_that_wants_the_original_gets_it(
-    book: GroupCounters, monkeypatch: pytest.MonkeyPatch
+    counters: GroupCounters, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(futures, "_keeps_original", False)
     inner: Any = Future()
-    assert futures.future_behind(inner, book) is not inner
+    assert futures.future_behind(inner, counters) is not inner
     futures.keep_original()
-    assert futures.future_behind(inner, book) is inner
+    assert futures.future_behind(inner, counters) is inner
 
 
 def test_the_error_is_one_of_torch():

@@ -58,7 +58,7 @@ def call(
     title: str = "",
     still_open: tuple[str, ...] = (),
 ) -> Display:
-    told = [tensor_preview.tell(tensor, "t") for tensor in tensors]
+    told = [tensor_preview.preview(tensor, "t") for tensor in tensors]
     made = ShowCall(key=key, stage=stage, title=title, tensors=told, open=list(still_open))
     content = msgspec.to_builtins(made)
     data = {MIME: content, "text/plain": "of one rank"}
@@ -73,7 +73,7 @@ def shown(sink: PageSink, *calls: Display, ranks: int = 2) -> CellPictures:
 
 def give(showing: CellPictures, *calls: Display) -> None:
     for event in calls:
-        marker = showing.take(event, 0.0)
+        marker = showing.add_call(event, 0.0)
         if marker is not None:
             showing.place(marker.data)
 
@@ -97,7 +97,7 @@ def test_one_picture_for_all_ranks_in_the_place_of_the_first_call():
 
 def test_markers_of_all_ranks_are_equal_so_that_they_fold():
     showing = CellPictures(RankSet.all(2), PageSink(), "scope", 2)
-    first, second = (showing.take(call(rank, torch.ones(2)), 0.0) for rank in (0, 1))
+    first, second = (showing.add_call(call(rank, torch.ones(2)), 0.0) for rank in (0, 1))
     assert first is not None
     assert second is not None
     assert first.data == second.data
@@ -168,7 +168,7 @@ def test_after_a_clearing_it_is_placed_anew():
     showing = shown(sink, call(0, torch.ones(2)), call(1, torch.ones(2)))
     showing.tick(LATER)
     sink.clear()
-    showing.cleared(LATER)
+    showing.clear_places(LATER)
     marker = {MIME: {"key": "k"}}
     showing.place(marker)
     showing.tick(LATER + 1)
@@ -200,7 +200,7 @@ def test_what_is_no_call_is_shown_as_it_came():
     showing = CellPictures(RankSet.all(2), PageSink(), "scope", 2)
     data = {MIME: {"made": "by the user"}, "text/plain": "of the user"}
     event = Display(run_id="r", rank=0, data=data, metadata={}, transient={})
-    given = showing.take(event, 0.0)
+    given = showing.add_call(event, 0.0)
     assert given is not None
     assert given.data == {"text/plain": "of the user"}
 
@@ -226,7 +226,7 @@ def test_a_bug_in_drawing_does_not_end_the_cell(monkeypatch: pytest.MonkeyPatch)
 
 
 def numbers(tensor: torch.Tensor) -> list[str]:
-    return preview_text.lines(tensor_preview.tell(tensor))
+    return preview_text.lines(tensor_preview.preview(tensor))
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_numbers(tensor: torch.Tensor, lines: list[str]):
 
 
 def test_of_a_large_tensor_the_corners():
-    told = tensor_preview.tell(torch.arange(10_000).view(100, 100))
+    told = tensor_preview.preview(torch.arange(10_000).view(100, 100))
     assert preview_text.lines(told) == [
         "   0    1    2 …   98   99",
         " 100  101  102 …  198  199",
@@ -279,12 +279,12 @@ def test_of_many_slices_the_first_few():
 
 
 def test_the_message_stays_small():
-    told = tensor_preview.tell(torch.randn(1000, 1000), "weight")
+    told = tensor_preview.preview(torch.randn(1000, 1000), "weight")
     assert len(msgspec.json.encode(told)) < 3000
 
 
 def tensors(*values: torch.Tensor) -> dict[int, TensorShown]:
-    return {rank: tensor_preview.tell(value, "t") for rank, value in enumerate(values)}
+    return {rank: tensor_preview.preview(value, "t") for rank, value in enumerate(values)}
 
 
 def colours_of(block: Block) -> set[tuple[int, int, int, int]]:
@@ -327,12 +327,12 @@ def test_numbers_can_be_read_on_every_colour():
 
 
 def test_more_ranks_than_fit_are_put_together_where_they_are_equal():
-    by_rank = {rank: tensor_preview.tell(torch.tensor([float(rank == 5)])) for rank in range(64)}
+    by_rank = {rank: tensor_preview.preview(torch.tensor([float(rank == 5)])) for rank in range(64)}
     block = Block(RankSet.all(64), [("", by_rank)])
     columns, more = block.columns()
     assert [str(ranks) for ranks in columns] == ["0-4,6-63", "5"]
     assert more == 0
-    different = {rank: tensor_preview.tell(torch.tensor([rank])) for rank in range(64)}
+    different = {rank: tensor_preview.preview(torch.tensor([rank])) for rank in range(64)}
     columns, more = Block(RankSet.all(64), [("", different)]).columns()
     assert (len(columns), more) == (16, 48)
 
@@ -373,7 +373,7 @@ def test_a_shard_is_drawn_in_its_place():
 
     def shard(rank: int) -> TensorShown:
         part = Part(placements="Shard(0)", mesh="dp=2", shape=[2, 2], offset=[2 * rank, 0])
-        told = tensor_preview.tell(whole[2 * rank : 2 * rank + 2], "w")
+        told = tensor_preview.preview(whole[2 * rank : 2 * rank + 2], "w")
         return msgspec.structs.replace(told, shape=[4, 2], part=part)
 
     by_rank = {rank: shard(rank) for rank in range(2)}
@@ -389,7 +389,7 @@ def test_a_shard_is_drawn_in_its_place():
 
 
 def test_the_picture_of_eight_ranks_is_small_and_fits_the_page():
-    by_rank = {rank: tensor_preview.tell(torch.randn(4, 4), "grad") for rank in range(8)}
+    by_rank = {rank: tensor_preview.preview(torch.randn(4, 4), "grad") for rank in range(8)}
     drawn = tensor_picture.draw("title", [Block(RankSet.all(8), [("", by_rank)])])
     assert drawn.width < 900
     assert len(base64.b64encode(drawn.png())) < 120_000

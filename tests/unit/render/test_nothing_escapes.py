@@ -288,7 +288,7 @@ def others(bad: str) -> Iterable[Mapping[str, Any]]:
     showing = CellPictures(RankSet.all(1), sink, "r", 1)
     call = msgspec.to_builtins(ShowCall(key="k", stage="now", title=bad, tensors=[shown]))
     event = Display(run_id="r", rank=0, data={MIME: call}, metadata={}, transient={})
-    marker = showing.take(event, 0.0)
+    marker = showing.add_call(event, 0.0)
     assert marker is not None
     showing.place(marker.data)
     showing.end()

@@ -383,7 +383,7 @@ def test_only_the_blocks_that_differ_move():
     other = tensor.clone()
     other[2, 5] = 0.5
     ranks = FakeRanks([tensor, other, tensor])
-    found = compare.find(ranks, "x", RankSet.all(3))
+    found = compare.diff(ranks, "x", RankSet.all(3))
     (detail,) = found.differences[0].details
     assert (detail.index, detail.max_abs, detail.is_exact) == ((2, 5), 0.5, True)
     assert ranks.moved == 2 * tensor_hash.BLOCK_BYTES
@@ -393,17 +393,17 @@ def test_only_the_blocks_that_differ_move():
 def test_of_a_tensor_that_differs_everywhere_a_few_blocks_are_enough():
     tensor = torch.zeros(10, 1 << 18)
     ranks = FakeRanks([tensor, tensor + 1])
-    (difference,) = compare.find(ranks, "x", RankSet.all(2)).differences
+    (difference,) = compare.diff(ranks, "x", RankSet.all(2)).differences
     assert not difference.details[0].is_exact
     assert ranks.moved == 2 * 4 * tensor_hash.BLOCK_BYTES
-    text = page.bundle(compare.find(ranks, "x", RankSet.all(2)))["text/plain"]
+    text = page.bundle(compare.diff(ranks, "x", RankSet.all(2)))["text/plain"]
     assert "max abs difference  norms" in text
     assert "at least 1  1 and 1" in text
 
 
 def test_nothing_moves_where_all_is_equal():
     ranks = FakeRanks([torch.ones(3), torch.ones(3)])
-    assert compare.find(ranks, "x", RankSet.all(2)).is_equal
+    assert compare.diff(ranks, "x", RankSet.all(2)).is_equal
     assert ranks.asked == ["TreeOf", "forget"]
 
 
@@ -414,7 +414,7 @@ def test_a_value_that_no_rank_has_is_an_error():
 
     ranks = Nowhere([torch.ones(1)] * 2)
     with pytest.raises(BadOptionError, match="'x' has no value on any rank"):
-        compare.find(ranks, "x", RankSet.all(2))
+        compare.diff(ranks, "x", RankSet.all(2))
     assert ranks.asked == ["TreeOf", "forget"]
 
 
@@ -444,7 +444,7 @@ def test_lines_of_diff(line: str, expressions: list[str], ranks: str | None):
 def told(*values: str | None) -> dict[int, Variables]:
     return {
         rank: Variables(
-            found=() if value is None else (Variable("x", "int", value=value, digest=value),)
+            variables=() if value is None else (Variable("x", "int", value=value, digest=value),)
         )
         for rank, value in enumerate(values)
     }
@@ -478,14 +478,14 @@ def test_a_name_that_some_ranks_do_not_have():
 
 def test_values_that_cannot_be_compared_are_not_called_different():
     meta = Variable("m", "Tensor", shape="(3,)", device="meta")
-    text = variables_table.bundle({rank: Variables(found=(meta,)) for rank in range(3)}, ("m",))
+    text = variables_table.bundle({rank: Variables(variables=(meta,)) for rank in range(3)}, ("m",))
     assert "(not compared)" in text["text/plain"]
     assert "all" in text["text/plain"]
 
 
 def test_values_that_look_alike_and_are_not():
     found = {
-        rank: Variables(found=(Variable("m", "Linear", value="train", digest=str(rank == 1)),))
+        rank: Variables(variables=(Variable("m", "Linear", value="train", digest=str(rank == 1)),))
         for rank in range(3)
     }
     text = variables_table.bundle(found, ("m",))["text/plain"]

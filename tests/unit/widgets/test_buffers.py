@@ -1,33 +1,33 @@
 """The binary parts of widgets: what is kept of them, and for how long."""
 
-from nbddp.notebook.widgets.buffers import keep_within, note, told
+from nbddp.notebook.widgets.buffers import keep_within, paths_and_buffers, update
 from nbddp.notebook.widgets.static_text import Model
 
 
 def picture(size: int = 3) -> Model:
     model = Model(0, {"format": "png"})
-    note(model, {"state": {"format": "png"}, "buffer_paths": [["value"]]}, [b"x" * size])
+    update(model, {"state": {"format": "png"}, "buffer_paths": [["value"]]}, [b"x" * size])
     return model
 
 
 def test_what_came_last_at_a_path_is_told():
     model = picture()
-    note(model, {"state": {}, "buffer_paths": [["value"]]}, [memoryview(b"new")])
-    assert told(model) == ([["value"]], [b"new"])
+    update(model, {"state": {}, "buffer_paths": [["value"]]}, [memoryview(b"new")])
+    assert paths_and_buffers(model) == ([["value"]], [b"new"])
 
 
 def test_a_change_of_something_else_leaves_them():
     model = picture()
-    note(model, {"state": {"format": "jpeg"}, "buffer_paths": []}, [])
-    assert told(model) == ([["value"]], [b"xxx"])
+    update(model, {"state": {"format": "jpeg"}, "buffer_paths": []}, [])
+    assert paths_and_buffers(model) == ([["value"]], [b"xxx"])
 
 
 def test_a_value_that_is_not_binary_any_more_takes_their_place():
     model = Model(0)
     paths = [["value", 0, "content"], ["value", 1, "content"], ["icon"]]
-    note(model, {"state": {"value": [{}, {}]}, "buffer_paths": paths}, [b"a", b"b", b"c"])
-    note(model, {"state": {"value": []}}, [])
-    assert told(model) == ([["icon"]], [b"c"])
+    update(model, {"state": {"value": [{}, {}]}, "buffer_paths": paths}, [b"a", b"b", b"c"])
+    update(model, {"state": {"value": []}}, [])
+    assert paths_and_buffers(model) == ([["icon"]], [b"c"])
 
 
 def test_what_is_kept_is_bounded_and_the_newest_goes_last():

@@ -68,7 +68,7 @@ class _Sender:
         if oldest > 1:
             first = self._reader.operation(oldest)
             is_late = first is None or first.time_created_ns > self._receive.time_created_ns
-            opened = sum(each.state == "scheduled" for each in self._reader.operations(0))
+            opened = sum(sent.state == "scheduled" for sent in self._reader.operations(0))
             self.has_missed = is_late or opened < self._reader.open_count
 
     def _read(self, record: int) -> None:

@@ -21,7 +21,7 @@ from contextlib import ExitStack, suppress
 
 #: A descriptor and the inode behind it.
 Socket = tuple[int, int]
-#: Time-out of a connection to this machine; the kernel drops one that a full queue cannot take.
+#: Timeout of a connection to this machine; the kernel drops one that a full queue cannot take.
 _CONNECT_S = 0.2
 _SETTLE_S = 0.05
 _SETTLE_PAUSE_S = 0.001
@@ -92,7 +92,7 @@ def settle(sockets: Iterable[Socket], limit_s: float = _SETTLE_S) -> None:
 
 
 def _is_busy(fd: int, inode: int) -> bool:
-    """Whether a socket has unread data, or data that the other end has not acknowledged."""
+    """Return whether a socket has unread data, or data that the other end has not acknowledged."""
     try:
         if os.fstat(fd).st_ino != inode:
             return False

@@ -5,7 +5,7 @@ Runs in: the rank process, any thread.
 When a connection is lost, Gloo notifies all operations that wait for their turn, but not those
 whose data was being transferred at that moment: half received data, and data that the socket did
 not take (``Pair::signalException`` in ``gloo/transport/tcp/pair.cc`` checks neither ``rx_`` nor the
-unbound buffers of ``tx_``). A thread that waits for these sleeps until the group's time-out, half
+unbound buffers of ``tx_``). A thread that waits for these sleeps until the group's timeout, half
 an hour. A rank that dies in the middle of a large ``broadcast`` leaves its peers in such waits.
 These threads cannot be woken, but callers need not wait for them: after the sockets were shut, no
 thread reads or writes their tensors any more.

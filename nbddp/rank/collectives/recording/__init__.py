@@ -1,1 +1,1 @@
-"""What a rank writes of its operations: call sites, signatures, the board of a node."""
+"""The records of a rank's operations: call sites, signatures, the board of a node."""

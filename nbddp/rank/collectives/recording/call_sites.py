@@ -1,6 +1,6 @@
-"""Which line of the user's code issued an operation, also when DDP, FSDP2 or autograd did it.
+"""Finds the line of the user's code that issued an operation, also through DDP, FSDP2 or autograd.
 
-Runs in: the rank process, any thread, once for each operation: it has half a microsecond.
+Runs in: the rank process, any thread, once for each operation, within half a microsecond.
 """
 
 import sys
@@ -19,7 +19,7 @@ _CELL, _USER, _LIBRARY, _MACHINERY = 3, 2, 1, 0
 _STDLIB = sysconfig.get_path("stdlib")
 _PACKAGES = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 _OWN = str(Path(nbddp.__file__).parent)
-#: What called it is not the user's: our loop, and the fork server.
+#: Frames outside this file are not the user's: nbddp's loop, and the fork server.
 _BEGINNING = str(Path(_OWN, "rank", "cells", "executor.py"))
 _MAX_STACK = 16
 #: Frames between an operation and a line that calls torch's functions directly.
@@ -27,11 +27,11 @@ _NEAR = 4
 
 
 class Sites:
-    """Finds call sites; keeps what it has found, since training loops come back to each.
+    """Finds call sites, and caches them, since training loops repeat them.
 
     Args:
-        cell_of: the execution count of the cell that a file name stands for; 0: it is no cell.
-        writer: puts sites into shared memory.
+        cell_of: returns the execution count of the cell with a file name; 0: it is no cell.
+        writer: writes sites into shared memory.
         machinery: folders of packages that are never the user's code.
     """
 
@@ -45,16 +45,16 @@ class Sites:
         self._writer = writer
         self._machinery = (_OWN, *machinery)
         self._kind_by_file: dict[str, int] = {}
-        #: By code and instruction: offset in shared memory; how many frames of torch's lay between,
-        #: if it is a line of a cell, else -1; the code, so that no other gets its id.
+        #: By code and instruction: offset in shared memory; number of torch frames in between for
+        #: a line of a cell, else -1; the code, so that no other code gets its id.
         self.known: dict[tuple[int, int], tuple[int, int, types.CodeType]] = {}
-        #: So many frames of torch's lay between at the last time: mostly it is as many again.
+        #: Number of torch frames in between at the last call: the next call mostly has as many.
         self.between = 0
 
     def here(self, depth: int = 2) -> int:
-        """Offset of the site of whoever called, ``depth`` frames up.
+        """Return the offset of the call site, searched from ``depth`` frames up.
 
-        The innermost line of a cell; without one the innermost line of the user's own files, or
+        The site is the innermost line of a cell; else the innermost line of the user's files; else
         of a library that is not torch.
         """
         between = self.between
@@ -68,7 +68,7 @@ class Sites:
         return self.search(sys._getframe(depth))
 
     def search(self, frame: types.FrameType | None) -> int:
-        """`here`, from a frame outwards."""
+        """Return the offset of the call site from a frame outwards, as `here` does."""
         kinds = self._kind_by_file
         between = -1
         best: types.FrameType | None = None
@@ -87,8 +87,8 @@ class Sites:
                 best_kind = kind
             frame = frame.f_back
         if best is None:
-            # A thread of autograd's, or of Gloo's that runs what is to be done then: it works for
-            # the line where the main thread is.
+            # A thread of autograd, or a thread of Gloo in a callback, works for the current line of
+            # the main thread.
             best = self._line_of_main()
             if best is None:
                 return 0
@@ -119,27 +119,27 @@ class Sites:
         return best
 
     def forget(self) -> None:
-        """A new cell begins: code that is gone must not be kept alive by us."""
+        """Drop the cache before a new cell: it must not keep code of earlier cells alive."""
         self.known.clear()
         self._kind_by_file = {
             file: kind for file, kind in self._kind_by_file.items() if kind != _USER
         }
 
     def stack(self, frame: types.FrameType | None) -> tuple[Site, ...]:
-        """The lines of cells, user files and libraries from ``frame`` outwards."""
-        found: list[Site] = []
-        while frame is not None and len(found) < _MAX_STACK:
+        """Return the lines of cells, user files and libraries from ``frame`` outwards."""
+        sites: list[Site] = []
+        while frame is not None and len(sites) < _MAX_STACK:
             file = frame.f_code.co_filename
             if file == _BEGINNING:
                 break
             kind = self._kind_by_file.get(file)
             if (self._classify(file) if kind is None else kind) != _MACHINERY:
-                found.append(self._site(frame))
+                sites.append(self._site(frame))
             frame = frame.f_back
-        return tuple(found)
+        return tuple(sites)
 
     def is_torch(self, frame: types.FrameType) -> bool:
-        """Whether the frame is one of torch's own."""
+        """Return whether the frame is in torch."""
         return frame.f_code.co_filename.startswith(self._machinery[1:2])
 
     def _classify(self, file: str) -> int:

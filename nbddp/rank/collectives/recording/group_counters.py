@@ -1,4 +1,4 @@
-"""The numbers of a group's operations, which every member counts for itself.
+"""The counters of a group's operations, which every member counts for itself.
 
 Runs in: the rank process, any thread.
 """
@@ -15,38 +15,39 @@ from nbddp.wire.flight_recorder.schema import (
     shortened,
 )
 
-#: So many kinds of messages a group tells; whoever gives each message a tag has more.
+#: Up to this many message counters are reported; code that gives each message its own tag has more.
 _MAX_COUNTS = 256
 
 
 @dataclass(eq=False)
 class GroupCounters:
-    """What is counted of one group; survives its re-forming."""
+    """The counters and flags of one group, which survive its rebuild."""
 
     info: GroupInfo
     offset: int = 0  #: of its description in shared memory
-    epoch: int = 0  #: number of the `RebuildGroups` that made it last
+    epoch: int = 0  #: number of the `RebuildGroups` that rebuilt it last
     seq: int = 0
-    digest: int = 0  #: of all collectives so far: what each of them was, and its number
+    digest: int = 0  #: of the signatures and numbers of all collectives so far
     #: Messages so far by direction, peer and tag; all begin at `p2p_base`.
     p2p: dict[tuple[str, int, int], int] = field(default_factory=dict)
     p2p_base: int = 0
-    #: Tags of receives from any source: which message such a receive takes is known too late to
-    #: compare the two ends of what follows.
+    #: Tags of receives from any source: their sender is known too late to compare the two ends of
+    #: later messages.
     any_source_tags: set[int] = field(default_factory=set)
-    used_before: int = 0  #: operations before the cell that runs
-    is_careful: bool = False  #: others than Gloo must be told whether their caller waits
-    #: Made with TORCH_DISTRIBUTED_DEBUG=DETAIL: torch compares the ranks in each call, and blocks.
+    used_before: int = 0  #: number of operations before the running cell
+    is_careful: bool = False  #: backends other than Gloo need to know whether their caller waits
+    #: Created with TORCH_DISTRIBUTED_DEBUG=DETAIL: torch compares the ranks in each call, and
+    #: blocks.
     is_checked: bool = False
     is_broken: bool = False
-    #: Messages whose handle was lost before their end. Gloo forgets where their data goes, and a
-    #: connection stands still for good when data comes for such a receive: ``Pair::prepareRead``
-    #: in ``gloo/transport/tcp/pair.cc`` leaves what belongs to no buffer "for the next iteration".
+    #: Number of messages whose handle was lost before their end. Gloo forgets their buffers, and
+    #: data for such a receive blocks its connection permanently: ``Pair::prepareRead`` in
+    #: ``gloo/transport/tcp/pair.cc`` leaves data without a buffer "for the next iteration".
     lost_messages: int = 0
     has_sleepers: bool = False  #: a thread of Gloo may never be woken, see `gloo.waits`
-    relays: set[Any] = field(default_factory=set)  #: of open futures, see `gloo.futures`
+    relays: set[Any] = field(default_factory=set)  #: relays of open futures, see `gloo.futures`
     cut_at: float = 0.0  #: when its sockets were shut (`time.monotonic`); 0: they were not
-    #: What its operations raise now: it was freed and is not yet re-formed.
+    #: Returns the exception of all its operations: it was freed and is not yet rebuilt.
     ended: Callable[[], BaseException] | None = None
 
     def __post_init__(self) -> None:
@@ -55,17 +56,17 @@ class GroupCounters:
 
     @property
     def used(self) -> int:
-        """How many operations there were."""
+        """The number of operations so far."""
         return self.seq + sum(list(self.p2p.values()))
 
-    def told(self) -> GroupInfo:
-        """What is told of the group: the user may have described it at length."""
+    def description(self) -> GroupInfo:
+        """Return the group for records and messages, with the user's description shortened."""
         return msgspec.structs.replace(self.info, desc=shortened(self.info.desc))
 
     def snapshot(self) -> GroupInfo:
-        """The group as others see it."""
+        """Return the group with its counters, for `RankLook`."""
         return msgspec.structs.replace(
-            self.told(),
+            self.description(),
             collective_seq_id=self.seq,
             p2p_seq_id=max(self.p2p.values(), default=self.p2p_base),
             p2p_base=self.p2p_base,
@@ -73,7 +74,7 @@ class GroupCounters:
         )
 
     def _messages(self) -> tuple[MessageCount, ...] | None:
-        # For the I/O thread, while others count: a copy in one step.
+        # The I/O thread calls this while other threads count, so it copies in one step.
         counts = list(self.p2p.items())
         if len(counts) > _MAX_COUNTS:
             return None
@@ -83,7 +84,7 @@ class GroupCounters:
         )
 
     def restart(self, epoch: int, seq: int, p2p_base: int) -> None:
-        """All members go on counting from the same numbers."""
+        """Restart all counters after a rebuild, with equal numbers on all members."""
         self.epoch = epoch
         self.seq = seq
         self.digest = 0

@@ -1,4 +1,4 @@
-"""Records what this rank's process groups do, in shared memory.
+"""Records the operations of this rank's process groups in shared memory.
 
 Runs in: the rank process, any thread. The I/O thread reads it while the main thread is blocked.
 """
@@ -28,9 +28,9 @@ from nbddp.wire.messages import OnMismatch
 
 _now = time.monotonic_ns
 _ident = threading.get_ident
-#: So many open operations are looked through for those that have ended unnoticed.
+#: This many open operations are checked for an unnoticed end.
 _SWEEP_AT = 16
-#: So many operations are named that may have left partial results.
+#: Number of operations with partial results that are named.
 _MAX_TORN = 4
 
 
@@ -47,31 +47,31 @@ class Recorder:
         self.signatures = Signatures()
         self.board = Board(memory, local_rank, rank, first_local)
         self.rank = rank
-        self.books: dict[str, GroupCounters] = {}  # by pg_id, in the order of creation
+        self.counters_by_group: dict[str, GroupCounters] = {}  # by pg_id, in the order of creation
         self.open: dict[int, Any] = {}  #: `pending_operation.Opened` by record
         self._sweep_at = _SWEEP_AT
         self.mismatches: list[Mismatch] = []
         self.torn: list[str] = []  #: operations whose tensors may hold partial results
         self.on_mismatch: OnMismatch = "raise"
         self.check = False  #: compare with members on other machines before each collective
-        #: `check`, or this is a child, or no cell runs, or a value is looked at beside it.
+        #: `check`, or this is a child, or no cell runs, or a name is looked up during a cell.
         self.is_careful = True
         self._careful_lock = threading.Lock()
         self.callbacks = callbacks
         callbacks.lookup_changed = self.set_careful
         self.run_id = ""
-        self.cell_ranks: tuple[int, ...] = ()  #: that run the cell; empty: all
+        self.cell_ranks: tuple[int, ...] = ()  #: ranks that run the cell; empty: all
         self.run_offset = 0
         self._newest_before = 0  #: the newest record when the cell began
         os.register_at_fork(after_in_child=self._become_child)
         self.is_child = False
 
     def _become_child(self) -> None:
-        """A forked child of the rank must not write into its records."""
+        """Stop fast calls in a forked child, which must not write into the rank's records."""
         self.is_child = self.is_careful = True
 
     def set_careful(self) -> None:
-        """What ``is_careful`` depends on has changed. For any thread."""
+        """Update ``is_careful`` after a change of its conditions. For any thread."""
         with self._careful_lock:
             is_in_cell = bool(self.run_id) and not self.is_child
             self.is_careful = self.check or not is_in_cell or self.callbacks.is_answering_lookup
@@ -79,7 +79,13 @@ class Recorder:
     # --- cells ---------------------------------------------------------------------------------
 
     def begin_cell(self, run_id: str, on_mismatch: OnMismatch, *, check: bool = False) -> None:
-        """What is recorded from now on belongs to this cell."""
+        """Begin a cell, to which all later records belong.
+
+        Args:
+            run_id: id of its run.
+            on_mismatch: the reaction to a mismatch.
+            check: whether to compare with members on other machines, too.
+        """
         self.check = check
         self.run_id = run_id
         self.set_careful()
@@ -87,8 +93,8 @@ class Recorder:
         self.board.is_on = on_mismatch != "off"
         self.mismatches = []
         self.torn = []
-        for book in self.books.values():
-            book.used_before = book.used
+        for counters in self.counters_by_group.values():
+            counters.used_before = counters.used
         self._newest_before = self.writer.newest
         self.sites.forget()
         self.writer.forget_threads(thread.ident or 0 for thread in threading.enumerate())
@@ -96,26 +102,33 @@ class Recorder:
         self.writer.touch()
 
     def end_cell(self) -> tuple[GroupMark, ...]:
-        """Where the groups stand that the cell has used, or that are broken."""
+        """End the cell, and return the marks of groups that it has used, or that are broken."""
         self.sweep()
-        left: list[int] = []  # by an interrupt before they had a handle
+        interrupted: list[int] = []  # records of calls that were interrupted before they returned
         if self.writer.newest != self._newest_before or self.waits():
-            left = self.writer.end_interrupted(_ident(), self.open, _now())
+            interrupted = self.writer.end_interrupted(_ident(), self.open, _now())
         open_by_group = Counter(operation.pg_id for operation in self.open.values())
         open_by_group.update(
-            operation.pg_id for record in left if (operation := self.operation(record)) is not None
+            operation.pg_id
+            for record in interrupted
+            if (operation := self.operation(record)) is not None
         )
-        open_by_group.update({book.info.pg_id: book.lost_messages for book in self.books.values()})
+        open_by_group.update(
+            {
+                counters.info.pg_id: counters.lost_messages
+                for counters in self.counters_by_group.values()
+            }
+        )
         marks = tuple(
             GroupMark(
-                pg_id=book.info.pg_id,
-                collective_seq_id=book.seq,
-                digest=book.digest,
-                open=open_by_group[book.info.pg_id],
-                is_broken=book.is_broken,
+                pg_id=counters.info.pg_id,
+                collective_seq_id=counters.seq,
+                digest=counters.digest,
+                open=open_by_group[counters.info.pg_id],
+                is_broken=counters.is_broken,
             )
-            for book in self.books.values()
-            if book.is_broken or (self.run_id and book.used != book.used_before)
+            for counters in self.counters_by_group.values()
+            if counters.is_broken or (self.run_id and counters.used != counters.used_before)
         )
         self.run_id = ""
         self.run_offset = 0
@@ -126,157 +139,180 @@ class Recorder:
     # --- operations ----------------------------------------------------------------------------
 
     def collective(
-        self, book: GroupCounters, known: CallSignature, depth: int = 3, timeout_ms: int = 0,
+        self, counters: GroupCounters, known: CallSignature, depth: int = 3, timeout_ms: int = 0,
         *, is_async: bool = False,
     ) -> int:  # fmt: skip
-        """A collective is about to be issued; gives its record. See also `fast_path.run`.
+        """Record a collective before it is issued, and return its record.
 
-        ``is_async``: its caller does not wait for its end before it goes on.
+        See also `fast_path.run`.
+
+        Args:
+            counters: counters of its group.
+            known: signature of the call.
+            depth: number of frames between the caller's line and `Sites.here`.
+            timeout_ms: its timeout; 0: that of the group.
+            is_async: whether the caller continues before the end of the operation.
 
         Raises:
-            CollectiveMismatchError: another rank of this machine has issued something else.
+            CollectiveMismatchError: another rank of this machine has issued another operation.
         """
         site = self.sites.here(depth)
-        book.seq = seq = book.seq + 1
-        book.digest ^= known.full + seq  # also told from the same in another order
-        record = self._issue(book, known, site, seq, 0, -1, 0, timeout_ms, is_async)
-        if self.board.is_on and book.has_peers:
-            wrong = self.board.check(book, seq, known, record)
+        counters.seq = seq = counters.seq + 1
+        counters.digest ^= known.full + seq  # the number makes the digest depend on the order
+        record = self._issue(counters, known, site, seq, 0, -1, 0, timeout_ms, is_async)
+        if self.board.is_on and counters.has_peers:
+            wrong = self.board.check(counters, seq, known, record)
             if wrong is not None:
-                self.disagree(book, record, wrong)
+                self.disagree(counters, record, wrong)
         return record
 
     def message(
-        self, book: GroupCounters, known: CallSignature, direction: str, peer: int, tag: int,
+        self, counters: GroupCounters, known: CallSignature, direction: str, peer: int, tag: int,
         *, is_async: bool,
     ) -> int:  # fmt: skip
-        """A send or a receive is about to be issued; gives its record. As `collective`."""
+        """Record a send or a receive before it is issued, and return its record.
+
+        Raises:
+            CollectiveMismatchError: the other end is on this machine, and does not match.
+        """
         site = self.sites.here(3)
         key = (direction, peer, tag)
-        book.p2p[key] = count = book.p2p.get(key, book.p2p_base) + 1
-        record = self._issue(book, known, site, 0, count, peer, tag, 0, is_async)
+        counters.p2p[key] = count = counters.p2p.get(key, counters.p2p_base) + 1
+        record = self._issue(counters, known, site, 0, count, peer, tag, 0, is_async)
         if peer < 0:
-            book.any_source_tags.add(tag)
-        elif self.board.is_on and (direction == "send" or tag not in book.any_source_tags):
-            wrong = self.board.check_message(book, direction, peer, tag, count, known, record)
+            counters.any_source_tags.add(tag)
+        elif self.board.is_on and (direction == "send" or tag not in counters.any_source_tags):
+            wrong = self.board.check_message(counters, direction, peer, tag, count, known, record)
             if wrong is not None:
-                self.disagree(book, record, wrong)
+                self.disagree(counters, record, wrong)
         return record
 
-    def withdraw(self, book: GroupCounters, digest: int) -> None:
-        """The collective issued last has failed before anything was sent: it does not count."""
-        self.board.withdraw(book, book.seq)
-        book.seq -= 1
-        book.digest = digest
+    def withdraw(self, counters: GroupCounters, digest: int) -> None:
+        """Uncount the last collective, which failed before data was sent."""
+        self.board.withdraw(counters, counters.seq)
+        counters.seq -= 1
+        counters.digest = digest
 
-    def withdraw_message(self, book: GroupCounters, direction: str, peer: int, tag: int) -> None:
-        """The message issued last has failed before anything was sent: it does not count."""
-        book.p2p[direction, peer, tag] -= 1
+    def withdraw_message(
+        self, counters: GroupCounters, direction: str, peer: int, tag: int
+    ) -> None:
+        """Uncount the last message, which failed before data was sent."""
+        counters.p2p[direction, peer, tag] -= 1
 
-    def received_from_any(self, book: GroupCounters, source: int, record: int) -> None:
-        """A receive from any source has got the next message of this member of the group."""
+    def received_from_any(self, counters: GroupCounters, source: int, record: int) -> None:
+        """Count a message that a receive from any source got, for its sender.
+
+        Args:
+            counters: counters of the group.
+            source: rank of the sender in the group.
+            record: record of the receive.
+        """
         operation = self.operation(record)
-        if operation is not None and 0 <= source < len(book.info.ranks):
-            key = ("recv", book.info.ranks[source], operation.tag)
-            book.p2p[key] = book.p2p.get(key, book.p2p_base) + 1
+        if operation is not None and 0 <= source < len(counters.info.ranks):
+            key = ("recv", counters.info.ranks[source], operation.tag)
+            counters.p2p[key] = counters.p2p.get(key, counters.p2p_base) + 1
 
     def other(
-        self, known: CallSignature, book: GroupCounters | None = None, timeout_ms: int = 0
+        self, known: CallSignature, counters: GroupCounters | None = None, timeout_ms: int = 0
     ) -> int:
-        """The creation of a group, or a wait for the store; gives its record."""
-        return self._issue(book, known, self.sites.here(3), 0, 0, -1, 0, timeout_ms)
+        """Record the creation of a group, or a wait for the store, and return its record."""
+        return self._issue(counters, known, self.sites.here(3), 0, 0, -1, 0, timeout_ms)
 
     def _issue(  # noqa: PLR0917 - by position: keywords cost
-        self, book: GroupCounters | None, known: CallSignature, site: int, seq: int,
+        self, counters: GroupCounters | None, known: CallSignature, site: int, seq: int,
         p2p_seq: int, peer: int, tag: int, timeout_ms: int, is_async: bool = False,
     ) -> int:  # fmt: skip
-        signature, group = self.texts(known, book)
-        if book is not None:
-            timeout_ms = timeout_ms or book.info.timeout_ms
+        signature, group = self.texts(known, counters)
+        if counters is not None:
+            timeout_ms = timeout_ms or counters.info.timeout_ms
         return self.writer.issue(
             signature, site, group, self.run_offset, seq, p2p_seq, peer, tag, is_async, _ident(),
             timeout_ms, _now(),
         )  # fmt: skip
 
-    def texts(self, known: CallSignature, book: GroupCounters | None) -> tuple[int, int]:
-        """Offsets of what an operation is and of its group, written again where they are old."""
+    def texts(self, known: CallSignature, counters: GroupCounters | None) -> tuple[int, int]:
+        """Return the offsets of an operation's signature and group; writes old texts again."""
         writer = self.writer
         signature, group = known.offset, 0
         if signature <= writer.oldest_text:
             signature = known.offset = writer.text(known, lambda: known.signature)
-        if book is not None:
-            group = book.offset
+        if counters is not None:
+            group = counters.offset
             if group <= writer.oldest_text:
-                info = book.info
-                group = book.offset = writer.text(info, book.told)
+                info = counters.info
+                group = counters.offset = writer.text(info, counters.description)
         return signature, group
 
     def opened(self, record: int, operation: Any) -> None:
-        """An operation goes on while its caller does something else."""
+        """Add an operation that continues while its caller continues."""
         self.open[record] = operation
         self.writer.take(record)
         if len(self.open) > self._sweep_at:
             self.sweep()
-            # Gloo never tells of messages that nobody waits for.
+            # Gloo never reports the end of messages that no thread waits for.
             self._sweep_at = max(_SWEEP_AT, 2 * len(self.open))
 
-    def disagree(self, book: GroupCounters, record: int, wrong: Mismatch) -> None:
-        """Note a disagreement; raise it if that is wanted. Raises as `collective`."""
+    def disagree(self, counters: GroupCounters, record: int, wrong: Mismatch) -> None:
+        """Note a mismatch, and raise it if ``on_mismatch`` says so.
+
+        Raises:
+            CollectiveMismatchError: ``on_mismatch`` is ``raise``.
+        """
         self.mismatches.append(wrong)
         if self.on_mismatch == "raise":
             error = mismatch_error(wrong)
             self.writer.complete(record, _now(), 0, in_words(error))
-            book.is_broken = True
-            # Whoever goes on all the same would pair the next call with another one of the peers.
-            book.ended = lambda: mismatch_error(wrong)
+            counters.is_broken = True
+            # If the code continued, its next call would match another call of the peers.
+            counters.ended = lambda: mismatch_error(wrong)
             raise error
 
     def put_back(self, record: int, kept: WrittenCopies) -> None:
-        """The operation has failed: its tensors become what they were, as far as that is known."""
+        """Restore the tensors of a failed operation, as far as copies exist."""
         kept.put_back()
         if kept.lost_bytes:
             self.note_torn(record)
 
     def note_torn(self, record: int) -> None:
-        """The tensors of an operation may hold partial results."""
+        """Note that the tensors of an operation may hold partial results."""
         name = self.name_of(record)
         if name and name not in self.torn and len(self.torn) < _MAX_TORN:
             self.torn.append(name)
 
     def name_of(self, record: int) -> str:
-        """``all_reduce #5``; empty: it is no longer recorded."""
+        """Return ``all_reduce #5``; empty: it is no longer recorded."""
         operation = self.operation(record)
         return "" if operation is None else operation.label()
 
     def operation(self, record: int) -> Operation | None:
-        """One of this rank's own operations."""
+        """Return one of this rank's operations; None: it is no longer recorded."""
         return self._reader.operation(record)
 
     def is_taken(self, operation: Operation) -> bool:
-        """Whether torch has not refused one of them, see `Reader.is_taken`."""
+        """Return whether torch accepted an operation, see `Reader.is_taken`."""
         return self._reader.is_taken(operation)
 
     def operations(self, last: int = 64) -> tuple[Operation, ...]:
-        """This rank's own operations, see `Reader.operations`."""
+        """Return this rank's operations, see `Reader.operations`."""
         return self._reader.operations(last)
 
     def waits(self) -> tuple[tuple[int, int, int], ...]:
-        """``(thread, record, since)`` of each thread that waits."""
+        """Return ``(thread, record, since)`` of each thread that waits."""
         return self._reader.waits()
 
     def abandon(self, pg_id: str) -> None:
-        """The group was made anew: what was open in it never ends."""
+        """End the open operations of a group that was rebuilt, since they never end."""
         for operation in list(self.open.values()):
             if operation.pg_id == pg_id:
                 operation.abandon()
 
     def is_busy(self, pg_id: str) -> bool:
-        """Whether threads of Gloo are in collectives of a group."""
-        found = list(self.open.values())
-        return any(each.is_busy for each in found if each.pg_id == pg_id)
+        """Return whether threads of Gloo are in collectives of a group."""
+        operations = list(self.open.values())
+        return any(operation.is_busy for operation in operations if operation.pg_id == pg_id)
 
     def sweep(self) -> None:
-        """Notice the end of operations that nobody has waited for."""
+        """Record the end of operations that no thread has waited for."""
         for operation in list(self.open.values()):
             operation.check_end()
 
@@ -288,7 +324,7 @@ class RunText(msgspec.Struct, frozen=True):
 
 
 def in_words(error: BaseException | None) -> str:
-    """As records have it, see `flight_recorder.schema.ending_of`; empty if there is none."""
+    """Return an error as text for records, see `flight_recorder.schema.ending_of`; empty: none."""
     if error is None:
         return ""
     text = str(error)
@@ -296,7 +332,7 @@ def in_words(error: BaseException | None) -> str:
 
 
 def mismatch_error(wrong: Mismatch) -> BaseException:
-    """What the rank raises that has seen it."""
+    """Return the exception for the rank that saw a mismatch."""
     from nbddp.errors import CollectiveMismatchError  # noqa: PLC0415
 
     mine, theirs = wrong.mine, wrong.theirs
@@ -309,19 +345,23 @@ def mismatch_error(wrong: Mismatch) -> BaseException:
 
 
 def describe(operation: Operation) -> str:
-    """An operation in a line or two: what, with what, where."""
-    found = operation.signature
+    """Return an operation in one or two lines: its name, arguments, and line of code."""
+    signature = operation.signature
     details = [
         " ".join(
             f"{dtype}{list(size)}"
-            for dtype, size in zip(found.input_dtypes[:4], found.input_sizes[:4], strict=False)
+            for dtype, size in zip(
+                signature.input_dtypes[:4], signature.input_sizes[:4], strict=False
+            )
         )
         or " ".join(
             f"{dtype}{list(size)}"
-            for dtype, size in zip(found.output_dtypes[:4], found.output_sizes[:4], strict=False)
+            for dtype, size in zip(
+                signature.output_dtypes[:4], signature.output_sizes[:4], strict=False
+            )
         ),
-        f"op={found.reduce_op}" if found.reduce_op else "",
-        f"root={found.root}" if found.root >= 0 else "",
+        f"op={signature.reduce_op}" if signature.reduce_op else "",
+        f"root={signature.root}" if signature.root >= 0 else "",
         f"tag={operation.tag}" if operation.tag else "",
     ]
     source = f"\n            {operation.site.source}" if operation.site.source else ""

@@ -1,7 +1,7 @@
-"""What an operation is: its signature, from the arguments of a method of `ProcessGroup`.
+"""Signatures of operations, from the arguments of a method of `ProcessGroup`.
 
-Runs in: the rank process, any thread. A signature is made once for each kind of call; what is
-done for every call is to build a key and look it up.
+Runs in: the rank process, any thread. A signature is built once for each kind of call; every call
+only builds a key and looks it up.
 
 Source of the methods: ``torch/csrc/distributed/c10d/ProcessGroup.hpp`` and ``init.cpp``.
 """
@@ -23,14 +23,14 @@ _REDUCING = {op for op, rules in matching.RULES.items() if matching.REDUCE_OP in
 
 @dataclass(eq=False, slots=True)
 class CallSignature:
-    """A signature that was seen before."""
+    """A signature with its fingerprints, cached for repeated calls."""
 
     signature: Signature
-    hard: int  #: of what must be equal, or it is an error: compared before data moves
-    full: int  #: of all that should be equal: compared after the cell
-    is_uneven: bool = False  #: ``hard`` does not say all, see `matching.is_uneven`
+    hard: int  #: fingerprint of `matching.hard_key`: compared before data moves
+    full: int  #: fingerprint of `matching.full_key`: compared after the cell
+    is_uneven: bool = False  #: ``hard`` does not cover all, see `matching.is_uneven`
     offset: int = 0  #: in shared memory
-    keep: object = None  #: whose id is in the key
+    keep: object = None  #: the object whose id is in the key
 
 
 class Signatures:
@@ -42,17 +42,23 @@ class Signatures:
     def find(
         self, key: tuple[Any, ...], make: Callable[[], Signature], keep: object = None
     ) -> CallSignature:
-        """The signature with this key; ``keep`` lives as long as it."""
-        found = self.known.get(key)
-        if found is None:
+        """Return the signature with this key.
+
+        Args:
+            key: equal for calls with equal signatures.
+            make: builds the signature; called only for a new key.
+            keep: the object whose id is in the key; it stays alive with the signature.
+        """
+        signature = self.known.get(key)
+        if signature is None:
             if len(self.known) > 4096:
                 self.known.clear()
-            found = self.known[key] = known(make(), keep)
-        return found
+            signature = self.known[key] = known(make(), keep)
+        return signature
 
 
 def known(signature: Signature, keep: object = None) -> CallSignature:
-    """A signature with its fingerprints, for a call that does not come again."""
+    """Return a signature with its fingerprints, not cached."""
     return CallSignature(
         signature,
         fingerprint(matching.hard_key(signature)),
@@ -63,7 +69,7 @@ def known(signature: Signature, keep: object = None) -> CallSignature:
 
 
 def fingerprint(parts: object) -> int:
-    """The same number in every process, positive, 62 bits."""
+    """Return a positive number of 62 bits, equal in every process for equal parts."""
     data = repr(parts).encode()
     return zlib.crc32(data) << 30 ^ zlib.crc32(data, 0x9E3779B9)
 
@@ -80,7 +86,7 @@ def make(
     output_splits: Sequence[int] = (),
     keys: tuple[str, ...] = (),
 ) -> Signature:
-    """The signature of a call."""
+    """Return the signature of a call."""
     return Signature(
         kind=kind,
         op=op,
