@@ -124,16 +124,14 @@ def test_a_cell_with_async_is_not_reached_by_the_stop_button():
 
 def test_a_deadlock_that_its_own_time_out_will_end():
     report = verdict(missing(), earliest_timeout_ms=5000, earliest_timeout_left_ms=3200)
-    assert "Now: the operation ends by its own time-out of 5.0 s, in 3.2 s." in text(report)
+    assert "Now: the operation ends by its own timeout of 5.0 s, in 3.2 s." in text(report)
     over = text(report, is_over=True)
-    assert (
-        "Now: the operation was left to its own time-out of 5.0 s, and the cell has ended" in over
-    )
+    assert "Now: the operation was left to its own timeout of 5.0 s, and the cell has ended" in over
     assert "The stop button" not in over
     assert "are freed" in text(report, acted=True, is_over=True)
     assert "are freed" in text(report, acted=True)
     report = verdict(missing(), earliest_timeout_ms=1_800_000, earliest_timeout_left_ms=1_790_000)
-    assert "time-out" not in text(report)
+    assert "timeout" not in text(report)
 
 
 def test_one_rank_is_told_in_the_singular():
