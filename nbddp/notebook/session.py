@@ -133,7 +133,7 @@ def start(
     if not differences:
         return current
     raise PoolExistsError(
-        f"a pool is running with other options: it has {current.options.describe()}, asked for was "
+        f"a pool is running with other options: it has {current.options.describe()}, you asked for "
         f"{options.describe()} (different: {', '.join(differences)}). Next: %ddp stop, then start "
         "again; %ddp restart gives fresh ranks with the old options"
     )
@@ -281,7 +281,7 @@ def make_view(pool: Pool, run: Run, *, background: bool = False, out: Out = "mer
         settings=pool.settings,
         log_path_by_rank=pool.log_path_by_rank,
         can_ask=on_main_thread and not background,
-        # Not the run: a display made in one cell may be updated in another.
+        # The pool, not the run: a later cell may update a display.
         display_scope=pool.pool_id,
         widgets=_blocks(run, sink, Labels(1 if out == "ranks" else pool.world_size)),
         out=out,

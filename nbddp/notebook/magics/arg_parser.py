@@ -90,14 +90,14 @@ class Parser(argparse.ArgumentParser):
         return namespace
 
     def _refuse_repetition(self, words: list[str]) -> None:
-        given: list[argparse.Action] = []
+        given_options: list[argparse.Action] = []
         for word in words:
             name = word.partition("=")[0]
             action = self._option_string_actions.get(name)
-            if action is not None and action in given:
+            if action is not None and action in given_options:
                 raise self._refused(f"{name} is given twice", [action])
             if action is not None and action.nargs != "+":
-                given.append(action)
+                given_options.append(action)
 
     def error(self, message: str) -> NoReturn:
         """Raise `BadOptionError`; `argparse` calls this."""

@@ -57,7 +57,7 @@ def distributed_body(code: str) -> Body | None:
     """The part of a cell that runs on ranks; None: there is none."""
     cell_line = _CELL_LINE.match(code)
     if cell_line is not None:
-        # Without a line end behind it, the cursor is still on the line of the magic.
+        # A missing line end means that the cursor is still on the line of the magic.
         return Body(cell_line.end() + (not cell_line["end"]), cell_line["words"])
     options = auto_mode.options_for(code)
     return None if options is None else Body(0, options)
@@ -183,8 +183,8 @@ def _target_rank(body: Body) -> tuple[RankQueries, int] | None:
         ranks = ranks if text is None else RankSet.parse(text, pool.world_size)
     except BadOptionError:
         pass  # the user still writes the line
-    living = pool.snapshot.in_state(RankState.IDLE, RankState.BUSY)
-    return (pool.talk, ranks.ranks[0]) if ranks and ranks.ranks[0] in living else None
+    living_ranks = pool.snapshot.in_state(RankState.IDLE, RankState.BUSY)
+    return (pool.talk, ranks.ranks[0]) if ranks and ranks.ranks[0] in living_ranks else None
 
 
 def _shift(completed: Completed, by: int) -> Completed:
@@ -264,9 +264,9 @@ def uninstall(shell: InteractiveShell) -> None:
     if _match in shell.Completer.custom_matchers:
         shell.Completer.custom_matchers.remove(_match)
     kernel = getattr(shell, "kernel", None)
-    for name, ours in (("do_complete", _do_complete), ("do_inspect", _do_inspect)):
+    for name, handler in (("do_complete", _do_complete), ("do_inspect", _do_inspect)):
         placed = vars(kernel).get(name) if kernel is not None else None
-        if isinstance(placed, partial) and placed.func is ours:
+        if isinstance(placed, partial) and placed.func is handler:
             delattr(kernel, name)
 
 

@@ -78,8 +78,8 @@ def show_summary(pool: Pool, cell: int) -> None:
     if pool.is_stopped or pool.options.plain:
         return
     rows = pool.trace_rows()
-    chosen = select(rows, cell=cell)
-    text = trace_table.summary(chosen) + trace_table.not_kept(rows, chosen)
+    cell_rows = select(rows, cell=cell)
+    text = trace_table.summary(cell_rows) + trace_table.not_kept(rows, cell_rows)
     _show({"text/plain": text, "text/html": f'<div style="opacity:0.7">{escape(text)}</div>'})
 
 
@@ -107,15 +107,17 @@ def trace(
     if save is None:
         _show(trace_table.table(rows, cell=cell, ranks=chosen_ranks, last=last))
         return
-    chosen = select(rows, cell=cell, ranks=chosen_ranks)
+    selected_rows = select(rows, cell=cell, ranks=chosen_ranks)
     path = Path(save).expanduser()
     try:
-        path.write_text(json.dumps(chrome_trace(chosen, chosen_ranks)), encoding="utf-8")
+        path.write_text(json.dumps(chrome_trace(selected_rows, chosen_ranks)), encoding="utf-8")
     except OSError as error:
         raise BadOptionError(
             f"%ddp trace --save: {path} cannot be written: {error}. Next: another path"
         ) from None
-    print(f"{len(chosen)} operations saved in {path}. Next: open it in https://ui.perfetto.dev")
+    print(
+        f"{len(selected_rows)} operations saved in {path}. Next: open it in https://ui.perfetto.dev"
+    )
 
 
 def show_timeline(shell: InteractiveShell, *, cell: int | None, ranks: str | None) -> None:
@@ -139,16 +141,16 @@ def show_timeline(shell: InteractiveShell, *, cell: int | None, ranks: str | Non
         newest = select([row for row in rows if row.run_ids], ranks=chosen_ranks, last=1)
         run_id = newest[0].run_ids[-1] if newest else "none"
         number = max((part.cell for row in newest for part in row.parts.values()), default=None)
-    chosen = select(rows, cell=cell, run_id=run_id, ranks=chosen_ranks)
-    if not chosen:
+    cell_rows = select(rows, cell=cell, run_id=run_id, ranks=chosen_ranks)
+    if not cell_rows:
         where = f"of cell [{cell}]" if cell else "of a cell"
         with_ranks = "" if chosen_ranks is None else f" with {chosen_ranks.describe()}"
         text = f"timeline: no operations {where}{with_ranks} are known"
         _show({"text/plain": text, "text/html": f"<div>{escape(text)}</div>"})
         return
-    rest = trace_table.not_kept(rows, chosen)
-    headline = timeline.headline_of(chosen, number, trace_table.counts(chosen), rest)
-    _show(timeline.timeline(chosen, headline, chosen_ranks))
+    rest = trace_table.not_kept(rows, cell_rows)
+    headline = timeline.headline_of(cell_rows, number, trace_table.counts(cell_rows), rest)
+    _show(timeline.timeline(cell_rows, headline, chosen_ranks))
 
 
 def _refuse_plain(verb: str) -> None:

@@ -1,4 +1,4 @@
-"""Where the threads of the ranks are, as text and HTML: ``%ddp stacks``.
+"""The stacks of the ranks' threads, as text and HTML: ``%ddp stacks``.
 
 Runs in: the notebook's process. Pure.
 """

@@ -48,8 +48,8 @@ def table(
         ranks: only rows in which one of them takes part, and only their columns; None: all.
         last: the maximum number of rows.
     """
-    chosen = select(all_rows, cell=cell, ranks=ranks)
-    rows = select(chosen, last=last)
+    matching_rows = select(all_rows, cell=cell, ranks=ranks)
+    rows = select(matching_rows, last=last)
     where = ("" if cell is None else f" of {cell_name(cell)}") + (
         "" if ranks is None else f" with {ranks.describe()}"
     )
@@ -57,11 +57,13 @@ def table(
         text = f"trace: no operations{where} are known"
         return {"text/plain": text, "text/html": f"<div>{escape(text)}</div>"}
     column_ranks = ranks or RankSet.of(
-        rank for row in chosen for rank in (*row.parts, *row.missing)
+        rank for row in matching_rows for rank in (*row.parts, *row.missing)
     )
-    of = f"{len(rows)} of {len(chosen)}" if len(rows) < len(chosen) else str(len(rows))
-    headline = f"trace: {of} operation{'' if len(chosen) == 1 else 's'}{where}"
-    headline += not_kept(all_rows, chosen)
+    of = (
+        f"{len(rows)} of {len(matching_rows)}" if len(rows) < len(matching_rows) else str(len(rows))
+    )
+    headline = f"trace: {of} operation{'' if len(matching_rows) == 1 else 's'}{where}"
+    headline += not_kept(all_rows, matching_rows)
     plain, plain_is_folded = _text(rows, column_ranks)
     is_folded = len(column_ranks) > _MAX_COLUMNS
     legend = escape(_legend(is_folded, "bold"))
@@ -94,12 +96,12 @@ def summary(rows: Sequence[TraceRow]) -> str:
     return f"trace: {'; '.join(parts)}"
 
 
-def not_kept(all_rows: Sequence[TraceRow], chosen: Sequence[TraceRow]) -> str:
-    """``; earlier operations are not kept``: the records of some rank begin among ``chosen``.
+def not_kept(all_rows: Sequence[TraceRow], shown_rows: Sequence[TraceRow]) -> str:
+    """``; earlier operations are not kept``: the records of some rank begin among ``shown_rows``.
 
     Args:
         all_rows: all rows that are known.
-        chosen: the rows that are shown.
+        shown_rows: those of them that are shown.
     """
     ids_by_rank: dict[int, list[int]] = {}
     for row in all_rows:
@@ -107,7 +109,7 @@ def not_kept(all_rows: Sequence[TraceRow], chosen: Sequence[TraceRow]) -> str:
             ids_by_rank.setdefault(rank, []).append(part.record_id)
     oldest = {rank: whole_from(ids) for rank, ids in ids_by_rank.items()}
     is_cut = any(
-        part.record_id == oldest[rank] > 1 for row in chosen for rank, part in row.parts.items()
+        part.record_id == oldest[rank] > 1 for row in shown_rows for rank, part in row.parts.items()
     )
     return "; earlier operations are not kept" if is_cut else ""
 
@@ -123,18 +125,18 @@ def grid(rows: Sequence[TraceRow], pg_ids: Collection[str] = (), last: int = 8) 
     Returns:
         None if no operation is known.
     """
-    selected = select([row for row in rows if not pg_ids or row.pg_id in pg_ids], last=last)
-    if not selected:
+    last_rows = select([row for row in rows if not pg_ids or row.pg_id in pg_ids], last=last)
+    if not last_rows:
         return None
-    ranks = RankSet.of(rank for row in selected for rank in (*row.parts, *row.missing))
+    ranks = RankSet.of(rank for row in last_rows for rank in (*row.parts, *row.missing))
     if len(ranks) > _MAX_COLUMNS:
         return Table(
             [Column("operation"), Column("ranks", min_px=120, wraps=True)],
-            [[Cell(row.label), Cell(_states_text(row))] for row in selected],
+            [[Cell(row.label), Cell(_states_text(row))] for row in last_rows],
         )
     return Table(
         [Column("operation"), *(Column(f"rank {rank}") for rank in ranks)],
-        [[Cell(row.label), *(_grid_cell(row, rank) for rank in ranks)] for row in selected],
+        [[Cell(row.label), *(_grid_cell(row, rank) for rank in ranks)] for row in last_rows],
     )
 
 

@@ -27,17 +27,17 @@ _COLUMNS = [
 
 
 def bundle(
-    variables: Mapping[int, Variables], wanted: tuple[str, ...], world_size: int | None = None
+    variables: Mapping[int, Variables], names: tuple[str, ...], world_size: int | None = None
 ) -> dict[str, str]:
     """The table as a MIME bundle.
 
     Args:
         variables: the answer of each rank that was asked.
-        wanted: the names that were asked for; empty: all.
+        names: the names that were asked for; empty: all.
         world_size: ranks of the pool, of which some may not have been asked; None: not known.
     """
     ranks = RankSet.of(variables)
-    by_name = by_name_and_rank(variables, wanted)
+    by_name = by_name_and_rank(variables, names)
     if not by_name:
         text = f"{ranks.describe()} {ranks.verb('has', 'have')} no variables"
         return {"text/plain": text, "text/html": f"<div>{escape(text)}</div>"}
@@ -119,7 +119,7 @@ def _row(name: str, ranks: str, variable: Variable | None, device: str) -> list[
 
 
 def _devices(by_rank: Mapping[int, Variable | None], ranks: RankSet) -> str:
-    names = list(
+    devices = list(
         dict.fromkeys(variable.device for rank in ranks if (variable := by_rank[rank]) is not None)
     )
-    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}" if names else ""
+    return devices[0] if len(devices) == 1 else f"{devices[0]} … {devices[-1]}" if devices else ""
