@@ -1,6 +1,6 @@
-"""Every exception that a user of nbddp can see.
+"""All exceptions that users of nbddp can see.
 
-| error | when | what a caller does differently |
+| error | when | what a caller does about it |
 |---|---|---|
 | `BadOptionError` | an option or argument is not legal | corrects it; nothing was changed |
 | `NoTorchError` | torch is not installed where the ranks would run | installs it |
@@ -13,12 +13,12 @@
 | `CellError` | the cell raised on some ranks | fixes the cell |
 | `DeadlockError` | ranks of the cell waited for what could never come | fixes the cell |
 | `MismatchError` | ranks issued operations that do not match | fixes the cell |
-| `CellInterruptedError` | the user interrupted the cell, or left it in the debugger | goes on |
+| `CellInterruptedError` | the user interrupted the cell, or left it in the debugger | continues |
 | `CellTimeoutError` | ``--timeout`` ran out | looks at the ranks that were late |
 | `RankExitedError` | a rank's process ended | restarts the pool |
 | `TransferError` | a value could not be pushed or pulled | corrects name or value |
-| `TransferInterruptedError` | the user interrupted that, or a look at values | goes on |
-| `TooLargeError` | a display is larger than a message may be | shows less of it, or a file |
+| `TransferInterruptedError` | the user interrupted a transfer, or `vars` or `diff` | continues |
+| `TooLargeError` | a display is larger than a message may be | shows a smaller one, or a file |
 
 Raised on ranks, in the user's own line:
 
@@ -44,24 +44,26 @@ from nbddp.stack_text import cell_number
 _PACKAGE = str(Path(__file__).parent)
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _MAGIC_CALLS = {"run_cell_magic", "run_line_magic"}
-#: Packages that stand between the user's code and ours.
+#: Packages between the user's code and nbddp.
 _CALLERS = ("/torch/", "/ipywidgets/", "/traitlets/")
 
 
 class NbddpError(Exception):
-    """Base of all errors of nbddp. Of what others said in its text, no code moves a cursor."""
+    """The base of all nbddp errors; control codes are removed from its text."""
 
     def __init__(self, *arguments: object) -> None:
-        super().__init__(*(harmless(each) if isinstance(each, str) else each for each in arguments))
+        super().__init__(
+            *(harmless(value) if isinstance(value, str) else value for value in arguments)
+        )
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows: the user's own lines if there are any, and the message."""
+        """The text that IPython shows: lines of the user's code, if any, and the message."""
         name = f"\x1b[31m{type(self).__name__}\x1b[39m"
         return [*_user_lines(self.__traceback__), f"{name}: {self}"]
 
 
 def _user_lines(traceback: TracebackType | None) -> list[str]:
-    """Where the user called us, innermost last; nothing if it was a magic."""
+    """The places where the user's code called nbddp, innermost last; empty for a magic."""
     frames = list(_frames(traceback))
     if any(name in _MAGIC_CALLS for _, _, name in frames):
         return []
@@ -81,11 +83,11 @@ def _is_machinery(file: str) -> bool:
 
 
 class BadOptionError(NbddpError, ValueError):
-    """An option or argument is not legal; the message says what is. Nothing was changed."""
+    """An option or argument is not legal; the message lists the legal ones. Nothing was changed."""
 
 
 class BadMessageError(NbddpError):
-    """Bytes from a socket are not a message of ours. They are dropped and counted."""
+    """Bytes from a socket are not an nbddp message. They are dropped and counted."""
 
 
 class TooLargeError(NbddpError, ValueError):
@@ -97,15 +99,15 @@ class NoTorchError(NbddpError, ImportError):
 
 
 class NoPoolError(NbddpError):
-    """A pool is needed and none runs."""
+    """A pool is needed, and no pool is running."""
 
 
 class PoolExistsError(NbddpError):
-    """A pool with other options runs already."""
+    """A pool with other options is running."""
 
 
 class PoolStartError(NbddpError):
-    """The pool did not come up; everything that had been started was ended again."""
+    """The pool did not come up; all processes that had been started were ended."""
 
 
 class PoolInterruptedError(NbddpError):
@@ -121,7 +123,7 @@ class PoolBrokenError(NbddpError):
 
 
 class InvalidTransitionError(NbddpError):
-    """A bug in nbddp: the state machine was asked for an illegal move. Shows the rank's history."""
+    """A bug in nbddp: an illegal transition of the state machine. Shows the rank's history."""
 
 
 class TransferError(NbddpError):
@@ -129,7 +131,7 @@ class TransferError(NbddpError):
 
 
 class TransferInterruptedError(TransferError):
-    """The user interrupted a push, a pull, or a look at values; no variable was changed."""
+    """The user interrupted a push, pull, vars or diff; no variable was changed."""
 
 
 class CellError(NbddpError):
@@ -138,7 +140,7 @@ class CellError(NbddpError):
     Args:
         message: with ANSI colours, which IPython shows; ``str(error)`` has none.
         by_rank: ``(exception name, message)`` of each rank that failed.
-        brief: what IPython shows instead of the message, below a card that has told the rest.
+        brief: a shorter text that IPython shows instead, below a card that has the rest.
     """
 
     def __init__(
@@ -149,11 +151,11 @@ class CellError(NbddpError):
         brief: str = "",
     ) -> None:
         super().__init__(_ANSI.sub("", message))
-        self._shown = harmless(brief or message)
+        self._displayed = harmless(brief or message)
         self.by_rank = by_rank or {}
 
     def _render_traceback_(self) -> list[str]:
-        return [self._shown]
+        return [self._displayed]
 
 
 class CellInterruptedError(CellError):
@@ -169,7 +171,7 @@ class RankExitedError(CellError):
 
 
 class DeadlockError(CellError):
-    """Ranks waited for what could never come. They were freed; every variable is kept."""
+    """Ranks waited for an event that could never come. They were freed; every variable is kept."""
 
 
 class MismatchError(CellError):
@@ -177,17 +179,17 @@ class MismatchError(CellError):
 
 
 class CollectiveError(NbddpError, RuntimeError):
-    """Base of what is raised in a line of the user's that called a collective."""
+    """The base of errors that are raised in a line of the user's code that called a collective."""
 
     def _render_traceback_(self) -> list[str]:
-        """The lines of cells and of the user's files, with their source; none of torch's."""
+        """The lines of cells and of the user's files, with their source; torch's are left out."""
         lines: list[str] = []
         for file, line, name in _frames(self.__traceback__):
             if _is_machinery(file) or any(part in file for part in _CALLERS):
                 continue
             cell = cell_number(file)
-            shown = f"Cell In[{cell}]" if cell else "Console cell"
-            where = f"File {file}:{line}" if cell is None else f"{shown}, line {line}"
+            cell_name = f"Cell In[{cell}]" if cell else "Console cell"
+            where = f"File {file}:{line}" if cell is None else f"{cell_name}, line {line}"
             inside = "" if name == "<module>" else f", in {name}"
             lines += [f"{where}{inside}", f"----> {line} {linecache.getline(file, line).strip()}"]
         return [*lines, "", f"\x1b[31m{type(self).__name__}\x1b[39m: {self}"]
@@ -196,7 +198,7 @@ class CollectiveError(NbddpError, RuntimeError):
 class CollectiveAbortedError(CollectiveError):
     """nbddp ended the operation in which this rank was blocked. Raised on ranks.
 
-    A RuntimeError, as torch's own errors of collectives are.
+    It is a RuntimeError, like torch's own errors of collectives.
     """
 
 
@@ -205,12 +207,12 @@ class CollectiveFailedError(CollectiveError):
 
 
 class CollectiveRefusedError(CollectiveError):
-    """Some members would never call it: they do not run the code. Nothing was recorded."""
+    """Some members would never join: they do not run the code. Nothing was recorded."""
 
 
 class CollectiveMismatchError(CollectiveError):
     """The operation does not match that of another rank; no data has moved. Raised on ranks."""
 
 
-#: Their names, as messages have them.
+#: The names of these errors, as messages have them.
 COLLECTIVE_ERRORS = frozenset(kind.__name__ for kind in CollectiveError.__subclasses__())

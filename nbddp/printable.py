@@ -1,16 +1,16 @@
-"""Text of others without what moves a cursor, sets a title, or makes a link: only colours stay.
+"""Removes control codes from text of ranks: cursor moves, titles, links; only colours stay.
 
 Runs in: every process. Pure.
 
-A rank prints what it likes, and its exceptions say what they like. In a terminal that would be
-able to clear the screen, or to write over the label that says whose line it is.
+A rank can print any text, and so can its exceptions. In a terminal such a text could clear the
+screen, or write over the label that names the rank of a line.
 
 Source: the classes of codes are those of ECMA-48 ("Control Functions for Coded Character Sets").
 """
 
 import re
 
-#: Controls but tab and line end: C0, delete, C1.
+#: Control characters except tab and line end: C0, delete, C1.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _ONLY_COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
 _CODE = re.compile(
@@ -24,10 +24,10 @@ _ERASED = re.compile(r"[^\x08\n]?\x08")
 
 
 def harmless(text: str) -> str:
-    r"""``text`` with line ends, tabs and colours; every other control is left out.
+    r"""Return ``text`` with line ends, tabs and colours; every other control is left out.
 
-    A backspace takes the character before it away, as front ends of notebooks do, but never one of
-    what stands before ``text``.
+    A backspace removes the character before it, as in front ends of notebooks, but none before
+    ``text``.
 
     >>> harmless("\x1b[2J\x1b[31mred\x1b[0m\x1b]0;title\x07")
     '\x1b[31mred\x1b[0m'
@@ -47,5 +47,5 @@ def harmless(text: str) -> str:
     )
 
 
-def _colour(found: re.Match[str]) -> str:
-    return found["colour"] or ""
+def _colour(code: re.Match[str]) -> str:
+    return code["colour"] or ""

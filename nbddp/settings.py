@@ -1,7 +1,7 @@
-"""Every limit of nbddp and every ``NBDDP_*`` environment variable, in one place.
+"""All limits of nbddp and all ``NBDDP_*`` environment variables.
 
 Runs in: every process. The notebook reads the environment once, when a pool starts; agents and
-ranks get the values that matter to them in messages, so that all processes agree.
+ranks get the values that they need in messages, so that all processes agree.
 """
 
 import math
@@ -12,79 +12,82 @@ from typing import Literal, get_args
 
 from nbddp.errors import BadOptionError
 
-#: How rank processes are made. ``fork`` needs Linux; ``spawn`` works everywhere.
+#: The start method of rank processes. ``fork`` needs Linux; ``spawn`` works everywhere.
 StartMethod = Literal["auto", "fork", "spawn"]
 
 #: Environment variables are named ``NBDDP_`` + the field's name in capitals.
 ENV_PREFIX = "NBDDP_"
 #: Marks a process as part of a pool: the pool's id. Set in agents, ranks and the store.
 POOL_ID_ENV = "NBDDP_POOL_ID"
-#: Names the rank to which a process belongs, for the processes that a rank starts.
+#: Names the rank that started a process; set in the descendants of a rank.
 RANK_MARK_ENV = "NBDDP_RANK_MARK"
-#: In a pool's folder: which kernel has it, for ``nbddp console``.
-NOTEBOOK_WORD = "notebook.json"
-#: How the names of displays begin that are empty in the end, such as the progress line.
+#: The file in a pool's folder that describes its kernel, for ``nbddp console``.
+NOTEBOOK_FILE = "notebook.json"
+#: The prefix of the ids of displays that are empty in the end, such as the progress line.
 LIVE_PREFIX = "nbddp-live-"
-#: More modules for the fork server, with commas: ``torch._dynamo`` saves each rank what the first
-#: DistributedDataParallel or optimizer loads. They must start no thread and not touch CUDA.
+#: More modules for the fork server, with commas: ``torch._dynamo`` spares each rank the import by
+#: its first DistributedDataParallel or optimizer. They must start no thread and not touch CUDA.
 PRELOAD_ENV = "NBDDP_PRELOAD"
 #: Marks a process as a descendant of one agent: the pool's id and the node.
 AGENT_ENV = "NBDDP_AGENT"
-#: Tells the fork server whose end is its own. Not set in ranks.
+#: The pid of the agent with which the fork server ends. Not set in ranks.
 AGENT_PID_ENV = "NBDDP_AGENT_PID"
-#: The user's PYTHONPATH while an agent finds nbddp through ours; ranks get the user's back.
+#: The user's PYTHONPATH, while an agent has another one to find nbddp; ranks get the user's back.
 USER_PYTHONPATH_ENV = "NBDDP_USER_PYTHONPATH"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Limits a user may change through the environment before ``%ddp start``."""
+    """Limits that a user can change through the environment before ``%ddp start``."""
 
     start_method: StartMethod = "auto"
-    start_timeout_s: float = 60.0  #: from ``%ddp start`` to the last rank being ready
-    stop_grace_s: float = 0.4  #: between asking a rank to end, SIGTERM and SIGKILL
+    start_timeout_s: float = 60.0  #: from ``%ddp start`` until the last rank is ready
+    stop_grace_s: float = 0.4  #: between the request to end, SIGTERM and SIGKILL
     death_grace_s: float = 0.6  #: from a rank's death to the end of the cell on the others
     interrupt_grace_s: float = 2.0  #: for a rank that was interrupted or freed to leave its cell
-    interrupt_wait_s: float = 5.0  #: for which ``%ddp interrupt`` waits for the end of the cell
-    cleanup_grace_s: float = 10.0  #: for a rank that was freed and still runs code of the user
-    quiet_after_s: float = 0.2  #: from the last move of open operations to looking at the ranks
-    look_timeout_s: float = 0.4  #: a rank that does not tell in time what it does is silent
-    own_timeout_s: float = 60.0  #: operations with a shorter time-out of their own are left to it
-    rebuild_timeout_s: float = 20.0  #: for fresh ranks to start and for groups to be re-formed
-    output_flush_s: float = 0.03  #: longest time an agent holds back text of a rank
-    output_fold_s: float = 0.06  #: longest time the notebook waits for equal lines of other ranks
-    output_expect_s: float = 1.0  #: the same, while one that was never waited for in vain is silent
-    output_batch_bytes: int = 256 * 1024  #: text sent at once
-    output_backlog_bytes: int = 16 * 1024 * 1024  #: unsent or unread text kept in memory per pool
-    notebook_burst_bytes: int = 64 * 1024  #: text a cell may show at once
-    notebook_bytes_per_s: int = 32 * 1024  #: text a cell may show steadily; the server drops 1 MB/s
-    notebook_total_bytes: int = 1024 * 1024  #: text a cell may show in all
+    interrupt_wait_s: float = 5.0  #: ``%ddp interrupt`` waits this long for the end of the cell
+    cleanup_grace_s: float = 10.0  #: for a rank that was freed and still runs the user's code
+    quiet_after_s: float = 0.2  #: from the last move of open operations to a probe of the ranks
+    look_timeout_s: float = 0.4  #: a rank that does not answer a probe in this time is silent
+    own_timeout_s: float = 60.0  #: operations with a shorter timeout of their own are left to it
+    rebuild_timeout_s: float = 20.0  #: for the start of fresh ranks and the rebuild of groups
+    output_flush_s: float = 0.03  #: an agent holds back the text of a rank for at most this time
+    output_fold_s: float = 0.06  #: the notebook waits this long for equal lines of other ranks
+    output_expect_s: float = 1.0  #: the same, for a silent rank whose equal lines always came
+    output_batch_bytes: int = 256 * 1024  #: text in one message
+    output_backlog_bytes: int = 16 * 1024 * 1024  #: unsent or unread text in memory, for each pool
+    notebook_burst_bytes: int = 64 * 1024  #: text that a cell may show at once
+    notebook_bytes_per_s: int = 32 * 1024  #: steady text of a cell; the server drops 1 MB/s
+    notebook_total_bytes: int = 1024 * 1024  #: text that a cell may show in all
     fold_output: bool = True  #: off for `jupyter console`, which shows no updates of displays
     log_limit_bytes: int = 256 * 1024 * 1024  #: of one rank; together half of the free disk
-    log_dir: str = ""  #: where the logs of ranks are kept; default: the pool's own folder
-    arena: bool = True  #: large values through shared memory; else in chunks over the socket
+    log_dir: str = ""  #: the folder of the ranks' logs; default: the pool's own folder
+    arena: bool = True  #: send large values through shared memory; else in chunks over the socket
     progress_after_s: float = 1.0  #: a cell that runs longer shows a progress line
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> "Settings":
         """Read the settings from ``NBDDP_*`` variables.
 
+        Args:
+            environ: the variables; None: those of this process.
+
         Raises:
-            BadOptionError: a variable holds a value of the wrong type.
+            BadOptionError: a value has the wrong type, is negative, or is not legal.
         """
         environ = os.environ if environ is None else environ
-        found: dict[str, object] = {}
+        values: dict[str, object] = {}
         for field in fields(cls):
             name = ENV_PREFIX + field.name.upper()
             if name in environ:
-                found[field.name] = _parse(name, environ[name], field.default)
-        if isinstance(folder := found.get("log_dir"), str):
-            found["log_dir"] = os.path.expanduser(folder)  # noqa: PTH111 - "" stays ""
-        return cls(**found)  # type: ignore[arg-type]  # each value was parsed to its field's type
+                values[field.name] = _parse(name, environ[name], field.default)
+        if isinstance(folder := values.get("log_dir"), str):
+            values["log_dir"] = os.path.expanduser(folder)  # noqa: PTH111 - "" stays ""
+        return cls(**values)  # type: ignore[arg-type]  # each value was parsed to its field's type
 
 
 def _parse(name: str, text: str, default: object) -> object:
-    """``text`` as a value of the type of ``default``."""
+    """Convert ``text`` to the type of ``default``."""
     if isinstance(default, bool):
         values = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
         if text.lower() not in values:

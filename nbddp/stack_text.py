@@ -1,13 +1,13 @@
-"""Files and frames as Python and `faulthandler` write them.
+"""Reads file names and frames as Python and `faulthandler` write them.
 
-Runs in: every process. Pure; below everything else, as `nbddp.printable`.
+Runs in: every process. Pure; it imports no other module of nbddp.
 """
 
 import re
 from dataclasses import dataclass
 from typing import Final
 
-#: The file name that IPython gives a cell: its number is the execution count.
+#: The file name that IPython gives a cell; the number in it is the execution count.
 _CELL_FILE: Final = r"<ipython-input-(\d+)-\w+>"
 _CELL: Final = re.compile(_CELL_FILE)
 _QUOTED_CELL: Final = re.compile(rf'File "{_CELL_FILE}", line')
@@ -18,7 +18,7 @@ _FRAME: Final = re.compile(
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame."""
+    """One frame of a stack."""
 
     file: str
     line: int
@@ -26,28 +26,28 @@ class Frame:
 
     @property
     def cell(self) -> int | None:
-        """The number of the cell whose code it is; None: it is no cell's."""
+        """The number of the cell that has the code; None: no cell has it."""
         return cell_number(self.file)
 
 
 def cell_number(file: str) -> int | None:
-    """The number of the cell that a file name stands for; None: it is no cell.
+    """The number of the cell with this file name; None: it is not the name of a cell.
 
     >>> cell_number("<ipython-input-3-5f1c9e>"), cell_number("train.py")
     (3, None)
     """
-    found = _CELL.fullmatch(file)
-    return int(found[1]) if found is not None else None
+    match = _CELL.fullmatch(file)
+    return int(match[1]) if match is not None else None
 
 
 def with_named_cells(line: str) -> str:
-    """A line of a traceback as Python writes it, with cells named as IPython names them.
+    """Rewrite a line of Python's traceback: cells get the names that IPython shows.
 
     >>> with_named_cells('  File "<ipython-input-3-5f1c9e>", line 2, in f')
     '  Cell In[3], line 2, in f'
     """
     return _QUOTED_CELL.sub(
-        lambda found: f"Cell In[{found[1]}], line" if int(found[1]) else "Console cell, line", line
+        lambda match: f"Cell In[{match[1]}], line" if int(match[1]) else "Console cell, line", line
     )
 
 
@@ -58,6 +58,6 @@ def frames(text: str) -> list[Frame]:
     [Frame(file='train.py', line=7, function='step')]
     """
     return [
-        Frame(found["file"], int(found["line"]), found["function"])
-        for found in _FRAME.finditer(text)
+        Frame(match["file"], int(match["line"]), match["function"])
+        for match in _FRAME.finditer(text)
     ]

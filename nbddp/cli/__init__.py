@@ -1,9 +1,9 @@
-"""``nbddp ...`` on a command line.
+"""The command ``nbddp``.
 
     nbddp kernel install -n 4     add "Python (nbddp, 4 ranks)" to Jupyter
-    nbddp kernel list             what was added
-    nbddp kernel remove NAME      take it away again
-    nbddp console -r 2            a terminal on one rank of a pool that a notebook has started
+    nbddp kernel list             list the installed kernels
+    nbddp kernel remove NAME      remove one of them
+    nbddp console -r 2            open a terminal on one rank of a notebook's pool
 
 ``python -m nbddp`` does the same. Runs in: a process of its own.
 """
@@ -17,7 +17,17 @@ from nbddp.errors import NbddpError
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Do what the command line says; gives the exit status."""
+    """Run a command.
+
+    Args:
+        words: the words of the command line; None: those of this process.
+
+    Returns:
+        The exit status: 0, or 1 after an error.
+
+    Raises:
+        SystemExit: the words are not legal, or ask for help.
+    """
     parser = argparse.ArgumentParser(
         prog="nbddp", description="Run a torch.distributed job from a notebook."
     )
@@ -25,9 +35,9 @@ def main(words: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     kernels.add_to(commands)
     console.add_to(commands)
-    found = parser.parse_args(words)
+    arguments = parser.parse_args(words)
     try:
-        lines: list[str] = found.run(found)
+        lines: list[str] = arguments.run(arguments)
     except (NbddpError, OSError) as error:
         sys.stderr.write(f"nbddp: {error}\n")
         return 1

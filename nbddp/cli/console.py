@@ -1,10 +1,11 @@
 """``nbddp console``: a terminal on one rank of a pool that a notebook has started.
 
-Runs in: a process of its own, which is one more front end of the notebook's kernel. What is typed
-runs on the rank in its turn: after the cell that the notebook runs now.
+Runs in: a process of its own, which is one more front end of the notebook's kernel. A cell that is
+typed here runs on the rank after the cell that the notebook runs now.
 
-A notebook leaves word of its kernel in the folder of the pool (`nbddp.notebook.session`), which
-only its user can enter; the connection file that it names is as private, and has the key.
+`nbddp.notebook.session` describes the kernel in a file in the folder of the pool, which only its
+user can enter. The file names the connection file of the kernel, which is as private and has the
+key.
 """
 
 import argparse
@@ -19,13 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbddp.errors import NbddpError, NoPoolError
-from nbddp.settings import LIVE_PREFIX, NOTEBOOK_WORD
+from nbddp.settings import LIVE_PREFIX, NOTEBOOK_FILE
 from nbddp.wire.rank_set import RankSet
 
 if TYPE_CHECKING:
     from jupyter_client.blocking.client import BlockingKernelClient
 
-#: Lines that are not for the rank.
+#: Cells that begin with these words run in the notebook, not on the rank.
 _FOR_NOTEBOOK = ("%ddp", "%%ddp", "%%local", "%pip")
 _POLL_S = 0.1
 _READY_S = 30.0
@@ -33,12 +34,12 @@ _COMPLETE_S = 1.0
 
 
 @dataclass(frozen=True)
-class Found:
-    """A pool of this user, in a kernel that lives."""
+class NotebookPool:
+    """A pool of this user, in a living kernel."""
 
-    name: str  #: of its folder
+    name: str  #: the name of its folder
     world_size: int
-    pid: int  #: of the kernel
+    pid: int  #: the process of the kernel
     cwd: str
     connection_file: str
 
@@ -47,48 +48,55 @@ class Found:
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Make ``nbddp console`` known."""
+    """Add ``nbddp console`` to the command line."""
     parser = commands.add_parser("console", help="a terminal on one rank of a notebook's pool")
-    parser.add_argument("-r", "--rank", default="0", help="which one (0)")
-    parser.add_argument("--pool", default="", help="name of its folder, if there are several")
+    parser.add_argument("-r", "--rank", default="0", help="the rank (default 0)")
+    parser.add_argument("--pool", default="", help="name of the pool, if there are several")
     parser.set_defaults(run=_run)
 
 
-def find_pools() -> list[Found]:
+def find_pools() -> list[NotebookPool]:
     """The pools of notebooks of this user."""
-    found = []
-    for word in sorted(Path(tempfile.gettempdir()).glob(f"nbddp-*/{NOTEBOOK_WORD}")):
+    pools = []
+    for file in sorted(Path(tempfile.gettempdir()).glob(f"nbddp-*/{NOTEBOOK_FILE}")):
         try:
-            if word.stat().st_uid != os.getuid():
+            if file.stat().st_uid != os.getuid():
                 continue
-            fields = json.loads(word.read_text(encoding="utf-8"))
+            fields = json.loads(file.read_text(encoding="utf-8"))
             os.kill(fields["pid"], 0)
-            found.append(Found(name=word.parent.name, **fields))
+            pools.append(NotebookPool(name=file.parent.name, **fields))
         except (OSError, ValueError, TypeError, KeyError):
-            continue  # it has just ended, or is not ours
-    return found
+            continue  # the pool has just ended, or belongs to another user
+    return pools
 
 
-def choose(name: str) -> Found:
-    """The pool of this name; the only one, without a name. Raises `NoPoolError`."""
+def choose(name: str) -> NotebookPool:
+    """Choose a pool of this user.
+
+    Args:
+        name: the name of the pool, or a part of it; empty: the only pool.
+
+    Raises:
+        NoPoolError: no pool matches, or several do; the message lists them.
+    """
     pools = find_pools()
-    fitting = [pool for pool in pools if name in pool.name]
-    if len(fitting) == 1:
-        return fitting[0]
+    matches = [pool for pool in pools if name in pool.name]
+    if len(matches) == 1:
+        return matches[0]
     if not pools:
-        raise NoPoolError("no notebook of yours has a pool. Next: %ddp start -n 2 in a notebook")
-    what = f"no pool is called {name}." if not fitting else "which pool?"
-    listed = "".join(f"\n  {pool}" for pool in fitting or pools)
-    raise NoPoolError(f"{what} Next: --pool with one of these names{listed}")
+        raise NoPoolError("none of your notebooks has a pool. Next: %ddp start -n 2 in a notebook")
+    problem = "several pools match." if matches else f"no pool is called {name}."
+    listed = "".join(f"\n  {pool}" for pool in matches or pools)
+    raise NoPoolError(f"{problem} Next: --pool with one of these names{listed}")
 
 
-def _run(words: argparse.Namespace) -> list[str]:
+def _run(arguments: argparse.Namespace) -> list[str]:
     from jupyter_client.blocking.client import (  # noqa: PLC0415 - `nbddp --help` is quick
         BlockingKernelClient,
     )
 
-    pool = choose(words.pool)
-    (rank,) = RankSet.parse(words.rank, pool.world_size).ranks[:1]
+    pool = choose(arguments.pool)
+    (rank,) = RankSet.parse(arguments.rank, pool.world_size).ranks[:1]
     client = BlockingKernelClient()
     client.load_connection_file(pool.connection_file)
     client.start_channels()
@@ -104,16 +112,25 @@ def _run(words: argparse.Namespace) -> list[str]:
 
 
 class Console:
-    """Reads, runs, prints."""
+    """A terminal that reads cells, runs them on one rank, and prints their output.
+
+    Args:
+        client: connected to the notebook's kernel.
+        rank: the rank that runs the cells.
+    """
 
     def __init__(self, client: "BlockingKernelClient", rank: int) -> None:
         self._client = client
         self._rank = rank
-        self._is_running = False  # our cell, not one of the notebook
-        self._interrupt_is_due = False  # it came before that
+        self._is_running = False  # a cell of this console runs, not one of the notebook
+        self._interrupt_is_due = False  # the user interrupted a cell before it began
 
     def serve(self) -> None:
-        """Until the end of input, or ``exit``."""
+        """Read and run cells until the end of input, or ``exit``.
+
+        Raises:
+            NbddpError: the notebook's kernel has ended.
+        """
         self._use_readline()
         while True:
             try:
@@ -122,7 +139,7 @@ class Console:
                 print()  # noqa: T201 - the shell's prompt begins a line
                 return
             except KeyboardInterrupt:
-                print()  # noqa: T201 - likewise
+                print()  # noqa: T201 - as above
                 continue
             if code.strip() in ("exit", "quit", "exit()", "quit()"):
                 return
@@ -130,10 +147,14 @@ class Console:
                 self.run(code)
 
     def run(self, code: str) -> None:
-        """Run a cell on the rank, and show what comes of it. Raises `NbddpError`: no kernel."""
+        """Run a cell on the rank, and print its output.
+
+        Raises:
+            NbddpError: the notebook's kernel has ended.
+        """
         if not code.lstrip().startswith(_FOR_NOTEBOOK):
             code = f"get_ipython().run_cell_magic('_ddp_console', '-r {self._rank}', {code!r})"
-        # Without history: the cells of the notebook keep their numbers.
+        # The cell stays out of the history, so that the cells of the notebook keep their numbers.
         msg_id = self._client.execute(code, store_history=False, allow_stdin=True)
         self._is_running = self._interrupt_is_due = False
         while True:
@@ -146,7 +167,7 @@ class Console:
     # --- input ---------------------------------------------------------------------------------
 
     def _read(self) -> str:
-        from IPython.core.inputtransformer2 import TransformerManager  # noqa: PLC0415 - likewise
+        from IPython.core.inputtransformer2 import TransformerManager  # noqa: PLC0415 - as above
 
         prompt = f"[{self._rank}] In: "
         lines = [input(prompt)]
@@ -177,7 +198,7 @@ class Console:
         readline.parse_and_bind("tab: complete")
 
     def _complete(self, line: str, begin: int, end: int) -> list[str]:
-        """What may stand in place of ``line[begin:end]``."""
+        """The words that can replace ``line[begin:end]``."""
         head = f"%%ddp -r {self._rank}\n"
         try:
             reply = self._client.complete(
@@ -186,13 +207,13 @@ class Console:
         except (TimeoutError, queue.Empty):
             return []  # the kernel is busy
         content = reply["content"]
-        kept = line[begin : content["cursor_start"] - len(head)]
-        return [kept + match for match in content.get("matches", [])]
+        unchanged = line[begin : content["cursor_start"] - len(head)]
+        return [unchanged + match for match in content.get("matches", [])]
 
     # --- output --------------------------------------------------------------------------------
 
     def _step(self, msg_id: str) -> bool:
-        """Take what has come; tells whether the cell is over."""
+        """Handle one message of the kernel; return whether the cell has ended."""
         if not self._client.is_alive():
             raise NbddpError("the notebook's kernel has ended")
         self._answer()
@@ -222,17 +243,17 @@ class Console:
         elif kind in ("display_data", "execute_result"):
             display_id = str(content.get("transient", {}).get("display_id", ""))
             if not display_id.startswith(LIVE_PREFIX):
-                print(content["data"].get("text/plain", ""))  # noqa: T201 - likewise
+                print(content["data"].get("text/plain", ""))  # noqa: T201 - as above
 
     def _answer(self) -> None:
-        """Ask the person what the rank asks."""
+        """Pass a question of the rank to the user, if there is one."""
         try:
             content = self._client.get_stdin_msg(timeout=0)["content"]
         except queue.Empty:
             return
-        ask = getpass.getpass if content.get("password") else input
+        read = getpass.getpass if content.get("password") else input
         try:
-            self._client.input(ask(content["prompt"]))
+            self._client.input(read(content["prompt"]))
         except EOFError:
             self._client.input("\x04")
 
@@ -240,7 +261,7 @@ class Console:
         if not self._is_running:
             # An interrupt now would end a cell of the notebook.
             self._interrupt_is_due = True
-            print("your cell waits for one of the notebook, and ends as it begins")  # noqa: T201
+            print("your cell waits for a cell of the notebook; it ends when it begins")  # noqa: T201
             return
         self._interrupt_is_due = False
         message = self._client.session.msg("interrupt_request", {})

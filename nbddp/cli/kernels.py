@@ -1,4 +1,4 @@
-"""``nbddp kernel``: kernels of nbddp's own, where Jupyter finds them.
+"""``nbddp kernel``: kernel specs of nbddp, in the folders that Jupyter searches.
 
 Runs in: a process of its own, which ends at once.
 """
@@ -16,13 +16,13 @@ from typing import Any
 from nbddp.controller.options import LINE_OPTIONS, PoolOptions
 from nbddp.errors import BadOptionError
 
-#: Marks our kernels in ``kernel.json``.
+#: The key that marks nbddp kernels in the metadata of ``kernel.json``.
 _MARK = "nbddp"
 
 
 @dataclass(frozen=True)
-class Installed:
-    """One of our kernels, as Jupyter finds it."""
+class InstalledKernel:
+    """An nbddp kernel that Jupyter finds."""
 
     name: str
     display_name: str
@@ -31,16 +31,16 @@ class Installed:
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Make ``nbddp kernel`` known."""
+    """Add ``nbddp kernel`` to the command line."""
     kernel = commands.add_parser(
         "kernel", help="a Jupyter kernel all of whose cells are distributed"
     )
     kernel.set_defaults(run=lambda _: kernel.format_help().splitlines())
     actions = kernel.add_subparsers(title="commands", metavar="COMMAND")
     _add_install(actions.add_parser("install", help="add one to Jupyter"))
-    listing = actions.add_parser("list", help="show those that were added")
+    listing = actions.add_parser("list", help="list the installed kernels")
     listing.set_defaults(run=_list)
-    remove = actions.add_parser("remove", help="take one away")
+    remove = actions.add_parser("remove", help="remove one")
     remove.add_argument("name", nargs="?", help="as `nbddp kernel list` shows it")
     remove.set_defaults(run=_remove)
 
@@ -62,20 +62,20 @@ def _add_install(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_install)
 
 
-def _install(found: argparse.Namespace) -> list[str]:
-    given = {name: value for name, value in vars(found).items() if name in LINE_OPTIONS}
-    options = PoolOptions.checked(**given)
+def _install(arguments: argparse.Namespace) -> list[str]:
+    pool_options = {name: value for name, value in vars(arguments).items() if name in LINE_OPTIONS}
+    options = PoolOptions.checked(**pool_options)
     size = options.world_size
-    name = (found.name or f"nbddp-{size}").lower()
-    display_name = found.display_name or f"Python (nbddp, {_count(size, 'rank')})"
-    in_the_way = _specs().get(name)
-    if in_the_way is not None and _MARK not in in_the_way["spec"].get("metadata", {}):
+    name = (arguments.name or f"nbddp-{size}").lower()
+    display_name = arguments.display_name or f"Python (nbddp, {_count(size, 'rank')})"
+    existing = _specs().get(name)
+    if existing is not None and _MARK not in existing["spec"].get("metadata", {}):
         raise BadOptionError(
-            f"--name {name}: there is a kernel of this name, and it is not of nbddp "
-            f"({in_the_way['resource_dir']}). Next: another name"
+            f"--name {name}: a kernel that is not an nbddp kernel has this name "
+            f"({existing['resource_dir']}). Next: another name"
         )
-    pool = shlex.join(options.words(["nproc_per_node", *given]))
-    folder = _write(name, _kernel_json(display_name, pool), found)
+    pool = shlex.join(options.words(["nproc_per_node", *pool_options]))
+    folder = _write(name, _kernel_json(display_name, pool), arguments)
     return [
         f'installed "{display_name}" in {folder}',
         f"  start it   choose it in JupyterLab, or: jupyter console --kernel {name}",
@@ -85,7 +85,7 @@ def _install(found: argparse.Namespace) -> list[str]:
 
 def _kernel_json(display_name: str, pool: str) -> dict[str, Any]:
     return {
-        # Frozen modules have no source, which a debugger would warn of at each start.
+        # Frozen modules have no source: a debugger would print a warning at each start.
         "argv": [
             sys.executable, "-Xfrozen_modules=off", "-m", "nbddp.notebook.ipykernel_app",
             "-f", "{connection_file}", f"--NbddpKernel.pool={pool}",
@@ -95,18 +95,29 @@ def _kernel_json(display_name: str, pool: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _write(name: str, kernel_json: dict[str, Any], found: argparse.Namespace) -> str:
-    """Put it where Jupyter looks; gives the folder."""
-    from ipykernel.kernelspec import write_kernel_spec  # noqa: PLC0415 - `nbddp --help` is quick
-    from jupyter_client.kernelspec import KernelSpecManager  # noqa: PLC0415 - likewise
+def _write(name: str, kernel_json: dict[str, Any], arguments: argparse.Namespace) -> str:
+    """Install a kernel spec, with ipykernel's logos.
 
-    prefix = found.prefix
-    if not (found.user or found.prefix):
-        is_ours = found.sys_prefix or os.access(sys.prefix, os.W_OK)
-        prefix = sys.prefix if is_ours else None
+    Args:
+        name: the name of the kernel.
+        kernel_json: overrides of ipykernel's ``kernel.json``.
+        arguments: of the command line; they choose the environment.
+
+    Returns:
+        The folder of the kernel spec.
+
+    Raises:
+        BadOptionError: the name is not legal.
+    """
+    from ipykernel.kernelspec import write_kernel_spec  # noqa: PLC0415 - `nbddp --help` is quick
+    from jupyter_client.kernelspec import KernelSpecManager  # noqa: PLC0415 - as above
+
+    prefix = arguments.prefix
+    if not (arguments.user or arguments.prefix):
+        is_writable = arguments.sys_prefix or os.access(sys.prefix, os.W_OK)
+        prefix = sys.prefix if is_writable else None
     staging = Path(tempfile.mkdtemp(prefix="nbddp-kernel-"))
     try:
-        # With ipykernel's logos.
         source = write_kernel_spec(str(staging / name), overrides=kernel_json)
         folder = KernelSpecManager().install_kernel_spec(
             source, kernel_name=name, user=prefix is None, prefix=prefix
@@ -121,18 +132,18 @@ def _write(name: str, kernel_json: dict[str, Any], found: argparse.Namespace) ->
 def _list(_: argparse.Namespace) -> list[str]:
     kernels = _installed()
     if not kernels:
-        return ["no kernel of nbddp is installed. Next: nbddp kernel install -n 4"]
+        return ["no nbddp kernel is installed. Next: nbddp kernel install -n 4"]
     width = max(len(kernel.name) for kernel in kernels)
     return [f"{kernel.name:<{width}}  {kernel.display_name}  {kernel.folder}" for kernel in kernels]
 
 
-def _remove(found: argparse.Namespace) -> list[str]:
+def _remove(arguments: argparse.Namespace) -> list[str]:
     kernels = {kernel.name: kernel for kernel in _installed()}
-    name = found.name
+    name = arguments.name
     if name not in kernels:
         legal = f"Legal: {', '.join(kernels)}" if kernels else "None is installed."
-        what = "which one?" if name is None else f"{name!r} is not a kernel of nbddp."
-        raise BadOptionError(f"kernel remove: {what} {legal}")
+        problem = "a name is missing." if name is None else f"{name!r} is not an nbddp kernel."
+        raise BadOptionError(f"kernel remove: {problem} {legal}")
     shutil.rmtree(kernels[name].folder)
     return [f'removed "{kernels[name].display_name}" from {kernels[name].folder}']
 
@@ -144,15 +155,17 @@ def _specs() -> dict[str, Any]:
     return specs
 
 
-def _installed() -> list[Installed]:
-    found = []
+def _installed() -> list[InstalledKernel]:
+    kernels = []
     for name, entry in sorted(_specs().items()):
-        ours = entry["spec"].get("metadata", {}).get(_MARK)
-        if isinstance(ours, dict):
+        metadata = entry["spec"].get("metadata", {}).get(_MARK)
+        if isinstance(metadata, dict):
             display_name = entry["spec"]["display_name"]
-            found.append(Installed(name, display_name, ours.get("pool", ""), entry["resource_dir"]))
-    return found
+            kernels.append(
+                InstalledKernel(name, display_name, metadata.get("pool", ""), entry["resource_dir"])
+            )
+    return kernels
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

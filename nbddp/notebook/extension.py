@@ -2,8 +2,8 @@
 
 Runs in: the notebook's process, thread of the running cell.
 
-IPython reloads an extension by unloading and loading it, and tells neither which of the two is
-meant. So the pool is stopped at the end of the cell that unloads, if it has not loaded again.
+IPython reloads an extension by an unload and a load, and neither call can know that it is part of a
+reload. So an unload stops the pool at the end of the cell, unless that cell has loaded again.
 """
 
 import sys
@@ -14,54 +14,54 @@ from nbddp.notebook import session
 from nbddp.notebook.magics import auto_mode, completion
 from nbddp.notebook.magics.magics import DdpMagics
 
-_leaving: "_Leaving | None" = None
+_pending: "_PendingUnload | None" = None
 
 
 def load(shell: InteractiveShell) -> None:
-    """Register the magics; after an unload in the same cell, all is as before it."""
-    global _leaving
-    left, _leaving = _leaving, None
+    """Register the magics; an unload in the same cell is taken back."""
+    global _pending
+    pending, _pending = _pending, None
     shell.register_magics(DdpMagics)
     auto_mode.install(shell)
     completion.install(shell)
-    if left is not None:
-        left.cancel()
-        auto_mode.current(shell).options = left.auto_options
+    if pending is not None:
+        pending.cancel()
+        auto_mode.current(shell).options = pending.auto_options
 
 
 def unload(shell: InteractiveShell) -> None:
-    """Forget the magics, and stop the pool when the running cell has ended."""
-    global _leaving  # noqa: PLW0603 - an extension is loaded once per process
-    _leaving = _Leaving(shell)
+    """Remove the magics, and stop the pool when the running cell has ended."""
+    global _pending  # noqa: PLW0603 - an extension is loaded once per process
+    _pending = _PendingUnload(shell)
     auto_mode.uninstall(shell)
     completion.uninstall(shell)
     for magics in (shell.magics_manager.magics["line"], shell.magics_manager.magics["cell"]):
         magics.pop("ddp", None)
     if auto_mode.runs_in_cell(sys._getframe(1)):
-        shell.events.register("post_execute", _leaving.end)
+        shell.events.register("post_execute", _pending.end)
     else:
-        _leaving.end()
+        _pending.end()
 
 
-class _Leaving:
-    """What an unload is about to do."""
+class _PendingUnload:
+    """The end of the pool that an unload has scheduled."""
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
         self.auto_options = auto_mode.current(shell).options
 
     def cancel(self) -> None:
-        """It was a reload."""
+        """Keep the pool: the extension was loaded again."""
         if self.end in self._shell.events.callbacks["post_execute"]:
             self._shell.events.unregister("post_execute", self.end)
 
     def end(self) -> None:
-        """It was none."""
-        global _leaving  # noqa: PLW0603 - likewise
-        _leaving = None
+        """Stop the pool: the extension was not loaded again."""
+        global _pending  # noqa: PLW0603 - as above
+        _pending = None
         self.cancel()
         session.await_start()
-        living = session.current_pool()
-        if living is not None:
-            living.stop()
-            print(f"stopped: {living.world_size} ranks, and their variables")  # noqa: T201 - for the reader
+        pool = session.current_pool()
+        if pool is not None:
+            pool.stop()
+            print(f"stopped: {pool.world_size} ranks, and their variables")  # noqa: T201 - for the reader

@@ -1,8 +1,8 @@
 """``%ddp status --live``: a table that changes with the ranks.
 
 Runs in: a thread of its own, ``nbddp-panel``, which asks the ranks about once a second and updates
-one display of the cell that began it. That is static HTML, not a widget: it needs no model in the
-front end, and what is saved is the last table. Nothing is sent while nothing changes.
+one display of the cell that began it. The display is static HTML, not a widget: it needs no model
+in the front end, and a saved notebook has the last table. Unchanged tables are not sent.
 
     nbddp-panel --survey--> hub --> ranks, agents --> table --update_display_data--> front end
 """
@@ -17,45 +17,55 @@ from nbddp.errors import PoolBrokenError
 from nbddp.notebook.output import Sink
 from nbddp.notebook.render import status_table
 
-#: Between two looks at the ranks.
+#: The shortest pause between two surveys of the ranks.
 _INTERVAL_S = 1.0
-#: A look that takes long, because ranks do not answer, is followed by a longer pause.
-_PAUSE_PER_LOOK = 4
+#: A survey that takes long, because ranks do not answer, is followed by a longer pause.
+_PAUSE_PER_SURVEY = 4
 _END_LIMIT_S = 2.0
 
-Why: TypeAlias = Literal["switched off", "it goes on in a later cell"]
+EndReason: TypeAlias = Literal["switched off", "it continues in a later cell"]
 
 
 class Panel:
-    """One live table; it ends with the pool."""
+    """One live table; it ends with the pool.
+
+    Args:
+        pool: the pool whose ranks are shown.
+        sink: shows the display.
+        display_id: the id of the display.
+    """
 
     def __init__(self, pool: Pool, sink: Sink, display_id: str) -> None:
         self.pool = pool
         self._sink = sink
         self._display_id = display_id
-        self._why_ended = "the pool was stopped"
+        self._end_reason = "the pool was stopped"
         self._ending = threading.Event()
         self._survey: status_table.Survey | None = None
         self._table: dict[str, str] = {}
         self._changed_at = ""
-        #: Why the table could not be shown; the front end has gone, for example.
+        #: The error that ended the updates; the front end has gone, for example.
         self.failure: Exception | None = None
         self._thread = threading.Thread(target=self._serve, name="nbddp-panel", daemon=True)
 
     def begin(self) -> None:
-        """Show the table, here and now, and keep it up to date. Raises `PoolBrokenError`."""
+        """Show the table in the running cell, and keep it up to date.
+
+        Raises:
+            PoolBrokenError: the pool was stopped, or its hub has ended.
+        """
         self._show(status_table.survey(self.pool), update=False)
         self._thread.start()
 
-    def end(self, why: Why | None = None) -> None:
-        """Leave the table as it is; without a reason the pool was stopped."""
-        self._why_ended = why or self._why_ended
+    def end(self, reason: EndReason | None = None) -> None:
+        """End the updates, and note the reason; None: the pool was stopped."""
+        self._end_reason = reason or self._end_reason
         self._ending.set()
         self._thread.join(_END_LIMIT_S)
 
     @property
     def is_live(self) -> bool:
-        """Whether it still changes."""
+        """Whether the table is still updated."""
         return self._thread.is_alive()
 
     def _serve(self) -> None:
@@ -63,18 +73,18 @@ class Panel:
             pause_s = _INTERVAL_S
             while not (self._ending.wait(pause_s) or self.pool.is_stopped):
                 began = time.monotonic()
-                with contextlib.suppress(PoolBrokenError):  # it is being restarted, or stopped
+                with contextlib.suppress(PoolBrokenError):  # the pool is being restarted or stopped
                     self._show(status_table.survey(self.pool), update=True)
-                pause_s = max(_INTERVAL_S, _PAUSE_PER_LOOK * (time.monotonic() - began))
+                pause_s = max(_INTERVAL_S, _PAUSE_PER_SURVEY * (time.monotonic() - began))
             if self._survey is not None:
-                note = f"as of {self._changed_at}: {self._why_ended}"
+                note = f"as of {self._changed_at}: {self._end_reason}"
                 self._send(self._survey.bundle(note))
-        except Exception as error:  # noqa: BLE001 - of the front end's connection; nothing is lost
+        except Exception as error:  # noqa: BLE001 - the front end's connection failed
             self.failure = error
 
     def _show(self, survey: status_table.Survey, *, update: bool) -> None:
         table = survey.bundle(is_live=True)
-        if table == self._table:  # its numbers are rounded
+        if table == self._table:  # often equal, since its numbers are rounded
             return
         self._survey, self._table = survey, table
         self._changed_at = time.strftime("%H:%M:%S")

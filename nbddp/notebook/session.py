@@ -1,4 +1,4 @@
-"""The pool of this process, and how its cells are shown here.
+"""The pool of this process, and the views that show its cells.
 
 Runs in: the notebook's process.
 """
@@ -39,16 +39,16 @@ from nbddp.notebook.output import (
 )
 from nbddp.notebook.render import status_table
 from nbddp.notebook.widgets import Relay
-from nbddp.settings import LIVE_PREFIX, NOTEBOOK_WORD, Settings
+from nbddp.settings import LIVE_PREFIX, NOTEBOOK_FILE, Settings
 from nbddp.wire.messages import RankExited
 
 _current: Pool | None = None
 _start_lock = threading.Lock()
-_default: PoolOptions | None = None  #: of the first pool, if `start_soon` was told
-_starter: threading.Thread | None = None
-_start_has_ended = threading.Event()  #: an interrupted `Thread.join` takes the thread for ended
+_default: PoolOptions | None = None  #: options of the pool that `start_soon` starts
+_start_thread: threading.Thread | None = None
+_start_has_ended = threading.Event()  #: after an interrupted `Thread.join` a thread looks ended
 _panel: Panel | None = None
-_relay: Relay | None = None  #: of the current pool, in a notebook
+_relay: Relay | None = None  #: the widgets of the current pool, in a notebook
 background_views = BackgroundViews()  #: shows the cells that run in the background
 
 
@@ -63,13 +63,14 @@ def pool() -> Pool:
     """The living pool.
 
     Raises:
-        NoPoolError: there is none.
+        NoPoolError: no pool is running.
+        PoolBusyError: the user interrupted the wait for a pool that is being started.
     """
     await_start()
-    found = current_pool()
-    if found is None:
+    current = current_pool()
+    if current is None:
         raise NoPoolError("no pool is running. Next: %ddp start -n 2, or nbddp.start(2)")
-    return found
+    return current
 
 
 def start(
@@ -86,69 +87,74 @@ def start(
     timeout: float | None = None,
     plain: bool = False,
 ) -> Pool:
-    """Start a pool of rank processes, or give the living one if its options are the same.
+    """Start a pool of rank processes, or return the living one if its options are the same.
 
     Args:
-        nproc_per_node: ranks on each node.
-        nnodes: nodes; on one machine they are simulated, each with an agent of its own.
+        nproc_per_node: the number of ranks on each node.
+        nnodes: the number of nodes; on one machine they are simulated, each with its own agent.
         backend: ``auto`` (NCCL if each rank has a GPU, else Gloo) or a name that torch knows.
         device: ``auto``, ``cpu`` or ``cuda``.
         devices: CUDA devices by rank; default: all, in order.
-        init: how the process group is initialised: ``env``, ``tcp``, ``file``, or ``none`` to
-            leave it to a cell.
+        init: the init method of the default process group: ``env``, ``tcp``, ``file``, or ``none``
+            to leave it to a cell.
         threads: intra-op threads of each rank; default: OMP_NUM_THREADS, or else 1, as torchrun.
-        env: variables for the ranks.
-        cwd: working folder of the ranks; default: the current one.
+        env: environment variables for the ranks.
+        cwd: the working folder of the ranks; default: the current one.
         timeout: seconds after which a collective of the default process group fails.
-        plain: stock process groups: nothing is traced, diagnosed, freed or re-formed.
+        plain: use stock process groups: nothing is traced, diagnosed, freed or rebuilt.
+
+    Returns:
+        The pool; all its ranks are ready.
 
     Raises:
         BadOptionError: an option is not legal.
         NoTorchError: torch is not installed.
-        PoolBusyError: another thread starts one.
+        PoolBusyError: another thread starts a pool.
         PoolExistsError: a pool with other options is living.
+        PoolInterruptedError: the user interrupted the start; the message says what runs now.
         PoolStartError: the pool did not come up.
     """
-    arguments = locals()  # all of them; this comes first, so there is nothing else
-    global _current  # noqa: PLW0603 - one pool per process is what %ddp means
+    arguments = locals()  # this comes first, so that they hold the arguments only
+    global _current  # noqa: PLW0603 - %ddp means the one pool of the process
     options = PoolOptions.checked(**arguments)
     await_start()
     if not _start_lock.acquire(blocking=False):
         raise PoolBusyError("a pool is being started by another thread. Next: wait for it")
     try:
-        living = current_pool()
-        if living is None:
+        current = current_pool()
+        if current is None:
             _current = Pool(options, Settings.from_env(), make_view, source_check.check_source)
-            _listen(_current)
-            _leave_word(_current)
+            _connect_listeners(_current)
+            _write_kernel_file(_current)
             return _current
     finally:
         _start_lock.release()
-    differences = living.options.differences(options)
+    differences = current.options.differences(options)
     if not differences:
-        return living
+        return current
     raise PoolExistsError(
-        f"a pool is running with other options: it has {living.options.describe()}, asked for was "
+        f"a pool is running with other options: it has {current.options.describe()}, you asked for "
         f"{options.describe()} (different: {', '.join(differences)}). Next: %ddp stop, then start "
         "again; %ddp restart gives fresh ranks with the old options"
     )
 
 
 def start_soon(arguments: dict[str, Any]) -> PoolOptions:
-    """Start a pool in the background; who needs it waits for it.
+    """Start a pool in the background; callers that need it wait in `await_start`.
 
-    If that fails, the next cell starts it again and tells why it does not come up.
+    If the start fails, the next cell starts the pool again and shows the reason.
 
     Args:
-        arguments: of `start`.
+        arguments: the arguments of `start`, by name.
 
     Returns:
-        What was made of them.
+        The options of the pool.
 
     Raises:
-        BadOptionError, NoTorchError: as `start`.
+        BadOptionError: an option is not legal.
+        NoTorchError: torch is not installed.
     """
-    global _default, _starter  # noqa: PLW0603 - likewise
+    global _default, _start_thread  # noqa: PLW0603 - one pool per process
 
     def run() -> None:
         try:
@@ -158,14 +164,18 @@ def start_soon(arguments: dict[str, Any]) -> PoolOptions:
             _start_has_ended.set()
 
     _default = PoolOptions.checked(**arguments)
-    _starter = threading.Thread(target=run, name="nbddp-start")
-    _starter.start()
+    _start_thread = threading.Thread(target=run, name="nbddp-start")
+    _start_thread.start()
     return _default
 
 
 def await_start() -> None:
-    """Wait for what `start_soon` has begun. Raises `PoolBusyError` if the user interrupts it."""
-    if _starter is None or _starter is threading.current_thread():
+    """Wait for the end of the start that `start_soon` has begun; return at once without one.
+
+    Raises:
+        PoolBusyError: the user interrupted the wait; the start continues.
+    """
+    if _start_thread is None or _start_thread is threading.current_thread():
         return
     try:
         _start_has_ended.wait()
@@ -175,12 +185,12 @@ def await_start() -> None:
         ) from None
 
 
-def _leave_word(pool: Pool) -> None:
-    """Tell ``nbddp console`` of the kernel, in the folder that only this user can enter."""
+def _write_kernel_file(pool: Pool) -> None:
+    """Describe the kernel for ``nbddp console``, in the folder that only this user can enter."""
     app = getattr(getattr(get_ipython(), "kernel", None), "parent", None)
     if app is None:
         return
-    word = {
+    kernel_fields = {
         "world_size": pool.world_size,
         "pid": os.getpid(),
         "cwd": str(Path.cwd()),
@@ -188,11 +198,11 @@ def _leave_word(pool: Pool) -> None:
     }
     with suppress(OSError):  # only the console needs it
         folder = Path(pool.log_path_by_rank[0]).parent
-        (folder / NOTEBOOK_WORD).write_text(json.dumps(word), encoding="utf-8")
+        (folder / NOTEBOOK_FILE).write_text(json.dumps(kernel_fields), encoding="utf-8")
 
 
-def _listen(pool: Pool) -> None:
-    """What ranks tell between cells, and what their widgets say, is shown here."""
+def _connect_listeners(pool: Pool) -> None:
+    """Show the output of ranks between cells, and connect their widgets to the front end."""
     global _relay  # noqa: PLW0603 - one pool per process
     kernel = getattr(get_ipython(), "kernel", None)
     relay = _relay = None if kernel is None else Relay(pool, kernel)
@@ -203,14 +213,14 @@ def _listen(pool: Pool) -> None:
     )
     release = pool.listeners.rank_exited
 
-    def heard(event: BackgroundEvent | None) -> None:
+    def on_background(event: BackgroundEvent | None) -> None:
         background.put(event)
         if event is None:
             background_views.end()
             if relay is not None:
                 relay.end()
 
-    pool.listeners.background = heard
+    pool.listeners.background = on_background
     if relay is None:
         return
 
@@ -223,26 +233,42 @@ def _listen(pool: Pool) -> None:
 
 
 def last_options() -> PoolOptions | None:
-    """Options of the last pool, stopped or not: a new one without options is like it."""
+    """The options of the last pool, stopped or not; None: there was no pool."""
     return _default if _current is None else _current.options
 
 
 def start_like_last() -> Pool:
-    """Start a pool with the options of the last one, or with the defaults. Raises as `start`."""
+    """Start a pool with the options of the last one, or with the defaults.
+
+    Raises:
+        PoolBusyError: another thread starts a pool.
+        PoolInterruptedError: the user interrupted the start; the message says what runs now.
+        PoolStartError: the pool did not come up.
+    """
     options = last_options()
     return start() if options is None else start(**vars(options))
 
 
 def last_report() -> Report | None:
-    """The latest verdict of the last pool, or answer of ``%ddp diagnose``; None: there is none.
+    """The latest report of the last pool: a verdict, or the answer of ``%ddp diagnose``.
 
     ``last_report().to_dict()`` is plain data; docs/diagnosis.md describes it.
+
+    Returns:
+        None: there is no report.
     """
     return None if _current is None else _current.last_report
 
 
 def make_view(pool: Pool, run: Run, *, background: bool = False, out: Out = "merged") -> View:
-    """A view for a cell: in the notebook, or on the terminal."""
+    """Make the view that shows a cell, in the notebook or on the terminal.
+
+    Args:
+        pool: the pool of the cell.
+        run: the run of the cell.
+        background: the cell has ``--async``: it asks no questions.
+        out: the value of ``--out``.
+    """
     on_main_thread = threading.current_thread() is threading.main_thread()
     sink = background_sink() if background else _foreground_sink()
     if pool.settings.fold_output and _goes_to_front_end(sink):
@@ -255,7 +281,7 @@ def make_view(pool: Pool, run: Run, *, background: bool = False, out: Out = "mer
         settings=pool.settings,
         log_path_by_rank=pool.log_path_by_rank,
         can_ask=on_main_thread and not background,
-        # Not the run: a display made in one cell may be updated in another.
+        # The pool, not the run: a later cell may update a display.
         display_scope=pool.pool_id,
         widgets=_blocks(run, sink, Labels(1 if out == "ranks" else pool.world_size)),
         out=out,
@@ -263,9 +289,9 @@ def make_view(pool: Pool, run: Run, *, background: bool = False, out: Out = "mer
 
 
 def _goes_to_front_end(sink: Sink) -> bool:
-    """Not to a terminal, nor to ``%%capture`` or a file, whose readers want plain text."""
+    """Whether a front end shows the output; terminals, ``%%capture`` and files get plain text."""
     if isinstance(sink, CellSink):
-        return hasattr(sys.stdout, "pub_thread")  # as ipykernel's streams have
+        return hasattr(sys.stdout, "pub_thread")  # an attribute of ipykernel's streams
     return isinstance(sink, EarlierCellSink)
 
 
@@ -279,24 +305,25 @@ def _blocks(run: Run, sink: Sink, labels: Labels) -> WidgetBlocks | None:
 
 
 def _parent(kernel: Any) -> dict[str, Any]:
-    """What a message needs of the request that it answers: kept long, and without the code."""
+    """The header of the current request, for its answers: it is kept long, so without the code."""
     return {"header": kernel.get_parent().get("header", {})}
 
 
 def parent_id() -> str:
-    """Id of the front end's request that is served; empty where there is no front end."""
+    """The id of the front end's current request; empty without a front end."""
     return str(_request().get("header", {}).get("msg_id", ""))
 
 
 def is_in_history() -> bool:
-    """Whether the cell that runs is one of the notebook's, with a number."""
+    """Whether the running cell belongs to the notebook and has a number."""
     return bool(_request().get("content", {}).get("store_history", True))
 
 
 def execution_count(shell: InteractiveShell) -> int:
     """The number of the running cell; `InteractiveShell.execution_count` may be one ahead.
 
-    0: it has none, since `nbddp console` has sent it; the next one of the notebook is not its.
+    Returns:
+        0 for a cell of ``nbddp console``, which has no number.
     """
     if not is_in_history():
         return 0
@@ -311,29 +338,37 @@ def _request() -> dict[str, Any]:
 
 
 def begin_panel() -> None:
-    """Show a table of the ranks that changes with them. Raises `NoPoolError`, `PoolBrokenError`."""
+    """Show a live table of the ranks; an earlier one stops changing.
+
+    Raises:
+        NoPoolError: no pool is running.
+        PoolBrokenError: the pool was stopped, or its hub has ended.
+    """
     global _panel  # noqa: PLW0603 - one panel per process is enough
-    living = pool()
+    current = pool()
     sink = background_sink()
     if isinstance(sink, TerminalSink):
-        bundle = status_table.survey(living).bundle("a table that changes needs a notebook")
+        bundle = status_table.survey(current).bundle("a live table needs a notebook")
         sink.display(bundle, {}, None, False)
         return
     if _panel is not None:
-        _panel.end("it goes on in a later cell")
-    _panel = Panel(living, sink, f"nbddp-panel-{uuid.uuid4().hex[:12]}")
+        _panel.end("it continues in a later cell")
+    _panel = Panel(current, sink, f"nbddp-panel-{uuid.uuid4().hex[:12]}")
     _panel.begin()
 
 
 def stop(living: Pool) -> None:
-    """Stop a pool; its live table says so while the cell still runs, and so in the saved file."""
+    """Stop a pool.
+
+    Its live table then ends in the running cell, so that a saved notebook has the last state.
+    """
     living.stop()
     if _panel is not None and _panel.pool is living:
         _panel.end()
 
 
 def end_panel() -> str:
-    """Leave the live table as it is; says whether there was one."""
+    """End the live table, which stays as it is; return a sentence about it."""
     if _panel is None or not _panel.is_live:
         return "no live table is shown"
     _panel.end("switched off")
@@ -348,7 +383,7 @@ def _foreground_sink() -> Sink:
 
 
 def background_sink() -> Sink:
-    """Shows in the cell that runs now, also when later cells run."""
+    """A sink that shows in the cell that runs now, also when later cells run."""
     kernel = getattr(get_ipython(), "kernel", None)
     if kernel is None:
         return TerminalSink()

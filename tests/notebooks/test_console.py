@@ -114,5 +114,5 @@ def test_pools_are_found_by_what_they_leave_and_only_while_they_live(
     with pytest.raises(NoPoolError, match="no pool is called elsewhere"):
         console.choose("elsewhere")
     own.ok("%ddp stop")
-    with pytest.raises(NoPoolError, match="no notebook of yours has a pool"):
+    with pytest.raises(NoPoolError, match="none of your notebooks has a pool"):
         console.choose("")

@@ -112,7 +112,7 @@ def test_stop_status_start_and_restart(own_kernel: Kernel, folder: Path):
     status = own_kernel.ok("%ddp status").page[0].text
     assert status.count("idle") == 2
     assert "fresh ranks: 2 ranks" in own_kernel.ok("%ddp restart").text
-    assert "there already" in own_kernel.ok("%ddp start -n 2").text
+    assert "already running" in own_kernel.ok("%ddp start -n 2").text
     assert "stopped: 2 ranks" in own_kernel.ok("%ddp stop").text
     assert not _pool_folders(folder)
     assert "no pool is running" in own_kernel.ok("%ddp stop").text

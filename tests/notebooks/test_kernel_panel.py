@@ -53,7 +53,7 @@ def test_status_of_a_plain_pool_is_what_is_seen_from_outside(shared: Kernel):
     status = shared.ok("%ddp status").page[0].text
     assert re.findall(r"^[01] +idle +\d+ MB +\d+$", status, re.MULTILINE) != []
     assert "does not answer" not in status
-    assert "plain ranks do not tell: this is how they look from outside" in status
+    assert "plain ranks do not report their state: this is how they look from outside" in status
     shared.ok("%%ddp --async\nimport time\nif rank:\n    while True: pass\nelse: time.sleep(600)")
     shared.ok("handle = _")
 
@@ -73,7 +73,7 @@ def test_status_of_a_plain_pool_is_what_is_seen_from_outside(shared: Kernel):
 def test_a_later_panel_takes_over_and_off_ends_it(own_kernel: Kernel):
     first = own_kernel.ok("%ddp status --live")
     second = own_kernel.ok("%ddp status --live")
-    own_kernel.wait_for(lambda: "it goes on in a later cell" in table_of(first), "its end")
+    own_kernel.wait_for(lambda: "it continues in a later cell" in table_of(first), "its end")
     own_kernel.ok("%ddp restart")
     pid = own_kernel.ok("%%ddp -r 0\nimport os\nprint(os.getpid())").text.split()[-1]
     own_kernel.wait_for(lambda: pid in table_of(second), "the fresh ranks")

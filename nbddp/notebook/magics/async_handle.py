@@ -1,7 +1,7 @@
 """A cell that runs in the background: ``%%ddp --async``.
 
-Runs in: the notebook's process; the output is shown by `nbddp.notebook.output.background_views`, in
-the cell that started it.
+Runs in: the notebook's process; `nbddp.notebook.output.background_views` shows the output, in the
+cell that started it.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _AWAIT_S = 0.05
 
 
 class CellHandle:
-    """Tells how a background cell is doing; ``await handle`` or ``handle.wait()`` for its end."""
+    """The state of a background cell; ``await handle`` or ``handle.wait()`` waits for its end."""
 
     def __init__(self, pool: Pool, run: Run, view: View, cell_name: str) -> None:
         self._pool = pool
@@ -38,8 +38,8 @@ class CellHandle:
         self._parent_id = session.parent_id()
         self._display_id = f"nbddp-handle-{run.run_id}"
         self._displayed = False
-        self._told_in = ""  #: the front end's request in whose cell the error stands
-        self._updated_in = ""  #: the request that ran, or was the last, when its line changed
+        self._error_shown_in = ""  #: the request of the cell below which the error stands
+        self._updated_in = ""  #: the request that ran, or was the last, when the line changed
         self._display_lock = threading.Lock()  #: between `_show` and `_ipython_display_`
         self._has_ended = False
         self._shown = threading.Event()
@@ -59,24 +59,30 @@ class CellHandle:
         return self._shown.is_set()
 
     def wait(self, timeout: float | None = None) -> RunOutcome:
-        """Wait for the end.
+        """Wait for the end of the cell.
+
+        Args:
+            timeout: seconds; None: no limit.
+
+        Returns:
+            The outcome of the cell on each rank.
 
         Raises:
-            TimeoutError: it is still running after ``timeout`` seconds.
-            CellError: it failed, as a cell in the foreground would.
+            TimeoutError: the cell is still running after ``timeout`` seconds.
+            CellError: the cell failed; a cell in the foreground raises the same error.
         """
         if not self._shown.wait(timeout):
             raise TimeoutError(f"{self._cell_name} is still running after {timeout:g} s")
         return self._result()
 
     def interrupt(self) -> None:
-        """Interrupt it, as the stop button does for a cell in the foreground."""
+        """Interrupt the cell, as the stop button does for a cell in the foreground."""
         self._pool.interrupt_run(self._run)
 
     def __await__(self) -> Generator[Any, None, RunOutcome]:
         while not self._shown.is_set():
-            # Short waits: ipykernel notices an interrupt when its loop wakes. And no executor:
-            # the interpreter would wait for its threads at the end, before it stops the pool.
+            # The waits are short: ipykernel notices an interrupt when its loop wakes. An executor
+            # would make the interpreter wait for its threads at exit, before it stops the pool.
             yield from asyncio.sleep(_AWAIT_S).__await__()
         return self._result()
 
@@ -90,13 +96,13 @@ class CellHandle:
         return f"<{self._cell_name} on {self._run.ranks.describe()}: {state}{after}>"
 
     def _ipython_display_(self) -> None:
-        """Shown as a line that changes when the cell ends, so that no notebook says "running".
+        """Show a line that changes when the cell ends, so that no saved notebook says "running".
 
-        With the error below it, if it failed: nobody may ever wait for it.
+        The error of a failed cell stands below the line: the user may never wait for the cell.
         """
         with self._display_lock:
-            if self._told_in and self._told_in == session.parent_id():
-                return  # it was quick
+            if self._error_shown_in and self._error_shown_in == session.parent_id():
+                return  # the cell has failed before its handle was displayed
             self._displayed = True
             self._show_state(session.background_sink(), update=False)
 
@@ -111,14 +117,14 @@ class CellHandle:
     def _show(self, view: View) -> None:
         try:
             self._pool.wait(self._run, view)
-        except BaseException as error:  # noqa: BLE001 - raised where the user waits
+        except BaseException as error:  # noqa: BLE001 - `wait` raises it for the user
             self._failure = error
         try:
             with self._display_lock:
                 self._has_ended = True
                 if self._displayed or self._error() is not None:
                     self._show_state(self._sink, update=self._displayed)
-                    self._told_in = "" if self._displayed else self._parent_id
+                    self._error_shown_in = "" if self._displayed else self._parent_id
         finally:
             self._shown.set()
 
@@ -130,7 +136,7 @@ class CellHandle:
 
     def _result(self) -> RunOutcome:
         if self._updated_in and self._updated_in != session.parent_id():
-            # nbclient hears nothing of what changes between two cells.
+            # nbclient misses the updates of displays between two cells.
             with self._display_lock:
                 self._show_state(self._sink, update=True)
         error = self._error()
@@ -140,10 +146,10 @@ class CellHandle:
         return self._run.outcome
 
 
-# --- errors that nobody has waited for -----------------------------------------------------------
+# --- errors for which the user has not waited ----------------------------------------------------
 
 
-#: Shown open; a longer text is folded below its headline.
+#: Lines of an error that is shown open; a longer one is folded below its headline.
 _MAX_OPEN = 4
 _RED = "#d1495b"
 
@@ -151,11 +157,11 @@ _RED = "#d1495b"
 def failure_bundle(
     state: str, error: BaseException | None, *, is_expected: bool = False
 ) -> dict[str, str]:
-    """The state of a cell, and below it what made it fail.
+    """The state of a cell, and its error below, as a MIME bundle.
 
     Args:
         state: a line.
-        error: as `CellHandle.wait` raises it; None: there is none.
+        error: the error that `CellHandle.wait` raises; None: there is none.
         is_expected: the user has ended the cell, and `state` says so.
     """
     state = clean(state)
@@ -166,30 +172,30 @@ def failure_bundle(
         where = details("where the ranks were", printed_html(lines)) if len(lines) > 1 else ""
         return {"text/plain": state, "text/html": printed_html([state]) + where}
     headline = _headline(lines, type(error).__name__)
-    told = lines if len(lines) <= _MAX_OPEN else [headline]
-    html = printed_html([state]) + _errors(told, type(error).__name__)
-    if told is not lines:
+    open_lines = lines if len(lines) <= _MAX_OPEN else [headline]
+    html = printed_html([state]) + _errors_html(open_lines, type(error).__name__)
+    if open_lines is not lines:
         html += details("the whole error", printed_html(lines))
     return {"text/plain": "\n".join([state, *lines]), "text/html": html}
 
 
 def _headline(lines: list[str], name: str) -> str:
-    """It stands below the tracebacks, or above the story of a rank that exited."""
+    """The line with the error's name: below tracebacks, or above the story of an exited rank."""
     return next((line for line in reversed(lines) if line.startswith(name)), lines[-1])
 
 
-def _errors(lines: list[str], name: str) -> str:
-    """As HTML; the name of the error is what is seen first."""
+def _errors_html(lines: list[str], name: str) -> str:
+    """The lines of an error as HTML, with its name in bold."""
     bold = f'<b style="color:{_RED}">{name}</b>'
-    shown = [
+    html_lines = [
         f"{bold}{escape(line[len(name) :])}" if line.startswith(name) else escape(line)
         for line in lines
     ]
-    return preformatted("\n".join(shown), PRE_STYLE)
+    return preformatted("\n".join(html_lines), PRE_STYLE)
 
 
 def _lines(error: BaseException) -> list[str]:
-    """As a cell in the foreground shows it."""
+    """The lines of an error, as a cell in the foreground shows it."""
     if isinstance(error, CellError):
         text = "\n".join(error._render_traceback_())
     else:

@@ -1,14 +1,14 @@
-"""Auto mode: every cell runs on the ranks; ``%%local`` is the way out.
+"""Auto mode: every cell runs on the ranks, unless it begins with ``%%local``.
 
 Runs in: the notebook's process, thread of the running cell.
 
-    front end --code--> AutoMode.transform --to the ranks?--> %%_ddp_auto --> DdpMagics.cell
-                                          '--else: as it is--> the notebook
+    front end --code--> AutoMode --for the ranks?--> %%_ddp_auto --> DdpMagics.cell
+                                '--else: unchanged--> the notebook
 
-IPython passes the text of each cell through `AutoMode.transform`, and not only of cells: of the
-body of ``%%time``, of what a cell gives to `run_cell`, of what silent requests of a front end ask.
-Those stay where they are. Cells go to the ranks byte by byte, so that lines and the names by which
-a debugger knows cells stay right.
+IPython passes the text of each cell through `AutoMode`. It also passes the body of ``%%time``, the
+code that a cell gives to `run_cell`, and the code of a front end's silent requests. These run in
+the notebook. Cells go to the ranks unchanged, so that line numbers and the names by which a
+debugger knows cells stay right.
 """
 
 import ast
@@ -26,9 +26,9 @@ from nbddp.errors import BadOptionError
 from nbddp.notebook import session
 from nbddp.notebook.magics.cell_line import parse_cell
 
-#: Cell magics whose body is Python: it belongs where the variables are.
+#: Cell magics whose body is Python, which runs where the variables are.
 _MAGICS_OF_RANKS = frozenset(("capture", "prun", "time", "timeit"))
-#: Line magics about this process, its history, or what must not happen once for each rank.
+#: Line magics about this process or its history, and those that must not run once for each rank.
 _MAGICS_OF_NOTEBOOK = frozenset(
     (
         "autosave",
@@ -60,15 +60,15 @@ _LOCAL = "%%local"
 
 @dataclass(frozen=True)
 class _Magic:
-    """A magic as it stands in transformed source."""
+    """A magic in transformed source."""
 
     name: str
     line: str
     is_cell: bool
 
     @property
-    def is_of_notebook(self) -> bool:
-        """Whether it works in the notebook's process."""
+    def runs_in_notebook(self) -> bool:
+        """Whether the magic works in the notebook's process."""
         if self.is_cell:
             return self.name not in _MAGICS_OF_RANKS
         if self.name in ("load_ext", "reload_ext", "unload_ext"):
@@ -81,11 +81,11 @@ class _Magic:
 def goes_to_ranks(code: str) -> bool:
     """Whether auto mode sends this cell to the ranks.
 
-    Not if there is nothing to run, or each statement is a magic of the notebook.
+    It does not if there is nothing to run, or if each statement is a magic of the notebook.
     """
     tree = _parse(code)
-    # What is not Python is sent too: before that, the check says what is wrong.
-    return tree is None or not all(_is_of_notebook(statement) for statement in tree.body)
+    # A cell with a syntax error goes the same way: the check of `%%ddp` reports the error.
+    return tree is None or not all(_is_for_notebook(statement) for statement in tree.body)
 
 
 def notebook_magics(code: str) -> list[str]:
@@ -93,14 +93,14 @@ def notebook_magics(code: str) -> list[str]:
     tree = _parse(code)
     if tree is None:
         return []
-    found = (_magic(node) for node in ast.walk(tree))
-    return [f"%{magic.name}" for magic in found if magic is not None and magic.is_of_notebook]
+    magics = (_magic(node) for node in ast.walk(tree))
+    return [f"%{magic.name}" for magic in magics if magic is not None and magic.runs_in_notebook]
 
 
 class AutoMode:
-    """Whether cells go to the ranks, and with which options of ``%%ddp``."""
+    """An input transformer of IPython that sends cells to the ranks while it is on."""
 
-    #: IPython then leaves it out when it asks whether a cell is complete.
+    #: IPython leaves such transformers out when it asks whether a cell is complete.
     has_side_effects = True
 
     def __init__(self, shell: InteractiveShell) -> None:
@@ -109,7 +109,7 @@ class AutoMode:
         self._lines_above = 0  #: of ``%%local``, until `restore_lines` puts them back
 
     def __call__(self, lines: list[str]) -> list[str]:
-        """The first of IPython's transformers; the others get what it gives."""
+        """Transform a cell, before IPython's other transformers do."""
         self._lines_above = 0
         if lines and lines[0].split(maxsplit=1)[:1] == [_LOCAL]:
             return self._local(lines)
@@ -120,26 +120,26 @@ class AutoMode:
         return [f"get_ipython().run_cell_magic('_ddp_auto', {options!r}, {code!r})\n"]
 
     def restore_lines(self, lines: list[str]) -> list[str]:
-        """The last of IPython's transformers: lines below ``%%local`` get their numbers back.
+        """Give lines below ``%%local`` their numbers back, after IPython's other transformers.
 
-        Before, another magic could not stand in the first line, and empty ones would be dropped.
+        Earlier, the empty lines would be dropped, and no magic could stand in the first line.
         """
         above, self._lines_above = self._lines_above, 0
         return ["\n"] * above + lines
 
     def options_for(self, code: str) -> str | None:
-        """The options of ``%%ddp`` with which this cell runs on the ranks; None: it does not."""
+        """The options of ``%%ddp`` with which a cell runs on the ranks; None: it runs here."""
         return self.options if self.options is not None and goes_to_ranks(code) else None
 
     def describe(self) -> str:
-        """For the reader."""
+        """A sentence about the mode, for the user."""
         if self.options is None:
             return "auto mode is off: only %%ddp cells run on the ranks"
         below = f" as below %%ddp {self.options}" if self.options else ""
         return f"auto mode is on: every cell runs on the ranks{below}; {_LOCAL} keeps one here"
 
     def _local(self, lines: list[str]) -> list[str]:
-        """The cell without its ``%%local``."""
+        """The lines of a cell below its ``%%local``."""
         line, *rest = lines
         if line.split("#")[0].split() != [_LOCAL]:
             raise BadOptionError(
@@ -151,10 +151,13 @@ class AutoMode:
         return rest
 
     def _source(self, text: str) -> str | None:
-        """What the user has just run, as written; None: ``text`` is something within it.
+        """The cell that the user has just run, as written.
 
         Args:
-            text: with a line end that IPython may have added.
+            text: the cell, or a part of it; IPython may have added a line end.
+
+        Returns:
+            None: ``text`` is not a whole cell, or auto mode is off.
         """
         if self.options is None or runs_in_cell(sys._getframe(1)):
             return None
@@ -175,13 +178,17 @@ class AutoMode:
 
 @magics_class
 class AutoMagics(Magics):
-    """What auto mode turns cells into."""
+    """The magics of auto mode and of ``nbddp console``, and ``%%local``."""
 
     shell: InteractiveShell
 
     @cell_magic("_ddp_auto")  # type: ignore[arg-type]  # IPython types its decorators for classes only
     def distributed(self, line: str, cell: str) -> object:
-        """What auto mode makes of a cell: ``%%ddp``, without a line above the code."""
+        """Run a cell of auto mode as ``%%ddp`` does, without a line above the code.
+
+        Raises:
+            BadOptionError: the cell mixes a magic of the notebook with code for the ranks.
+        """
         magics = notebook_magics(cell)
         if magics:
             raise BadOptionError(
@@ -190,22 +197,26 @@ class AutoMagics(Magics):
             )
         return self.shell.find_cell_magic("ddp")(line, cell, first_line=1)
 
-    @cell_magic("_ddp_console")  # type: ignore[arg-type]  # likewise
+    @cell_magic("_ddp_console")  # type: ignore[arg-type]  # as above
     def from_console(self, line: str, cell: str) -> object:
-        """What `nbddp console` sends: it is a terminal on a pool, and starts none."""
+        """Run a cell of ``nbddp console`` as `distributed` does, but never start a pool.
+
+        Raises:
+            NoPoolError: no pool is running.
+        """
         session.pool()
         return self.distributed(line, cell)
 
-    @cell_magic("local")  # type: ignore[arg-type]  # likewise
+    @cell_magic("local")  # type: ignore[arg-type]  # as above
     def local(self, line: str, cell: str) -> None:
         """Run the cell in the notebook's process, also in auto mode."""
         self.shell.run_cell(cell)
 
 
 def install(shell: InteractiveShell) -> None:
-    """Make ``%%local`` and ``%ddp auto`` known; the mode is off, unless it is on already."""
+    """Register ``%%local`` and the transformers of auto mode; a mode that is on stays on."""
     if _modes(shell):
-        return  # a kernel of our own, in which somebody loads nbddp once more
+        return  # an nbddp kernel, in which the user loads nbddp once more
     mode = AutoMode(shell)
     shell.input_transformers_cleanup.insert(0, mode)
     shell.input_transformers_post.append(mode.restore_lines)
@@ -213,7 +224,7 @@ def install(shell: InteractiveShell) -> None:
 
 
 def uninstall(shell: InteractiveShell) -> None:
-    """Forget them."""
+    """Switch the mode off, and remove the transformers and magics."""
     for mode in _modes(shell):
         shell.input_transformers_cleanup.remove(mode)
         shell.input_transformers_post.remove(mode.restore_lines)
@@ -223,18 +234,18 @@ def uninstall(shell: InteractiveShell) -> None:
 
 
 def current(shell: InteractiveShell) -> AutoMode:
-    """The mode of a shell in which nbddp is loaded."""
+    """The mode of a shell; it is installed if it is missing."""
     install(shell)
     return _modes(shell)[0]
 
 
 def auto(shell: InteractiveShell, *, mode: str, options: str) -> None:
-    """Switch the mode, and tell it.
+    """Switch the mode, and print it.
 
     Args:
-        shell: whose cells go to the ranks.
+        shell: the shell whose cells go to the ranks.
         mode: ``on`` or ``off``; empty: it stays as it is.
-        options: of ``%%ddp``, for every cell.
+        options: options of ``%%ddp`` for every cell.
 
     Raises:
         BadOptionError: the pool does not have these ranks.
@@ -249,36 +260,40 @@ def auto(shell: InteractiveShell, *, mode: str, options: str) -> None:
 
 
 def options_for(code: str) -> str | None:
-    """The options of ``%%ddp`` with which a cell runs on the ranks by itself; None: it does not."""
+    """The options of ``%%ddp`` with which auto mode runs a cell on the ranks; None: it does not."""
     shell = get_ipython()
     modes = [] if shell is None else _modes(shell)
     return modes[0].options_for(code) if modes else None
 
 
 def _modes(shell: InteractiveShell) -> list[AutoMode]:
-    """The mode of this shell; none if nbddp is not loaded in it."""
-    return [each for each in shell.input_transformers_cleanup if isinstance(each, AutoMode)]
+    """The mode of this shell, in a list; empty if nbddp is not loaded."""
+    return [
+        transformer
+        for transformer in shell.input_transformers_cleanup
+        if isinstance(transformer, AutoMode)
+    ]
 
 
 def _parse(code: str) -> ast.Module | None:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the ranks say it, once
+            warnings.simplefilter("ignore")  # the ranks print warnings, once
             return ast.parse(TransformerManager().transform_cell(code))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
-def _is_of_notebook(statement: ast.stmt) -> bool:
-    """``%ddp ...``, ``x = %ddp pull ...``, and ``exit`` of a terminal."""
+def _is_for_notebook(statement: ast.stmt) -> bool:
+    """Whether a statement is ``%ddp ...``, ``x = %ddp pull ...``, or ``exit`` in a terminal."""
     if not isinstance(statement, ast.Expr | ast.Assign):
         return False
     value = statement.value
     magic = _magic(value)
     if magic is not None:
-        return magic.is_of_notebook
-    called = value.func if isinstance(value, ast.Call) else value
-    return isinstance(called, ast.Name) and called.id in ("exit", "quit")
+        return magic.runs_in_notebook
+    function = value.func if isinstance(value, ast.Call) else value
+    return isinstance(function, ast.Name) and function.id in ("exit", "quit")
 
 
 def _magic(node: ast.AST) -> _Magic | None:
@@ -296,7 +311,7 @@ def _magic(node: ast.AST) -> _Magic | None:
 
 
 def runs_in_cell(frame: types.FrameType | None) -> bool:
-    """Whether code of a cell has called this, directly or not."""
+    """Whether the code of a cell has called this frame, directly or not."""
     code = InteractiveShell.run_code.__code__
     while frame is not None:
         if frame.f_code is code:

@@ -1,4 +1,4 @@
-"""The options of a cell: behind ``%%ddp``, and behind ``%ddp auto on`` for every cell.
+"""The options of a cell: ``%%ddp [options]``, and ``%ddp auto on [options]`` for every cell.
 
 Runs in: the notebook's process. Pure.
 """
@@ -18,7 +18,7 @@ from nbddp.notebook.output import Out
 
 @dataclass(frozen=True)
 class CellCommand:
-    """Options of ``%%ddp``."""
+    """The options of one ``%%ddp`` line."""
 
     ranks: str | None
     timeout_s: float | None
@@ -66,15 +66,26 @@ CELL = Line(_cell_parser(), "run the cell on all ranks, or on some")
 
 
 def parse_cell(text: str) -> CellCommand:
-    """Read the options of ``%%ddp``. Raises `BadOptionError`."""
+    """Read the options of ``%%ddp``.
+
+    Raises:
+        BadOptionError: an option is not legal; the message says what is.
+    """
     return CellCommand(**vars(CELL.parser.read(text)))
 
 
 class AutoParser(Parser):
-    """Reads ``on [options of %%ddp]`` and ``off``; gives ``mode`` and ``options``."""
+    """A parser of ``on [options of %%ddp]`` and ``off``.
+
+    Its namespace has ``mode`` and ``options``.
+    """
 
     def parse(self, words: list[str]) -> argparse.Namespace:
-        """Read the words. Raises `BadOptionError`."""
+        """Read the words.
+
+        Raises:
+            BadOptionError: the mode is unknown, or an option is not legal.
+        """
         mode, *more = words or [""]
         if mode not in ("", "on", "off"):
             raise BadOptionError(
@@ -87,7 +98,7 @@ class AutoParser(Parser):
         return argparse.Namespace(mode=mode, options=options)
 
     def completions(self, before: Sequence[str]) -> list[str]:
-        """What may come next behind the words ``before``."""
+        """The words that may follow the words ``before``."""
         if not before:
             return ["on", "off"]
         return CELL.parser.completions(before[1:]) if before[0] == "on" else []

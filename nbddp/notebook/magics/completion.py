@@ -1,12 +1,12 @@
 """Completion and inspection in ``%%ddp`` cells, by the names that live in a rank.
 
-Runs in: the notebook's process, thread of whoever asks: the kernel's main thread or a subshell's.
+Runs in: the notebook's process, in the thread that asks: the kernel's main thread or a subshell's.
 
-    Tab --> kernel.do_complete --> complete --> Pool.talk --> nbddp-side of the rank
+    Tab --> kernel.do_complete --> complete --> Pool.talk --> I/O thread of the rank
                                       |
-                                      +--> None: the notebook's own completer, as ever
+                                      +--> None: the notebook's own completer
 
-Whatever goes wrong here, nobody is told: who pressed Tab gets what the notebook itself knows.
+An error here is not shown: the user who pressed Tab then gets the completions of the notebook.
 """
 
 import re
@@ -35,10 +35,10 @@ from nbddp.notebook.magics.verbs import VERBS
 from nbddp.wire.messages import Completed, Inspected
 from nbddp.wire.rank_set import RankSet
 
-#: A rank that has not answered by then is not waited for.
+#: Seconds after which a rank is not waited for any longer.
 LIMIT_S = 0.25
 
-#: The line of the magic, and what IPython lets stand in front of it.
+#: The line of a magic, and the text that IPython allows in front of it.
 _CELL_LINE = re.compile(r"\s*%%ddp(?=\s|\Z)(?P<words>[^\n]*)(?P<end>\n|\Z)")
 _LINE = re.compile(r"\s*(?:[\w, ]+=\s*)?%ddp(?:[ \t]+(?P<words>.*))?\Z")
 _MAGIC = re.compile(r"\s*(?:[\w, ]+=\s*)?(?P<name>%%?\w*)\Z")
@@ -50,24 +50,28 @@ class Body:
     """The part of a cell that runs on ranks."""
 
     start: int  #: in code points from the beginning of the cell
-    words: str = ""  #: behind ``%%ddp``
+    words: str = ""  #: the options behind ``%%ddp``
 
 
-def is_distributed(code: str) -> Body | None:
-    """What of a cell runs on ranks; None: nothing."""
-    found = _CELL_LINE.match(code)
-    if found is not None:
-        # Without a line end behind it, the cursor is still on the line of the magic.
-        return Body(found.end() + (not found["end"]), found["words"])
+def distributed_body(code: str) -> Body | None:
+    """The part of a cell that runs on ranks; None: there is none."""
+    cell_line = _CELL_LINE.match(code)
+    if cell_line is not None:
+        # A missing line end means that the cursor is still on the line of the magic.
+        return Body(cell_line.end() + (not cell_line["end"]), cell_line["words"])
     options = auto_mode.options_for(code)
     return None if options is None else Body(0, options)
 
 
 def complete(code: str, cursor: int) -> Completed | None:
-    """What may stand at ``cursor`` (in code points), as ``complete_reply`` tells it.
+    """The completions at a place of a cell, as in a ``complete_reply``.
+
+    Args:
+        code: the cell.
+        cursor: the place, in code points.
 
     Returns:
-        None: that is the notebook's own business, or the rank did not answer in time.
+        None: the place is not on ranks, or the rank did not answer in time.
     """
     try:
         return _complete(code, cursor)
@@ -76,84 +80,100 @@ def complete(code: str, cursor: int) -> Completed | None:
 
 
 def inspect(code: str, cursor: int, detail_level: int = 0) -> Inspected | None:
-    """What stands at ``cursor``, as ``inspect_reply`` tells it; None as in `complete`."""
+    """The documentation of the name at a place of a cell, as in an ``inspect_reply``.
+
+    Args:
+        code: the cell.
+        cursor: the place, in code points.
+        detail_level: 1 asks for the source, too.
+
+    Returns:
+        None: the place is not on ranks, or the rank did not answer in time.
+    """
     try:
-        body = is_distributed(code)
+        body = distributed_body(code)
         if body is None or cursor < body.start:
             return None
-        asked = _asked(body)
-        if asked is None:
+        target = _target_rank(body)
+        if target is None:
             return None
-        talk, rank = asked
+        talk, rank = target
         shifted = code[body.start :], cursor - body.start
         return talk.inspect(rank, *shifted, detail_level, LIMIT_S)
-    except Exception:  # noqa: BLE001 - likewise
+    except Exception:  # noqa: BLE001 - as above
         return None
 
 
 def _complete(code: str, cursor: int) -> Completed | None:
     line = code[code.rfind("\n", 0, cursor) + 1 : cursor]
-    body = is_distributed(code)
+    body = distributed_body(code)
     if body is not None and cursor < body.start:
         return _complete_line(line, "%%ddp", cursor)
-    if (found := _LINE.match(line)) is not None and found["words"] is not None:
+    if (magic_line := _LINE.match(line)) is not None and magic_line["words"] is not None:
         return _complete_line(line, "%ddp", cursor)
     if body is None:
         return None
-    answer = _ask(body, code[body.start :], cursor - body.start, body.start)
+    completed = _complete_on_rank(body, code[body.start :], cursor - body.start, body.start)
     magic = _MAGIC.match(line)
-    if answer is None or magic is None:
-        return answer
-    return _with_magics(answer, magic["name"], cursor)
+    if completed is None or magic is None:
+        return completed
+    return _add_magics(completed, magic["name"], cursor)
 
 
-def _ask(body: Body, code: str, cursor: int, start: int) -> Completed | None:
-    """What a rank says about ``code``, which begins at ``start``."""
-    asked = _asked(body)
-    if asked is None:
+def _complete_on_rank(body: Body, code: str, cursor: int, start: int) -> Completed | None:
+    """The completions of a rank, moved to places of the cell.
+
+    Args:
+        body: selects the rank.
+        code: a part of the cell.
+        cursor: a place in ``code``.
+        start: the place of ``code`` in the cell.
+    """
+    target = _target_rank(body)
+    if target is None:
         return None
-    talk, rank = asked
-    answer = talk.complete(rank, code, cursor, LIMIT_S)
-    return None if answer is None else _shifted(answer, start)
+    talk, rank = target
+    completed = talk.complete(rank, code, cursor, LIMIT_S)
+    return None if completed is None else _shift(completed, start)
 
 
-def _with_magics(answer: Completed, name: str, cursor: int) -> Completed:
-    """What a rank says, and the magics of the notebook: they work in a cell of auto mode, too."""
+def _add_magics(completed: Completed, name: str, cursor: int) -> Completed:
+    """Add the magics of the notebook to a rank's completions: they work in auto mode, too."""
     shell = get_ipython()
     start = cursor - len(name)
-    if shell is None or (answer.matches and answer.start != start):
-        return answer
+    if shell is None or (completed.matches and completed.start != start):
+        return completed
     registered = shell.magics_manager.lsmagic()
-    own = {f"%%{each}" for each in registered["cell"]}
-    own |= {f"%{each}" for each in registered["line"] if not name.startswith("%%")}
-    bare = name.lstrip("%")
-    # Those into which auto mode and the console turn cells are not for users.
-    own = {each for each in own if each.lstrip("%").startswith(bare)} - {
+    magics = {f"%%{magic}" for magic in registered["cell"]}
+    magics |= {f"%{magic}" for magic in registered["line"] if not name.startswith("%%")}
+    prefix = name.lstrip("%")
+    # Users never type the magics into which auto mode and the console turn cells.
+    magics = {magic for magic in magics if magic.lstrip("%").startswith(prefix)} - {
         "%%_ddp_auto",
         "%%_ddp_console",
     }
-    types = [_type_of(each, start, cursor) for each in own.difference(answer.matches)]
+    types = [_type_info(magic, start, cursor) for magic in magics.difference(completed.matches)]
     return replace(
-        answer,
-        matches=tuple(sorted({*answer.matches, *own}, key=_bare_first)),
+        completed,
+        matches=tuple(sorted({*completed.matches, *magics}, key=_magic_order)),
         start=start,
         end=cursor,
-        metadata={_TYPES_KEY: [*answer.metadata.get(_TYPES_KEY, []), *types]},
+        metadata={_TYPES_KEY: [*completed.metadata.get(_TYPES_KEY, []), *types]},
     )
 
 
-def _bare_first(magic: str) -> tuple[str, int]:
-    """IPython's order: ``%time``, ``%%time``, ``%timeit``."""
-    bare = magic.lstrip("%")
-    return bare, len(magic) - len(bare)
+def _magic_order(magic: str) -> tuple[str, int]:
+    """A key for IPython's order of magics: ``%time``, ``%%time``, ``%timeit``."""
+    name = magic.lstrip("%")
+    return name, len(magic) - len(name)
 
 
-def _type_of(magic: str, start: int, end: int) -> dict[str, Any]:
+def _type_info(magic: str, start: int, end: int) -> dict[str, Any]:
     return {"start": start, "end": end, "text": magic, "type": "magic", "signature": ""}
 
 
-def _asked(body: Body) -> tuple[RankQueries, int] | None:
-    """The first rank on which the cell would run, if it can answer."""
+def _target_rank(body: Body) -> tuple[RankQueries, int] | None:
+    """The first rank on which the cell would run; None if it cannot answer."""
     pool = session.current_pool()
     if pool is None:
         return None
@@ -162,17 +182,22 @@ def _asked(body: Body) -> tuple[RankQueries, int] | None:
         text = parse_cell(body.words).ranks
         ranks = ranks if text is None else RankSet.parse(text, pool.world_size)
     except BadOptionError:
-        pass  # the line is still being written
-    living = pool.snapshot.in_state(RankState.IDLE, RankState.BUSY)
-    return (pool.talk, ranks.ranks[0]) if ranks and ranks.ranks[0] in living else None
+        pass  # the user still writes the line
+    living_ranks = pool.snapshot.in_state(RankState.IDLE, RankState.BUSY)
+    return (pool.talk, ranks.ranks[0]) if ranks and ranks.ranks[0] in living_ranks else None
 
 
-def _shifted(answer: Completed, by: int) -> Completed:
-    """From places in what the rank got to places in the cell."""
-    types = answer.metadata.get(_TYPES_KEY, [])
-    moved = [each | {"start": each["start"] + by, "end": each["end"] + by} for each in types]
+def _shift(completed: Completed, by: int) -> Completed:
+    """Move all places of a rank's answer by ``by`` code points."""
+    types = completed.metadata.get(_TYPES_KEY, [])
+    shifted_types = [
+        info | {"start": info["start"] + by, "end": info["end"] + by} for info in types
+    ]
     return replace(
-        answer, start=answer.start + by, end=answer.end + by, metadata={_TYPES_KEY: moved}
+        completed,
+        start=completed.start + by,
+        end=completed.end + by,
+        metadata={_TYPES_KEY: shifted_types},
     )
 
 
@@ -180,11 +205,11 @@ def _shifted(answer: Completed, by: int) -> Completed:
 
 
 def _complete_line(line: str, magic: str, cursor: int) -> Completed | None:
-    """Verbs, options, their values, and names: what the table of verbs knows."""
+    """Completions of the line of a magic: verbs, options, their values, and names."""
     *before, word = line.partition(magic)[2].split(" ")
     if not before:
         return None  # the cursor is at the magic's own name
-    before = [each for each in before if each]
+    before = [part for part in before if part]
     start = cursor - len(word)
     legal: Iterable[str]
     if magic == "%ddp" and not before:
@@ -196,32 +221,33 @@ def _complete_line(line: str, magic: str, cursor: int) -> Completed | None:
     elif not verb.takes or word.startswith("-") or verb.parser.awaits_value(before[1:]):
         legal = verb.parser.completions(before[1:])
     elif verb.takes == "names of ranks":
-        return _ask(Body(0), word, len(word), start)
+        return _complete_on_rank(Body(0), word, len(word), start)
     else:
-        legal = sorted(_own_names())
-    matches = tuple(each for each in legal if each.startswith(word))
-    types = [_type_of(each, start, cursor) for each in matches]
+        legal = sorted(_notebook_names())
+    matches = tuple(match for match in legal if match.startswith(word))
+    types = [_type_info(match, start, cursor) for match in matches]
     return Completed(
         number=0, rank=0, matches=matches, start=start, end=cursor, metadata={_TYPES_KEY: types}
     )
 
 
-def _own_names() -> list[str]:
-    """Variables of the notebook."""
+def _notebook_names() -> list[str]:
+    """The names of the notebook's variables."""
     shell = get_ipython()
     hidden = {} if shell is None else shell.user_ns_hidden
-    names = {} if shell is None else shell.user_ns
-    return [name for name in names if name not in hidden and not name.startswith("_")]
+    variables = {} if shell is None else shell.user_ns
+    return [name for name in variables if name not in hidden and not name.startswith("_")]
 
 
-# --- into IPython and its kernel ---------------------------------------------------------------
+# --- IPython and its kernel --------------------------------------------------------------------
 
 
 def install(shell: InteractiveShell) -> None:
-    """From now on Tab and Shift-Tab ask here first.
+    """Let Tab and Shift-Tab ask a rank first.
 
-    A kernel is asked where its front end asks it: the notebook's own names stay out of a cell in
-    which they do not exist. Elsewhere (``ipython`` in a terminal) IPython's completer has a hook.
+    In a kernel the handlers of its requests are replaced, so that the notebook's own names stay out
+    of a cell in which they do not exist. Elsewhere (``ipython`` in a terminal) IPython's completer
+    gets a matcher.
     """
     kernel = getattr(shell, "kernel", None)
     if kernel is None:
@@ -234,27 +260,27 @@ def install(shell: InteractiveShell) -> None:
 
 
 def uninstall(shell: InteractiveShell) -> None:
-    """Everything as it was before `install`."""
+    """Restore the state before `install`."""
     if _match in shell.Completer.custom_matchers:
         shell.Completer.custom_matchers.remove(_match)
     kernel = getattr(shell, "kernel", None)
-    for name, ours in (("do_complete", _do_complete), ("do_inspect", _do_inspect)):
+    for name, handler in (("do_complete", _do_complete), ("do_inspect", _do_inspect)):
         placed = vars(kernel).get(name) if kernel is not None else None
-        if isinstance(placed, partial) and placed.func is ours:
+        if isinstance(placed, partial) and placed.func is handler:
             delattr(kernel, name)
 
 
 def _do_complete(own: Callable[..., Any], code: str, cursor_pos: int | None = None) -> Any:
-    """`Kernel.do_complete`; ``own`` is what the kernel does by itself."""
-    found = complete(code, len(code) if cursor_pos is None else cursor_pos)
-    if found is None:
+    """Serve `Kernel.do_complete`; ``own`` is the kernel's own method."""
+    completed = complete(code, len(code) if cursor_pos is None else cursor_pos)
+    if completed is None:
         return own(code, cursor_pos)
     return {
         "status": "ok",
-        "matches": list(found.matches),
-        "cursor_start": found.start,
-        "cursor_end": found.end,
-        "metadata": found.metadata,
+        "matches": list(completed.matches),
+        "cursor_start": completed.start,
+        "cursor_end": completed.end,
+        "metadata": completed.metadata,
     }
 
 
@@ -262,24 +288,29 @@ def _do_inspect(
     own: Callable[..., Any], code: str, cursor_pos: int, detail_level: int = 0, *rest: Any,
     **options: Any,
 ) -> Any:  # fmt: skip
-    """`Kernel.do_inspect`; likewise."""
-    found = inspect(code, cursor_pos, detail_level)
-    if found is None:
+    """Serve `Kernel.do_inspect`; ``own`` is the kernel's own method."""
+    inspected = inspect(code, cursor_pos, detail_level)
+    if inspected is None:
         return own(code, cursor_pos, detail_level, *rest, **options)
-    return {"status": "ok", "found": found.found, "data": found.data, "metadata": found.metadata}
+    return {
+        "status": "ok",
+        "found": inspected.found,
+        "data": inspected.data,
+        "metadata": inspected.metadata,
+    }
 
 
 @context_matcher(identifier="nbddp", priority=1000)  # type: ignore[untyped-decorator]  # IPython's
 def _match(context: CompletionContext) -> SimpleMatcherResult:
-    """For IPython's completer: nothing of its own stands beside what a rank says."""
+    """Serve IPython's completer; completions of a rank suppress IPython's own."""
     lines = context.full_text.split("\n")[: context.cursor_line]
     cursor = sum(len(line) + 1 for line in lines) + context.cursor_position
-    found = complete(context.full_text, cursor)
-    if found is None or not found.matches:
+    completed = complete(context.full_text, cursor)
+    if completed is None or not completed.matches:
         return SimpleMatcherResult(completions=[], suppress=False)
     return SimpleMatcherResult(
-        completions=[SimpleCompletion(text=each) for each in found.matches],
+        completions=[SimpleCompletion(text=match) for match in completed.matches],
         suppress=True,
-        matched_fragment=context.full_text[found.start : cursor],
+        matched_fragment=context.full_text[completed.start : cursor],
         ordered=True,
     )

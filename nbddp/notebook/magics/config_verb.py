@@ -1,4 +1,4 @@
-"""``%ddp config``: show what happens when ranks disagree, or change it.
+"""``%ddp config``: show or change the reactions to deadlocks, mismatches and deaths.
 
 Runs in: the notebook's process, thread of the running cell.
 """
@@ -13,40 +13,55 @@ from nbddp.errors import BadOptionError
 from nbddp.notebook import session
 from nbddp.notebook.magics.arg_parser import Parser
 
-_EXPLAINED = {
+_EXPLANATIONS = {
     "on_deadlock": "or report: shown, and left to you",
     "on_mismatch": "before data moves; or warn, off",
     "on_death": "a fresh rank takes the place of a dead one; or keep",
 }
 #: The lines of the help: each setting with its default.
-ROWS = tuple((f"    {name}={legal[0]}", _EXPLAINED[name]) for name, legal in LEGAL_CONFIG.items())
+ROWS = tuple(
+    (f"    {name}={legal[0]}", _EXPLANATIONS[name]) for name, legal in LEGAL_CONFIG.items()
+)
 
 
 class ConfigParser(Parser):
-    """Reads ``on_deadlock=report ...``; gives ``changes``."""
+    """A parser of ``on_deadlock=report ...``; its namespace has ``changes``."""
 
     def parse(self, words: list[str]) -> argparse.Namespace:
-        """Read the words. Raises `BadOptionError`."""
+        """Read the words.
+
+        Raises:
+            BadOptionError: a name or value is not legal, or a name has two values.
+        """
         changes: dict[str, str] = {}
         for word in words:
             name, _, value = word.partition("=")
             if fault := config_error(name, value):
                 raise BadOptionError(f"{self.prog}: {fault}. Next: %ddp help")
             if changes.get(name, value) != value:
-                legal = " or ".join(f"{name}={each}" for each in LEGAL_CONFIG[name])
+                legal = " or ".join(f"{name}={choice}" for choice in LEGAL_CONFIG[name])
                 raise BadOptionError(f"{self.prog}: {name} has two values; legal: one of {legal}")
             changes[name] = value
         return argparse.Namespace(changes=changes)
 
     def completions(self, before: Sequence[str]) -> list[str]:
-        """What may come next behind the words ``before``."""
+        """The words that may follow the words ``before``."""
         used = {word.partition("=")[0] for word in before}
-        left = [name for name in LEGAL_CONFIG if name not in used]
-        return [f"{name}={value}" for name in left for value in LEGAL_CONFIG[name]]
+        unused = [name for name in LEGAL_CONFIG if name not in used]
+        return [f"{name}={value}" for name in unused for value in LEGAL_CONFIG[name]]
 
 
 def configure(shell: InteractiveShell, *, changes: dict[str, str]) -> None:
-    """Change these settings, and show all. Raises as `Pool.configure`."""
+    """Change settings, and show all of them.
+
+    Args:
+        shell: not used.
+        changes: new values by name; empty: nothing is changed.
+
+    Raises:
+        BadOptionError: a name or value is not legal; nothing was changed.
+        NoPoolError: no pool is running.
+    """
     pool = session.pool()
     config = pool.configure(**changes) if changes else pool.config
     for name, legal in LEGAL_CONFIG.items():

@@ -1,7 +1,7 @@
-"""Debuggers of ranks: ``%ddp debug`` in a cell, and that of the front end in a kernel of our own.
+"""Debuggers of ranks: ``%ddp debug`` in a cell, and the front end's debugger in an nbddp kernel.
 
 Runs in: the notebook's process. `debug` and `choose_debugger`: thread of the running cell;
-`Forwarding`: threads of the kernel's control channel, and the hub thread.
+`DebugForwarder`: threads of the kernel's control channel, and the hub thread.
 """
 
 import atexit
@@ -18,10 +18,10 @@ from nbddp.notebook import session
 from nbddp.wire.flight_recorder.schema import LEFT_DEBUGGER
 from nbddp.wire.messages import DebugEvent
 
-#: A rank that computes in C answers later: then the front end is told so.
+#: A rank that computes in C answers later; the front end then gets an error.
 _ANSWER_S = 10.0
 _HAS_RAISED = "getattr(__import__('sys'), 'last_traceback', None) is not None"
-#: What ranks raise because another one did, or the user stopped them.
+#: Exceptions that follow from an error of another rank, or from an interrupt.
 _CONSEQUENCES = ("Collective", "KeyboardInterrupt", "Unfinished", LEFT_DEBUGGER)
 
 
@@ -29,16 +29,17 @@ def debug(shell: InteractiveShell, *, ranks: str | None) -> None:
     """Open the debugger on one rank; returns when the user has left it.
 
     Args:
-        shell: tells the number of the running cell.
+        shell: knows the number of the running cell.
         ranks: one rank; None: the one whose error made the last cell fail.
 
     Raises:
-        BadOptionError: not one rank, or none is named and the last error was not that of a cell;
-            the rank has raised nothing.
+        BadOptionError: ``ranks`` is not one rank; it is None and the last error was not that of a
+            cell; or the rank has raised nothing.
+        NoPoolError: no pool is running.
     """
     pool = session.pool()
     rank = _last_failed(pool) if ranks is None else _one_rank(pool, ranks)
-    if not pool.pull(_HAS_RAISED, ranks=rank):  # no cell of it: a fresh rank stays fresh
+    if not pool.pull(_HAS_RAISED, ranks=rank):  # a pull is no cell: a fresh rank stays fresh
         raise BadOptionError(
             f"rank {rank} has raised no exception: there is nothing to debug. "
             "Next: breakpoint() in a cell opens the debugger there"
@@ -52,37 +53,39 @@ def debug(shell: InteractiveShell, *, ranks: str | None) -> None:
 
 
 def choose_debugger(shell: InteractiveShell, *, ranks: str | None) -> None:
-    """Tell on which rank the front end's debugger works, or choose it.
+    """Show or choose the rank of the front end's debugger.
 
     Args:
-        shell: its kernel may be one of nbddp's own.
-        ranks: one rank; None: it stays as it is.
+        shell: its kernel may be an nbddp kernel.
+        ranks: one rank; None: the rank stays as it is.
 
     Raises:
-        BadOptionError: not one rank, or the kernel is not of nbddp.
+        BadOptionError: ``ranks`` is not one rank, or the kernel is not an nbddp kernel.
+        NoPoolError: a rank is named and no pool is running.
     """
-    forwarding = getattr(getattr(shell, "kernel", None), "forwarding", None)
-    if not isinstance(forwarding, Forwarding):
+    forwarder = getattr(getattr(shell, "kernel", None), "debug_forwarder", None)
+    if not isinstance(forwarder, DebugForwarder):
         raise BadOptionError(
             "%ddp debugger: this kernel's debugger knows the notebook's own process only. "
             "Next: `nbddp kernel install` adds one that debugs ranks; %ddp debug works everywhere"
         )
     if ranks is None:
-        print(f"the front end's debugger works on rank {forwarding.rank}")
+        print(f"the front end's debugger works on rank {forwarder.rank}")
         return
-    forwarding.move_to(_one_rank(session.pool(), ranks))
+    forwarder.move_to(_one_rank(session.pool(), ranks))
     print(
-        f"the front end's debugger works on rank {forwarding.rank}: switch it off and on again, "
+        f"the front end's debugger works on rank {forwarder.rank}: switch it off and on again, "
         "then set its breakpoints"
     )
 
 
-class Forwarding:
-    """Hands requests of the Debug Adapter Protocol to one rank, and its events back.
+class DebugForwarder:
+    """Forwards requests of the Debug Adapter Protocol to one rank, and its events back.
 
     Args:
-        publish: gives an event to the front end; called by the hub thread.
-        folder: of the files that stand for cells: the front end is told before there are ranks.
+        publish: sends an event to the front end; the hub thread calls it.
+        folder: holds the files that stand for cells; the front end asks for it before there are
+            ranks. It is removed when the process exits.
     """
 
     def __init__(self, publish: Callable[[dict[str, Any]], None], folder: str) -> None:
@@ -93,11 +96,15 @@ class Forwarding:
         self.is_on = False  #: the front end has switched it on
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The response of the rank, or one that says why there is none. Blocks."""
+        """Send a request to the rank, and wait for its response.
+
+        Returns:
+            The response of the rank, or a failure that says why there is none.
+        """
         try:
             session.await_start()
             pool = session.pool()
-            pool.listeners.debug = self._tell
+            pool.listeners.debug = self._on_event
             answer = pool.talk.debug(self.rank, request, _ANSWER_S, folder=self._folder)
         except NbddpError as error:
             return _failure(request, str(error))
@@ -108,11 +115,11 @@ class Forwarding:
         return answer.content or _failure(request, f"the debugger of rank {self.rank} is off")
 
     def move_to(self, rank: int) -> None:
-        """From now on it is this rank."""
+        """Disconnect from the current rank, and forward to ``rank`` from now on."""
         self.ask({"type": "request", "seq": 0, "command": "disconnect", "arguments": {}})
         self.rank = rank
 
-    def _tell(self, event: DebugEvent) -> None:
+    def _on_event(self, event: DebugEvent) -> None:
         if event.rank == self.rank:
             self._publish(event.content)
 

@@ -1,4 +1,4 @@
-"""Lines with names or expressions of Python, whose quotes, brackets and operators are Python's.
+"""Parsers of lines with Python names or expressions, whose quotes and brackets are Python's.
 
     %ddp diff model.state_dict()["a b"] optimizer -r 0,2  # why
               '------- one word -------' '- word '  '-- option
@@ -21,12 +21,12 @@ _PIECE = re.compile(
     r"|(?P<open>[(\[{])|(?P<close>[)\]}])|(?P<space>\s+)|(?P<comment>\#(?=\s|$))|(?P<other>.)",
     re.DOTALL,
 )
-#: ``--rtol`` or ``--rtol=1``. Python would read two minus signs, which nobody writes so.
+#: ``--rtol`` or ``--rtol=1``. Python would read two minus signs, which is unlikely in practice.
 _OPTION = re.compile(r"--[A-Za-z][\w-]*(?:=.*)?", re.DOTALL)
 
 
 def split_words(text: str) -> list[str]:
-    """Cut a line at spaces that are not within quotes or brackets; leaves out a comment.
+    """Cut a line at spaces outside quotes and brackets; a comment is left out.
 
     >>> split_words("cfg['a b'] f(x, y) -r 0  # why")
     ["cfg['a b']", 'f(x, y)', '-r', '0']
@@ -45,42 +45,50 @@ def split_words(text: str) -> list[str]:
 
 
 class NamesParser(Parser):
-    """Reads names of variables, which are what its only argument without a dash takes."""
+    """A parser whose one positional argument takes names of variables."""
 
     def read(self, text: str) -> argparse.Namespace:
-        """Read what stands behind the verb. Raises `BadOptionError`."""
-        found = self.parse(split_words(text))
-        names = [part for word in found.names for part in re.split(r"[,'\"]+", word) if part]
-        if names != found.names and all(name.isidentifier() for name in names):
+        """Read the text behind the verb.
+
+        Raises:
+            BadOptionError: the text is not legal, or names have commas or quotes.
+        """
+        namespace = self.parse(split_words(text))
+        names = [part for word in namespace.names for part in re.split(r"[,'\"]+", word) if part]
+        if names != namespace.names and all(name.isidentifier() for name in names):
             raise BadOptionError(
                 f"{self.prog} takes names without commas and quotes, and got "
-                f"{' '.join(found.names)!r}. Next: {self.prog} {' '.join(names)}"
+                f"{' '.join(namespace.names)!r}. Next: {self.prog} {' '.join(names)}"
             )
-        return found
+        return namespace
 
 
 class ExpressionParser(Parser):
-    """Reads expressions, which are what its only argument without a dash takes.
+    """A parser whose one positional argument takes expressions.
 
     Options stand before or behind them. A word such as ``--rtol`` behind a whole expression is an
     option that does not exist, and not two minus signs.
     """
 
     def read(self, text: str) -> argparse.Namespace:
-        """Read what stands behind the verb. Raises `BadOptionError`."""
+        """Read the text behind the verb.
+
+        Raises:
+            BadOptionError: an option is not legal, or a word is not an expression.
+        """
         (values,) = (action for action in self.arguments() if not action.option_strings)
         words, options = self._separate(split_words(text))
         if not words:
             return self.parse(options)
-        found = self.parse([*options, "--", " ".join(words)])
+        namespace = self.parse([*options, "--", " ".join(words)])
         if values.nargs == "*":
-            setattr(found, values.dest, self._several(words))
+            setattr(namespace, values.dest, self._several(words))
         else:
             self._check_single(words)
-        return found
+        return namespace
 
     def _separate(self, words: list[str]) -> tuple[list[str], list[str]]:
-        """The words of expressions, and those of options."""
+        """Separate the words of expressions from those of options."""
         expression: list[str] = []
         options: list[str] = []
         at = 0
@@ -92,18 +100,18 @@ class ExpressionParser(Parser):
                 options += words[at:end]
                 at = end
                 continue
-            if _OPTION.fullmatch(words[at]) and _may_end(expression):
+            if _OPTION.fullmatch(words[at]) and _can_end(expression):
                 self._refuse(words, at)
             expression.append(words[at])
             at += 1
         return expression, options
 
     def _refuse(self, words: list[str], at: int) -> NoReturn:
-        """Raises `BadOptionError` for an option that does not exist."""
+        """Raise `BadOptionError` for an option that does not exist."""
         unknown = words[at]
-        named = self._named(unknown)
-        if named != [unknown]:
-            line = " ".join([self.prog, *words[:at], *named, *words[at + 1 :]])
+        corrected = self._correct(unknown)
+        if corrected != [unknown]:
+            line = " ".join([self.prog, *words[:at], *corrected, *words[at + 1 :]])
             raise BadOptionError(f"{self.prog}: unknown: {unknown}. Did you mean {line}?")
         text = " ".join(words)
         if at and _parsed(text) is not None:
@@ -124,49 +132,49 @@ class ExpressionParser(Parser):
         raise self._no_expression(text)
 
     def _several(self, words: list[str]) -> list[str]:
-        found = _expressions(words)
-        if found is None:
+        expressions = _expressions(words)
+        if expressions is None:
             raise self._no_expression(" ".join(words))
-        for expression in found:
+        for expression in expressions:
             if (quoted := _quoted(expression)) is not None:
                 raise BadOptionError(
                     f"{self.prog}: {expression} is a text, which is the same everywhere. "
                     f"Next: {self.prog} {quoted or 'model'}, without the quotes"
                 )
-        return found
+        return expressions
 
     def _no_expression(self, text: str) -> BadOptionError:
         return BadOptionError(
-            f"{self.prog}: {text!r} is not an expression ({_fault(text)}). "
+            f"{self.prog}: {text!r} is not an expression ({_syntax_error(text)}). "
             f"Next: {self.prog} model, or {self.prog} model.state_dict() [-r RANKS]"
         )
 
 
 def _expressions(words: Sequence[str]) -> list[str] | None:
-    """The longest expressions that these words make, one after another; None: they make none."""
-    found = []
-    left = list(words)
-    while left:
-        ends = range(len(left), 0, -1)
-        end = next((end for end in ends if _parsed(" ".join(left[:end])) is not None), None)
+    """Join words to the longest expressions, one after another; None: some are no expression."""
+    expressions = []
+    remaining = list(words)
+    while remaining:
+        ends = range(len(remaining), 0, -1)
+        end = next((end for end in ends if _parsed(" ".join(remaining[:end])) is not None), None)
         if end is None:
             return None
-        found.append(" ".join(left[:end]))
-        del left[:end]
-    return found
+        expressions.append(" ".join(remaining[:end]))
+        del remaining[:end]
+    return expressions
 
 
-def _may_end(words: Sequence[str]) -> bool:
-    """Whether an expression may end behind these words, or none has begun."""
+def _can_end(words: Sequence[str]) -> bool:
+    """Whether an expression can end behind these words, or none has begun."""
     tails = (" ".join(words[at:]) for at in range(len(words)))
     return not words or any(_parsed(tail) is not None for tail in tails)
 
 
 def _quoted(text: str) -> str | None:
-    """What is inside of the quotes; None: it is not in quotes."""
-    found = _parsed(text)
-    if isinstance(found, ast.Constant) and isinstance(found.value, str):
-        return found.value.strip()
+    """The text inside the quotes; None: ``text`` is not in quotes."""
+    parsed = _parsed(text)
+    if isinstance(parsed, ast.Constant) and isinstance(parsed.value, str):
+        return parsed.value.strip()
     return None
 
 
@@ -177,8 +185,8 @@ def _parsed(text: str) -> ast.expr | None:
         return None
 
 
-def _fault(text: str) -> str:
-    """What Python says of a text that is no expression."""
+def _syntax_error(text: str) -> str:
+    """Python's message about a text that is no expression."""
     try:
         _parse(text)
     except SyntaxError as error:
@@ -190,5 +198,5 @@ def _fault(text: str) -> str:
 
 def _parse(text: str) -> ast.expr:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the ranks say it
+        warnings.simplefilter("ignore")  # the ranks print warnings
         return ast.parse(text, "<line>", "eval").body

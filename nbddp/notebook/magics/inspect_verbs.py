@@ -25,11 +25,15 @@ from nbddp.notebook.render.html import escape
 
 
 def status(shell: InteractiveShell, *, live: str) -> None:
-    """Show where each rank is.
+    """Show the status of each rank.
 
     Args:
         shell: not used.
-        live: ``on``: in a table that changes; ``off``: that stays as it is now; empty: once.
+        live: ``on``: show a live table; ``off``: end the live table; empty: show a table once.
+
+    Raises:
+        NoPoolError: no pool is running.
+        PoolBrokenError: the pool was stopped, or its hub has ended.
     """
     if live == "off":
         print(session.end_panel())
@@ -40,25 +44,42 @@ def status(shell: InteractiveShell, *, live: str) -> None:
 
 
 def diagnose(shell: InteractiveShell) -> None:
-    """Show who waits for whom."""
+    """Show which rank waits for which.
+
+    Raises:
+        BadOptionError: the pool was started with ``--plain``.
+        NoPoolError: no pool is running.
+        PoolBrokenError: the pool was stopped, or its hub has ended.
+    """
     _refuse_plain("diagnose")
-    found = session.pool().observe()
-    # A cell that runs meanwhile has ``--async``: the stop button does not reach it.
-    _show(diagnosis_card.card(found.report, views=found.views, means="`%ddp interrupt`"))
+    diagnosed = session.pool().observe()
+    # A cell that runs now has ``--async``: the stop button does not reach it.
+    _show(diagnosis_card.card(diagnosed.report, views=diagnosed.views, means="`%ddp interrupt`"))
 
 
 def show_stacks(shell: InteractiveShell, *, ranks: str | None) -> None:
-    """Show the Python stacks of these ranks; None: of all."""
+    """Show the Python stacks of these ranks; None: of all.
+
+    Raises:
+        BadOptionError: a rank does not exist.
+        NoPoolError: no pool is running.
+        PoolBrokenError: the pool was stopped, or its hub has ended.
+    """
     _show(stacks.stacks(session.pool().stacks(ranks).views))
 
 
 def show_summary(pool: Pool, cell: int) -> None:
-    """The line of ``%%ddp --trace``."""
+    """Show the line of ``%%ddp --trace``; nothing if the pool is stopped or plain.
+
+    Args:
+        pool: the pool of the cell.
+        cell: the number of the cell.
+    """
     if pool.is_stopped or pool.options.plain:
         return
     rows = pool.trace_rows()
-    chosen = select(rows, cell=cell)
-    text = trace_table.summary(chosen) + trace_table.not_kept(rows, chosen)
+    cell_rows = select(rows, cell=cell)
+    text = trace_table.summary(cell_rows) + trace_table.not_kept(rows, cell_rows)
     _show({"text/plain": text, "text/html": f'<div style="opacity:0.7">{escape(text)}</div>'})
 
 
@@ -69,13 +90,15 @@ def trace(
 
     Args:
         shell: not used.
-        cell: the number of a cell: only its operations.
-        ranks: operations in which these take part; None: all.
-        last: so many at most.
-        save: a path.
+        cell: the number of the cell whose operations are shown; None: all cells.
+        ranks: only operations in which one of these takes part; None: all.
+        last: the maximum number of operations in the table.
+        save: the path of a file that gets all operations as JSON; None: show the table.
 
     Raises:
-        BadOptionError: the file cannot be written.
+        BadOptionError: the file cannot be written, a rank does not exist, or the pool was started
+            with ``--plain``.
+        NoPoolError: no pool is running.
     """
     _refuse_plain("trace")
     pool = session.pool()
@@ -84,15 +107,17 @@ def trace(
     if save is None:
         _show(trace_table.table(rows, cell=cell, ranks=chosen_ranks, last=last))
         return
-    chosen = select(rows, cell=cell, ranks=chosen_ranks)
+    selected_rows = select(rows, cell=cell, ranks=chosen_ranks)
     path = Path(save).expanduser()
     try:
-        path.write_text(json.dumps(chrome_trace(chosen, chosen_ranks)), encoding="utf-8")
+        path.write_text(json.dumps(chrome_trace(selected_rows, chosen_ranks)), encoding="utf-8")
     except OSError as error:
         raise BadOptionError(
             f"%ddp trace --save: {path} cannot be written: {error}. Next: another path"
         ) from None
-    print(f"{len(chosen)} operations saved in {path}. Next: open it in https://ui.perfetto.dev")
+    print(
+        f"{len(selected_rows)} operations saved in {path}. Next: open it in https://ui.perfetto.dev"
+    )
 
 
 def show_timeline(shell: InteractiveShell, *, cell: int | None, ranks: str | None) -> None:
@@ -100,8 +125,12 @@ def show_timeline(shell: InteractiveShell, *, cell: int | None, ranks: str | Non
 
     Args:
         shell: not used.
-        cell: its number; None: the last one that issued operations.
-        ranks: a row for each of these; None: for all.
+        cell: the number of the cell; None: the last one that issued operations.
+        ranks: the ranks that have a row; None: all.
+
+    Raises:
+        BadOptionError: a rank does not exist, or the pool was started with ``--plain``.
+        NoPoolError: no pool is running.
     """
     _refuse_plain("timeline")
     pool = session.pool()
@@ -112,16 +141,16 @@ def show_timeline(shell: InteractiveShell, *, cell: int | None, ranks: str | Non
         newest = select([row for row in rows if row.run_ids], ranks=chosen_ranks, last=1)
         run_id = newest[0].run_ids[-1] if newest else "none"
         number = max((part.cell for row in newest for part in row.parts.values()), default=None)
-    chosen = select(rows, cell=cell, run_id=run_id, ranks=chosen_ranks)
-    if not chosen:
+    cell_rows = select(rows, cell=cell, run_id=run_id, ranks=chosen_ranks)
+    if not cell_rows:
         where = f"of cell [{cell}]" if cell else "of a cell"
-        who = "" if chosen_ranks is None else f" with {chosen_ranks.describe()}"
-        text = f"timeline: no operations {where}{who} are known"
+        with_ranks = "" if chosen_ranks is None else f" with {chosen_ranks.describe()}"
+        text = f"timeline: no operations {where}{with_ranks} are known"
         _show({"text/plain": text, "text/html": f"<div>{escape(text)}</div>"})
         return
-    rest = trace_table.not_kept(rows, chosen)
-    headline = timeline.headline_of(chosen, number, trace_table.counts(chosen), rest)
-    _show(timeline.timeline(chosen, headline, chosen_ranks))
+    rest = trace_table.not_kept(rows, cell_rows)
+    headline = timeline.headline_of(cell_rows, number, trace_table.counts(cell_rows), rest)
+    _show(timeline.timeline(cell_rows, headline, chosen_ranks))
 
 
 def _refuse_plain(verb: str) -> None:

@@ -1,4 +1,4 @@
-"""``%ddp`` and ``%%ddp``: read, call, show; no logic of their own.
+"""The magics ``%ddp`` and ``%%ddp``: they read a line, call the pool and show the result.
 
 Runs in: the notebook's process, thread of the running cell.
 """
@@ -31,14 +31,23 @@ class DdpMagics(Magics):
 
     @line_magic("ddp")  # type: ignore[arg-type]  # IPython types its decorators for classes only
     def line(self, line: str) -> Any:
-        """Manage the pool; ``%ddp help`` tells how."""
+        """Manage the pool; ``%ddp help`` lists the verbs."""
         session.await_start()
         verb, text = find_verb(line)
         return verb.run(self.shell, text)
 
-    @cell_magic("ddp")  # type: ignore[arg-type]  # likewise
+    @cell_magic("ddp")  # type: ignore[arg-type]  # as above
     def cell(self, line: str, cell: str, *, first_line: int = 2) -> Any:
-        """Run the cell on the ranks of the pool; see ``%ddp help``."""
+        """Run the cell on the ranks of the pool; see ``%ddp help``.
+
+        Args:
+            line: the options behind ``%%ddp``.
+            cell: the code.
+            first_line: the number of the notebook cell's line on which the code begins.
+
+        Returns:
+            A `CellHandle` with ``--async``; None otherwise.
+        """
         command = parse_cell(line)
         if threading.current_thread() is not threading.main_thread():
             raise PoolBusyError(
@@ -48,9 +57,9 @@ class DdpMagics(Magics):
         session.await_start()
         count = session.execution_count(self.shell)
         source_check.check(self.shell, cell, first_line=first_line, execution_count=count)
-        living = session.current_pool()
+        current = session.current_pool()
         expected = session.last_options() or PoolOptions()
-        world_size = expected.world_size if living is None else living.world_size
+        world_size = expected.world_size if current is None else current.world_size
         ranks = RankSet.parse("all" if command.ranks is None else command.ranks, world_size)
         pool = self._pool_or_default()
         options = CellOptions(

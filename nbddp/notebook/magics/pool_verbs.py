@@ -1,6 +1,6 @@
 """The verbs of ``%ddp`` about the life of a pool: ``start``, ``interrupt``, ``restart``, ``stop``.
 
-They tell how a cell in the background ended that they end.
+Verbs that end a background cell print how it ended.
 
 Runs in: the notebook's process, thread of the running cell.
 """
@@ -18,19 +18,35 @@ from nbddp.notebook import session
 from nbddp.notebook.render import status_table
 from nbddp.wire.rank_set import RankSet
 
-#: The name of a cell that runs, and its run.
+#: The name of a running cell, and its run.
 Running: TypeAlias = tuple[str, Run]
 
 
 def start(shell: InteractiveShell, **options: Any) -> None:
-    """Start a pool with these options of `nbddp.start`. Raises as that."""
+    """Start a pool.
+
+    Args:
+        shell: not used.
+        options: options of `nbddp.start`.
+
+    Raises:
+        BadOptionError: an option is not legal.
+        NoTorchError: torch is not installed.
+        PoolBusyError: another thread starts a pool.
+        PoolExistsError: a pool with other options is running.
+        PoolStartError: the pool did not come up.
+    """
     before = session.current_pool()
     pool = session.start(**options)
-    print(("there already: " if pool is before else "") + status_table.headline(pool))
+    print(("already running: " if pool is before else "") + status_table.headline(pool))
 
 
 def stop(shell: InteractiveShell) -> None:
-    """End the pool, if there is one. Raises `PoolInterruptedError` when all has ended."""
+    """Stop the pool, if there is one.
+
+    Raises:
+        PoolInterruptedError: the user interrupted the stop; all processes have ended.
+    """
     pool = session.current_pool()
     if pool is None:
         print("no pool is running")
@@ -40,27 +56,43 @@ def stop(shell: InteractiveShell) -> None:
         session.stop(pool)
     except KeyboardInterrupt:  # raised when everything has ended
         raise PoolInterruptedError(
-            "%ddp stop was interrupted, and has ended all processes all the same: no pool is "
-            "running"
+            "%ddp stop was interrupted, and still ended all processes: no pool is running"
         ) from None
-    print(f"{_ended(pool, running)}stopped: {pool.world_size} ranks")
+    print(f"{_ended_cell(pool, running)}stopped: {pool.world_size} ranks")
 
 
 def restart(shell: InteractiveShell, *, ranks: str | None) -> None:
-    """Fresh processes for these ranks; None: for all. Raises as `Pool.restart`."""
+    """Replace ranks by fresh processes.
+
+    Args:
+        shell: not used.
+        ranks: the ranks to replace; None: all.
+
+    Raises:
+        BadOptionError: a rank does not exist.
+        NoPoolError: no pool is running.
+        PoolBusyError: another thread restarts the pool, or a cell runs on other ranks only.
+        PoolBrokenError: fresh ranks could not take their places; the pool is as it was.
+        PoolInterruptedError: the user interrupted the restart; the message says what runs now.
+        PoolStartError: the new ranks did not come up; the pool is stopped.
+    """
     pool = session.pool()
     running = pool.running_cell
     if ranks is None:
         pool.restart()
-        said = f"fresh ranks: {status_table.headline(pool)}"
+        answer = f"fresh ranks: {status_table.headline(pool)}"
     else:
         pool.expect_idle_beside(pool.rank_set(ranks))
-        said = pool.restart(ranks)
-    print(_ended(pool, running) + said)
+        answer = pool.restart(ranks)
+    print(_ended_cell(pool, running) + answer)
 
 
 def interrupt(shell: InteractiveShell) -> None:
-    """Interrupt the running cell, and wait some time for its end; tells how it ended."""
+    """Interrupt the running cell, wait ``Settings.interrupt_wait_s`` for its end, print that end.
+
+    Raises:
+        NoPoolError: no pool is running.
+    """
     print(_interrupt(session.pool()))
 
 
@@ -70,50 +102,50 @@ def _interrupt(pool: Pool) -> str:
     if running is None:
         return status_table.nothing_running(pool, in_callback)
     name, run = running
-    outcome = _end_of(pool, run)
+    outcome = _wait_for_end(pool, run)
     if outcome is not None:
-        return _how_it_ended(pool, name, outcome)
-    inside = pool.unfinished
-    if run.outcome is not None:  # since a moment ago
-        return _how_it_ended(pool, name, run.outcome)
-    return _not_yet(name, inside)
+        return _ending(pool, name, outcome)
+    unfinished = pool.unfinished
+    if run.outcome is not None:  # it has ended a moment ago
+        return _ending(pool, name, run.outcome)
+    return _still_running(name, unfinished)
 
 
-def _not_yet(name: str, inside: RankSet) -> str:
-    if not inside:  # the wait is then for a rebuild
+def _still_running(name: str, unfinished: RankSet) -> str:
+    if not unfinished:  # the cell waits for a rebuild
         return (
             f"{name} was interrupted, and all ranks have left it; the process groups are still "
             "being made again. Next: wait, the next cell does so too"
         )
-    are = inside.verb("is", "are")
+    inside = f"{unfinished.describe()} {unfinished.verb('is', 'are')} still inside it"
     return (
-        f"{name} was sent an interrupt and has not ended yet: {inside.describe()} {are} still "
-        "inside it. Next: %ddp stacks shows where each rank is"
+        f"{name} was sent an interrupt and has not ended yet: {inside}. "
+        "Next: %ddp stacks shows where each rank is"
     )
 
 
-def _ended(pool: Pool, running: Running | None) -> str:
-    """A line about the cell that was running before its ranks were ended; empty: there was none."""
+def _ended_cell(pool: Pool, running: Running | None) -> str:
+    """A line about the cell that ran before its ranks were ended; empty if no cell ran."""
     if running is None:
         return ""
     name, run = running
-    outcome = _end_of(pool, run)
-    ended = outcome.ranks("error", "exited", "unfinished") if outcome is not None else None
-    return f"{name} was running, and was ended on {ended.describe()}\n" if ended else ""
+    outcome = _wait_for_end(pool, run)
+    ended_ranks = outcome.ranks("error", "exited", "unfinished") if outcome is not None else None
+    return f"{name} was running, and was ended on {ended_ranks.describe()}\n" if ended_ranks else ""
 
 
-def _end_of(pool: Pool, run: Run) -> RunOutcome | None:
+def _wait_for_end(pool: Pool, run: Run) -> RunOutcome | None:
     try:
         return run.wait_for_end(pool.settings.interrupt_wait_s)
     except KeyboardInterrupt:
         return run.outcome
 
 
-def _how_it_ended(pool: Pool, name: str, outcome: RunOutcome) -> str:
+def _ending(pool: Pool, name: str, outcome: RunOutcome) -> str:
     error = pool.error_of(outcome, name)
     after = f"after {outcome.elapsed_s:.1f} s"
     if error is None:
-        return f"{name} has ended well {after}"
+        return f"{name} has finished {after}"
     if isinstance(error, CellInterruptedError):
         busy = {info.rank for info in pool.ranks() if info.state is RankState.BUSY}
         inside = RankSet.of(busy.intersection(outcome.ranks("unfinished")))  # others came since

@@ -1,4 +1,4 @@
-"""What a line of ``%ddp`` or ``%%ddp`` is: how it is read, what it does, what the help says of it.
+"""A line of ``%ddp`` or ``%%ddp``: its parser, its action, its help.
 
 Runs in: the notebook's process. Pure.
 """
@@ -16,10 +16,10 @@ from nbddp.notebook.magics.arg_parser import Parser
 class Line:
     """A line as the help and completion know it."""
 
-    parser: Parser  #: has the options, each with its help
+    parser: Parser  #: the options, each with its help
     summary: str
-    usage: str = ""  #: what the help says in the place of the parser's `usage_line`
-    rows: tuple[tuple[str, str], ...] = ()  #: more of the help: what to write, what it does
+    usage: str = ""  #: a usage line for the help, in place of the parser's `usage_line`
+    rows: tuple[tuple[str, str], ...] = ()  #: more rows of the help: a usage, its explanation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +27,9 @@ class Verb(Line):
     """A verb of ``%ddp``.
 
     Args:
-        action: takes the shell, and each argument of the parser by its name; what it gives is what
-            the line gives.
-        takes: whose names Tab offers.
+        action: takes the shell, and each argument of the parser by its name; returns the value of
+            the line.
+        takes: the names that Tab offers; empty: none.
     """
 
     action: Callable[..., Any]
@@ -41,14 +41,14 @@ class Verb(Line):
         return self.parser.prog.split()[-1]
 
     def run(self, shell: InteractiveShell, text: str) -> Any:
-        """Do what the line says.
+        """Run the action with the options of a line.
 
         Args:
-            shell: in which it was written.
-            text: what stands behind the verb.
+            shell: the shell in which the line was written.
+            text: the rest of the line, behind the verb.
 
         Raises:
-            BadOptionError: it is not legal; the message says what is.
-            NbddpError: what the action raises.
+            BadOptionError: the line is not legal; the message says what is.
+            NbddpError: the action failed.
         """
         return self.action(shell, **vars(self.parser.read(text)))

@@ -1,10 +1,10 @@
-"""The one table of the verbs of ``%ddp``.
+"""The table of all verbs of ``%ddp``.
 
     line --find_verb--> Verb.parser --arguments by name--> Verb.action
                             |
                             +--> `%ddp help`, completion, and the legal words in errors
 
-A verb that is to be known needs an entry here and its action, and nothing else.
+A new verb needs an entry here and its action, and nothing else.
 
 Runs in: the notebook's process, thread of the running cell.
 """
@@ -25,7 +25,7 @@ from nbddp.notebook.magics import (
     pool_verbs,
     value_verbs,
 )
-from nbddp.notebook.magics.arg_parser import Parser, nearest
+from nbddp.notebook.magics.arg_parser import Parser, closest_match
 from nbddp.notebook.magics.cell_line import CELL, AutoParser
 from nbddp.notebook.magics.expressions import ExpressionParser, NamesParser
 from nbddp.notebook.magics.verb import Verb
@@ -33,25 +33,35 @@ from nbddp.notebook.render.trace_table import DEFAULT_LAST
 
 _ENDING = (
     "RANKS, behind -r or --ranks: all, a rank, or a list such as 0,2-3. In a cell: rank, "
-    "world_size, local_rank, local_world_size, device, torch, dist and nbddp are there already. "
+    "world_size, local_rank, local_world_size, device, torch, dist and nbddp are defined. "
     "nbddp.show(t) draws the tensor of every rank, `with nbddp.show(t):` before and after a block."
 )
 
 
 def find_verb(line: str) -> tuple[Verb, str]:
-    """The verb of a line, and the text behind it. Raises `BadOptionError`: it is not known."""
+    """Find the verb of a line.
+
+    Args:
+        line: the text behind ``%ddp``.
+
+    Returns:
+        The verb, ``help`` for an empty line, and the text behind it.
+
+    Raises:
+        BadOptionError: the verb does not exist; the message has the legal ones.
+    """
     name, text = [*line.split(maxsplit=1), "", ""][:2]
     if not name or name.startswith("#"):
         return VERBS["help"], ""
     if name not in VERBS:
-        meant = nearest(name, VERBS)
-        guess = f". Did you mean %ddp {meant}? Legal" if meant else "; legal"
-        raise BadOptionError(f"%ddp has no verb {name!r}{guess}: {', '.join(VERBS)}")
+        guess = closest_match(name, VERBS)
+        legal = f". Did you mean %ddp {guess}? Legal" if guess else "; legal"
+        raise BadOptionError(f"%ddp has no verb {name!r}{legal}: {', '.join(VERBS)}")
     return VERBS[name], text
 
 
-def help_of_all() -> str:
-    """What ``%ddp help`` prints."""
+def help_page() -> str:
+    """The text of ``%ddp help``."""
     return help_text.render([[CELL], *_SECTIONS], _ENDING)
 
 
@@ -150,7 +160,7 @@ def _timeline_parser() -> Parser:
 
 
 def _print_help(shell: InteractiveShell) -> None:
-    print(help_of_all())
+    print(help_page())
 
 
 _SECTIONS = (

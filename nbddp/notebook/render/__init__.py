@@ -7,9 +7,9 @@ Runs in: the notebook's process. Pure.
     timeline         ``%ddp timeline``               timeline_text    the sentences below it
     variables_table  ``%ddp vars``                   diff_report      ``%ddp diff``
     tensor_picture   `nbddp.show`, on a canvas with the letters of font
-    fault_stacks     stacks that were taken from outside of a rank
-    html, colours    what all of them are made of
+    fault_stacks     stacks that `faulthandler` wrote, when a rank did not answer
+    html, colours    the parts that all of them share
 
-The modules are the face of this package, since their functions are named for them, as
-``diff_report.bundle``. So a module that only escapes a text loads no table.
+Callers import the modules, whose functions are named for them, as ``diff_report.bundle``. So a
+module that only escapes a text loads no table.
 """

@@ -1,10 +1,10 @@
 """A canvas that becomes PNG bytes: rectangles, hatching and short words, drawn by Pillow.
 
-For the pictures that a saved notebook keeps. Lengths are those of the page (CSS pixels); the PNG
-holds `SCALE` times as many in each direction, so that it is sharp on a good screen, and the page
-must be told the width and height. The ground is transparent: use `INK` on it, a grey that can be
-read on white and on black. The letters are those of the font inside Pillow (Aileron), which is
-the same on every machine.
+A saved notebook keeps these pictures. Lengths are those of the page (CSS pixels); the PNG holds
+`SCALE` times as many in each direction, so that it is sharp on a good screen, and its tag has to
+name the width and height. The background is transparent: use `INK` on it, a grey that can be read
+on white and on black. The letters are those of the font inside Pillow (Aileron), which is the same
+on every machine.
 
 A pixel is the index of a colour in a palette, here as in the PNG: with four bytes for each pixel
 the file would be three times as large.
@@ -26,34 +26,34 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from PIL.ImageFont import FreeTypeFont
 
-#: Red, green, blue in 0-255, perhaps with an alpha.
+#: Red, green, blue in 0-255; a fourth number is the alpha.
 Colour: TypeAlias = tuple[int, int, int] | tuple[int, int, int, int]
 _Rgba: TypeAlias = tuple[int, int, int, int]
 _Box: TypeAlias = tuple[int, int, int, int]  # left, top, right, bottom, in pixels of the PNG
 
 WHITE: Colour = (255, 255, 255)
-#: Can be read on a white and on a black ground.
+#: A grey that can be read on a white and on a black background.
 INK: Colour = (122, 122, 122)
 
-#: Sizes of text.
+#: Sizes of text, in CSS pixels.
 TINY = 10.0
 SMALL = 12.0
 NORMAL = 13.0
 LARGE = 15.0
 
-#: Pixels of the PNG for each one of the page, in each direction.
+#: Pixels of the PNG for each CSS pixel, in each direction.
 SCALE = 2
 
 _MAX_SIDE = 16_384  # of the PNG, in its own pixels
 _MAX_COLOURS = 256
-_SHADES = 6  # of an edge: more would not be seen, and would not fit into the palette
-_DOT_DETAIL = 8  # a dot is drawn so many times larger, then made smaller
+_SHADES = 6  # of an edge: more are invisible, and do not fit into the palette
+_DOT_DETAIL = 8  # a dot is drawn this many times larger, then reduced
 
 
 class Picture:
-    """A canvas of ``width`` x ``height``; what is drawn later covers what was drawn before.
+    """A canvas of ``width`` x ``height``; later shapes cover earlier ones.
 
-    What lies outside the canvas is not drawn::
+    Parts of shapes outside the canvas are not drawn::
 
         picture = Picture(120, 40)
         picture.fill(10, 10, 60, 20, (33, 102, 172))
@@ -64,8 +64,8 @@ class Picture:
     nearest of them.
 
     Args:
-        width: of the picture as shown.
-        height: of the picture as shown.
+        width: of the picture as shown, in CSS pixels.
+        height: of the picture as shown, in CSS pixels.
 
     Raises:
         ValueError: the picture has no area, or is too large to be shown.
@@ -92,7 +92,7 @@ class Picture:
         if rgba[3] == 255:
             self._image.paste(self._index(rgba), box)
             return
-        for index, where in _areas(self._image.crop(box)):
+        for index, where in _areas_by_index(self._image.crop(box)):
             blended = _over(rgba, 1.0, self._colours[index])
             self._image.paste(self._index(blended), box, where)
 
@@ -106,7 +106,7 @@ class Picture:
         *,
         thickness: float = 1.0,
     ) -> None:
-        """Draw the border of a rectangle, inside of it."""
+        """Draw the border of a rectangle, inside the rectangle."""
         self.fill(x, y, width, thickness, colour)
         self.fill(x, y + height - thickness, width, thickness, colour)
         self.fill(x, y + thickness, thickness, height - 2 * thickness, colour)
@@ -115,7 +115,7 @@ class Picture:
     def hatch(
         self, x: float, y: float, width: float, height: float, colour: Colour, *, gap: float = 5.0
     ) -> None:
-        """Draw slanted lines in a rectangle; those of two rectangles side by side meet."""
+        """Draw slanted lines in a rectangle; the lines of adjacent rectangles meet."""
         from PIL import Image  # noqa: PLC0415
 
         box = self._box(x, y, width, height)
@@ -130,17 +130,17 @@ class Picture:
 
     def dot(self, x: float, y: float, diameter: float, colour: Colour = INK) -> None:
         """Draw a filled circle around a point."""
-        mask = _dot(diameter)
+        mask = _dot_mask(diameter)
         left, top = x * SCALE - mask.width / 2, y * SCALE - mask.height / 2
         self._cover(mask, round(left), round(top), colour)
 
     def text(
         self, x: float, y: float, text: str, colour: Colour = INK, *, size: float = NORMAL
     ) -> None:
-        """Write one line; ``x``, ``y`` is the left upper corner of its capitals."""
-        words = drawable(text)
-        if words.strip():
-            mask, left, top = _words(words, size)
+        """Write one line; ``x``, ``y`` is the upper left corner of its capitals."""
+        line = drawable(text)
+        if line.strip():
+            mask, left, top = _text_mask(line, size)
             self._cover(mask, round(x * SCALE) + left, round(y * SCALE) + top, colour)
 
     def png(self) -> bytes:
@@ -154,20 +154,20 @@ class Picture:
     # --- pixels --------------------------------------------------------------------------------
 
     def _box(self, x: float, y: float, width: float, height: float) -> _Box | None:
-        """The pixels of a rectangle, as far as it lies inside; None if there are none."""
+        """The pixels of a rectangle inside the canvas; None if there are none."""
         left, right = _span(x, width, self._image.width)
         top, bottom = _span(y, height, self._image.height)
         return (left, top, right, bottom) if left < right and top < bottom else None
 
     def _cover(self, mask: "Image", left: int, top: int, colour: Colour) -> None:
-        """Put a colour over the picture, as far as the mask covers each pixel, 0-255."""
+        """Put a colour over the picture; the mask says how much of each pixel it covers, 0-255."""
         box = (left, top, left + mask.width, top + mask.height)
-        for index, where in _areas(self._image.crop(box)):
+        for index, where in _areas_by_index(self._image.crop(box)):
             blended = mask.point(self._blended(index, _with_alpha(colour)))
             self._image.paste(blended, box, where)
 
     def _blended(self, below: int, rgba: _Rgba) -> list[int]:
-        """Indexes of a colour over another one, by how much of the pixel it covers, 0-255."""
+        """Indexes of a colour over another one, by the covered part of the pixel, 0-255."""
         indexes = self._blends.get((below, rgba))
         if indexes is None:
             shares = [shade / _SHADES for shade in range(_SHADES + 1)]
@@ -189,13 +189,13 @@ class Picture:
 
 
 def text_width(text: str, size: float = NORMAL) -> float:
-    """How wide `Picture.text` writes it."""
+    """The width of a text that `Picture.text` writes, in CSS pixels."""
     return _font(size).getlength(drawable(text)) / SCALE
 
 
 @cache
 def text_height(size: float = NORMAL) -> float:
-    """How high capitals and digits are; what hangs below the line is a third of that."""
+    """The height of capitals and digits, in CSS pixels; descenders are a third of that."""
     return -_font(size).getbbox("H", anchor="ls")[1] / SCALE
 
 
@@ -221,14 +221,14 @@ def _span(start: float, length: float, limit: int) -> tuple[int, int]:
     first = round(start * SCALE)
     last = round((start + length) * SCALE)
     if length > 0:
-        last = max(last, first + 1)  # what is there can be seen
+        last = max(last, first + 1)  # every shape can be seen
     return max(0, first), min(limit, last)
 
 
-def _areas(image: "Image") -> list[tuple[int, "Image | None"]]:
+def _areas_by_index(image: "Image") -> list[tuple[int, "Image | None"]]:
     """Each index that is in an image, and a mask of its pixels, to be pasted in this order.
 
-    The first one has no mask: what is not its own is pasted over by the others.
+    The first one has no mask: the others are pasted over it.
     """
     counts = enumerate(image.histogram())
     first, *others = sorted(((count, index) for index, count in counts if count), reverse=True)
@@ -239,19 +239,19 @@ def _areas(image: "Image") -> list[tuple[int, "Image | None"]]:
     return [(first[1], None), *masks]
 
 
-# --- masks: how much of each pixel is covered, 0-255 ---------------------------------------------
+# --- masks: the covered part of each pixel, 0-255 ------------------------------------------------
 
 
 @cache
 def _font(size: float) -> "FreeTypeFont":
     from PIL import ImageFont  # noqa: PLC0415
 
-    return cast("FreeTypeFont", ImageFont.load_default(size * SCALE))  # as a size is given
+    return cast("FreeTypeFont", ImageFont.load_default(size * SCALE))  # since a size is given
 
 
 @lru_cache(maxsize=256)
-def _words(text: str, size: float) -> tuple["Image", int, int]:
-    """Some words, and where they lie from the left upper corner of the capitals."""
+def _text_mask(text: str, size: float) -> tuple["Image", int, int]:
+    """The mask of a text, and its offset from the upper left corner of the capitals."""
     from PIL import Image, ImageDraw  # noqa: PLC0415
 
     font = _font(size)
@@ -262,7 +262,7 @@ def _words(text: str, size: float) -> tuple["Image", int, int]:
 
 
 @cache
-def _dot(diameter: float) -> "Image":
+def _dot_mask(diameter: float) -> "Image":
     from PIL import Image, ImageDraw  # noqa: PLC0415
 
     pixels = diameter * SCALE
@@ -276,7 +276,7 @@ def _dot(diameter: float) -> "Image":
 
 @cache
 def _hatched_line(gap: float) -> bytes:
-    """A row of pixels through slanted lines one pixel of the page thick, up to the next line."""
+    """A row of pixels through slanted lines one CSS pixel thick, up to the next line."""
     pixels = round(gap * math.sqrt(2) * SCALE)
     half = SCALE / math.sqrt(2)
     shares = (half + 0.5 - min(column, pixels - column) for column in range(pixels))

@@ -2,10 +2,10 @@
 
 Runs in: the notebook's process. Pure.
 
-The colours are of one lightness, in the middle: they can be read on a white and on a black page.
-There are eight, so ranks 0 and 8 share one, and some look alike to colour-blind readers: a colour
-only helps the eye to find a rank, whose number always stands there, too. Text streams have none:
-logs, `%%capture` and tests read them.
+The colours have one medium lightness: they can be read on a white and on a black page. There are
+eight, so ranks 0 and 8 share one, and some look alike to colour-blind readers: a colour only helps
+the eye to find a rank, whose number is always there too. Text streams have no colours: logs,
+`%%capture` and tests read them.
 """
 
 from nbddp.wire.rank_set import RankSet
@@ -23,7 +23,7 @@ RANK_COLOURS = (
 
 
 def colour_of(ranks: RankSet) -> str:
-    """Of a rank that stands alone; empty for several, which have the colour of the text."""
+    """The colour of a single rank; empty for several ranks, which have the colour of the text."""
     if len(ranks) != 1:
         return ""
     return RANK_COLOURS[ranks.ranks[0] % len(RANK_COLOURS)]

@@ -1,10 +1,10 @@
-"""A report as a card: what a student understands in a few lines, the details folded.
+"""A report as a card: a few lines that a student understands, the details folded.
 
 Runs in: the notebook's process. Pure.
 
     Report --card--> text/plain  a terminal, an error message
                 └--> text/html   a notebook, also one that is not trusted; see `html`
-    Report --line--> the progress line of a cell that goes on
+    Report --line--> the progress line of a cell that still runs
 """
 
 import re
@@ -33,15 +33,15 @@ from nbddp.notebook.render.trace_table import grid
 from nbddp.wire.flight_recorder.schema import Site
 from nbddp.wire.rank_set import RankSet
 
-#: In full; the others by their headline.
+#: Findings in full; the others have only their headline.
 _MAX_FINDINGS = 3
 _MAX_LINES = 6
 _MAX_EVERYONE = 40
 _MAX_SOURCE = 120
 _MAX_TITLE = 300
-#: What a rank does is told of one rank; here of several.
+#: A range of ranks in a text, such as ``ranks 0-1``.
 _RANKS = re.compile(r"\branks? \d[\d,]*-[\d,-]*\d")
-#: How a title begins, where the finding is proven.
+#: The first word of a title, where the finding is proven.
 _PROVEN_TITLES: Mapping[Kind, str] = {
     "dead-rank": "Dead rank",
     "first-error": "Error",
@@ -56,13 +56,13 @@ _PROVEN_TITLES: Mapping[Kind, str] = {
     "stuck-outside": "Notice",
     "silent-mismatch": "Warning",
 }
-# Of the bar at the left: they show on white and on black.
+# Colours of the bar at the left; they show on white and on black.
 _RED, _AMBER, _BLUE = "#d1495b", "#d08a1d", "#6a8caf"
 _COLOURS: Mapping[Kind, str] = {"silent-mismatch": _AMBER, "left-debugger": _BLUE}
 _FAINT = "opacity:0.7"
 _KIND = f"{_FAINT};font-size:85%;margin-left:6px;white-space:nowrap"
 _FIELD = "text-align:left;vertical-align:top;border:none;padding:1px 14px 1px 0"
-_SPACES = (  # of the fields of a row; paper cannot scroll
+_SPACES = (  # CSS white-space of the fields of a row; paper cannot scroll
     "nowrap",
     "normal;min-width:160px",
     "nowrap",
@@ -82,61 +82,67 @@ def card(
     """A report as a MIME bundle.
 
     Args:
-        report: what is to be said.
-        acted: the stuck ranks are being freed; False: it is shown only.
-        views: what was seen of the ranks, for the details.
-        means: what interrupts the cell.
-        torn: operations whose tensors may hold partial results, once that is known.
+        report: the diagnosis.
+        acted: the stuck ranks are being freed; False: the report is only shown.
+        views: the probed state of the ranks, for the details.
+        means: the control that interrupts the cell, the subject of "... frees rank 1".
+        torn: ranks by operation whose tensors may hold partial results, once that is known.
         is_over: the cell has ended.
     """
-    if acted and report.proven and all(each.kind == "left-debugger" for each in report.proven):
-        return _as_wanted(report.proven)
-    told = [_Told(finding) for finding in report.findings[:_MAX_FINDINGS]]
+    if (
+        acted
+        and report.proven
+        and all(finding.kind == "left-debugger" for finding in report.proven)
+    ):
+        return _left_debugger(report.proven)
+    layouts = [_Layout(finding) for finding in report.findings[:_MAX_FINDINGS]]
     others = [_title(finding) for finding in report.findings[_MAX_FINDINGS:]]
-    told = told or [_Told(_nothing(report))]
-    sections = _sections(told, others, _fate(report, acted, means, torn or {}, is_over=is_over))
+    layouts = layouts or [_Layout(_no_finding(report))]
+    sections = _sections(
+        layouts, others, _now_sentence(report, acted, means, torn or {}, is_over=is_over)
+    )
     return {
         "text/plain": _text(sections),
-        "text/html": _html(sections, _details(report, told, views or {})),
+        "text/html": _html(sections, _details(report, layouts, views or {})),
     }
 
 
-def _as_wanted(findings: Sequence[Finding]) -> dict[str, str]:
-    """The user has left the debugger: nothing is wrong, a line is enough."""
-    lines = []
+def _left_debugger(findings: Sequence[Finding]) -> dict[str, str]:
+    """A line for each finding: the user has left the debugger, and nothing is wrong."""
+    sentences = []
     for finding in findings:
         waits = {finding.ranks[rank].predicate for rank in finding.waiting if rank in finding.ranks}
-        alike = waits.pop() if len(waits) == 1 else None
-        where = alike.rest if alike is not None and alike.verb is RankVerb.WAITS else ""
+        predicate = waits.pop() if len(waits) == 1 else None
+        where = predicate.rest if predicate is not None and predicate.verb is RankVerb.WAITS else ""
         it, were = finding.culprits.verb("it", "them"), finding.waiting.verb("was", "were")
-        lines.append(
+        sentences.append(
             f"{name_ranks(finding.culprits)} left the debugger; {name_ranks(finding.waiting)}, "
             f"which waited for {it}{where}, {were} freed"
         )
-    html = "".join(f'<div style="{_FAINT}">{_unbroken(each)}</div>' for each in lines)
-    plain = (textwrap.fill(each, WIDTH, subsequent_indent="    ") for each in lines)
+    html = "".join(f'<div style="{_FAINT}">{_unbroken(sentence)}</div>' for sentence in sentences)
+    plain = (textwrap.fill(sentence, WIDTH, subsequent_indent="    ") for sentence in sentences)
     return {"text/plain": "\n".join(plain), "text/html": html}
 
 
 def line(report: Report) -> str:
-    """The most telling finding in one line, with how long it lasts and where the culprits are."""
+    """The first finding in one line: its headline, its duration, the place of the culprits."""
     if not report.findings:
         return ""
     finding = report.findings[0]
     since = "" if finding.since_s is None else f" ({duration(finding.since_s * 1e9)})"
     places = [
-        (f"; {name_ranks(found.ranks)} {'' if found.is_inside else 'last '}at ", found.site)
-        for found in _lines(finding.ranks, finding.culprits)
-        if found.is_culprit and found.site is not None
+        (f"; {name_ranks(entry.ranks)} {'' if entry.is_inside else 'last '}at ", entry.site)
+        for entry in _lines(finding.ranks, finding.culprits)
+        if entry.is_culprit and entry.site is not None
     ]
     at, site = places[0] if places else ("", "")
     headline, rest = _headline(finding), clean(f"{since}{at}{site}")
     if len(headline) + len(rest) > WIDTH and isinstance(site, Site):
-        rest = clean(f"{since}{at}{site.place}")  # without the function: its line tells enough
+        rest = clean(f"{since}{at}{site.place}")  # without the function: the line is enough
     return f"{shorten(headline, max(WIDTH // 2, WIDTH - len(rest)))}{rest}"
 
 
-# --- what is told --------------------------------------------------------------------------------
+# --- content -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -148,14 +154,14 @@ class _Line:
     site: Site | None
     since_s: float | None
     is_culprit: bool
-    is_inside: bool  #: of the cell, still
+    is_inside: bool  #: they are still inside the cell
 
     @property
     def doing(self) -> str:
-        """``wait in all_reduce #17 for 3.2 s``, behind the ranks."""
-        what = one_line(self.predicate.describe(len(self.ranks)))
+        """The text behind the ranks: ``wait in all_reduce #17 for 3.2 s``."""
+        activity = one_line(self.predicate.describe(len(self.ranks)))
         since = "" if self.since_s is None else f" for {duration(self.since_s * 1e9)}"
-        return f"{what}{since}"
+        return f"{activity}{since}"
 
     @property
     def source(self) -> str:
@@ -165,13 +171,13 @@ class _Line:
 
 @dataclass(frozen=True)
 class _Section:
-    """A finding and the sentences below it, each behind its word."""
+    """A finding and the sentences below it, each with the word in front, such as ``Now:``."""
 
-    told: "_Told"
+    layout: "_Layout"
     sentences: list[tuple[str, str]]
 
 
-class _Told:
+class _Layout:
     """One finding, laid out."""
 
     def __init__(self, finding: Finding) -> None:
@@ -183,22 +189,22 @@ class _Told:
         self.lines = _lines(finding.ranks, finding.culprits)
         rest = self.lines[_MAX_LINES:]
         self.lines = self.lines[:_MAX_LINES]
-        more = RankSet.of(rank for each in rest for rank in each.ranks)
+        more = RankSet.of(rank for entry in rest for rank in entry.ranks)
         self.more = f"and {name_ranks(more)} elsewhere" if more else ""
 
 
-def _sections(told: Sequence[_Told], others: Sequence[str], fate: str) -> list[_Section]:
-    """What happens now is said once, in the first; what to do next not twice."""
+def _sections(layouts: Sequence[_Layout], others: Sequence[str], now: str) -> list[_Section]:
+    """The sections of a card; ``now`` stands in the first one, and no next step stands twice."""
     sections: list[_Section] = []
     steps: set[str] = {""}
-    for each in told:
-        finding = each.finding
+    for layout in layouts:
+        finding = layout.finding
         sentences = [(finding.verdict, finding.reason)]
         sentences += [("Perhaps:", text) for text in finding.suspicions]
-        sentences += [("Now:", fate)] if not sections else []
+        sentences += [("Now:", now)] if not sections else []
         sentences += [("Next:", finding.next_step)] if finding.next_step not in steps else []
         steps.add(finding.next_step)
-        sections.append(_Section(each, [pair for pair in sentences if pair[1]]))
+        sections.append(_Section(layout, [pair for pair in sentences if pair[1]]))
     if others:
         sections[-1].sentences.append(("Also:", "; ".join(others)))
     return sections
@@ -213,12 +219,12 @@ def _title(finding: Finding) -> str:
 
 
 def _headline(finding: Finding) -> str:
-    """Fit to stand behind a colon."""
+    """The headline of a finding, as it stands behind a colon."""
     text = shorten(one_line(finding.headline).rstrip("."), _MAX_TITLE)
     return text[0].lower() + text[1:] if text.startswith("Rank") else text
 
 
-def _nothing(report: Report) -> Finding:
+def _no_finding(report: Report) -> Finding:
     return Finding(
         kind="straggler",
         proven=False,
@@ -232,29 +238,32 @@ def _nothing(report: Report) -> Finding:
 
 
 def _lines(ranks: Mapping[int, PerRank], culprits: RankSet, limit: int = _MAX_LINES) -> list[_Line]:
-    """Equal ones together, culprits first; if that is too many, those that differ in numbers."""
+    """Ranks with equal states share a line; culprits come first.
+
+    If there are more than ``limit`` lines, states that differ in numbers only are equal, too.
+    """
     for is_coarse in (False, True):
         by_key: dict[tuple[Predicate, Site | None, bool], list[PerRank]] = {}
-        for each in ranks.values():
-            predicate = _without_numbers(each.predicate) if is_coarse else each.predicate
-            by_key.setdefault((predicate, each.site, each.rank in culprits), []).append(each)
+        for part in ranks.values():
+            predicate = _without_numbers(part.predicate) if is_coarse else part.predicate
+            by_key.setdefault((predicate, part.site, part.rank in culprits), []).append(part)
         if len(by_key) <= limit:
             break
-    found = []
+    entries = []
     for (predicate, site, is_culprit), parts in by_key.items():
-        since = [each.since_s for each in parts if each.since_s is not None]
-        exact = {each.predicate for each in parts}
-        found.append(
+        waits_s = [part.since_s for part in parts if part.since_s is not None]
+        exact = {part.predicate for part in parts}
+        entries.append(
             _Line(
-                ranks=RankSet.of(each.rank for each in parts),
+                ranks=RankSet.of(part.rank for part in parts),
                 predicate=exact.pop() if len(exact) == 1 else predicate,
                 site=site,
-                since_s=max(since, default=None),
+                since_s=max(waits_s, default=None),
                 is_culprit=is_culprit,
-                is_inside=all(each.status in ("running", "silent") for each in parts),
+                is_inside=all(part.status in ("running", "silent") for part in parts),
             )
         )
-    return sorted(found, key=lambda each: (not each.is_culprit, each.ranks))
+    return sorted(entries, key=lambda entry: (not entry.is_culprit, entry.ranks))
 
 
 def _without_numbers(predicate: Predicate) -> Predicate:
@@ -266,22 +275,22 @@ def _without_numbers(predicate: Predicate) -> Predicate:
 
 
 def _text(sections: Sequence[_Section]) -> str:
-    found: list[str] = []
+    lines: list[str] = []
     for section in sections:
-        found += textwrap.wrap(section.told.title, WIDTH, subsequent_indent="    ")
-        for entry in section.told.lines:
+        lines += textwrap.wrap(section.layout.title, WIDTH, subsequent_indent="    ")
+        for entry in section.layout.lines:
             mark = "> " if entry.is_culprit else "  "
-            found += _text_line(f"  {mark}{name_ranks(entry.ranks)} {entry.doing}", entry)
-        if section.told.more:
-            found.append(f"    {section.told.more}")
+            lines += _text_line(f"  {mark}{name_ranks(entry.ranks)} {entry.doing}", entry)
+        if section.layout.more:
+            lines.append(f"    {section.layout.more}")
         for name, text in section.sentences:
             whole = f"{name} {one_line(text)}".strip()
-            found += textwrap.wrap(whole, WIDTH, initial_indent="  ", subsequent_indent="    ")
-    return "\n".join(found)
+            lines += textwrap.wrap(whole, WIDTH, initial_indent="  ", subsequent_indent="    ")
+    return "\n".join(lines)
 
 
 def _text_line(start: str, entry: _Line) -> list[str]:
-    """In one line if it fits, else the place on a line of its own."""
+    """One line if it fits, else two: the place has its own."""
     if entry.site is None:
         return textwrap.wrap(start, WIDTH, subsequent_indent=" " * 8)
     place = f"{entry.site}: {entry.source}" if entry.source else str(entry.site)
@@ -299,17 +308,17 @@ def _html(sections: Sequence[_Section], details: str) -> str:
     parts: list[str] = []
     for number, section in enumerate(sections):
         gap = f"border-top:{FAINT_LINE};margin-top:8px;padding-top:6px" if number else "margin:0"
-        told = section.told
-        kind = f' <span style="{_KIND}">{told.kind}</span>' if told.kind else ""
-        parts.append(f'<div style="{gap}"><b>{_unbroken(told.title)}</b>{kind}</div>')
-        parts.append(_html_lines(told.lines))
-        if told.more:
-            parts.append(f'<div style="{_FAINT}">{escape(told.more)}</div>')
+        layout = section.layout
+        kind = f' <span style="{_KIND}">{layout.kind}</span>' if layout.kind else ""
+        parts.append(f'<div style="{gap}"><b>{_unbroken(layout.title)}</b>{kind}</div>')
+        parts.append(_html_lines(layout.lines))
+        if layout.more:
+            parts.append(f'<div style="{_FAINT}">{escape(layout.more)}</div>')
         for name, text in section.sentences:
             word = f'<span style="{_FAINT}">{escape(name)}</span> ' if name else ""
             parts.append(f'<div style="margin:2px 0">{word}{_with_code(text)}</div>')
     return (
-        f'<div style="border-left:4px solid {sections[0].told.colour};padding:2px 0 2px 12px;'
+        f'<div style="border-left:4px solid {sections[0].layout.colour};padding:2px 0 2px 12px;'
         f'margin:6px 0;max-width:900px;line-height:1.45">{"".join(parts)}{details}</div>'
     )
 
@@ -340,7 +349,7 @@ def _html_lines(lines: Sequence[_Line]) -> str:
 
 
 def _with_code(text: str) -> str:
-    """Escaped, with what stands between backquotes as code."""
+    """Escape a text; the parts between backquotes become code."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return _unbroken(text)
@@ -350,19 +359,19 @@ def _with_code(text: str) -> str:
 
 
 def _unbroken(text: str) -> str:
-    """Escaped; the hyphen in "ranks 0-1" is no place to break a line."""
+    """Escape a text, whose lines do not break at the hyphen in "ranks 0-1"."""
     return _RANKS.sub(r'<span style="white-space:nowrap">\g<0></span>', escape(text))
 
 
-def _details(report: Report, told: Sequence[_Told], views: Mapping[int, RankView]) -> str:
-    """Folded: what the ranks did one after another, where each of them is."""
+def _details(report: Report, layouts: Sequence[_Layout], views: Mapping[int, RankView]) -> str:
+    """The folded parts: the last operations, the place of every rank, the stacks."""
     parts = []
-    pg_ids = {each.finding.group.pg_id for each in told if each.finding.group}
+    pg_ids = {layout.finding.group.pg_id for layout in layouts if layout.finding.group}
     table = grid(rows_of_views(views), pg_ids)
     if table is not None:
         parts.append(_folded("the last operations, rank by rank", table.html()))
     everyone = _lines(report.ranks, RankSet(), limit=_MAX_EVERYONE)
-    if any(each.more for each in told) or len(everyone) > len(told[0].lines):
+    if any(layout.more for layout in layouts) or len(everyone) > len(layouts[0].lines):
         rest = len(everyone) - _MAX_EVERYONE
         more = f"<div>and {rest} more</div>" if rest > 0 else ""
         body = _html_lines(everyone[:_MAX_EVERYONE]) + more
@@ -379,48 +388,47 @@ def _folded(summary: str, body: str) -> str:
     )
 
 
-# --- what happens now ----------------------------------------------------------------------------
+# --- the next event ------------------------------------------------------------------------------
 
 
-#: Operations with a shorter time-out are left to it; see ``Settings.own_timeout_s``.
+#: Operations with a shorter timeout are left to it; see ``Settings.own_timeout_s``.
 _OWN_TIMEOUT_MS = 60_000
 
 
-def _fate(
+def _now_sentence(
     report: Report, acted: bool, means: str, torn: Mapping[str, RankSet], *, is_over: bool = False
 ) -> str:
-    """What happens to the ranks that wait; ``is_over``: what has happened, the cell has ended."""
-    waiting = report.stuck or RankSet.of(r for each in report.findings for r in each.waiting)
+    """The sentence behind ``Now:``, about the ranks that wait; empty if no rank waits."""
+    waiting = report.stuck or RankSet.of(r for finding in report.findings for r in finding.waiting)
     if not waiting:
         return ""
     is_one = len(waiting) == 1
-    who, their_place = name_ranks(waiting), "its line" if is_one else "their lines"
+    ranks, their_place = name_ranks(waiting), "its line" if is_one else "their lines"
     if acted:
         # The process of a dead rank is gone: whether the next cell runs depends on more.
         then = ", and the next cell runs" * all(f.kind != "dead-rank" for f in report.findings)
         return (
-            f"{who} {'is' if is_one else 'are'} freed: an exception is raised in {their_place}. "
-            f"{'It keeps' if is_one else 'They keep'} every variable{_except(torn)}{then}."
+            f"{ranks} {'is' if is_one else 'are'} freed: an exception is raised in {their_place}. "
+            f"{'It keeps' if is_one else 'They keep'} every variable{_partial_results(torn)}{then}."
         )
     limit_ms, left_ms = report.earliest_timeout_ms, report.earliest_timeout_left_ms
     has_limit = limit_ms is not None and left_ms is not None and limit_ms <= _OWN_TIMEOUT_MS
     limit, left = duration((limit_ms or 0) * 1e6), duration(max(0, left_ms or 0) * 1e6)
     if is_over:
-        by = f"the operation was left to its own time-out of {limit}, and " if has_limit else ""
+        by = f"the operation was left to its own timeout of {limit}, and " if has_limit else ""
         return f"{by}the cell has ended."
-    stop = (
-        f"{means} frees {who}, which {'keeps' if is_one else 'keep'} every variable{_except(torn)}."
-    )
+    keeps = f"{'keeps' if is_one else 'keep'} every variable{_partial_results(torn)}"
+    stop = f"{means} frees {ranks}, which {keeps}."
     if not report.verdict:
         return f"nothing is interrupted, the cell may still go on. {stop}"
     if has_limit:
-        return f"the operation ends by its own time-out of {limit}, in {left}. {stop}"
+        return f"the operation ends by its own timeout of {limit}, in {left}. {stop}"
     return f"nothing is interrupted. {stop}"
 
 
-def _except(torn: Mapping[str, RankSet]) -> str:
-    """Behind "every variable"."""
+def _partial_results(torn: Mapping[str, RankSet]) -> str:
+    """The exception behind "every variable": tensors that may hold partial results."""
     if not torn:
         return ""
-    which = words(f"{name} on {name_ranks(ranks)}" for name, ranks in torn.items())
-    return f", but the tensors of {which} may hold partial results"
+    operations = words(f"{name} on {name_ranks(ranks)}" for name, ranks in torn.items())
+    return f", but the tensors of {operations} may hold partial results"

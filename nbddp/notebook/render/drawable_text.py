@@ -1,15 +1,15 @@
 """Text in letters that the font of the pictures has: ASCII and a few more.
 
-A font draws a box for what it lacks, which tells nobody anything. Accents are left out, signs and
-Greek letters are spelled, as one does in source code, and of all the rest a ``?`` is left. The
-text form beside each picture has the letters themselves.
+A font draws a meaningless box for a letter that it lacks. So accents are left out, signs and Greek
+letters are spelled as in source code, and every other letter becomes ``?``. The text form beside
+each picture keeps the letters themselves.
 
 Runs in: the notebook's process. Pure.
 """
 
 import unicodedata
 
-#: What the font has beside ASCII; `tests/unit/test_picture.py` looks whether it does.
+#: Characters of the font beside ASCII; `tests/unit/render/test_canvas.py` checks them.
 BESIDE_ASCII = "…·±°\u2018\u2019\u201c\u201d"  # the last four: quotation marks
 
 _SPELLED = {
@@ -24,7 +24,7 @@ _SPELLED = {
     "≥": ">=",
     "≠": "!=",
     "≈": "~",
-    "µ": "u",  # of units; the Greek letter is another one
+    "µ": "u",  # the sign of units; the Greek letter is another character
     "∞": "inf",
     "∇": "nabla",
     "∂": "d",
@@ -36,17 +36,17 @@ _BY_CATEGORY = {"Mn": "", "Me": "", "Cf": "", "Pd": "-", "Zs": " ", "Cc": " "}
 
 
 def drawable(text: str) -> str:
-    """The text as a picture shows it.
+    """Return the text in letters of the font.
 
     >>> drawable("∇θ → naïve, 梯度")
     'nablatheta -> naive, ??'
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(_spelled(letter) for letter in text)
+    return "".join(_spell(letter) for letter in text)
 
 
-def _spelled(letter: str) -> str:
+def _spell(letter: str) -> str:
     if " " <= letter <= "~" or letter in BESIDE_ASCII:
         return letter
     if letter in _SPELLED:

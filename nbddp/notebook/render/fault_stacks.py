@@ -1,9 +1,9 @@
-"""Stacks that were taken from outside, as a reader of the notebook wants them.
+"""Stacks that `faulthandler` wrote, as the reader of a notebook wants them.
 
 Runs in: the notebook's process. Pure.
 
 `faulthandler` writes every frame of a thread, the innermost first: the user's, then those that run
-cells. Only the user's are of interest, with cells named as everywhere else.
+cells. Readers see the user's frames only, with cells named as everywhere else.
 """
 
 import re
@@ -14,28 +14,28 @@ from nbddp.wire.flight_recorder.schema import cell_name
 from nbddp.wire.messages import StackDumped
 
 _LIBRARY = re.compile(r".*(?:/site-packages|/lib/python3[^/]*)/(?P<name>.*)")
-#: What lies below a cell, and all that an idle rank has.
-_MACHINERY = re.compile(r"/nbddp/rank/(?:server|cells/executor|main)\.py\Z")
-#: Ours, and the string in which the process itself begins.
+#: Files of the frames below a cell; an idle rank has no other frames.
+_CELL_RUNNER = re.compile(r"/nbddp/rank/(?:server|cells/executor|main)\.py\Z")
+#: Files of nbddp, and the string in which the process itself begins.
 _OWN = re.compile(r"/nbddp/|\A<string>\Z")
 
 
 class FaultFrame(stack_text.Frame):
-    """One frame, as it is shown."""
+    """One frame, as readers see it."""
 
     @property
     def is_own(self) -> bool:
-        """It is nbddp's."""
+        """Whether the frame is in nbddp."""
         return _OWN.search(self.file) is not None
 
     @property
     def is_library(self) -> bool:
-        """It is neither a cell's nor in a file of the user's."""
+        """Whether the frame is neither in a cell nor in one of the user's files."""
         return bool(self.is_own or _LIBRARY.match(self.file) or self.file.startswith("<frozen"))
 
     @property
     def place(self) -> str:
-        """``cell [3], line 4``; as `str`, of a file."""
+        """``cell [3], line 4``; a frame in a file gives the same text as `str`."""
         return str(self) if self.cell is None else f"{cell_name(self.cell)}, line {self.line}"
 
     def __str__(self) -> str:
@@ -49,43 +49,46 @@ class FaultFrame(stack_text.Frame):
 
 def frames(text: str) -> list[FaultFrame]:
     """All frames, the innermost first."""
-    found = stack_text.frames(text)
-    return [FaultFrame(frame.file, frame.line, frame.function) for frame in found]
+    parsed = stack_text.frames(text)
+    return [FaultFrame(frame.file, frame.line, frame.function) for frame in parsed]
 
 
-def lines_of_user(text: str) -> list[str] | None:
-    """The user's part of a stack; empty if no cell runs; None if it is none of `faulthandler`'s."""
-    found = frames(text)
-    if not found:
+def user_lines(text: str) -> list[str] | None:
+    """The user's part of a stack, a line for each frame, the innermost first.
+
+    Returns:
+        An empty list if no cell runs; None if `faulthandler` did not write ``text``.
+    """
+    stack = frames(text)
+    if not stack:
         return None
-    below = [number for number, frame in enumerate(found) if frame.cell is not None]
-    if below:
-        inside = found[: below[-1] + 1]
+    in_cells = [number for number, frame in enumerate(stack) if frame.cell is not None]
+    if in_cells:
+        inside = stack[: in_cells[-1] + 1]
         return [str(frame) for frame in inside if not frame.is_own]
-    if any(_MACHINERY.search(frame.file) for frame in found):
+    if any(_CELL_RUNNER.search(frame.file) for frame in stack):
         return []
-    return [str(frame) for frame in found]
+    return [str(frame) for frame in stack]
 
 
-# --- one line of a stack -------------------------------------------------------------------------
+# --- one line about a rank -----------------------------------------------------------------------
 
 
 #: States of a process as Linux has them, see proc(5).
 _STATES = {"R": "computes", "S": "sleeps", "D": "waits for a disk"}
 
 
-def is_stopped(peeked: StackDumped | None) -> bool:
-    """By SIGSTOP, or by a debugger."""
-    return peeked is not None and peeked.process_state == "T"
+def is_stopped(dump: StackDumped | None) -> bool:
+    """Whether SIGSTOP or a debugger has stopped the process."""
+    return dump is not None and dump.process_state == "T"
 
 
-def state(peeked: StackDumped | None) -> str:
-    """Of a rank that runs a cell: ``in a cell, sleeps``."""
-    how = _STATES.get(peeked.process_state) if peeked is not None else None
-    return f"in a cell, {how}" if how else "in a cell"
+def state(dump: StackDumped | None) -> str:
+    """The state of a rank that runs a cell: ``in a cell, sleeps``."""
+    process_state = _STATES.get(dump.process_state) if dump is not None else None
+    return f"in a cell, {process_state}" if process_state else "in a cell"
 
 
 def place(stack_text: str) -> str:
     """The innermost line of the user's code: ``cell [4], line 5``."""
-    found = frames(stack_text)
-    return next((frame.place for frame in found if not frame.is_library), "")
+    return next((frame.place for frame in frames(stack_text) if not frame.is_library), "")

@@ -2,9 +2,9 @@
 
 Runs in: the notebook's process. Pure.
 
-The HTML keeps to what an untrusted notebook lets through: inline styles from JupyterLab's list (no
-variables, no ``ch``, no ``currentColor``), no fixed colours of text or page, so that it is readable
-in light and dark themes, and without any style at all, as on GitHub.
+The HTML uses only tags and styles that an untrusted notebook lets through: inline styles from
+JupyterLab's list (no variables, no ``ch``, no ``currentColor``). It fixes no colour of text or
+page, so that it is readable in light and dark themes, and without any style at all, as on GitHub.
 """
 
 import html
@@ -15,27 +15,27 @@ from typing import Literal
 
 from nbddp.wire.rank_set import RankSet
 
-#: Text is for terminals of this width.
+#: Width of texts, in characters of a terminal.
 WIDTH = 100
-#: Lines and fills: a grey that shows on white and on black.
+#: Style of borders: a grey that shows on white and on black.
 FAINT_LINE = "1px solid rgba(128,128,128,0.35)"
 _BAR = "rgba(80,140,220,0.30)"
 _MAX_CELL = 120
-_MIN_CUT = 8  #: narrower, a field says nothing
+_MIN_CUT = 8  #: characters; a narrower field is of no use
 _BLANK_LINE = re.compile(r"^([^\S\n]*)\n", re.MULTILINE)
 _NUMBERS = re.compile(r"\d+(?:[-,]\d+)*")
 
 
 @dataclass(frozen=True)
 class Column:
-    """Head of a column."""
+    """The head of a column, and the layout of its fields."""
 
     title: str
     align: Literal["left", "right"] = "left"
     min_px: int = 0  #: so that bars of several columns can be compared
-    row_px: int = 0  #: least height of all rows, so that they stay where they are
-    wraps: bool = False  #: rather than make the table wider than its place: paper cannot scroll
-    #: What goes first where the text is too wide: the end of its fields, or their middle.
+    row_px: int = 0  #: minimum height of all rows, so that they do not move
+    wraps: bool = False  #: long fields wrap and the table stays narrow: paper cannot scroll
+    #: The part of a field that is left out where the text is too wide.
     cut: Literal["no", "end", "middle"] = "no"
 
 
@@ -44,11 +44,11 @@ class Cell:
     """One field of a table."""
 
     text: str
-    code: str = ""  #: source, behind the text
-    mark: str = ""  #: in the text form, in front
+    code: str = ""  #: source code, behind the text
+    mark: str = ""  #: a sign in front, in the text form only
     is_bold: bool = False
-    bar: float = 0.0  #: part of the field that is filled, 0 to 1
-    colour: str = ""  #: of the text; never all that tells a thing
+    bar: float = 0.0  #: the part of the field that is filled, 0 to 1
+    colour: str = ""  #: colour of the text; it never carries information alone
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class Table:
     rows: Sequence[Sequence[Cell]]
 
     def text(self, width: int = WIDTH) -> str:
-        """Aligned with spaces, cut at ``width``."""
+        """The table as text, aligned with spaces and cut at ``width`` characters."""
         lines = self._fields()
-        widths = self._fitting([max(map(len, each)) for each in zip(*lines, strict=True)], width)
+        widths = self._fit([max(map(len, column)) for column in zip(*lines, strict=True)], width)
         lines = [
             [
                 (shorten_inside if column.cut == "middle" else shorten)(field, size)
@@ -80,19 +80,23 @@ class Table:
             for line in lines
         )
 
-    def _fitting(self, widths: list[int], width: int) -> list[int]:
-        """``widths``, of which the widest that can be cut are made narrower until all fits."""
+    def _fit(self, widths: list[int], width: int) -> list[int]:
+        """Return ``widths``, with the widest columns that can be cut narrowed until all fits."""
         widths = list(widths)
-        able = [number for number, column in enumerate(self.columns) if column.cut != "no"]
+        cuttable = [number for number, column in enumerate(self.columns) if column.cut != "no"]
         while sum(widths) + 2 * (len(widths) - 1) > width:
-            widest = max(able, key=widths.__getitem__, default=None)
+            widest = max(cuttable, key=widths.__getitem__, default=None)
             if widest is None or widths[widest] <= _MIN_CUT:
                 break
             widths[widest] -= 1
         return widths
 
     def text_width(self, cut_last: int = 0) -> int:
-        """How wide the text would be; with ``cut_last``: if the last column were that wide."""
+        """The width of the text, in characters.
+
+        Args:
+            cut_last: the maximum width of the last column; 0: it is not cut.
+        """
         widths = [max(map(len, column)) for column in zip(*self._fields(), strict=True)]
         if cut_last:
             widths[-1] = min(widths[-1], cut_last)
@@ -103,7 +107,7 @@ class Table:
         return [[_plain(cell) for cell in row] for row in [heads, *self.rows]]
 
     def html(self) -> str:
-        """A ``<table>``; it scrolls sideways where it is too wide."""
+        """The table as HTML; it scrolls sideways where it is too wide."""
         head = "".join(
             f'<th style="{_field_style(column)};border-bottom:{FAINT_LINE};font-weight:normal;'
             f'opacity:0.7">{escape(column.title)}</th>'
@@ -125,22 +129,26 @@ class Table:
 
 
 def escape(text: str) -> str:
-    """For HTML; what does not print becomes a space."""
+    """Escape a text for HTML; a character that does not print becomes a space."""
     return html.escape(clean(text))
 
 
 def clean(text: str) -> str:
-    """Without control characters: a source line must not move a terminal's cursor."""
+    """Replace control characters: a source line must not move a terminal's cursor."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char == "\n" else " " for char in text)
 
 
 def preformatted(text: str, style: str) -> str:
-    """HTML that keeps its lines; ``text`` is HTML.
+    """A ``<pre>`` of HTML whose lines also survive Markdown.
 
-    For Markdown an HTML block ends at a blank line, and what follows would be its own: the
-    output of a cell would become headings and lists. So these line ends are written as entities.
+    Markdown ends an HTML block at a blank line and reads the text below as Markdown: the output of
+    a cell would become headings and lists. So these line ends are written as entities.
+
+    Args:
+        text: HTML.
+        style: inline CSS.
     """
     first = "\n" if text.startswith("\n") else ""  # the first line end of a <pre> does not count
     text = _BLANK_LINE.sub(r"\1&#10;", text)
@@ -148,22 +156,22 @@ def preformatted(text: str, style: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Without line ends and control characters."""
+    """The text in one line, without control characters."""
     return " ".join(clean(text).split())
 
 
 def without_numbers(text: str) -> str:
-    """Equal for texts that differ in numbers only: ``send to rank …``."""
+    """Replace numbers: texts that differ in numbers only become equal, ``send to rank …``."""
     return _NUMBERS.sub("…", text)
 
 
 def shorten(text: str, limit: int) -> str:
-    """Cut at ``limit`` characters, with a sign that it was."""
+    """Cut the text at ``limit`` characters; an ellipsis marks the cut."""
     return text if len(text) <= limit else text[: max(1, limit - 1)].rstrip() + "…"
 
 
 def shorten_inside(text: str, limit: int) -> str:
-    """Cut in the middle: the end of a path tells more than its beginning."""
+    """Cut the text in the middle: the end of a path says more than its beginning."""
     if len(text) <= limit:
         return text
     head = max(0, limit - 1) // 3
@@ -187,7 +195,7 @@ def duration(ns: float) -> str:
 
 
 def size(nbytes: float) -> str:
-    """``512 B``, ``4.2 MB``: powers of 1000, as of network links."""
+    """``512 B``, ``4.2 MB``: powers of 1000, as for network links."""
     if nbytes < 1000:
         return f"{nbytes:.0f} B"
     value = nbytes / 1000
@@ -199,13 +207,13 @@ def size(nbytes: float) -> str:
 
 
 def name_ranks(ranks: RankSet, limit: int = 40) -> str:
-    """``ranks 0-1,3``; of many that lie apart the first and their number."""
+    """``ranks 0-1,3``; beyond ``limit`` characters the first ones and their number."""
     word = ranks.verb("rank", "ranks")
     return f"{word} {rank_numbers(ranks, limit - len(word) - 1)}"
 
 
 def rank_numbers(ranks: RankSet, limit: int) -> str:
-    """``0-1,3``; likewise."""
+    """``0-1,3``; cut as in `name_ranks`."""
     text = str(ranks)
     if len(text) <= limit:
         return text
@@ -254,7 +262,7 @@ def _field_style(column: Column, cell: Cell | None = None) -> str:
     return style
 
 
-#: Like printed text. JupyterLab lets all of it through in untrusted notebooks.
+#: Style of printed text. JupyterLab lets all of it through in untrusted notebooks.
 PRE_STYLE = (
     "margin:0;padding:0 0 0 8px;border:none;background:none;white-space:pre-wrap;line-height:1.3;"
     "font-family:monospace;font-size:13px"
@@ -264,7 +272,7 @@ PRE_STYLE = (
 SUMMARY_STYLE = "cursor:pointer;opacity:0.7;padding-left:8px;font-size:13px"
 
 
-_CODES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)?")
+_ANSI_CODES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)?")
 
 
 def details(summary: str, body: str) -> str:
@@ -273,5 +281,5 @@ def details(summary: str, body: str) -> str:
 
 
 def without_codes(text: str) -> str:
-    """Without colours and other codes of terminals."""
-    return _CODES.sub("", text) if "\x1b" in text else text
+    """Remove colours and other codes of terminals."""
+    return _ANSI_CODES.sub("", text) if "\x1b" in text else text

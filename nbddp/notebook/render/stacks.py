@@ -1,4 +1,4 @@
-"""Where the threads of the ranks are, as text and HTML: ``%ddp stacks``.
+"""The stacks of the ranks' threads, as text and HTML: ``%ddp stacks``.
 
 Runs in: the notebook's process. Pure.
 """
@@ -29,27 +29,32 @@ from nbddp.wire.flight_recorder.schema import (
 )
 from nbddp.wire.rank_set import RankSet
 
-#: Inline, for a ``<pre>``: what JupyterLab lets through in untrusted notebooks.
+#: Inline style of a ``<pre>``; JupyterLab lets all of it through in untrusted notebooks.
 PRE_STYLE = "margin:2px 0 8px 1.5em;padding:0;white-space:pre-wrap;font-size:90%"
 _MAX_BLOCKS = 32
-#: More kinds than this are told apart by their lines only, not by the numbers of ranks in them.
-_MAX_TOLD_APART = 8
+#: More kinds of blocks than this differ by their lines only, not by the numbers in their texts.
+_MAX_NUMBERED_KINDS = 8
 _MAX_THREADS = 4
 _MAX_OUTSIDE_LINES = 40
 
 
 @dataclass(frozen=True)
 class _Block:
-    """What one rank does; equal ones of several ranks are shown once."""
+    """The activity of one rank; equal blocks of several ranks are shown once."""
 
     doing: Predicate
     lines: tuple[str, ...]
 
 
 def stacks(views: Mapping[int, RankView], ranks: RankSet | None = None) -> dict[str, str]:
-    """Where these ranks are, by default all, as a MIME bundle; innermost line first."""
+    """The stacks of ranks as a MIME bundle, the innermost line first.
+
+    Args:
+        views: the probed state of each rank.
+        ranks: the ranks to show; None: all.
+    """
     blocks = {rank: _block(view) for rank, view in views.items() if ranks is None or rank in ranks}
-    if len({block for block, _ in blocks.values()}) > _MAX_TOLD_APART:
+    if len({block for block, _ in blocks.values()}) > _MAX_NUMBERED_KINDS:
         blocks = {
             rank: (replace(block, doing=_without_numbers(block.doing)), waits_ns)
             for rank, (block, waits_ns) in blocks.items()
@@ -59,26 +64,26 @@ def stacks(views: Mapping[int, RankView], ranks: RankSet | None = None) -> dict[
     for rank, (block, waits_ns) in sorted(blocks.items(), key=lambda pair: pair[0]):
         ranks_by_block.setdefault(block, []).append(rank)
         since_ns[block] = max(since_ns.get(block, 0), waits_ns)
-    told = [
+    entries = [
         (
-            name_ranks(RankSet.of(found)),
-            block.doing.describe(len(found))
+            name_ranks(RankSet.of(block_ranks)),
+            block.doing.describe(len(block_ranks))
             + (f" for {duration(since_ns[block])}" if since_ns[block] else ""),
             block.lines,
         )
-        for block, found in sorted(ranks_by_block.items(), key=lambda pair: pair[1])
+        for block, block_ranks in sorted(ranks_by_block.items(), key=lambda pair: pair[1])
     ]
-    rest = len(told) - _MAX_BLOCKS
-    told = told[:_MAX_BLOCKS]
+    rest = len(entries) - _MAX_BLOCKS
+    entries = entries[:_MAX_BLOCKS]
     more = f"and {rest} more kinds of stacks; %ddp stacks -r RANKS shows them" if rest > 0 else ""
     text = [
-        "\n".join([f"{who}: {doing}", *(shorten(f"    {line}", WIDTH) for line in lines)])
-        for who, doing, lines in told
+        "\n".join([f"{rank_text}: {doing}", *(shorten(f"    {line}", WIDTH) for line in lines)])
+        for rank_text, doing, lines in entries
     ]
     html = [
-        f"<div><b>{escape(who)}</b>: {escape(doing)}</div>"
+        f"<div><b>{escape(rank_text)}</b>: {escape(doing)}</div>"
         + (preformatted(escape("\n".join(lines)), PRE_STYLE) if lines else "")
-        for who, doing, lines in told
+        for rank_text, doing, lines in entries
     ]
     if more:
         text.append(more)
@@ -96,9 +101,9 @@ def stack_lines(stack: Sequence[Site]) -> list[str]:
 
 
 def _block(view: RankView) -> tuple[_Block, int]:
-    """What a rank does, and how long its main thread has been waiting."""
+    """The activity of a rank, and for how many nanoseconds its main thread has waited."""
     if view.look is None:
-        return _outside(view), 0
+        return _block_from_outside(view), 0
     look = view.look
     operations = {operation.record_id: operation for operation in look.operations}
     main = look.main
@@ -107,48 +112,48 @@ def _block(view: RankView) -> tuple[_Block, int]:
     if look.activity == "reforming":
         doing = Predicate(RankVerb.MAKES_GROUPS)
     elif view.state == "raised":
-        doing = _said(shorten(view.raise_phrase, WIDTH // 2))
+        doing = _verbatim(shorten(view.raise_phrase, WIDTH // 2))
         lines += stack_lines([view.error.site] if view.error and view.error.site else [])
     elif main is None or (look.activity == "idle" and main.wait is None):
         has_finished = view.state == "finished"
-        doing = Predicate(RankVerb.HAS_FINISHED) if has_finished else _said("no cell runs")
+        doing = Predicate(RankVerb.HAS_FINISHED) if has_finished else _verbatim("no cell runs")
     else:
-        doing = _doing(main, operations)
+        doing = _thread_predicate(main, operations)
         if look.activity == "callback":
-            doing = _said(f"in {CALLBACK_THREAD}, {doing}")
+            doing = _verbatim(f"in {CALLBACK_THREAD}, {doing}")
         lines += stack_lines(main.stack)
         if main.wait is not None:
             since_ns = max(0, look.time_ns - main.wait.since_ns)
     others = [thread for thread in look.threads if not thread.is_main and not thread.is_dormant]
     for thread in others[:_MAX_THREADS]:
-        lines.append(f"thread {thread.name!r}: {_doing(thread, operations)}")
+        lines.append(f"thread {thread.name!r}: {_thread_predicate(thread, operations)}")
         lines += [f"    {line}" for line in stack_lines(thread.stack)]
     if len(others) > _MAX_THREADS:
         lines.append(f"and {len(others) - _MAX_THREADS} more threads")
     return _Block(doing, tuple(lines)), since_ns
 
 
-def _outside(view: RankView) -> _Block:
-    """What is known of a rank that tells nothing: it is gone, holds the GIL, or does not run."""
+def _block_from_outside(view: RankView) -> _Block:
+    """The block of a rank that did not answer: it is gone, holds the GIL, or is stopped."""
     if view.state == "dead":
-        return _Block(_said(f"exited: {view.exit_text}" if view.exit_text else "exited"), ())
+        return _Block(_verbatim(f"exited: {view.exit_text}" if view.exit_text else "exited"), ())
     if view.state == "starting":
         return _Block(Predicate(RankVerb.IS, " being started"), ())
-    told = "did not answer; seen from outside" if view.state == "silent" else "seen from outside"
-    lines = fault_stacks.lines_of_user(view.stack_text)
+    origin = "did not answer; seen from outside" if view.state == "silent" else "seen from outside"
+    lines = fault_stacks.user_lines(view.stack_text)
     if lines is None:  # native frames
         lines = view.stack_text.rstrip().splitlines()
     elif not lines:
-        return _Block(_said(f"{told}: no cell runs"), ())
+        return _Block(_verbatim(f"{origin}: no cell runs"), ())
     if len(lines) > _MAX_OUTSIDE_LINES:
         lines = [*lines[:_MAX_OUTSIDE_LINES], f"and {len(lines) - _MAX_OUTSIDE_LINES} more lines"]
     if not lines:
         return _Block(_NO_STACK, ())
-    return _Block(_said(told), tuple(lines))
+    return _Block(_verbatim(origin), tuple(lines))
 
 
-def _said(text: str) -> Predicate:
-    """Alike of one rank and of several."""
+def _verbatim(text: str) -> Predicate:
+    """A predicate that reads the same for one rank and for several."""
     return Predicate(RankVerb.NONE, text)
 
 
@@ -166,7 +171,7 @@ def _without_numbers(predicate: Predicate) -> Predicate:
     return replace(predicate, rest=without_numbers(predicate.rest))
 
 
-def _doing(thread: ThreadLook, operations: Mapping[int, Operation]) -> Predicate:
+def _thread_predicate(thread: ThreadLook, operations: Mapping[int, Operation]) -> Predicate:
     if thread.wait is None and thread.innermost in WAITS_FOR_USER:
         return Predicate(RankVerb.IS, f" {WAITS_FOR_USER[thread.innermost]}")
     if thread.wait is None:
@@ -178,5 +183,5 @@ def _doing(thread: ThreadLook, operations: Mapping[int, Operation]) -> Predicate
     names = [operation.label() for operation in known[:3]]
     if len(known) > len(names):
         names.append(f"{len(known) - len(names)} more")
-    how = "in" if thread.wait.kind == "operation" else "for"
-    return Predicate(RankVerb.WAITS, f" {how} {words(names)}")
+    preposition = "in" if thread.wait.kind == "operation" else "for"
+    return Predicate(RankVerb.WAITS, f" {preposition} {words(names)}")

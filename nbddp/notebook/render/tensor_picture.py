@@ -1,7 +1,7 @@
 """Draws the tensors of several ranks side by side: small grids of coloured numbers.
 
-Orange is below zero, white is zero, blue is above: told apart by people who do not see all
-colours, and the numbers are there too. One scale for all ranks of a picture, before and after.
+Orange is below zero, white is zero, blue is above: colour-blind readers can distinguish them, and
+the numbers are there too. All ranks of a picture share one scale, before and after a block.
 
 Runs in: the notebook's process. Pure.
 """
@@ -29,19 +29,19 @@ _BELOW = (196, 98, 16)
 _NO_NUMBER = (205, 205, 205)
 _DARK: Colour = (28, 28, 28)
 _FAINT: Colour = (128, 128, 128, 70)
-_ELSEWHERE: Colour = (128, 128, 128, 34)  # what another rank holds
-_SHADES = 16  # of blue, and of orange: with their edges there is room for 256 colours
+_ELSEWHERE: Colour = (128, 128, 128, 34)  # elements that another rank holds
+_SHADES = 16  # of blue, and of orange: with their edges they fit into 256 colours
 _CELL_HEIGHT = 20.0
 _CELL_PADDING = 5.0
 _GAP = 13.0  # where rows or columns are left out
 _BETWEEN = 18.0
-_EDGE = 2.0  # left and right: a letter may lean out
+_EDGE = 2.0  # left and right: a letter may extend beyond its box
 _LINE = 16.0
 _MAX_WIDTH = 860.0
-#: More ranks are put together where they are equal.
+#: Beyond this many ranks, equal ones share a tile.
 _MAX_APART = 8
 _MAX_TILES = 16
-#: A shard is drawn in its place in a tensor of at most so many rows and columns.
+#: A shard is drawn in its place in a tensor of at most this many rows and columns.
 _MAX_WHOLE = 12
 
 
@@ -51,32 +51,33 @@ class Block:
 
     ranks: RankSet
     stages: Sequence[tuple[str, Mapping[int, TensorShown]]]  #: name and tensor by rank
-    open: Mapping[int, Sequence[str]] = field(default_factory=dict)  #: operations, by the last
-    has_all_ranks: bool = True  #: of the pool
+    #: Open operations at the last moment, by rank.
+    open: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    has_all_ranks: bool = True  #: ``ranks`` are all ranks of the pool
 
     @property
     def tensors(self) -> list[TensorShown]:
-        """All that were shown."""
+        """The tensors of all ranks and moments."""
         return [tensor for _, by_rank in self.stages for tensor in by_rank.values()]
 
     def columns(self) -> tuple[list[RankSet], int]:
-        """Which ranks share a tile, and how many more have none."""
+        """The ranks of each tile, and the number of ranks without a tile."""
         if len(self.ranks) <= _MAX_APART:
             return [RankSet.of([rank]) for rank in self.ranks], 0
         by_look: dict[object, list[int]] = {}
         for rank in self.ranks:
-            looks = tuple(_look(tensors.get(rank), rank) for _, tensors in self.stages)
-            by_look.setdefault(looks, []).append(rank)
+            look = tuple(_look_key(tensors.get(rank), rank) for _, tensors in self.stages)
+            by_look.setdefault(look, []).append(rank)
         groups = [RankSet.of(ranks) for ranks in by_look.values()]
         return groups[:_MAX_TILES], sum(map(len, groups[_MAX_TILES:]))
 
     def remark(self, stage: int) -> str:
-        """Who is equal to whom, and who has shown nothing."""
+        """The text below a row of tiles: ranks with equal tensors, ranks without a tensor."""
         tensors = self.stages[stage][1]
         by_look: dict[object, list[int]] = {}
         for rank, tensor in sorted(tensors.items()):
             if tensor.part is None:
-                by_look.setdefault(_look(tensor, rank), []).append(rank)
+                by_look.setdefault(_look_key(tensor, rank), []).append(rank)
         parts = []
         groups = [RankSet.of(ranks) for ranks in by_look.values() if len(ranks) > 1]
         if len(groups) > 2:
@@ -95,8 +96,8 @@ class Block:
         return ", ".join(parts)
 
 
-def _look(tensor: TensorShown | None, rank: int) -> object:
-    """Equal where two tiles would look the same."""
+def _look_key(tensor: TensorShown | None, rank: int) -> object:
+    """A key that is equal for tiles that look the same."""
     if tensor is None:
         return None
     alike = tensor.digest or f"unknown, of rank {rank}"
@@ -105,7 +106,7 @@ def _look(tensor: TensorShown | None, rank: int) -> object:
 
 
 def _name(ranks: RankSet) -> str:
-    """Short."""
+    """The ranks in at most 24 characters, or as a short list with their number."""
     if len(ranks.describe()) <= 24:
         return ranks.describe()
     first, second, *_ = ranks.ranks
@@ -113,48 +114,64 @@ def _name(ranks: RankSet) -> str:
 
 
 def text(title: str, blocks: Sequence[Block]) -> str:
-    """The same without a picture."""
-    found = [title] if title else []
+    """The tensors of `draw` as text.
+
+    Args:
+        title: the first line; empty: none.
+        blocks: the tensors, one below the other.
+    """
+    lines = [title] if title else []
     for block in blocks:
-        found.append(preview_text.heading(block.tensors))
+        lines.append(preview_text.heading(block.tensors))
         columns, more = block.columns()
         for number, (name, tensors) in enumerate(block.stages):
             head = " | ".join(part for part in (name, block.remark(number)) if part)
-            found += [head] if head else []
-            found += preview_text.side_by_side(
+            lines += [head] if head else []
+            lines += preview_text.side_by_side(
                 [_text_tile(ranks, tensors, block) for ranks in columns]
             )
         if more:
-            found.append(f"and {more} more ranks")
-    return "\n".join(found)
+            lines.append(f"and {more} more ranks")
+    return "\n".join(lines)
 
 
 def _text_tile(ranks: RankSet, tensors: Mapping[int, TensorShown], block: Block) -> list[str]:
     tensor = tensors.get(ranks.ranks[0])
     if tensor is None:
         return [_name(ranks), "-"]
-    own = preview_text.own_properties(tensor, block.tensors)
-    return [f"{_name(ranks)}: {own}" if own else _name(ranks), *preview_text.lines(tensor)]
+    own_text = preview_text.own_properties(tensor, block.tensors)
+    return [
+        f"{_name(ranks)}: {own_text}" if own_text else _name(ranks),
+        *preview_text.lines(tensor),
+    ]
 
 
 def draw(title: str, blocks: Sequence[Block]) -> Picture:
-    """The picture of some tensors on all ranks."""
-    drawings = [_Drawing(block) for block in blocks]
+    """A picture of tensors on all ranks.
+
+    Args:
+        title: stands above; empty: none.
+        blocks: the tensors, one below the other.
+
+    Raises:
+        ValueError: there are no blocks and no title, or the picture is too large.
+    """
+    layouts = [_BlockLayout(block) for block in blocks]
     top = _LINE + 8 if title else 0.0
-    width = max([text_width(title, LARGE), *(each.width for each in drawings)])
-    height = top + sum(each.height for each in drawings) - (drawings[-1].margin if drawings else 0)
+    width = max([text_width(title, LARGE), *(layout.width for layout in layouts)])
+    height = top + sum(layout.height for layout in layouts) - (layouts[-1].margin if layouts else 0)
     canvas = Picture(width + 2 * _EDGE, height)
     if title:
         canvas.text(_EDGE, 2, title, size=LARGE)
-    for each in drawings:
-        each.draw(canvas, top)
-        top += each.height
+    for layout in layouts:
+        layout.draw(canvas, top)
+        top += layout.height
     return canvas
 
 
 @dataclass
-class _Drawing:
-    """Where everything of a block is."""
+class _BlockLayout:
+    """The places of all parts of a block."""
 
     block: Block
     cell_width: float = field(init=False)
@@ -169,8 +186,8 @@ class _Drawing:
         self._low, self._high = _limits(grids)
         self._is_whole = all(_fits_whole(tensor) for tensor in tensors)
         labels = [_name(ranks) for ranks in self._columns]
-        owns = [self._own(tensor) for tensor in tensors]
-        labels += owns
+        own_texts = [self._own_text(tensor) for tensor in tensors]
+        labels += own_texts
         sizes = [self._size(tensor) for tensor in tensors]
         self._tile_width = max([text_width(label) for label in labels] + [w for w, _ in sizes])
         self._stage_heights = [
@@ -183,7 +200,7 @@ class _Drawing:
         per_row = max(1, int(room // (self._tile_width + _BETWEEN)))
         self._per_row = _even_rows(len(self._columns), per_row)
         n_rows = -(-len(self._columns) // self._per_row)
-        label_height = 2 * _LINE if any(owns) else _LINE
+        label_height = 2 * _LINE if any(own_texts) else _LINE
         self._label_height = label_height if any(labels) else 0.0
         remarks = [self.block.remark(number) for number in range(len(self.block.stages))]
         self._gaps = [_LINE + (8 if remark else 0) for remark in remarks]
@@ -192,7 +209,7 @@ class _Drawing:
         self._heading = preview_text.heading(tensors)
         self.height = _LINE + 6 + n_rows * self._row_height + (_LINE if self._more else 0)
         tiles_width = self._per_row * (self._tile_width + _BETWEEN) - _BETWEEN
-        #: Of its height, below all that is drawn.
+        #: The part of the height that is empty, at the bottom.
         self.margin = 0.0 if self._more else 8.0 if remarks[-1] else _LINE + 4
         self.width = max(
             text_width(self._heading),
@@ -217,9 +234,9 @@ class _Drawing:
         at = [self._left + i * (self._tile_width + _BETWEEN) for i in range(len(columns))]
         for x, ranks in zip(at, columns, strict=True):
             canvas.text(x, top, _name(ranks))
-            found = (by_rank.get(ranks.ranks[0]) for _, by_rank in self.block.stages)
-            own = [self._own(tensor) for tensor in found if tensor is not None]
-            canvas.text(x, top + _LINE, "".join(own[:1]), size=SMALL)
+            row_tensors = (by_rank.get(ranks.ranks[0]) for _, by_rank in self.block.stages)
+            own_texts = [self._own_text(tensor) for tensor in row_tensors if tensor is not None]
+            canvas.text(x, top + _LINE, "".join(own_texts[:1]), size=SMALL)
         top += self._label_height
         for number, (name, tensors) in enumerate(self.block.stages):
             height = self._stage_heights[number]
@@ -239,8 +256,8 @@ class _Drawing:
         canvas.hatch(x, y, self._tile_width, height, _FAINT, gap=6)
         canvas.frame(x, y, self._tile_width, height, _FAINT)
 
-    def _own(self, tensor: TensorShown) -> str:
-        """Below the name of a rank; where a shard lies can be seen if the whole is drawn."""
+    def _own_text(self, tensor: TensorShown) -> str:
+        """The text below the name of a rank; empty for a shard that is drawn in its place."""
         if self._is_whole and tensor.part is not None:
             return ""
         return preview_text.own_properties(tensor, self.block.tensors)
@@ -310,7 +327,12 @@ class _Drawing:
 
 
 def _even_rows(count: int, most: int) -> int:
-    """How many side by side: of 16 four where 7 would fit, of 6 three and not 4 and 2."""
+    """The number of tiles in a row: 4 for 16 tiles where 7 would fit, 3 for 6 tiles, not 4 and 2.
+
+    Args:
+        count: tiles in all.
+        most: tiles that fit into a row.
+    """
     for per_row in range(min(most, count), most // 2, -1):
         if count % per_row == 0:
             return per_row
@@ -324,17 +346,17 @@ def _draw_dots(canvas: Picture, x: float, y: float, *, dx: float, dy: float) -> 
 
 
 def _limits(grids: Sequence[Grid]) -> tuple[float, float]:
-    """Of the scale, the same for all; zero is always on it."""
+    """The limits of the one scale; zero is always inside."""
     values = [value for grid in grids for row in grid.values for value in row if value is not None]
     return min([0.0, *values]), max([0.0, *values])
 
 
 def _colour(value: float, low: float, high: float) -> tuple[int, int, int]:
-    """Zero is white; both sides have the same scale."""
+    """The colour of a value: zero is white, both sides have the same scale."""
     limit = max(high, -low)
     share = 0.0 if limit == 0 else min(1.0, abs(value) / limit)
     end = _ABOVE if value > 0 else _BELOW
-    # Small numbers are seen, large ones stay quiet.
+    # Small numbers are visible, large ones are not too dark.
     share = 0.92 * round(share**0.8 * _SHADES) / _SHADES
     red, green, blue = (
         round(zero + (full - zero) * share) for zero, full in zip(_ZERO, end, strict=True)
@@ -343,7 +365,7 @@ def _colour(value: float, low: float, high: float) -> tuple[int, int, int]:
 
 
 def ink_on(colour: tuple[int, int, int]) -> Colour:
-    """Dark or white, whichever can be read better."""
+    """The colour of a text on ``colour``: dark or white, the one that can be read better."""
     red, green, blue = ((value / 255) ** 2.2 for value in colour)
     return _DARK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.19 else WHITE
 
@@ -361,7 +383,7 @@ def _matrix_offset(tensor: TensorShown) -> tuple[int, int]:
 
 
 def _fits_whole(tensor: TensorShown) -> bool:
-    """Whether a shard can be drawn in its place; a tensor that is no shard always can."""
+    """Whether a shard can be drawn in its place; True for a tensor that is no shard."""
     part = tensor.part
     if part is None:
         return True

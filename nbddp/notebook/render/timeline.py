@@ -3,11 +3,11 @@
 Runs in: the notebook's process. Pure.
 
     TraceRow --layout--> Chart --+--> text/plain   letters, waits as slashes
-                                 +--> text/html    a picture, what each bar is on hover, sentences
+                                 +--> text/html    a picture, a tip for each bar, sentences
 
-A bar begins when the rank issued the operation. It is hatched until the last rank has come, which
-is when the data can begin to move, and filled from then on. If the cell still runs, what is not
-complete goes on until now.
+A bar begins when the rank issued the operation. It is hatched until the last rank has come, when
+the data can begin to move, and filled from then on. If the cell still runs, incomplete operations
+extend to now.
 """
 
 import base64
@@ -30,23 +30,23 @@ from nbddp.notebook.render.canvas import (
 )
 from nbddp.notebook.render.colours import RANK_COLOURS, colour_of
 from nbddp.notebook.render.html import WIDTH, clean, duration, escape, name_ranks, shorten, size
-from nbddp.notebook.render.timeline_text import lateness, latest, still_waiting
+from nbddp.notebook.render.timeline_text import open_operations, straggler
 from nbddp.wire.flight_recorder.schema import Ending
 from nbddp.wire.rank_set import RankSet
 
-#: Of the picture, as shown: what is hovered over must not be scaled, and paper is not wider.
+#: Width of the picture as shown: areas with tips must not be scaled, and paper is not wider.
 _WIDTH_PX = 560
 _ROW_PX, _SMALL_ROW_PX = 20, 11  # with the gap below
 _AXIS_PX = 14
 _STRIPE_PX = 3
-#: Ranks that are drawn, and lines of text.
+#: Ranks in the picture, and lines of the text.
 _MAX_RANKS = 64
 _MAX_TEXT_ROWS = 16
-#: From so many ranks on the rows are low.
+#: Rows are low where there are more ranks than this.
 _MANY_RANKS = 16
-#: Operations of one rank that overlap are drawn below each other, up to so many.
+#: Overlapping operations of one rank are drawn below each other, in up to this many lanes.
 _MAX_LANES = 3
-#: Bars that tell what they are on hover; the longest of them.
+#: Bars that show a tip on hover; the longest ones have it.
 _MAX_AREAS = 96
 _MIN_AREA_PX = 3
 #: Kinds of operations that have a letter and a colour; the others share one.
@@ -58,89 +58,94 @@ _FAILED: tuple[Ending, ...] = ("interrupted", "freed", "failed")
 
 @dataclass(frozen=True)
 class Bar:
-    """One operation on one rank; times from the beginning of the chart."""
+    """One operation on one rank; times count from the beginning of the chart."""
 
     row: TraceRow
     part: RankPart
     begin_ns: int
     moves_ns: int  #: when the last rank had come
     end_ns: int
-    lane: int = 0  #: below how many others it is drawn
-    lanes: int = 1  #: of those with which it overlaps
+    lane: int = 0  #: the number of bars above it
+    lanes: int = 1  #: lanes of the bars that overlap, this one included
 
     @property
     def has_failed(self) -> bool:
-        """It has ended, and not well."""
+        """Whether the operation was interrupted, was freed or failed."""
         return self.part.ending in _FAILED
 
     @property
     def goes_on(self) -> bool:
-        """It is not complete, and its cell still runs."""
+        """Whether the operation is incomplete and its cell still runs."""
         return self.part.open_at_ns is not None
 
     @property
     def tip(self) -> str:
         """``all_reduce #7 on rank 0: 350 kB, waited 31 ms for others, then 0.5 ms``."""
-        told = [size(self.part.nbytes)] if self.part.nbytes else []
+        details = [size(self.part.nbytes)] if self.part.nbytes else []
         ending, lasts = self.part.ending, duration(self.end_ns - self.begin_ns)
         if self.row.missing:
             has = self.row.missing.verb("has", "have")
             never = f"{has} not come yet" if self.row.open_at_ns else "never came"
-            told.append(f"{name_ranks(self.row.missing)} {never}")
+            details.append(f"{name_ranks(self.row.missing)} {never}")
         elif not self.has_failed and self.moves_ns > self.begin_ns:
-            told.append(f"waited {duration(self.moves_ns - self.begin_ns)} for others")
+            details.append(f"waited {duration(self.moves_ns - self.begin_ns)} for others")
         if self.goes_on:
             is_waiting = self.moves_ns == self.end_ns
-            told.append(f"{'waits' if is_waiting else 'not complete'}, {lasts} so far")
+            details.append(f"{'waits' if is_waiting else 'not complete'}, {lasts} so far")
         elif self.has_failed:
-            told.append(f"{ending} after {lasts}")
+            details.append(f"{ending} after {lasts}")
         elif ending == "open":
-            told.append("not complete")
+            details.append("not complete")
         elif self.end_ns > self.moves_ns:
             then = "then " if self.moves_ns > self.begin_ns else ""
-            told.append(then + duration(self.end_ns - self.moves_ns))
+            details.append(then + duration(self.end_ns - self.moves_ns))
         if self.part.async_op:
-            told.append("async")
+            details.append("async")
         place = f"; {self.part.site}" if self.part.site.line else ""
-        label = self.row.label.replace(self.row.op, self.part.op)  # ranks may differ in it
-        return f"{label} on rank {self.part.rank}: {', '.join(told)}{place}"
+        label = self.row.label.replace(self.row.op, self.part.op)  # ranks may call another one
+        return f"{label} on rank {self.part.rank}: {', '.join(details)}{place}"
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Where the bars are."""
+    """The bars of all ranks, and the axis."""
 
     ranks: RankSet
     bars: Mapping[int, Sequence[Bar]]  #: by rank, in the order of time
     span_ns: int
     letters: Mapping[str, str]  #: by the name of the operation
-    goes_on: bool  #: it ends now
+    goes_on: bool  #: an operation is open: the chart ends now
 
     @property
     def end(self) -> str:
-        """Of the axis."""
+        """The label at the end of the axis."""
         return f"{duration(self.span_ns)}{', now' if self.goes_on else ''}"
 
     def letter(self, bar: Bar) -> str:
-        """Of the kind of its operation."""
+        """The letter of the operation's kind."""
         return self.letters.get(bar.row.op, _OTHER)
 
     def colour(self, bar: Bar) -> Colour:
-        """Likewise."""
+        """The colour of the operation's kind."""
         letter = self.letters.get(bar.row.op)
         return INK if letter is None else _rgb(_op_colour(letter))
 
 
 def layout(rows: Sequence[TraceRow], ranks: RankSet | None = None) -> Chart:
-    """Lay rows out along time, those of ``ranks`` if they are given. There must be rows."""
-    shown = ranks or RankSet.of(rank for row in rows for rank in (*row.parts, *row.missing))
+    """Lay rows out along time.
+
+    Args:
+        rows: at least one.
+        ranks: the ranks whose bars the chart has; None: all ranks of ``rows``.
+    """
+    charted = ranks or RankSet.of(rank for row in rows for rank in (*row.parts, *row.missing))
     start_ns = min(row.first_ns for row in rows)
     parts = [part for row in rows for part in row.parts.values()]
     ends = [part.completed_ns or part.open_at_ns for part in parts]
     last_ns = max(end or part.created_ns for end, part in zip(ends, parts, strict=True))
     span_ns = max(1, last_ns - start_ns)
-    span_ns += span_ns // 20 if None in ends else 0  # so that what was left open can be seen
-    bars: dict[int, list[Bar]] = {rank: [] for rank in shown}
+    span_ns += span_ns // 20 if None in ends else 0  # so that operations left open can be seen
+    bars: dict[int, list[Bar]] = {rank: [] for rank in charted}
     for row in sorted(rows, key=lambda row: row.first_ns):
         for part in sorted(row.parts.values(), key=lambda part: part.created_ns):
             if part.rank in bars:
@@ -161,26 +166,26 @@ def layout(rows: Sequence[TraceRow], ranks: RankSet | None = None) -> Chart:
     counts = Counter(row.op for row in rows)
     ops = [op for op, _ in counts.most_common(_MAX_OPS)]
     letters = {op: chr(ord("A") + index) for index, op in enumerate(ops)}
-    in_lanes = {rank: _in_lanes(found) for rank, found in bars.items()}
+    in_lanes = {rank: _in_lanes(rank_bars) for rank, rank_bars in bars.items()}
     goes_on = any(part.open_at_ns for part in parts)
-    return Chart(ranks=shown, bars=in_lanes, span_ns=span_ns, letters=letters, goes_on=goes_on)
+    return Chart(ranks=charted, bars=in_lanes, span_ns=span_ns, letters=letters, goes_on=goes_on)
 
 
 def _in_lanes(bars: Sequence[Bar]) -> list[Bar]:
     """Bars that overlap, directly or through others, share the height of the row."""
-    found: list[Bar] = []
+    placed: list[Bar] = []
     together: list[tuple[Bar, int]] = []
     ends: list[int] = []  # by lane
     for bar in sorted(bars, key=lambda bar: (bar.begin_ns, bar.end_ns)):
         if bar.begin_ns >= max(ends, default=0):
-            found += [replace(each, lane=lane, lanes=len(ends)) for each, lane in together]
+            placed += [replace(member, lane=lane, lanes=len(ends)) for member, lane in together]
             together, ends = [], []
         together.append((bar, _lane(ends, bar.begin_ns, bar.end_ns)))
-    return found + [replace(each, lane=lane, lanes=len(ends)) for each, lane in together]
+    return placed + [replace(member, lane=lane, lanes=len(ends)) for member, lane in together]
 
 
 def _lane(ends: list[int], begin_ns: int, end_ns: int) -> int:
-    """The first lane that is free; the last one may hold bars on top of each other."""
+    """Take the first free lane; the last one may hold bars on top of each other."""
     for lane, end in enumerate(ends):
         if end <= begin_ns:
             ends[lane] = end_ns
@@ -192,19 +197,25 @@ def _lane(ends: list[int], begin_ns: int, end_ns: int) -> int:
     return len(ends) - 1
 
 
-# --- what it amounts to --------------------------------------------------------------------------
+# --- chart and sentences -------------------------------------------------------------------------
 
 
 def timeline(
     rows: Sequence[TraceRow], headline: str, ranks: RankSet | None = None
 ) -> dict[str, str]:
-    """The chart of some rows as a MIME bundle."""
+    """The chart of some rows as a MIME bundle.
+
+    Args:
+        rows: at least one.
+        headline: from `headline_of`.
+        ranks: the ranks that have a row; None: all ranks of ``rows``.
+    """
     chart = layout(rows, ranks)
-    told = lateness(rows)
-    late = (latest(rows) or (-1,))[0]
+    late = straggler(rows)
+    late_rank, sentence = (-1, "") if late is None else (late.rank, late.sentence())
     more = len(chart.ranks) - _MAX_RANKS
     note = f"{more} more ranks are not drawn; -r RANKS chooses" if more > 0 else ""
-    below = [*still_waiting(rows), *(text for text in (told, note) if text)]
+    below = [*open_operations(rows), *(text for text in (sentence, note) if text)]
     html_legend = _legend(chart, is_html=True)
     sentences = "".join(f"<div>{escape(text)}</div>" for text in below)
     return {
@@ -212,14 +223,14 @@ def timeline(
             "\n".join(
                 [
                     headline,
-                    *_text_rows(chart, late),
+                    *_text_rows(chart, late_rank),
                     _legend(chart, is_html=False),
                     *below,
                 ]
             )
         ),
         "text/html": (
-            f"<div><div><b>{escape(headline)}</b></div>{_image(chart, told, late)}"
+            f"<div><div><b>{escape(headline)}</b></div>{_image(chart, sentence, late_rank)}"
             f'<div style="font-size:90%">{html_legend}</div>{sentences}</div>'
         ),
     }
@@ -228,23 +239,23 @@ def timeline(
 # --- text ----------------------------------------------------------------------------------------
 
 
-def _text_rows(chart: Chart, late: int) -> list[str]:
-    """Equal rows once; where there are too many, that of the late rank is there."""
+def _text_rows(chart: Chart, late_rank: int) -> list[str]:
+    """Lines with equal rows once; the row of ``late_rank`` is there even if rows are left out."""
     head = max(len(f"rank {rank}") for rank in chart.ranks) + 4
     width = WIDTH
-    while head > WIDTH - width:  # the labels are known when it is known what is equal
+    while head > WIDTH - width:  # the labels depend on which rows are equal at this width
         width = WIDTH - head
         by_line: dict[str, list[int]] = {}
         for rank in chart.ranks:
             by_line.setdefault(_text_row(chart, chart.bars[rank], width), []).append(rank)
         labels = {line: name_ranks(RankSet.of(ranks), 16) for line, ranks in by_line.items()}
         head = max(map(len, labels.values())) + 2
-    told = list(labels.items())
-    if late in chart.ranks:
-        at = next(index for index, ranks in enumerate(by_line.values()) if late in ranks)
+    labelled_lines = list(labels.items())
+    if late_rank in chart.ranks:
+        at = next(index for index, ranks in enumerate(by_line.values()) if late_rank in ranks)
         if at >= _MAX_TEXT_ROWS:
-            told[_MAX_TEXT_ROWS - 1] = told[at]
-    lines = [f"{label:<{head}}{line.rstrip()}" for line, label in told[:_MAX_TEXT_ROWS]]
+            labelled_lines[_MAX_TEXT_ROWS - 1] = labelled_lines[at]
+    lines = [f"{label:<{head}}{line.rstrip()}" for line, label in labelled_lines[:_MAX_TEXT_ROWS]]
     rest = len(by_line) - _MAX_TEXT_ROWS
     if rest > 0:
         lines.append(f"and {rest} more rows; -r RANKS chooses")
@@ -290,7 +301,7 @@ def _legend(chart: Chart, *, is_html: bool) -> str:
 # --- picture -------------------------------------------------------------------------------------
 
 
-def _image(chart: Chart, told: str, late: int) -> str:
+def _image(chart: Chart, sentence: str, late_rank: int) -> str:
     ranks = chart.ranks.ranks[:_MAX_RANKS]
     row_px, text_size = (_ROW_PX, SMALL) if len(ranks) <= _MANY_RANKS else (_SMALL_ROW_PX, TINY)
     labels = [f"rank {rank}" for rank in ranks]
@@ -302,7 +313,7 @@ def _image(chart: Chart, told: str, late: int) -> str:
     for index, rank in enumerate(ranks):
         top = index * row_px
         high = row_px - 3
-        ink = INK if rank != late else _rgb(colour_of(RankSet((rank,))))
+        ink = INK if rank != late_rank else _rgb(colour_of(RankSet((rank,))))
         label_top = top + (high - text_height(text_size)) / 2
         picture.text(0, label_top, labels[index], ink, size=text_size)
         picture.fill(left, top + high / 2, _WIDTH_PX - left, 0.5, (*INK, 70))
@@ -324,7 +335,7 @@ def _image(chart: Chart, told: str, late: int) -> str:
     data = base64.b64encode(picture.png()).decode()
     name = f"nbddp-{hashlib.sha256(data.encode()).hexdigest()[:10]}"
     longest = sorted(areas, key=lambda area: -area[0])[:_MAX_AREAS]
-    alt = escape(f"a row of operations for each rank. {told}".strip())
+    alt = escape(f"a row of operations for each rank. {sentence}".strip())
     return (
         f'<div style="overflow-x:auto"><img src="data:image/png;base64,{data}" '
         f'width="{_WIDTH_PX}" height="{height}" '
@@ -342,7 +353,7 @@ def _draw(
         picture.fill(x, y, waits, high, (*colour[:3], 36))
         if len(chart.ranks) <= _MANY_RANKS:
             picture.hatch(x, y, waits, high, (*colour[:3], 190), gap=4.0)
-        else:  # upright: its file is a tenth of the size
+        else:  # upright lines make the file a tenth of the size
             for stripe in range(ceil(x / _STRIPE_PX), int((x + waits) / _STRIPE_PX) + 1):
                 picture.fill(stripe * _STRIPE_PX, y, 0.5, high, colour)
     moves = wide - waits
@@ -359,7 +370,7 @@ def _draw(
 
 
 def _letter(picture: Picture, letter: str, box: tuple[float, float, float, float]) -> None:
-    """In the middle of a bar, if there is room."""
+    """Write a letter in the middle of a bar, if there is room."""
     x, y, wide, high = box
     if wide >= 9 and high >= 9:
         size = SMALL if wide >= 12 else TINY
@@ -381,7 +392,14 @@ def _rgb(colour: str) -> Colour:
 
 
 def headline_of(rows: Sequence[TraceRow], cell: int | None, counts: str, rest: str = "") -> str:
-    """``timeline of cell [4]: 12 all_reduce on group 0; 4.2 MB in 1.3 s``."""
+    """``timeline of cell [4]: 12 all_reduce on group 0; 4.2 MB in 1.3 s``.
+
+    Args:
+        rows: at least one.
+        cell: its number; None: not known.
+        counts: from `trace_table.counts`.
+        rest: text behind all of it.
+    """
     where = f" of cell [{cell}]" if cell else ""
     nbytes = sum(row.nbytes for row in rows)
     parts = [part for row in rows for part in row.parts.values()]

@@ -1,9 +1,10 @@
-"""Who waits for whom, and who made others wait: the sentences below a timeline.
+"""The sentences below a timeline: operations that still wait, and the rank that was late.
 
 Runs in: the notebook's process. Pure.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from nbddp.controller.trace.rows import TraceRow
 from nbddp.notebook.render.html import duration, name_ranks
@@ -11,57 +12,67 @@ from nbddp.wire.rank_set import RankSet
 
 #: Ranks that came within this time came together.
 _TOGETHER_NS = 1_000_000
-#: A rank is named if it was last in so many operations, and made so much of the others' waits.
+#: A straggler was last in at least this many operations, and caused this share of all waits.
 _MIN_LATE = 3
-_MOSTLY = 0.6
-#: Waits that are told.
-_MAX_TOLD = 3
+_MIN_SHARE = 0.6
+#: Open operations that have a sentence; the others are counted.
+_MAX_SENTENCES = 3
 
 
-def still_waiting(rows: Sequence[TraceRow]) -> list[str]:
-    """``rank 1 waits in all_reduce #7 for rank 0, 3.2 s so far``, those that wait longest first."""
+def open_operations(rows: Sequence[TraceRow]) -> list[str]:
+    """``rank 1 waits in all_reduce #7 for rank 0, 3.2 s so far``; the longest wait comes first."""
     open_rows = sorted(
         (row for row in rows if row.open_at_ns is not None), key=lambda row: row.first_ns
     )
-    told = [_waits(row) for row in open_rows[:_MAX_TOLD]]
-    rest = len(open_rows) - len(told)
-    return [*told, f"and {rest} more that are not complete"] if rest else told
+    sentences = [_open_operation(row) for row in open_rows[:_MAX_SENTENCES]]
+    rest = len(open_rows) - len(sentences)
+    return [*sentences, f"and {rest} more that are not complete"] if rest else sentences
 
 
-def _waits(row: TraceRow) -> str:
+def _open_operation(row: TraceRow) -> str:
     parts = [part for part in row.parts.values() if part.open_at_ns is not None]
     ranks = RankSet.of(part.rank for part in parts)
     since_ns = min(part.created_ns for part in parts)
     if not row.missing and len(row.parts) == len(row.members) > 1:
         since_ns = row.last_ns
-        told = f"{row.label}: all ranks have come, and it is not complete"
+        state = f"{row.label}: all ranks have come, and it is not complete"
     else:
         waits = ranks.verb("waits", "wait")
-        whom = f" for {name_ranks(row.missing)}" if row.missing else ""
-        told = f"{name_ranks(ranks)} {waits} in {row.label}{whom}"
-    return f"{told}, {duration((row.open_at_ns or since_ns) - since_ns)} so far"
+        missing = f" for {name_ranks(row.missing)}" if row.missing else ""
+        state = f"{name_ranks(ranks)} {waits} in {row.label}{missing}"
+    return f"{state}, {duration((row.open_at_ns or since_ns) - since_ns)} so far"
 
 
-def lateness(rows: Sequence[TraceRow]) -> str:
-    """Which rank the others waited for, if it is mostly the same one."""
-    late = latest(rows)
-    if late is None:
-        return ""
-    rank, times, of, waited_ns, share = late
-    if times == of:
-        told = f"rank {rank} always came last, in all {times} operations"
-    else:
-        told = f"rank {rank} came last in {times} of {of} operations"
-    waits = f"the others waited {duration(waited_ns)} for it"
-    if share < 1:
-        waits += f", {share:.0%} of all such waits"
-    elif times < of:
-        told += ", and in the rest all came together"
-    return f"{told}; {waits}"
+@dataclass(frozen=True)
+class Straggler:
+    """The rank for which the others mostly waited."""
+
+    rank: int
+    n_last: int  #: operations in which it came last
+    n_compared: int  #: operations that all ranks joined
+    waited_ns: int  #: the longest wait of another rank for it, in all these operations
+    share: float  #: its part of all such waits, 0 to 1
+
+    def sentence(self) -> str:
+        """``rank 1 came last in 5 of 8 operations; the others waited 40 ms for it``."""
+        if self.n_last == self.n_compared:
+            order = f"rank {self.rank} always came last, in all {self.n_last} operations"
+        else:
+            order = f"rank {self.rank} came last in {self.n_last} of {self.n_compared} operations"
+        waits = f"the others waited {duration(self.waited_ns)} for it"
+        if self.share < 1:
+            waits += f", {self.share:.0%} of all such waits"
+        elif self.n_last < self.n_compared:
+            order += ", and in the rest all came together"
+        return f"{order}; {waits}"
 
 
-def latest(rows: Sequence[TraceRow]) -> tuple[int, int, int, int, float] | None:
-    """That rank, how often it was last and of how many, the waits for it, its share of all."""
+def straggler(rows: Sequence[TraceRow]) -> Straggler | None:
+    """Return the rank for which the others mostly waited.
+
+    Returns:
+        None: no rank came last in at least 3 operations and caused at least 60 % of all waits.
+    """
     compared = [row for row in rows if row.spread_ns is not None and not row.missing]
     late_rows: dict[int, list[TraceRow]] = {}
     for row in compared:
@@ -71,20 +82,21 @@ def latest(rows: Sequence[TraceRow]) -> tuple[int, int, int, int, float] | None:
     if not any(late_ns.values()):
         return None
     rank = max(late_ns, key=lambda rank: late_ns[rank])
-    times, waited_ns = len(late_rows[rank]), late_ns[rank]
+    n_last, waited_ns = len(late_rows[rank]), late_ns[rank]
     share = waited_ns / sum(late_ns.values())
-    is_told = times >= _MIN_LATE and share >= _MOSTLY
-    return (rank, times, len(compared), waited_ns, share) if is_told else None
+    if n_last < _MIN_LATE or share < _MIN_SHARE:
+        return None
+    return Straggler(rank, n_last, len(compared), waited_ns, share)
 
 
 def _longest_wait_ns(rows: Sequence[TraceRow]) -> int:
-    """How long one rank waited until the last had come; waits that overlap count once."""
+    """The longest time that one rank waited for the last one; waits that overlap count once."""
     waits_by_rank: dict[int, list[tuple[int, int]]] = {}
     for row in rows:
         for part in row.parts.values():
             begin_ns = part.created_ns
             if part.async_op and part.waited_ns and part.completed_ns is not None:
-                # It went on after the call. Waits within torch, as for DDP, are not known.
+                # The rank continued after the call. Waits inside torch, as in DDP, are not known.
                 begin_ns = max(begin_ns, part.completed_ns - part.waited_ns)
             waits_by_rank.setdefault(part.rank, []).append((begin_ns, row.last_ns))
     return max(map(_union_ns, waits_by_rank.values()))

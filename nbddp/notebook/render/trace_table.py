@@ -1,4 +1,4 @@
-"""What a trace looks like: a table with the ranks side by side, and one line under a cell.
+"""A trace as a table with the ranks side by side, and as one line under a cell.
 
 Runs in: the notebook's process. Pure.
 """
@@ -25,16 +25,16 @@ DEFAULT_LAST = 20
 
 #: A column for each rank up to this many; beyond, one for all of them.
 _MAX_COLUMNS = 12
-#: Columns of ranks beside which the source is seen on a page.
+#: Columns of ranks beside which a page still shows the source.
 _MAX_BESIDE_SOURCE = 2
-#: The source is shown in text where it has this much room.
+#: The text form shows the source where it has this much room, in characters.
 _MIN_SOURCE = 16
 _MAX_GROUPS = 3
 _LAST_MARK = "*"
 
 
 def table(
-    found: Sequence[TraceRow],
+    all_rows: Sequence[TraceRow],
     *,
     cell: int | None = None,
     ranks: RankSet | None = None,
@@ -43,99 +43,109 @@ def table(
     """The last operations as a MIME bundle.
 
     Args:
-        found: from `nbddp.controller.trace.rows.rows`.
-        cell: only operations of this cell.
-        ranks: only rows in which one of them takes part, and only their columns.
-        last: how many rows.
+        all_rows: from `nbddp.controller.trace.rows.rows`.
+        cell: only operations of this cell; None: of all cells.
+        ranks: only rows in which one of them takes part, and only their columns; None: all.
+        last: the maximum number of rows.
     """
-    chosen = select(found, cell=cell, ranks=ranks)
-    rows = select(chosen, last=last)
+    matching_rows = select(all_rows, cell=cell, ranks=ranks)
+    rows = select(matching_rows, last=last)
     where = ("" if cell is None else f" of {cell_name(cell)}") + (
         "" if ranks is None else f" with {ranks.describe()}"
     )
     if not rows:
         text = f"trace: no operations{where} are known"
         return {"text/plain": text, "text/html": f"<div>{escape(text)}</div>"}
-    shown = ranks or RankSet.of(rank for row in chosen for rank in (*row.parts, *row.missing))
-    of = f"{len(rows)} of {len(chosen)}" if len(rows) < len(chosen) else str(len(rows))
-    headline = f"trace: {of} operation{'' if len(chosen) == 1 else 's'}{where}"
-    headline += not_kept(found, chosen)
-    plain, plain_is_folded = _text(rows, shown)
-    is_folded = len(shown) > _MAX_COLUMNS
+    column_ranks = ranks or RankSet.of(
+        rank for row in matching_rows for rank in (*row.parts, *row.missing)
+    )
+    of = (
+        f"{len(rows)} of {len(matching_rows)}" if len(rows) < len(matching_rows) else str(len(rows))
+    )
+    headline = f"trace: {of} operation{'' if len(matching_rows) == 1 else 's'}{where}"
+    headline += not_kept(all_rows, matching_rows)
+    plain, plain_is_folded = _text(rows, column_ranks)
+    is_folded = len(column_ranks) > _MAX_COLUMNS
     legend = escape(_legend(is_folded, "bold"))
     return {
         "text/plain": f"{headline}\n{plain}\n{_legend(plain_is_folded, _LAST_MARK)}",
         "text/html": (
             f"<div><div><b>{escape(headline)}</b></div>"
-            f"{_table(rows, shown, is_folded=is_folded).html()}"
+            f"{_table(rows, column_ranks, is_folded=is_folded).html()}"
             f'<div style="opacity:0.7;font-size:90%">{legend}</div></div>'
         ),
     }
 
 
-def summary(found: Sequence[TraceRow]) -> str:
-    """One line: operations, bytes (of each operation once), the slowest wait and who came last."""
-    if not found:
+def summary(rows: Sequence[TraceRow]) -> str:
+    """One line: operations, bytes (of each operation once), the slowest wait, the last rank."""
+    if not rows:
         return "trace: no operations"
-    parts = [counts(found)]
-    total = sum(row.nbytes for row in found)
+    parts = [counts(rows)]
+    total = sum(row.nbytes for row in rows)
     if total:
         parts.append(size(total))
-    unfinished = sum(any(p.completed_ns is None for p in row.parts.values()) for row in found)
+    unfinished = sum(any(p.completed_ns is None for p in row.parts.values()) for row in rows)
     for ending in ("failed", "freed", "interrupted"):
-        count = sum(any(p.ending == ending for p in row.parts.values()) for row in found)
+        count = sum(any(p.ending == ending for p in row.parts.values()) for row in rows)
         parts += [f"{count} {ending}"] if count else []
     parts += [f"{unfinished} not complete"] if unfinished else []
-    slowest = max(found, key=lambda row: row.waited_ns)
+    slowest = max(rows, key=lambda row: row.waited_ns)
     if slowest.waited_ns:
-        parts.append(_slowest(slowest))
+        parts.append(_slowest_text(slowest))
     return f"trace: {'; '.join(parts)}"
 
 
-def not_kept(found: Sequence[TraceRow], chosen: Sequence[TraceRow]) -> str:
-    """``; earlier operations are not kept``: the records of some rank begin among ``chosen``.
+def not_kept(all_rows: Sequence[TraceRow], shown_rows: Sequence[TraceRow]) -> str:
+    """``; earlier operations are not kept``: the records of some rank begin among ``shown_rows``.
 
     Args:
-        found: all rows that are known.
-        chosen: those that are told of.
+        all_rows: all rows that are known.
+        shown_rows: those of them that are shown.
     """
     ids_by_rank: dict[int, list[int]] = {}
-    for row in found:
+    for row in all_rows:
         for rank, part in row.parts.items():
             ids_by_rank.setdefault(rank, []).append(part.record_id)
     oldest = {rank: first_unbroken_record(ids) for rank, ids in ids_by_rank.items()}
     is_cut = any(
-        part.record_id == oldest[rank] > 1 for row in chosen for rank, part in row.parts.items()
+        part.record_id == oldest[rank] > 1 for row in shown_rows for rank, part in row.parts.items()
     )
     return "; earlier operations are not kept" if is_cut else ""
 
 
-def grid(found: Sequence[TraceRow], pg_ids: Collection[str] = (), last: int = 8) -> Table | None:
-    """What each rank did with the last operations of these groups (of all, if none are given).
+def grid(rows: Sequence[TraceRow], pg_ids: Collection[str] = (), last: int = 8) -> Table | None:
+    """A table of the state of each rank in the last operations.
 
-    None if nothing is known.
+    Args:
+        rows: from `nbddp.controller.trace.rows.rows_seen`.
+        pg_ids: only operations of these groups; empty: of all groups.
+        last: the maximum number of operations.
+
+    Returns:
+        None if no operation is known.
     """
-    rows = select([row for row in found if not pg_ids or row.pg_id in pg_ids], last=last)
-    if not rows:
+    last_rows = select([row for row in rows if not pg_ids or row.pg_id in pg_ids], last=last)
+    if not last_rows:
         return None
-    ranks = RankSet.of(rank for row in rows for rank in (*row.parts, *row.missing))
+    ranks = RankSet.of(rank for row in last_rows for rank in (*row.parts, *row.missing))
     if len(ranks) > _MAX_COLUMNS:
         return Table(
             [Column("operation"), Column("ranks", min_px=120, wraps=True)],
-            [[Cell(row.label), Cell(_states(row))] for row in rows],
+            [[Cell(row.label), Cell(_states_text(row))] for row in last_rows],
         )
     return Table(
         [Column("operation"), *(Column(f"rank {rank}") for rank in ranks)],
-        [[Cell(row.label), *(_grid_cell(row, rank) for rank in ranks)] for row in rows],
+        [[Cell(row.label), *(_grid_cell(row, rank) for rank in ranks)] for row in last_rows],
     )
 
 
-def counts(found: Sequence[TraceRow]) -> str:
+def counts(rows: Sequence[TraceRow]) -> str:
     """``12 all_reduce, 2 broadcast on group 0``."""
     by_group: dict[str, Counter[str]] = {}
-    for row in found:
+    for row in rows:
         by_group.setdefault(_group(row), Counter())[row.op] += 1
-    told = [
+    texts = [
         ", ".join(f"{count} {op}" for op, count in counts.items())
         + (f" on group {group}" if group else "")
         for group, counts in list(by_group.items())[:_MAX_GROUPS]
@@ -143,12 +153,12 @@ def counts(found: Sequence[TraceRow]) -> str:
     rest = list(by_group.values())[_MAX_GROUPS:]
     if rest:
         groups = "1 more group" if len(rest) == 1 else f"{len(rest)} more groups"
-        told.append(f"{sum(counts.total() for counts in rest)} on {groups}")
-    return "; ".join(told)
+        texts.append(f"{sum(counts.total() for counts in rest)} on {groups}")
+    return "; ".join(texts)
 
 
-def _slowest(row: TraceRow) -> str:
-    """Of several ranks that waited, those that did at least half as long as the slowest."""
+def _slowest_text(row: TraceRow) -> str:
+    """The slowest wait; it names the ranks that waited at least half as long."""
     waited = RankSet.of(
         rank for rank, part in row.parts.items() if part.waited_ns * 2 >= row.waited_ns
     )
@@ -171,14 +181,14 @@ def _group(row: TraceRow) -> str:
     return row.pg_name if plain else f"{row.pg_name} ({row.pg_desc})"
 
 
-# --- what each rank did --------------------------------------------------------------------------
+# --- operations, rank by rank --------------------------------------------------------------------
 
 
 def _grid_cell(row: TraceRow, rank: int) -> Cell:
-    return Cell(_did(row, rank), is_bold=_is_told(row, rank))
+    return Cell(_rank_state(row, rank), is_bold=_is_incomplete(row, rank))
 
 
-def _did(row: TraceRow, rank: int) -> str:
+def _rank_state(row: TraceRow, rank: int) -> str:
     part = row.parts.get(rank)
     if part is None:
         return "never came" if rank in row.missing else ""
@@ -189,19 +199,19 @@ def _did(row: TraceRow, rank: int) -> str:
     return f"{op}{state} {_short(part.site) if part.site.line else ''}".rstrip()
 
 
-def _is_told(row: TraceRow, rank: int) -> bool:
+def _is_incomplete(row: TraceRow, rank: int) -> bool:
     part = row.parts.get(rank)
     return rank in row.missing or (part is not None and part.completed_ns is None)
 
 
-def _states(row: TraceRow) -> str:
+def _states_text(row: TraceRow) -> str:
     """``done [4]:5 0-61; never came 63``."""
     ranks_by_state: dict[str, list[int]] = {}
     for rank in (*row.parts, *row.missing):
-        ranks_by_state.setdefault(_did(row, rank), []).append(rank)
-    told = [f"{state}: {RankSet.of(ranks)}" for state, ranks in ranks_by_state.items()]
-    more = f"; {len(told) - 4} more" if len(told) > 4 else ""
-    return "; ".join(told[:4]) + more
+        ranks_by_state.setdefault(_rank_state(row, rank), []).append(rank)
+    texts = [f"{state}: {RankSet.of(ranks)}" for state, ranks in ranks_by_state.items()]
+    more = f"; {len(texts) - 4} more" if len(texts) > 4 else ""
+    return "; ".join(texts[:4]) + more
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -216,19 +226,19 @@ def _legend(is_folded: bool, mark: str) -> str:
 
 
 def _text(rows: Sequence[TraceRow], ranks: RankSet) -> tuple[str, bool]:
-    """The fullest form that fits, and whether it folds the ranks.
+    """The candidate form that fits, and whether it folds the ranks.
 
-    What goes first is the source, then the rate, then the columns of the ranks.
+    The source is left out first, then the rate, then the columns of the ranks.
     """
-    found = _table(rows, ranks, is_folded=True)
+    candidate = _table(rows, ranks, is_folded=True)
     for is_folded in (False, True) if len(ranks) <= _MAX_COLUMNS else (True,):
         for has_source, has_rate in ((True, True), (False, True), (False, False)):
-            found = _table(
+            candidate = _table(
                 rows, ranks, has_source=has_source, has_rate=has_rate, is_folded=is_folded
             )
-            if found.text_width(cut_last=_MIN_SOURCE if has_source else 0) <= WIDTH:
-                return found.text(), is_folded
-    return found.text(), True
+            if candidate.text_width(cut_last=_MIN_SOURCE if has_source else 0) <= WIDTH:
+                return candidate.text(), is_folded
+    return candidate.text(), True
 
 
 def _table(
@@ -250,7 +260,7 @@ def _table(
         columns += [Column("waits", "right", min_px=120), Column("last rank")]
     else:
         columns += [Column(f"rank {rank}", "right", min_px=52) for rank in ranks]
-    # Behind many ranks it is out of sight: lines of it there would only make the rows high.
+    # Behind many ranks the source is out of sight: wrapped there, it would only make rows high.
     has_room = is_folded or len(ranks) <= _MAX_BESIDE_SOURCE
     columns += [Column("source", min_px=120, wraps=has_room)] if has_source else []
     lines = []
@@ -263,7 +273,7 @@ def _table(
         is_known = row.spread_ns is not None and not _is_awaited(row)
         line += [Cell(duration(row.spread_ns or 0) if is_known else "")]
         if is_folded:
-            line += _folded(row, ranks, longest_ns)
+            line += _folded_cells(row, ranks, longest_ns)
         else:
             line += [_rank_cell(row, rank, longest_ns) for rank in ranks]
         line += [Cell("", code=row.site.source)] if has_source else []
@@ -278,7 +288,7 @@ def _rank_cell(row: TraceRow, rank: int, longest_ns: int) -> Cell:
         return Cell(absent if rank in row.missing else "", is_bold=True)
     is_last = rank == row.last_rank
     return Cell(
-        _state(part),
+        _wait_text(part),
         mark=_LAST_MARK if is_last else "",
         is_bold=is_last,
         bar=part.waited_ns / longest_ns if longest_ns else 0.0,
@@ -286,11 +296,11 @@ def _rank_cell(row: TraceRow, rank: int, longest_ns: int) -> Cell:
 
 
 def _is_awaited(row: TraceRow) -> bool:
-    """Its cell goes on, and ranks that have not come may yet do so."""
+    """Whether the cell still runs, so that missing ranks may yet come."""
     return bool(row.missing) and row.open_at_ns is not None
 
 
-def _state(part: RankPart) -> str:
+def _wait_text(part: RankPart) -> str:
     if part.state == "failed":
         return part.ending
     if part.completed_ns is None:
@@ -299,8 +309,8 @@ def _state(part: RankPart) -> str:
     return "async" if part.async_op and not part.waited_ns else duration(part.waited_ns)
 
 
-def _folded(row: TraceRow, ranks: RankSet, longest_ns: int) -> list[Cell]:
-    """For pools of many ranks: the shortest and the longest wait, and who came last."""
+def _folded_cells(row: TraceRow, ranks: RankSet, longest_ns: int) -> list[Cell]:
+    """The fields for pools of many ranks: the shortest and longest wait, and the last rank."""
     parts = [part for rank, part in row.parts.items() if rank in ranks]
     waits = sorted(part.waited_ns for part in parts if part.completed_ns is not None)
     text = "open"
@@ -321,7 +331,7 @@ def _folded(row: TraceRow, ranks: RankSet, longest_ns: int) -> list[Cell]:
 
 
 def _line(row: TraceRow) -> str:
-    """Of the rank that came first, and how many more lines there are."""
+    """The line of the rank that came first, and the number of other lines."""
     sites = [site for site in row.sites if site.line]
     if not sites:
         return ""

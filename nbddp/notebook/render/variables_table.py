@@ -13,7 +13,7 @@ from nbddp.notebook.render.html import Cell, Column, Table, escape, name_ranks, 
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values.fingerprints import Variable, Variables
 
-#: Groups of ranks that differ, of one name.
+#: Groups of ranks that are shown for one name.
 _MAX_GROUPS = 6
 _COLUMNS = [
     Column("name"),
@@ -27,11 +27,17 @@ _COLUMNS = [
 
 
 def bundle(
-    told: Mapping[int, Variables], wanted: tuple[str, ...], world_size: int | None = None
+    variables: Mapping[int, Variables], names: tuple[str, ...], world_size: int | None = None
 ) -> dict[str, str]:
-    """The table as text and as HTML; ``world_size``: of the pool, of which some may be asked."""
-    ranks = RankSet.of(told)
-    by_name = by_name_and_rank(told, wanted)
+    """The table as a MIME bundle.
+
+    Args:
+        variables: the answer of each rank that was asked.
+        names: the names that were asked for; empty: all.
+        world_size: ranks of the pool, of which some may not have been asked; None: not known.
+    """
+    ranks = RankSet.of(variables)
+    by_name = by_name_and_rank(variables, names)
     if not by_name:
         text = f"{ranks.describe()} {ranks.verb('has', 'have')} no variables"
         return {"text/plain": text, "text/html": f"<div>{escape(text)}</div>"}
@@ -44,7 +50,7 @@ def bundle(
         [column for column, is_used in zip(_COLUMNS, used, strict=True) if is_used],
         [[cell for cell, is_used in zip(row, used, strict=True) if is_used] for row in rows],
     )
-    left_out = max(each.left_out for each in told.values())
+    left_out = max(answer.left_out for answer in variables.values())
     note = f"and {left_out} older names; %ddp vars NAME shows one" if left_out else ""
     return {
         "text/plain": "\n".join(part for part in (table.text(), note) if part),
@@ -53,13 +59,13 @@ def bundle(
 
 
 def groups_of(by_rank: Mapping[int, Variable | None]) -> list[tuple[RankSet, Variable | None]]:
-    """Ranks that have the same, the largest group first; on which device does not count."""
+    """Group the ranks that have equal variables, the largest group first; devices may differ."""
     groups: dict[object, list[int]] = {}
     for rank, variable in by_rank.items():
         key: object = None
         if variable is not None:
             key = structs.replace(variable, device="")
-            if variable.sharding:  # shards and their sizes may differ, as they should
+            if variable.sharding:  # shards and their sizes differ by design
                 key = structs.replace(key, shape="", value="")
         groups.setdefault(key, []).append(rank)
     ordered = sorted(groups.values(), key=lambda ranks: (-len(ranks), ranks[0]))
@@ -69,14 +75,14 @@ def groups_of(by_rank: Mapping[int, Variable | None]) -> list[tuple[RankSet, Var
 def _rows(
     name: str, by_rank: Mapping[int, Variable | None], ranks: RankSet, word: str
 ) -> list[list[Cell]]:
-    """One if all ``ranks``, in a ``word``, have the same."""
+    """The rows of a name; one row, with ``word`` for all ``ranks``, if the variable is equal."""
     groups = groups_of(by_rank)
     if len(groups) == 1:
         variable = groups[0][1]
         if variable is None:
             return [_row(name, "none", None, "")]
         return [_row(name, word, variable, _devices(by_rank, ranks))]
-    # All apart is how data should be; an odd rank among equal ones is what one looks for.
+    # Data differs on all ranks by design; an odd rank among equal ones deserves attention.
     has_odd = len(groups[0][0]) > 1
     rows = []
     for number, (group, variable) in enumerate(groups[:_MAX_GROUPS]):
@@ -113,8 +119,7 @@ def _row(name: str, ranks: str, variable: Variable | None, device: str) -> list[
 
 
 def _devices(by_rank: Mapping[int, Variable | None], ranks: RankSet) -> str:
-    found = dict.fromkeys(
-        variable.device for rank in ranks if (variable := by_rank[rank]) is not None
+    devices = list(
+        dict.fromkeys(variable.device for rank in ranks if (variable := by_rank[rank]) is not None)
     )
-    names = list(found)
-    return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}" if names else ""
+    return devices[0] if len(devices) == 1 else f"{devices[0]} … {devices[-1]}" if devices else ""

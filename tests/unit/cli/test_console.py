@@ -55,4 +55,4 @@ def test_an_interrupt_ends_our_cell_and_none_of_the_notebook(
     kernel = Kernel(heard)
     Console(kernel, 1).run("while True: pass")  # type: ignore[arg-type]  # all that it needs
     assert kernel.sent == sent
-    assert ("waits for one of the notebook" in capsys.readouterr().out) == (heard[0] == "^C")
+    assert ("waits for a cell of the notebook" in capsys.readouterr().out) == (heard[0] == "^C")

@@ -87,7 +87,7 @@ def test_the_options_are_those_of_start(prefix: Path):
         (["-n", "0"], "nproc_per_node (-n)"),
         (["--device", "tpu"], "device"),
         (["--name", "two words"], "Invalid kernel name"),
-        (["--name", "python3"], "there is a kernel of this name, and it is not of nbddp"),
+        (["--name", "python3"], "a kernel that is not an nbddp kernel has this name"),
     ],
 )
 def test_what_is_not_legal_installs_nothing(
@@ -102,15 +102,15 @@ def test_remove_asks_which_one(prefix: Path, capsys: pytest.CaptureFixture[str])
     install(prefix, "-n", "2", "--name", "first")
     install(prefix, "-n", "3", "--name", "second")
     assert cli.main(["kernel", "remove"]) == 1
-    assert "which one? Legal: first, second" in capsys.readouterr().err
+    assert "a name is missing. Legal: first, second" in capsys.readouterr().err
     assert cli.main(["kernel", "remove", "python3"]) == 1
-    assert "'python3' is not a kernel of nbddp. Legal: first, second" in capsys.readouterr().err
+    assert "'python3' is not an nbddp kernel. Legal: first, second" in capsys.readouterr().err
     cli.main(["kernel", "remove", "first"])
     assert cli.main(["kernel", "remove"]) == 1  # also if only one is left
-    assert "which one? Legal: second" in capsys.readouterr().err
+    assert "a name is missing. Legal: second" in capsys.readouterr().err
     assert cli.main(["kernel", "remove", "second"]) == 0
     assert cli.main(["kernel", "remove", "second"]) == 1
-    assert "'second' is not a kernel of nbddp. None is installed." in capsys.readouterr().err
+    assert "'second' is not an nbddp kernel. None is installed." in capsys.readouterr().err
 
 
 def test_without_a_command_it_tells_what_there_is(capsys: pytest.CaptureFixture[str]):

@@ -11,7 +11,7 @@ from traitlets.config import Config
 
 from nbddp.errors import BadOptionError
 from nbddp.notebook.magics import auto_mode
-from nbddp.notebook.magics.verbs import VERBS, help_of_all
+from nbddp.notebook.magics.verbs import VERBS, help_page
 
 
 @pytest.mark.parametrize(
@@ -233,5 +233,5 @@ def test_a_cell_with_a_magic_of_the_notebook_in_it_is_refused(shell: Interactive
 
 
 def test_the_help_tells_of_it():
-    assert "%ddp auto on [options]" in help_of_all()
-    assert "%%local" in help_of_all()
+    assert "%ddp auto on [options]" in help_page()
+    assert "%%local" in help_page()

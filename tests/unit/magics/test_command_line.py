@@ -10,9 +10,9 @@ from nbddp.controller.state.config import LEGAL_CONFIG, Config
 from nbddp.errors import BadOptionError
 from nbddp.notebook.magics.cell_line import CELL, CellCommand, parse_cell
 from nbddp.notebook.magics.verb import Verb
-from nbddp.notebook.magics.verbs import VERBS, find_verb, help_of_all
+from nbddp.notebook.magics.verbs import VERBS, find_verb, help_page
 
-HELP = help_of_all()
+HELP = help_page()
 
 
 def read(line: str) -> dict[str, Any]:

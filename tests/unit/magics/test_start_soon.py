@@ -16,7 +16,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     gate = threading.Event()
     monkeypatch.setattr(session, "_default", None)
     monkeypatch.setattr(session, "_current", None)
-    monkeypatch.setattr(session, "_starter", None)
+    monkeypatch.setattr(session, "_start_thread", None)
     monkeypatch.setattr(session, "_start_has_ended", threading.Event())
 
     def start(**arguments: Any) -> None:

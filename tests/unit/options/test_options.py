@@ -61,8 +61,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[PoolOptions]:
 
     monkeypatch.setattr(session, "_current", None)
     monkeypatch.setattr(session, "Pool", make_pool)
-    monkeypatch.setattr(session, "_listen", lambda pool: None)
-    monkeypatch.setattr(session, "_leave_word", lambda pool: None)
+    monkeypatch.setattr(session, "_connect_listeners", lambda pool: None)
+    monkeypatch.setattr(session, "_write_kernel_file", lambda pool: None)
     return found
 
 

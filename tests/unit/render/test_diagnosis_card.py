@@ -124,19 +124,17 @@ def test_a_cell_with_async_is_not_reached_by_the_stop_button():
 
 def test_a_deadlock_that_its_own_time_out_will_end():
     report = verdict(missing(), earliest_timeout_ms=5000, earliest_timeout_left_ms=3200)
-    assert "Now: the operation ends by its own time-out of 5.0 s, in 3.2 s." in text(report)
+    assert "Now: the operation ends by its own timeout of 5.0 s, in 3.2 s." in text(report)
     over = text(report, is_over=True)
-    assert (
-        "Now: the operation was left to its own time-out of 5.0 s, and the cell has ended" in over
-    )
+    assert "Now: the operation was left to its own timeout of 5.0 s, and the cell has ended" in over
     assert "The stop button" not in over
     assert "are freed" in text(report, acted=True, is_over=True)
     assert "are freed" in text(report, acted=True)
     report = verdict(missing(), earliest_timeout_ms=1_800_000, earliest_timeout_left_ms=1_790_000)
-    assert "time-out" not in text(report)
+    assert "timeout" not in text(report)
 
 
-def test_one_rank_is_told_in_the_singular():
+def test_one_rank_is_named_in_the_singular():
     found = text(verdict(missing(2, 1)), acted=True)
     assert "    rank 0 waits in all_reduce #17 for 3.0 s, at cell [4], line 5" in found
     assert "rank 0 is freed: an exception is raised in its line. It keeps every variable" in found
@@ -158,7 +156,7 @@ def test_every_kind_has_a_title(kind: Kind):
     assert text(Report("run", (missing(kind=kind, proven=False),))).startswith("Notice: ")
 
 
-def test_who_left_the_debugger_is_told_in_a_line():
+def test_a_rank_that_left_the_debugger_has_one_line():
     found = verdict(missing(kind="left-debugger", headline="Rank 2 left the debugger."))
     assert text(found, acted=True) == (
         "rank 2 left the debugger; ranks 0-1,3, which waited for it in all_reduce #17, were freed"
@@ -175,7 +173,7 @@ def test_a_title_does_not_say_its_word_twice():
     assert text(verdict(missing(headline="Rank 2 sleeps."))).startswith("Deadlock: rank 2 sleeps\n")
 
 
-def test_what_several_ranks_do_is_told_in_the_plural():
+def test_the_state_of_several_ranks_is_in_the_plural():
     last = "last operation was all_reduce #16"
     what = Predicate(RankVerb.HAS_FINISHED, aside=(f"; its {last}", f"; their {last}"))
     ended = [PerRank(rank, "finished", what) for rank in (0, 1)]

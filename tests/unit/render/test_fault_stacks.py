@@ -1,6 +1,6 @@
 """What is shown of a stack that `faulthandler` wrote."""
 
-from nbddp.notebook.render.fault_stacks import frames, lines_of_user
+from nbddp.notebook.render.fault_stacks import frames, user_lines
 
 _PYTHON = "/usr/lib/python3.11"
 _BELOW = (
@@ -21,7 +21,7 @@ def test_what_runs_the_cell_is_left_out():
         '  File "<ipython-input-3-56>", line 4 in f\n'
         '  File "<ipython-input-12-57>", line 5 in <module>\n' + _BELOW
     )
-    assert lines_of_user(text) == [
+    assert user_lines(text) == [
         "torch/nn/functional.py, line 10, in relu",
         "train.py, line 7, in step",
         "threading.py, line 5, in run",
@@ -33,10 +33,10 @@ def test_what_runs_the_cell_is_left_out():
 
 def test_a_rank_without_a_cell():
     text = f'Stack (most recent call first):\n  File "{_PYTHON}/selectors.py", line 468 in select\n'
-    assert lines_of_user(text + _BELOW) == []
+    assert user_lines(text + _BELOW) == []
 
 
 def test_what_is_not_understood_is_left_to_the_caller():
-    assert lines_of_user("Process 5: python\n\nThread 5 (idle)\n    wait (libtorch.so)\n") is None
-    assert lines_of_user("") is None
-    assert lines_of_user('  File "x.py", line 3 in spin\n') == ["x.py, line 3, in spin"]
+    assert user_lines("Process 5: python\n\nThread 5 (idle)\n    wait (libtorch.so)\n") is None
+    assert user_lines("") is None
+    assert user_lines('  File "x.py", line 3 in spin\n') == ["x.py, line 3, in spin"]

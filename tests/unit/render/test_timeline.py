@@ -8,7 +8,7 @@ import pytest
 
 from nbddp.controller.trace.rows import TraceRow, rows
 from nbddp.notebook.render import timeline
-from nbddp.notebook.render.timeline_text import lateness, still_waiting
+from nbddp.notebook.render.timeline_text import open_operations, straggler
 from nbddp.wire.flight_recorder.schema import GroupInfo
 from nbddp.wire.rank_set import RankSet
 from tests.support.png import decode
@@ -24,6 +24,11 @@ def training(count: int = 4, steps: int = 10, late: float = 40.0) -> list[TraceR
             at = step * 100 + (late if recorder.rank == count - 1 else 0)
             recorder.collective(at=at, end=step * 100 + late + 10, group=group, site=LINE)
     return rows(by_rank(ranks), {"w": group})
+
+
+def straggler_text(chosen: list[TraceRow]) -> str:
+    late = straggler(chosen)
+    return "" if late is None else late.sentence()
 
 
 def overlapping() -> list[TraceRow]:
@@ -113,7 +118,7 @@ def test_what_all_have_issued_in_a_cell_that_runs_is_not_said_to_wait_for_anybod
     for recorder in ranks:
         recorder.collective(at=100 * recorder.rank, group=group)
     found = rows(by_rank(ranks), {"w": group}, now_by_run={"run-4": 1100 * MS})
-    assert still_waiting(found) == [
+    assert open_operations(found) == [
         "all_reduce #1: all ranks have come, and it is not complete, 1.0 s so far"
     ]
     tip = timeline.layout(found).bars[0][0].tip
@@ -153,7 +158,7 @@ def test_a_bar_tells_what_it_is():
 
 
 def test_a_rank_that_is_always_last_is_named():
-    assert lateness(training()) == (
+    assert straggler_text(training()) == (
         "rank 3 always came last, in all 10 operations; the others waited 400 ms for it"
     )
 
@@ -177,17 +182,17 @@ def test_waits_that_overlap_count_once(computes: float, waited: str):
                 waited=end - begin if number == 0 else 1,
                 async_op=True,
             )
-    assert lateness(rows(by_rank(ranks), GROUPS)) == (
+    assert straggler_text(rows(by_rank(ranks), GROUPS)) == (
         f"rank 2 always came last, in all 20 operations; the others waited {waited} for it"
     )
 
 
 def test_ranks_that_come_together_are_not_named():
-    assert lateness(training(late=0.2)) == ""
+    assert straggler_text(training(late=0.2)) == ""
 
 
 def test_few_operations_prove_nothing():
-    assert lateness(training(steps=2)) == ""
+    assert straggler_text(training(steps=2)) == ""
 
 
 def test_a_rank_that_is_last_in_turn_is_not_named():
@@ -196,7 +201,7 @@ def test_a_rank_that_is_last_in_turn_is_not_named():
         for recorder in ranks:
             at = step * 100 + (40 if recorder.rank == step % 4 else 0)
             recorder.collective(at=at, end=step * 100 + 50)
-    assert lateness(rows(by_rank(ranks), GROUPS)) == ""
+    assert straggler_text(rows(by_rank(ranks), GROUPS)) == ""
 
 
 # --- what is shown -------------------------------------------------------------------------------

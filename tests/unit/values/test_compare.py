@@ -71,7 +71,7 @@ def verdict(*trees: Tree) -> str:
         ("aabc", "ranks 0-1 agree; 2 ranks differ, each in another way: 2,3"),
         ("aaabbc", "ranks 0-2 agree; ranks 3-4 agree on something else; rank 5 differs"),
         ("ab", "ranks 0 and 1 differ"),
-        ("a", "nothing to compare with: it was looked at on rank 0 only"),
+        ("a", "nothing to compare with: it was read on rank 0 only"),
     ],
 )
 def test_verdict(weights: str, said: str):
@@ -135,12 +135,12 @@ def test_a_place_that_cannot_be_told_is_named():
     unknown = Tree(leaves=(Leaf(path=".m", what="float32 (2,)", digest="", is_tensor=True),))
     found = compared(unknown, unknown)
     assert found.unknown == (".m",)
-    said = "not compared, nothing tells what is in it"
+    said = "not compared, its content cannot be read"
     assert page.bundle(found)["text/plain"].splitlines()[0] == f"model: {said}"
     both = Tree(leaves=(*unknown.leaves, *tree(a=1).leaves))
     lines = page.bundle(compared(both, both))["text/plain"].splitlines()
     assert lines[0] == "model: equal on ranks 0-1 as far as compared"
-    assert lines[-1] == "not compared, nothing tells what is in it: model.m"
+    assert lines[-1] == "not compared, its content cannot be read: model.m"
 
 
 def test_many_differences_are_cut():
