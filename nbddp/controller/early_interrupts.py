@@ -1,4 +1,4 @@
-"""Interrupts that come before anybody waits for what they are to end.
+"""Interrupts that come before a thread waits for what they are to end.
 
 Runs in: the notebook's process, main thread.
 """
@@ -10,10 +10,10 @@ from typing import Any, Self
 
 
 class EarlyInterrupts:
-    """Counts SIGINT from before a cell is sent until somebody waits for it.
+    """Counts SIGINT from before a cell is sent until a thread waits for it.
 
-    Without this, an interrupt in between would leave a running cell that nobody waits for. Likewise
-    for the processes of a pool that starts.
+    Without this, an interrupt in between would leave a running cell for which no thread waits. The
+    same holds for the processes of a pool that starts.
     """
 
     def __init__(self) -> None:

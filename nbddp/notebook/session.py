@@ -60,16 +60,24 @@ def current_pool() -> Pool | None:
 
 
 def pool() -> Pool:
-    """The living pool.
+    """Get the pool of this process, for example the one that ``%ddp start`` has started.
+
+    Returns:
+        The running pool.
 
     Raises:
-        NoPoolError: there is none.
+        NoPoolError: no pool is running.
+        PoolBusyError: the pool is being started, and the user interrupted the wait for it.
+
+    Example:
+        >>> nbddp.pool().world_size
+        2
     """
     await_start()
-    found = current_pool()
-    if found is None:
+    living = current_pool()
+    if living is None:
         raise NoPoolError("no pool is running. Next: %ddp start -n 2, or nbddp.start(2)")
-    return found
+    return living
 
 
 def start(
@@ -86,28 +94,43 @@ def start(
     timeout: float | None = None,
     plain: bool = False,
 ) -> Pool:
-    """Start a pool of rank processes, or give the living one if its options are the same.
+    """Start a pool of rank processes, or give the running one if its options are the same.
+
+    A process has one pool at a time. Each rank has the environment that torchrun gives (``RANK``,
+    ``WORLD_SIZE``, ...), and ``init_process_group`` has been called.
 
     Args:
-        nproc_per_node: ranks on each node.
-        nnodes: nodes; on one machine they are simulated, each with an agent of its own.
+        nproc_per_node: number of ranks on each node.
+        nnodes: number of nodes; on one machine they are simulated, each with an agent of its own.
         backend: ``auto`` (NCCL if each rank has a GPU, else Gloo) or a name that torch knows.
         device: ``auto``, ``cpu`` or ``cuda``.
-        devices: CUDA devices by rank; default: all, in order.
+        devices: numbers of the CUDA devices by rank; default: all, in order.
         init: how the process group is initialised: ``env``, ``tcp``, ``file``, or ``none`` to
             leave it to a cell.
         threads: intra-op threads of each rank; default: OMP_NUM_THREADS, or else 1, as torchrun.
-        env: variables for the ranks.
+        env: environment variables of the ranks.
         cwd: working folder of the ranks; default: the current one.
-        timeout: seconds after which a collective of the default process group fails.
-        plain: stock process groups: nothing is traced, diagnosed, freed or re-formed.
+        timeout: seconds after which a collective of the default process group fails; default:
+            that of torch.
+        plain: stock process groups: nothing is traced, diagnosed, freed or rebuilt.
+
+    Returns:
+        The pool, whose ranks are ready.
 
     Raises:
         BadOptionError: an option is not legal.
         NoTorchError: torch is not installed.
-        PoolBusyError: another thread starts one.
-        PoolExistsError: a pool with other options is living.
-        PoolStartError: the pool did not come up.
+        PoolBusyError: another thread starts a pool.
+        PoolExistsError: a pool with other options is running.
+        PoolInterruptedError: the user interrupted the start; all processes have ended.
+        PoolStartError: a process could not start, or the ranks were not ready in time.
+
+    Example:
+        >>> pool = nbddp.start(2)
+        >>> pool
+        <Pool -n 2: 2 idle>
+        >>> nbddp.start(2) is pool  # the options are the same
+        True
     """
     arguments = locals()  # all of them; this comes first, so there is nothing else
     global _current  # noqa: PLW0603 - one pool per process is what %ddp means
@@ -234,9 +257,16 @@ def start_like_last() -> Pool:
 
 
 def last_report() -> Report | None:
-    """The latest verdict of the last pool, or answer of ``%ddp diagnose``; None: there is none.
+    """Get the latest verdict on a cell of the last pool, or answer of ``%ddp diagnose``.
 
-    ``last_report().to_dict()`` is plain data; docs/diagnosis.md describes it.
+    Returns:
+        The report, also after the pool was stopped; ``to_dict()`` makes it plain data, which
+        docs/diagnosis.md describes. None: there is none.
+
+    Example:
+        >>> report = pool.diagnose()
+        >>> nbddp.last_report() is report
+        True
     """
     return None if _current is None else _current.last_report
 

@@ -37,48 +37,51 @@ _Key: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class RankPart:
-    """What one rank did for a row."""
+    """The part of one rank in an operation."""
 
     rank: int
-    op: str
+    op: str  #: name of the operation, as users call it
     state: OperationState
     created_ns: int  #: when the rank came
     completed_ns: int | None  #: when it noticed the end; None: not yet
     waited_ns: int  #: how long a thread of it was blocked for the operation
-    nbytes: int
-    async_op: bool
+    nbytes: int  #: size of its input tensors
+    async_op: bool  #: the call did not wait for the end
     site: Site  #: the line that issued it
     cell: int  #: execution count of the cell that ran; 0: not known
-    run_id: str
-    error: str
-    record_id: int
-    #: When it was looked at, if it was not complete and its cell went on; None: otherwise.
+    run_id: str  #: of that cell; empty: it was issued between cells
+    error: str  #: what the operation raised; empty: nothing
+    record_id: int  #: number in the rank's record
+    #: When the rank was asked, if it was not complete and its cell was running; None: otherwise.
     open_at_ns: int | None = None
     is_waited_for: bool = False  #: a thread of the rank was seen to be blocked for it
 
     @property
     def ending(self) -> Ending:
-        """What became of it."""
+        """How the part ended: completed, open, interrupted, freed or failed."""
         return ending_of(self.state, self.error)
 
 
 @dataclass(frozen=True)
 class TraceRow:
-    """One collective, message, creation of a group or wait for the store."""
+    """One collective, message, creation of a group or wait for the store, of all its ranks.
+
+    Times are in nanoseconds of the ranks' monotonic clock.
+    """
 
     kind: RowKind
-    pg_id: str
-    pg_name: str
-    pg_desc: str
+    pg_id: str  #: of the process group: the same on all ranks, and of one group only
+    pg_name: str  #: torch's name of the group, mostly a number
+    pg_desc: str  #: the user's description of it
     members: RankSet  #: of the group; the two ends of a message
     op: str  #: as users call it; ``all_reduce | broadcast`` where the ranks differ
     label: str  #: ``all_reduce #7``, ``send 0→1 #3``
     parts: Mapping[int, RankPart]  #: by rank, in order
-    collective_seq_id: int = 0
-    p2p_seq_id: int = 0
-    src: int = -1  #: of a message; -1: any source
-    dst: int = -1
-    tag: int = 0
+    collective_seq_id: int = 0  #: number of the collective in its group; 0: it is none
+    p2p_seq_id: int = 0  #: number of the message between its two ranks; 0: it is none
+    src: int = -1  #: global rank that sends a message; -1: any source
+    dst: int = -1  #: global rank that receives it
+    tag: int = 0  #: of a message
     #: Members that never issued it, as their records show. A rank whose record is not known, or
     #: was overwritten, is neither here nor in ``parts``.
     missing: RankSet = field(default_factory=RankSet)
@@ -100,7 +103,7 @@ class TraceRow:
 
     @cached_property
     def last_rank(self) -> int | None:
-        """Who came last; None if somebody has not come, or all came at one time."""
+        """The rank that came last; None if a rank has not come, or all came at one time."""
         if self.missing or not self.spread_ns:
             return None
         return next(rank for rank, part in self.parts.items() if part.created_ns == self.last_ns)
@@ -114,7 +117,7 @@ class TraceRow:
 
     @cached_property
     def open_at_ns(self) -> int | None:
-        """When ranks were seen in it that may still wait; None: there are none."""
+        """When ranks were seen in it that may still wait; None: there are no such ranks."""
         return max((p.open_at_ns for p in self.parts.values() if p.open_at_ns), default=None)
 
     @cached_property
@@ -124,7 +127,7 @@ class TraceRow:
 
     @cached_property
     def nbytes(self) -> int:
-        """Of the input tensors, on the rank that has most of them: counted once, not per rank."""
+        """Size of the input tensors on the rank with the largest; counted once, not per rank."""
         return max(part.nbytes for part in self.parts.values())
 
     @cached_property
@@ -133,7 +136,7 @@ class TraceRow:
 
         Nothing can be complete before the last rank has come, so the time before belongs to that
         rank and not to the network. It is the ``algbw`` of nccl-tests, without their factor for
-        the algorithm (``busbw``). An asynchronous operation is noticed as complete when somebody
+        the algorithm (``busbw``). The end of an asynchronous operation is noticed when a thread
         waits for it: its bandwidth is a lower bound. None where a rank, a time or the number of
         bytes is not known, or an operation failed.
         """
@@ -148,7 +151,7 @@ class TraceRow:
 
     @cached_property
     def run_ids(self) -> list[str]:
-        """Of the cells that issued it; mostly one, empty if it was issued between cells."""
+        """The runs of the cells that issued it: mostly one; none if it was issued between cells."""
         return sorted({part.run_id for part in self.parts.values() if part.run_id})
 
     @cached_property
@@ -159,10 +162,10 @@ class TraceRow:
     @cached_property
     def sites(self) -> dict[Site, RankSet]:
         """The distinct lines, with the ranks at each."""
-        found: dict[Site, list[int]] = {}
+        ranks_by_site: dict[Site, list[int]] = {}
         for rank, part in self.parts.items():
-            found.setdefault(part.site, []).append(rank)
-        return {site: RankSet.of(ranks) for site, ranks in found.items()}
+            ranks_by_site.setdefault(part.site, []).append(rank)
+        return {site: RankSet.of(ranks) for site, ranks in ranks_by_site.items()}
 
 
 def rows(
@@ -184,6 +187,9 @@ def rows(
         now_by_run: when the ranks were looked at, by the ``run_id`` of the cell that goes on.
         fresh: ranks that took the place of others, whose records are not known.
         waited_for: rank and record of the operations for which threads were seen to wait.
+
+    Returns:
+        A row for each operation; a rank that took no part is absent from its ``parts``.
     """
     cells = cell_by_run or {}
     now = now_by_run or {}
@@ -192,29 +198,39 @@ def rows(
     for rank, operations in operations_by_rank.items():
         for operation in operations:
             by_key.setdefault(_key(rank, operation), []).append((rank, operation))
-    found = [
+    unordered = [
         _row(together, groups, cells, now, progress, waited_for=waited_for)
         for entries in by_key.values()
         for together in _split(entries)
     ]
-    return sorted(found, key=lambda row: (row.first_ns, row.pg_id, row.collective_seq_id))
+    return sorted(unordered, key=lambda row: (row.first_ns, row.pg_id, row.collective_seq_id))
 
 
 def select(
-    found: Sequence[TraceRow],
+    candidates: Sequence[TraceRow],
     *,
     cell: int | None = None,
     run_id: str | None = None,
     ranks: RankSet | None = None,
     last: int | None = None,
 ) -> list[TraceRow]:
-    """The rows of a cell, of one run of it, those in which one of ``ranks`` takes part, the last.
+    """Choose rows; each condition that is given has to hold.
 
     A row stays whole: its spread and its bandwidth are still those of all its ranks.
+
+    Args:
+        candidates: all rows, in order.
+        cell: execution count of a cell that issued the operation.
+        run_id: a run of that cell.
+        ranks: at least one of these takes part.
+        last: at most this many, the newest.
+
+    Returns:
+        The chosen rows, in order.
     """
     kept = [
         row
-        for row in found
+        for row in candidates
         if (cell is None or any(part.cell == cell for part in row.parts.values()))
         and (run_id is None or any(part.run_id == run_id for part in row.parts.values()))
         and (ranks is None or any(rank in ranks for rank in row.parts))
@@ -225,7 +241,15 @@ def select(
 def rows_seen(
     views: Mapping[int, RankView], cell_by_run: Mapping[str, int] | None = None
 ) -> list[TraceRow]:
-    """The rows of what a look at the ranks, or at their records from outside, has shown."""
+    """Make rows from what the ranks have answered, or from their records as seen from outside.
+
+    Args:
+        views: what is known of each rank.
+        cell_by_run: the execution count of the cell by ``run_id``.
+
+    Returns:
+        A row for each operation, in the order in which they began.
+    """
     operations_by_rank: dict[int, list[Operation]] = {}
     groups: dict[str, GroupInfo] = {}
     now_by_run: dict[str, int] = {}
@@ -284,7 +308,7 @@ class _Progress:
 
 
 def whole_from(record_ids: Iterable[int]) -> int:
-    """The first ``record_id`` from which on all are at hand: a ring forgets the oldest."""
+    """Find the ``record_id`` from which on no record is missing: a ring forgets the oldest."""
     ids = sorted(record_ids, reverse=True)
     return next((a for a, b in pairwise(ids) if a - b > 1), ids[-1] if ids else 0)
 
