@@ -85,7 +85,7 @@ class PoolStartup:
         """Start agents and hub, and wait until all ranks are ready.
 
         Args:
-            is_interrupted: asked again and again, so that no exception leaves an unknown process.
+            is_interrupted: polled, so that an interrupt leaves no unknown process.
 
         Returns:
             The hub of the pool, whose ranks are ready.
@@ -140,7 +140,7 @@ class PoolStartup:
         """Start fresh ranks, and a fresh hub if an agent has ended.
 
         Args:
-            is_interrupted: asked again and again, so that no exception leaves an unknown process.
+            is_interrupted: polled, so that an interrupt leaves no unknown process.
 
         Returns:
             The hub of the pool, whose ranks are ready.

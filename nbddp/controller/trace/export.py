@@ -36,7 +36,7 @@ def records(rows: Sequence[TraceRow], ranks: RankSet | None = None) -> list[dict
         ``rank``                      global rank of this part
         ``state``                     ``scheduled``, ``completed`` or ``failed``
         ``created_ns``                when the rank came, in ns since the first arrival of all
-        ``completed_ns``              when it noticed the end, likewise; None: not yet
+        ``completed_ns``              when it noticed the end, counted alike; None: not yet
         ``waited_ns``                 how long a thread of it was blocked for the operation, in ns
         ``arrived_after_ns``          how much later than the first rank it came, in ns
         ``spread_ns``                 from the first arrival to the last, in ns

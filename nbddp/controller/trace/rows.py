@@ -318,7 +318,7 @@ def _number(operation: Operation) -> int:
 
 
 def _counter(rank: int, operation: Operation) -> _Key:
-    """What the operation's number counts; the same for all that take part."""
+    """Name the counter of the operation's number; the same for all ranks that take part."""
     kind = operation.signature.kind
     match kind:
         case "collective":
