@@ -1,13 +1,15 @@
 """nbddp: run a ``torch.distributed`` job from a notebook.
 
-In a notebook: ``%load_ext nbddp``, ``%ddp start -n 4``, then ``%%ddp`` cells. In a script::
+In a notebook: ``%load_ext nbddp``, ``%ddp start -n 4``, then ``%%ddp`` cells. In a script:
 
-    import nbddp
-
-    with nbddp.start(2) as pool:
-        pool.run("print(rank, dist.get_world_size())")
+    >>> import nbddp
+    >>> with nbddp.start(2) as pool:
+    ...     outcome = pool.run("print('one of', dist.get_world_size())")
+    [0-1] one of 2
 
 Importing this package loads neither torch nor IPython nor ZeroMQ.
+
+Runs in: every process.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -52,17 +54,36 @@ def __getattr__(name: str) -> Any:
 
 
 def show(*tensors: Any, title: str | None = None) -> Any:
-    """Draw a tensor of every rank side by side: ``nbddp.show(grad)`` in a cell.
+    """Draw a tensor of every rank side by side, in a cell that runs on the ranks.
 
-    ``with nbddp.show(grad): dist.all_reduce(grad)`` draws it before and after the block. Sharded
-    tensors are drawn in their place in the whole. A few numbers leave the rank, never the tensor.
+    Used in a ``with``, it draws the tensor before and after the block. Sharded tensors are drawn in
+    their place in the whole. A few numbers leave the rank, never the tensor. A notebook shows a
+    picture; a terminal shows the numbers.
 
     Args:
         tensors: of any shape, dtype and device; each is drawn below the one before.
-        title: above them.
+        title: a line above them.
+
+    Returns:
+        A context manager, which draws the same tensors again at the end of its block.
 
     Raises:
-        BadOptionError: a value is no tensor.
+        BadOptionError: there is no argument, a value is no tensor, or this process is the
+            notebook's and no rank.
+
+    Example:
+        >>> outcome = pool.run('''
+        ... grad = torch.tensor([1.0, 2.0]) * (rank + 1)
+        ... with nbddp.show(grad):
+        ...     dist.all_reduce(grad)
+        ... ''')
+        grad  float32 (2,)
+        before
+        rank 0   rank 1
+        1 2      2 4
+        after | equal on all ranks
+        rank 0   rank 1
+        3 6      3 6
     """
     import sys
 
@@ -79,18 +100,27 @@ def show(*tensors: Any, title: str | None = None) -> Any:
 
 
 def sync(*objects: Any, src: int | None = None, group: Any = None) -> None:
-    """Give all ranks the state that one has: ``nbddp.sync(model, optimizer, src=0)`` in a cell.
+    """Give all ranks of a group the state that one of them has, in a cell on all ranks.
 
-    For use after a rank was replaced. See `nbddp.rank.collectives.state_sync.sync`.
+    For use after a rank was replaced by a fresh process: ``nbddp.sync(model, optimizer)``. Every
+    rank of the group has to call it, with the same objects in the same order.
 
     Args:
-        objects: tensors, or what has ``state_dict()``, such as modules and optimizers.
-        src: global rank that has the state; default: the one that has been there longest.
+        objects: tensors (of any shape; shape and dtype are equal on all ranks), or objects with
+            ``state_dict()`` and ``load_state_dict()``, such as modules and optimizers. They are
+            changed in place.
+        src: global rank that has the state; default: the lowest of the ranks that have lived
+            longest.
         group: process group; default: all ranks.
 
     Raises:
         NbddpError: this process is no rank.
-        BadOptionError: see there.
+        BadOptionError: there is no object, an object has no state or is sharded (no rank has all of
+            it), or ``src`` is no member of the group.
+
+    Example:
+        >>> outcome = pool.run("x = torch.ones(2) * rank; nbddp.sync(x, src=1); x")
+        [0-1] Out: tensor([1., 1.])
     """
     import os
 
@@ -104,14 +134,35 @@ def sync(*objects: Any, src: int | None = None, group: Any = None) -> None:
 
 
 def load_ipython_extension(shell: "InteractiveShell") -> None:
-    """``%load_ext nbddp``: register ``%ddp``, ``%%ddp`` and ``%%local``."""
+    """Register ``%ddp``, ``%%ddp`` and ``%%local``; IPython calls it for ``%load_ext nbddp``.
+
+    Args:
+        shell: gets the magics.
+
+    Example:
+        >>> nbddp.load_ipython_extension(get_ipython())
+        >>> get_ipython().run_line_magic("ddp", "start -n 2")
+        there already: 2 ranks on cpu, process group gloo
+    """
     from nbddp.notebook import extension
 
     extension.load(shell)
 
 
 def unload_ipython_extension(shell: "InteractiveShell") -> None:
-    """``%unload_ext nbddp``: stop the pool, forget the magics; ``%reload_ext`` keeps the pool."""
+    """Remove the magics and stop the pool; IPython calls it for ``%unload_ext nbddp``.
+
+    Within a cell the pool is stopped when the cell has ended, and only if the cell has not loaded
+    nbddp again: ``%reload_ext nbddp`` keeps the pool.
+
+    Args:
+        shell: has the magics.
+
+    Example:
+        >>> pool.stop()
+        >>> nbddp.load_ipython_extension(get_ipython())
+        >>> nbddp.unload_ipython_extension(get_ipython())
+    """
     from nbddp.notebook import extension
 
     extension.unload(shell)

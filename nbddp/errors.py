@@ -49,7 +49,18 @@ _CALLERS = ("/torch/", "/ipywidgets/", "/traitlets/")
 
 
 class NbddpError(Exception):
-    """The base of all nbddp errors; control codes are removed from its text."""
+    """Base of all errors of nbddp.
+
+    The message says what happened, to which ranks, and what to do next. Control codes of a
+    terminal, which a rank may have printed, are made harmless in it.
+
+    Example:
+        >>> try:
+        ...     pool.pull("missing")
+        ... except nbddp.NbddpError as error:
+        ...     print(type(error).__name__)
+        TransferError
+    """
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(
@@ -83,7 +94,14 @@ def _is_machinery(file: str) -> bool:
 
 
 class BadOptionError(NbddpError, ValueError):
-    """An option or argument is not legal; the message lists the legal ones. Nothing was changed."""
+    """An option or argument is not legal; the message says what is. Nothing was changed.
+
+    Example:
+        >>> pool.pull("rank", ranks=7)
+        Traceback (most recent call last):
+            ...
+        nbddp.errors.BadOptionError: rank 7 is out of range in a pool of 2 ranks; legal: ...
+    """
 
 
 class BadMessageError(NbddpError):
@@ -99,11 +117,26 @@ class NoTorchError(NbddpError, ImportError):
 
 
 class NoPoolError(NbddpError):
-    """A pool is needed, and no pool is running."""
+    """A pool is needed and none runs.
+
+    Example:
+        >>> pool.stop()
+        >>> nbddp.pool()
+        Traceback (most recent call last):
+            ...
+        nbddp.errors.NoPoolError: no pool is running. Next: %ddp start -n 2, or nbddp.start(2)
+    """
 
 
 class PoolExistsError(NbddpError):
-    """A pool with other options is running."""
+    """A pool with other options runs already.
+
+    Example:
+        >>> nbddp.start(3)
+        Traceback (most recent call last):
+            ...
+        nbddp.errors.PoolExistsError: a pool is running with other options: it has -n 2, ...
+    """
 
 
 class PoolStartError(NbddpError):
@@ -115,11 +148,34 @@ class PoolInterruptedError(NbddpError):
 
 
 class PoolBusyError(NbddpError):
-    """A cell is running, and cells run one after another."""
+    """A cell is running, and cells run one after another.
+
+    Example:
+        >>> nbddp.load_ipython_extension(get_ipython())
+        >>> code = "import time; time.sleep(60)"
+        >>> handle = get_ipython().run_cell_magic("ddp", "--async", code)
+        >>> pool.pull("rank")
+        Traceback (most recent call last):
+            ...
+        nbddp.errors.PoolBusyError: cell [...] is still running on ranks 0-1, ...
+        >>> handle.interrupt()
+        >>> handle.wait()
+        Traceback (most recent call last):
+            ...
+        nbddp.errors.CellInterruptedError: ...
+    """
 
 
 class PoolBrokenError(NbddpError):
-    """Ranks are gone or do not answer; ``%ddp restart`` gives a fresh pool."""
+    """The pool was stopped, or ranks are gone or do not answer; ``%ddp restart`` gives fresh ranks.
+
+    Example:
+        >>> pool.stop()
+        >>> pool.run("rank")
+        Traceback (most recent call last):
+            ...
+        nbddp.errors.PoolBrokenError: the pool was stopped. Next: %ddp start
+    """
 
 
 class InvalidTransitionError(NbddpError):
@@ -127,7 +183,14 @@ class InvalidTransitionError(NbddpError):
 
 
 class TransferError(NbddpError):
-    """A value could not be pushed or pulled; no variable was changed."""
+    """A value could not be pushed, pulled or described; no variable was changed.
+
+    Example:
+        >>> pool.pull("missing")
+        Traceback (most recent call last):
+            ...
+        nbddp.errors.TransferError: could not pull 'missing' (ranks 0-1: NameError: ...)
+    """
 
 
 class TransferInterruptedError(TransferError):
@@ -140,7 +203,15 @@ class CellError(NbddpError):
     Args:
         message: with ANSI colours, which IPython shows; ``str(error)`` has none.
         by_rank: ``(exception name, message)`` of each rank that failed.
-        brief: a shorter text that IPython shows instead, below a card that has the rest.
+        brief: what IPython shows instead of the message, below a card that has told the rest.
+
+    Example:
+        >>> try:
+        ...     pool.run("1 / rank")
+        ... except nbddp.CellError as error:
+        ...     print(error.by_rank)
+        [1]   Out: 1.0
+        {0: ('ZeroDivisionError', 'division by zero')}
     """
 
     def __init__(
@@ -152,34 +223,78 @@ class CellError(NbddpError):
     ) -> None:
         super().__init__(_ANSI.sub("", message))
         self._displayed = harmless(brief or message)
-        self.by_rank = by_rank or {}
+        self.by_rank = by_rank or {}  #: ``(exception name, message)`` by rank
 
     def _render_traceback_(self) -> list[str]:
         return [self._displayed]
 
 
 class CellInterruptedError(CellError):
-    """The user interrupted the cell, or left it with ``q`` in the debugger."""
+    """The user interrupted the cell, or left it with ``q`` in the debugger.
+
+    Example:
+        >>> nbddp.load_ipython_extension(get_ipython())
+        >>> code = "import time; time.sleep(60)"
+        >>> handle = get_ipython().run_cell_magic("ddp", "--async", code)
+        >>> handle.interrupt()
+        >>> handle.wait()
+        Traceback (most recent call last):
+            ...
+        nbddp.errors.CellInterruptedError: ...
+    """
 
 
 class CellTimeoutError(CellError):
-    """The cell ran longer than its ``--timeout``."""
+    """The cell ran longer than its ``--timeout``, and was interrupted.
+
+    Example:
+        >>> pool.run("import time; time.sleep(60)", timeout=0.2)
+        Traceback (most recent call last):
+            ...
+        nbddp.errors.CellTimeoutError: ...
+    """
 
 
 class RankExitedError(CellError):
-    """The process of a rank ended, by a signal or by itself."""
+    """The process of a rank ended, by a signal or by itself; a fresh one takes its place.
+
+    Example:
+        >>> pool.run("import os; rank == 1 and os._exit(3)", ranks=[1])
+        Traceback (most recent call last):
+            ...
+        nbddp.errors.RankExitedError: RankExitedError: rank 1 exited while it ran the cell
+        ...
+    """
 
 
 class DeadlockError(CellError):
-    """Ranks waited for an event that could never come. They were freed; every variable is kept."""
+    """Ranks waited for what could never come. They were freed; every variable is kept.
+
+    Example:
+        >>> pool.run("if rank == 0: dist.barrier()")
+        Traceback (most recent call last):
+            ...
+        nbddp.errors.DeadlockError: ...
+        >>> nbddp.last_report().findings[0].next_step
+        'Call it on all ranks of the group: ...'
+    """
 
 
 class MismatchError(CellError):
-    """Ranks issued operations that do not match. They were freed; every variable is kept."""
+    """Ranks issued operations that do not match. They were freed; every variable is kept.
+
+    Example:
+        >>> pool.run("dist.all_reduce(torch.ones(2 + rank))")
+        Traceback (most recent call last):
+            ...
+        nbddp.errors.MismatchError: ...
+        >>> nbddp.last_report().findings[0].kind
+        'mismatched-collective'
+    """
 
 
 class CollectiveError(NbddpError, RuntimeError):
-    """The base of errors that are raised in a line of the user's code that called a collective."""
+    """Base of the errors that are raised in a line of the user's code that called a collective."""
 
     def _render_traceback_(self) -> list[str]:
         """The lines of cells and of the user's files, with their source; torch's are left out."""

@@ -60,17 +60,24 @@ def current_pool() -> Pool | None:
 
 
 def pool() -> Pool:
-    """The living pool.
+    """Get the pool of this process, for example the one that ``%ddp start`` has started.
+
+    Returns:
+        The running pool.
 
     Raises:
         NoPoolError: no pool is running.
-        PoolBusyError: the user interrupted the wait for a pool that is being started.
+        PoolBusyError: the pool is being started, and the user interrupted the wait for it.
+
+    Example:
+        >>> nbddp.pool().world_size
+        2
     """
     await_start()
-    current = current_pool()
-    if current is None:
+    living = current_pool()
+    if living is None:
         raise NoPoolError("no pool is running. Next: %ddp start -n 2, or nbddp.start(2)")
-    return current
+    return living
 
 
 def start(
@@ -87,32 +94,43 @@ def start(
     timeout: float | None = None,
     plain: bool = False,
 ) -> Pool:
-    """Start a pool of rank processes, or return the living one if its options are the same.
+    """Start a pool of rank processes, or give the running one if its options are the same.
+
+    A process has one pool at a time. Each rank has the environment that torchrun gives (``RANK``,
+    ``WORLD_SIZE``, ...), and ``init_process_group`` has been called.
 
     Args:
-        nproc_per_node: the number of ranks on each node.
-        nnodes: the number of nodes; on one machine they are simulated, each with its own agent.
+        nproc_per_node: number of ranks on each node.
+        nnodes: number of nodes; on one machine they are simulated, each with an agent of its own.
         backend: ``auto`` (NCCL if each rank has a GPU, else Gloo) or a name that torch knows.
         device: ``auto``, ``cpu`` or ``cuda``.
-        devices: CUDA devices by rank; default: all, in order.
-        init: the init method of the default process group: ``env``, ``tcp``, ``file``, or ``none``
-            to leave it to a cell.
+        devices: numbers of the CUDA devices by rank; default: all, in order.
+        init: how the process group is initialised: ``env``, ``tcp``, ``file``, or ``none`` to
+            leave it to a cell.
         threads: intra-op threads of each rank; default: OMP_NUM_THREADS, or else 1, as torchrun.
-        env: environment variables for the ranks.
-        cwd: the working folder of the ranks; default: the current one.
-        timeout: seconds after which a collective of the default process group fails.
-        plain: use stock process groups: nothing is traced, diagnosed, freed or rebuilt.
+        env: environment variables of the ranks.
+        cwd: working folder of the ranks; default: the current one.
+        timeout: seconds after which a collective of the default process group fails; default:
+            that of torch.
+        plain: stock process groups: nothing is traced, diagnosed, freed or rebuilt.
 
     Returns:
-        The pool; all its ranks are ready.
+        The pool, whose ranks are ready.
 
     Raises:
         BadOptionError: an option is not legal.
         NoTorchError: torch is not installed.
         PoolBusyError: another thread starts a pool.
-        PoolExistsError: a pool with other options is living.
-        PoolInterruptedError: the user interrupted the start; the message says what runs now.
-        PoolStartError: the pool did not come up.
+        PoolExistsError: a pool with other options is running.
+        PoolInterruptedError: the user interrupted the start; all processes have ended.
+        PoolStartError: a process could not start, or the ranks were not ready in time.
+
+    Example:
+        >>> pool = nbddp.start(2)
+        >>> pool
+        <Pool -n 2: 2 idle>
+        >>> nbddp.start(2) is pool  # the options are the same
+        True
     """
     arguments = locals()  # this comes first, so that they hold the arguments only
     global _current  # noqa: PLW0603 - %ddp means the one pool of the process
@@ -250,12 +268,16 @@ def start_like_last() -> Pool:
 
 
 def last_report() -> Report | None:
-    """The latest report of the last pool: a verdict, or the answer of ``%ddp diagnose``.
-
-    ``last_report().to_dict()`` is plain data; docs/diagnosis.md describes it.
+    """Get the latest verdict on a cell of the last pool, or answer of ``%ddp diagnose``.
 
     Returns:
-        None: there is no report.
+        The report, also after the pool was stopped; ``to_dict()`` makes it plain data, which
+        docs/diagnosis.md describes. None: there is none.
+
+    Example:
+        >>> report = pool.diagnose()
+        >>> nbddp.last_report() is report
+        True
     """
     return None if _current is None else _current.last_report
 

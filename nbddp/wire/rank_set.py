@@ -16,6 +16,7 @@ Rank = int
 class RankSet:
     """An immutable, sorted set of global ranks.
 
+    >>> from nbddp.wire.rank_set import RankSet
     >>> RankSet.parse("0,2-3", world_size=4)
     RankSet(0,2-3)
     >>> str(RankSet.of([3, 1, 2, 2]))
@@ -26,12 +27,20 @@ class RankSet:
 
     @classmethod
     def of(cls, ranks: Iterable[Rank]) -> "RankSet":
-        """Return the set of these ranks; order and repetition do not matter."""
+        """Make the set of these ranks; order and repetition do not matter.
+
+        >>> RankSet.of([2, 0, 2])
+        RankSet(0,2)
+        """
         return cls(tuple(sorted(set(ranks))))
 
     @classmethod
     def all(cls, world_size: int) -> "RankSet":
-        """Return the set of all ranks of a pool."""
+        """Make the set of all ranks of a pool.
+
+        >>> RankSet.all(4)
+        RankSet(0-3)
+        """
         return cls(tuple(range(world_size)))
 
     @classmethod
@@ -39,12 +48,18 @@ class RankSet:
         """Read ``all``, ``2``, ``0,2-3`` or ``1-`` (to the last rank).
 
         Args:
-            text: as the user wrote it; spaces do not matter.
+            text: the list of ranks.
             world_size: number of ranks of the pool.
+
+        Returns:
+            The set of these ranks.
 
         Raises:
             BadOptionError: the text has another form or is empty, or a rank is not below
                 ``world_size``.
+
+        >>> RankSet.parse("0,2-", world_size=4)
+        RankSet(0,2-3)
         """
         legal = f"legal: 'all', a rank, or a list such as '0,2-3', with ranks 0 to {world_size - 1}"
         if text.strip() == "all":
@@ -77,7 +92,11 @@ class RankSet:
         return f"RankSet({self})"
 
     def describe(self) -> str:
-        """Return ``rank 2`` or ``ranks 0,2-3``, for sentences."""
+        """Return ``rank 2`` or ``ranks 0,2-3``, for sentences.
+
+        >>> RankSet.of([0, 2, 3]).describe()
+        'ranks 0,2-3'
+        """
         return f"{'rank' if len(self.ranks) == 1 else 'ranks'} {self}"
 
     def verb(self, singular: str, plural: str) -> str:

@@ -45,16 +45,26 @@ RankStatus: TypeAlias = Literal[
 
 @dataclass(frozen=True)
 class GroupRef:
-    """A process group, as a finding names it."""
+    """A process group, as a finding names it.
 
-    pg_id: str
-    name: str = ""
-    desc: str = ""
-    ranks: RankSet = field(default_factory=RankSet)
+    Example:
+        >>> from nbddp.controller.diagnosis.report import GroupRef
+        >>> group = GroupRef("1:5c", name="1", desc="tp", ranks=pool.rank_set("0-1"))
+    """
+
+    pg_id: str  #: the same on all ranks, and of one group only
+    name: str = ""  #: torch's name, mostly a number
+    desc: str = ""  #: what the user has called it (``group_desc``)
+    ranks: RankSet = field(default_factory=RankSet)  #: its members
 
     @property
     def label(self) -> str:
-        """The name in a sentence: ``the default group``, ``group 'tp' (ranks 0-1)``."""
+        """The group as sentences name it.
+
+        Example:
+            >>> group.label
+            "group 'tp' (ranks 0-1)"
+        """
         if self.desc == "default_pg":
             return "the default group"
         members = f" ({self.ranks.describe()})" if self.ranks else ""
@@ -62,7 +72,12 @@ class GroupRef:
         return f"group {named!r}{members}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Make plain data of it, which `json` can write.
+
+        Example:
+            >>> group.to_dict()
+            {'pg_id': '1:5c', 'name': '1', 'desc': 'tp', 'ranks': [0, 1]}
+        """
         return {
             "pg_id": self.pg_id,
             "name": self.name,
@@ -73,10 +88,17 @@ class GroupRef:
 
 @dataclass(frozen=True)
 class PerRank:
-    """The place of one rank, or how it ended."""
+    """Where one rank is, or where it ended.
+
+    Example:
+        >>> outcome = pool.run("x = 1")
+        >>> place = pool.diagnose().ranks[1]
+        >>> print(place)
+        rank 1 has finished the cell without an operation
+    """
 
     rank: Rank
-    status: RankStatus
+    status: RankStatus  #: ``running``, ``finished``, ``raised``, ``idle``, ``dead``, ...
     predicate: Predicate  #: ``waits in all_reduce #17``
     site: Site | None = None  #: the line that it is at, or that it has come to
     since_s: float | None = None  #: how long it has been waiting; None: it does not wait
@@ -89,17 +111,34 @@ class PerRank:
 
     @property
     def what(self) -> str:
-        """The predicate: it continues a sentence that begins with the rank."""
+        """What the rank does: continues a sentence that begins with the rank.
+
+        Example:
+            >>> place.what
+            'has finished the cell without an operation'
+        """
         return str(self.predicate)
 
     @property
     def description(self) -> str:
-        """The same with the line: ``waits in all_reduce #17, at cell [3], line 5: `x.sum()` ``."""
+        """What the rank does, with its line if that is known.
+
+        For example ``waits in all_reduce #17, at cell [3], line 5: `x.sum()` ``.
+
+        Example:
+            >>> place.description
+            'has finished the cell without an operation'
+        """
         where = place(self.site)
         return f"{self.what}, at {where}" if where else self.what
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Make plain data of it, which `json` can write.
+
+        Example:
+            >>> place.to_dict()["status"]
+            'finished'
+        """
         return {
             "rank": self.rank,
             "status": self.status,
@@ -111,38 +150,62 @@ class PerRank:
 
 @dataclass(frozen=True)
 class Finding:
-    """One cause, with the ranks that wait because of it."""
+    """One cause, with the ranks that suffer from it.
 
-    kind: Kind
-    proven: bool  #: False: a notice; the wait may still end by itself
-    culprits: RankSet
-    waiting: RankSet
+    Example:
+        >>> pool.run("if rank == 0: dist.barrier()")
+        Traceback (most recent call last):
+            ...
+        nbddp.errors.DeadlockError: ...
+        >>> finding = nbddp.last_report().findings[0]
+        >>> finding.kind, finding.culprits, finding.waiting, finding.op
+        ('missing-rank', RankSet(1), RankSet(0), 'barrier')
+    """
+
+    kind: Kind  #: docs/diagnosis.md describes each kind
+    proven: bool  #: False: it may still resolve by itself, or is a notice
+    culprits: RankSet  #: ranks that are the reason
+    waiting: RankSet  #: ranks that wait
     headline: str  #: one sentence
-    reason: str  #: why that is so, a sentence behind ``Proven:``
-    next_step: str
+    reason: str  #: why it is so
+    next_step: str  #: what the user can do
     group: GroupRef | None = None
-    op: str = ""
-    collective_seq_id: int = 0  #: 0: the operation is no collective
-    #: The fields of `nbddp.wire.flight_recorder.schema.Signature` that differ.
-    fields: tuple[str, ...] = ()
-    suspicions: tuple[str, ...] = ()  #: sentences on possible reasons; never proven
-    ranks: Mapping[Rank, PerRank] = field(default_factory=dict)  #: culprits, waiting ranks, members
-    since_s: float | None = None  #: the longest wait
-    #: Of a silent mismatch: the difference is an error, see `nbddp.wire.flight_recorder.matching`.
+    op: str = ""  #: name of the operation: ``all_reduce``
+    collective_seq_id: int = 0  #: 0: it is no collective
+    fields: tuple[str, ...] = ()  #: of `nbddp.wire.flight_recorder.schema.Signature`, that differ
+    suspicions: tuple[str, ...] = ()  #: sentences on what may lie behind it; never proven
+    ranks: Mapping[Rank, PerRank] = field(default_factory=dict)  #: all that are concerned
+    since_s: float | None = None  #: the longest wait, in seconds
+    #: Of a silent mismatch: what differs is an error, see `nbddp.wire.flight_recorder.matching`.
     is_error: bool = False
 
     @property
     def verdict(self) -> str:
-        """The words in front of the reason."""
+        """What stands in front of the reason: whether the finding is proven.
+
+        Example:
+            >>> finding.verdict
+            'Proven:'
+        """
         return "Proven:" if self.proven else "Not proven:"
 
     @property
     def explanation(self) -> str:
-        """``Proven: a collective needs every member, and ...``."""
+        """The reason, and whether it is proven.
+
+        Example:
+            >>> finding.explanation
+            'Proven: a collective needs every member of the default group, and rank 1 ...'
+        """
         return f"{self.verdict} {self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Make plain data of it, which `json` can write; sets of ranks become lists.
+
+        Example:
+            >>> finding.to_dict()["culprits"]
+            [1]
+        """
         return {
             "kind": self.kind,
             "proven": self.proven,
@@ -163,7 +226,12 @@ class Finding:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """A key that is equal for findings with the same content, made at any time."""
+        """Equal for findings that say the same, whenever they are made.
+
+        Example:
+            >>> finding.identity == nbddp.last_report().findings[0].identity
+            True
+        """
         return (
             # A rank that others wait for may sleep now and compute a moment later.
             self.kind if self.proven else "notice",
@@ -178,9 +246,19 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """The findings about a run at one moment."""
+    """The findings about a cell at one moment: what `Pool.diagnose` gives.
 
-    run_id: str
+    Example:
+        >>> pool.run("if rank == 0: dist.barrier()")
+        Traceback (most recent call last):
+            ...
+        nbddp.errors.DeadlockError: ...
+        >>> report = nbddp.last_report()
+        >>> report.stuck, [finding.kind for finding in report.findings]
+        (RankSet(0), ['missing-rank'])
+    """
+
+    run_id: str  #: of the cell
     findings: tuple[Finding, ...] = ()  #: proven first, most telling first
     stuck: RankSet = field(default_factory=RankSet)  #: ranks that can never continue by themselves
     #: The proof holds if the ``version`` of each of these is the same in two rounds of looks.
@@ -195,37 +273,66 @@ class Report:
 
     @property
     def verdict(self) -> bool:
-        """Whether some rank is stuck, and that is proven: the run may be ended."""
+        """Whether a rank is stuck, and that is proven: the cell may be ended.
+
+        Example:
+            >>> report.verdict, pool.diagnose().verdict
+            (True, False)
+        """
         return bool(self.stuck)
 
     @property
     def confirm_after_s(self) -> float:
-        """The shortest time in seconds after which a second round of looks can prove something.
+        """Seconds after which a second round of looks can prove something.
 
-        Setting a key of the store leaves no record. The ranks that wait for a key must therefore
-        have checked the store since the first round.
+        Setting a key of the store leaves no record: the ranks that wait for it must have looked
+        into the store since the first round.
+
+        Example:
+            >>> report.confirm_after_s  # no rank waits for a key
+            0.0
         """
         return _KEY_CHECK_S if self.waits_for_store else 0.0
 
     @property
     def proven(self) -> tuple[Finding, ...]:
-        """The findings that are proven."""
+        """The findings that are proven.
+
+        Example:
+            >>> [finding.kind for finding in report.proven]
+            ['missing-rank']
+        """
         return tuple(finding for finding in self.findings if finding.proven)
 
     @property
     def notices(self) -> tuple[Finding, ...]:
-        """The findings that are not proven."""
+        """The findings that are not proven.
+
+        Example:
+            >>> report.notices
+            ()
+        """
         return tuple(finding for finding in self.findings if not finding.proven)
 
     @property
     def fingerprint(self) -> str:
-        """A hash that is equal for reports with the same findings; times do not count."""
+        """Equal for reports that say the same; times, and the lines of running ranks, may differ.
+
+        Example:
+            >>> len(report.fingerprint)
+            16
+        """
         identities = [finding.identity for finding in self.findings]
         text = json.dumps([self.run_id, self.verdict, identities])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values that `json` can write; see docs/diagnosis.md."""
+        """Make plain data of it, which `json` can write; docs/diagnosis.md describes it.
+
+        Example:
+            >>> report.to_dict()["stuck"]
+            [0]
+        """
         return {
             "version": DICT_VERSION,
             "run_id": self.run_id,

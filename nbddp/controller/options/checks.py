@@ -19,12 +19,16 @@ _OWN_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP
 
 
 def check_torch() -> None:
-    """Raises `NoTorchError` if torch is not installed; does not import it."""
+    """Check that torch is installed, without importing it.
+
+    Raises:
+        NoTorchError: it is not.
+    """
     try:
-        found = importlib.util.find_spec("torch") is not None
+        is_installed = importlib.util.find_spec("torch") is not None
     except (ImportError, ValueError):
-        found = False
-    if not found:
+        is_installed = False
+    if not is_installed:
         raise NoTorchError(
             "torch is not installed in the environment of this notebook, and the ranks run there. "
             "Next: pip install torch, then %ddp start"
@@ -32,7 +36,11 @@ def check_torch() -> None:
 
 
 def check_seconds(name: str, value: Any) -> None:
-    """Raises `BadOptionError` if ``value`` is neither None nor a time that can be waited for."""
+    """Check that ``value`` is a positive, finite number of seconds, or None.
+
+    Raises:
+        BadOptionError: it is not.
+    """
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -42,7 +50,11 @@ def check_seconds(name: str, value: Any) -> None:
 
 
 def checked_folder(cwd: Any) -> str:
-    """The whole path of a folder; that of the current one for an empty path."""
+    """Return the absolute path of a folder; that of the current one for an empty path.
+
+    Raises:
+        BadOptionError: it is no path, or there is no such folder.
+    """
     if not isinstance(cwd, str | os.PathLike):
         raise BadOptionError(f"cwd is {cwd!r}; legal: a path")
     folder = _current_folder() if not cwd else Path(cwd).expanduser()
@@ -61,7 +73,13 @@ def _current_folder() -> Path:
 
 
 def checked_threads(threads: Any, env: Mapping[str, str]) -> int:
-    """As with torchrun: what the user has set for all programs, or else one for each rank."""
+    """Return the number of threads of a rank.
+
+    The default is that of torchrun: ``OMP_NUM_THREADS`` if the user has set it, and one otherwise.
+
+    Raises:
+        BadOptionError: the number is not legal, or ``env`` has another one.
+    """
     if threads is None:
         return _first_number(env.get(_THREADS_ENV, os.environ.get(_THREADS_ENV, ""))) or 1
     check_number("threads", threads, 1, _MAX_THREADS)
@@ -74,19 +92,27 @@ def checked_threads(threads: Any, env: Mapping[str, str]) -> int:
 
 
 def _first_number(text: str) -> int:
-    """Of ``4`` or ``4,2``, which is for nested regions; 0: it is none that can be used."""
+    """Read ``4``, or the first of ``4,2`` (for nested regions); 0: it is not a legal number."""
     first = text.partition(",")[0].strip()
     return int(first) if first.isdecimal() and int(first) <= _MAX_THREADS else 0
 
 
 def check_number(name: str, value: Any, low: int, high: int) -> None:
-    """Raises `BadOptionError` if ``value`` is no whole number from ``low`` to ``high``."""
+    """Check that ``value`` is a whole number from ``low`` to ``high``.
+
+    Raises:
+        BadOptionError: it is not.
+    """
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise BadOptionError(f"{name} is {value!r}; legal: a whole number from {low} to {high}")
 
 
 def checked_variables(env: Any) -> dict[str, str]:
-    """The variables for the ranks; None: there are none."""
+    """Return the environment variables for the ranks; None counts as no variables.
+
+    Raises:
+        BadOptionError: a name or value is not legal, or nbddp sets the variable itself.
+    """
     if env is not None and not isinstance(env, Mapping):
         raise BadOptionError(f"env is {env!r}; legal: a mapping of names to text")
     for name, value in (env or {}).items():
@@ -110,13 +136,21 @@ def _check_variable(name: Any, value: Any) -> None:
 
 
 def check_switch(name: str, value: Any) -> None:
-    """Raises `BadOptionError` if ``value`` is not True or False."""
+    """Check that ``value`` is True or False.
+
+    Raises:
+        BadOptionError: it is not.
+    """
     if not isinstance(value, bool):
         raise BadOptionError(f"{name} is {value!r}; legal: True or False")
 
 
 def check_backend(backend: Any, device: str) -> None:
-    """Raises `BadOptionError` if it is no name, or one that ``device`` rules out."""
+    """Check that ``backend`` is a name, and one that goes with ``device``.
+
+    Raises:
+        BadOptionError: it is not.
+    """
     is_name = isinstance(backend, str) and all(c.isalnum() or c in "_:," for c in backend)
     if not is_name or not backend:
         raise BadOptionError(
@@ -131,7 +165,11 @@ def check_backend(backend: Any, device: str) -> None:
 
 
 def check_devices(devices: Any, device: str) -> None:
-    """Raises `BadOptionError` if these are no CUDA devices, or ``device`` rules them out."""
+    """Check that ``devices`` are numbers of CUDA devices, and that ``device`` allows them.
+
+    Raises:
+        BadOptionError: they are not.
+    """
     if isinstance(devices, str) or not isinstance(devices, Sequence):
         raise BadOptionError(f"devices is {devices!r}; legal: a list of numbers, such as [0, 1]")
     if devices and device == "cpu":
@@ -146,6 +184,10 @@ def check_devices(devices: Any, device: str) -> None:
 
 
 def check_choice(name: str, value: Any, legal: Sequence[str]) -> None:
-    """Raises `BadOptionError` if ``value`` is none of ``legal``."""
+    """Check that ``value`` is one of ``legal``.
+
+    Raises:
+        BadOptionError: it is not.
+    """
     if value not in legal:
         raise BadOptionError(f"--{name} {value!r} is unknown; legal: {', '.join(legal)}")

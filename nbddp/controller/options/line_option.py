@@ -1,4 +1,4 @@
-"""An option as it stands on a line: of ``%ddp start``, ``nbddp kernel install``, or a kernel spec.
+"""An option as a command line has it: ``%ddp start``, ``nbddp kernel install``, or a kernel spec.
 
 Runs in: the notebook's process, or that of the command ``nbddp``. Pure.
 """
@@ -13,7 +13,7 @@ class TakesArguments(Protocol):
     """A parser, or a group of one."""
 
     def add_argument(self, *names: str, **options: Any) -> object:
-        """As `argparse.ArgumentParser.add_argument`."""
+        """Add an option, as `argparse.ArgumentParser.add_argument` does."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class LineOption:
     metavar: str = ""  #: stands for the value; empty: the option is a switch
     read: Callable[[str], Any] = str  #: a word as a value; raises `argparse.ArgumentTypeError`
     write: Callable[[Any], Sequence[str]] = lambda value: [str(value)]
-    legal: tuple[str, ...] = ()  #: values that Tab offers; what else is legal, the options know
+    legal: tuple[str, ...] = ()  #: values that Tab offers; others may be legal, too
     is_repeated: bool = False  #: takes several pairs, and may be given several times
 
     def add_to(self, parser: TakesArguments) -> None:
-        """Make the option known to a parser, whose result has it only if the user gave it."""
+        """Add the option to a parser, whose result has it only if the user gave it."""
         how: dict[str, Any] = {"action": "store_true"}
         if self.metavar:
             how = {"type": self.read, "metavar": self.metavar}
@@ -38,7 +38,7 @@ class LineOption:
         parser.add_argument(*self.flags, **how, default=argparse.SUPPRESS, help=self.help)
 
     def words(self, value: Any) -> list[str]:
-        """The option with this value, as it is written on a command line."""
+        """Write the option with this value as the words of a command line."""
         if not self.metavar:
             return [self.flags[0]] if value else []
         return [self.flags[0], *self.write(value)]

@@ -1,7 +1,7 @@
-"""What a user may say about a pool, checked.
+"""The options of a pool, checked.
 
 `PoolOptions` is the one definition. `nbddp.start`, ``%ddp start``, ``nbddp kernel install``, the
-spec of a kernel, and what ranks are told all follow from its fields.
+spec of a kernel, and the message to the ranks all follow from its fields.
 
 Runs in: the notebook's process.
 """
@@ -40,7 +40,12 @@ def _on_line(*flags: str, **details: Any) -> dict[str, LineOption]:
 
 @dataclass(frozen=True)
 class PoolOptions:
-    """Options of a pool. Make one with `checked`, which takes them by the names of the fields."""
+    """Options of a pool, as `nbddp.start` takes them.
+
+    Example:
+        >>> pool.options.nproc_per_node, pool.options.device
+        (2, 'auto')
+    """
 
     nproc_per_node: int = field(
         default=_DEFAULT_RANKS,
@@ -140,13 +145,21 @@ class PoolOptions:
         """Check everything that can be checked before a process is started.
 
         Args:
-            nproc_per_node: ranks on each node.
+            nproc_per_node: number of ranks on each node.
             given: the other options, by the names of the fields, as `nbddp.start` takes them.
+
+        Returns:
+            The options, with defaults such as ``threads`` and ``cwd`` filled in.
 
         Raises:
             BadOptionError: an option is not legal; the message says what is.
             NoTorchError: torch is not installed.
             TypeError: there is no option of this name.
+
+        Example:
+            >>> from nbddp.controller.pool.options import PoolOptions
+            >>> PoolOptions.checked(4, plain=True).describe()
+            '-n 4 --plain'
         """
         asked = cls(nproc_per_node, **given)
         check_number("nproc_per_node (-n)", asked.nproc_per_node, 1, MAX_RANKS)
@@ -173,22 +186,48 @@ class PoolOptions:
 
     @property
     def world_size(self) -> int:
-        """Number of ranks in all."""
+        """Number of ranks on all nodes together.
+
+        Example:
+            >>> pool.options.world_size
+            2
+        """
         return self.nproc_per_node * self.nnodes
 
     def differences(self, other: "PoolOptions") -> list[str]:
-        """Names of the options in which ``other`` differs."""
+        """Get the names of the options in which ``other`` differs.
+
+        Example:
+            >>> pool.options.differences(PoolOptions.checked(3))  # imported as above
+            ['nproc_per_node']
+        """
         return [f.name for f in fields(self) if getattr(self, f.name) != getattr(other, f.name)]
 
     def words(self, names: Collection[str]) -> list[str]:
-        """These options as ``%ddp start`` reads them: ``["-n", "4", "--plain"]``."""
+        """Write options as ``%ddp start`` reads them.
+
+        Args:
+            names: names of the fields to write.
+
+        Returns:
+            The words of the command line.
+
+        Example:
+            >>> pool.options.words(["nproc_per_node", "device"])
+            ['-n', '2', '--device', 'auto']
+        """
         options = {name: option for name, option in LINE_OPTIONS.items() if name in names}
         return [w for name, option in options.items() for w in option.words(getattr(self, name))]
 
     def describe(self) -> str:
-        """As on the command line, without what is the default."""
-        told = [name for name in self.differences(PoolOptions()) if name not in _NOT_DESCRIBED]
-        return " ".join(self.words(["nproc_per_node", *told]))
+        """Write the options as on the command line, without those that have their default.
+
+        Example:
+            >>> pool.options.describe()
+            '-n 2'
+        """
+        names = [name for name in self.differences(PoolOptions()) if name not in _NOT_DESCRIBED]
+        return " ".join(self.words(["nproc_per_node", *names]))
 
     def spec(
         self,
@@ -199,7 +238,18 @@ class PoolOptions:
         sys_path: Sequence[str],
         use_arena: bool,
     ) -> PoolSpec:
-        """What ranks are told of these options, and of their pool."""
+        """Make what the ranks get of these options and of their pool. For the layer of the pool.
+
+        Args:
+            pool_id: names the pool.
+            generation: counts the restarts of the pool.
+            init_file: path for ``init="file"``.
+            sys_path: of the notebook; the ranks get the same.
+            use_arena: whether values may travel through shared memory.
+
+        Returns:
+            The message for agents and ranks.
+        """
         return PoolSpec(
             pool_id=pool_id,
             generation=generation,
@@ -223,5 +273,5 @@ class PoolOptions:
 
 #: How command lines have the options, by the names of the fields.
 LINE_OPTIONS: dict[str, LineOption] = {
-    each.name: each.metadata["line"] for each in fields(PoolOptions)
+    option.name: option.metadata["line"] for option in fields(PoolOptions)
 }

@@ -29,32 +29,36 @@ _TOGETHER_S = 0.1
 
 
 class CellView(Protocol):
-    """Shows one cell. All methods are called by the thread that waits."""
+    """Shows one cell. The thread that waits for the cell calls all methods."""
 
     def show(self, event: CellEvent) -> None:
-        """Something has happened on a rank."""
+        """Show an event of a rank."""
 
     def tick(self) -> float | None:
-        """Show what is due; gives the seconds until the next tick is needed, None: not by time."""
+        """Show what is due.
+
+        Returns:
+            Seconds until the next tick is needed; None: no tick is due at a certain time.
+        """
 
     def ask(self, request: InputRequest) -> str:
         """Ask the user.
 
         Raises:
-            EOFError: there is nobody to ask; its text says why.
+            EOFError: no user can be asked; its text says why.
             KeyboardInterrupt: the user interrupted the question.
         """
 
     def end(self, outcome: RunOutcome) -> None:
-        """The cell is over: show what is left."""
+        """Show what is left: the cell has ended."""
 
 
 class CellWait:
     """Waits for one run.
 
     Args:
-        run: what is waited for.
-        view: shows it.
+        run: the run to wait for.
+        view: shows its events.
         interrupt: called for the first SIGINT; must not block.
         abandon: called for the second; makes the run end at once, if the hub is well.
         reply: sends the answer to a question.
@@ -85,10 +89,16 @@ class CellWait:
         self._break_lock = threading.Lock()  # between a question's end and `_break_question`
 
     def wait(self, early: "EarlyInterrupts | None" = None) -> RunOutcome:
-        """Show events until the run has ended; ``early`` are the interrupts so far.
+        """Show events until the run has ended.
 
         An interrupt is handled in the signal handler, not by an exception that would tear through
         the rendering of an output: nothing is lost, nothing is shown twice.
+
+        Args:
+            early: counts the interrupts that came since the run was submitted.
+
+        Returns:
+            How the cell ended on each rank.
 
         Raises:
             CellInterruptedError: interrupted twice, and the hub does not answer.
@@ -131,7 +141,7 @@ class CellWait:
             self._ask_at = 0.0
 
     def _answer_all(self) -> None:
-        """Ask what is to be asked, in the order of ranks; what comes meanwhile has another turn."""
+        """Ask the questions in the order of ranks; those that come meanwhile are asked later."""
         questions, self._questions = self._questions, []
         for request, number in sorted(questions, key=lambda question: question[0].rank):
             self._answer(request, number)
@@ -159,7 +169,7 @@ class CellWait:
             with self._break_lock:
                 pass  # the hub thread is not in the middle of it
             while self._break_is_due:
-                time.sleep(0.001)  # the signal is on its way, and must not reach anybody else
+                time.sleep(0.001)  # the signal is on its way, and no other code may get it
         reply = InputReply(
             run_id=request.run_id, question=request.question, value=value, reason=reason
         )
@@ -218,6 +228,6 @@ class CellWait:
 
 
 def _main_thread_id() -> int:
-    found = threading.main_thread().ident
-    assert found is not None  # noqa: S101 - it runs
-    return found
+    ident = threading.main_thread().ident
+    assert ident is not None  # noqa: S101 - it runs
+    return ident

@@ -53,13 +53,13 @@ _REMEMBERED_FAILURES = 16
 
 @dataclass(frozen=True)
 class CellOptions:
-    """How a cell is to be run."""
+    """How a cell is to be run. For the notebook layer."""
 
-    ranks: RankSet
-    timeout_s: float | None = None
-    execution_count: int = 1
-    first_line: int = 1
-    cell_name: str = _NO_NAME
+    ranks: RankSet  #: the cell runs on these
+    timeout_s: float | None = None  #: seconds until the cell is interrupted; None: never
+    execution_count: int = 1  #: number of the cell, in tracebacks and in the trace
+    first_line: int = 1  #: line of the notebook's cell on which the code begins
+    cell_name: str = _NO_NAME  #: how messages name the cell
     check: bool = False  #: ranks of several machines compare operations before each
     parent_id: str = ""  #: id of the front end's request
 
@@ -67,10 +67,29 @@ class CellOptions:
 class Pool:
     """Persistent rank processes with a shared process group.
 
-    Make one with `nbddp.start`. Usable as a context manager::
+    A rank is one process of a ``torch.distributed`` job, and its number. `nbddp.start` makes a
+    pool; at the end of a ``with`` block the pool is stopped. In the examples of the methods
+    ``pool`` is ``nbddp.start(2)`` on a machine without a GPU.
 
-        with nbddp.start(2) as pool:
-            pool.run("print(rank)")
+    Args:
+        options: what the user has chosen, checked.
+        settings: limits and durations.
+        make_view: makes what shows the output of a cell.
+        check_source: raises SyntaxError if the code of a cell is not legal.
+
+    Raises:
+        PoolStartError: a process could not start, or the ranks were not ready in time.
+        PoolInterruptedError: the user interrupted the start; all processes have ended.
+        BadOptionError: an option turned out to be wrong on a rank, such as an unknown backend.
+
+    Example:
+        >>> outcome = pool.run("rank + 10")
+        [0]   Out: 10
+        [1]   Out: 11
+        >>> pool.pull("rank + 10")
+        [10, 11]
+        >>> pool
+        <Pool -n 2: 2 idle>
     """
 
     def __init__(
@@ -80,8 +99,8 @@ class Pool:
         make_view: "Callable[[Pool, Run], CellView]",
         check_source: Callable[[str], None] = lambda code: None,
     ) -> None:
-        self.options = options
-        self.settings = settings
+        self.options = options  #: what the user has chosen
+        self.settings = settings  #: limits and durations; for the notebook layer
         self._make_view = make_view
         self._check_source = check_source  # this layer does not know what IPython adds to Python
         self._run_numbers = itertools.count(1)
@@ -92,7 +111,7 @@ class Pool:
         self._failed = NO_RANKS  # in the last cell that failed
         self._failed_runs: deque[str] = deque(maxlen=_REMEMBERED_FAILURES)
         self._processes = PoolProcesses(options, settings)
-        self.pool_id = self._processes.pool_id
+        self.pool_id = self._processes.pool_id  #: names the pool, for example in its messages
         #: For the notebook layer.
         self.listeners = self._processes.listeners
         self.talk = self._processes.talk
@@ -106,19 +125,34 @@ class Pool:
         ranks: Sequence[int] | str | None = None,
         timeout: float | None = None,
     ) -> RunOutcome:
-        """Run ``code`` on ranks, show their output, and wait.
+        """Run ``code`` on ranks, show their output, and wait until all of them have finished.
+
+        ``rank``, ``world_size``, ``local_rank``, ``local_world_size``, ``device``, ``torch``,
+        ``dist`` (which is ``torch.distributed``) and ``nbddp`` are defined in the code. Variables
+        stay in the ranks.
 
         Args:
-            code: what a ``%%ddp`` cell may hold.
-            ranks: which ranks, as numbers or as text such as ``"0,2-3"``; default: all.
-            timeout: seconds until the cell is interrupted.
+            code: lines of Python, as a ``%%ddp`` cell may hold them.
+            ranks: the ranks that run it, such as ``[0, 2]`` or ``"0,2-3"``; default: all.
+            timeout: seconds until the cell is interrupted; default: never.
+
+        Returns:
+            How the cell ended on each rank, and how many seconds it took.
 
         Raises:
             SyntaxError: ``code`` is not Python; nothing was sent.
-            BadOptionError: ``code`` is not text, or a rank or the time-out is not legal.
-            PoolBusyError: a cell is running.
-            PoolBrokenError: a rank is gone or does not come back.
-            CellError: the cell failed on a rank; see `nbddp.errors` for its kinds.
+            BadOptionError: ``code`` is not text, or a rank or the timeout is not legal.
+            PoolBusyError: another cell is running.
+            PoolBrokenError: the pool was stopped, or a rank has exited or does not come back.
+            CellError: the cell failed on at least one rank. Subclasses in `nbddp.errors` tell the
+                reasons apart: `DeadlockError`, `MismatchError`, `RankExitedError`,
+                `CellTimeoutError`, `CellInterruptedError`.
+
+        Example:
+            >>> outcome = pool.run("x = torch.ones(2) * rank; dist.all_reduce(x); x")
+            [0-1] Out: tensor([1., 1.])
+            >>> outcome.ranks("ok")
+            RankSet(0-1)
         """
         if not isinstance(code, str):
             raise BadOptionError(f"the code is of type {type(code).__name__}; legal: str")
@@ -137,7 +171,22 @@ class Pool:
         options: CellOptions,
         make_view: "Callable[[Pool, Run], CellView] | None" = None,
     ) -> RunOutcome:
-        """Run a cell of a notebook, perhaps in another view; raises as `run`."""
+        """Run a cell of a notebook and wait for its end. For the notebook layer.
+
+        Args:
+            code: the source, which the caller has checked.
+            options: how it is to be run.
+            make_view: makes what shows the output; default: what the pool was made with.
+
+        Returns:
+            How the cell ended on each rank.
+
+        Raises:
+            BadOptionError: the timeout is not legal.
+            PoolBusyError: another cell is running.
+            PoolBrokenError: the pool was stopped, or a rank has exited or does not come back.
+            CellError: the cell failed on at least one rank.
+        """
         outcome = self._run_to_end(code, options, make_view or self._make_view)
         error = self.error_of(outcome, options.cell_name)
         if error is not None:
@@ -156,10 +205,19 @@ class Pool:
             return self.wait(run, view, early)
 
     def submit(self, code: str, options: CellOptions) -> Run:
-        """Begin a cell without waiting for it.
+        """Begin a cell and do not wait for it. For the notebook layer.
+
+        Args:
+            code: the source, which the caller has checked.
+            options: how it is to be run.
+
+        Returns:
+            The run, from which `wait` takes the events.
 
         Raises:
-            BadOptionError, PoolBusyError, PoolBrokenError: see `run`.
+            BadOptionError: the timeout is not legal.
+            PoolBusyError: another cell is running.
+            PoolBrokenError: the pool was stopped, or a rank has exited or does not come back.
         """
         self._processes.check_alive()
         check_seconds("timeout", options.timeout_s)
@@ -199,15 +257,30 @@ class Pool:
             self._failed_runs.append(last.run_id)
 
     def _ranks_to_debug(self, ranks: RankSet) -> tuple[int, ...]:
-        """Those that failed last, if they are among ``ranks``; one that is named alone is meant."""
+        """The ranks that failed last, if they are among ``ranks``; none for a rank that runs alone.
+
+        The user who names one rank has chosen it.
+        """
         last = None if self._last_run is None else self._last_run.outcome
         if last is not None:
             self._failed = build.ranks_to_debug(last) or self._failed
-        found = set(self._failed).intersection(ranks)
-        return tuple(sorted(found)) if len(ranks) > 1 else ()
+        failed = set(self._failed).intersection(ranks)
+        return tuple(sorted(failed)) if len(ranks) > 1 else ()
 
     def wait(self, run: Run, view: CellView, early: EarlyInterrupts | None = None) -> RunOutcome:
-        """Show a run until it has ended."""
+        """Show a run until it has ended. For the notebook layer.
+
+        Args:
+            run: as `submit` gives it.
+            view: shows its events.
+            early: counts the interrupts that came since the run was submitted.
+
+        Returns:
+            How the cell ended on each rank.
+
+        Raises:
+            CellInterruptedError: interrupted twice, and the hub does not answer.
+        """
         with self.given_up_on_failure(run):
             return CellWait(
                 run,
@@ -219,7 +292,10 @@ class Pool:
 
     @contextmanager
     def given_up_on_failure(self, run: Run) -> Iterator[None]:
-        """Whatever goes wrong in showing a run: none goes on that nobody waits for."""
+        """Interrupt and abandon a run if showing it fails. For the notebook layer.
+
+        Without it the run would continue, and no thread would wait for its end.
+        """
         try:
             yield
         except BaseException:
@@ -228,19 +304,29 @@ class Pool:
             raise
 
     def error_of(self, outcome: RunOutcome, cell_name: str = _NO_NAME) -> CellError | None:
-        """The error that a cell's outcome amounts to."""
+        """Make the error of a cell; None: it ended well. For the notebook layer."""
         return build.cell_error(outcome, cell_name, self.log_path_by_rank)
 
     def interrupt(self) -> RankSet:
-        """Interrupt the running cell, as Ctrl-C does; if there is none, callbacks of widgets.
+        """Interrupt the running cell, as Ctrl-C does; if no cell runs, callbacks of widgets.
+
+        It returns at once. The ranks raise ``KeyboardInterrupt`` and keep their variables. Another
+        thread may call it.
 
         Returns:
-            where such a callback was interrupted.
+            The ranks on which a callback of a widget was interrupted; none if a cell was running.
+
+        Raises:
+            PoolBrokenError: the pool was stopped.
+
+        Example:
+            >>> pool.interrupt()  # no cell is running
+            RankSet()
         """
         return self._processes.interrupt()
 
     def interrupt_run(self, run: Run) -> None:
-        """Interrupt this run, if its cell is still running. For the notebook layer."""
+        """Interrupt this run if its cell is still running. For the notebook layer."""
         self._processes.interrupt_run(run.run_id)
 
     def _reply(self, rank: int, reply: InputReply) -> None:
@@ -250,16 +336,30 @@ class Pool:
     # --- variables -----------------------------------------------------------------------------
 
     def pull(self, expression: str, *, ranks: Sequence[int] | str | int | None = None) -> Any:
-        """Get a value from ranks.
+        """Get a copy of a value from ranks.
 
         Args:
-            expression: a name, or any Python expression over the ranks' names.
-            ranks: one rank (an int) gives its value; several, or None for all, give a list.
+            expression: a name, or any Python expression; each rank evaluates it with its own
+                variables.
+            ranks: one rank as an int, several as a list or text such as ``"0,2-3"``; default: all.
+
+        Returns:
+            The value itself if ``ranks`` is an int; otherwise a list of the values, in the order of
+            the ranks. Tensors keep shape and dtype; those of a GPU arrive on the CPU, unless this
+            process uses CUDA already.
 
         Raises:
-            TransferError: the name is missing, or the value cannot be pickled.
-            TransferInterruptedError: the user does not wait any longer.
+            BadOptionError: a rank does not exist.
+            TransferError: the expression fails on a rank, or its value cannot be pickled.
+            TransferInterruptedError: the user interrupted the call.
             PoolBusyError: a cell is running.
+            PoolBrokenError: the pool was stopped, or a rank has exited or does not come back.
+
+        Example:
+            >>> pool.pull("rank ** 2")
+            [0, 1]
+            >>> pool.pull("(torch.arange(3) * rank).tolist()", ranks=1)
+            [0, 1, 2]
         """
         chosen = self.rank_set(ranks)
         with interrupt_as_error(f"pulling {expression!r}"):
@@ -271,18 +371,32 @@ class Pool:
             return exchange.pull(expression, ranks)
 
     def diff(self, expression: str, *, ranks: Sequence[int] | str | None = None) -> Difference:
-        """Whether a value is equal on ranks; it stays where it is: ``pool.diff("model").is_equal``.
+        """Compare a value between ranks: equal, or where it first differs.
 
-        That is True, False, or None if nothing differs as far as it could be compared.
+        The value stays on its ranks; they send fingerprints, and a few blocks of what differs.
 
         Args:
-            expression: a name, or any expression over the ranks' names; ``rng`` is the state of
-                the generators of random numbers.
-            ranks: which; default: all.
+            expression: a name, or any Python expression: a tensor, a module, an optimizer, a
+                container. ``rng`` is the state of the generators of random numbers.
+            ranks: the ranks to compare, such as ``[0, 2]`` or ``"0,2-3"``; default: all.
+
+        Returns:
+            The groups of ranks that agree, and the places that differ.
 
         Raises:
-            BadOptionError: the expression has a value on none of them.
-            TransferInterruptedError, PoolBusyError: as `pull`.
+            BadOptionError: a rank does not exist, or the expression has a value on no rank.
+            TransferError: a rank cannot describe the value.
+            TransferInterruptedError: the user interrupted the call.
+            PoolBusyError: a cell is running.
+            PoolBrokenError: the pool was stopped, or a rank has exited or does not come back.
+
+        Example:
+            >>> outcome = pool.run("weight = torch.zeros(2, 3); weight[1, 2] += rank")
+            >>> difference = pool.diff("weight")
+            >>> difference.is_equal
+            False
+            >>> difference.differences[0].details[0].index
+            (1, 2)
         """
         chosen = self.rank_set(ranks)
         failure = f"could not compare {expression!r}"
@@ -292,18 +406,47 @@ class Pool:
     def vars(
         self, *names: str, ranks: Sequence[int] | str | None = None
     ) -> dict[str, dict[int, dict[str, Any] | None]]:
-        """What ranks have of these names, or of all, in a few words: by name and rank.
+        """Describe variables of ranks in a few words; the values stay on their ranks.
+
+        Args:
+            names: of variables; none: all variables that hold data, without imports and functions.
+            ranks: the ranks to ask, such as ``[0, 2]`` or ``"0,2-3"``; default: all.
+
+        Returns:
+            By name, then by rank: a dict with ``name``, ``type``, ``shape``, ``dtype``,
+            ``device``, ``value``, ``sharding`` (all as text, empty where they mean nothing) and
+            ``digest`` (equal where the values are equal). None: the rank has no such variable.
 
         Raises:
-            BadOptionError: what is no name, or a name that none of them has.
-            TransferInterruptedError, PoolBusyError: as `pull`.
+            BadOptionError: a rank does not exist, a name is not an identifier, or no rank has it.
+            TransferError: a rank cannot describe its variables.
+            TransferInterruptedError: the user interrupted the call.
+            PoolBusyError: a cell is running.
+            PoolBrokenError: the pool was stopped, or a rank has exited or does not come back.
+
+        Example:
+            >>> pool.push(batch_size=32)
+            >>> of_rank_1 = pool.vars("batch_size")["batch_size"][1]
+            >>> of_rank_1["type"], of_rank_1["value"]
+            ('int', '32')
         """
         return variables.to_dict(self.told_variables(names, ranks=ranks))
 
     def told_variables(
         self, names: Sequence[str] = (), *, ranks: Sequence[int] | str | None = None
     ) -> dict[int, Variables]:
-        """The same by rank, for the notebook layer. Raises as `vars`."""
+        """Describe variables, by rank. For the notebook layer.
+
+        Args:
+            names: of variables; none: all variables that hold data.
+            ranks: the ranks to ask; default: all.
+
+        Raises:
+            BadOptionError: a rank does not exist, a name is not an identifier, or no rank has it.
+            TransferError: a rank cannot describe its variables, or the user interrupted the call.
+            PoolBusyError: a cell is running.
+            PoolBrokenError: the pool was stopped, or a rank has exited or does not come back.
+        """
         chosen = self.rank_set(ranks)
         what = ", ".join(map(repr, names)) or "the variables"
         failure = f"could not look at {what}"
@@ -318,12 +461,25 @@ class Pool:
         ranks: Sequence[int] | str | int | None = None,
         **more: Any,
     ) -> None:
-        """Copy values to ranks: ``pool.push(x=1)`` or ``pool.push({"x": 1})``.
+        """Copy values to ranks; each rank gets a copy of its own.
+
+        Args:
+            values: values by the name of the variable, as ``pool.push({"x": 1})``.
+            ranks: one rank as an int, several as a list or text such as ``"0,2-3"``; default: all.
+            more: the same as keywords, as ``pool.push(x=1)``.
 
         Raises:
-            BadOptionError: a name is not an identifier, or is ``rank`` or ``local_rank``.
-            TransferError: a value cannot be pickled; no name was bound anywhere.
-            TransferInterruptedError, PoolBusyError: as `pull`.
+            BadOptionError: a rank does not exist, or a name is not an identifier, or is ``rank`` or
+                ``local_rank``.
+            TransferError: a value cannot be pickled; no variable was changed on any rank.
+            TransferInterruptedError: the user interrupted the call; no variable was changed.
+            PoolBusyError: a cell is running.
+            PoolBrokenError: the pool was stopped, or a rank has exited or does not come back.
+
+        Example:
+            >>> pool.push(learning_rate=0.1)
+            >>> pool.pull("learning_rate * (rank + 1)")
+            [0.1, 0.2]
         """
         by_name = {**(values or {}), **more}
         for name in by_name:
@@ -342,35 +498,59 @@ class Pool:
     # --- start and end -------------------------------------------------------------------------
 
     def restart(self, ranks: Sequence[int] | str | int | None = None) -> str:
-        """End ranks and start fresh ones; the fork server stays warm.
+        """End ranks and start fresh processes in their places.
+
+        Variables of fresh ranks are gone. If some ranks are restarted, they join the process
+        groups of the others, which keep their variables.
 
         Args:
-            ranks: only these; they join the groups of the others, which keep their variables.
-                Default: the whole pool.
+            ranks: one rank as an int, several as a list or text such as ``"0,2-3"``; default: the
+                whole pool, with the same options.
 
         Returns:
-            What has happened, in a sentence.
+            A sentence that says what has happened to which ranks.
 
         Raises:
             BadOptionError: a rank does not exist.
             PoolStartError: the new ranks did not come up; the pool is stopped.
-            PoolBrokenError: fresh ranks could not take their places; the pool is as it is.
-            PoolInterruptedError: the user did not wait; says what has become of the ranks.
-            PoolBusyError: another thread restarts it.
+            PoolBrokenError: the pool was stopped before, or fresh ranks could not take their
+                places; then the other ranks stay as they are.
+            PoolInterruptedError: the user interrupted the call; the message says what runs now.
+            PoolBusyError: another thread restarts the pool.
+
+        Example:
+            >>> pool.push(step=7)
+            >>> print(pool.restart(1))
+            rank 1 is a fresh process: its variables are gone, those of rank 0 are kept. Next: ...
+            >>> pool.pull("'step' in globals()")
+            [True, False]
         """
         self._processes.check_alive()
         return self._processes.restart(self.rank_set(ranks))
 
     def stop(self) -> None:
-        """End everything that the pool has started. Does nothing if that has happened.
+        """End all processes of the pool; the variables of the ranks are gone.
 
-        A restart in another thread fails. An interrupt is raised when everything has ended.
+        A stopped pool stays stopped: a second call does nothing. A restart in another thread fails.
+
+        Raises:
+            KeyboardInterrupt: the user interrupted the call; all processes have ended by then.
+
+        Example:
+            >>> pool.stop()
+            >>> pool
+            <Pool: stopped>
         """
         self._processes.stop()
 
     @property
     def is_stopped(self) -> bool:
-        """Whether `stop` was called, or the start failed."""
+        """Whether the pool was stopped, or failed to restart.
+
+        Example:
+            >>> pool.is_stopped
+            False
+        """
         return self._processes.is_stopped
 
     def __enter__(self) -> Self:
@@ -388,36 +568,70 @@ class Pool:
 
     @property
     def world_size(self) -> int:
-        """Number of ranks."""
+        """Number of ranks.
+
+        Example:
+            >>> pool.world_size
+            2
+        """
         return self.options.world_size
 
     @property
     def all_ranks(self) -> RankSet:
-        """Every rank."""
+        """The set of all ranks, which can be looped over.
+
+        Example:
+            >>> list(pool.all_ranks)
+            [0, 1]
+        """
         return RankSet.all(self.world_size)
 
     def ranks(self) -> list[RankInfo]:
-        """What is known of each rank: state, process id, device, log."""
+        """Tell the state of each rank, with its process id, device and log.
+
+        Returns:
+            One entry for each rank, in order.
+
+        Example:
+            >>> [(info.rank, info.state.name, info.device) for info in pool.ranks()]
+            [(0, 'IDLE', 'cpu'), (1, 'IDLE', 'cpu')]
+        """
         return list(self.snapshot.ranks)
 
     @property
     def is_running(self) -> bool:
-        """Whether a cell is running."""
+        """Whether a cell is running, or the process groups are being rebuilt after one.
+
+        Example:
+            >>> pool.is_running
+            False
+        """
         return self.snapshot.is_running
 
     @property
     def log_path_by_rank(self) -> dict[int, str]:
-        """Where each rank's whole output is, until the pool stops."""
+        """Path of the file with the whole output of each rank, until the pool stops.
+
+        Example:
+            >>> from pathlib import Path
+            >>> Path(pool.log_path_by_rank[1]).name
+            'rank1.log'
+        """
         return {info.rank: info.log_path for info in self.ranks()}
 
     @property
     def bad_frames(self) -> int:
-        """Messages that the hub dropped because they were not valid."""
+        """Number of messages that were dropped because they were not valid; normally 0.
+
+        Example:
+            >>> pool.bad_frames
+            0
+        """
         return self._processes.hub.bad_frames
 
     @property
     def snapshot(self) -> PoolSnapshot:
-        """The pool at one moment, for the notebook layer; at least as new as all it was told."""
+        """The latest published state of the pool, which never changes. For the notebook layer."""
         return self._processes.snapshot
 
     def __repr__(self) -> str:
@@ -426,7 +640,21 @@ class Pool:
         return f"<Pool {self.options.describe()}: {self.snapshot.summary()}>"
 
     def rank_set(self, ranks: Sequence[int] | str | int | None) -> RankSet:
-        """``ranks`` as a set. Raises `BadOptionError` if one does not exist."""
+        """Read ``ranks`` as the methods of the pool do.
+
+        Args:
+            ranks: one rank as an int, several as a list or text such as ``"0,2-3"``; None: all.
+
+        Returns:
+            The set of these ranks.
+
+        Raises:
+            BadOptionError: a rank does not exist, or the text is not a list of ranks.
+
+        Example:
+            >>> pool.rank_set("1-"), pool.rank_set(None)
+            (RankSet(1), RankSet(0-1))
+        """
         if ranks is None:
             return self.all_ranks
         if isinstance(ranks, int):
@@ -437,63 +665,166 @@ class Pool:
     # --- what ranks do -------------------------------------------------------------------------
 
     def diagnose(self) -> Report:
-        """Look at all ranks: who waits for whom, and where each is. In any thread, at any time.
+        """Find out which rank waits for which, and where each rank is.
+
+        It works at any time, in any thread, also while a cell runs.
+
+        Returns:
+            The findings, and the line of each rank.
 
         Raises:
             PoolBrokenError: the pool was stopped, or its hub has ended.
+
+        Example:
+            >>> report = pool.diagnose()
+            >>> report.findings  # no rank waits for another
+            ()
+            >>> print(report.ranks[0])
+            rank 0 ...
         """
         return self.observe().report
 
     def observe(self) -> Diagnosed:
-        """The same, with what it was found by. Raises as `diagnose`."""
+        """Diagnose, and give the evidence with the report. For the notebook layer.
+
+        Raises:
+            PoolBrokenError: the pool was stopped, or its hub has ended.
+        """
         return self._processes.observe()
 
     def survey(self) -> Diagnosed:
-        """What each rank does and takes; the report is empty. Raises as `diagnose`."""
+        """Ask each rank what it does and which memory it takes. For the notebook layer.
+
+        Returns:
+            The answers; the report in them is empty.
+
+        Raises:
+            PoolBrokenError: the pool was stopped, or its hub has ended.
+        """
         return self._processes.survey()
 
     def in_callback(self) -> RankSet:
-        """Where a callback of a widget runs, and no cell. Raises as `diagnose`."""
+        """Find the ranks on which a widget's callback runs, and no cell. For the notebook layer.
+
+        Raises:
+            PoolBrokenError: the pool was stopped, or its hub has ended.
+        """
         return self._processes.in_callback()
 
     def interrupt_callbacks(self) -> RankSet:
-        """Interrupt these; gives the ranks, which are not known of a plain pool. As `diagnose`."""
+        """Interrupt callbacks of widgets. For the notebook layer.
+
+        Returns:
+            The ranks on which one ran; those of a plain pool are not known.
+
+        Raises:
+            PoolBrokenError: the pool was stopped, or its hub has ended.
+        """
         return self._processes.interrupt_callbacks()
 
     def stacks(self, ranks: Sequence[int] | str | int | None = None) -> Diagnosed:
-        """What ranks tell of their threads, and what their agents see. Raises as `diagnose`."""
+        """Get the Python stacks of ranks, also of ranks that are stuck in C.
+
+        Args:
+            ranks: one rank as an int, several as a list or text such as ``"0,2-3"``; default: all.
+
+        Returns:
+            The answers by rank: ``looks`` has the threads of each rank as it tells them itself,
+            ``peeks`` the stacks as its agent has read them; ``silent`` are the ranks of which
+            nothing is known.
+
+        Raises:
+            BadOptionError: a rank does not exist.
+            PoolBrokenError: the pool was stopped, or its hub has ended.
+
+        Example:
+            >>> answer = pool.stacks(0)
+            >>> [thread.name for thread in answer.looks[0].threads]
+            ['MainThread']
+        """
         self._processes.check_alive()
         return self._processes.stacks(self.rank_set(ranks))
 
     def trace(self) -> list[dict[str, Any]]:
-        """The last operations, a dict for each rank's part: ``pandas.DataFrame(pool.trace())``.
+        """Get the last operations of all ranks: collectives, messages, groups, waits for the store.
+
+        Each rank remembers its last 1,024 operations. A pool with ``plain=True`` records none.
+
+        Returns:
+            A flat dict for each rank's part of an operation, as ``pandas.DataFrame(pool.trace())``
+            takes them; equal ``row`` numbers belong to one operation. ``op`` names the operation,
+            ``state`` is ``scheduled``, ``completed`` or ``failed``, ``nbytes`` is the size of its
+            inputs on this rank. Times are in nanoseconds: ``created_ns`` and ``completed_ns``
+            since the first operation, ``waited_ns`` is how long the rank was blocked,
+            ``arrived_after_ns`` how much later than the first rank it came.
+            `nbddp.controller.trace.export.records` describes every field.
 
         Raises:
-            PoolBrokenError: as `diagnose`.
+            PoolBrokenError: the pool was stopped, or its hub has ended.
+
+        Example:
+            >>> outcome = pool.run("x = torch.ones(4); dist.all_reduce(x)")
+            >>> for part in pool.trace()[-2:]:
+            ...     print(part["rank"], part["op"], part["state"], part["nbytes"])
+            0 all_reduce completed 16
+            1 all_reduce completed 16
         """
         return export.records(self.trace_rows())
 
     def trace_rows(self) -> list[TraceRow]:
-        """The last operations, the ranks side by side. Raises as `diagnose`."""
+        """Get the last operations, the ranks side by side. For the notebook layer.
+
+        Raises:
+            PoolBrokenError: the pool was stopped, or its hub has ended.
+        """
         self._processes.check_alive()
         views = self.talk.diagnose(NO_RANKS, last=RING_LENGTH).views
         return rows_of_views(views, self._cell_by_run)
 
     @property
     def last_report(self) -> Report | None:
-        """The latest verdict, or answer of `diagnose`, whichever came last."""
+        """The latest verdict on a cell, or answer of `diagnose`, whichever came last.
+
+        None: there was neither.
+
+        Example:
+            >>> report = pool.diagnose()
+            >>> pool.last_report is report
+            True
+        """
         return self._processes.last_report
 
     @property
     def config(self) -> Config:
-        """What happens when ranks disagree."""
+        """The settings for what happens when ranks disagree or die; `configure` changes them.
+
+        Example:
+            >>> pool.config
+            Config(on_deadlock='abort', on_mismatch='raise', on_death='respawn')
+        """
         return self._processes.config
 
     def configure(self, **changes: str) -> Config:
-        """Change ``on_deadlock``, ``on_mismatch``, ``on_death``; from the next event on.
+        """Change what happens when ranks disagree or die, from the next event on.
+
+        Args:
+            changes: ``on_deadlock``: ``"abort"`` (free the ranks) or ``"report"`` (only show it);
+                ``on_mismatch``: ``"raise"`` (before data moves), ``"warn"`` or ``"off"``;
+                ``on_death``: ``"respawn"`` (a fresh rank takes the place) or ``"keep"`` (the place
+                stays empty).
+
+        Returns:
+            All settings after the change.
 
         Raises:
             BadOptionError: a name or value is not legal; nothing was changed.
+            PoolBrokenError: the pool was stopped.
+
+        Example:
+            >>> pool.configure(on_deadlock="report").on_deadlock
+            'report'
+            >>> pool.configure(on_deadlock="abort").on_deadlock
+            'abort'
         """
         return self._processes.configure(changes)
 
@@ -512,23 +843,27 @@ class Pool:
 
     @property
     def running_cell(self) -> tuple[str, Run] | None:
-        """The cell that runs, with its name. For the notebook layer."""
+        """The name and the run of the cell that runs; None: none does. For the notebook layer."""
         run = self._last_run
         return None if run is None or run.outcome is not None else (self._begun[0], run)
 
     @property
     def unfinished(self) -> RankSet:
-        """Ranks that are inside the running cell."""
+        """Ranks that are inside the running cell. For the notebook layer."""
         return self.snapshot.unfinished
 
     def expect_idle_beside(self, ranks: RankSet) -> None:
-        """For who cannot wait. Raises `PoolBusyError` if a cell runs, and on none of these."""
+        """Refuse what cannot wait for a running cell. For the notebook layer.
+
+        Raises:
+            PoolBusyError: a cell runs, and on none of ``ranks``.
+        """
         running = self.running_cell
         if running is not None and set(ranks).isdisjoint(running[1].ranks):
             raise PoolBusyError(self._busy_text())
 
     def _busy_text(self) -> str:
-        """Which cell is running where, and what to do about it."""
+        """Say which cell is running where, and what to do about it."""
         inside = self.unfinished.describe() if self.unfinished else "this pool"
         cell, count = self._begun
         wait = f"Out[{count}].wait() if it has --async" if cell != _NO_NAME else "wait for it"

@@ -1,4 +1,4 @@
-"""The processes of a pool: start, restart, stop, what ranks do, what may be configured.
+"""The processes of a pool: start, restart, stop, questions to ranks, configuration.
 
 Runs in: the notebook's process, or any script; all of it in any thread.
 """
@@ -34,7 +34,11 @@ from nbddp.wire.values import shared_memory
 class PoolProcesses:
     """Agents, ranks and the hub of one `nbddp.controller.pool.pool.Pool`, which owns it.
 
-    The processes start with it. Errors are those that the methods of `Pool` name.
+    The processes start with it. Its methods raise the errors that the methods of `Pool` name.
+
+    Args:
+        options: what the user has chosen, checked.
+        settings: limits and durations.
     """
 
     def __init__(self, options: PoolOptions, settings: Settings) -> None:
@@ -42,11 +46,11 @@ class PoolProcesses:
         self._all_ranks = RankSet.all(options.world_size)
         self._pid = os.getpid()
         self.is_stopped = False  #: `stop` was called, or the start failed
-        self._end_lock = threading.RLock()  # one thread ends, others wait until it has
+        self._end_lock = threading.RLock()  # one thread ends all, others wait for that
         self._restart_lock = threading.Lock()
         self.config = Config()
         self._config_lock = threading.Lock()
-        self._seen_report: Report | None = None  # the latest verdict that was told
+        self._seen_report: Report | None = None  # the latest verdict that was seen here
         self._last_report: Report | None = None
         self.pool_id = secrets.token_hex(4)
         self.listeners = Listeners(rank_exited=lambda exited: self._release_all(exited.rank))
@@ -68,7 +72,7 @@ class PoolProcesses:
 
     @property
     def snapshot(self) -> PoolSnapshot:
-        """The pool as the hub has published it last."""
+        """The state of the pool that the hub has published last."""
         return self.hub.snapshot
 
     # --- start and end -------------------------------------------------------------------------
@@ -116,12 +120,16 @@ class PoolProcesses:
             self._restart_lock.release()
 
     def stop(self) -> None:
-        """End everything that was started; an interrupt is raised when it has ended."""
+        """End everything that was started.
+
+        Raises:
+            KeyboardInterrupt: the user interrupted the call; everything has ended by then.
+        """
         if self._end():
             raise KeyboardInterrupt
 
     def _end(self) -> int:
-        """End everything; gives the number of interrupts that came meanwhile."""
+        """End everything; return the number of interrupts that came meanwhile."""
         if os.getpid() != self._pid:
             return 0
         self.is_stopped = True
@@ -136,7 +144,13 @@ class PoolProcesses:
     def _stopped_on_failure(
         self, interrupts: EarlyInterrupts, what: str, after: str
     ) -> Iterator[None]:
-        """An interrupt while ranks start counts as a failure too, told by ``what`` was stopped."""
+        """End everything if the block fails or is interrupted.
+
+        Args:
+            interrupts: those that came so far.
+            what: names what is interrupted: ``start``.
+            after: ends the message: what to do next.
+        """
         try:
             yield
             interrupts.check()
@@ -160,38 +174,38 @@ class PoolProcesses:
     # --- what ranks do -------------------------------------------------------------------------
 
     def observe(self) -> Diagnosed:
-        """Look at all ranks: who waits for whom, and what that was found by."""
+        """Find out which rank waits for which; the evidence comes with the report."""
         self.check_alive()
-        found = self.talk.diagnose(NO_RANKS)
-        self._seen_report, self._last_report = self.hub.last_report, found.report
-        return found
+        diagnosed = self.talk.diagnose(NO_RANKS)
+        self._seen_report, self._last_report = self.hub.last_report, diagnosed.report
+        return diagnosed
 
     def survey(self) -> Diagnosed:
-        """What each rank does and takes; the report is empty."""
+        """Ask each rank what it does and which memory it takes; the report is empty."""
         self.check_alive()
         return self.talk.survey()
 
     def stacks(self, ranks: RankSet) -> Diagnosed:
-        """What these ranks tell of their threads, and what their agents see."""
+        """Get the threads of these ranks as they tell them, and as their agents see them."""
         return self.talk.diagnose(ranks).only(ranks)
 
     @property
     def last_report(self) -> Report | None:
-        """The latest verdict, or answer of `observe`, whichever came last."""
+        """The latest verdict on a cell, or answer of `observe`, whichever came last."""
         judged = self.hub.last_report
         if judged is not self._seen_report:
             self._seen_report = self._last_report = judged
         return self._last_report
 
     def in_callback(self) -> RankSet:
-        """Where a callback of a widget runs, and no cell."""
+        """Find the ranks on which a widget's callback runs, and no cell."""
         looks = self.survey().looks
         return RankSet.of(rank for rank, look in looks.items() if look.activity == "callback")
 
     # --- interrupts ----------------------------------------------------------------------------
 
     def interrupt(self) -> RankSet:
-        """Interrupt the running cell; if there is none, callbacks, and give their ranks."""
+        """Interrupt the running cell; if no cell runs, callbacks, and return their ranks."""
         self.check_alive()
         run_id = self.snapshot.active_run_id
         if run_id is None:
@@ -204,11 +218,11 @@ class PoolProcesses:
         self.hub.post(InterruptRequested(run_id))
 
     def interrupt_callbacks(self) -> RankSet:
-        """Interrupt callbacks of widgets; gives the ranks, not known of a plain pool."""
-        found = self.in_callback()
+        """Interrupt callbacks of widgets; return the ranks, which a plain pool does not know."""
+        interrupted = self.in_callback()
         alive = self.snapshot.in_state(RankState.IDLE, RankState.BUSY)
         self.hub.send_to_ranks(alive, InterruptCallback())
-        return found
+        return interrupted
 
     # --- configuration -------------------------------------------------------------------------
 

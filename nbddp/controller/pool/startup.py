@@ -1,4 +1,4 @@
-"""What a pool is made of: its folder, its agents, its hub.
+"""Starts and ends the parts of a pool: its folder, its agents, its hub.
 
 Runs in: the notebook's process, in the thread that starts or stops the pool.
 """
@@ -51,8 +51,8 @@ class PoolStartup:
     """Starts, restarts and ends the processes of a pool.
 
     Args:
-        options: of the user.
-        settings: limits.
+        options: what the user has chosen, checked.
+        settings: limits and durations.
         pool_id: names the pool.
         use_arena: whether values may travel through shared memory.
         on_segment_released: called by the hub thread, see `HubThread`.
@@ -85,12 +85,17 @@ class PoolStartup:
         """Start agents and hub, and wait until all ranks are ready.
 
         Args:
-            is_interrupted: asked again and again; no process is left unknown by an exception.
+            is_interrupted: polled, so that an interrupt leaves no unknown process.
+
+        Returns:
+            The hub of the pool, whose ranks are ready.
 
         Raises:
-            KeyboardInterrupt: the user does not wait; `end` is still to be called.
-            PoolStartError, BadOptionError: a process could not start; `end` is still to be called,
-                once more if it was called meanwhile.
+            KeyboardInterrupt: the user interrupted the start.
+            PoolStartError: a process could not start, or the ranks were not ready in time.
+            BadOptionError: an option turned out to be wrong on a rank.
+
+        After each of these the caller has to call `end`, again if it was called meanwhile.
         """
         options = self._options
         if lacking := too_few_descriptors(options.nproc_per_node, options.world_size):
@@ -132,7 +137,19 @@ class PoolStartup:
         return self._hub
 
     def restart(self, is_interrupted: Callable[[], bool] = lambda: False) -> HubThread:
-        """Fresh ranks; a fresh hub too if an agent has gone. Raises as `start`."""
+        """Start fresh ranks, and a fresh hub if an agent has ended.
+
+        Args:
+            is_interrupted: polled, so that an interrupt leaves no unknown process.
+
+        Returns:
+            The hub of the pool, whose ranks are ready.
+
+        Raises:
+            KeyboardInterrupt: the user interrupted the start.
+            PoolStartError: a process could not start, or the ranks were not ready in time.
+            BadOptionError: an option turned out to be wrong on a rank.
+        """
         hub = self._hub
         for agent in self._agents:
             agent.wake()
@@ -194,7 +211,7 @@ class PoolStartup:
         )
 
     def _patience_s(self) -> float:
-        """How long agents may take to end their ranks."""
+        """Seconds that agents may take to end their ranks."""
         return 4 * self._settings.stop_grace_s + _ANSWER_S
 
     def _wait_until_up(
@@ -203,7 +220,11 @@ class PoolStartup:
         is_interrupted: Callable[[], bool],
         stops_within_s: float = math.inf,
     ) -> None:
-        """Wait for the ranks. Raises `_NoAnswerError` if the old ones are not ended in time."""
+        """Wait for the ranks.
+
+        Raises:
+            _NoAnswerError: the agents have not ended the old ranks in ``stops_within_s``.
+        """
         stops_until = time.monotonic() + stops_within_s
         while True:
             if is_interrupted():
@@ -235,7 +256,7 @@ def _start_error(failure: AnnounceFailure) -> Exception:
 
 
 def _refuse_without_gil() -> None:
-    """Records are written by one thread at a time, which the GIL sees to."""
+    """Refuse a Python without the GIL: one thread at a time may write a record."""
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         raise PoolStartError(
             "the pool did not start: this Python runs without the GIL, which nbddp needs. "
@@ -245,7 +266,7 @@ def _refuse_without_gil() -> None:
 
 
 def _make_folder() -> Path:
-    """A folder of our own, 0700, whose path is short enough for sockets."""
+    """Make a folder with mode 0700, whose path is short enough for sockets."""
     for parent in (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR"), "/tmp"):  # noqa: S108
         if (
             parent

@@ -16,10 +16,15 @@ OnDeath: TypeAlias = Literal["respawn", "keep"]
 
 @dataclass(frozen=True)
 class Config:
-    """The settings that a user may change while the pool lives."""
+    """What a user may change while the pool lives; `Pool.configure` changes it.
 
-    on_deadlock: OnDeadlock = "abort"  #: ``report``: show the report, and leave the ranks blocked
-    on_mismatch: OnMismatch = "raise"
+    Example:
+        >>> pool.config.on_mismatch
+        'raise'
+    """
+
+    on_deadlock: OnDeadlock = "abort"  #: ``report``: show it, and leave the ranks where they are
+    on_mismatch: OnMismatch = "raise"  #: before data moves; ``warn``; ``off``: not compared
     on_death: OnDeath = "respawn"  #: ``keep``: no fresh rank takes the place of one that exited
 
 

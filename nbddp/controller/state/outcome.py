@@ -22,15 +22,21 @@ RankStatus: TypeAlias = Literal["ok", "error", "exited", "unfinished"]
 
 @dataclass(frozen=True)
 class RankResult:
-    """The outcome of a cell on one rank."""
+    """How a cell ended on one rank.
+
+    Example:
+        >>> outcome = pool.run("x = 1")
+        >>> outcome.results[1].status, outcome.results[1].error
+        ('ok', None)
+    """
 
     rank: Rank
-    status: RankStatus
-    elapsed_s: float = 0.0
-    error: ErrorInfo | None = None
-    failed_at_ns: int = 0
-    exited: RankExited | None = None
-    was_freed: bool = False  #: ``error`` was raised because nbddp aborted an operation
+    status: RankStatus  #: ``unfinished``: the rank was still inside the cell when the wait ended
+    elapsed_s: float = 0.0  #: seconds from the beginning of the cell on this rank to its end
+    error: ErrorInfo | None = None  #: the exception as text; None: the rank raised none
+    failed_at_ns: int = 0  #: when it raised, by the monotonic clock of its machine
+    exited: RankExited | None = None  #: how its process ended; None: it lives
+    was_freed: bool = False  #: ``error`` came about because nbddp ended an operation
     mismatches: tuple[Mismatch, ...] = ()  #: seen by this rank, raised or not
     marks: tuple[GroupMark, ...] = ()
     torn: tuple[str, ...] = ()  #: operations whose tensors may hold partial results
@@ -40,13 +46,21 @@ class RankResult:
 
 @dataclass(frozen=True, repr=False)
 class RunOutcome:
-    """The outcome of a cell."""
+    """How a cell ended on all of its ranks: what `Pool.run` gives.
 
-    run_id: str
-    results: dict[Rank, RankResult]
-    elapsed_s: float
-    interrupted: bool = False
-    timed_out: bool = False
+    Example:
+        >>> outcome = pool.run("total = rank")
+        >>> outcome
+        <RunOutcome: ranks 0-1 ok; ... s>
+        >>> sorted(outcome.results)
+        [0, 1]
+    """
+
+    run_id: str  #: names the run
+    results: dict[Rank, RankResult]  #: by rank
+    elapsed_s: float  #: seconds until the last rank had finished
+    interrupted: bool = False  #: the user interrupted the cell
+    timed_out: bool = False  #: the timeout of the cell ran out
     ended_by: str = ""  #: the command that ended it on ranks that had not finished
     #: Ranks that had raised before the interrupt, which may have caused the errors of the others.
     raised_before: RankSet = NO_RANKS
@@ -66,12 +80,30 @@ class RunOutcome:
         return f"<RunOutcome: {', '.join(counts)}; {self.elapsed_s:.2f} s>"
 
     def ranks(self, *statuses: RankStatus) -> RankSet:
-        """The ranks with one of these statuses."""
+        """Get the ranks on which the cell ended in one of these ways.
+
+        Args:
+            statuses: ``ok``, ``error`` (it raised), ``exited`` or ``unfinished``.
+
+        Returns:
+            The set of these ranks; it may be empty.
+
+        Example:
+            >>> outcome.ranks("ok"), outcome.ranks("error", "exited")
+            (RankSet(0-1), RankSet())
+        """
         return RankSet.of(r for r, result in self.results.items() if result.status in statuses)
 
     @property
     def torn(self) -> dict[str, RankSet]:
-        """Operations whose tensors may hold partial results, and on which ranks."""
+        """Operations whose tensors may hold partial results, and on which ranks.
+
+        That happens to a collective that was ended in the middle.
+
+        Example:
+            >>> outcome.torn
+            {}
+        """
         ranks_by_name: dict[str, list[Rank]] = {}
         for rank, result in self.results.items():
             for name in result.torn:
@@ -80,7 +112,12 @@ class RunOutcome:
 
     @property
     def raised_mismatches(self) -> list[Mismatch]:
-        """The mismatches that were raised in the user's line, the earliest first."""
+        """Mismatches of operations that were raised in the user's line, the first one first.
+
+        Example:
+            >>> outcome.raised_mismatches
+            []
+        """
         raised = [
             (result.failed_at_ns, result.rank, mismatch)
             for result in self.results.values()

@@ -13,7 +13,12 @@ from nbddp.wire.rank_set import Rank
 
 
 class RankState(Enum):
-    """The state of a rank."""
+    """Where a rank is in its life.
+
+    Example:
+        >>> pool.ranks()[0].state.name
+        'IDLE'
+    """
 
     ABSENT = auto()  #: no process
     STARTING = auto()  #: its process exists, or is being made
@@ -53,17 +58,23 @@ Replaced: TypeAlias = Literal["", "exited", "restarted"]
 
 
 class RankInfo(msgspec.Struct, frozen=True):
-    """The knowledge about one rank at one moment."""
+    """What is known of one rank at one moment: what `Pool.ranks` gives.
+
+    Example:
+        >>> info = pool.ranks()[1]
+        >>> info.rank, info.node, info.device, info.backend
+        (1, 0, 'cpu', 'gloo')
+    """
 
     rank: Rank
-    node: int
+    node: int  #: number of its node
     state: RankState = RankState.ABSENT
-    pid: int = 0
-    log_path: str = ""
-    device: str = ""
-    backend: str = ""
-    note: str = ""
-    run_id: str | None = None  #: the run of the cell that it is in
+    pid: int = 0  #: process id; 0: it has none
+    log_path: str = ""  #: file with its whole output
+    device: str = ""  #: as torch writes it: ``cpu``, ``cuda:0``
+    backend: str = ""  #: of its default process group: ``gloo``, ``nccl``
+    note: str = ""  #: something the user should know, for example a fallback
+    run_id: str | None = None  #: of the cell it is in
     exited: RankExited | None = None
     is_unwanted: bool = False  #: the user wants a fresh process in the place of this one
     replaced: Replaced = ""  #: the end of its predecessor, until its own first cell is over

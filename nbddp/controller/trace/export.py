@@ -14,19 +14,43 @@ from nbddp.controller.trace.rows import RankPart, TraceRow
 from nbddp.wire.rank_set import RankSet
 
 
-def records(trace: Sequence[TraceRow], ranks: RankSet | None = None) -> list[dict[str, Any]]:
-    """Return one flat dict per row and rank, for ``pandas.DataFrame(records)``.
+def records(rows: Sequence[TraceRow], ranks: RankSet | None = None) -> list[dict[str, Any]]:
+    """Make one flat dict for each row and rank, as ``pandas.DataFrame(records)`` takes them.
 
     Args:
-        trace: the rows, see `nbddp.controller.trace.rows.rows`.
-        ranks: only the parts of these ranks; None: all.
+        rows: operations, the ranks side by side.
+        ranks: only the parts of these; default: all.
 
     Returns:
-        Dicts with equal keys. ``row`` is equal for operations that the ranks issued together.
-        ``created_ns`` and ``completed_ns`` count from the first arrival of all. A value that is not
-        known is None.
+        Dicts with these fields. A value that is not known is None.
+
+        ============================  =============================================================
+        ``row``                       number of the operation: the same for what ranks did together
+        ``cell``                      execution count of the cell that ran; 0: not known
+        ``group``, ``group_desc``     torch's name of the process group; the user's description
+        ``kind``                      ``collective``, ``message``, ``creation`` or ``store``
+        ``op``                        name of the operation: ``all_reduce``
+        ``collective_seq_id``         number of the collective in its group; 0: it is none
+        ``p2p_seq_id``                number of the message between its two ranks; 0: it is none
+        ``src``, ``dst``, ``tag``     global ranks and tag of a message; -1: none, or any source
+        ``rank``                      global rank of this part
+        ``state``                     ``scheduled``, ``completed`` or ``failed``
+        ``created_ns``                when the rank came, in ns since the first arrival of all
+        ``completed_ns``              when it noticed the end, counted alike; None: not yet
+        ``waited_ns``                 how long a thread of it was blocked for the operation, in ns
+        ``arrived_after_ns``          how much later than the first rank it came, in ns
+        ``spread_ns``                 from the first arrival to the last, in ns
+        ``last_rank``                 the rank that came last
+        ``nbytes``                    size of the input tensors on this rank, in bytes
+        ``bandwidth_bytes_per_s``     of the row: algorithm bandwidth
+        ``async_op``                  whether the call did not wait for the end
+        ``site_cell``                 execution count of the cell in which the line stands
+        ``file``, ``line``            the line that issued the operation
+        ``function``, ``source``      its function and its text
+        ``error``                     what the operation raised; empty: nothing
+        ============================  =============================================================
     """
-    start_ns = min((row.first_ns for row in trace), default=0)
+    start_ns = min((row.first_ns for row in rows), default=0)
     return [
         {
             "row": number,
@@ -58,29 +82,33 @@ def records(trace: Sequence[TraceRow], ranks: RankSet | None = None) -> list[dic
             "source": part.site.source,
             "error": part.error,
         }
-        for number, row in enumerate(trace)
+        for number, row in enumerate(rows)
         for part in row.parts.values()
         if ranks is None or part.rank in ranks
     ]
 
 
-def chrome_trace(trace: Sequence[TraceRow], ranks: RankSet | None = None) -> dict[str, Any]:
-    """Return the JSON object for Perfetto, ready for `json.dump`.
+def chrome_trace(rows: Sequence[TraceRow], ranks: RankSet | None = None) -> dict[str, Any]:
+    """Make the object for ``chrome://tracing`` and Perfetto, ready for `json.dump`.
 
     Each rank is a process with one track; operations that overlap get a second one, since slices
-    of one track must nest. An arrow leads from the rank that came last to the ranks that waited,
-    and from a send to its recv.
+    of one track must nest. An arrow leads from the rank that came last to those that waited, and
+    from a send to its recv.
 
     Args:
-        trace: the rows, see `nbddp.controller.trace.rows.rows`.
-        ranks: only the parts of these ranks; None: all.
+        rows: operations, the ranks side by side.
+        ranks: only the tracks of these; default: all.
+
+    Returns:
+        ``{"traceEvents": [...], "displayTimeUnit": "ms"}``; times in it are in microseconds since
+        the first arrival.
     """
-    start_ns = min((row.first_ns for row in trace), default=0)
-    end_ns = max((_latest_ns(row) for row in trace), default=0)
+    start_ns = min((row.first_ns for row in rows), default=0)
+    end_ns = max((_latest_ns(row) for row in rows), default=0)
     placed = sorted(
         (
             (part, row)
-            for row in trace
+            for row in rows
             for part in row.parts.values()
             if ranks is None or part.rank in ranks
         ),
@@ -95,7 +123,7 @@ def chrome_trace(trace: Sequence[TraceRow], ranks: RankSet | None = None) -> dic
         lane_by_part[id(part)] = lane
         slices.append(_slice(part, row, lane, start_ns, until_ns))
     arrows: list[dict[str, Any]] = []
-    for row in trace:
+    for row in rows:
         for source, target, at_ns in _arrows(row):
             if not {id(source), id(target)} <= lane_by_part.keys():
                 continue
@@ -120,7 +148,7 @@ def _latest_ns(row: TraceRow) -> int:
 
 
 def _free_lane(busy_until: list[int], begin_ns: int, end_ns: int) -> int:
-    """The first track that is free at ``begin_ns``, counted from 1."""
+    """Find the first track that is free at ``begin_ns``, counted from 1."""
     for lane, until_ns in enumerate(busy_until):
         if until_ns <= begin_ns:
             busy_until[lane] = end_ns
@@ -163,7 +191,7 @@ def _slice(
 
 
 def _arrows(row: TraceRow) -> Iterator[tuple[RankPart, RankPart, int]]:
-    """``(from, to, when it arrives)``; an arrow ends inside the slice to which it leads."""
+    """Give ``(from, to, when it arrives)``; an arrow ends inside the slice to which it leads."""
     if row.kind == "message":
         if row.src in row.parts and row.dst in row.parts:
             source, target = row.parts[row.src], row.parts[row.dst]
@@ -181,7 +209,7 @@ def _arrows(row: TraceRow) -> Iterator[tuple[RankPart, RankPart, int]]:
 
 
 def _names(rank: int, lanes: int) -> Iterator[dict[str, Any]]:
-    """The names of the tracks, and their order."""
+    """Name the tracks of a rank, and put them in order."""
     yield {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}}
     yield {"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}}
     for lane in range(1, lanes + 1):

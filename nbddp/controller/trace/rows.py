@@ -37,48 +37,51 @@ _Key: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class RankPart:
-    """The operation of one rank in a row."""
+    """The part of one rank in an operation."""
 
     rank: int
-    op: str
+    op: str  #: name of the operation, as users call it
     state: OperationState
     created_ns: int  #: when the rank came
     completed_ns: int | None  #: when it noticed the end; None: not yet
-    waited_ns: int  #: how long a thread of the rank was blocked by the operation
-    nbytes: int
-    async_op: bool
+    waited_ns: int  #: how long a thread of it was blocked for the operation
+    nbytes: int  #: size of its input tensors
+    async_op: bool  #: the call did not wait for the end
     site: Site  #: the line that issued it
     cell: int  #: execution count of the cell that ran; 0: not known
-    run_id: str
-    error: str
-    record_id: int
-    #: When the rank was asked, if the operation was open then and the cell ran; None: otherwise.
+    run_id: str  #: of that cell; empty: it was issued between cells
+    error: str  #: what the operation raised; empty: nothing
+    record_id: int  #: number in the rank's record
+    #: When the rank was asked, if it was not complete and its cell was running; None: otherwise.
     open_at_ns: int | None = None
     is_waited_for: bool = False  #: a thread of the rank was seen to wait for it
 
     @property
     def ending(self) -> Ending:
-        """The end of the operation, or that it is open."""
+        """How the part ended: completed, open, interrupted, freed or failed."""
         return ending_of(self.state, self.error)
 
 
 @dataclass(frozen=True)
 class TraceRow:
-    """One collective, message, creation of a group or wait for the store."""
+    """One collective, message, creation of a group or wait for the store, of all its ranks.
+
+    Times are in nanoseconds of the ranks' monotonic clock.
+    """
 
     kind: RowKind
-    pg_id: str
-    pg_name: str
-    pg_desc: str
+    pg_id: str  #: of the process group: the same on all ranks, and of one group only
+    pg_name: str  #: torch's name of the group, mostly a number
+    pg_desc: str  #: the user's description of it
     members: RankSet  #: of the group; the two ends of a message
     op: str  #: the function that the user called; ``all_reduce | broadcast`` if the ranks differ
     label: str  #: ``all_reduce #7``, ``send 0→1 #3``
     parts: Mapping[int, RankPart]  #: by rank, in order
-    collective_seq_id: int = 0
-    p2p_seq_id: int = 0
-    src: int = -1  #: of a message; -1: any source
-    dst: int = -1
-    tag: int = 0
+    collective_seq_id: int = 0  #: number of the collective in its group; 0: it is none
+    p2p_seq_id: int = 0  #: number of the message between its two ranks; 0: it is none
+    src: int = -1  #: global rank that sends a message; -1: any source
+    dst: int = -1  #: global rank that receives it
+    tag: int = 0  #: of a message
     #: Members that never issued it, as their records show. A rank whose record is not known, or
     #: was overwritten, is neither here nor in ``parts``.
     missing: RankSet = field(default_factory=RankSet)
@@ -100,7 +103,7 @@ class TraceRow:
 
     @cached_property
     def last_rank(self) -> int | None:
-        """The rank that came last; None if a member has not come, or all came at one time."""
+        """The rank that came last; None if a rank has not come, or all came at one time."""
         if self.missing or not self.spread_ns:
             return None
         return next(rank for rank, part in self.parts.items() if part.created_ns == self.last_ns)
@@ -114,7 +117,7 @@ class TraceRow:
 
     @cached_property
     def open_at_ns(self) -> int | None:
-        """The last time at which ranks were seen in it that may still wait; None: no rank waits."""
+        """When ranks were seen in it that may still wait; None: there are no such ranks."""
         return max((p.open_at_ns for p in self.parts.values() if p.open_at_ns), default=None)
 
     @cached_property
@@ -124,7 +127,7 @@ class TraceRow:
 
     @cached_property
     def nbytes(self) -> int:
-        """The bytes of the input tensors on the rank that has most: one rank's, not the sum."""
+        """Size of the input tensors on the rank with the largest; counted once, not per rank."""
         return max(part.nbytes for part in self.parts.values())
 
     @cached_property
@@ -133,7 +136,7 @@ class TraceRow:
 
         Nothing can be complete before the last rank has come, so the time before belongs to that
         rank and not to the network. It is the ``algbw`` of nccl-tests, without their factor for
-        the algorithm (``busbw``). An asynchronous operation is noticed as complete when a thread
+        the algorithm (``busbw``). The end of an asynchronous operation is noticed when a thread
         waits for it: its bandwidth is a lower bound. None where a rank, a time or the number of
         bytes is not known, or an operation failed.
         """
@@ -148,7 +151,7 @@ class TraceRow:
 
     @cached_property
     def run_ids(self) -> list[str]:
-        """The runs that issued it: mostly one; none if it was issued between cells."""
+        """The runs of the cells that issued it: mostly one; none if it was issued between cells."""
         return sorted({part.run_id for part in self.parts.values() if part.run_id})
 
     @cached_property
@@ -184,6 +187,9 @@ def rows(
         now_by_run: when the ranks were asked, by the ``run_id`` of the running cell.
         fresh: ranks that took the place of others, whose records are not known.
         waited_for: rank and record of the operations for which threads were seen to wait.
+
+    Returns:
+        A row for each operation; a rank that took no part is absent from its ``parts``.
     """
     cells = cell_by_run or {}
     now = now_by_run or {}
@@ -192,34 +198,39 @@ def rows(
     for rank, operations in operations_by_rank.items():
         for operation in operations:
             by_key.setdefault(_key(rank, operation), []).append((rank, operation))
-    trace = [
+    unordered = [
         _row(together, groups, cells, now, progress, waited_for=waited_for)
         for entries in by_key.values()
         for together in _split(entries)
     ]
-    return sorted(trace, key=lambda row: (row.first_ns, row.pg_id, row.collective_seq_id))
+    return sorted(unordered, key=lambda row: (row.first_ns, row.pg_id, row.collective_seq_id))
 
 
 def select(
-    trace: Sequence[TraceRow],
+    candidates: Sequence[TraceRow],
     *,
     cell: int | None = None,
     run_id: str | None = None,
     ranks: RankSet | None = None,
     last: int | None = None,
 ) -> list[TraceRow]:
-    """Select rows; a row keeps all its ranks, so its spread and bandwidth stay the same.
+    """Choose rows; each condition that is given has to hold.
+
+    A row stays whole: its spread and its bandwidth are still those of all its ranks.
 
     Args:
-        trace: the rows.
-        cell: only rows of the cell with this execution count.
-        run_id: only rows of this run.
-        ranks: only rows in which one of these ranks takes part.
-        last: only this many rows, the last ones.
+        candidates: all rows, in order.
+        cell: execution count of a cell that issued the operation.
+        run_id: a run of that cell.
+        ranks: at least one of these takes part.
+        last: at most this many, the newest.
+
+    Returns:
+        The chosen rows, in order.
     """
     kept = [
         row
-        for row in trace
+        for row in candidates
         if (cell is None or any(part.cell == cell for part in row.parts.values()))
         and (run_id is None or any(part.run_id == run_id for part in row.parts.values()))
         and (ranks is None or any(rank in ranks for rank in row.parts))
@@ -230,11 +241,14 @@ def select(
 def rows_of_views(
     views: Mapping[int, RankView], cell_by_run: Mapping[str, int] | None = None
 ) -> list[TraceRow]:
-    """Build the rows from views of the ranks, with the records that agents have read.
+    """Make rows from what the ranks have answered, or from their records as seen from outside.
 
     Args:
-        views: of all ranks.
-        cell_by_run: see `rows`.
+        views: what is known of each rank.
+        cell_by_run: the execution count of the cell by ``run_id``.
+
+    Returns:
+        A row for each operation, in the order in which they began.
     """
     operations_by_rank: dict[int, list[Operation]] = {}
     groups: dict[str, GroupInfo] = {}
@@ -294,11 +308,7 @@ class _Progress:
 
 
 def first_unbroken_record(record_ids: Iterable[int]) -> int:
-    """The first ``record_id`` after the last gap: the ring overwrites the oldest records.
-
-    >>> first_unbroken_record([3, 5, 6])
-    5
-    """
+    """Find the ``record_id`` from which on no record is missing: a ring forgets the oldest."""
     ids = sorted(record_ids, reverse=True)
     return next((a for a, b in pairwise(ids) if a - b > 1), ids[-1] if ids else 0)
 
@@ -308,7 +318,7 @@ def _number(operation: Operation) -> int:
 
 
 def _counter(rank: int, operation: Operation) -> _Key:
-    """The counter that gives the operation its number; equal for all that take part."""
+    """Name the counter of the operation's number; the same for all ranks that take part."""
     kind = operation.signature.kind
     match kind:
         case "collective":

@@ -12,24 +12,38 @@ from nbddp.wire.rank_set import RankSet
 
 @dataclass(frozen=True)
 class Detail:
-    """The difference of a tensor or long text between two groups of ranks."""
+    """How a tensor differs between two groups of ranks.
 
-    one: RankSet
-    other: RankSet
-    index: tuple[int, ...] | None  #: index of the first different element; None: not known
-    values: tuple[str, str]  #: the two values of this element
-    max_abs: float | None  #: largest difference of an element; None: not known
-    is_exact: bool  #: whether all blocks that differ were compared
-    norms: tuple[float | None, float | None]
+    Example:
+        >>> outcome = pool.run("weight = torch.zeros(2, 3); weight[1, 2] += rank")
+        >>> detail = pool.diff("weight").differences[0].details[0]
+        >>> detail.index, detail.values, detail.max_abs
+        ((1, 2), ('0', '1'), 1.0)
+    """
+
+    one: RankSet  #: ranks that have the same value
+    other: RankSet  #: ranks that have the other one
+    index: tuple[int, ...] | None  #: of the first element that differs; None: it was not found
+    values: tuple[str, str]  #: at that index, as text: on ``one``, on ``other``
+    max_abs: float | None  #: the largest absolute difference; None: not known
+    is_exact: bool  #: whether all blocks that differ were looked at
+    norms: tuple[float | None, float | None]  #: of the whole tensor: on ``one``, on ``other``
 
 
 @dataclass(frozen=True)
 class LeafDifference:
-    """A place in the value that is not equal on all ranks."""
+    """A place in the value that is not the same on all ranks.
 
-    path: str
-    groups: tuple[tuple[RankSet, str], ...]  #: ranks that agree, and a text for their value
-    missing: RankSet  #: ranks without a value there
+    Example:
+        >>> outcome = pool.run("settings = {'lr': 0.1, 'seed': rank}")
+        >>> place = pool.diff("settings").differences[0]
+        >>> place.path, place.groups
+        ("['seed']", ((RankSet(0), '0'), (RankSet(1), '1')))
+    """
+
+    path: str  #: behind the expression: ``.weight``, ``['lr']``; empty: the value itself
+    groups: tuple[tuple[RankSet, str], ...]  #: ranks that agree, and what they have
+    missing: RankSet  #: ranks that have nothing there
     is_tensor: bool
     part: str = ""  #: name of the shard, for a sharded tensor
     #: The property that differs: the value, the type of a value with parts, or a module's mode.
@@ -40,16 +54,23 @@ class LeafDifference:
 
 @dataclass(frozen=True)
 class Difference:
-    """The answer to ``pool.diff(expression)``."""
+    """How a value differs between ranks: what `Pool.diff` gives.
 
-    expression: str
-    ranks: RankSet
+    Example:
+        >>> outcome = pool.run("weight = torch.zeros(2, 3); weight[1, 2] += rank")
+        >>> difference = pool.diff("weight")
+        >>> difference.groups, difference.n_tensors, difference.nbytes
+        ((RankSet(0), RankSet(1)), 1, 24)
+    """
+
+    expression: str  #: what was compared
+    ranks: RankSet  #: the ranks that were compared
     groups: tuple[RankSet, ...]  #: ranks that agree everywhere; the largest first
-    differences: tuple[LeafDifference, ...]
-    n_tensors: int
-    n_values: int
-    nbytes: int  #: size of the tensors on one rank
-    sharding: Mapping[str, int] = field(default_factory=dict)  #: number of tensors by sharding
+    differences: tuple[LeafDifference, ...]  #: the places that differ
+    n_tensors: int  #: number of tensors in the value, on one rank
+    n_values: int  #: number of other values in it
+    nbytes: int  #: of the tensors, on one rank
+    sharding: Mapping[str, int] = field(default_factory=dict)  #: tensors by how they are sharded
     unknown: tuple[str, ...] = ()  #: places that cannot be compared
     errors: Mapping[str, RankSet] = field(default_factory=dict)  #: ranks without value, by reason
     is_cut: bool = False  #: values beyond the limit were not compared
@@ -57,9 +78,14 @@ class Difference:
 
     @property
     def is_equal(self) -> bool | None:
-        """Whether the value is equal on all ranks; `gradients` do not count.
+        """Whether the whole value is the same on all ranks, without `gradients`.
 
-        None: no difference was found, but not all could be compared, see `unknown` and `is_cut`.
+        False: something differs. None, which is false in an ``if``: nothing differs as far as
+        compared, but not all could be compared; see `unknown` and `is_cut`.
+
+        Example:
+            >>> difference.is_equal, pool.diff("world_size").is_equal
+            (False, True)
         """
         if self.differs:
             return False
@@ -67,11 +93,21 @@ class Difference:
 
     @property
     def differs(self) -> bool:
-        """Whether a difference was found."""
+        """Whether something was found that is not the same on all ranks.
+
+        Example:
+            >>> difference.differs
+            True
+        """
         return len(self.groups) > 1
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain data."""
+        """Make plain data of it, which `json` can write; sets of ranks become lists.
+
+        Example:
+            >>> difference.to_dict()["differences"][0]["groups"]
+            [{'ranks': [0], 'has': 'float32 (2, 3)'}, {'ranks': [1], 'has': 'float32 (2, 3)'}]
+        """
         return {
             "expression": self.expression,
             "equal": self.is_equal,

@@ -28,7 +28,24 @@ _AWAIT_S = 0.05
 
 
 class CellHandle:
-    """The state of a background cell; ``await handle`` or ``handle.wait()`` waits for its end."""
+    """A cell that runs in the background: what a cell with ``%%ddp --async`` gives.
+
+    ``await handle`` in a cell, or ``handle.wait()``, waits for its end.
+
+    Args:
+        pool: runs the cell.
+        run: as `Pool.submit` has given it.
+        view: shows its output.
+        cell_name: how messages name the cell.
+
+    Example:
+        >>> nbddp.load_ipython_extension(get_ipython())
+        >>> handle = get_ipython().run_cell_magic("ddp", "--async", "dist.barrier()")
+        >>> handle.wait().ranks("ok")
+        RankSet(0-1)
+        >>> handle
+        <cell [...] on ranks 0-1: done after ... s>
+    """
 
     def __init__(self, pool: Pool, run: Run, view: View, cell_name: str) -> None:
         self._pool = pool
@@ -48,35 +65,63 @@ class CellHandle:
 
     @property
     def state(self) -> str:
-        """``running``, ``done`` or ``failed``."""
+        """``running``, ``done`` or ``failed``.
+
+        Example:
+            >>> handle.state
+            'done'
+        """
         if not self._has_ended:
             return "running"
         return "done" if self._error() is None else "failed"
 
     @property
     def is_done(self) -> bool:
-        """Whether the cell has ended, well or not, and all of its output was shown."""
+        """Whether the cell has ended, well or not, and all of its output was shown.
+
+        Example:
+            >>> handle.is_done
+            True
+        """
         return self._shown.is_set()
 
     def wait(self, timeout: float | None = None) -> RunOutcome:
         """Wait for the end of the cell.
 
         Args:
-            timeout: seconds; None: no limit.
+            timeout: seconds; default: no limit. The cell continues after it.
 
         Returns:
-            The outcome of the cell on each rank.
+            How the cell ended on each rank.
 
         Raises:
             TimeoutError: the cell is still running after ``timeout`` seconds.
-            CellError: the cell failed; a cell in the foreground raises the same error.
+            CellError: the cell failed on at least one rank, or was interrupted.
+
+        Example:
+            >>> handle = get_ipython().run_cell_magic("ddp", "--async", "total = rank")
+            >>> outcome = handle.wait(timeout=60)
+            >>> pool.pull("total")
+            [0, 1]
         """
         if not self._shown.wait(timeout):
             raise TimeoutError(f"{self._cell_name} is still running after {timeout:g} s")
         return self._result()
 
     def interrupt(self) -> None:
-        """Interrupt the cell, as the stop button does for a cell in the foreground."""
+        """Interrupt the cell, as the stop button does for a cell in the foreground.
+
+        It returns at once; `wait` then raises `CellInterruptedError`.
+
+        Example:
+            >>> code = "import time; time.sleep(60)"
+            >>> handle = get_ipython().run_cell_magic("ddp", "--async", code)
+            >>> handle.interrupt()
+            >>> handle.wait()
+            Traceback (most recent call last):
+                ...
+            nbddp.errors.CellInterruptedError: ...
+        """
         self._pool.interrupt_run(self._run)
 
     def __await__(self) -> Generator[Any, None, RunOutcome]:

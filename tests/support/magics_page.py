@@ -1,0 +1,119 @@
+"""The examples of ``docs/magics.md``: reads them, runs them, and writes their outputs.
+
+``python -m tests.support.magics_page`` runs all of them and writes the outputs into the page, for
+use after a change of what a verb shows.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.kernel import Cell, Kernel, running_kernel
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "magics.md"
+#: A kernel in which every verb works: `%ddp debugger` does not in a stock one.
+LAUNCH = ("-m", "nbddp.notebook.ipykernel_app", "--NbddpKernel.pool=-n 2")
+
+_HEADING = re.compile(r"^## `(%ddp \w+|%%\w+)`: .+$", re.MULTILINE)
+_EXAMPLE = re.compile(
+    r"^```python( raises)?\n(.*?)^```$(?:\n```\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
+)
+_PROMPT = re.compile(r"^\[\d+\] ipdb> ")
+#: What differs from run to run: addresses, paths, durations and sizes, then every other number.
+_VARYING = (
+    (re.compile(r"\*(?=\d)"), ""),  # in a trace: this rank came last
+    (re.compile(r"/\S*/nbddp-\w+"), "FOLDER"),
+    (re.compile(r"(?<![\w.])\d[\d.]*\s?(ns|us|µs|ms|s)\b"), "TIME"),
+    (re.compile(r"(?<![\w.])\d[\d.]*\s?([kMG]?B)\b"), "SIZE"),
+    (re.compile(r"[/·A-Z!]{3,}$"), "BAR"),
+    (re.compile(r"\d+(\.\d+)?"), "N"),
+    (re.compile(r"-{3,}"), "---"),
+    (re.compile(r"\s+"), " "),
+)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A cell of the page, and what it shows there."""
+
+    code: str
+    raises: bool
+    output: str
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """What the reader types at the debugger's prompt."""
+        lines = self.output.splitlines()
+        return tuple(_PROMPT.sub("", line) for line in lines if _PROMPT.match(line))
+
+
+def sections() -> dict[str, str]:
+    """The text of each section of the page, by its magic: ``%ddp start``, ``%%ddp``."""
+    _, *parts = _HEADING.split(PAGE.read_text(encoding="utf-8"))
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def examples(text: str) -> list[Example]:
+    """The examples of a section."""
+    return [
+        Example(found[2], bool(found[1]), (found[3] or "").rstrip("\n"))
+        for found in _EXAMPLE.finditer(text)
+    ]
+
+
+def shown(cell: Cell) -> str:
+    """What a cell shows in the end, as text."""
+    parts = [message.text.strip("\n") for message in cell.page]
+    return "\n".join(line.rstrip() for line in "\n".join(parts).split("\n"))
+
+
+def run(kernel: Kernel, example: Example) -> str:
+    """Run an example; give what it shows."""
+    cell = kernel.run(example.code, *example.answers)
+    assert cell.status == ("error" if example.raises else "ok"), f"{example.code}\n{shown(cell)}"
+    # The pool of this kernel starts with it.
+    return shown(cell).removeprefix("there already: ")
+
+
+def is_alike(output: str, got: str) -> bool:
+    """Whether ``got`` is what the page quotes, but for what differs from run to run."""
+    pattern = "\n".join(
+        r"(.*\n)*?.*" if line == "..." else re.escape(_plain(line))
+        for line in output.splitlines()
+        if not _PROMPT.match(line)
+    )
+    plain = "\n".join(_plain(line) for line in got.splitlines())
+    return re.fullmatch(pattern, plain) is not None
+
+
+def _plain(line: str) -> str:
+    for pattern, replacement in _VARYING:
+        line = pattern.sub(replacement, line)
+    return line.strip()
+
+
+def running() -> Iterator[Kernel]:
+    """A kernel for the page, with auto mode off as in any other kernel."""
+    with running_kernel(*LAUNCH) as kernel:
+        kernel.ok("%ddp auto off")
+        yield kernel
+
+
+def _update() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    for kernel in running():
+        for example in [each for section in sections().values() for each in examples(section)]:
+            got = run(kernel, example)
+            if not is_alike(example.output, got):
+                text = text.replace(_fences(example, example.output), _fences(example, got))
+    PAGE.write_text(text, encoding="utf-8")
+
+
+def _fences(example: Example, output: str) -> str:
+    cell = f"```python{' raises' * example.raises}\n{example.code}```\n"
+    return cell + (f"```\n{output}\n```\n" if output else "")
+
+
+if __name__ == "__main__":
+    _update()
