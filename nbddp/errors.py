@@ -158,8 +158,7 @@ class PoolBusyError(NbddpError):
         Traceback (most recent call last):
             ...
         nbddp.errors.PoolBusyError: cell [...] is still running on ranks 0-1, ...
-        >>> handle.interrupt()
-        >>> handle.wait()
+        >>> handle.interrupt(); handle.wait()
         Traceback (most recent call last):
             ...
         nbddp.errors.CellInterruptedError: ...
@@ -236,8 +235,7 @@ class CellInterruptedError(CellError):
         >>> nbddp.load_ipython_extension(get_ipython())
         >>> code = "import time; time.sleep(60)"
         >>> handle = get_ipython().run_cell_magic("ddp", "--async", code)
-        >>> handle.interrupt()
-        >>> handle.wait()
+        >>> handle.interrupt(); handle.wait()
         Traceback (most recent call last):
             ...
         nbddp.errors.CellInterruptedError: ...

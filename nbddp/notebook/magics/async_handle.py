@@ -116,8 +116,7 @@ class CellHandle:
         Example:
             >>> code = "import time; time.sleep(60)"
             >>> handle = get_ipython().run_cell_magic("ddp", "--async", code)
-            >>> handle.interrupt()
-            >>> handle.wait()
+            >>> handle.interrupt(); handle.wait()
             Traceback (most recent call last):
                 ...
             nbddp.errors.CellInterruptedError: ...
