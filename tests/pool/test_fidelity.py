@@ -14,6 +14,7 @@ from tests.cases.fidelity_groups import GROUPS
 from tests.cases.fidelity_sharded import SHARDED
 from tests.cases.fidelity_training import TRAINING
 from tests.cases.fidelity_wider import WIDER
+from tests.cases.fidelity_works import WORKS
 from tests.conftest import make_pool
 from tests.support.views import run_cell
 
@@ -81,7 +82,7 @@ def differences(ours: Any, stock: Any) -> list[tuple[Any, Any]]:
 
 
 @pytest.mark.timeout(180)
-@parametrize([*GROUPS, *COLLECTIVES, *TRAINING, *SHARDED, *WIDER])
+@parametrize([*GROUPS, *COLLECTIVES, *WORKS, *TRAINING, *SHARDED, *WIDER])
 def test_a_program_gives_the_same(pair: Pair, program: Program):
     if torch.__version__ < program.since:
         pytest.skip(f"torch {torch.__version__} compiles calls of stock groups only")

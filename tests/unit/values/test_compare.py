@@ -1,27 +1,20 @@
-"""Comparing what ranks tell of a value; no rank is needed for it."""
+"""Descriptions of one value by several ranks are compared, then blocks of tensors that differ."""
 
-import math
 import random
-import struct
-from collections import namedtuple
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from msgspec import structs
-from torch import nn
 
-from nbddp.controller.values import blocks as blockwise
 from nbddp.controller.values import compare
 from nbddp.controller.values.descriptions import Descriptions
 from nbddp.controller.values.result import Detail, Difference
 from nbddp.errors import BadOptionError
-from nbddp.notebook.magics.verbs import VERBS
 from nbddp.notebook.render import diff_report as page
-from nbddp.notebook.render import variables_table
-from nbddp.rank.values import tensor_hash, traversal
+from nbddp.rank.values import tensor_hash
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values.fingerprints import (
     Blocks,
@@ -33,8 +26,6 @@ from nbddp.wire.values.fingerprints import (
     Tree,
     TreeOf,
     ValueQuestion,
-    Variable,
-    Variables,
 )
 
 
@@ -159,167 +150,6 @@ def test_plain_data_holds_what_was_found():
     assert found["differences"][0]["path"] == ".a"
 
 
-# --- element by element ---------------------------------------------------------------------------
-
-
-def one_block(dtype: str, first: torch.Tensor, second: torch.Tensor) -> blockwise.BlockDifference:
-    one, other = (bytes(tensor_hash.as_bytes(each).tolist()) for each in (first, second))
-    return blockwise.compare(dtype, 1 << 20, {0: one}, {0: other})
-
-
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        torch.float64,
-        torch.float32,
-        torch.float16,
-        torch.bfloat16,
-        torch.int64,
-        torch.int32,
-        torch.int16,
-        torch.int8,
-        torch.uint8,
-        torch.bool,
-        torch.complex64,
-        torch.complex128,
-    ],
-    ids=str,
-)
-def test_the_first_element_that_differs(dtype: torch.dtype):
-    first = torch.zeros(100, dtype=dtype)
-    second = first.clone()
-    second[57] = 1
-    second[90] = 1
-    found = one_block(str(dtype).removeprefix("torch."), first, second)
-    assert (found.element, found.max_abs) == (57, 1)
-    assert found.values[0] in ("0", "0.0", "False", "0j")
-
-
-def test_the_largest_difference_and_not_the_first():
-    first = torch.tensor([1.0, 2.0, 3.0])
-    found = one_block("float32", first, torch.tensor([1.0, 2.5, 1.0]))
-    assert (found.element, found.max_abs, found.values) == (1, 2.0, ("2", "2.5"))
-
-
-def test_a_dtype_that_python_does_not_know_has_an_index_all_the_same():
-    first = torch.ones(5).to(torch.float8_e4m3fn)
-    second = torch.tensor([1.0, 1, 2, 1, 1]).to(torch.float8_e4m3fn)
-    found = one_block("float8_e4m3fn", first, second)
-    assert (found.element, found.max_abs) == (2, None)
-    assert found.values == ("0x38", "0x40")
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "max_abs"),
-    [
-        (0.0, -0.0, 0.0),
-        (math.inf, math.inf, 0.0),
-        (math.inf, 1.0, math.inf),
-        (math.nan, 1.0, math.nan),
-        (math.inf, -math.inf, math.inf),
-    ],
-)
-def test_odd_numbers(first: float, second: float, max_abs: float):
-    one, other = struct.pack("dd", first, 1.0), struct.pack("dd", second, 1.0)
-    found = blockwise.compare("float64", 16, {0: one}, {0: other})
-    assert found.max_abs is None or found.max_abs == max_abs or math.isnan(max_abs)
-    assert (found.element is None) == (one == other)
-
-
-def test_blocks_count_on():
-    one = {3: bytes(8), 4: bytes(8)}
-    other = {3: bytes(8), 4: bytes([0, 0, 0, 0, 1, 0, 0, 0])}
-    assert blockwise.compare("int32", 8, one, other).element == 4 * 2 + 1
-
-
-def test_index_of():
-    shape = (3, 4, 5)
-    for element in range(60):
-        at = blockwise.index_of(element, shape)
-        assert torch.arange(60).view(shape)[at] == element
-    assert blockwise.index_of(0, ()) == ()
-
-
-# --- what a value is made of ----------------------------------------------------------------------
-
-
-@dataclass
-class Config:
-    lr: float
-    layers: list[int]
-
-
-class Plain:
-    def __init__(self) -> None:
-        self.weight = torch.ones(2)
-        self.me = self
-
-
-Pair = namedtuple("Pair", "first second")  # noqa: PYI024 - users have such
-
-
-@pytest.mark.parametrize(
-    ("value", "paths"),
-    [
-        (3, [""]),
-        (torch.ones(2), [""]),
-        ({"a": [1, {"b": 2}], 3: None}, ["['a'][0]", "['a'][1]['b']", "[3]"]),
-        (Config(0.1, [1, 2]), [".lr", ".layers[0]", ".layers[1]"]),
-        (Pair(1, 2), [".first", ".second"]),
-        (nn.Linear(2, 2), [".weight", ".bias"]),
-        (
-            nn.BatchNorm1d(2, affine=False),
-            [".running_mean", ".running_var", ".num_batches_tracked"],
-        ),
-        (Plain(), [".weight", ".me"]),
-        ([], [""]),
-        ({1, 2}, [""]),
-        (list(range(1000)), [""]),
-        (torch.Generator(), [".get_state()"]),
-        (len, [""]),
-        (Config, [""]),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_leaves(value: object, paths: list[str]):
-    assert [path for path, _ in traversal.walk(value)] == paths
-
-
-def test_leaves_of_an_optimizer_are_its_state():
-    model = nn.Linear(2, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    model(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
-    found = dict(traversal.walk(optimizer))
-    assert isinstance(found["['state'][0]['momentum_buffer']"], torch.Tensor)
-    assert found["['param_groups'][0]['lr']"] == 0.1
-
-
-def test_text_of_equal_things_is_equal():
-    assert traversal.text_of({"b", "a"}) == traversal.text_of({"a", "b"})
-    assert traversal.text_of(object()) == traversal.text_of(object()), "addresses do not count"
-    assert traversal.text_of(1) != traversal.text_of(1.0)
-    assert traversal.text_of(0.0) != traversal.text_of(-0.0)
-    assert traversal.text_of(math.nan) == traversal.text_of(math.nan)
-
-
-def test_functions_differ_where_their_code_does():
-    def made(code: str) -> Any:
-        names: dict[str, Any] = {}
-        exec(code, names)
-        return names["f"]
-
-    first, same, other = made("f = lambda x: x + 1"), made("f = lambda x: x + 1"), made("f = abs")
-    assert traversal.text_of(first) == traversal.text_of(same)
-    assert traversal.text_of(first) != traversal.text_of(other)
-
-
-def test_a_list_inside_of_itself_ends():
-    value: list[Any] = [1]
-    value.append(value)
-    assert len(list(traversal.walk(value))) == 2
-
-
 # --- the exchange ---------------------------------------------------------------------------------
 
 
@@ -421,77 +251,6 @@ def test_a_value_that_no_rank_has_is_an_error():
 # --- lines and tables -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("line", "expressions", "ranks"),
-    [
-        ("model", ["model"], None),
-        ("cfg['a b'][0]  # why", ["cfg['a b'][0]"], None),
-        (
-            "[p.grad for p in model.parameters()] -r 0,2",
-            ["[p.grad for p in model.parameters()]"],
-            "0,2",
-        ),
-        ("-r 1-2 model", ["model"], "1-2"),
-        ("--ranks=1-2 model", ["model"], "1-2"),
-        ("model -r=0", ["model"], "0"),
-    ],
-)
-def test_lines_of_diff(line: str, expressions: list[str], ranks: str | None):
-    found = VERBS["diff"].parser.read(line)
-    assert (found.expressions, found.ranks) == (expressions, ranks)
-
-
-def told(*values: str | None) -> dict[int, Variables]:
-    return {
-        rank: Variables(
-            found=() if value is None else (Variable("x", "int", value=value, digest=value),)
-        )
-        for rank, value in enumerate(values)
-    }
-
-
-def table(*values: str | None) -> list[list[str]]:
-    text = variables_table.bundle(told(*values), ("x",))["text/plain"]
-    return [line.split() for line in text.splitlines()[1:]]
-
-
-def test_equal_values_are_one_row():
-    assert table("3", "3", "3") == [["x", "all", "int", "3"]]
-
-
-def test_the_odd_rank_has_a_row_of_its_own():
-    assert table("3", "4", "3") == [["x", "0,2", "int", "3"], ["1", "int", "4"]]
-    html = variables_table.bundle(told("3", "4", "3"), ("x",))["text/html"]
-    assert "<b>4</b>" in html
-    assert "<b>3</b>" not in html
-
-
-def test_where_all_differ_none_is_odd():
-    assert "<b>" not in variables_table.bundle(told("1", "2", "3"), ("x",))["text/html"]
-    assert len(table(*map(str, range(64)))) == 7
-    assert table(*map(str, range(64)))[-1] == ["and", "58", "more", "ranks"]
-
-
-def test_a_name_that_some_ranks_do_not_have():
-    assert table("3", None, "3") == [["x", "0,2", "int", "3"], ["1", "not", "there"]]
-
-
-def test_values_that_cannot_be_compared_are_not_called_different():
-    meta = Variable("m", "Tensor", shape="(3,)", device="meta")
-    text = variables_table.bundle({rank: Variables(found=(meta,)) for rank in range(3)}, ("m",))
-    assert "(not compared)" in text["text/plain"]
-    assert "all" in text["text/plain"]
-
-
-def test_values_that_look_alike_and_are_not():
-    found = {
-        rank: Variables(found=(Variable("m", "Linear", value="train", digest=str(rank == 1)),))
-        for rank in range(3)
-    }
-    text = variables_table.bundle(found, ("m",))["text/plain"]
-    assert "other values than on ranks 0,2" in text
-
-
 def test_random_trees_are_equal_to_themselves_only():
     source = random.Random(0)
     for _ in range(50):
@@ -503,14 +262,6 @@ def test_random_trees_are_equal_to_themselves_only():
         found = compared(tree(**values), tree(**changed), tree(**values))
         assert [each.path for each in found.differences] == [f".{name}"]
         assert [str(group) for group in found.groups] == ["0,2", "1"]
-
-
-def test_vars_of_some_ranks_name_these():
-    """Ranks that were not asked may have something else."""
-    asked = {rank: each for rank, each in told("3", "4", "3").items() if rank != 1}
-    lines = variables_table.bundle(asked, ("x",), 4)["text/plain"].splitlines()
-    assert lines[1].split() == ["x", "0,2", "int", "3"]
-    assert "all" in variables_table.bundle(asked, ("x",), 2)["text/plain"]
 
 
 def test_of_a_wide_table_the_differences_stay():

@@ -1,0 +1,23 @@
+"""The lines of %ddp as its parsers read and refuse them."""
+
+from typing import Any
+
+import pytest
+
+from nbddp.errors import BadOptionError
+from nbddp.notebook.magics.verbs import find_verb, help_of_all
+
+HELP = help_of_all()
+
+
+def read(line: str) -> dict[str, Any]:
+    """The arguments of the verb's action."""
+    verb, text = find_verb(line)
+    return vars(verb.parser.read(text))
+
+
+def refusal(line: str) -> str:
+    """What the reader is told of a line that is not legal."""
+    with pytest.raises(BadOptionError) as caught:
+        read(line)
+    return str(caught.value)

@@ -1,0 +1,261 @@
+"""The error of a cell in which ranks exited: how, their last output, and what replaces them."""
+
+import signal
+
+import msgspec
+import pytest
+
+from nbddp.controller.cell_errors.build import replaced
+from nbddp.controller.cell_errors.traceback_groups import MAX_FULL
+from nbddp.controller.state.exit_text import describe_exit, how_it_exited, idle_exit_text
+from nbddp.controller.state.outcome import RankResult
+from nbddp.errors import RankExitedError
+from nbddp.wire.message_types import ErrorInfo
+from nbddp.wire.messages import RankExited
+from nbddp.wire.rank_set import RankSet
+from tests.support.cell_errors import died, error, freed, ok, raised, report, site, text, unfinished
+
+# --- death ---------------------------------------------------------------------------------------
+
+
+def test_the_death_of_a_rank():
+    found = error(
+        raised(0, "RuntimeError", "connection closed"),
+        ok(1),
+        died(2, printed="step 39\nstep 40 | loss 2.31\n"),
+        unfinished(3),
+    )
+    assert type(found) is RankExitedError
+    assert text(found) == (
+        "RankExitedError: rank 2 exited while it ran cell [7]\n"
+        "  rank 2    SIGKILL (signal 9), pid 41532, 3.2 s after the cell began\n"
+        "  likely    the system ran out of memory, or someone ran `kill -9`\n"
+        "  printed   step 39\n"
+        "            step 40 | loss 2.31\n"
+        "  log       /logs/rank2.log\n"
+        "  others    rank 1 finished\n"
+        "  others    rank 3 is still inside the cell (in C code, or in code that goes on after an "
+        "interrupt); if it does not come back: %ddp restart\n"
+        "rank 0\n<traceback of RuntimeError: connection closed>\n\n"
+        "  next      %ddp restart   (ranks 0-1,3 would lose their variables too)"
+    )
+    assert found.by_rank[2] == ("RankExited", "SIGKILL (signal 9)")
+
+
+def test_only_the_last_lines_are_shown():
+    found = text(error(died(0, printed="".join(f"line {n}\n" for n in range(20)))))
+    assert "line 13\n" not in found
+    assert "printed   line 14\n" in found
+    assert "            line 19\n" in found
+
+
+def test_the_death_of_all_ranks():
+    found = text(error(*(died(rank, exit_code=3) for rank in range(6))))
+    assert found.startswith("RankExitedError: ranks 0-5 exited while they ran cell [7]\n")
+    assert found.count("exit code 3, pid") == MAX_FULL
+    assert "  and ranks 4-5\n" in found
+    assert found.endswith("  next      %ddp restart")
+
+
+def test_a_death_goes_before_a_timeout_and_an_interrupt():
+    found = error(died(0), unfinished(1), timed_out=True, interrupted=True)
+    assert type(found) is RankExitedError
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "reason", "text"),
+    [
+        (3, "", "exited with code 3"),
+        (-9, "", "exited with SIGKILL (signal 9)"),
+        (-9, "ended by %ddp restart", "exited, ended by %ddp restart"),
+        (255, "its exit status is not known", "exited, its exit status is not known"),
+    ],
+)
+def test_how_a_rank_exited_as_part_of_a_sentence(exit_code: int, reason: str, text: str):
+    exited = died(0, exit_code).exited
+    assert exited is not None
+    assert how_it_exited(msgspec.structs.replace(exited, reason=reason)) == text
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "how", "likely"),
+    [
+        (0, "exit code 0", "the cell, or a library, called os._exit() or C's exit()"),
+        (3, "exit code 3", "the cell, or a library, called os._exit() or C's exit()"),
+        (-9, "SIGKILL (signal 9)", "ran out of memory, or someone ran `kill -9`"),
+        (-11, "SIGSEGV (signal 11)", "native code touched memory that is not its own"),
+        (-7, "SIGBUS (signal 7)", "is /dev/shm full?"),
+        (-6, "SIGABRT (signal 6)", "native code gave up"),
+        (-8, "SIGFPE (signal 8)", "native code divided an integer by zero"),
+        (-4, "SIGILL (signal 4)", "native code is not made for this processor"),
+        (-15, "SIGTERM (signal 15)", "someone asked the process to end"),
+        (-10, "SIGUSR1 (signal 10)", ""),
+        (-99, "signal 99 (signal 99)", ""),
+    ],
+)
+def test_exits_by_name(exit_code: int, how: str, likely: str):
+    exited = died(0, exit_code).exited
+    assert exited is not None
+    found = describe_exit(exited)
+    assert found[0] == how
+    assert likely in found[1]
+    assert bool(found[1]) == bool(likely)
+
+
+@pytest.mark.parametrize("signum", sorted(signal.valid_signals()))
+def test_every_signal_has_words(signum: int):
+    exited = died(0, -signum).exited
+    assert exited is not None
+    assert f"(signal {int(signum)})" in describe_exit(exited)[0]
+
+
+def test_out_of_memory_is_said_when_it_is_known():
+    found = text(error(died(0, out_of_memory=True)))
+    assert "the system ran out of memory and the kernel ended this process" in found
+    assert "kill -9" not in found
+
+
+FAULT = """Fatal Python error: Segmentation fault
+
+Current thread 0x00007f (most recent call first):
+  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "<ipython-input-7-af3e>", line 3 in crash
+  File "<ipython-input-7-af3e>", line 5 in <module>
+  File "/venv/IPython/core/interactiveshell.py", line 3553 in run_code
+  File "/work/nbddp/rank/cells/executor.py", line 130 in _run
+"""
+
+
+def test_the_stack_of_a_crash_ends_where_the_cell_began():
+    found = text(error(died(0, -11, fault=FAULT)))
+    assert (
+        "  at        /usr/lib/python3.11/ctypes/__init__.py, line 519, in string_at\n"
+        "  called by cell [7], line 3, in crash\n"
+        "  called by cell [7], line 5, in <module>\n"
+    ) in found
+    assert "IPython" not in found
+    assert "executor.py" not in found
+
+
+# --- as shown ------------------------------------------------------------------------------------
+
+
+def test_what_ended_a_rank_is_told_with_its_words_and_without_a_guess():
+    how = "the agent of node 0 ended (exit code 1)"
+    results = [
+        RankResult(
+            rank,
+            "exited",
+            elapsed_s=1.0,
+            exited=RankExited(
+                rank=rank,
+                pid=41530 + rank,
+                exit_code=-9,
+                out_of_memory=False,
+                last_output="OSError: No space left on device\n",
+                reason=how,
+            ),
+        )
+        for rank in (0, 1)
+    ]
+    text = str(error(*results))
+    assert text.count(how) == 2
+    assert text.count("No space left on device") == 1
+    assert "likely" not in text
+    assert "SIGKILL" not in text
+
+
+# --- freed ranks ---------------------------------------------------------------------------------
+
+
+def test_a_connection_that_broke_with_a_rank_gets_a_line():
+    info = ErrorInfo(
+        ename="CollectiveFailedError",
+        evalue="Connection closed by peer",
+        traceback=["Cell In[7], line 3\n----> 3 dist.all_reduce(x)"],
+        site=site(3),
+    )
+    lost = RankResult(0, "error", error=info)
+    found = text(error(lost, died(1), is_plain=False))
+    assert "  others    rank 0 lost the connection (cell [7], line 3)\n" in found
+    assert "Connection closed" not in found
+    # Without a rank that exited, the error is all that is known.
+    assert "Cell In[7], line 3" in text(error(lost, ok(1)))
+
+
+def test_after_a_death_who_was_interrupted_did_not_wait_for_anybody():
+    idle = [freed(rank, 3, "KeyboardInterrupt") for rank in (0, 1)]
+    found = text(error(*idle, freed(2, 4), died(3), is_plain=False))
+    assert "  others    ranks 0-1 were interrupted (cell [7], line 3)\n" in found
+    assert "  others    rank 2 waited (cell [7], line 4) and was freed\n" in found
+
+
+# --- replaced ranks ------------------------------------------------------------------------------
+
+
+def test_a_rank_that_was_replaced():
+    found = error(freed(0), ok(1), died(2), freed(3), fresh=RankSet.of([2]), is_plain=False)
+    assert type(found) is RankExitedError
+    assert "  others    rank 1 finished\n" in text(found)
+    assert "  others    ranks 0,3 waited (cell [7], line 5) and were freed\n" in text(found)
+    assert text(found).endswith(
+        "  replaced  rank 2 was replaced by a fresh process: its variables are gone, "
+        "those of ranks 0-1,3 are kept\n"
+        "  next      nbddp.sync(model, optimizer, src=0) in a cell"
+    )
+
+
+def test_all_ranks_were_replaced():
+    found = text(error(died(0), died(1), fresh=RankSet.all(2), is_plain=False))
+    assert found.endswith(
+        "  replaced  ranks 0-1 were replaced by fresh processes: their variables are gone\n"
+        "  next      run the cells that define them again"
+    )
+
+
+def test_a_rank_that_could_not_be_replaced():
+    found = text(error(ok(0), died(1), rebuild_failure="rank 1 was not ready", is_plain=False))
+    assert found.endswith(
+        "  pool      it could not be made whole: rank 1 was not ready\n"
+        "  next      %ddp restart   (rank 0 would lose its variables too)"
+    )
+
+
+def test_a_rank_that_is_not_to_be_replaced():
+    found = text(error(ok(0), died(1), ok(2), is_plain=False))
+    assert found.endswith("  next      %ddp restart -r 1   (ranks 0,2 keep their variables)")
+
+
+def test_what_a_restart_of_ranks_means():
+    assert replaced(RankSet.of([2]), RankSet.of([0, 1, 3])) == (
+        "rank 2 is a fresh process: its variables are gone, those of ranks 0-1,3 are kept. "
+        "Next: nbddp.sync(model, optimizer, src=0) in a cell"
+    )
+    assert replaced(RankSet.of([0, 1]), RankSet.of([2])).startswith(
+        "ranks 0-1 are fresh processes: their variables are gone, those of rank 2 are kept."
+    )
+    assert replaced(RankSet.all(2), RankSet()).endswith("their variables are gone")
+
+
+@pytest.mark.parametrize(
+    ("kept", "failure", "words"),
+    [
+        ([0], "", "was replaced by a fresh process: its variables are gone, those of rank 0"),
+        ([], "", "was replaced by a fresh process: its variables are gone"),
+        ([0], "no memory", "could not be replaced: no memory"),
+    ],
+)
+def test_an_exit_between_cells(kept: list[int], failure: str, words: str):
+    found = idle_exit_text(1, "SIGKILL (signal 9)", RankSet.of(kept), failure)
+    assert found.startswith("rank 1 exited (SIGKILL (signal 9)) and ")
+    assert words in found
+
+
+# --- ranks that tell of others ------------------------------------------------------------------
+
+
+def test_groups_with_a_dead_member_are_not_said_to_be_ready():
+    told = report("missing-rank")
+    found = text(error(freed(0), ok(1), report=told, dead=RankSet.of([2]), is_plain=False))
+    assert "ready again" not in found
+    assert "groups with rank 2, which exited, need %ddp restart -r 2" in found

@@ -1,0 +1,156 @@
+"""The error of a cell that an interrupt, a timeout, a command or the debugger ended."""
+
+import pytest
+
+from nbddp.controller.state.outcome import RankResult
+from nbddp.errors import CellError, CellInterruptedError, CellTimeoutError
+from nbddp.wire.flight_recorder.schema import ExceptionLine
+from nbddp.wire.message_types import ErrorInfo
+from nbddp.wire.rank_set import RankSet
+from tests.support.cell_errors import (
+    error,
+    freed,
+    mismatch,
+    ok,
+    raised,
+    report,
+    site,
+    text,
+    unfinished,
+)
+
+# --- exceptions ----------------------------------------------------------------------------------
+
+
+def test_a_cell_that_was_given_up():
+    assert text(error(ok(0), unfinished(1), interrupted=True)) == (
+        "rank 0 finished\n"
+        "rank 1 is still inside the cell (in C code, or in code that goes on after an interrupt); "
+        "if it does not come back: %ddp restart\n"
+        "CellInterruptedError: cell [7] was interrupted"
+    )
+
+
+def test_a_cell_that_ended_with_its_ranks_inside():
+    """Nobody interrupted it, no time ran out: the hub has ended."""
+    found = error(ok(0), unfinished(1))
+    assert type(found) is CellError
+    assert text(found) == (
+        "rank 0 finished\n"
+        "rank 1 is still inside the cell (in C code, or in code that goes on after an interrupt); "
+        "if it does not come back: %ddp restart\n"
+        "CellError: cell [7] ended before rank 1 had finished"
+    )
+
+
+@pytest.mark.parametrize("command", ["%ddp stop", "%ddp restart"])
+def test_a_cell_that_a_command_ended(command: str):
+    found = error(ok(0), unfinished(1), ended_by=command, interrupted=True)
+    assert type(found) is CellError
+    assert text(found) == f"CellError: cell [7] was ended by {command} before rank 1 had finished"
+
+
+# --- interrupts and time -------------------------------------------------------------------------
+
+
+def test_an_interrupt():
+    found = error(
+        raised(0, "KeyboardInterrupt", ""), raised(1, "KeyboardInterrupt", ""), interrupted=True
+    )
+    assert type(found) is CellInterruptedError
+    assert text(found) == (
+        "ranks 0-1\n<traceback of KeyboardInterrupt: >\n\n"
+        "CellInterruptedError: cell [7] was interrupted"
+    )
+    assert found.by_rank[0] == ("KeyboardInterrupt", "")
+
+
+def test_a_timeout_goes_before_an_interrupt():
+    found = error(ok(0), unfinished(1), unfinished(2), timed_out=True, interrupted=True)
+    assert type(found) is CellTimeoutError
+    assert text(found) == (
+        "rank 0 finished\n"
+        "ranks 1-2 are still inside the cell (in C code, or in code that goes on after an "
+        "interrupt); if they do not come back: %ddp restart\n"
+        "CellTimeoutError: cell [7] ran longer than its --timeout"
+    )
+
+
+# --- freed ranks ---------------------------------------------------------------------------------
+
+
+def test_who_left_the_debugger_made_no_error():
+    left = raised(1, "BdbQuit", "", at_ns=1)
+    found = error(freed(0), left, freed(2), report=report("left-debugger"), is_plain=False)
+    assert type(found) is CellInterruptedError
+    kept = "  kept      every variable is kept; the process groups are ready again"
+    assert text(found) == (
+        "ranks 0,2 waited in all_reduce #17 (cell [7], line 5) and were freed\n"
+        f"CellInterruptedError: rank 1 left the debugger\n{kept}"
+    )
+    # The line above it has told the rest.
+    [shown] = found._render_traceback_()
+    assert shown.splitlines()[0].endswith(": rank 1 left the debugger")
+    assert shown.splitlines()[1:] == [kept]
+
+
+def test_all_ranks_left_the_debugger():
+    found = error(raised(0, "BdbQuit", "", at_ns=1), raised(1, "BdbQuit", "", at_ns=2))
+    assert type(found) is CellInterruptedError
+    assert text(found) == "CellInterruptedError: ranks 0-1 left the debugger"
+
+
+def test_an_error_tells_more_than_a_debugger_that_was_left():
+    found = error(raised(0, "BdbQuit", "", at_ns=1), raised(1, at_ns=2))
+    assert type(found) is CellError
+    assert text(found) == (
+        "rank 1\n<traceback of ValueError: bad>\n\n"
+        "rank 0 left the debugger\n"
+        "CellError: rank 1 raised ValueError: bad"
+    )
+
+
+def test_ranks_that_an_interrupt_ended_get_a_line_each():
+    found = error(
+        freed(0, ename="KeyboardInterrupt"),
+        raised(1, "KeyboardInterrupt", ""),
+        interrupted=True,
+        is_plain=False,
+    )
+    assert type(found) is CellInterruptedError
+    assert text(found) == (
+        "rank 1\n<traceback of KeyboardInterrupt: >\n\n"
+        "rank 0 was interrupted (cell [7], line 5)\n"
+        "CellInterruptedError: cell [7] was interrupted"
+    )
+
+
+def test_a_mismatch_that_an_interrupt_brought_about_is_the_interrupts():
+    info = ErrorInfo(
+        ename="CollectiveMismatchError",
+        evalue="broadcast against all_reduce",
+        traceback=["<traceback>"],
+        handling=ExceptionLine(name="KeyboardInterrupt", site=site(3)),
+    )
+    wrong = RankResult(1, "error", error=info, failed_at_ns=1, mismatches=(mismatch(),))
+    found = error(freed(0, ename="KeyboardInterrupt"), wrong, interrupted=True, is_plain=False)
+    assert type(found) is CellInterruptedError
+    assert (
+        "CellInterruptedError: cell [7] was interrupted; after that, rank 0 called all_reduce, "
+        "rank 1 called broadcast" in text(found)
+    )
+    assert (
+        "  before    rank 1 was interrupted (cell [7], line 3), and was here while handling it\n"
+        in text(found)
+    )
+
+
+def test_an_error_before_the_interrupt_is_the_cells():
+    found = error(
+        raised(1, at_ns=1),
+        raised(0, "KeyboardInterrupt", "", at_ns=2),
+        interrupted=True,
+        raised_before=RankSet.of([1]),
+    )
+    assert type(found) is CellError
+    assert text(found).endswith("CellError: rank 1 raised ValueError: bad")
