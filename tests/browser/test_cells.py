@@ -55,7 +55,7 @@ def test_a_deadlock_ends_in_a_card_and_the_next_cell_runs(any_book: Book):
     )
 
 
-def test_what_is_saved_is_read_without_trust_and_without_a_kernel(
+def test_a_saved_notebook_is_readable_without_trust_and_without_a_kernel(
     any_book: Book, open_book: Callable[..., Book]
 ):
     written = [

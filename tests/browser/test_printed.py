@@ -33,7 +33,7 @@ _LOOKS = (
 )
 
 
-def test_on_paper_nothing_is_cut_off(lab_book: Book, browser: "Browser"):
+def test_a_pdf_cuts_nothing_off(lab_book: Book, browser: "Browser"):
     for source in (_MODEL, _DEADLOCK, _TRACED, *_LOOKS, _SHOWN):
         lab_book.run(source)
     source, _ = HTMLExporter(template_name="webpdf").from_notebook_node(lab_book.save())

@@ -24,7 +24,7 @@ def test_tab_completes_by_the_names_of_a_rank(any_book: Book):
     poll_until(lambda: cell.source == "%%ddp\nonly.inhabitant")
 
 
-def test_tab_offers_what_a_rank_has_while_a_cell_runs(any_book: Book, tmp_path: Path):
+def test_tab_offers_names_of_a_rank_while_a_cell_runs(any_book: Book, tmp_path: Path):
     gate = tmp_path / "gate"
     any_book.run("%%ddp\nfirst_name, first_number = 'Ada', 1815")
     any_book.run(UNTIL.format(how=" --async", path=str(gate)))
@@ -52,7 +52,7 @@ def test_shift_tab_shows_the_signature_that_a_rank_knows(any_book: Book):
     any_book.page.keyboard.press("Escape")
 
 
-def test_in_auto_mode_every_cell_runs_on_the_ranks(any_book: Book):
+def test_every_cell_runs_on_the_ranks_in_auto_mode(any_book: Book):
     any_book.run("%ddp auto on")
     try:
         assert any_book.run("print('rank', rank)").text == "[0]   rank 0\n[1]   rank 1\n"

@@ -163,7 +163,7 @@ def test_children_of_a_dead_rank_are_gone(fresh_pool: Callable[..., Pool]):
     _check_restart(pool)
 
 
-def test_what_a_dead_rank_left_ends_and_that_of_others_lives(fresh_pool: Callable[..., Pool]):
+def test_processes_of_a_dead_rank_end_and_those_of_others_live(fresh_pool: Callable[..., Pool]):
     """Also a child that never called exec and has left the session: it carries no mark."""
     pool = fresh_pool()
     run_cell(pool, _DAEMONS + _FORKED_DAEMON)

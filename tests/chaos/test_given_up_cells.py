@@ -66,7 +66,7 @@ if rank:
 """
 
 
-def test_what_comes_next_waits_for_a_rank_that_is_late(
+def test_the_next_use_of_the_pool_waits_for_a_late_rank(
     fresh_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     pool = fresh_pool()
@@ -192,7 +192,7 @@ def test_code_that_goes_on_after_an_interrupt_is_told_with_its_line(
     assert "line 4); if it does not come back: %ddp restart -r 1" in told
 
 
-def test_what_a_given_up_cell_prints_later_is_not_in_the_next_one(
+def test_late_output_of_a_given_up_cell_is_not_in_the_next_one(
     fresh_pool: Callable[..., Pool],
 ):
     pool = fresh_pool()

@@ -142,7 +142,7 @@ def test_a_transformer_that_raises(fresh_pool: Callable[..., Pool]):
 
 
 @pytest.mark.parametrize("event", ["pre_run_cell", "post_run_cell", "pre_execute", "post_execute"])
-def test_a_hook_that_raises_says_how_to_take_it_away(pool: Pool, event: str):
+def test_a_hook_that_raises_is_told_with_the_way_to_remove_it(pool: Pool, event: str):
     run_cell(
         pool,
         f"""

@@ -45,7 +45,7 @@ CELLS = [
 ]
 
 
-def test_there_are_enough_of_them():
+def test_the_tables_hold_enough_cells():
     cells = [*CELLS, *DEATHS, *SUSPECTS]
     assert len(cells) >= 60
     assert len({cell.name for cell in cells}) == len(cells)
@@ -194,7 +194,7 @@ def test_a_pool_that_only_reports_leaves_the_ranks_where_they_are(cell: HungCell
 
 
 @parametrize([cell for cell in _ALL_KINDS if cell.error is DeadlockError])
-def test_ten_times_in_a_row(cell: HungCell, pool: Pool):
+def test_one_deadlock_ten_times_in_a_row(cell: HungCell, pool: Pool):
     if cell.before:
         run_cell(pool, cell.before)
     for _ in range(10):
@@ -221,7 +221,7 @@ def test_the_traceback_of_a_freed_rank_ends_at_the_line_where_it_waited(pool: Po
 
 
 @pytest.mark.parametrize("shared_pool", [2], indirect=True)
-def test_a_time_out_of_the_users_own_is_left_to_torch_and_then_explained(pool: Pool):
+def test_a_timeout_of_the_user_is_left_to_torch_and_then_explained(pool: Pool):
     run_cell(pool, "brief = dist.new_group(timeout=timedelta(seconds=1))")
     code = "if rank:\n    dist.all_reduce(torch.ones(1), group=brief)"
     view = run_cell(pool, code, timeout=_LIMIT_S, check=False)
@@ -234,7 +234,7 @@ def test_a_time_out_of_the_users_own_is_left_to_torch_and_then_explained(pool: P
     run_cell(pool, "dist.destroy_process_group(brief)")
 
 
-def test_a_loop_that_tries_again_and_again_is_ended(fresh_pool: Callable[..., Pool]):
+def test_a_retry_loop_is_ended(fresh_pool: Callable[..., Pool]):
     pool = fresh_pool(settings=Settings(cleanup_grace_s=0.5))
     code = """\
 kept = rank

@@ -60,7 +60,7 @@ def test_one_interrupt_ends_python_code(where: str, pool: Pool):
     assert run_cell(pool, "print(kept)").texts() == {0: "10\n", 1: "11\n"}
 
 
-def test_handlers_of_signals_of_an_event_loop_go_on_in_the_next_cell(pool: Pool):
+def test_signal_handlers_of_an_event_loop_still_work_in_the_next_cell(pool: Pool):
     """asyncio hears of signals by the only descriptor that CPython tells of them."""
     run_cell(
         pool,

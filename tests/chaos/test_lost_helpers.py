@@ -114,7 +114,7 @@ def test_an_agent_that_dies_while_a_rank_is_replaced(fresh_pool: Callable[..., P
     _check_restart(pool)
 
 
-def test_of_a_pool_that_is_stopped_nothing_is_told(fresh_pool: Callable[..., Pool]):
+def test_a_stopped_pool_tells_nothing_more(fresh_pool: Callable[..., Pool]):
     pool = fresh_pool()
     told = Told(pool)
     pool.stop()

@@ -33,7 +33,7 @@ def _check_works(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("name", _HELPERS)
-def test_one_that_stands_still_goes_on_and_the_user_hears_of_it(
+def test_a_stopped_process_is_continued_and_the_user_is_told(
     name: str, fresh_pool: Callable[..., Pool]
 ):
     pool = fresh_pool()
@@ -51,7 +51,7 @@ def test_one_that_stands_still_goes_on_and_the_user_hears_of_it(
 
 @pytest.mark.parametrize("name", _HELPERS)
 @pytest.mark.parametrize("nnodes", [1, 2])
-def test_a_pool_with_one_that_stands_still_restarts(
+def test_a_pool_with_a_stopped_process_restarts(
     name: str, nnodes: int, fresh_pool: Callable[..., Pool]
 ):
     pool = fresh_pool(2 // nnodes, nnodes=nnodes)
@@ -61,7 +61,7 @@ def test_a_pool_with_one_that_stands_still_restarts(
 
 
 @pytest.mark.parametrize("name", _HELPERS)
-def test_a_pool_with_one_that_stands_still_stops(name: str, fresh_pool: Callable[..., Pool]):
+def test_a_pool_with_a_stopped_process_stops(name: str, fresh_pool: Callable[..., Pool]):
     pool = fresh_pool()
     helpers = [agent_of(pool), fork_server_of(pool), store_of(pool)]
     stop(_HELPERS[name](pool))

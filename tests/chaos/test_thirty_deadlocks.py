@@ -72,7 +72,7 @@ def _deadlock(pool: Pool, cell: HungCell) -> None:
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("shared_pool", [4], indirect=True)
-def test_thirty_in_a_row(pool: Pool, shared_pool: LastingPool):
+def test_thirty_deadlocks_in_a_row(pool: Pool, shared_pool: LastingPool):
     kinds = {cell.kind for cell in CELLS}
     assert kinds >= {"missing-rank", "mismatched-collective", "p2p-cycle", "group-cycle"}
     pids = [info.pid for info in pool.ranks()]

@@ -64,7 +64,7 @@ def test_cuda_that_was_touched_before_the_fork():
 
 
 @on_a_gpu
-def test_spawned_ranks_may_have_touched_it():
+def test_spawned_ranks_work_after_cuda_was_touched():
     place = Place("", 2, "gloo", options={"devices": [0]}, preload="tests.gpu.touches_cuda")
     pool = place.start(settings=Settings(start_method="spawn"))
     try:

@@ -83,7 +83,7 @@ def _count(kernel: Kernel) -> dict[str, _Counted]:
 
 
 @pytest.mark.parametrize("kind", _CELLS)
-def test_what_is_kept_does_not_grow_with_the_number_of_cells(kind: str, kernel: Kernel):
+def test_kept_objects_do_not_grow_with_the_number_of_cells(kind: str, kernel: Kernel):
     def run(cells: int) -> None:
         for number in range(cells):
             kernel.run(_CELLS[kind].replace("{i}", str(number)))

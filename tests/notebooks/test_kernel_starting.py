@@ -58,7 +58,7 @@ def test_an_interrupted_start_is_one_line_and_leaves_nothing(
     assert "ranks" in own_kernel.run(line, limit_s=120.0).text
 
 
-def test_an_interrupted_restart_of_a_rank_is_one_line_and_goes_on(own_kernel: Kernel):
+def test_an_interrupted_restart_of_a_rank_is_one_line_and_continues(own_kernel: Kernel):
     # Each process loads torch by itself: none is there before the interrupt.
     own_kernel.ok("import os; os.environ['NBDDP_START_METHOD'] = 'spawn'")
     assert "3 ranks" in own_kernel.run("%ddp start -n 3", limit_s=120.0).text

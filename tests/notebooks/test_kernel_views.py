@@ -30,7 +30,7 @@ def test_the_timeline_is_that_of_the_last_cell_with_operations(kernel: Kernel):
     assert "not a whole number above 0" in kernel.run("%ddp timeline --cell x").error
 
 
-def test_the_timeline_of_a_cell_that_hangs_goes_on_until_now(kernel: Kernel):
+def test_the_timeline_of_a_cell_that_hangs_reaches_until_now(kernel: Kernel):
     kernel.ok("%%ddp --async\nimport time\nif rank == 1: time.sleep(600)\ndist.barrier()")
     kernel.ok("handle = _")
     kernel.wait_for(lambda: "so far" in timeline(kernel), "the wait", limit_s=60)
@@ -89,7 +89,7 @@ def test_long_output_is_folded_and_rank_by_rank_is_one_click_away(kernel: Kernel
     assert captured == "(300, 0)"  # who captures it wants text
 
 
-def test_out(kernel: Kernel):
+def test_the_option_out(kernel: Kernel):
     ranks = kernel.ok("%%ddp --out ranks\nprint('x', rank)\nrank + 1").page
     assert [each.text for each in ranks] == ["--- rank 0\nx 0\nOut: 1\n--- rank 1\nx 1\nOut: 2"]
     quiet = kernel.ok("%%ddp --out quiet\nprint('x', rank)\nrank + 1").page

@@ -117,7 +117,7 @@ def test_a_bar_that_was_not_to_stay_does_not(front: FrontEnd):
     assert [m.text for m in cell.page] == ["[0-1] done\n"]
 
 
-def test_bars_within_bars_take_each_other_s_place(front: FrontEnd):
+def test_nested_bars_take_the_place_of_each_other(front: FrontEnd):
     kernel = front.kernel
     cell = kernel.ok(
         "%%ddp\nfrom tqdm.notebook import tqdm\n"
@@ -176,7 +176,7 @@ def test_a_bar_that_an_error_stopped_stays_where_it_was(front: FrontEnd):
     assert views(cell) == []
 
 
-def test_with_output_takes_what_its_rank_shows(front: FrontEnd):
+def test_an_output_widget_captures_output_of_its_rank(front: FrontEnd):
     cell = front.kernel.ok(
         "%%ddp\nimport ipywidgets as widgets\nfrom IPython.display import HTML, display\n"
         "out = widgets.Output()\ndisplay(out)\n"

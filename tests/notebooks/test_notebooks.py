@@ -177,7 +177,7 @@ def test_the_demo_learns_the_digits(source: Callable[[Path], NotebookNode]):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("source", [committed, executed])
-def test_a_ddp_of_ones_own_is_torchs(source: Callable[[Path], NotebookNode]):
+def test_a_handwritten_ddp_equals_that_of_torch(source: Callable[[Path], NotebookNode]):
     lines = "\n".join(texts(source(BUILD))).splitlines()
     assert lines.count("[0-1] equal to the loop by hand, in every bit: True") == 2
     assert {
@@ -263,7 +263,7 @@ def test_the_training_survives_every_disagreement(source: Callable[[Path], Noteb
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("source", [committed, executed])
-def test_both_ways_back_end_in_the_same_loss(source: Callable[[Path], NotebookNode]):
+def test_both_recoveries_end_in_the_same_loss(source: Callable[[Path], NotebookNode]):
     assert [name for name, _ in errors(source(DEATH))] == ["RankExitedError"] * 2
     text = "\n".join(texts(source(DEATH)))
     assert {"[0-1,3] step 47", "[2]   step is not defined"} <= set(text.splitlines())
@@ -355,7 +355,7 @@ def losses_of_the_dying(notebook: NotebookNode) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_papermill_runs_it(tmp_path: Path):
+def test_papermill_runs_a_notebook_with_failing_cells(tmp_path: Path):
     """The one whose cells fail: of the others a stock kernel says as much."""
     path = DISAGREE
     out = tmp_path / "out.ipynb"

@@ -112,7 +112,7 @@ def test_each_output_is_static():
                 assert "text/plain" in data
 
 
-def test_without_styles_and_pictures_it_says_the_same_in_words():
+def test_a_notebook_without_styles_and_pictures_says_the_same_in_words():
     outputs = [(cell.source, output) for cell in saved().cells for output in cell.outputs]
     pages = [(source, output.data["text/html"]) for source, output in outputs
              if "text/html" in output.get("data", {})]  # fmt: skip
@@ -132,7 +132,7 @@ def text_of(page: str) -> str:
 
 
 @pytest.mark.parametrize("exporter", [HTMLExporter, MarkdownExporter])
-def test_it_can_be_converted(exporter: type[HTMLExporter | MarkdownExporter]):
+def test_a_saved_notebook_can_be_converted(exporter: type[HTMLExporter | MarkdownExporter]):
     text, _ = exporter().from_notebook_node(saved())
     assert "came last" in text or "all_reduce" in text
     assert "step 499 rank 3" in text

@@ -51,7 +51,7 @@ def is_healthy(pool: Pool) -> bool:
 
 @pytest.mark.parametrize("way", ["inspect", "complete"])
 @pytest.mark.parametrize("call", CALLS)
-def test_who_looks_at_an_object_makes_no_rank_wait(pool: Pool, call: str, way: str):
+def test_an_inspection_with_a_collective_makes_no_rank_wait(pool: Pool, call: str, way: str):
     run_cell(pool, ODD.format(call=CALLS[call]))
     if way == "inspect":
         assert pool.talk.inspect(0, "odd", 3, 0, LIMIT_S) is not None
@@ -65,7 +65,7 @@ def test_who_looks_at_an_object_makes_no_rank_wait(pool: Pool, call: str, way: s
     assert is_healthy(pool)
 
 
-def test_who_looks_while_a_cell_runs_does_not_either(pool: Pool):
+def test_an_inspection_while_a_cell_runs_makes_no_rank_wait(pool: Pool):
     run_cell(pool, ODD.format(call="dist.all_reduce(x)"))
     stop = "stop = torch.zeros(1)\nwhile not stop:\n    stop.fill_(len(odd.said))\n"
     cell = begin_cell(pool, f"{stop}    dist.all_reduce(stop)\nprint('ended')")
@@ -97,13 +97,13 @@ def test_a_variable_that_one_rank_is_asked_for_says_so(pool: Pool):
     assert is_healthy(pool)
 
 
-def test_what_all_ranks_are_asked_for_they_may_gather(pool: Pool):
+def test_an_expression_on_all_ranks_may_call_a_collective(pool: Pool):
     run_cell(pool, ODD.format(call="dist.all_reduce(x)"))
     assert pool.pull("(odd.total, int(x))") == [("odd", 2), ("odd", 2)]
     assert is_healthy(pool)
 
 
-def test_a_group_all_of_whose_members_are_asked_may_be_used(pool: Pool):
+def test_a_group_may_be_used_when_all_of_its_members_are_asked(pool: Pool):
     run_cell(pool, "x = torch.ones(1)\nalone = [dist.new_group([0]), dist.new_group([1])][rank]")
     assert pool.pull("(dist.all_reduce(x, group=alone), int(x))", ranks=1) == (None, 1)
     assert is_healthy(pool)

@@ -90,9 +90,7 @@ def dials(port: int) -> bool:
 
 
 @pytest.mark.parametrize("when", ["made", "formed again"])
-def test_of_torchs_ports_only_that_of_the_store_can_be_dialed(
-    fresh_pool: Callable[..., Pool], when: str
-):
+def test_only_the_port_of_the_store_accepts_connections(fresh_pool: Callable[..., Pool], when: str):
     before = ports()  # those of the shared pool
     pool = fresh_pool(3)
     run_cell(pool, "group = dist.new_group([0, 2])")
@@ -108,14 +106,14 @@ def test_of_torchs_ports_only_that_of_the_store_can_be_dialed(
     run_cell(pool, "dist.barrier()\nanother = dist.new_group()\ndist.barrier(another)")
 
 
-def test_garbage_at_the_store_harms_nobody(pool: Pool):
+def test_garbage_at_the_store_harms_no_rank(pool: Pool):
     store = int(pool.pull("__import__('os').environ['MASTER_PORT']", ranks=0))
     assert as_nobody(lambda: [dials(store) for _ in range(50)]).count("True") == 50
     run_cell(pool, "dist.barrier()\ngroup = dist.new_group()\ndist.barrier(group)")
     run_cell(pool, "dist.destroy_process_group(group)\ndel group")
 
 
-def test_the_store_is_open_to_everybody(pool: Pool):
+def test_the_store_is_open_to_every_user(pool: Pool):
     """As docs/security.md says; if this fails, torch has learned better, and so may the text."""
     import torch.distributed as dist
 

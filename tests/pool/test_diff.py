@@ -36,7 +36,7 @@ def test_equal_models_are_equal(pool: Pool):
         assert found.n_tensors + found.n_values > 3
 
 
-def test_one_weight_is_found_among_all(pool: Pool):
+def test_one_different_weight_is_found(pool: Pool):
     run_cell(
         pool,
         f"{MODEL}\nwith torch.no_grad(): model[0].weight[3, 17] = 0.5 + (rank == 1) * 1e-6",
@@ -197,7 +197,7 @@ def test_one_element_of_any_stride_is_compared(pool: Pool):
     assert pool.diff("x * 0").is_equal
 
 
-def test_what_has_no_value_is_told_as_not_compared(pool: Pool, tmp_path: Path):
+def test_objects_without_a_value_are_told_as_not_compared(pool: Pool, tmp_path: Path):
     run_cell(
         pool,
         f"""
@@ -304,7 +304,7 @@ def test_a_list_is_no_tuple(pool: Pool):
     assert len({told["digest"] for told in by_rank.values() if told}) == 2
 
 
-def test_where_two_long_texts_differ(pool: Pool):
+def test_the_first_difference_of_two_long_texts_is_shown(pool: Pool):
     run_cell(pool, "long = 'x' * 600_000 + str(rank)\nnumbers = [*range(200), rank]")
     found = text(pool, "long").splitlines()
     assert found[3].split() == [
@@ -359,14 +359,14 @@ def test_nothing_is_unpickled_to_compare(pool: Pool, monkeypatch: pytest.MonkeyP
     assert list(pool.vars("tensor", "text")) == ["tensor", "text"]
 
 
-def test_what_ends_an_expression_without_a_value_is_told(pool: Pool):
+def test_an_exit_inside_an_expression_is_told(pool: Pool):
     with pytest.raises(TransferError) as caught:
         pool.diff("exit(3)")
     assert str(caught.value).startswith("could not compare 'exit(3)' (ranks 0-1: SystemExit")
     assert pool.diff("world_size").is_equal
 
 
-def test_odd_types_of_the_user_are_an_error_and_nobody_waits_for_ever(pool: Pool):
+def test_odd_types_of_the_user_are_an_error_and_no_rank_waits(pool: Pool):
     run_cell(
         pool,
         f"""{MODEL}
@@ -401,7 +401,7 @@ def test_one_rank_alone(pool: Pool):
     ],
     ids=["random", "generator", "random state", "slots", "closure", "constant", "memoryview"],
 )
-def test_what_is_not_a_tensor_differs_too(pool: Pool, made: str):
+def test_values_other_than_tensors_are_compared(pool: Pool, made: str):
     run_cell(pool, made.format(seed="rank"))
     assert not pool.diff("v").is_equal
     run_cell(pool, made.format(seed="3"))

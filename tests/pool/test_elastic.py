@@ -123,7 +123,7 @@ def die(pool: Pool, rank: int, *, in_backward: bool = False) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_from_a_snapshot(pool: Pool, folder: Path, reference: Result, rank: int):
+def test_training_continues_from_a_snapshot(pool: Pool, folder: Path, reference: Result, rank: int):
     """Everybody goes back to it, as under torchrun, where nobody has anything else."""
     die(pool, rank)
     prepare(pool, folder, rank)
@@ -140,7 +140,9 @@ def test_from_a_snapshot(pool: Pool, folder: Path, reference: Result, rank: int)
 
 
 @pytest.mark.parametrize("in_backward", [False, True], ids=["before backward", "in backward"])
-def test_from_a_survivor(pool: Pool, folder: Path, reference: Result, in_backward: bool):
+def test_training_continues_from_a_survivor(
+    pool: Pool, folder: Path, reference: Result, in_backward: bool
+):
     """One rank after the other dies: the state has been on a different process each time."""
     for rank in (1, 0):
         die(pool, rank, in_backward=in_backward)

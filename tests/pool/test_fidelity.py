@@ -111,7 +111,7 @@ OWN_TIME_OUTS = {
 
 
 @pytest.mark.parametrize("name", OWN_TIME_OUTS)
-def test_time_outs_of_the_users_own_come_first(pair: Pair, name: str):
+def test_timeouts_of_the_user_come_first(pair: Pair, name: str):
     """A deadlock is proven earlier, but the error that the cell has asked for is torch's."""
     pool = pair.get(2, plain=False)
     run_cell(pool, "short = dist.new_group(timeout=timedelta(seconds=1.5))")

@@ -41,7 +41,7 @@ def pressed_when_there(flag: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("verb", ["diff", "vars"])
-def test_one_press_ends_a_look_and_nothing_is_kept(pool: Pool, tmp_path: Path, verb: str):
+def test_one_interrupt_ends_a_question_and_nothing_is_kept(pool: Pool, tmp_path: Path, verb: str):
     flag = tmp_path / "flag"
     run_cell(pool, _ENDLESS.format(flag=str(flag)))
     with pressed_when_there(flag), pytest.raises(TransferInterruptedError, match="rank 1"):

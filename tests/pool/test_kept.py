@@ -11,7 +11,7 @@ from nbddp.errors import DeadlockError
 from tests.support.views import RecordingView
 
 
-def test_an_error_that_is_kept_does_not_keep_what_was_seen_of_its_cell(pool: Pool):
+def test_an_error_keeps_neither_the_run_nor_the_outcome_of_its_cell(pool: Pool):
     with pytest.raises(DeadlockError) as caught:
         pool.run("if rank == 0:\n    dist.barrier()")
     kept = [

@@ -28,7 +28,9 @@ def test_no_tensor_outlives_its_operation(pool: Pool):
     assert _left(pool, _TIMES) == [{}, {}]
 
 
-def test_the_same_of_stock_groups(no_leaks: None, own_temporary_folder: object):
+def test_no_tensor_outlives_its_operation_on_stock_groups(
+    no_leaks: None, own_temporary_folder: object
+):
     """What is asked of traced groups is what torch does."""
     pool = make_pool(2, plain=True)
     try:

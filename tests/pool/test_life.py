@@ -95,7 +95,7 @@ def test_bad_arguments_of_a_cell(pool: Pool):
     "code",
     ["x = !echo hi", "x = %pwd", "%%time\n1", "import asyncio; await asyncio.sleep(0)", "len?"],
 )
-def test_what_ipython_adds_to_python(pool: Pool, code: str):
+def test_cells_may_use_syntax_that_ipython_adds(pool: Pool, code: str):
     pool.run(code)
 
 

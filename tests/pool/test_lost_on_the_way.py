@@ -24,7 +24,7 @@ _CALLS = {
 
 
 @pytest.mark.parametrize("call", _CALLS)
-def test_who_has_waited_for_it_goes_on_with_all_variables(pool: Pool, call: str):
+def test_ranks_that_waited_for_the_dead_rank_keep_all_variables(pool: Pool, call: str):
     code = f"{_BEGIN}\n{_DIE}\nwhile True:\n    {_CALLS[call]}"
     view = run_cell(pool, code, check=False, timeout=_LIMIT_S)
     assert "rank 1 was replaced" in str(view.error)
@@ -32,7 +32,7 @@ def test_who_has_waited_for_it_goes_on_with_all_variables(pool: Pool, call: str)
     assert run_cell(pool, check, timeout=_LIMIT_S).texts() == {0: "0 2.0\n"}
 
 
-def test_what_was_half_received_is_named(pool: Pool):
+def test_a_partly_received_tensor_is_named(pool: Pool):
     """How far it has come depends on the moment: an error that names nothing is right, too."""
     code = f"{_BEGIN}\n{_DIE}\nwhile True:\n    dist.send(x, 0) if rank else dist.recv(x, 1)"
     for _ in range(5):

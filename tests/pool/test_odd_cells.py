@@ -113,7 +113,7 @@ y.sum().backward()
         ),
     ],
 )
-def test_our_own_files_are_in_no_traceback(pool: Pool, code: str, words: list[str]):
+def test_files_of_nbddp_are_in_no_traceback(pool: Pool, code: str, words: list[str]):
     text = error_text(pool, code)
     for word in words:
         assert word in text
@@ -156,7 +156,7 @@ class Numbers(Dataset):
     assert view.result() == "[[0, 1], [2, 3]]"
 
 
-def test_the_patience_of_the_resolver_is_the_users(pool: Pool):
+def test_the_timeout_of_the_resolver_is_that_of_the_user(pool: Pool):
     assert run_cell(pool, "import os; 'RES_OPTIONS' in os.environ").result() == "False"
 
 

@@ -67,7 +67,7 @@ def test_a_group_of_each_rank_alone(own_pool: Pool):
         assert {view.result(0), view.result(1)} == {"1", "2"}
 
 
-def test_what_is_wrong_in_such_a_group_is_told_and_mended(own_pool: Pool):
+def test_a_mismatch_in_a_group_of_the_user_is_told_and_the_group_repaired(own_pool: Pool):
     for round_ in range(2):
         run_cell(own_pool, f"{_BEGIN}store = dist.FileStore(f'{{path}}/{round_}', 2)\n{_INIT}")
         with pytest.raises(MismatchError, match=r"called (all_reduce|barrier)"):
@@ -249,7 +249,7 @@ def test_members_that_are_not_known_are_not_accused(
     assert "for other members, and no rank is left that could be one" in finding.headline
 
 
-def test_nodes_of_their_own(fresh_pool: Callable[..., Pool], tmp_path: Path):
+def test_groups_of_the_user_on_two_nodes(fresh_pool: Callable[..., Pool], tmp_path: Path):
     pool = fresh_pool(1, nnodes=2)
     for round_, operation in enumerate(OPERATIONS):
         store = f"store = dist.FileStore({str(tmp_path)!r} + '/{round_}', 2)\n"

@@ -31,7 +31,7 @@ def four(fresh_pool: Callable[..., Pool]) -> Pool:
     return fresh_pool(4)
 
 
-def test_tensors_are_as_they_were(four: Pool):
+def test_small_tensors_are_restored(four: Pool):
     for how, code in _FAILING.items():
         for _ in range(2):
             run_cell(four, _BEFORE)
@@ -51,13 +51,13 @@ def test_tensors_are_as_they_were(four: Pool):
     ],
     ids=["other operation", "other shape", "other kind"],
 )
-def test_a_million_elements_are_as_they_were(four: Pool, code: str):
+def test_a_million_elements_are_restored(four: Pool, code: str):
     run_cell(four, "x = torch.full((1_000_000,), float(rank))")
     assert run_cell(four, code, check=False).error is not None
     assert four.pull("bool(x.eq(rank).all())") == [True] * 4
 
 
-def test_after_the_stop_button(four: Pool):
+def test_tensors_are_restored_after_the_stop_button(four: Pool):
     run_cell(four, _BEFORE)
     cell = begin_cell(
         four, "import time\nif rank == 1: time.sleep(600)\nprint('now')\ndist.all_reduce(x)"
@@ -68,7 +68,7 @@ def test_after_the_stop_button(four: Pool):
     assert four.pull("x.tolist()") == [[rank + 1.0] * 3 for rank in range(4)]
 
 
-def test_after_an_interrupt_that_comes_before_the_group_is_freed(four: Pool):
+def test_tensors_are_restored_when_an_interrupt_comes_before_the_group_is_freed(four: Pool):
     """The rank leaves an operation that goes on without it."""
     run_cell(four, _BEFORE)
     cell = begin_cell(
@@ -83,7 +83,7 @@ def test_after_an_interrupt_that_comes_before_the_group_is_freed(four: Pool):
     assert four.pull("x.tolist()") == [[rank + 1.0] * 3 for rank in range(4)]
 
 
-def test_what_ended_well_stays(four: Pool):
+def test_results_of_completed_operations_stay(four: Pool):
     """An error of its own after the wait is no reason, nor an operation before it."""
     run_cell(four, f"{_BEFORE}\ny = x.clone()")
     code = "work = dist.all_reduce(x, async_op=True)\nwork.wait()\nif rank != 1: dist.all_reduce(y)"
@@ -92,7 +92,7 @@ def test_what_ended_well_stays(four: Pool):
     assert four.pull("y.tolist()") == [[rank + 1.0] * 3 for rank in range(4)]
 
 
-def test_what_is_too_large_is_told(four: Pool):
+def test_a_tensor_too_large_to_copy_is_named(four: Pool):
     run_cell(four, "x = torch.ones(3_000_000)")
     text = str(run_cell(four, "if rank != 1: dist.all_reduce(x)", check=False).error)
     assert "except    the tensors of all_reduce #1 on ranks 0,2-3: too large to be put back" in text
@@ -100,7 +100,7 @@ def test_what_is_too_large_is_told(four: Pool):
     assert "except" not in str(run_cell(four, "if rank: dist.barrier()", check=False).error)
 
 
-def test_what_is_too_large_is_told_of_a_handle_that_nobody_waits_for(four: Pool):
+def test_a_tensor_too_large_to_copy_is_named_for_a_handle_without_wait(four: Pool):
     run_cell(four, "x = torch.ones(3_000_000)")
     code = "if rank != 1: work = dist.all_reduce(x, async_op=True)\nelse: raise ValueError('bad')"
     text = str(run_cell(four, code, check=False).error)

@@ -48,7 +48,7 @@ def no_leaks() -> None:
 
 @pytest.mark.timeout(180)
 @parametrize(KINDS)
-def test_training_goes_on_after_deadlocks(kept: Kept, kind: Kind):
+def test_training_continues_after_deadlocks(kept: Kept, kind: Kind):
     pool = kept.get(kind.ranks)
     try:
         losses = train_with_deadlocks(pool, kind)

@@ -28,7 +28,7 @@ def works(pool: Pool, shutdown: str = _SHUTDOWN) -> None:
     run_cell(pool, "t = torch.ones(1)\ndist.all_reduce(t)\nassert t.item() == 2", timeout=_LIMIT_S)
 
 
-def test_it_stays_from_cell_to_cell_until_it_is_shut_down(pool: Pool):
+def test_rpc_stays_from_cell_to_cell_until_it_is_shut_down(pool: Pool):
     run_cell(pool, _INIT, timeout=_LIMIT_S)
     run_cell(pool, _CALL, timeout=_LIMIT_S)
     with pytest.raises(CellError):  # a cell that has not begun it
@@ -38,13 +38,13 @@ def test_it_stays_from_cell_to_cell_until_it_is_shut_down(pool: Pool):
 
 
 @pytest.mark.parametrize("bad_ranks", ["(0, 1)", "(1,)"])
-def test_after_an_error_the_next_cell_may_begin_anew(pool: Pool, bad_ranks: str):
+def test_the_next_cell_may_start_rpc_again_after_an_error(pool: Pool, bad_ranks: str):
     with pytest.raises(CellError, match="ValueError"):
         run_cell(pool, f"{_INIT}if rank in {bad_ranks}:\n    raise ValueError", timeout=_LIMIT_S)
     works(pool)
 
 
-def test_after_an_interrupt_of_a_shutdown_the_next_cell_may_begin_anew(pool: Pool):
+def test_the_next_cell_may_start_rpc_again_after_an_interrupted_shutdown(pool: Pool):
     code = f"""{_INIT}
 if rank == 0:
     print("shuts down", flush=True)
@@ -61,7 +61,7 @@ else:
     works(pool)
 
 
-def test_who_waits_for_a_worker_that_never_comes_is_freed(pool: Pool):
+def test_a_rank_that_waits_for_a_missing_worker_is_freed(pool: Pool):
     with pytest.raises(DeadlockError, match="init_rpc"):
         run_cell(pool, f"if rank == 0:{_INIT}".replace("\n", "\n    "), timeout=_LIMIT_S)
     works(pool)

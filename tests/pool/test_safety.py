@@ -14,7 +14,7 @@ from tests.support.views import run_cell
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_only_torch_listens_and_only_on_the_loopback(pool: Pool):
+def test_the_only_listening_sockets_are_of_torch_and_on_the_loopback(pool: Pool):
     run_cell(pool, "dist.barrier()")
     addresses = listening(processes_of(pool))
     assert addresses  # the store, at least
@@ -23,7 +23,7 @@ def test_only_torch_listens_and_only_on_the_loopback(pool: Pool):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_without_a_process_group_only_the_store_listens(fresh_pool: Callable[..., Pool]):
+def test_only_the_store_listens_without_a_process_group(fresh_pool: Callable[..., Pool]):
     before = listening(processes_of(fresh_pool(1, init="none")))
     pool = fresh_pool(2, init="none")
     [address] = listening(processes_of(pool)) - before

@@ -125,7 +125,7 @@ state(x).sum().backward()
 
 
 @pytest.mark.parametrize("kind", ["fsdp2", "fsdp2, not resharded", "fsdp1, nested"])
-def test_a_step_in_two_cells_goes_on_after_the_step_of_another_model(pool: Pool, kind: str):
+def test_a_step_in_two_cells_continues_after_the_step_of_another_model(pool: Pool, kind: str):
     begin(pool, kind)
     run_cell(pool, "state.zero_grad()\nloss = state(batch(1)).square().mean()")
     run_cell(pool, "other = make()")
@@ -159,7 +159,7 @@ def test_the_last_of_modules_together_may_run_in_another_cell(pool: Pool):
 
 
 @pytest.mark.parametrize("kind", ["fsdp2", "fsdp1, nested"])
-def test_a_step_of_a_thread_goes_on_when_a_cell_ends_in_it(pool: Pool, kind: str):
+def test_a_step_of_a_thread_continues_when_a_cell_ends_in_it(pool: Pool, kind: str):
     begin(pool, kind)
     code = """
 import threading
@@ -205,7 +205,7 @@ def test_a_model_that_has_never_run_is_left_alone(pool: Pool):
     run_cell(pool, "state(torch.ones(2, 4)).sum().backward()", timeout=_LIMIT_S)
 
 
-def test_what_cannot_be_mended_is_named(pool: Pool):
+def test_state_that_cannot_be_restored_is_named(pool: Pool):
     begin(pool, "fsdp2")
     spoil = "from nbddp.rank.torch_private import fsdp2\nresets = fsdp2._reset_parameter\n"
     run_cell(pool, f"{_LISTEN}{spoil}fsdp2._reset_parameter = lambda parameter: None")

@@ -19,7 +19,7 @@ def deeper(depth):
 """
 
 
-def test_not_every_frame_of_a_cell_makes_a_search_of_all_modules(pool: Pool):
+def test_modules_are_not_searched_for_every_frame_of_a_cell(pool: Pool):
     """With torch there are thousands: 5 ms for each frame, 5 s for a recursion without an end."""
     run_cell(pool, _COUNTER)
     view = run_cell(pool, "deeper(100)", check=False)
@@ -33,7 +33,7 @@ def test_not_every_frame_of_a_cell_makes_a_search_of_all_modules(pool: Pool):
     assert looks < 30
 
 
-def test_what_inspect_knows_is_as_before(pool: Pool):
+def test_inspect_gives_the_same_as_before(pool: Pool):
     run_cell(pool, "import inspect\nbefore = set(inspect.modulesbyfile.values())")
     run_cell(pool, "1 / 0", check=False)
     assert pool.pull("'__main__' in set(inspect.modulesbyfile.values()) - before") == [False, False]

@@ -38,7 +38,7 @@ if rank: extra = [1, 2]
     assert helper[0]["value"] == "helper(a, b=2)"
 
 
-def test_names_that_are_none(pool: Pool):
+def test_names_that_are_not_defined_or_not_legal(pool: Pool):
     with pytest.raises(BadOptionError, match="ranks 0-1 have no variable 'nowhere'"):
         pool.vars("nowhere")
     with pytest.raises(BadOptionError, match="is not a name"):
@@ -94,7 +94,7 @@ for _ in range(2):
     assert after["tensors"][0]["grids"][0]["texts"] == [["0", "1", "2"]]
 
 
-def test_an_operation_that_goes_on_after_the_block_is_told(pool: Pool, tmp_path: Path):
+def test_an_operation_that_continues_after_the_block_is_told(pool: Pool, tmp_path: Path):
     view = run_cell(
         pool,
         f"""
@@ -114,7 +114,7 @@ with nbddp.show(x):
     assert [call["open"] for call in calls if call["stage"] == "after"] == [["all_reduce"], []]
 
 
-def test_what_is_no_tensor_is_refused(pool: Pool):
+def test_show_refuses_values_that_are_no_tensors(pool: Pool):
     view = run_cell(pool, "import nbddp\nnbddp.show([1, 2])", check=False)
     assert "nbddp.show shows tensors, and got a list" in str(view.error)
     view = run_cell(pool, "nbddp.show()", check=False)

@@ -135,7 +135,7 @@ def test_stacks_of_ranks_that_cannot_answer(make_node: Callable[..., Node]):
     node.next(StackDumped, lambda e: (e.number, e.rank) == (-1, 0))
 
 
-def test_a_glance_tells_memory_and_sends_no_signal(make_node: Callable[..., Node]):
+def test_a_survey_tells_memory_and_sends_no_signal(make_node: Callable[..., Node]):
     node = make_node(2)
     handler = (
         "import signal, time\n"
@@ -187,7 +187,7 @@ _UNDISTURBED = [
 ]
 
 
-def test_peeks_disturb_nothing(make_node: Callable[..., Node]):
+def test_stack_dumps_disturb_nothing(make_node: Callable[..., Node]):
     node = make_node(2)
     node.run("import socket, subprocess, time; ones = torch.ones(3)", 0, 1)
     for code in _UNDISTURBED:
@@ -316,7 +316,7 @@ def test_the_reason_comes_before_the_exit(make_node: Callable[..., Node]):
         node.next(RankExited)
 
 
-def test_words_come_before_the_exit(make_node: Callable[..., Node]):
+def test_output_comes_before_the_exit(make_node: Callable[..., Node]):
     """The notice is fast; what was printed is in it, or before it, all the same."""
     node = make_node(2)
     for rank in (0, 1):

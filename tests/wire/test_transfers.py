@@ -152,9 +152,7 @@ def test_bytes_that_do_not_fit_are_an_error(stage: Stage, exchange: Exchange):
     assert "could not compare 'x' (ranks 0-1: no reason was given)" in str(found.outcome())
 
 
-def test_a_rank_that_cannot_tell_or_tells_something_else_is_an_error(
-    stage: Stage, exchange: Exchange
-):
+def test_a_rank_with_no_answer_or_a_wrong_one_is_an_error(stage: Stage, exchange: Exchange):
     found = Waiting(lambda: look(exchange))
     request = stage.agent.next_request(DescribeValue)
     error = ErrorInfo(ename="SystemExit", evalue="3", traceback=[])
@@ -328,7 +326,7 @@ def test_an_interrupted_pull_says_how_far_it_was(
     poll_until(lambda: not stage.hub._transfers)
 
 
-def test_an_interrupted_look_says_how_far_it_was(
+def test_an_interrupted_question_says_how_far_it_was(
     stage: Stage, exchange: Exchange, monkeypatch: pytest.MonkeyPatch
 ):
     Interrupting(monkeypatch, 1)

@@ -43,15 +43,15 @@ def test_a_rank_is_quiet_after_a_while_and_told_again():
 
 
 @pytest.mark.parametrize("look", [NONE_OPEN, OUTSIDE])
-def test_nothing_to_wait_for_is_not_quiet(look: Seen):
+def test_a_rank_without_open_operations_is_not_quiet(look: Seen):
     assert told(*[{0: look}] * 5) == [()] * 5
 
 
-def test_whatever_moves_is_not_quiet():
+def test_a_rank_that_moves_is_not_quiet():
     assert told(*[{0: (number // 2, 1, True)} for number in range(12)]) == [()] * 12
 
 
-def test_who_moves_and_stops_again_waits_anew():
+def test_a_rank_that_moves_and_stops_again_waits_the_full_time_again():
     moments = [{0: (int(number >= 3), 1, True)} for number in range(7)]
     assert told(*moments) == [(), (), (0,), (), (), (0,), ()]
 
@@ -69,7 +69,7 @@ def test_the_end_of_a_cell_elsewhere_is_news():
     assert told(*moments) == [(), (), (0,), (), (0,), ()]
 
 
-def test_a_new_cell_begins_anew():
+def test_a_new_cell_starts_the_wait_again():
     moments: list[dict[int, Seen]] = [{0: (1, 1, number != 3)} for number in range(8)]
     assert told(*moments) == [(), (), (0,), (), (), (), (0,), ()]
 
@@ -260,7 +260,7 @@ def test_a_crash_is_told_from_dumps(make_pipe: Callable[[], FaultPipe], parts: l
     assert (pipe.dump(), pipe.crash()) == ("", CRASH.decode())
 
 
-def test_what_a_rank_writes_over_and_over_is_not_kept(make_pipe: Callable[[], FaultPipe]):
+def test_repeated_dumps_of_a_rank_are_not_kept(make_pipe: Callable[[], FaultPipe]):
     pipe = make_pipe()
     for _ in range(100):
         os.write(pipe.write_fd, DUMP * 100)

@@ -71,7 +71,7 @@ def test_a_death_goes_before_a_timeout_and_an_interrupt():
         (255, "its exit status is not known", "exited, its exit status is not known"),
     ],
 )
-def test_how_a_rank_exited_as_part_of_a_sentence(exit_code: int, reason: str, text: str):
+def test_the_exit_of_a_rank_as_part_of_a_sentence(exit_code: int, reason: str, text: str):
     exited = died(0, exit_code).exited
     assert exited is not None
     assert how_it_exited(msgspec.structs.replace(exited, reason=reason)) == text
@@ -109,7 +109,7 @@ def test_every_signal_has_words(signum: int):
     assert f"(signal {int(signum)})" in describe_exit(exited)[0]
 
 
-def test_out_of_memory_is_said_when_it_is_known():
+def test_out_of_memory_is_named_when_it_is_known():
     found = text(error(died(0, out_of_memory=True)))
     assert "the system ran out of memory and the kernel ended this process" in found
     assert "kill -9" not in found
@@ -140,7 +140,7 @@ def test_the_stack_of_a_crash_ends_where_the_cell_began():
 # --- as shown ------------------------------------------------------------------------------------
 
 
-def test_what_ended_a_rank_is_told_with_its_words_and_without_a_guess():
+def test_the_known_reason_of_an_exit_is_told_without_a_guess():
     how = "the agent of node 0 ended (exit code 1)"
     results = [
         RankResult(
@@ -183,7 +183,7 @@ def test_a_connection_that_broke_with_a_rank_gets_a_line():
     assert "Cell In[7], line 3" in text(error(lost, ok(1)))
 
 
-def test_after_a_death_who_was_interrupted_did_not_wait_for_anybody():
+def test_interrupted_ranks_are_not_said_to_have_waited_for_a_dead_rank():
     idle = [freed(rank, 3, "KeyboardInterrupt") for rank in (0, 1)]
     found = text(error(*idle, freed(2, 4), died(3), is_plain=False))
     assert "  others    ranks 0-1 were interrupted (cell [7], line 3)\n" in found
@@ -226,7 +226,7 @@ def test_a_rank_that_is_not_to_be_replaced():
     assert found.endswith("  next      %ddp restart -r 1   (ranks 0,2 keep their variables)")
 
 
-def test_what_a_restart_of_ranks_means():
+def test_the_words_after_a_restart_of_ranks():
     assert replaced(RankSet.of([2]), RankSet.of([0, 1, 3])) == (
         "rank 2 is a fresh process: its variables are gone, those of ranks 0-1,3 are kept. "
         "Next: nbddp.sync(model, optimizer, src=0) in a cell"

@@ -25,7 +25,7 @@ def test_a_deadlock():
     assert found.by_rank == dict.fromkeys((0, 2), ("CollectiveAbortedError", "freed"))
 
 
-def test_below_a_card_the_error_is_brief():
+def test_an_error_below_a_card_is_brief():
     found = error(freed(0), ok(1), freed(2), report=report(), is_plain=False)
     assert rendered(found) == (
         "DeadlockError: Rank 1 never called all_reduce #17; ranks 0,2 wait for it\n"
@@ -58,7 +58,7 @@ def test_a_deadlock_after_which_the_groups_are_not_ready():
     assert "ready again" not in text(found)
 
 
-def test_a_deadlock_out_of_which_a_rank_does_not_come():
+def test_a_deadlock_that_a_rank_does_not_leave():
     stuck = RankResult(2, "unfinished", elapsed_s=4.0, stuck="a lock of libfoo")
     found = error(freed(0), ok(1), stuck, report=report(), is_plain=False)
     assert type(found) is DeadlockError
@@ -78,7 +78,7 @@ def test_errors_that_came_after_a_deadlock_are_told_too():
     assert text(found).startswith("rank 2\n<traceback of ValueError: in finally>\n\nrank 0 waited")
 
 
-def test_a_time_out_of_the_users_own_is_the_lesson():
+def test_a_timeout_of_the_user_is_the_error_and_the_proven_cause_stands_below():
     """The verdict was shown, and the time-out of the operation ended it."""
     found = error(raised(0, "RuntimeError", "Timed out", at_ns=1), ok(1), ok(2), report=report())
     assert type(found) is CellError
@@ -88,7 +88,7 @@ def test_a_time_out_of_the_users_own_is_the_lesson():
     )
 
 
-def test_the_first_error_is_the_cells_and_the_others_were_freed():
+def test_the_first_error_is_that_of_the_cell_and_the_others_were_freed():
     found = error(
         freed(0), raised(1, at_ns=1), freed(2), report=report("first-error"), is_plain=False
     )
@@ -100,13 +100,13 @@ def test_the_first_error_is_the_cells_and_the_others_were_freed():
     )
 
 
-def test_where_freed_ranks_waited_comes_from_their_tracebacks_without_a_report():
+def test_freed_ranks_have_their_line_from_the_traceback_where_there_is_no_report():
     found = text(error(freed(0, 5), raised(1, at_ns=1), freed(2, 8)))
     assert "rank 0 waited (cell [7], line 5) and was freed\n" in found
     assert "rank 2 waited (cell [7], line 8) and was freed\n" in found
 
 
-def test_what_a_freed_rank_raised_in_turn_is_told():
+def test_an_error_that_a_freed_rank_raised_in_turn_is_told():
     """In an ``except`` of the user's."""
     verdict = report("first-error")
     results = freed(0, 8, "NameError"), raised(1, at_ns=1), freed(2, 8, "NameError")
@@ -118,7 +118,7 @@ def test_what_a_freed_rank_raised_in_turn_is_told():
     assert "in turn" not in text(error(freed(0, 8), results[1], results[1], report=verdict))
 
 
-def test_freed_ranks_of_which_nothing_is_known():
+def test_freed_ranks_without_a_known_place():
     info = ErrorInfo(ename="E", evalue="", traceback=[])
     result = RankResult(0, "error", error=info, was_freed=True)
     found = error(result, ok(1), interrupted=True)
@@ -130,6 +130,6 @@ def test_freed_ranks_of_which_nothing_is_known():
 # --- ranks that tell of others ------------------------------------------------------------------
 
 
-def test_why_ranks_were_freed_is_told_without_a_report():
+def test_the_reason_for_freeing_is_told_without_a_report():
     found = text(error(freed(0, ename="CollectiveAbortedError"), is_plain=False))
     assert "CellError: cell [7] was ended by nbddp: " in found

@@ -79,7 +79,7 @@ def test_a_timeout_goes_before_an_interrupt():
 # --- freed ranks ---------------------------------------------------------------------------------
 
 
-def test_who_left_the_debugger_made_no_error():
+def test_a_rank_that_left_the_debugger_made_no_error():
     left = raised(1, "BdbQuit", "", at_ns=1)
     found = error(freed(0), left, freed(2), report=report("left-debugger"), is_plain=False)
     assert type(found) is CellInterruptedError
@@ -125,7 +125,7 @@ def test_ranks_that_an_interrupt_ended_get_a_line_each():
     )
 
 
-def test_a_mismatch_that_an_interrupt_brought_about_is_the_interrupts():
+def test_a_mismatch_caused_by_an_interrupt_is_told_as_an_interrupt():
     info = ErrorInfo(
         ename="CollectiveMismatchError",
         evalue="broadcast against all_reduce",
@@ -145,7 +145,7 @@ def test_a_mismatch_that_an_interrupt_brought_about_is_the_interrupts():
     )
 
 
-def test_an_error_before_the_interrupt_is_the_cells():
+def test_an_error_before_the_interrupt_is_that_of_the_cell():
     found = error(
         raised(1, at_ns=1),
         raised(0, "KeyboardInterrupt", "", at_ns=2),

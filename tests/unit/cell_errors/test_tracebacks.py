@@ -100,7 +100,7 @@ def test_at_most_four_tracebacks_in_full():
     )
 
 
-def test_of_one_place_there_is_one_traceback_and_a_line_for_each_message():
+def test_one_place_has_one_traceback_and_a_line_for_each_message():
     results = [
         replace(at_line(rank, 2, f"bad {rank // 2}"), failed_at_ns=-rank) for rank in (2, 5, 4, 7)
     ]
@@ -120,7 +120,7 @@ def test_of_one_place_there_is_one_traceback_and_a_line_for_each_message():
     assert text(error(at_line(0, 2, "2"), at_line(1, 3, "3"))).count("----> ") == 2
 
 
-def test_addresses_make_no_other_error():
+def test_addresses_in_messages_make_no_difference():
     """Equal objects may lie anywhere, and at the same place by chance."""
     results = [
         at_line(rank, 2, f"no pickle of <function f at 0x7f00{place}>")
@@ -152,7 +152,7 @@ def test_a_second_init_says_what_to_do():
 # --- as shown ------------------------------------------------------------------------------------
 
 
-def test_the_notebook_shows_the_message_and_none_of_our_frames():
+def test_the_notebook_shows_the_message_and_no_frames_of_nbddp():
     found = error(raised(0))
     [shown] = found._render_traceback_()
     assert "\x1b[31mCellError\x1b[0m: rank 0 raised ValueError" in shown
@@ -167,7 +167,7 @@ def test_ranks_of_a_status():
 # --- ranks that tell of others ------------------------------------------------------------------
 
 
-def test_who_missed_a_monitored_barrier_is_told_by_the_rank_that_knows():
+def test_a_missed_monitored_barrier_is_told_by_the_rank_that_knows():
     secondary = (
         "the connection to another member of the group was lost\nRank 1 successfully reached "
         "monitoredBarrier, but received errors while waiting for send/recv from rank 0."

@@ -45,19 +45,19 @@ def book() -> GroupCounters:
 
 
 @pytest.mark.parametrize("ends", [1, 2, 5])
-def test_it_waits_until_the_end(book: GroupCounters, ends: int):
+def test_a_wait_lasts_until_the_end(book: GroupCounters, ends: int):
     work = Work(ends)
     waits.wait(work, book)
     assert work.is_completed()
 
 
 @pytest.mark.parametrize("ends", [1, 2, 5])
-def test_what_torch_raises_is_raised(book: GroupCounters, ends: int):
+def test_errors_of_torch_are_raised(book: GroupCounters, ends: int):
     with pytest.raises(RuntimeError, match="peer"):
         waits.wait(Work(ends, RuntimeError("Connection closed by peer")), book)
 
 
-def test_nothing_is_handled_while_it_waits(book: GroupCounters):
+def test_no_exception_is_being_handled_during_a_wait(book: GroupCounters):
     """What a rank handles is told as the reason for which it came to its operation."""
     work = Work(5)
     handled: list[object] = []
@@ -66,7 +66,7 @@ def test_nothing_is_handled_while_it_waits(book: GroupCounters):
     assert handled == [None] * len(work.limits)
 
 
-def test_who_is_never_woken_leaves_when_the_group_was_cut_off(book: GroupCounters):
+def test_a_waiter_that_is_never_woken_leaves_when_the_group_was_cut_off(book: GroupCounters):
     work = Work(1000)
 
     def cut() -> None:
@@ -79,7 +79,7 @@ def test_who_is_never_woken_leaves_when_the_group_was_cut_off(book: GroupCounter
     assert 985 < work.left < 990
 
 
-def test_it_is_waited_a_little_for_gloo_to_wake_who_waits(book: GroupCounters):
+def test_gloo_gets_a_moment_to_wake_its_waiters(book: GroupCounters):
     book.cut_at = time.monotonic() + 1000
     waits.wait(Work(5), book)
 
@@ -107,7 +107,7 @@ def test_a_message_is_waited_for_without_a_limit(book: GroupCounters, size: int)
 
 
 @pytest.mark.parametrize("size", [8, _LARGE])
-def test_what_torch_raises_for_a_message_is_raised(book: GroupCounters, size: int):
+def test_errors_of_torch_for_a_message_are_raised(book: GroupCounters, size: int):
     with pytest.raises(RuntimeError, match="peer"):
         waits.wait_for_message(Work(1, RuntimeError("Connection closed by peer")), book, size)
 
@@ -138,7 +138,7 @@ def test_a_group_is_destroyed_when_its_threads_have_ended(book: GroupCounters):
     assert busy == []
 
 
-def test_a_group_with_a_thread_that_nobody_wakes_is_kept(book: GroupCounters):
+def test_a_group_with_a_thread_that_is_never_woken_is_kept(book: GroupCounters):
     gone = threading.Event()
     waits.release([Group(gone)], book, lambda: True)
     gc.collect()
@@ -156,7 +156,7 @@ def test_a_group_in_which_a_wait_was_given_up_is_kept(book: GroupCounters):
     waits._never_destroyed.clear()
 
 
-def test_a_destructor_that_waits_for_a_thread_that_nobody_wakes_is_left(book: GroupCounters):
+def test_a_destructor_that_waits_for_a_thread_that_never_wakes_is_left(book: GroupCounters):
     gone, woken = threading.Event(), threading.Event()
 
     class Sleeping(Group):

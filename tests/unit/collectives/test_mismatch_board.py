@@ -246,7 +246,7 @@ SAME = [
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_a_call_that_torch_refuses_is_not_compared_with_what_comes_then(run: Any, ranks: int):
+def test_a_call_that_torch_refuses_is_not_compared_with_the_next_call(run: Any, ranks: int):
     for seed in range(60):
         world = run(seed, *[SAME] * ranks)
         assert not world.told, (seed, world.told)

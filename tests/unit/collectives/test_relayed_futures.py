@@ -54,7 +54,7 @@ def test_the_error_is_passed_on(book: GroupCounters):
         future.wait()
 
 
-def test_one_that_never_ends_is_ended_after_its_sockets_were_shut(book: GroupCounters):
+def test_a_future_that_never_ends_is_ended_after_its_sockets_were_shut(book: GroupCounters):
     inner: Any = Future()
     before = futures.future_behind(inner, book)
     futures.end_soon(book)
@@ -66,7 +66,7 @@ def test_one_that_never_ends_is_ended_after_its_sockets_were_shut(book: GroupCou
     inner.set_result([torch.ones(1)])  # Gloo's thread wakes up half an hour later
 
 
-def test_what_gloo_ends_in_time_ends_as_it_says(book: GroupCounters):
+def test_a_future_that_gloo_ends_in_time_has_its_result(book: GroupCounters):
     inner: Any = Future()
     future = futures.future_behind(inner, book)
     futures.end_soon(book)
@@ -76,7 +76,7 @@ def test_what_gloo_ends_in_time_ends_as_it_says(book: GroupCounters):
     assert not book.has_sleepers
 
 
-def test_operations_of_the_group_that_was_made_again_go_on(book: GroupCounters):
+def test_operations_of_the_group_that_was_made_again_continue(book: GroupCounters):
     futures.future_behind(Future(), book)
     futures.end_soon(book)
     book.restart(1, 0, 0)
@@ -86,7 +86,7 @@ def test_operations_of_the_group_that_was_made_again_go_on(book: GroupCounters):
     assert not book.has_sleepers
 
 
-def test_values_die_when_nobody_has_the_future(book: GroupCounters):
+def test_values_die_with_the_last_reference_to_the_future(book: GroupCounters):
     inner: Any = Future()
     future = futures.future_behind(inner, book)
     tensor = torch.ones(2)
@@ -102,7 +102,7 @@ def test_values_die_when_nobody_has_the_future(book: GroupCounters):
         gc.enable()
 
 
-def test_what_cpp_adds_to_an_error_is_left_out(book: GroupCounters):
+def test_text_that_cpp_adds_to_an_error_is_left_out(book: GroupCounters):
     stock = _failed("Connection closed by peer")
     with pytest.raises(RuntimeError) as caught:
         futures.future_behind(stock, book).wait()

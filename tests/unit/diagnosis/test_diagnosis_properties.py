@@ -184,7 +184,7 @@ def check_form(report: Report) -> None:
     tells_counts=st.booleans(),
     seed=seeds,
 )
-def test_what_can_go_on_is_never_called_proven(
+def test_a_rank_that_can_continue_is_never_called_stuck(
     *,
     made: list[Event],
     mistakes: list[Spoiler],
@@ -251,7 +251,7 @@ def test_a_correct_program_is_never_called_proven(made: list[Event], pauses: lis
     st.booleans(),
     seeds,
 )
-def test_a_deadlock_is_always_proven_and_names_who_waits(
+def test_a_deadlock_is_always_proven_and_names_the_waiting_ranks(
     made: list[Event], mistakes: list[Spoiler], from_any: bool, seed: int
 ):
     programs = programs_of(made)

@@ -46,7 +46,7 @@ def busy_pool(n: int = 2) -> Ranks:
     return pool
 
 
-def test_both_send_first():
+def test_two_ranks_that_both_send_first():
     pool = busy_pool()
     pool[0].blocked("send", peer=1)
     pool[1].blocked("send", peer=0)

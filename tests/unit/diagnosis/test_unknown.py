@@ -50,7 +50,7 @@ def test_a_thread_that_waits_for_what_will_come():
     assert notices(pool)[0][0] == "straggler"
 
 
-def test_one_thread_is_enough_to_go_on():
+def test_one_running_thread_is_enough_to_continue():
     pool = Ranks(2)
     pool.group("a", 0, 1)
     pool[0].blocked()
@@ -247,7 +247,7 @@ def test_a_message_long_ago_may_have_been_the_one(op: str, other: str):
 
 
 @pytest.mark.parametrize("op", ["send", "recv"])
-def test_where_no_message_was_ever_sent_none_is_left_out(op: str):
+def test_a_group_without_messages_leaves_none_out(op: str):
     pool = Ranks(2)
     pool[0].blocked(op, peer=1)
     long_ago(pool, 1, "all_reduce")

@@ -22,7 +22,7 @@ def snapshot(pool: Pool) -> PoolSnapshot:
     return RecoveryMachine(pool.machine, Settings(), diagnose).snapshot()
 
 
-def test_nothing_new_is_an_equal_snapshot_of_the_same_parts():
+def test_an_unchanged_pool_gives_an_equal_snapshot_of_the_same_parts():
     pool = Pool().start()
     before = snapshot(pool)
     pool.feed(Tick(), after_s=1.0)

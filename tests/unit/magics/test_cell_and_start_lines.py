@@ -129,13 +129,13 @@ def test_bad_start(line: str, words: str):
         ("--num-nodes 2", "--nnodes 2"),
     ],
 )
-def test_what_a_newcomer_means(line: str, meant: str):
+def test_the_meaning_of_a_common_mistake_is_suggested(line: str, meant: str):
     assert refusal(f"start {line}").endswith(f". Did you mean %ddp start {meant}?")
     read(f"start {meant}")
 
 
 @pytest.mark.parametrize("line", ["two", "4 gloo", "-n 2 4", "2 2", "--gpus 2"])
-def test_what_cannot_be_guessed_is_not(line: str):
+def test_a_line_without_a_likely_meaning_gets_no_suggestion(line: str):
     said = refusal(f"start {line}")
     assert "unknown: " in said
     assert "; legal: -n N, --nnodes M, " in said

@@ -72,7 +72,7 @@ def test_the_help_begins_with_what_is_needed_first():
         ("trace", ["--cell", "3"], {"--last", "--save"}),
     ],
 )
-def test_what_may_come_next(verb: str, before: list[str], words: set[str]):
+def test_words_that_are_offered(verb: str, before: list[str], words: set[str]):
     assert words <= set(VERBS[verb].parser.completions(before))
 
 
@@ -88,5 +88,5 @@ def test_what_may_come_next(verb: str, before: list[str], words: set[str]):
         ("stop", [], "-r"),
     ],
 )
-def test_what_may_not(verb: str, before: list[str], word: str):
+def test_words_that_are_not_offered(verb: str, before: list[str], word: str):
     assert word not in VERBS[verb].parser.completions(before)

@@ -29,7 +29,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     session.await_start()
 
 
-def test_who_needs_the_pool_waits_until_the_start_has_ended(gate: threading.Event):
+def test_a_cell_that_needs_the_pool_waits_until_the_start_has_ended(gate: threading.Event):
     options = session.start_soon({"nproc_per_node": 3})
     assert options.world_size == 3
     assert session.last_options() == options
@@ -39,7 +39,7 @@ def test_who_needs_the_pool_waits_until_the_start_has_ended(gate: threading.Even
     assert gate.is_set()
 
 
-def test_what_is_not_legal_is_said_at_once(gate: threading.Event):
+def test_an_illegal_option_is_refused_at_once(gate: threading.Event):
     with pytest.raises(BadOptionError):
         session.start_soon({"nproc_per_node": 0})
 

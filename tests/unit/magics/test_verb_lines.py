@@ -9,7 +9,7 @@ from tests.support.command_lines import HELP, read, refusal
 
 
 @pytest.mark.parametrize(("verb", "meant"), [("Start", "start"), ("intrupt", "interrupt")])
-def test_a_verb_with_a_slip(verb: str, meant: str):
+def test_a_misspelled_verb(verb: str, meant: str):
     said = f"%ddp has no verb '{verb}'. Did you mean %ddp {meant}? Legal: start, status, "
     assert refusal(verb).startswith(said)
 
@@ -21,7 +21,7 @@ def test_every_verb_is_known(name: str):
 
 
 @pytest.mark.parametrize("line", ["", "  ", "# what was it?"])
-def test_no_verb_means_help(line: str):
+def test_a_line_without_a_verb_means_help(line: str):
     assert find_verb(line) == (VERBS["help"], "")
 
 

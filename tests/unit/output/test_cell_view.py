@@ -74,7 +74,7 @@ def test_a_display_with_keys_of_several_types_is_shown():
     assert MIXED in sink.shown
 
 
-def test_what_cannot_be_folded_is_shown_as_it_came(monkeypatch: pytest.MonkeyPatch):
+def test_output_that_cannot_be_folded_is_shown_as_it_came(monkeypatch: pytest.MonkeyPatch):
     def fail(*_: object) -> None:
         raise TypeError("a bug")
 

@@ -127,7 +127,7 @@ def _sum(limit: Limit, more: Limit) -> Limit:
 
 
 @given(st.text("ab\n", max_size=200), st.integers(1, 5))
-def test_all_but_the_last_lines_of_a_chunk_are_counted_only(text: str, limit: int):
+def test_lines_before_the_last_ones_of_a_chunk_are_only_counted(text: str, limit: int):
     excerpt, whole = Excerpt(Limit(0), Limit(limit)), Excerpt(Limit(0), Limit(limit))
     lines, chars = excerpt.skip_all_but_the_end(text)
     assert (excerpt.lines, excerpt.chars) == (lines, chars)
@@ -137,7 +137,7 @@ def test_all_but_the_last_lines_of_a_chunk_are_counted_only(text: str, limit: in
     assert contents(excerpt) == contents(whole)
 
 
-def test_of_a_chunk_without_ends_of_lines_little_is_read():
+def test_a_chunk_without_line_ends_is_hardly_read():
     excerpt = Excerpt(Limit(0), TAIL)
     excerpt.add(["before"])
     assert excerpt.skip_all_but_the_end("x" * 10**6) == (0, 10**6 - 64 * 1024)

@@ -61,7 +61,7 @@ def test_the_same_program_gives_the_same_output_at_any_pace(pauses: list[list[fl
     assert reader.end() == [f"[0-2] step {step}" for step in range(len(pauses))]
 
 
-def test_what_one_rank_shows_alone_is_late_once():
+def test_output_of_one_rank_alone_is_late_once():
     reader = Reader()
     for number in range(3):
         reader.print_at(2.0 * number, 0, f"loss {number}")
@@ -74,7 +74,7 @@ def test_what_one_rank_shows_alone_is_late_once():
     ]
 
 
-def test_what_all_show_and_is_not_equal_does_not_wait_for_more():
+def test_unequal_output_of_all_ranks_does_not_wait():
     reader = Reader()
     for number in range(2):
         for rank in range(_RANKS):
@@ -83,7 +83,7 @@ def test_what_all_show_and_is_not_equal_does_not_wait_for_more():
     assert {at for at, _ in reader.lines} == {_LIMITS.output_fold_s, 2.0 + _LIMITS.output_fold_s}
 
 
-def test_who_is_ended_is_not_waited_for():
+def test_ended_ranks_are_not_waited_for():
     reader = Reader()
     reader.print_at(0.0, 0, "alone")
     for rank in (1, 2):

@@ -48,7 +48,7 @@ def modules_of_the_extension() -> set[str]:
     return modules
 
 
-def test_errors_that_callers_catch_are_at_hand():
+def test_errors_that_callers_catch_are_available():
     import nbddp
     from nbddp import errors
 

@@ -86,7 +86,7 @@ def test_values():
     assert {name: found[name] for name in expected} == expected
 
 
-def test_what_the_user_gave_wins(monkeypatch: pytest.MonkeyPatch):
+def test_variables_of_the_user_win(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RES_OPTIONS", "timeout:9")
     found = environment.variables(launch(env={"OMP_NUM_THREADS": "9", "MY_OWN": "x"}))
     assert found["OMP_NUM_THREADS"] == "9"

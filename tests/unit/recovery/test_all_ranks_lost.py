@@ -18,7 +18,7 @@ from tests.support.recovery_scenes import start_error
 # --- a death in a cell ---------------------------------------------------------------------------
 
 
-def test_where_nobody_survives_the_pool_starts_anew():
+def test_a_pool_without_survivors_starts_again():
     pool = Pool(2)
     run_id = pool.run()
     pool.exited(0)
@@ -38,7 +38,7 @@ def test_where_nobody_survives_the_pool_starts_anew():
     assert pool.machine.refusal(RankSet.all(2)) is None
 
 
-def test_a_rank_that_dies_while_the_pool_starts_anew_has_it_start_again():
+def test_a_rank_that_dies_in_the_new_start_causes_another_one():
     pool = Pool(2)
     pool.run()
     pool.exited(0)
@@ -57,7 +57,7 @@ def test_a_rank_that_dies_while_the_pool_starts_anew_has_it_start_again():
     assert failure.endswith("tried 3 times")
 
 
-def test_when_the_last_rank_that_knows_the_groups_dies_the_fresh_ones_make_a_default_group():
+def test_fresh_ranks_make_a_default_group_when_the_last_rank_that_knows_the_groups_dies():
     pool = Pool(3)
     pool.exited(0)
     pool.exited(1)
@@ -104,7 +104,7 @@ def test_fresh_ranks_that_could_not_make_a_default_group_try_again():
     assert pool.machine.refusal(RankSet.all(2)) is None
 
 
-def test_a_new_start_that_fails_is_said():
+def test_a_new_start_that_fails_is_reported():
     pool = Pool(1)
     pool.run()
     pool.exited(0)
@@ -117,7 +117,7 @@ def test_a_new_start_that_fails_is_said():
 # --- %ddp restart -r -----------------------------------------------------------------------------
 
 
-def test_the_last_ranks_are_replaced_by_a_whole_new_pool():
+def test_the_last_ranks_are_replaced_by_a_new_pool():
     pool = Pool(2)
     pool.configure(on_death="keep")
     pool.exited(1)

@@ -39,7 +39,7 @@ def test_ranks_are_peeked_at_on_request_and_when_they_are_silent():
     assert answer.only(RankSet.of([2])).looks == {}
 
 
-def test_nobody_answers():
+def test_a_diagnosis_without_any_answer():
     pool = Pool(2)
     pool.looks = {}
     pool.feed(DiagnoseRequested(1))

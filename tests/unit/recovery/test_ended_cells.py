@@ -74,7 +74,7 @@ def test_a_mismatch_that_all_see_at_once_has_a_report_too(is_broken: bool):
     ("on_mismatch", "reduce_op", "is_wrong"),
     [("raise", "MAX", True), ("warn", "MAX", False), ("off", "MAX", False), ("raise", "SUM", None)],
 )
-def test_an_error_that_came_to_an_end_is_told_when_the_cell_has_ended(
+def test_a_mismatch_that_completed_is_told_when_the_cell_has_ended(
     on_mismatch: str, reduce_op: str, is_wrong: bool | None
 ):
     """Between machines, where nobody has compared the operations before."""

@@ -19,7 +19,7 @@ from tests.support.recovery_scenes import BROKEN, judged, stuck_pool
 # --- verdicts ------------------------------------------------------------------------------------
 
 
-def test_all_members_of_the_groups_are_armed_and_nobody_else():
+def test_all_members_of_the_groups_are_armed_and_no_other_rank():
     pool = Pool(5)
     pool.run("0,1,2")
     pair = world(5).__class__(pg_id="1@pair", name="1", ranks=(0, 3))
@@ -38,7 +38,7 @@ def test_ranks_are_fired_at_only_when_all_are_armed():
     assert kinds(pool.answer_free(found, ranks=(2,))) == ["AbortOperations fire 0-2"]
 
 
-def test_a_rank_that_cannot_be_armed_is_not_waited_for_for_ever():
+def test_the_wait_for_a_rank_that_cannot_be_armed_is_bounded():
     pool, _ = stuck_pool()
     found = pool.answer_looks(pool.answer_looks(pool.quiet(0, 2)))
     pool.answer_free(found, ranks=(0, 1))
@@ -65,7 +65,7 @@ def test_a_rank_that_exits_while_it_is_armed_is_not_fired_at():
     assert "AbortOperations fire 0,2" in kinds(pool.exited(1))
 
 
-def test_the_end_of_the_cell_makes_the_second_phase_needless():
+def test_the_end_of_the_cell_saves_the_second_phase():
     pool, run_id = stuck_pool()
     found = pool.answer_looks(pool.answer_looks(pool.quiet(0, 2)))
     pool.answer_free(found, ranks=(0, 1))
@@ -120,7 +120,7 @@ def test_ranks_that_stay_blocked_are_given_up():
     assert pool.machine.refusal(RankSet.of([1])) is None
 
 
-def test_why_a_rank_cannot_be_freed_is_kept():
+def test_the_reason_that_keeps_a_rank_from_being_freed_is_kept():
     pool, run_id = stuck_pool()
     found = pool.answer_looks(pool.answer_looks(pool.quiet(0, 2)))
     pool.answer_free(pool.answer_free(found), stuck={2: "a lock of libfoo"})
@@ -132,7 +132,7 @@ def test_why_a_rank_cannot_be_freed_is_kept():
     assert [outcome.results[rank].stuck for rank in range(3)] == ["", "", "a lock of libfoo"]
 
 
-def test_a_rank_that_still_runs_code_of_the_user_gets_time_and_then_an_interrupt():
+def test_a_rank_that_still_runs_python_code_gets_time_and_then_an_interrupt():
     pool, run_id = freed_pool()
     pool.finished(0, run_id, "E", was_freed=True, marks=(BROKEN,))
     pool.looks[2] = seen(2, version=5, waits=False)
@@ -160,7 +160,7 @@ def test_a_rank_that_comes_out_late_ends_the_cell_as_usual():
     assert statuses(outcome) == {0: "error", 1: "ok", 2: "error"}
 
 
-def test_the_second_interrupt_gives_the_prompt_back_before_the_pool_is_whole():
+def test_the_second_interrupt_gives_the_prompt_back_before_the_pool_is_rebuilt():
     pool, run_id = freed_pool()
     actions = pool.feed(AbandonRequested(run_id))
     assert statuses(outcome_of(actions)) == {0: "unfinished", 1: "ok", 2: "unfinished"}

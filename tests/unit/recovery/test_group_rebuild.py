@@ -66,7 +66,7 @@ def test_groups_with_members_that_cannot_take_part_wait():
     ],
     ids=["broken", "out of step", "used on one rank only", "open"],
 )
-def test_after_a_cell_that_failed_groups_in_doubt_are_looked_at(marks: list[tuple[GroupMark, ...]]):
+def test_groups_in_doubt_are_looked_at_after_a_cell_that_failed(marks: list[tuple[GroupMark, ...]]):
     pool = Pool(2)
     run_id = pool.run()
     pool.finished(0, run_id, "ValueError", marks=marks[0])
@@ -82,7 +82,7 @@ def test_ranks_that_turn_out_to_be_in_step_need_nothing():
     assert kinds(ended) == ["EndRun"]
 
 
-def test_a_rank_that_does_not_answer_then_holds_up_nothing():
+def test_a_rank_that_does_not_answer_after_a_cell_delays_nothing():
     pool = Pool(2)
     run_id = pool.run()
     mark = GroupMark(pg_id="pair", collective_seq_id=2, digest=1)
@@ -113,7 +113,7 @@ def test_a_rank_that_is_silent_is_asked_again_when_a_group_is_broken():
     assert kinds(pool.answer_looks(again)) == ["RebuildGroups 0-1"]
 
 
-def test_a_rank_that_stays_silent_fails_the_mend():
+def test_a_rank_that_stays_silent_fails_the_rebuild():
     pool = Pool(2, settings=Settings(rebuild_timeout_s=1.0))
     run_id = pool.run()
     pool.finished(0, run_id, marks=(BROKEN,))
@@ -130,7 +130,7 @@ def test_a_rank_that_stays_silent_fails_the_mend():
     assert pool.machine.transfer_refusal(RankSet.all(2)) is None
 
 
-def test_a_reform_that_fails_is_tried_again_with_the_others_freed():
+def test_a_rebuild_that_fails_is_tried_again_with_the_others_freed():
     pool = Pool(2)
     run_id = pool.run()
     pool.finished(0, run_id, marks=(BROKEN,))
@@ -148,7 +148,7 @@ def test_a_reform_that_fails_is_tried_again_with_the_others_freed():
     assert outcome_of(pool.answer_reform(again)).rebuild_failure == ""
 
 
-def test_a_reform_that_fails_three_times_is_said():
+def test_a_rebuild_that_fails_three_times_is_reported():
     pool = Pool(2)
     run_id = pool.run()
     pool.finished(0, run_id, marks=(BROKEN,))
@@ -182,7 +182,7 @@ def test_groups_that_could_not_be_formed_are_tried_again_on_request():
     assert not pool.is_rebuilding()  # nothing is broken
 
 
-def test_a_reform_that_does_not_end_is_said():
+def test_a_rebuild_that_does_not_end_is_reported():
     pool = Pool(2)
     run_id = pool.run()
     pool.finished(0, run_id, marks=(BROKEN,))
@@ -194,7 +194,7 @@ def test_a_reform_that_does_not_end_is_said():
 # --- a death in a cell ---------------------------------------------------------------------------
 
 
-def test_without_the_store_groups_cannot_be_formed():
+def test_groups_cannot_be_formed_without_the_store():
     pool = Pool(2)
     pool.feed(StoreExited(pid=2, exit_code=-9))
     run_id = pool.run()

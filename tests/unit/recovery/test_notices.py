@@ -24,7 +24,7 @@ from tests.support.recovery_scenes import judged, stuck_pool
 # --- notices -------------------------------------------------------------------------------------
 
 
-def test_a_notice_interrupts_nothing_and_goes_when_the_cell_goes_on():
+def test_a_notice_interrupts_nothing_and_disappears_when_the_cell_continues():
     pool, run_id = stuck_pool()
     pool.report = notice()
     assert pool.answer_looks(pool.quiet(0, 2)) == [Noticed(run_id, pool.report)]
@@ -34,7 +34,7 @@ def test_a_notice_interrupts_nothing_and_goes_when_the_cell_goes_on():
     assert pool.tick(after_s=100) == []
 
 
-def test_nothing_to_tell_is_told_only_after_something_was():
+def test_an_empty_notice_comes_only_after_another():
     pool, run_id = stuck_pool()
     pool.report = NOTHING
     assert pool.answer_looks(pool.quiet(0, 2)) == []
@@ -60,7 +60,7 @@ def test_silent_ranks_are_peeked_at_for_the_notice():
     assert pool.views[-1][3].state == "silent"
 
 
-def test_an_agent_that_does_not_answer_either_holds_up_nothing():
+def test_an_agent_that_does_not_answer_delays_nothing():
     pool, _ = stuck_pool()
     pool.report = notice()
     del pool.looks[2]
@@ -80,7 +80,7 @@ def test_looks_come_at_most_twice_a_second_while_nothing_changes():
     assert kinds(pool.tick(after_s=0.2)) == ["DescribeRank 0-2"]
 
 
-def test_what_has_changed_is_looked_at_twice():
+def test_ranks_that_have_changed_are_looked_at_twice():
     """Two looks see whether a thread sleeps in C++: a deadlock there is told by the second."""
     pool, _ = stuck_pool()
     proven, pool.report = pool.report, NOTHING
@@ -140,7 +140,7 @@ def test_an_error_leads_to_a_look_without_waiting_for_the_agents():
 # --- verdicts ------------------------------------------------------------------------------------
 
 
-def test_on_request_a_verdict_is_only_shown_once_each():
+def test_a_verdict_is_only_shown_if_the_user_wants_it_so():
     pool, run_id = stuck_pool()
     pool.configure(on_deadlock="report")
     first = judged(pool)
@@ -153,7 +153,7 @@ def test_on_request_a_verdict_is_only_shown_once_each():
     assert kinds(judged(pool, after_s=0.5)) == ["Judged", "AbortOperations arm 0-2"]
 
 
-def test_what_was_shown_is_in_the_outcome_too():
+def test_a_verdict_that_was_shown_is_in_the_outcome_too():
     pool, run_id = stuck_pool()
     pool.configure(on_deadlock="report")
     judged(pool)

@@ -15,7 +15,7 @@ from tests.support.recovering import Pool, finding, kinds, of_type, requests, se
 from tests.support.recovery_scenes import judged, stuck_pool
 
 
-def test_a_short_time_out_is_left_to_show_itself():
+def test_a_short_timeout_may_end_the_wait_itself():
     pool, _ = stuck_pool()
     pool.report = replace(pool.report, earliest_timeout_ms=5_000, earliest_timeout_left_ms=3_000)
     assert kinds(judged(pool)) == ["Noticed", "Judged only"]
@@ -28,7 +28,7 @@ def test_a_short_time_out_is_left_to_show_itself():
     assert kinds(found) == ["Judged", "AbortOperations arm 0-2"]
 
 
-def test_each_wait_of_a_loop_that_tries_again_is_left_to_its_own_time_out():
+def test_each_wait_of_a_retry_loop_may_reach_its_own_timeout():
     pool, _ = stuck_pool()
     for number in range(5):
         pool.looks[0] = seen(0, version=number, groups=(world(3, seq=1),))
@@ -36,14 +36,14 @@ def test_each_wait_of_a_loop_that_tries_again_is_left_to_its_own_time_out():
         assert "AbortOperations arm 0-2" not in kinds(judged(pool, after_s=1.0))
 
 
-def test_a_long_time_out_is_not_waited_for():
+def test_a_long_timeout_is_not_waited_for():
     pool, _ = stuck_pool()
     pool.report = replace(pool.report, earliest_timeout_ms=60_001, earliest_timeout_left_ms=1_000)
     assert kinds(judged(pool)) == ["Judged", "AbortOperations arm 0-2"]
 
 
 @pytest.mark.parametrize(("left_ms", "acted"), [(2_000, False), (2_001, True)])
-def test_after_an_error_only_a_time_out_that_is_near_is_waited_for(left_ms: int, acted: bool):
+def test_only_a_near_timeout_is_waited_for_after_an_error(left_ms: int, acted: bool):
     pool, _ = stuck_pool()
     pool.report = replace(
         verdict((0, 2), (0, 1, 2), "first-error"),
@@ -54,14 +54,14 @@ def test_after_an_error_only_a_time_out_that_is_near_is_waited_for(left_ms: int,
     assert any(isinstance(each, Judged) and each.acted == acted for each in found)
 
 
-def test_the_limit_for_short_time_outs_is_a_setting():
+def test_the_limit_for_short_timeouts_is_a_setting():
     pool, _ = stuck_pool(settings=Settings(own_timeout_s=0))
     pool.report = replace(pool.report, earliest_timeout_ms=5_000, earliest_timeout_left_ms=5_000)
     assert kinds(judged(pool)) == ["Judged", "AbortOperations arm 0-2"]
 
 
 @pytest.mark.parametrize(("line", "is_told"), [(5, True), (6, False)])
-def test_the_time_out_of_a_stuck_rank_is_no_error_of_its_own(line: int, is_told: bool):
+def test_the_timeout_of_a_stuck_rank_is_no_error_of_its_own(line: int, is_told: bool):
     """It raises where it waits, or after it has dealt with the time-out, on another line."""
     pool, run_id = stuck_pool()
     site = Site(line=5, cell=1)
@@ -103,7 +103,7 @@ def test_the_error_of_a_freed_rank_is_no_cause_for_one_that_comes_later():
     assert (arm.reason, arm.text) == ("deadlock", "rank 0 waits for rank 1")
 
 
-def test_the_error_of_another_rank_is_told_though_a_time_out_was_awaited():
+def test_the_error_of_another_rank_is_told_while_a_timeout_was_awaited():
     pool, run_id = stuck_pool()
     pool.report = replace(pool.report, earliest_timeout_ms=5_000, earliest_timeout_left_ms=100)
     judged(pool)

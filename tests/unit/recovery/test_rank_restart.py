@@ -12,7 +12,7 @@ def restart(pool: Pool, *ranks: int, number: int = 5) -> list[object]:
     return [*pool.feed(RestartRanksRequested(number, RankSet.of(ranks)))]
 
 
-def test_a_rank_is_replaced_by_hand():
+def test_a_rank_is_replaced_on_request():
     pool = Pool(3)
     assert kinds(pool.feed(RestartRanksRequested(5, RankSet.of([1])))) == ["KillRanks 1"]
     assert pool.is_rebuilding()
@@ -90,7 +90,7 @@ def test_a_cell_that_ends_while_a_rank_is_killed_waits_for_that():
     assert kinds(done) == ["RanksRestarted", "EndRun"]
 
 
-def test_a_rank_that_could_not_be_replaced_is_by_hand():
+def test_a_rank_that_is_kept_dead_is_replaced_on_request():
     pool = Pool(2)
     pool.configure(on_death="keep")
     pool.exited(1)
@@ -105,7 +105,7 @@ def test_a_rank_that_could_not_be_replaced_is_by_hand():
     assert pool.tick(after_s=10.0) == []
 
 
-def test_a_rank_that_does_not_end_is_said():
+def test_a_rank_that_does_not_end_is_reported():
     pool = Pool(2)
     pool.feed(RestartRanksRequested(5, RankSet.of([1])))
     done = pool.tick(after_s=20.0)
@@ -114,7 +114,7 @@ def test_a_rank_that_does_not_end_is_said():
     assert pool.machine.next_deadline() is None
 
 
-def test_a_failed_replacement_by_hand_is_said():
+def test_a_failed_replacement_on_request_is_reported():
     pool = Pool(2)
     pool.feed(RestartRanksRequested(5, RankSet.of([1])))
     pool.exited(1)
@@ -126,7 +126,7 @@ def test_a_failed_replacement_by_hand_is_said():
     assert answer.fresh == RankSet()
 
 
-def test_what_cannot_be_replaced_by_hand():
+def test_ranks_that_cannot_be_replaced_on_request():
     plain = Pool(2, plain=True)
     [answer] = of_type(plain.feed(RestartRanksRequested(1, RankSet.of([1]))), RanksRestarted)
     assert "plain" in answer.failure
@@ -140,7 +140,7 @@ def test_what_cannot_be_replaced_by_hand():
     assert answer.failure == "the pool is not up (it is stopping)"
 
 
-def test_a_restart_of_the_pool_answers_those_who_wait():
+def test_a_restart_of_the_pool_answers_waiting_requests():
     pool = Pool(2)
     pool.feed(RestartRanksRequested(5, RankSet.of([1])))
     done = pool.feed(RestartRequested())

@@ -60,7 +60,7 @@ def test_all_groups_are_formed_when_a_rank_is_fresh():
     assert request.groups == (world(3, seq=1), pair)
 
 
-def test_on_request_a_dead_rank_is_not_replaced():
+def test_a_dead_rank_is_kept_dead_on_request():
     pool = Pool(3)
     pool.configure(on_death="keep")
     run_id = pool.run()

@@ -7,7 +7,7 @@ from tests.support.recovering import Pool, kinds, requests, seen, verdict, world
 from tests.support.recovery_scenes import stuck_pool
 
 
-def test_waits_for_the_store_are_named_by_the_empty_group():
+def test_waits_for_the_store_have_the_empty_group_id():
     pool, _ = stuck_pool()
     pool.report = verdict((0, 2), (0, 2), "store-wait", (), waits_for_store=RankSet.of([0, 2]))
     assert pool.answer_looks(pool.quiet(0, 2)) == []

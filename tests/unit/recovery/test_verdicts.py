@@ -31,7 +31,7 @@ from tests.support.recovery_scenes import BROKEN, judged, stuck_pool
 # --- the ordinary ways ---------------------------------------------------------------------------
 
 
-def test_the_whole_way_of_a_deadlock():
+def test_a_deadlock_from_the_first_look_to_the_end_of_the_cell():
     pool, run_id = stuck_pool()
     looks = pool.quiet(0, 2)
     assert kinds(looks) == ["DescribeRank 0-2"]
@@ -66,7 +66,7 @@ def test_the_whole_way_of_a_deadlock():
     assert pool.machine.next_deadline() is None
 
 
-def test_a_cell_that_goes_on_costs_nothing():
+def test_a_cell_that_makes_progress_costs_nothing():
     pool = Pool(3)
     run_id = pool.run()
     assert pool.machine.next_deadline() is None
@@ -127,7 +127,7 @@ def replace_version(pool: Pool, rank: int, version: int) -> RankLook:
     )
 
 
-def test_ranks_that_move_all_the_time_are_left_to_the_next_quiet():
+def test_ranks_that_always_move_are_looked_at_again_when_they_are_quiet():
     pool, _ = stuck_pool()
     looks = pool.quiet(0, 2)
     rounds = 0
@@ -158,7 +158,7 @@ def test_another_process_with_the_same_version_disproves_it():
     assert kinds(pool.answer_looks(again)) == ["DescribeRank 0-2"]
 
 
-def test_only_those_involved_are_asked_again_and_the_others_may_be_silent():
+def test_only_involved_ranks_are_asked_again_and_others_may_be_silent():
     pool = Pool(4)
     run_id = pool.run()
     pool.finished(1, run_id)

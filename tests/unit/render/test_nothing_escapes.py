@@ -213,13 +213,13 @@ def of_views(views: dict[int, RankView]) -> Iterable[Mapping[str, Any]]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_cards_stacks_traces_and_timelines(seed: int):
+def test_bad_text_in_cards_stacks_traces_and_timelines(seed: int):
     seen = "".join(check(bundle) for bundle in of_views(views_of(seed)))
     assert "alert(1)" in seen or "elsewhere" in seen  # it is there, as text
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_other_views(bad: str):
+def test_bad_text_in_other_views(bad: str):
     checked, wrong = [], []
     for number, bundle in enumerate(others(bad)):
         try:

@@ -49,7 +49,7 @@ def test_the_largest_difference_and_not_the_first():
     assert (found.element, found.max_abs, found.values) == (1, 2.0, ("2", "2.5"))
 
 
-def test_a_dtype_that_python_does_not_know_has_an_index_all_the_same():
+def test_a_dtype_that_python_does_not_know_still_has_an_index():
     first = torch.ones(5).to(torch.float8_e4m3fn)
     second = torch.tensor([1.0, 1, 2, 1, 1]).to(torch.float8_e4m3fn)
     found = one_block("float8_e4m3fn", first, second)

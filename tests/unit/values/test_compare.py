@@ -220,7 +220,7 @@ def test_only_the_blocks_that_differ_move():
     assert ranks.asked == ["TreeOf", "BlocksOf", "ContentsOf", "forget"]
 
 
-def test_of_a_tensor_that_differs_everywhere_a_few_blocks_are_enough():
+def test_a_few_blocks_are_enough_for_a_tensor_that_differs_everywhere():
     tensor = torch.zeros(10, 1 << 18)
     ranks = FakeRanks([tensor, tensor + 1])
     (difference,) = compare.find(ranks, "x", RankSet.all(2)).differences
@@ -251,7 +251,7 @@ def test_a_value_that_no_rank_has_is_an_error():
 # --- lines and tables -----------------------------------------------------------------------------
 
 
-def test_random_trees_are_equal_to_themselves_only():
+def test_random_trees_equal_only_themselves():
     source = random.Random(0)
     for _ in range(50):
         values = {f"p{i}": source.randrange(3) for i in range(source.randrange(1, 8))}
@@ -264,7 +264,7 @@ def test_random_trees_are_equal_to_themselves_only():
         assert [str(group) for group in found.groups] == ["0,2", "1"]
 
 
-def test_of_a_wide_table_the_differences_stay():
+def test_a_wide_table_keeps_its_differences():
     deep = ".".join(["encoder", "layers", "11", "self_attention", "in_projection_of_queries"])
     leaves_of = [
         Tree(leaves=(Leaf(path=f".{deep}.weight", what="float32 (1024, 4096, 3)", digest=digest,
@@ -288,7 +288,7 @@ def test_of_a_wide_table_the_differences_stay():
     assert lines[2].startswith("mo")
 
 
-def test_what_was_not_compared_is_not_called_equal():
+def test_values_that_were_not_compared_are_not_called_equal():
     same = tree(a="x")
     unknown = Tree(leaves=(*same.leaves, Leaf(path=".lock", what="lock", digest="")))
     found = compared(unknown, unknown)

@@ -70,7 +70,7 @@ def test_a_value_in_the_place_of_a_list_is_told_once():
     ]
 
 
-def test_what_looks_alike_is_told_with_its_type():
+def test_values_that_look_alike_are_told_with_their_types():
     one, other = (Leaf(path="", what=kind, digest="1", value="empty") for kind in ("list", "dict"))
     assert [has for _, has in compared(Tree((one,)), Tree((other,))).differences[0].groups] == [
         "empty (list)",

@@ -29,7 +29,7 @@ def test_the_odd_rank_has_a_row_of_its_own():
     assert "<b>3</b>" not in html
 
 
-def test_where_all_differ_none_is_odd():
+def test_no_rank_is_odd_where_all_differ():
     assert "<b>" not in variables_table.bundle(told("1", "2", "3"), ("x",))["text/html"]
     assert len(table(*map(str, range(64)))) == 7
     assert table(*map(str, range(64)))[-1] == ["and", "58", "more", "ranks"]

@@ -179,7 +179,7 @@ def test_all_to_all_with_lists():
     assert both("all_to_all", mine, wrong) == (("input_sizes",), ())
 
 
-def test_of_an_unknown_operation_only_the_name_and_dtype_are_compared():
+def test_an_unknown_operation_is_compared_by_name_and_dtype_only():
     assert both("all_mingle", sizes((4,)), sizes((5,))) == ((), ())
 
 

@@ -90,7 +90,7 @@ def test_a_view_sends_only_what_it_shows():
     assert pack(torch.zeros(1_000_000)[10:2000]).total_bytes < 10_000
 
 
-def test_what_arrives_is_writable_and_its_own(round_trip: Any):
+def test_a_received_value_is_writable_and_independent(round_trip: Any):
     sent: dict[str, Any] = {"t": torch.ones(50_000), "a": np.ones(50_000), "small": torch.ones(2)}
     got = round_trip(sent)
     got["t"] += 1

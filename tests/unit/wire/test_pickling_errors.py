@@ -45,12 +45,12 @@ def too_deep() -> list[Any]:
     ],
     ids=["generator", "lambda", "deep"],
 )
-def test_what_cannot_be_pickled_says_why(value: object, words: str):
+def test_a_value_that_cannot_be_pickled_says_why(value: object, words: str):
     with pytest.raises(TransferError, match=words):
         encode_value(value)
 
 
-def test_a_rank_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch):
+def test_an_error_on_a_rank_says_that_it_came_on_the_rank(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(POOL_ID_ENV, "p")
     with pytest.raises(TransferError, match="cannot be pickled on the rank"):
         pack(i for i in "ab")
@@ -104,7 +104,7 @@ def test_torch_is_imported_when_a_tensor_arrives():
     assert python(UNPACK.format(before=""), stream).strip() == "Tensor"
 
 
-def test_without_torch_a_tensor_is_refused_in_words():
+def test_a_tensor_is_refused_with_a_reason_without_torch():
     stream = pack(torch.ones(3)).pickle
     said = python(UNPACK.format(before='sys.modules["torch"] = None'), stream)
     assert "needs the module 'torch', which cannot be imported in the notebook" in said
