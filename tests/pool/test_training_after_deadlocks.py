@@ -7,7 +7,7 @@ import pytest
 
 from nbddp.controller.pool.pool import Pool
 from nbddp.errors import CellError
-from tests.cases.reforming import CLEAN_UP, DEFAULTS, KINDS, PRELUDE, Kind, parametrize
+from tests.cases.training_kinds import CLEAN_UP, DEFAULTS, KINDS, PRELUDE, Kind, parametrize
 from tests.conftest import make_pool
 from tests.support.views import run_cell
 
