@@ -45,7 +45,7 @@ _PROCESSES = 4
 
 
 class SimulatedNode:
-    """What the hub asks a `LocalAgent`; its process serves several of them."""
+    """The part of `LocalAgent` that the hub uses; one process serves several of them."""
 
     exit_fd = -1
 

@@ -1,4 +1,4 @@
-"""What all benchmarks share: interleaved rounds, statistics, a table, one line of JSON.
+"""The parts that all benchmarks share: rounds, statistics, a table, one line of JSON.
 
 Nothing here asserts a time. A target is printed beside what was measured; only work that was not
 done (a line that is missing, a wrong sum) ends a benchmark with an error.
@@ -114,7 +114,7 @@ class Report:
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers depend on."""
+    """The machine and the versions on which the numbers depend."""
     return {
         "system": platform.platform(),
         "processor": _processor(),
@@ -164,7 +164,7 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """Take one sample of each in turn, round after round, every other round backwards.
 
-    What disturbs the machine for a while then disturbs all of them, not one.
+    A disturbance of the machine then affects all of them, not one.
     """
     found: dict[str, list[float]] = {name: [] for name in samplers}
     for index in range(warmup + rounds):

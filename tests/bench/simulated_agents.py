@@ -1,4 +1,4 @@
-"""Agents without ranks: they speak the real protocol and answer at once, for all of their ranks.
+"""Agents without ranks: they speak the real protocol and answer at once for all their ranks.
 
 Runs in: a process of its own, ``python -m tests.bench.simulated_agents ADDRESS TOKEN FIRST COUNT
 PER_NODE``; one thread for all of its agents. It ends when the hub has told all of them to.

@@ -1,4 +1,4 @@
-"""A person in JupyterLab and in Notebook 7: cells, the stop button, questions, the card."""
+"""Cells in JupyterLab and Notebook 7: output, the stop button, questions, the card."""
 
 from collections.abc import Callable
 from pathlib import Path

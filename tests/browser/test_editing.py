@@ -1,4 +1,4 @@
-"""A person who works with the ranks as with one kernel."""
+"""Completion, auto mode, the live table and the debugger of a rank, used by a person."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.support.browser import Book, strangers_copy
 from tests.support.polling import poll_until
 
-#: A cell that goes on until a file is there.
+#: A cell that goes on until a file is tend.
 UNTIL = """%%ddp{how}
 import time
 from pathlib import Path

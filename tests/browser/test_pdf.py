@@ -1,4 +1,4 @@
-"""A saved notebook on paper: PDF by HTML, as `nbconvert --to webpdf` makes it."""
+"""A saved notebook as PDF, as `nbconvert --to webpdf` makes it from HTML."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ from tests.support.browser import Book
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-#: What paper cannot scroll to, of a page of A4 in the pixels of a browser.
+#: Content beyond a page of A4, in the pixels of a browser.
 _A4 = {"width": 794, "height": 1123}
 _CUT_OFF = """() => [...document.querySelectorAll('.jp-OutputArea-output, .jp-OutputArea-output *')]
   .filter(each => getComputedStyle(each).overflowX !== 'visible'

@@ -1,4 +1,4 @@
-"""Kinds of training that must go on after a deadlock as if it had never been: one table.
+"""Kinds of training that must continue after a deadlock with the same results: one table.
 
 A kind is code that defines ``make()``, which gives a state, and ``step(state, number)``, which
 gives a loss. `PRELUDE` is run once in each pool before; `fit` there trains for some steps.
@@ -69,7 +69,7 @@ def fit(state, first, last, way=""):
     return losses
 '''
 
-#: What a kind may replace.
+#: Defaults that a kind may replace.
 DEFAULTS = '''\
 def weights(state):
     """Sums of what each rank has, in full."""

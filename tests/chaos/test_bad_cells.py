@@ -1,4 +1,4 @@
-"""Every bad cell, in every context: alone, on all ranks, inside a collective of others, again."""
+"""Every bad cell in every context: alone, on all ranks, inside a collective, repeated."""
 
 import textwrap
 from collections.abc import Callable
@@ -88,7 +88,7 @@ import builtins, os
 _noted = builtins.print, builtins.input, dict(os.environ)
 """
 
-#: The pool is shared: what is left of a bad cell must not be what the next one trips over.
+#: The pool is shared: a bad cell must not leave anything that breaks the next one.
 _TIDY = """
 import builtins, importlib, os, signal
 import torch

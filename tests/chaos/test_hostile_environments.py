@@ -1,4 +1,4 @@
-"""Places that lack something: the pool works, or a message says what is missing and what to do."""
+"""Limited environments: the pool works, or a message says what is missing and what to do."""
 
 import resource
 import shutil
@@ -34,7 +34,7 @@ WORKS = "[3000000, 3000000] [0, 1]\n"
 def told(
     tmp_path: Path, *, limit: tuple[int, int] | None = None, mounts: str = "", **env: str
 ) -> str:
-    """What a script with a pool prints, under a limit, or in a mount namespace of its own."""
+    """The output of a script with a pool, under a limit or in its own mount namespace."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     command = [sys.executable, str(script)]

@@ -1,4 +1,4 @@
-"""Every cell that hangs: proven, told, freed; and the pool is as it was, with every variable."""
+"""Every cell that hangs is proven, explained and freed; every variable of the pool is kept."""
 
 import json
 import threading
@@ -151,7 +151,7 @@ def test_a_hang_that_is_only_suspected_ends_by_an_interrupt(cell: HungCell, pool
 
 @pytest.mark.parametrize("shared_pool", [3], indirect=True)
 def test_children_of_a_dead_rank_are_collected(pool: Pool):
-    """`no_leaks` finds them otherwise: they would be zombies of the agent."""
+    """Otherwise `no_leaks` finds them as zombies of the agent."""
     code = """\
 import subprocess
 child = subprocess.Popen(["sleep", "1000"])
@@ -266,7 +266,7 @@ def test_init_process_group_called_by_some(fresh_pool: Callable[..., Pool]):
 
 @pytest.mark.parametrize("shared_pool", [2], indirect=True)
 def test_a_hang_in_a_thread_that_is_awaited_ends_by_an_interrupt(pool: Pool):
-    """Or by the verdict, if that is first."""
+    """The verdict may come first and end it."""
     code = "import asyncio\nif rank:\n    await asyncio.to_thread(dist.barrier)"
     running = begin_cell(pool, code, timeout=_LIMIT_S)
     poll_until(lambda: "barrier" in str(pool.stacks(ranks=[1]).looks[1].operations[-1:]))
@@ -278,7 +278,7 @@ def test_a_hang_in_a_thread_that_is_awaited_ends_by_an_interrupt(pool: Pool):
 
 @pytest.mark.parametrize("shared_pool", [2], indirect=True)
 def test_deadlocks_that_are_interrupted_at_any_point(pool: Pool):
-    """The verdict and the user's interrupt may come together: the cell ends once, and is over."""
+    """The verdict and the interrupt of the user may come together: the cell ends exactly once."""
     for number in range(12):
         running = begin_cell(pool, "if rank:\n    dist.barrier()", timeout=_LIMIT_S)
         timer = threading.Timer(0.03 * number, pool.interrupt)

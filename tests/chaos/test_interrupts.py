@@ -30,7 +30,7 @@ _IN_PYTHON = {
     "blocking call in a task": "import asyncio, time\nasync def f(): time.sleep(100)\nawait f()",
     "subprocess": "import subprocess; subprocess.run(['sleep', '100'])",
     "shell": "!sleep 100",
-    # A thread that is left could act for ever: nothing would be proven on that pool any more.
+    # A thread that stays could act forever: no later hang would be proven on that pool.
     "thread join": "import threading\nover = threading.Event()\n"
     "t = threading.Thread(target=over.wait, daemon=True); t.start()\n"
     "try: t.join()\nfinally: over.set()",
@@ -39,7 +39,7 @@ _IN_PYTHON = {
     "display flood": "while True: display(1)",
     "finalizer": "import time\nclass Slow:\n    def __del__(self): time.sleep(10)\n"
     "slow = Slow(); del slow\ntime.sleep(100)",
-    # As where it comes in the moment before the main thread blocks: that sleeps on.
+    # As if the signal came just before the main thread blocks, which then sleeps on.
     "signal that another thread gets": "import signal, threading\n"
     "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})\n"
     "try: threading.Event().wait()\n"
@@ -61,7 +61,7 @@ def test_one_interrupt_ends_python_code(where: str, pool: Pool):
 
 
 def test_signal_handlers_of_an_event_loop_still_work_in_the_next_cell(pool: Pool):
-    """asyncio hears of signals by the only descriptor that CPython tells of them."""
+    """asyncio learns of signals from the only descriptor to which CPython writes them."""
     run_cell(
         pool,
         "import asyncio, os, signal\nloop, heard = asyncio.get_running_loop(), []\n"
@@ -93,7 +93,7 @@ def test_a_cell_waits_for_ranks_that_are_being_freed(fresh_pool: Callable[..., P
         assert run_cell(pool, "print(kept); dist.barrier()").texts() == {0: "0\n", 1: "1\n"}
 
 
-#: As where the button is pressed in the first moments of the cell after this one.
+#: The button is pressed in the first moments of the next cell.
 _PRESSED_BEFORE = """
 import os, signal, time
 from IPython.core.events import EventManager
@@ -110,7 +110,7 @@ shell.events.register({event!r}, press)
 @pytest.mark.parametrize("event", ["pre_execute", "pre_run_cell"])
 @pytest.mark.parametrize("module", ["IPython.core.interactiveshell", "__main__"])
 def test_an_interrupt_before_the_code_of_a_cell_is_not_lost(pool: Pool, event: str, module: str):
-    """IPython prints what its callbacks raise, and runs the cell all the same."""
+    """IPython prints errors of its callbacks, and still runs the cell."""
     run_cell(pool, _PRESSED_BEFORE.format(event=event, module=module))
     view = run_cell(pool, "import time; time.sleep(30)", timeout=20, check=False)
     assert view.outcome is not None
@@ -122,7 +122,7 @@ def test_an_interrupt_before_the_code_of_a_cell_is_not_lost(pool: Pool, event: s
 
 @pytest.mark.timeout(120)
 def test_a_module_that_is_being_imported_is_whole_afterwards(fresh_pool: Callable[..., Pool]):
-    """As in the first DDP of a process; what it imports cannot be imported once more."""
+    """The first DDP of a process imports modules that cannot be imported twice."""
     pool = fresh_pool(3)
     code = "import threading\nif rank == 0: threading.Timer(0.5, os._exit, (1,)).start()\n"
     view = run_cell(pool, f"import os\n{code}import torch._dynamo\ndist.barrier()", check=False)
@@ -164,7 +164,7 @@ def _run_interrupted(pool: Pool, patch: pytest.MonkeyPatch, code: str, delay_s: 
 
 
 def test_interrupts_at_any_point_leave_the_pool_usable(pool: Pool, monkeypatch: pytest.MonkeyPatch):
-    """Twenty of them, seeded; the next cell gets only its own output."""
+    """Twenty interrupts at seeded moments; the next cell gets only its own output."""
     chance = random.Random(20)
     for number in range(20):
         code = f"print('cell {number}')\nimport time\ntime.sleep(100)"

@@ -1,4 +1,4 @@
-"""A fork server, an agent or the store stands still: told, woken, and never in anybody's way."""
+"""A fork server, an agent or the store is stopped: reported, continued, and never waited for."""
 
 import os
 import signal
@@ -81,7 +81,7 @@ def test_a_rank_is_replaced_though_the_fork_server_was_stopped(fresh_pool: Calla
 def test_the_death_of_a_rank_is_told_though_the_fork_server_is_stopped(
     fresh_pool: Callable[..., Pool],
 ):
-    """It is the parent, and learns of the death when it goes on; others wait for the rank."""
+    """The fork server is the parent: it learns of the death only when it continues."""
     pool = fresh_pool()
     running = begin_cell(pool, "import time\nprint('in')\ntime.sleep(100)")
     poll_until(lambda: running.view.texts() == {0: "in\n", 1: "in\n"})
@@ -119,7 +119,7 @@ while not os.WIFSIGNALED(os.waitpid(pid, 0x40000000)[1]): pass  # __WALL
 
 @pytest.fixture
 def hold() -> Iterator[Callable[[psutil.Process], Callable[[], None]]]:
-    """Holds a process; gives what lets it go."""
+    """Holds a process; returns a function that releases it."""
     debuggers: list[subprocess.Popen[str]] = []
 
     def begin(process: psutil.Process) -> Callable[[], None]:
@@ -140,7 +140,7 @@ def hold() -> Iterator[Callable[[psutil.Process], Callable[[], None]]]:
 def test_an_agent_that_a_debugger_holds(
     fresh_pool: Callable[..., Pool], hold: Callable[[psutil.Process], Callable[[], None]]
 ):
-    """It cannot be woken: what needs it is refused at once, and a restart does not wait for it."""
+    """The agent cannot be woken: requests are refused at once, and a restart does not wait."""
     pool = fresh_pool()
     told = Told(pool)
     agent = agent_of(pool)

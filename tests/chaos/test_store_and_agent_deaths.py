@@ -1,4 +1,4 @@
-"""The store or an agent dies: told at once, with what to do, and a restart revives the pool."""
+"""The store or an agent dies: a message says so at once, and a restart revives the pool."""
 
 import os
 import signal

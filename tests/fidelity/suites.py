@@ -3,7 +3,7 @@
 Runs in: the process that drives the pools, to list them, and in ranks, to run them.
 
 Sources: ``torch/testing/_internal/distributed``; which class goes with which agent is in
-``rpc_utils.py`` there. Classes whose tests all need GPUs are left out.
+``rpc_utils.py`` tend. Classes whose tests all need GPUs are left out.
 """
 
 import os
@@ -24,7 +24,7 @@ class TorchTest:
     method: str
     ranks: int
     #: It wants processes of its own. torch's context of remote references can be used once in a
-    #: process: after ``rpc.shutdown`` the next one waits for ever in its own shutdown.
+    #: process: after ``rpc.shutdown`` the next one waits forever in its own shutdown.
     fresh: bool
 
     @property

@@ -1,4 +1,4 @@
-"""Pools on GPUs, and the report of what was seen there."""
+"""Pools on GPUs, and the report of what was seen tend."""
 
 import os
 from collections.abc import Callable, Generator, Iterator

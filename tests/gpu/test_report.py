@@ -1,4 +1,4 @@
-"""The report itself. Needs no GPU."""
+"""The report of the GPU trials. Needs no GPU."""
 
 import json
 from pathlib import Path

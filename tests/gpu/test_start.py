@@ -1,4 +1,4 @@
-"""How ranks come to their GPU: forked, spawned, and where CUDA was touched too early."""
+"""Ranks get their GPU: forked, spawned, and where CUDA was used too early."""
 
 import time
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def test_a_start(method: str, seen: Seen):
 
 @pytest.mark.parametrize("place", [SHARED], ids=lambda place: place.name)
 def test_the_fork_server_uses_no_gpu(pool: Pool, place: Place, seen: Seen):
-    """Else its children could not use CUDA; and what it held would be nobody's."""
+    """Otherwise its children could not use CUDA."""
     parents = set(pool.pull("__import__('os').getppid()"))
     assert len(parents) == 1
     process = Path("/proc") / str(parents.pop())

@@ -1,4 +1,4 @@
-"""Callbacks of widgets that fail, hang, or call what only one rank would call."""
+"""Callbacks of widgets that fail, hang, or call a collective on one rank."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The debugger of a rank: after an error, and in the middle of a cell while others wait."""
+"""The debugger of a rank: after an error, and in a cell while other ranks wait."""
 
 import re
 
@@ -118,7 +118,7 @@ def test_a_second_interrupt_ends_the_debuggers_of_all_ranks(kernel: Kernel):
     assert cell.questions == []
     assert "still inside the cell (last seen at a prompt, which now ends); if" in cell.error
     assert cell.error.splitlines()[-1].startswith("CellInterruptedError: ")
-    # They leave by themselves: no `%ddp restart`, and nobody asks again.
+    # The ranks leave by themselves: no `%ddp restart`, and no second question.
     assert kernel.ok("%%ddp\nprint('again')").lines == ["[0-1] again"]
     assert kernel.ok("%ddp interrupt").lines == ["no cell is running"]
 

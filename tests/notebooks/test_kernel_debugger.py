@@ -1,4 +1,4 @@
-"""The debugger of a front end on a rank: the messages that JupyterLab sends, in our own kernel."""
+"""The debugger of a front end on a rank: the messages that JupyterLab sends."""
 
 import itertools
 from collections.abc import Callable, Iterator

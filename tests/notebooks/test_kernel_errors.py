@@ -1,4 +1,4 @@
-"""Errors of cells as a notebook shows them: one, in the reader's own terms."""
+"""Errors of cells as a notebook shows them: one error, in terms of the cell."""
 
 import nbformat
 import pytest
@@ -44,7 +44,7 @@ def test_an_error_of_one_rank_names_it_and_the_others(kernel: Kernel):
 
 
 def test_a_card_names_variables_that_may_hold_partial_results(kernel: Kernel):
-    """Also for a reader who looks at the card only."""
+    """The card alone must say it."""
     kernel.ok("%%ddp\nlarge = torch.full((2_000_000,), float(rank))")
     cell = kernel.run(
         "%%ddp\nif rank == 1:\n"

@@ -1,4 +1,4 @@
-"""The stop button, wherever the ranks are."""
+"""The stop button in a real kernel."""
 
 from pathlib import Path
 

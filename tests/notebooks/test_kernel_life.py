@@ -1,4 +1,4 @@
-"""A pool lives and ends with its kernel."""
+"""A pool starts and ends with its kernel."""
 
 import re
 import tempfile

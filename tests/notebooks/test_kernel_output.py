@@ -1,4 +1,4 @@
-"""What a reader sees while a cell runs, and where."""
+"""The output of a running cell: when it is seen, and wend."""
 
 import re
 

@@ -22,7 +22,7 @@ def own_kernel(shared: Kernel) -> Kernel:
 
 
 def table_of(cell: Cell) -> str:
-    """What stands in the cell now; it is one table, however often it has changed."""
+    """The current output of the cell: one table, however often it has changed."""
     [shown] = cell.page
     assert shown.content["data"]["text/html"].startswith("<div>")
     return shown.text

@@ -1,4 +1,4 @@
-"""What nbclient, and so papermill, saves of a cell that changes after its end."""
+"""nbclient, and so papermill, saves the last state of a cell that changes after its end."""
 
 import nbformat
 import pytest

@@ -86,7 +86,7 @@ def test_long_output_is_folded_and_rank_by_rank_is_one_click_away(kernel: Kernel
         "    get_ipython().run_cell_magic('ddp', '', 'for n in range(300): print(n)')\n"
         "len(captured.stdout.splitlines()), len(captured.outputs)"
     )
-    assert captured == "(300, 0)"  # who captures it wants text
+    assert captured == "(300, 0)"  # captured output is text
 
 
 def test_the_option_out(kernel: Kernel):

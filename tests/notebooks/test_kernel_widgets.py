@@ -38,7 +38,7 @@ def test_a_slider_moved_in_the_front_end_moves_on_its_rank_only(front: FrontEnd)
     cell = kernel.finish(shown)
     block = only_view(cell)[WIDGET]["model_id"]
     front.move(front.of_rank(block, 1), 7)
-    # What the observer prints is seen, in the cell with the slider.
+    # The text that the observer prints is shown in the cell with the slider.
     kernel.wait_text(shown, "[1]   moved to 7")
     assert kernel.ok("%%ddp\nprint(slider.value)").text == "[0]   0\n[1]   7\n"
 

@@ -1,4 +1,4 @@
-"""What a session leaves in its notebook: little, and all of it can be read without a kernel."""
+"""A session adds little to its notebook, and all of it is readable without a kernel."""
 
 import html
 import re
@@ -48,14 +48,14 @@ SESSION = [
     "%ddp stacks",
     "%ddp status --live",
 ]
-#: What GitHub and mails leave of HTML: no style, no class, no picture that the page itself holds.
+#: GitHub and mails remove from HTML: styles, classes, and pictures inside the page.
 _TAGS = ["a", "b", "br", "code", "details", "div", "em", "hr", "i", "img", "li", "p", "pre",
          "span", "strong", "summary", "table", "tbody", "td", "th", "thead", "tr"]  # fmt: skip
 _ATTRIBUTES = {
     "*": ["align", "alt", "colspan", "height", "rowspan", "title", "width"],
     "img": ["src"],
 }
-#: What a reader must find in it, by the cell.
+#: The words that a reader must find in each cell.
 _TOLD = {
     "%ddp status": ["rank", "state", "idle"],
     "%ddp trace": ["barrier", "rank 3", "bold: came last"],

@@ -1,4 +1,4 @@
-"""What an agent sees of its ranks from outside: real processes, a hub that the test plays."""
+"""An agent observes real ranks from outside, for a hub that the test plays."""
 
 import itertools
 import os
@@ -165,7 +165,7 @@ def _all_inside(seen: dict[int, StackDumped]) -> dict[int, StackDumped]:
     return seen
 
 
-#: What a signal could disturb; each ends by itself while it is looked at again and again.
+#: Calls that a signal could disturb; each ends by itself while its rank is dumped repeatedly.
 _UNDISTURBED = [
     "if rank == 0: time.sleep(0.5)\ndist.all_reduce(ones)",
     "if rank == 0:\n    time.sleep(0.5)\n    dist.send(ones, 1)\nelse: dist.recv(ones, 0)",
@@ -202,7 +202,7 @@ def test_stack_dumps_disturb_nothing(make_node: Callable[..., Node]):
 def test_a_cell_that_holds_the_gil_from_its_beginning_is_interrupted(
     make_node: Callable[..., Node],
 ):
-    """Then the rank may not even come to say that it has begun."""
+    """The rank may not even be able to report that it has begun."""
     node = make_node(1)
     node.run("import sys; sys.setswitchinterval(1000)", 0)
     request = Execute(run_id="long", code="pow(3, 10**9)", execution_count=1, first_line=1)
@@ -224,7 +224,7 @@ def test_a_rank_without_the_handler_is_not_harmed(make_node: Callable[..., Node]
 
 
 def test_a_rank_that_starts_is_not_harmed(make_node: Callable[..., Node]):
-    """It has no handler yet, and without one the signal would end it."""
+    """The rank has no handler yet, and without one the signal would end it."""
     node = make_node(1)
     node.tell(KillRanks(ranks=(0,)))
     node.next(RankExited)
@@ -256,7 +256,7 @@ def test_native_frames_come_from_py_spy(make_node: Callable[..., Node], tmp_path
     calls = (tmp_path / "calls").read_text().splitlines()
     assert calls[2] == f"dump --nonblocking --pid {node.pids[0]}"
     os.kill(node.pids[0], signal.SIGCONT)
-    # One that hangs costs its own answer time, and other answers none.
+    # A rank that hangs delays its own answer only.
     program.write_text("#!/bin/sh\necho Process\nexec sleep 1000\n")
     node.tell(DumpStack(number=-1, ranks=(0, 1), native=True))
     peek(node, 0, 1)
@@ -275,7 +275,7 @@ def test_a_killed_rank_is_replaced_and_the_others_stay(make_node: Callable[..., 
     exited = node.next(RankExited)
     assert (exited.rank, exited.pid, exited.reason) == (1, node.pids[1], "%ddp restart -r")
     assert exited.last_output == "last words\n"
-    node.tell(KillRanks(ranks=(1,)))  # nobody is there
+    node.tell(KillRanks(ranks=(1,)))  # no rank is there
     node.start_ranks([1], node.request((1,), joins=True))
     spawned = node.next(RankSpawned, lambda e: e.pid == node.pids[1])
     assert node.pids[1] != exited.pid
@@ -317,7 +317,7 @@ def test_the_reason_comes_before_the_exit(make_node: Callable[..., Node]):
 
 
 def test_output_comes_before_the_exit(make_node: Callable[..., Node]):
-    """The notice is fast; what was printed is in it, or before it, all the same."""
+    """The notice is fast; it still comes with or after the printed text."""
     node = make_node(2)
     for rank in (0, 1):
         node.send(  # it may be dead before it has said that it has begun

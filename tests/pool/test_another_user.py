@@ -1,4 +1,4 @@
-"""What another user of the same machine can see of a pool, and do to it: see docs/security.md."""
+"""The view of another user of the machine on a pool, and attacks by that user."""
 
 import os
 import pwd
@@ -22,7 +22,7 @@ pytestmark = [
 
 
 def as_nobody(do: Callable[[], object]) -> str:
-    """What ``do`` gives in a process of another user; the name of the error if it is denied."""
+    """The result of ``do`` in a process of another user; the name of the error if it is denied."""
     read, write = os.pipe()
     nobody = pwd.getpwnam("nobody")
     pid = os.fork()
@@ -72,7 +72,7 @@ def test_memory_and_processes(pool: Pool):
 
 
 def ports() -> set[int]:
-    """On which any process that this one has started listens."""
+    """Ports on which a process that this one has started listens."""
     processes = psutil.Process().children(recursive=True)
     return {int(address.rpartition(":")[2], 16) for address in listening(processes)}
 
@@ -114,7 +114,7 @@ def test_garbage_at_the_store_harms_no_rank(pool: Pool):
 
 
 def test_the_store_is_open_to_every_user(pool: Pool):
-    """As docs/security.md says; if this fails, torch has learned better, and so may the text."""
+    """See docs/security.md; if this fails, torch protects the store, and the text must change."""
     import torch.distributed as dist
 
     port = int(pool.pull("__import__('os').environ['MASTER_PORT']", ranks=0))

@@ -1,4 +1,4 @@
-"""Options that only the ranks or the system can judge: a message, and nothing left."""
+"""Options that only the ranks or the system can check: a message, and no process is left."""
 
 import socket
 import sys

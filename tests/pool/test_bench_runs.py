@@ -1,4 +1,4 @@
-"""Every benchmark runs, with one tiny round, so that none of them rots. Its times mean nothing."""
+"""Every benchmark runs with one tiny round. Its times mean nothing."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Ranks of different machines, whose boards they cannot read: two nodes, simulated."""
+"""Ranks of two simulated nodes, which cannot read each other's boards."""
 
 from collections.abc import Callable
 
@@ -67,7 +67,7 @@ def test_a_mismatch_that_did_not_hang_is_an_error_afterwards_without_check(
 
 
 def test_legal_differences_are_no_error_with_or_without_check(fresh_pool: Callable[..., Pool]):
-    """Shapes with as many elements, and an exchange in which only one rank names its splits."""
+    """Shapes with equally many elements; an exchange in which only one rank names its splits."""
     pool = fresh_pool(1, nnodes=2)
     for check in (False, True):
         options = CellOptions(ranks=pool.all_ranks, check=check)

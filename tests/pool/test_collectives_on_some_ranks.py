@@ -1,4 +1,4 @@
-"""Collectives in code that the notebook has only some ranks run: Tab, Shift-Tab, `pull`, `vars`."""
+"""Collectives in code that runs on some ranks only: Tab, Shift-Tab, `pull`, `vars`."""
 
 import pytest
 
@@ -40,7 +40,7 @@ CALLS = {
 
 
 def said(pool: Pool) -> list[str]:
-    """What became of the calls on rank 0."""
+    """The results of the calls on rank 0."""
     found: list[str] = pool.pull("list(odd.said)", ranks=0)
     return found
 

@@ -1,4 +1,4 @@
-"""A rank dies while much data is on its way: Gloo wakes not all who wait, see `gloo.waits`."""
+"""A rank dies during a large transfer: Gloo does not wake all waiting ranks, see `gloo.waits`."""
 
 import textwrap
 
@@ -33,7 +33,7 @@ def test_ranks_that_waited_for_the_dead_rank_keep_all_variables(pool: Pool, call
 
 
 def test_a_partly_received_tensor_is_named(pool: Pool):
-    """How far it has come depends on the moment: an error that names nothing is right, too."""
+    """The received part depends on the moment: an error that names no tensor is right, too."""
     code = f"{_BEGIN}\n{_DIE}\nwhile True:\n    dist.send(x, 0) if rank else dist.recv(x, 1)"
     for _ in range(5):
         text = str(run_cell(pool, code, check=False, timeout=_LIMIT_S).error)
@@ -44,7 +44,7 @@ def test_a_partly_received_tensor_is_named(pool: Pool):
 
 @pytest.mark.breaks_pool
 def test_a_receive_whose_handle_is_lost_in_a_cell_that_fails_blocks_no_later_cell(pool: Pool):
-    """As an interrupt between the call and its wait leaves it; Gloo's connection stands still."""
+    """As after an interrupt between the call and its wait; the connection of Gloo stalls."""
     code = """
     store = dist.distributed_c10d._get_default_store()
     t = torch.ones(1000)

@@ -1,4 +1,4 @@
-"""What an error keeps of its cell."""
+"""The objects that the error of a cell keeps alive."""
 
 import traceback
 

@@ -92,7 +92,7 @@ def test_training_continues_after_an_error_that_the_cell_has_caught(pool: Pool):
 
 
 def test_one_rank_may_fail_when_all_gradients_were_reduced(pool: Pool):
-    """The buckets are rebuilt in a collective: on all ranks in the same step, or on none."""
+    """DDP rebuilds its buckets in a collective: on all ranks in the same step, or on none."""
     begin(pool)
     code = """
 x = batch(99).requires_grad_()
@@ -117,7 +117,7 @@ def test_a_step_in_two_cells_continues_after_another_error(pool: Pool):
 
 @pytest.mark.parametrize("who", ["rank == 1", "True"])
 def test_the_step_of_another_module_continues(pool: Pool, who: str):
-    """Its gradients would else be left as they are, without a word."""
+    """Otherwise its gradients would silently stay as they are."""
     begin(pool)
     run_cell(
         pool, "other = make()[0]\nstate[1].zero_grad()\nloss = state[0](batch(2)).square().mean()"

@@ -1,4 +1,4 @@
-"""What works on stock process groups works in the same way on ours: each program runs on both."""
+"""Programs give the same on stock and on traced process groups."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -58,7 +58,7 @@ def no_leaks() -> None:
 
 
 def results(pair: Pair, program: Program, *, plain: bool) -> list[list[Any]]:
-    """What the program left, rank by rank."""
+    """The ``result`` of the program, by rank."""
     pool = pair.get(program.ranks, plain=plain)
     try:
         run_cell(pool, program.code, timeout=program.timeout_s)
@@ -112,7 +112,7 @@ OWN_TIME_OUTS = {
 
 @pytest.mark.parametrize("name", OWN_TIME_OUTS)
 def test_timeouts_of_the_user_come_first(pair: Pair, name: str):
-    """A deadlock is proven earlier, but the error that the cell has asked for is torch's."""
+    """A deadlock is proven earlier, but the cell asked for the error of torch."""
     pool = pair.get(2, plain=False)
     run_cell(pool, "short = dist.new_group(timeout=timedelta(seconds=1.5))")
     code = f"if rank == 0:\n    {OWN_TIME_OUTS[name]}"

@@ -101,7 +101,7 @@ def ready(pool: Pool) -> Pool:
 
 @pytest.mark.parametrize("way", ["release_by_callback", "release_by_collector"])
 def test_a_group_may_end_on_a_thread_of_its_own_backend(ready: Pool, way: str):
-    """That thread would join itself: the process ended, "Resource deadlock avoided"."""
+    """That thread would join itself, and the process ended with "Resource deadlock avoided"."""
     for number in range(5):
         run_cell(ready, f"{way}('{way} {number}')", timeout=20.0)
 

@@ -1,4 +1,4 @@
-"""The stop button while values of ranks are looked at, and what it leaves."""
+"""The stop button while values of ranks are compared or described."""
 
 import os
 import signal

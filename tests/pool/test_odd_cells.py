@@ -1,4 +1,4 @@
-"""Cells that do odd things to the shell around them: each ends, is told, and the next one works."""
+"""Cells that do unusual things to the shell: each ends with a message, and the next one works."""
 
 from pathlib import Path
 
@@ -105,7 +105,7 @@ y.sum().backward()
             "except ZeroDivisionError as error: raise ValueError('while training') from error",
             ["1 / 0", "direct cause", "ValueError: while training"],
         ),
-        # It cannot be described, and torch says why: how we found out is no news.
+        # Torch says why it cannot be described; the internal error of nbddp is left out.
         ("dist.broadcast(torch.ones(2), src=5)", ["dist.broadcast", "invalid root rank"]),
         (
             "try: 1 / 0\nexcept ZeroDivisionError: dist.broadcast(torch.ones(2), src=5)",

@@ -1,4 +1,4 @@
-"""A time-out of the user's own ends a proven deadlock: the error of the cell tells both."""
+"""A timeout of the user ends a proven deadlock: the error of the cell tells both."""
 
 import pytest
 
@@ -75,7 +75,7 @@ tries
 
 @pytest.mark.parametrize("several", [False, True])
 def test_a_program_that_tries_again_continues(pool: Pool, several: bool):
-    """Each wait has a time-out of its own, also for the same key."""
+    """Each wait has a timeout of its own, also for the same key."""
     run_cell(pool, "from torch.distributed import distributed_c10d as c10d\n")
     code = f"several = {several}\nstore = c10d._get_default_store()\n{_RETRY}"
     view = run_cell(pool, code, timeout=30, check=False)

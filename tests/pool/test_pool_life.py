@@ -1,4 +1,4 @@
-"""A pool's life: refusals, restart, stop, scripts, IPython, the spawn start method."""
+"""The life of a pool: refusals, restart, stop, scripts, IPython, the spawn start method."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""How ranks find each other: by the pool, or by the user's own call, again and again."""
+"""Process groups are initialised by the pool or by the user, repeatedly."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Ranks are forked from one process, and have for themselves what processes of torchrun have."""
+"""Forked ranks have their own state where processes of torchrun have it."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests.support.views import run_cell
 
 State: TypeAlias = dict[str, Any]
 
-#: What forked ranks share all the same (docs/decisions/): Python fixes it when it starts.
+#: State that forked ranks share nevertheless (docs/decisions/): Python fixes it when it starts.
 SHARED = {
     "hash of a string",
     "order of a set of strings",
@@ -27,14 +27,14 @@ SHARED = {
 
 
 def states(pool: Pool) -> list[State]:
-    """What each rank tells, as it comes out of JSON."""
+    """The state of each rank, read from JSON."""
     run_cell(pool, "import json\nfrom tests.support.process_state import look")
     return [json.loads(text) for text in pool.pull("json.dumps(look(), default=repr)")]
 
 
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory: pytest.TempPathFactory) -> list[State]:
-    """What two processes of torchrun tell."""
+    """The state of two processes of torchrun."""
     folder = tmp_path_factory.mktemp("stock")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     command += ["--log-dir", str(folder), "--standalone", process_state.__file__, str(folder)]
@@ -49,7 +49,7 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> list[State]:
 
 
 def own_names(stock: list[State]) -> set[str]:
-    """What processes of torchrun do not share."""
+    """The names in which processes of torchrun differ."""
     return {name for name in stock[0] if stock[0][name] != stock[1][name]}
 
 

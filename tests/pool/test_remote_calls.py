@@ -1,4 +1,4 @@
-"""RPC in cells: what the next cell finds after one that failed, was freed, or lost a rank."""
+"""RPC in cells: the next cell works after one that failed, was freed, or lost a rank."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ _LIMIT_S = 40.0
 
 
 def works(pool: Pool, shutdown: str = _SHUTDOWN) -> None:
-    """RPC from its begin to its end, and the process group."""
+    """RPC from its start to its end, and the process group."""
     found = run_cell(pool, _INIT + _CALL + shutdown, timeout=_LIMIT_S)
     assert [found.result(rank) for rank in range(2)] == ["[1.0, 1.0]", "[2.0, 2.0]"]
     run_cell(pool, "t = torch.ones(1)\ndist.all_reduce(t)\nassert t.item() == 2", timeout=_LIMIT_S)
@@ -85,7 +85,7 @@ def test_a_fresh_rank_takes_part_in_the_next_one(pool: Pool):
     run_cell(pool, _INIT, timeout=_LIMIT_S)
     with pytest.raises(RankExitedError):
         run_cell(pool, "import os\nif rank:\n    os._exit(1)", timeout=_LIMIT_S)
-    # A graceful shutdown would not do: torch counts those of a process in C++, see decision 54.
+    # A graceful shutdown does not work here: torch counts them per process in C++, see decision 54.
     ungraceful = "\ndist.barrier()\nrpc.shutdown(graceful=False)\nanswer\n"
     found = run_cell(pool, _INIT + _CALL + ungraceful, timeout=_LIMIT_S)
     assert all("rpc.shutdown() may wait" in found.text(rank, "stderr") for rank in range(2))

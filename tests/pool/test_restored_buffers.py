@@ -1,4 +1,4 @@
-"""What a collective was writing when it was ended is as it was before."""
+"""The buffers of an interrupted collective are restored."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from tests.support.views import begin_cell, run_cell
 
 _BEFORE = "x = torch.full((3,), float(rank + 1)); parts = [torch.zeros(3) for _ in range(4)]"
 
-#: Rank 1 does not come, or brings something else; between the others data has moved by then.
+#: Rank 1 does not call, or calls something else; data has already moved between the others.
 _FAILING = {
     "call": "if rank != 1: dist.all_reduce(x)",
     "handle": "if rank != 1: dist.all_reduce(x, async_op=True).wait()",
@@ -38,7 +38,7 @@ def test_small_tensors_are_restored(four: Pool):
             assert run_cell(four, code, check=False).error is not None, how
             left = four.pull("(x.tolist(), [each.sum().item() for each in parts])", ranks=[0, 2, 3])
             assert left == [([rank + 1.0] * 3, [0.0] * 4) for rank in (0, 2, 3)], how
-            # And the next one gives what it would have given.
+            # The next operation gives its usual result.
             run_cell(four, f"{_BEFORE}\ndist.all_reduce(x)\nassert x.tolist() == [10.0] * 3")
 
 
@@ -84,7 +84,7 @@ def test_tensors_are_restored_when_an_interrupt_comes_before_the_group_is_freed(
 
 
 def test_results_of_completed_operations_stay(four: Pool):
-    """An error of its own after the wait is no reason, nor an operation before it."""
+    """A later error of the rank is no reason to restore, nor is an earlier operation."""
     run_cell(four, f"{_BEFORE}\ny = x.clone()")
     code = "work = dist.all_reduce(x, async_op=True)\nwork.wait()\nif rank != 1: dist.all_reduce(y)"
     run_cell(four, code, check=False)
@@ -110,7 +110,7 @@ def test_a_tensor_too_large_to_copy_is_named_for_a_handle_without_wait(four: Poo
 
 
 def test_a_handle_without_a_partner_is_told_where_the_next_call_meets_it(four: Pool):
-    """And not before: a later cell may bring the other part."""
+    """The notice does not come earlier: a later cell may call the other part."""
     begin, end = "if rank != 1: work = dist.all_reduce(x, async_op=True)", "work.wait()"
     run_cell(four, f"x = torch.ones(3_000_000)\n{begin}")
     run_cell(four, f"if rank == 1: work = dist.all_reduce(x, async_op=True)\n{end}")

@@ -1,4 +1,4 @@
-"""What others on the machine can see of a pool: nothing."""
+"""Other processes of the machine see nothing of a pool."""
 
 import stat
 import subprocess

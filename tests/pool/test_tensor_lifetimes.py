@@ -1,4 +1,4 @@
-"""Tensors die with their operation, as with stock groups, without the garbage collector."""
+"""Tensors are released with their operation, without the garbage collector, as on stock groups."""
 
 import os
 
@@ -31,7 +31,7 @@ def test_no_tensor_outlives_its_operation(pool: Pool):
 def test_no_tensor_outlives_its_operation_on_stock_groups(
     no_leaks: None, own_temporary_folder: object
 ):
-    """What is asked of traced groups is what torch does."""
+    """Traced groups must do the same as stock groups."""
     pool = make_pool(2, plain=True)
     try:
         assert _left(pool, 50) == [{}, {}]
@@ -48,7 +48,7 @@ def test_a_step_of_a_pipeline_leaves_nothing_to_the_collector(pool: Pool):
 
 
 def test_an_operation_that_was_freed_leaves_nothing_to_the_collector(pool: Pool):
-    """Errors hold the frames of their traceback: a frame that holds its error holds all else."""
+    """An error holds the frames of its traceback; a frame that holds the error is a cycle."""
     run_cell(pool, PRELUDE)
     for name in ("all_reduce", "all_reduce, waited", "send_and_recv"):
         run_cell(pool, f"refs.clear(); gc.disable()\nif rank == 0: fails(kinds[{name!r}])")

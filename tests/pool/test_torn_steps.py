@@ -1,4 +1,4 @@
-"""A step of a sharded model that was left anywhere leaves nothing behind."""
+"""A step of a sharded model may be interrupted anywhere: the next step is correct."""
 
 import pytest
 import torch
@@ -14,9 +14,9 @@ _EQUAL = {0: "equal\n", 1: "equal\n"}
 #: Shares of the lines of FSDP in a step, after which it is left. None is between two microbatches
 #: (0.45), where torch's gradients wait for more.
 _PLACES = (0.01, 0.2, 0.4, 0.6, 0.8, 0.97)
-#: Not of the first step of a model, which sets it up; there are no gradients, as in `leave`.
+#: Not in the first step of a model, which sets it up; there are no gradients, as in `leave`.
 _COUNT = "result(state)\nstate.zero_grad()\nwith Lines() as lines: step(state)"
-#: Hooks are where FSDP does its work: around each of them is a place of its own.
+#: FSDP works in hooks: each hook is a separate place.
 _HOOKS = """
 def leave_at(model, place, index, who=None):
     module = dict(model.named_modules())[index]
@@ -139,7 +139,7 @@ def test_a_step_in_two_cells_continues_after_the_step_of_another_model(pool: Poo
 
 
 def test_the_last_of_modules_together_may_run_in_another_cell(pool: Pool):
-    """Nothing in them tells a call that was left from one whose backward is yet to come."""
+    """The modules do not show whether a call was interrupted or its backward is still to come."""
     begin(pool, _TOGETHER)
     code = "state.zero_grad()\nhidden = state(batch(1))\nfound = hidden.detach().requires_grad_()\n"
     code += "first, second = found.chunk(2)\nloss = state.head(first).square().mean()"

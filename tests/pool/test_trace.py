@@ -1,4 +1,4 @@
-"""What the records of real operations say afterwards."""
+"""The records of real operations."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ for _ in range(3):
 
 
 def test_reductions_of_ddp_are_recorded_with_their_true_end(pool: Pool):
-    """C++ waits for it and not Python, so nobody asks the work."""
+    """C++ waits for the operation, so Python never asks the work handle."""
     run_cell(pool, _BACKWARD)
     last: list[dict[str, Any]] = [each for each in pool.trace() if each["rank"] == 0][-4:]
     assert [each["op"] for each in last] == ["all_reduce", "barrier"] * 2
@@ -35,7 +35,7 @@ def test_a_wait_with_a_timeout_of_zero_has_no_timeout_of_its_own(pool: Pool):
     assert second.timeout_ms == first.timeout_ms
 
 
-#: What rank 0 does; rank 1 never comes.
+#: The code of rank 0; rank 1 never calls it.
 _WAITS = {
     "call": "dist.all_reduce(x)",
     "handle": "dist.all_reduce(x, async_op=True).wait()",
@@ -79,7 +79,7 @@ def test_operations_that_nbddp_ends_are_recorded_as_freed(pool: Pool):
 
 
 def test_operations_that_fail_without_a_waiting_rank_are_recorded_as_failed(pool: Pool):
-    """The connection is lost, nobody waits, and no cell is freed."""
+    """The connection is lost, no rank waits, and no cell is freed."""
     code = (
         "import os, time\nx = torch.ones(2)\n"
         "work = dist.all_reduce(x, async_op=True) if rank == 0 else None\n"
@@ -140,7 +140,7 @@ def test_the_record_tells_whether_an_operation_went_on_after_its_call(pool: Pool
         ("send", _SYNCHRONOUS),
         ("send", _ASYNCHRONOUS),
         ("recv", _ASYNCHRONOUS),
-        ("barrier", _ASYNCHRONOUS),  # who calls the group itself gets a handle
+        ("barrier", _ASYNCHRONOUS),  # a call on the group itself returns a handle
         ("monitored_barrier", _SYNCHRONOUS),
         ("new_group", _SYNCHRONOUS),
     ]

@@ -1,4 +1,4 @@
-"""What the traceback of a cell costs."""
+"""The cost of the traceback of a cell, and its lines."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def deeper(depth):
 
 
 def test_modules_are_not_searched_for_every_frame_of_a_cell(pool: Pool):
-    """With torch there are thousands: 5 ms for each frame, 5 s for a recursion without an end."""
+    """Torch has thousands of modules: 5 ms for each frame, 5 s for an endless recursion."""
     run_cell(pool, _COUNTER)
     view = run_cell(pool, "deeper(100)", check=False)
     assert "ZeroDivisionError" in str(view.error)

@@ -1,4 +1,4 @@
-"""Training goes on after deadlocks as if they had never been, whatever it is made of."""
+"""Training continues after deadlocks with the same results, for each kind of training."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +15,7 @@ _LIMIT_S = 40.0
 
 
 class Kept:
-    """A pool that lives from one test to the next; another size takes its place."""
+    """A pool that is kept from test to test; a pool of another size replaces it."""
 
     def __init__(self) -> None:
         self._pool: Pool | None = None
@@ -64,7 +64,7 @@ def test_training_continues_after_deadlocks(kept: Kept, kind: Kind):
 
 
 def train_with_deadlocks(pool: Pool, kind: Kind) -> list[list[float]]:
-    """Two steps, then for each way to leave: a step that hangs, and two that go on from there."""
+    """Two steps; then, for each way to leave, a step that hangs and two that continue."""
     begin = "state = make()\nlosses = fit(state, 0, 2)"
     run_cell(pool, f"{DEFAULTS}\n{kind.code}\n{begin}", timeout=_LIMIT_S)
     for index, way in enumerate(kind.ways):
@@ -75,7 +75,7 @@ def train_with_deadlocks(pool: Pool, kind: Kind) -> list[list[float]]:
         names = {rank: name for rank, (name, _) in caught.value.by_rank.items()}
         assert (last in names) == (way != "missing")
         names.pop(last, None)
-        # Whoever got to the end of the step would be one step ahead of the others.
+        # A rank that reached the end of the step would be one step ahead of the others.
         assert names == dict.fromkeys(range(last), "CollectiveAbortedError")
         run_cell(pool, f"losses += fit(state, {number}, {number + 2})", timeout=_LIMIT_S)
     found: list[list[float]] = pool.pull("losses")

@@ -1,4 +1,4 @@
-"""The kinds of faults, and at which moments they come.
+"""The types of faults, and the moments of their events.
 
 A fault is a cell and a plan: what happens to its ranks, or which button is pressed, and when.
 Random numbers come from the step's own generator, so that a step can be repeated alone.

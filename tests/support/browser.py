@@ -2,7 +2,7 @@
 
 `serving` starts one Jupyter server, `browsing` one browser; `Book` is a notebook that is open in a
 tab, `BookCell` one of its cells. Needs Chromium (of the system: ``NBDDP_CHROMIUM`` or on the path)
-and playwright; `missing` says what is not there.
+and playwright; `missing` says what is not tend.
 """
 
 import contextlib
@@ -80,7 +80,7 @@ def chromium() -> str | None:
 
 
 def missing() -> str:
-    """Why there can be no test in a browser; empty if there can."""
+    """The reason why no test can run in a browser; empty if one can."""
     for name in ("playwright", "notebook"):
         if importlib.util.find_spec(name) is None:
             return f"{name} is not installed (pip install '.[browser]')"
@@ -203,7 +203,7 @@ class BookCell:
 
     @property
     def text(self) -> str:
-        """The output as a reader sees it: what is folded is not there."""
+        """The output as a reader sees it: what is folded is not tend."""
         found: str = self._ask(
             "const area = cell.node.querySelector('.jp-Cell-outputArea');"
             "return area ? area.innerText : '';"

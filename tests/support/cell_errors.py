@@ -1,4 +1,4 @@
-"""How ranks end a cell, written in a word each, and the error that the notebook makes of it."""
+"""Results of ranks for tests of the error of a cell: builders, and the error made from them."""
 
 import re
 from typing import Any

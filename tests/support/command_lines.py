@@ -1,4 +1,4 @@
-"""The lines of %ddp as its parsers read and refuse them."""
+"""Lines of %ddp, read or refused by their parsers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Cells that are interrupted when their ranks have printed a word."""
+"""Cells that are interrupted as soon as their ranks have printed a word."""
 
 import signal
 
@@ -9,10 +9,10 @@ from tests.support.views import RecordingView
 
 
 class PressingView(RecordingView):
-    """Presses Ctrl-C, as often as told, each time when the cell's ranks have said so.
+    """Presses Ctrl-C ``presses`` times, each time after the ranks have printed ``said``.
 
     Args:
-        ended: ranks that have ended the cell before.
+        ended: ranks that must have ended the cell before.
     """
 
     def __init__(

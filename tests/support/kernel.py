@@ -1,7 +1,7 @@
-"""A real notebook kernel, driven as a front end does it, without a front end.
+"""A real notebook kernel, driven by messages as a front end drives it.
 
-`Cell` holds what one cell got on the IOPub channel, in order; `Cell.page` is what a reader has in
-front of them in the end.
+`Cell` holds the messages of one cell on the IOPub channel, in order; `Cell.page` is the output that
+a reader sees in the end.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ class Message:
 
 @dataclass
 class Cell:
-    """What came back for one cell."""
+    """The messages that came back for one cell."""
 
     number: int | None = None
     status: str = ""
@@ -216,7 +216,7 @@ class Kernel:
                 self._place(message, cell).messages.append(message)
 
     def _place(self, message: Message, cell: Cell) -> Cell:
-        """Where a front end shows it: what updates a display belongs to the cell that made it."""
+        """The cell that shows a message: an update belongs to the cell that made the display."""
         if message.kind != "update_display_data":
             return cell
         made = (each for each in self.cells.values() for old in each.of("display_data")
@@ -224,7 +224,7 @@ class Kernel:
         return next(made, cell)
 
     def shutdown(self) -> None:
-        """As closing a notebook does: ask, wait, and only then kill."""
+        """Ends the kernel as closing a notebook does: ask, wait, then kill."""
         self.client.stop_channels()
         self.manager.shutdown_kernel()
 

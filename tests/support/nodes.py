@@ -1,4 +1,4 @@
-"""A real agent with its ranks, and a hub that is played by the test."""
+"""A real agent with real ranks, and a hub that the test plays."""
 
 import os
 import secrets

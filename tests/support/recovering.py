@@ -1,4 +1,4 @@
-"""A pool's recovery with a clock that tests turn, and ranks that answer when they are told to."""
+"""The recovery of a pool, with a clock that the test sets and ranks that answer on demand."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -115,7 +115,7 @@ def seen(
     groups: tuple[GroupInfo, ...] = (),
     **more: Any,
 ) -> RankLook:
-    """What a rank tells of itself."""
+    """The description of a rank by itself."""
     wait = Wait(kind="operation", record_ids=(1,), since_ns=0) if waits else None
     more.setdefault("group_count", 1)
     return RankLook(
@@ -131,7 +131,7 @@ def seen(
 
 
 class Pool:
-    """Feeds a `RecoveryMachine`, keeps what it wants done, and answers for its ranks.
+    """Feeds a `RecoveryMachine`, keeps its actions, and answers for its ranks.
 
     `report` is what the next diagnoses say. `looks` are the ranks' answers: those without one are
     silent.
@@ -178,7 +178,7 @@ class Pool:
     # --- time and stimuli ------------------------------------------------------------------------
 
     def feed(self, stimulus: Stimulus, after_s: float = 0.0) -> list[Action]:
-        """Feed it as it is: nobody answers."""
+        """Feed a stimulus; no rank answers."""
         self.now += after_s
         actions = self.machine.handle(stimulus, self.now)
         self.done += actions
@@ -253,7 +253,7 @@ class Pool:
     def answer_looks(
         self, actions: Sequence[Action], ranks: Iterable[int] | None = None
     ) -> list[Action]:
-        """The ranks of a Look answer, or some of them."""
+        """Ranks answer a `DescribeRank`; all of them or some."""
         [(asked, look)] = requests(actions, DescribeRank)
         found: list[Action] = []
         for rank in asked if ranks is None else ranks:
@@ -281,7 +281,7 @@ class Pool:
         pg_ids: tuple[str, ...] | None = None,
         stuck: Mapping[int, str] | None = None,
     ) -> list[Action]:
-        """The ranks of a Free answer, or some of them."""
+        """Ranks answer an `AbortOperations`; all of them or some."""
         [(asked, free)] = requests(actions, AbortOperations)
         found: list[Action] = []
         for rank in asked if ranks is None else ranks:
@@ -308,7 +308,7 @@ class Pool:
         return found
 
     def start_fresh(self, actions: Sequence[Action]) -> list[Action]:
-        """The fresh ranks that are asked for come up."""
+        """The requested fresh ranks start."""
         found: list[Action] = []
         for _, start in agent_requests(actions, StartRanks):
             assert start.joins
@@ -322,7 +322,7 @@ class Pool:
 
 
 def requests(actions: Sequence[Action], kind: type[T]) -> list[tuple[tuple[int, ...], T]]:
-    """Requests of one type to ranks, with whom they are for."""
+    """Requests of one type to ranks, with these ranks."""
     return [
         (action.ranks.ranks, action.request)
         for action in actions
@@ -344,7 +344,7 @@ def of_type(actions: Sequence[Action], kind: type[T]) -> list[T]:
 
 
 def kinds(actions: Sequence[Action]) -> list[str]:
-    """What is to be done, in a word each: ``Look 0-2``, ``Judged``."""
+    """Actions as short texts: ``DescribeRank 0-2``, ``Judged``."""
     found = []
     for action in actions:
         match action:

@@ -1,4 +1,4 @@
-"""Runs cells and records what they show."""
+"""Runs cells and records their output."""
 
 import threading
 from collections.abc import Iterable, Sequence
@@ -87,7 +87,7 @@ class RecordingView:
         return sum(event.dropped_bytes for event in outputs)
 
     def kinds(self, rank: int = 0) -> list[str]:
-        """Types of a rank's events, in order, equal neighbours once."""
+        """The types of the events of a rank, in order, equal neighbours once."""
         found: list[str] = []
         for event in self.events:
             name = type(event).__name__
@@ -114,7 +114,7 @@ def run_cell(
     """Run a cell to its end.
 
     Args:
-        pool: where.
+        pool: wend.
         code: what; a missing line end is added.
         ranks: as `Pool.run` takes them.
         timeout: as `Pool.run` takes it.

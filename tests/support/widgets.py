@@ -1,4 +1,4 @@
-"""Clients that play the front end of widgets that live in ranks."""
+"""A client that plays the front end of widgets that live in ranks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Fixtures: a hub whose agents are played by the test."""
+"""Fixtures: a hub whose agents the test plays."""
 
 import shutil
 import tempfile

@@ -1,4 +1,4 @@
-"""A real agent without its process, between a hub and a rank that are played by the test."""
+"""A real agent in a thread of the test, between a hub and a rank that the test plays."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Real sockets: what is sent arrives, and what is no message is dropped and counted."""
+"""Real sockets: messages arrive, and frames that are no messages are dropped and counted."""
 
 import os
 import socket
@@ -348,7 +348,7 @@ def test_a_hub_drops_what_is_of_no_agent(sockets: Sockets):
 
 
 def test_a_peer_cannot_take_the_place_of_an_agent(sockets: Sockets):
-    """Neither by its name, nor by its whole identity while it is connected."""
+    """The name alone is not enough, nor is the whole identity while the agent is connected."""
     hub, agent = sockets.hub(), sockets.uplink(0)
     agent.send(STARTED)
     gather(hub.receive)
@@ -382,7 +382,7 @@ def test_a_restarted_rank_is_another_peer_than_the_one_before(sockets: Sockets):
 
 
 def test_an_agent_keeps_messages_that_the_hub_does_not_take(sockets: Sockets):
-    """It never waits, it counts the bytes, and nothing is lost or out of order."""
+    """The agent never waits and counts the bytes; no message is lost or out of order."""
     hub, agent = sockets.hub(), sockets.uplink()
     text = "x" * 200_000
     sent = 0
@@ -431,7 +431,7 @@ def test_many_wake_ups_are_one():
 
 
 def test_a_closed_waker_writes_into_no_other_file():
-    """A value that is let go after the pool's end wakes the hub that is no more."""
+    """A value that is released after the end of the pool tries to wake the ended hub."""
     waker = Waker()
     ends = {waker._read, waker._write}
     waker.close()

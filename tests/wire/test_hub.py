@@ -1,4 +1,4 @@
-"""The hub and agents over real sockets; the agents are played by the test."""
+"""The hub and agents over real sockets; the test plays the agents."""
 
 import queue
 import threading
@@ -97,7 +97,7 @@ def test_events_about_ranks_that_do_not_exist_are_refused(stage: Stage):
 def test_an_error_in_the_handling_of_a_message_ends_no_cell(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ):
-    """Whatever goes wrong with it here: the hub serves on."""
+    """After an error in its own code, the hub continues to serve."""
     stage.start()
 
     def stumble(*arguments: Any, **options: Any) -> Any:
@@ -225,7 +225,7 @@ def seen(rank: int, *, is_running: bool = False) -> RankLook:
 
 
 def in_thread(work: Callable[[], Any]) -> "queue.SimpleQueue[Any]":
-    """What ``work`` gives, from a thread of its own."""
+    """Runs ``work`` in a thread, and keeps its result."""
     found: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=lambda: found.put(work()), daemon=True).start()
     return found

@@ -1,4 +1,4 @@
-"""What an interrupt leaves half written in the records."""
+"""Records of operations that an interrupt leaves half written."""
 
 from typing import Any
 

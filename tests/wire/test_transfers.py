@@ -1,4 +1,4 @@
-"""Values on their way when something goes wrong; the agents are played by the test."""
+"""Transfers of values in which something fails; the test plays the agents."""
 
 import os
 import queue
@@ -238,7 +238,7 @@ def test_a_transfer_while_a_cell_runs_is_refused(stage: Stage, exchange: Exchang
 
 
 class Interrupting:
-    """A wait for answers that the user interrupts, once so many have come."""
+    """A wait for answers that the user interrupts after a number of answers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, after: int, *, again: bool = False) -> None:
         self._left = after
@@ -444,7 +444,7 @@ def test_a_flood_does_not_keep_the_hub_from_its_commands(stage: Stage):
 
 
 class Flooded:
-    """A socket that never runs dry."""
+    """A socket that always has data."""
 
     def __init__(self, socket: Any) -> None:
         self._socket = socket

@@ -1,4 +1,4 @@
-"""What is told of the memory of processes: real ones, a parent and its fork."""
+"""The memory of processes, counted for a real parent and its fork."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""When a rank is interrupted."""
+"""An interrupt is sent to a rank when the cell has begun."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -52,7 +52,7 @@ def test_a_cell_that_has_not_begun_is_interrupted_when_it_has(rank: Rank):
 
 
 def test_a_rank_that_never_reports_its_begin_is_interrupted(rank: Rank):
-    """It may hold the GIL; if it has not begun, the signal means nothing, and comes again."""
+    """The rank may hold the GIL; before its begin the signal does nothing and is sent again."""
     rank.interrupt_in_cell(1.0)
     rank.interrupt_in_cell(1.2)
     rank.interrupt_if_due(1.31)

@@ -1,4 +1,4 @@
-"""The error of a cell whose ranks were freed: the verdict, or the error that others waited for."""
+"""The error of a cell whose ranks were freed: the verdict, or the error that freed them."""
 
 import pytest
 
@@ -70,7 +70,7 @@ def test_a_deadlock_that_a_rank_does_not_leave():
 
 
 def test_errors_that_came_after_a_deadlock_are_told_too():
-    """The code of the user has raised something else when it was freed."""
+    """The user's code raised another error when it was freed."""
     found = error(
         freed(0), ok(1), raised(2, "ValueError", "in finally", at_ns=200), report=report()
     )
@@ -79,7 +79,7 @@ def test_errors_that_came_after_a_deadlock_are_told_too():
 
 
 def test_a_timeout_of_the_user_is_the_error_and_the_proven_cause_stands_below():
-    """The verdict was shown, and the time-out of the operation ended it."""
+    """The verdict was shown, then the timeout of the operation ended the wait."""
     found = error(raised(0, "RuntimeError", "Timed out", at_ns=1), ok(1), ok(2), report=report())
     assert type(found) is CellError
     assert text(found).endswith(
@@ -107,7 +107,7 @@ def test_freed_ranks_have_their_line_from_the_traceback_where_there_is_no_report
 
 
 def test_an_error_that_a_freed_rank_raised_in_turn_is_told():
-    """In an ``except`` of the user's."""
+    """The rank raised in an ``except`` block of the user."""
     verdict = report("first-error")
     results = freed(0, 8, "NameError"), raised(1, at_ns=1), freed(2, 8, "NameError")
     found = text(error(*results, report=verdict))

@@ -32,7 +32,7 @@ def test_a_cell_that_was_given_up():
 
 
 def test_a_cell_that_ended_with_its_ranks_inside():
-    """Nobody interrupted it, no time ran out: the hub has ended."""
+    """No interrupt came and no timeout passed: the hub has ended."""
     found = error(ok(0), unfinished(1))
     assert type(found) is CellError
     assert text(found) == (
@@ -88,7 +88,7 @@ def test_a_rank_that_left_the_debugger_made_no_error():
         "ranks 0,2 waited in all_reduce #17 (cell [7], line 5) and were freed\n"
         f"CellInterruptedError: rank 1 left the debugger\n{kept}"
     )
-    # The line above it has told the rest.
+    # The line above has said the rest.
     [shown] = found._render_traceback_()
     assert shown.splitlines()[0].endswith(": rank 1 left the debugger")
     assert shown.splitlines()[1:] == [kept]

@@ -41,7 +41,7 @@ def test_a_mismatch_that_was_seen_before_data_moved():
 
 
 def test_a_mismatch_error_names_the_ranks_that_its_card_names():
-    """A rank that saw it knows of one other, whichever came first."""
+    """A rank that saw the mismatch knows one other rank, the one that came first."""
     wrong, usual = mismatch().mine, mismatch().theirs
     seen = {
         0: Mismatch(rank=0, peer=1, mine=usual, theirs=wrong, fields=("op",)),
@@ -66,7 +66,7 @@ def test_a_mismatch_error_names_the_ranks_that_its_card_names():
         "  ranks 0,2 called all_reduce at cell [7], line 5: `dist.all_reduce(x)`\n"
         "  rank 1    called broadcast at cell [7], line 9: `dist.broadcast(x, 0)`\n"
     ) in text(found)
-    # Before there was a report, all that is known is told.
+    # Without a report, the error says all that is known.
     found = error(*results, freed(1), is_plain=False)
     assert "MismatchError: rank 1 called broadcast, ranks 0,2 called all_reduce;" in text(found)
 

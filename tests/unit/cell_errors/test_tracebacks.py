@@ -78,7 +78,7 @@ def test_errors_of_one_line_are_told_together_though_each_has_its_text():
     # Another line or another error is another reason; equal ones keep their text.
     others = [bad(1, 5), bad(2, ename="KeyError"), replace(bad(0, at_ns=4), rank=3)]
     assert text(error(bad(0, at_ns=1), *others)).endswith("raised ValueError: bad rank 0")
-    # Who only failed with it is told apart.
+    # Ranks that were only freed are named separately.
     found = error(bad(0), replace(bad(1), was_freed=True), bad(2), is_plain=False)
     assert text(found).endswith("CellError: ranks 0,2 raised ValueError")
 
@@ -116,12 +116,12 @@ def test_one_place_has_one_traceback_and_a_line_for_each_message():
     many = text(error(*(at_line(rank, 2, f"bad {rank}") for rank in range(64))))
     assert many.count("----> ") == 1
     assert "\n  rank 16   ValueError: bad 16\n  ranks 17-63 with other messages\n" in many
-    # The message stands at the end; numbers of lines are none.
+    # Only the message at the end counts, not the numbers of lines.
     assert text(error(at_line(0, 2, "2"), at_line(1, 3, "3"))).count("----> ") == 2
 
 
 def test_addresses_in_messages_make_no_difference():
-    """Equal objects may lie anywhere, and at the same place by chance."""
+    """Equal objects may have any address, or the same one by chance."""
     results = [
         at_line(rank, 2, f"no pickle of <function f at 0x7f00{place}>")
         for rank, place in enumerate(("aa10", "aa10", "bb30", "aa10"))

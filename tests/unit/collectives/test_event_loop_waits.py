@@ -1,4 +1,4 @@
-"""For which thread an event loop waits: real loops, seen from outside."""
+"""The thread that an event loop waits for is found from outside, with real loops."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Waits for Gloo that come back; the works are made up, so that they forget to wake."""
+"""Waits for Gloo end; the work handles are fakes that never wake their waiter."""
 
 import gc
 import sys
@@ -17,7 +17,7 @@ _LARGE = 1 << 24
 
 
 class Work:
-    """Ends when it is asked for the ``ends``-th time whether it has."""
+    """Completes at the ``ends``-th poll."""
 
     def __init__(self, ends: int, error: Exception | None = None) -> None:
         self.left = ends
@@ -58,7 +58,7 @@ def test_errors_of_torch_are_raised(book: GroupCounters, ends: int):
 
 
 def test_no_exception_is_being_handled_during_a_wait(book: GroupCounters):
-    """What a rank handles is told as the reason for which it came to its operation."""
+    """An exception that a rank handles is reported as the reason for its operation."""
     work = Work(5)
     handled: list[object] = []
     work.on_wait = lambda: handled.append(sys.exception())
@@ -100,7 +100,7 @@ def test_a_signal_is_raised_at_the_end_of_the_operation(book: GroupCounters):
 
 @pytest.mark.parametrize("size", [8, _LARGE])
 def test_a_message_is_waited_for_without_a_limit(book: GroupCounters, size: int):
-    """Gloo would close the connections when it runs out."""
+    """Gloo would close the connections when the limit passes."""
     work = Work(1)
     waits.wait_for_message(work, book, size)
     assert work.limits == [None]

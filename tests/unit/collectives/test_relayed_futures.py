@@ -1,4 +1,4 @@
-"""Futures that we can complete where Gloo never does; the inner ones are made up."""
+"""Futures that nbddp can complete where Gloo never does; the inner ones are fakes."""
 
 import gc
 import time

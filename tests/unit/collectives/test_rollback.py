@@ -1,4 +1,4 @@
-"""Copies of what an operation is about to write."""
+"""Copies of the buffers that an operation is about to write."""
 
 import torch
 

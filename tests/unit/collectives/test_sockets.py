@@ -1,4 +1,4 @@
-"""The sockets of Gloo groups: when they are shut."""
+"""The sockets of Gloo groups are shut when their data was read."""
 
 import os
 import socket

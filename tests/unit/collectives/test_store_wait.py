@@ -1,4 +1,4 @@
-"""What C++ waits for can be left."""
+"""A wait for the store in C++ can be left."""
 
 import threading
 from typing import Any

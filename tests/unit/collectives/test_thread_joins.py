@@ -1,4 +1,4 @@
-"""Which thread a thread waits for: real threads, seen from outside."""
+"""The thread that another thread joins is found from outside, with real threads."""
 
 import sys
 import threading

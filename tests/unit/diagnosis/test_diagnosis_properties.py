@@ -65,7 +65,7 @@ seeds = st.integers(0, 1 << 30)
 
 
 def programs_of(made: list[Event]) -> list[list[Step]]:
-    """Each event as a step of all ranks that take part, in the same order everywhere."""
+    """Each event as a step of all ranks that take part, in the same order everywend."""
     programs: list[list[Step]] = [[] for _ in range(COUNT)]
     late: list[list[int]] = [[] for _ in range(COUNT)]
 
@@ -269,7 +269,7 @@ def test_a_deadlock_is_always_proven_and_names_the_waiting_ranks(
     dead = RankSet.of(rank.rank for rank in world.ranks if rank.status == "dead")
     if dead and from_any:
         # A dead rank that received from any source may have taken any message that was on its way
-        # to it: which sender waits for ever is not known. A death frees all of them anyway.
+        # to it: which sender waits forever is not known. A death frees all of them anyway.
         assert set(report.stuck) <= set(waiting)
         return
     assert report.stuck == waiting

@@ -1,4 +1,4 @@
-"""Each kind of finding: what proves it, whom it names, what it says."""
+"""Each kind of finding: its proof, the ranks that it names, its words."""
 
 import pytest
 
@@ -141,7 +141,7 @@ def test_a_rank_that_raised_and_is_waited_for():
     ],
 )
 def test_a_timeout_is_no_error_to_fix(error: str):
-    """Too short for a proof before it: the rank waited as the others do."""
+    """The timeout was too short for a proof: the rank waited as the others do."""
     pool = Ranks(2)
     pool[0].blocked()
     pool[1].raised(error, line=5)
@@ -273,7 +273,7 @@ def test_a_message_that_a_dead_rank_did_not_get_out():
 
 
 def test_the_most_telling_cause_is_named():
-    """All of them at once; then the first is taken away, and so on."""
+    """All causes at once; then without the first, and so on."""
     pool = Ranks(8)
     pool[0].blocked()
     pool[1].dead()

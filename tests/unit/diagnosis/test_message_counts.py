@@ -1,4 +1,4 @@
-"""Messages that lie too far back to be seen: what the counts of ranks tell of them."""
+"""Messages whose records were overwritten: the counts of ranks tell of them."""
 
 from dataclasses import replace
 
@@ -67,7 +67,7 @@ def test_a_receive_that_is_not_seen_has_been_issued():
 
 
 def test_a_message_of_before_the_group_was_formed_again_is_none_of_now():
-    """It was never waited for, so it seems open for ever."""
+    """The message was never waited for, so it seems open forever."""
     pool = busy_pool()
     pool[1].issue("send", peer=0)
     pool[0].p2p["recv", "world", 1, 0] = 1

@@ -1,4 +1,4 @@
-"""Members of a group that bring different things: what is compared, and who is named."""
+"""Members of a group that bring different arguments: the difference and the named ranks."""
 
 from typing import Any
 
@@ -233,13 +233,13 @@ def test_a_rank_that_waits_elsewhere_for_one_that_raised_a_mismatch():
 
 
 def test_a_bad_argument_on_one_rank_shifts_its_numbers():
-    """It raised before it reached the others, was caught, and the rank goes on in step."""
+    """The call raised before it reached the others; the cell caught it and continues."""
     pool = Ranks(2)
     pool[0].blocked("all_reduce")
     pool[1].issue("broadcast", root=5, state="failed", error="ValueError: invalid root")
     pool[1].blocked("all_reduce")
     assert not pool.diagnose().verdict
-    # What is compared afterwards would not be the same calls.
+    # Calls that are compared afterwards would not be the same ones.
     pool[0].done("barrier")
     pool[0].blocked("broadcast", root=0)
     pool[1].issue("broadcast", root=0)

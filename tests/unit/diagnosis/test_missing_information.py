@@ -1,4 +1,4 @@
-"""Threads that may still call, cells that begin and end, records that were left out."""
+"""Information is missing: threads may still call, cells begin or end, records were overwritten."""
 
 import pytest
 
@@ -57,7 +57,7 @@ def test_one_running_thread_is_enough_to_continue():
     pool[0].blocked("barrier", group="a", thread="trainer")
     pool[1].issue("barrier", group="a")
     pool[1].finished()
-    assert notices(pool) == []  # the trainer may do whatever main waits for
+    assert notices(pool) == []  # the trainer may do what the main thread waits for
 
 
 def test_all_threads_are_blocked():
@@ -90,7 +90,7 @@ def test_a_thread_waits_for_all_of_its_operations():
 
 
 def test_inside_of_torch_one_operation_may_be_enough():
-    """Of what is open, nobody outside of torch can tell what backward waits for."""
+    """Only torch knows which of the open operations backward waits for."""
     pool = Ranks(3)
     first, second = pool[0].issue("recv", peer=1), pool[0].issue("all_reduce")
     pool[0].waits(first, second, kind="pending", stack=(site(8, "loss.backward()"),))
@@ -182,7 +182,7 @@ def test_processes_that_may_set_a_key_are_told():
 
 
 def notices_of_threads(pool: Ranks) -> str:
-    """Why it is not proven that keys never come; empty: it is."""
+    """The reason why missing keys are not proven; empty: they are proven."""
     [finding] = pool.diagnose().findings
     return "" if finding.proven else finding.explanation
 
@@ -215,7 +215,7 @@ def test_a_group_that_all_members_are_making(state: OperationState):
 
 
 def long_ago(pool: Ranks, rank: int, op: str, **fields: int) -> None:
-    """So long that only the count of its group tells of it."""
+    """So many operations ago that only the count of its group shows it."""
     pool[rank].done(op, **fields)
     for _ in range(5):
         pool[rank].done("store.wait", keys=("x",))

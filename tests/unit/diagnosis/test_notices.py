@@ -1,4 +1,4 @@
-"""What is not proven: ranks that still run, threads that may still call, keys that may be set."""
+"""Waits without a proof: ranks that still run, threads that may call, keys that may be set."""
 
 import pytest
 
@@ -120,7 +120,7 @@ def test_a_silent_rank_is_never_part_of_a_proof():
 
 
 def test_a_silent_rank_that_has_issued_something_else():
-    """What it has issued cannot be undone: its agent has read it."""
+    """Issued operations cannot be undone, and the agent has read them."""
     pool = Ranks(2)
     pool[0].blocked()
     pool[1].issue("broadcast", root=1)
@@ -294,7 +294,7 @@ def test_a_rank_of_which_nothing_is_known_may_come():
 def test_a_group_that_no_rank_describes():
     pool = Ranks(2)
     pool[0].blocked(group="unknown")
-    assert notices(pool) == []  # it is not even known who is waited for
+    assert notices(pool) == []  # it is not even known which rank is waited for
     pool[1].finished()
     report = pool.diagnose()
     assert report.stuck == RankSet.of([0])

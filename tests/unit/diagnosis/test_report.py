@@ -1,4 +1,4 @@
-"""What a report promises beside its findings: plain values, a fingerprint, time-outs, all ranks."""
+"""Facts of a report beside its findings: plain values, a fingerprint, timeouts, all ranks."""
 
 import json
 from pathlib import Path
@@ -227,7 +227,7 @@ def test_a_key_involves_every_rank():
 
 
 def test_a_verdict_on_a_key_takes_longer_to_confirm():
-    """Setting a key leaves no record, so there is time to hear of it."""
+    """Setting a key leaves no record, so the verdict gets time to be disproved."""
     pool = Ranks(2)
     pool[0].blocked("store.wait", keys=("x",))
     pool[1].finished()

@@ -1,4 +1,4 @@
-"""What stands below the line of a background cell that has failed."""
+"""The output of a background cell that has failed, below its state line."""
 
 import pytest
 

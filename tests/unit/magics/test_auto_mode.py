@@ -1,4 +1,4 @@
-"""Auto mode: which cells go to the ranks, and what IPython gets instead of them."""
+"""Auto mode: the cells that go to the ranks, and the source that IPython gets instead."""
 
 from contextlib import redirect_stdout
 from io import StringIO

@@ -1,4 +1,4 @@
-"""A pool that starts in the background: who needs it waits for it, and may be interrupted."""
+"""A pool that starts in the background: a cell that needs it waits, and may be interrupted."""
 
 import threading
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from nbddp.notebook import session
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Opens the way for the start; what was started is then awaited."""
+    """Lets the start continue, and awaits it afterwards."""
     gate = threading.Event()
     monkeypatch.setattr(session, "_default", None)
     monkeypatch.setattr(session, "_current", None)

@@ -1,4 +1,4 @@
-"""What is told of a cell in the background that was interrupted and has not ended yet."""
+"""The message about an interrupted background cell that has not ended yet."""
 
 from nbddp.notebook.magics.pool_verbs import _not_yet
 from nbddp.wire.rank_set import RankSet

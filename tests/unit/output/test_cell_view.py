@@ -1,4 +1,4 @@
-"""A view survives what it cannot show as it should."""
+"""A view survives output that it cannot show as intended."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ MIXED = {"application/json": {1: [2], "a": {None: 3}}}
 
 
 class ListSink:
-    """Keeps what it shows."""
+    """Keeps the output that it shows."""
 
     def __init__(self) -> None:
         self.shown: list[object] = []

@@ -1,4 +1,4 @@
-"""An excerpt of a text that comes bit by bit: its head, its tail, and what is left out, exactly."""
+"""An excerpt of a growing text: its head, its tail, and exact counts of the lines between."""
 
 from itertools import groupby
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Long output of ranks that differ: all of them are seen, and none is shown out of its order."""
+"""Long output of ranks that differ: every rank is seen, in its own order."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Long output: head, tail, and the rest one click away; rank by rank; quiet."""
+"""Long output has a head and a tail, the rest folded; blocks by rank; quiet mode."""
 
 import re
 from collections.abc import Sequence
@@ -93,7 +93,7 @@ def test_displays_stay_in_their_place():
 
 
 def test_output_after_a_question_has_a_head_again():
-    """What a debugger answers stands where it was asked."""
+    """The answers of a debugger stand below its prompt."""
     page, sink = folding()
     for start in (0, 90, 180):
         sink.text("stdout", numbered(90, start))
@@ -195,7 +195,7 @@ def test_the_ranks_of_a_long_cell_are_one_click_away():
 def flooded(
     out: type[Gatherer | RankBlocks], events: Sequence[Output], world: int
 ) -> tuple[CellOutput, list[Show]]:
-    """With room for some of it."""
+    """With room for a part of the output."""
     settings = Settings(notebook_burst_bytes=4000, notebook_total_bytes=8000)
     gatherer = out(spec_of(world, settings))
     shows = [show for event in events for show in gatherer.add(event, 0.0)]
@@ -207,7 +207,7 @@ def in_chunks(rank: int, text: str, chunk: int) -> list[Output]:
 
 
 def long_outputs() -> list[Output]:
-    """Three ranks alike, whose text is cut in different places, and one that differs in it."""
+    """Three equal ranks whose text is cut at different places, and one that differs."""
     same = numbered(900)
     other = same.replace("line 450\n", "LINE 450\n")
     return [

@@ -1,4 +1,4 @@
-"""What all ranks show is folded, however far apart in time they are, up to ``output_expect_s``."""
+"""Output of all ranks is folded if they print it within ``output_expect_s`` of each other."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,7 +51,7 @@ class Reader:
 )
 @settings(max_examples=100, deadline=None)
 def test_the_same_program_gives_the_same_output_at_any_pace(pauses: list[list[float]]):
-    """Each step of all ranks begins together, as after a collective; then each needs its time."""
+    """All ranks begin each step together, as after a collective; then each takes its own time."""
     reader = Reader()
     began = 0.0
     for step, pause_by_rank in enumerate(pauses):

@@ -1,4 +1,4 @@
-"""What a reader sees of the output of many ranks: folding, order, results, displays."""
+"""The merged output of many ranks: folding, order, results, displays."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Floods: what is shown is capped, what is kept is bounded, and the notice says what is missing."""
+"""Floods: shown and kept output is bounded, and a notice counts the missing part."""
 
 import tracemalloc
 from typing import Any

@@ -1,4 +1,4 @@
-"""Pictures of tensors: what is in them, when they are drawn, and what comes of odd calls."""
+"""Pictures of tensors: their content, the moment of drawing, and calls that do not fit."""
 
 import base64
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ LATER = 1000.0
 
 
 class PageSink:
-    """What a reader has in front of him: displays by id, in order."""
+    """The page of a reader: displays by id, in order."""
 
     def __init__(self) -> None:
         self.page: dict[str | None, Mapping[str, Any]] = {}

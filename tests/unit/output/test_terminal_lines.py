@@ -1,4 +1,4 @@
-"""Carriage returns, cursor moves and lines without end."""
+"""Carriage returns, cursor moves and lines without an end."""
 
 import pytest
 from hypothesis import given

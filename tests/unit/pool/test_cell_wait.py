@@ -1,4 +1,4 @@
-"""The wait for a cell always ends: whatever the hub, the ranks and the user do."""
+"""The wait for a cell ends whatever the hub, the ranks and the user do."""
 
 import signal
 import threading

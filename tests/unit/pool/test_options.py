@@ -1,4 +1,4 @@
-"""The options of a pool: one definition; what is wrong with a bad one, and what is legal."""
+"""The options of a pool have one definition; a bad value is refused with the legal ones."""
 
 import argparse
 import importlib.util

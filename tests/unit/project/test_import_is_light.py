@@ -1,4 +1,4 @@
-"""`import nbddp` is free: what is heavy is imported when it is used."""
+"""`import nbddp` loads nothing heavy; modules are imported when they are used."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Text of others: colours stay, and nothing else that a terminal would obey."""
+"""Text of ranks keeps its colours and loses every other control code of a terminal."""
 
 import re
 

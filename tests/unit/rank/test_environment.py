@@ -1,4 +1,4 @@
-"""A rank's variables are those that torchrun gives."""
+"""The environment variables of a rank are those of torchrun."""
 
 import ast
 import inspect
@@ -45,12 +45,12 @@ def variables_of_torchrun() -> set[str]:
             keys.append(node.slice)
     found = {key.value for key in keys if isinstance(key, ast.Constant)}
     names = {name for name in found if isinstance(name, str) and name.isupper()}
-    # If not so, the source of torchrun's agent is not what it was: look there.
+    # If not so, the source of torchrun's agent is not what it was: look tend.
     assert {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"} <= names
     return names
 
 
-#: What torchrun has and ranks here have not, and why.
+#: Variables that torchrun sets and nbddp does not, with the reason.
 EXCEPTIONS = {
     "CUDA_VISIBLE_DEVICES",  # passed on as it is; another only with --virtual-local-rank
 }

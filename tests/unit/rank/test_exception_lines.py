@@ -1,4 +1,4 @@
-"""What a rank tells of an exception: where in a cell it was raised, and in what words."""
+"""The summary of an exception: the line of the cell that raised it, and its text."""
 
 import linecache
 from collections.abc import Callable

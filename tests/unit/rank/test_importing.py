@@ -1,4 +1,4 @@
-"""Which imports an interrupt waits for."""
+"""Imports for which an interrupt waits."""
 
 import importlib
 import sys

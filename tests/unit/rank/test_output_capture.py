@@ -1,4 +1,4 @@
-"""What goes into an Output widget of a rank."""
+"""An Output widget of a rank captures the output of its block."""
 
 import sys
 import threading

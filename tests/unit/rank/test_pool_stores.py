@@ -1,4 +1,4 @@
-"""Stores that lead to the pool's own are known, and not kept."""
+"""Stores that lead to the store of the pool are known while they live."""
 
 import gc
 import weakref

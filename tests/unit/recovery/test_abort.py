@@ -1,4 +1,4 @@
-"""Interrupts and deaths: ranks that are blocked in C++ are freed, and not for ever waited for."""
+"""Interrupts and deaths: ranks that are blocked in C++ are freed in bounded time."""
 
 import pytest
 
@@ -119,7 +119,9 @@ def test_a_verdict_after_an_interrupt_frees_as_the_interrupt_does():
     pool.report = verdict(stuck=(0, 1), involved=(0, 1))
     looks = pool.tick(after_s=1.0)
     found = pool.answer_looks(pool.answer_looks(looks))
-    assert kinds(found) == ["AbortOperations arm 0-1"]  # who interrupts knows why the cell ends
+    assert kinds(found) == [
+        "AbortOperations arm 0-1"
+    ]  # a user who interrupts knows why the cell ends
     assert requests(found, AbortOperations)[0][1].reason == "interrupt"
 
 

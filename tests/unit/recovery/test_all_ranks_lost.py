@@ -33,7 +33,7 @@ def test_a_pool_without_survivors_starts_again():
     pool.spawned(1)
     pool.ready(0)
     ended = pool.ready(1)
-    assert kinds(ended) == ["EndRun"]  # nobody waits for a start
+    assert kinds(ended) == ["EndRun"]  # no caller waits for a start
     assert outcome_of(ended).fresh == RankSet.all(2)
     assert pool.machine.refusal(RankSet.all(2)) is None
 

@@ -98,7 +98,7 @@ def test_a_rank_that_comes_back_from_an_old_cell_gets_its_groups():
 
 
 def test_a_rank_that_comes_back_while_groups_are_formed_is_not_waited_for_and_gets_its_own():
-    """Nobody has asked it, so it has nothing to answer."""
+    """The rank was not asked, so it has nothing to answer."""
     pool = Pool(3)
     run_id = pool.run()
     pool.looks[2] = seen(2, groups=(world(3), group("pair", 0, 1)))

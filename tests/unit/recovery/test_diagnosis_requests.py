@@ -67,7 +67,7 @@ def test_a_survey_disturbs_only_ranks_that_do_not_tell():
     assert asked == [((2,), True), ((0, 1), False)]
     [answer] = of_type(pool.answer_peeks(peeks), Diagnosed)
     assert sorted(answer.peeks) == [0, 1, 2]
-    assert answer.report.findings == ()  # nobody has judged
+    assert answer.report.findings == ()  # no verdict was asked for
 
 
 def test_two_requests_at_once():

@@ -24,7 +24,7 @@ def test_operations_that_differed_are_told_after_the_cell():
 
 
 def test_ranks_at_different_places_after_a_good_cell_are_no_fault():
-    """Operations were issued and not waited for."""
+    """The operations were issued and not waited for."""
     pool = Pool(2)
     run_id = pool.run()
     pool.finished(0, run_id, marks=(GroupMark(pg_id=WORLD, collective_seq_id=3, digest=1, open=1),))
@@ -34,7 +34,7 @@ def test_ranks_at_different_places_after_a_good_cell_are_no_fault():
 
 @pytest.mark.parametrize("is_broken", [False, True])
 def test_a_mismatch_that_all_see_at_once_has_a_report_too(is_broken: bool):
-    """They leave the cell before anybody can look at them."""
+    """The ranks leave the cell before they can be looked at."""
     pool = Pool(2)
     run_id = pool.run()
     pool.report = verdict((), (0, 1), "mismatched-collective")
@@ -77,7 +77,7 @@ def test_a_mismatch_that_all_see_at_once_has_a_report_too(is_broken: bool):
 def test_a_mismatch_that_completed_is_told_when_the_cell_has_ended(
     on_mismatch: str, reduce_op: str, is_wrong: bool | None
 ):
-    """Between machines, where nobody has compared the operations before."""
+    """The ranks are on two machines, where no board compares the operations first."""
     pool = Pool(1, nnodes=2)
     pool.configure(on_mismatch=on_mismatch)
     run_id = pool.run()

@@ -81,7 +81,7 @@ def test_looks_come_at_most_twice_a_second_while_nothing_changes():
 
 
 def test_ranks_that_have_changed_are_looked_at_twice():
-    """Two looks see whether a thread sleeps in C++: a deadlock there is told by the second."""
+    """Two looks show whether a thread sleeps in C++: the second one proves the deadlock."""
     pool, _ = stuck_pool()
     proven, pool.report = pool.report, NOTHING
     assert pool.answer_looks(pool.quiet(0, 2)) == []

@@ -23,7 +23,7 @@ def test_a_short_timeout_may_end_the_wait_itself():
         pool.report = replace(pool.report, earliest_timeout_left_ms=0)
         assert kinds(judged(pool, after_s=0.5)) == ["Noticed"]
     pool.tick(after_s=0.45)
-    looks = pool.tick(after_s=0.05)  # by itself, a second after the time-out
+    looks = pool.tick(after_s=0.05)  # by itself, a second after the timeout
     found = pool.answer_looks(pool.answer_looks(looks))
     assert kinds(found) == ["Judged", "AbortOperations arm 0-2"]
 
@@ -62,7 +62,7 @@ def test_the_limit_for_short_timeouts_is_a_setting():
 
 @pytest.mark.parametrize(("line", "is_told"), [(5, True), (6, False)])
 def test_the_timeout_of_a_stuck_rank_is_no_error_of_its_own(line: int, is_told: bool):
-    """It raises where it waits, or after it has dealt with the time-out, on another line."""
+    """The rank raises where it waits, or on another line after it has handled the timeout."""
     pool, run_id = stuck_pool()
     site = Site(line=5, cell=1)
     where = {0: PerRank(0, "running", Predicate(Doing.WAITS, " in all_reduce #1"), site)}
@@ -86,7 +86,7 @@ def test_the_timeout_of_a_stuck_rank_is_no_error_of_its_own(line: int, is_told: 
 
 
 def test_the_error_of_a_freed_rank_is_no_cause_for_one_that_comes_later():
-    """Rank 2 was on its way to where ranks 0 and 1 were stuck."""
+    """Rank 2 had not yet reached the operation in which ranks 0 and 1 were stuck."""
     pool = Pool(3)
     run_id = pool.run()
     for rank in range(3):

@@ -100,7 +100,7 @@ def test_a_rank_that_is_kept_dead_is_replaced_on_request():
     assert kinds(start) == ["StartRanks 1"]
     done = pool.answer_reform(pool.answer_looks(pool.start_fresh(start)))
     assert done == [RanksRestarted(5, RankSet.of([1]))]
-    # And only this time: the configuration still holds.
+    # Only this time: the configuration still holds.
     pool.exited(1)
     assert pool.tick(after_s=10.0) == []
 

@@ -106,7 +106,7 @@ def test_a_fresh_rank_that_always_exits_is_given_up():
     assert outcome.fresh == RankSet()
     refusal = pool.machine.refusal(RankSet.all(3))
     assert refusal == f"rank 1 has exited ({outcome.rebuild_failure})"
-    # The next cell of the others does not begin this anew.
+    # The next cell of the others does not begin the replacement again.
     run_id = pool.run("0")
     assert kinds(pool.finished(0, run_id)) == ["EndRun"]
 

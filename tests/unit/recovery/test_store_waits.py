@@ -19,7 +19,7 @@ def test_waits_for_the_store_have_the_empty_group_id():
 
 
 def _told_of_checks(pool: Pool, ages_ms: dict[int, int | None]) -> list[Action]:
-    """What follows from the next second round, in which ranks tell when they saw no key."""
+    """Actions after the next second round, with the ages of the ranks' last store checks."""
     deadline = pool.machine.next_deadline()
     assert deadline is not None
     second = pool.tick(after_s=deadline - pool.now)
@@ -38,7 +38,7 @@ def _pool_that_waits_for_keys() -> Pool:
 
 
 def test_a_look_into_the_store_before_the_first_round_proves_nothing():
-    """Setting a key leaves no record: it may have been set since."""
+    """Setting a key leaves no record: the key may have been set since."""
     pool = _pool_that_waits_for_keys()
     assert _told_of_checks(pool, {0: 10, 2: 61}) == []
     assert _told_of_checks(pool, {0: 10, 2: 111}) == []

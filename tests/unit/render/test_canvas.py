@@ -1,4 +1,4 @@
-"""The canvas: what is drawn is there in the PNG, and nowhere else."""
+"""The canvas: each shape is in the PNG at its place, and nowhere else."""
 
 import io
 import itertools

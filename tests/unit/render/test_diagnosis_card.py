@@ -1,4 +1,4 @@
-"""What people read of a report."""
+"""The card of a report, as text and as HTML."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -164,7 +164,7 @@ def test_ranks_that_left_the_debugger_are_told_in_a_line():
         "rank 2 left the debugger; ranks 0-1,3, which waited for it in all_reduce #17, were freed"
     )
     assert "<details" not in html(found, acted=True)
-    # Where nothing is done (on_deadlock=report), it is told how to free them.
+    # With on_deadlock=report the card says how to free the ranks.
     assert text(found).startswith("Notice: rank 2 left the debugger\n")
     assert "The stop button frees ranks 0-1,3" in text(found)
 

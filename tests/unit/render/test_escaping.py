@@ -1,4 +1,4 @@
-"""Whatever ranks tell: in every view it is text, never a tag, a link, or a code of a terminal."""
+"""Text of ranks stays text in every view: never a tag, a link, or a code of a terminal."""
 
 import random
 import unicodedata
@@ -65,7 +65,7 @@ BAD = (
     "</style><style>body{display:none}</style>",
     ";background:url(http://elsewhere)",
 )
-#: All that our views are made of. No script, no form, nothing that loads or leads elsewhere.
+#: Tags and attributes of the views of nbddp: no script, no form, no link, nothing that loads.
 TAGS = {
     *("area", "b", "br", "code", "details", "div", "img", "map", "pre", "span", "summary"),
     *("table", "tbody", "td", "th", "thead", "tr"),
@@ -79,7 +79,7 @@ _EMPTY = {"area", "br", "img"}
 
 
 class Inspector(HTMLParser):
-    """Fails where HTML is not of ours, and keeps what a reader would see of it."""
+    """Fails on HTML that is not of nbddp, and keeps the text that a reader sees."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -130,7 +130,7 @@ def check(bundle: Mapping[str, Any]) -> str:
 
 
 def views_of(seed: int) -> dict[int, RankView]:
-    """What three ranks tell: the same group, waits and errors, and bad names everywhere."""
+    """The state of three ranks: the same group, waits and errors, with bad names everywend."""
     rng = random.Random(seed)
     nonsense = Nonsense(rng, 3, BAD)
     views = {}
@@ -268,7 +268,7 @@ def others(bad: str) -> Iterable[Mapping[str, Any]]:
     variable = Variable(bad, bad, bad, bad, bad, bad, bad, "")
     yield variables_table.bundle({0: Variables((variable,)), 1: Variables()}, ())
     texts = {0: RankText(), 1: RankText()}
-    printed = harmless(bad).replace("\n", " ")  # what the gatherer makes of it
+    printed = harmless(bad).replace("\n", " ")  # the display that the gatherer makes
     texts[0].add([printed] * 50)
     texts[1].add([printed, "another"] * 50)
     found = per_rank_blocks.details(texts)

@@ -1,4 +1,4 @@
-"""What is shown of a stack that `faulthandler` wrote."""
+"""A stack that `faulthandler` wrote is shown without the frames of nbddp."""
 
 from nbddp.notebook.render.fault_stacks import frames, lines_of_user
 

@@ -1,4 +1,4 @@
-"""Our HTML in Markdown, where a blank line ends a block: what users print stays what it was.
+"""HTML of nbddp in Markdown, where a blank line ends a block: printed text stays unchanged.
 
 GitHub, and the pages that nbconvert makes as Markdown, read our outputs so.
 """
@@ -23,7 +23,7 @@ from nbddp.wire.flight_recorder.schema import RankLook, Site, ThreadLook
 from nbddp.wire.messages import Display, Output
 from tests.support.output_specs import spec_of
 
-#: What Markdown would take for its own.
+#: Text that Markdown would interpret.
 PRINTED = """
 # a heading
 

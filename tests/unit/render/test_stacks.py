@@ -1,4 +1,4 @@
-"""What %ddp stacks shows."""
+"""The output of %ddp stacks."""
 
 from typing import Any
 

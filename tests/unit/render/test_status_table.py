@@ -147,7 +147,7 @@ def test_a_rank_that_asks_the_user():
         (RankView(0, "silent"), peeked(process_state="T"), "stopped (SIGSTOP)", "", True),
         (RankView(0, "finished", look()), None, "finished", "", False),
         (RankView(0, "idle", look()), None, "idle", "", False),
-        # of a plain pool: they do not tell
+        # of a plain pool, whose ranks report nothing
         (RankView(0, "running", stack_text=FAULT), peeked(process_state="R"),
          "in a cell, computes", "cell [13], line 3", False),
         (RankView(0, "running", stack_text=FAULT), peeked(process_state="S"),

@@ -1,4 +1,4 @@
-"""The timeline: layout, text, what is said of late ranks."""
+"""The timeline: layout, text, and the note about late ranks."""
 
 import base64
 import itertools
@@ -164,7 +164,7 @@ def test_a_rank_that_is_always_last_is_named():
     ids=["waits at once", "computes before"],
 )
 def test_waits_that_overlap_count_once(computes: float, waited: str):
-    """Twenty operations are issued at once, and their handles are waited for afterwards."""
+    """The cell issues twenty operations at once, and waits for their handles afterwards."""
     ranks = recorders(4)
     for recorder in ranks:
         start = 300 if recorder.rank == 2 else 0

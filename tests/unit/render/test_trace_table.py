@@ -1,4 +1,4 @@
-"""The trace as people see it."""
+"""The table and the summary of a trace."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A cell begins, ends, is interrupted, given up; ranks die in it."""
+"""A cell begins, ends, is interrupted or given up; ranks die in it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A pool comes up, fails to, loses agents, restarts."""
+"""A pool starts, fails to start, loses agents, restarts."""
 
 import itertools
 
@@ -260,7 +260,7 @@ def test_restart_of_dead_ranks():
 
 def test_a_second_answer_to_stop_does_not_start_twice():
     pool = Pool().start()
-    assert pool.feed(RanksStopped(node=0)) == []  # nobody had asked
+    assert pool.feed(RanksStopped(node=0)) == []  # no request had asked for it
     pool.feed(RestartRequested())
     pool.exited(0)
     pool.exited(1)

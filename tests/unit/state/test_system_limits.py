@@ -1,4 +1,4 @@
-"""Limits of the system, in words."""
+"""Errors at limits of the system get a hint in words."""
 
 import errno
 import resource

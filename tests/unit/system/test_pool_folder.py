@@ -1,4 +1,4 @@
-"""What a pool has left behind is removed, and nothing else is."""
+"""Folders of ended pools are removed, and no others."""
 
 import os
 from pathlib import Path

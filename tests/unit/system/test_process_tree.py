@@ -1,4 +1,4 @@
-"""What the kernel tells of a process that ends."""
+"""A killed process counts as ending as soon as the kernel knows it."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A trace in the forms that other programs read."""
+"""A trace is exported in formats that other programs read."""
 
 import json
 

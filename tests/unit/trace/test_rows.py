@@ -1,4 +1,4 @@
-"""Operations of all ranks, side by side."""
+"""Operations of all ranks are joined into rows."""
 
 from typing import Any
 

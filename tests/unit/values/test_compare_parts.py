@@ -1,4 +1,4 @@
-"""What else differs than tensors: types, modes, gradients, long texts; no rank is needed for it."""
+"""Differences other than tensors: types, modes, gradients, long texts."""
 
 import pytest
 from torch import nn

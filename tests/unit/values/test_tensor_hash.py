@@ -1,4 +1,4 @@
-"""Fingerprints are equal where the bits are, and only there."""
+"""Fingerprints of tensors are equal exactly where the bits are equal."""
 
 import pytest
 import torch

@@ -56,7 +56,7 @@ def test_values_that_look_alike_and_are_not():
 
 
 def test_vars_of_some_ranks_name_these():
-    """Ranks that were not asked may have something else."""
+    """Ranks that were not asked may have other values."""
     asked = {rank: each for rank, each in told("3", "4", "3").items() if rank != 1}
     lines = variables_table.bundle(asked, ("x",), 4)["text/plain"].splitlines()
     assert lines[1].split() == ["x", "0,2", "int", "3"]

@@ -1,4 +1,4 @@
-"""The binary parts of widgets: what is kept of them, and for how long."""
+"""The binary parts of widgets are kept up to a limit."""
 
 from nbddp.notebook.widgets.buffers import keep_within, note, told
 from nbddp.notebook.widgets.static_text import Model

@@ -1,4 +1,4 @@
-"""What is left of widgets as text."""
+"""The text that stands for a widget in a saved notebook."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The contract on the wire: what is written is read, and nothing else is."""
+"""The encoding of messages: each is read as it was written, and everything else is refused."""
 
 import inspect
 import json
@@ -33,7 +33,7 @@ DECODERS: list[Callable[[bytes], Any]] = [
 
 
 def decoder_of(kind: type[Any]) -> Callable[[bytes], Any]:
-    """What the receiver of a message reads it with."""
+    """The decoder of the receiver of a message."""
     if kind in get_args(AgentRequest):
         return codec.decode_agent_request
     return codec.decode_rank_request if kind in get_args(RankRequest) else codec.decode_event

@@ -1,3 +1,5 @@
+"""Segments of shared memory are leased to readers and used again after the last release."""
+
 import gc
 import os
 import subprocess

@@ -45,7 +45,7 @@ nested = st.recursive(
 )
 
 
-# A loaded machine is slow; that is no failure.
+# A slow machine is no failure.
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(value=nested, chunk_bytes=st.integers(50, 40_000))
 def test_any_value_arrives_in_chunks_of_any_size(value: Any, chunk_bytes: int):
