@@ -1,7 +1,7 @@
 """How soon is a deadlock told, and how soon after that is the prompt back and the pool usable?
 
 Ranks note the time just before they wait, or finish, on a clock that all processes of a machine
-share; the last of these is when the deadlock was tend. Timed from then to the verdict, and from
+share; the last of these is when the deadlock was there. Timed from then to the verdict, and from
 the verdict, which frees the ranks, to the end of the cell: groups are formed again by then. Each
 round ends with an all_reduce that must give the right sum.
 

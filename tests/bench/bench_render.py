@@ -2,12 +2,12 @@
 
 The events come as agents send them, some 50 lines at a time, the ranks in turn, and go through the
 view that notebooks have into a sink that keeps the page. Three kinds of output: the same on all
-ranks; the same but for one rank; different everywend. The caps are wide enough to show all lines
+ranks; the same but for one rank; different everywhere. The caps are wide enough to show all lines
 but for the last row, which has those of a notebook. Last: the same blocks by ``--out ranks``.
 
 Misleading would be: lines that arrive so slowly that the time is that of waiting, caps that leave
 most lines out, or a sink that throws away what it gets. What the front end takes to paint is not
-in end.
+in here.
 """
 
 import time

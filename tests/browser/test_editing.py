@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.support.browser import Book, strangers_copy
 from tests.support.polling import poll_until
 
-#: A cell that goes on until a file is tend.
+#: A cell that goes on until a file is there.
 UNTIL = """%%ddp{how}
 import time
 from pathlib import Path

@@ -51,7 +51,7 @@ def test_a_second_interrupt_always_gives_the_prompt_back(
     assert run_cell(pool, "dist.barrier(); print('again')").texts() == {0: "again\n", 1: "again\n"}
 
 
-#: No signal ends the wait for a mutex. The other thread opens it when the file is tend.
+#: No signal ends the wait for a mutex. The other thread opens it when the file is there.
 _IN_C = """
 import ctypes, os, threading, time
 if rank:

@@ -3,7 +3,7 @@
 Runs in: the process that drives the pools, to list them, and in ranks, to run them.
 
 Sources: ``torch/testing/_internal/distributed``; which class goes with which agent is in
-``rpc_utils.py`` tend. Classes whose tests all need GPUs are left out.
+``rpc_utils.py`` there. Classes whose tests all need GPUs are left out.
 """
 
 import os

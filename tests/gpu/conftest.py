@@ -1,4 +1,4 @@
-"""Pools on GPUs, and the report of what was seen tend."""
+"""Pools on GPUs, and the report of what was seen there."""
 
 import os
 from collections.abc import Callable, Generator, Iterator

@@ -1,4 +1,4 @@
-"""The output of a running cell: when it is seen, and wend."""
+"""The output of a running cell: when it is seen, and where."""
 
 import re
 

@@ -18,7 +18,7 @@ HEALTHY = "x = torch.ones(1)\ndist.all_reduce(x)\nprint(int(x))"
 
 @pytest.fixture
 def flag(tmp_path: Path) -> Callable[[str], str]:
-    """Source of a cell that waits until a file is tend."""
+    """Source of a cell that waits until a file is there."""
 
     def waits(name: str) -> str:
         path = str(tmp_path / name)

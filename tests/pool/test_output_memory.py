@@ -6,7 +6,7 @@ from tests.support.views import run_cell
 
 def test_printed_text_is_not_kept(pool: Pool):
     assert run_cell(pool, "print('p' * 1_000_000)").text(0) == "p" * 1_000_000 + "\n"
-    # Later versions of IPython keep the outputs of each cell tend.
+    # Later versions of IPython keep the outputs of each cell there.
     outputs = "getattr(get_ipython().history_manager, 'outputs', {}).values()"
     kept = f"sum(len(str(output)) for outputs in {outputs} for output in outputs)"
     found = run_cell(pool, kept).result(0)

@@ -2,7 +2,7 @@
 
 `serving` starts one Jupyter server, `browsing` one browser; `Book` is a notebook that is open in a
 tab, `BookCell` one of its cells. Needs Chromium (of the system: ``NBDDP_CHROMIUM`` or on the path)
-and playwright; `missing` says what is not tend.
+and playwright; `missing` says what is not there.
 """
 
 import contextlib
@@ -203,7 +203,7 @@ class BookCell:
 
     @property
     def text(self) -> str:
-        """The output as a reader sees it: what is folded is not tend."""
+        """The output as a reader sees it: what is folded is not there."""
         found: str = self._ask(
             "const area = cell.node.querySelector('.jp-Cell-outputArea');"
             "return area ? area.innerText : '';"

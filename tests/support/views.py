@@ -114,7 +114,7 @@ def run_cell(
     """Run a cell to its end.
 
     Args:
-        pool: wend.
+        pool: where.
         code: what; a missing line end is added.
         ranks: as `Pool.run` takes them.
         timeout: as `Pool.run` takes it.

@@ -65,7 +65,7 @@ seeds = st.integers(0, 1 << 30)
 
 
 def programs_of(made: list[Event]) -> list[list[Step]]:
-    """Each event as a step of all ranks that take part, in the same order everywend."""
+    """Each event as a step of all ranks that take part, in the same order everywhere."""
     programs: list[list[Step]] = [[] for _ in range(COUNT)]
     late: list[list[int]] = [[] for _ in range(COUNT)]
 

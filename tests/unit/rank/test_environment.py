@@ -45,7 +45,7 @@ def variables_of_torchrun() -> set[str]:
             keys.append(node.slice)
     found = {key.value for key in keys if isinstance(key, ast.Constant)}
     names = {name for name in found if isinstance(name, str) and name.isupper()}
-    # If not so, the source of torchrun's agent is not what it was: look tend.
+    # If not so, the source of torchrun's agent is not what it was: look there.
     assert {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"} <= names
     return names
 

@@ -130,7 +130,7 @@ def check(bundle: Mapping[str, Any]) -> str:
 
 
 def views_of(seed: int) -> dict[int, RankView]:
-    """The state of three ranks: the same group, waits and errors, with bad names everywend."""
+    """The state of three ranks: the same group, waits and errors, with bad names everywhere."""
     rng = random.Random(seed)
     nonsense = Nonsense(rng, 3, BAD)
     views = {}
