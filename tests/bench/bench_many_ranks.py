@@ -142,7 +142,7 @@ def without_sockets(spec: PoolSpec) -> Callable[[], None]:
 
 
 def pool_spec(nodes: int, per_node: int) -> PoolSpec:
-    """Of a pool whose ranks do not exist."""
+    """The options of a pool whose ranks do not exist."""
     return PoolSpec(
         pool_id="simulated",
         generation=0,

@@ -53,7 +53,7 @@ def events(kind: Kind, ranks: int, lines: int) -> list[Output]:
 
 
 def render(kind: Kind, ranks: int, lines: int, settings: Settings, out: Out) -> PageSink:
-    """From the first event to the end of the cell."""
+    """Seconds from the first event to the end of the cell."""
     page = PageSink()
     view = View(
         Run("r", RankSet.all(ranks), 1000),

@@ -42,7 +42,7 @@ class Series:
 
     @property
     def p99(self) -> float:
-        """By the nearest rank: with fewer than 100 samples, the largest."""
+        """The percentile by nearest rank: with fewer than 100 samples, the largest."""
         return sorted(self.samples)[math.ceil(0.99 * self.n) - 1]
 
 
@@ -127,7 +127,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that matter."""
+    """The versions of Python and of the packages that matter."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -192,7 +192,7 @@ def descendants() -> list[int]:
 
 
 def ms(seconds: list[float]) -> list[float]:
-    """In milliseconds."""
+    """The seconds in milliseconds."""
     return [1000 * sample for sample in seconds]
 
 

@@ -77,7 +77,7 @@ class SimulatedAgent:
         )
 
     def _execute(self, ranks: tuple[int, ...], payload: bytes) -> None:
-        """As a real agent: every message of every rank is encoded on its own, and forwarded."""
+        """Forwards messages as a real agent: every message of every rank is encoded on its own."""
         request = codec.decode_rank_request(payload)
         if not isinstance(request, Execute):
             return

@@ -42,7 +42,7 @@ def test_questions_of_all_ranks_end_when_their_cell_is_given_up(pool: Pool):
         def ask(self, request: InputRequest) -> str:
             self.asked.append(request)
             # Both ranks have begun, and ask for the first or for the second time.
-            # More may have come: ranks that are interrupted once more ask once more.
+            # More may have come: ranks that are interrupted again ask again.
             poll_until(lambda: run.come >= 2 + 2 * len(self.asked))
             raise KeyboardInterrupt
 

@@ -39,7 +39,7 @@ _IN_PYTHON = {
     "display flood": "while True: display(1)",
     "finalizer": "import time\nclass Slow:\n    def __del__(self): time.sleep(10)\n"
     "slow = Slow(); del slow\ntime.sleep(100)",
-    # As if the signal came just before the main thread blocks, which then sleeps on.
+    # The effect of a signal just before the main thread blocks, which then sleeps on.
     "signal that another thread gets": "import signal, threading\n"
     "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})\n"
     "try: threading.Event().wait()\n"
@@ -122,7 +122,7 @@ def test_an_interrupt_before_the_code_of_a_cell_is_not_lost(pool: Pool, event: s
 
 @pytest.mark.timeout(120)
 def test_a_module_that_is_being_imported_is_whole_afterwards(fresh_pool: Callable[..., Pool]):
-    """The first DDP of a process imports modules that cannot be imported twice."""
+    """The first DDP imports modules; after an incomplete import they cannot be imported again."""
     pool = fresh_pool(3)
     code = "import threading\nif rank == 0: threading.Timer(0.5, os._exit, (1,)).start()\n"
     view = run_cell(pool, f"import os\n{code}import torch._dynamo\ndist.barrier()", check=False)
@@ -148,7 +148,7 @@ def test_an_interrupt_between_sending_and_waiting_is_for_the_cell(
 
 
 def _run_interrupted(pool: Pool, patch: pytest.MonkeyPatch, code: str, delay_s: float) -> None:
-    """Run a cell, with a SIGINT so long after it began to be submitted."""
+    """Runs a cell, with a SIGINT ``delay_s`` after its submission began."""
     submit = pool.submit
     timer = threading.Timer(delay_s, lambda: os.kill(os.getpid(), signal.SIGINT))
 

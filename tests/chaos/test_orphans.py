@@ -135,7 +135,7 @@ def test_a_notebook_killed_beside_a_stopped_helper_leaves_nothing(stopped: str, 
         _wait_ready(process)
         (agent,) = psutil.Process(process.pid).children()
         (server,) = [p for p in agent.children() if "forkserver" in " ".join(p.cmdline())]
-        # By the order of their making; the ranks have children.
+        # In the order in which they were made; the ranks have children.
         store = min((p for p in server.children() if not p.children()), key=lambda p: p.pid)
         helper = {"agent": agent, "fork server": server, "store": store}[stopped]
         # The notebook is stopped too, before it can look.
@@ -173,7 +173,7 @@ def _reads_a_pipe(agent: psutil.Process) -> bool:
 
 @pytest.mark.parametrize("seen", ["agent-0.json", "hub-0.sock", "agent-0.sock", "rank0.log"])
 def test_a_notebook_killed_while_it_starts_a_pool_leaves_nothing(seen: str, folder: Path):
-    """Killed as soon as a certain file is there, and the agent: the start has come so far.
+    """The notebook is killed as soon as a certain file and the agent exist.
 
     Before there is an agent nobody can remove the folder; the next pool does, a day later.
     """

@@ -20,7 +20,7 @@ from tests.support.pool_processes import (
 )
 from tests.support.views import begin_cell, run_cell
 
-#: Of the processes that the fork server makes the third, rank 1, ends the first, the store.
+#: The third process that the fork server makes, rank 1, ends the first one, the store.
 _SITECUSTOMIZE = """
 import os
 forks = []

@@ -76,7 +76,7 @@ class Growth:
     cells: int  #: in that half
     bytes_per_cell: float  #: of one process, by least squares
     fds: int  #: more than at the begin of the half
-    threads: int  #: likewise
+    threads: int  #: the same for threads
 
     def broken(self, limit_bytes: float) -> list[str]:
         """The limits that are exceeded."""

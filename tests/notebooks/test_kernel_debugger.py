@@ -118,7 +118,7 @@ def test_a_breakpoint_with_variables_stack_step_and_continue(
     path = front_end.break_at(CELL, 3)
     info = front_end.ok("debugInfo")
     assert info["isStarted"]
-    # What a front end was told before the ranks were there still holds.
+    # Answers that a front end got before the ranks existed are still valid.
     assert info["tmpFilePrefix"] == before["tmpFilePrefix"]
     assert path.startswith(info["tmpFilePrefix"])
     cell_id = own.execute(CELL)

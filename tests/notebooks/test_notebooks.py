@@ -286,7 +286,7 @@ def scripts_in_the_text(folder: Path) -> str:
 
 
 def in_a_shell(command: str, folder: Path) -> str:
-    """What it prints."""
+    """The text that the script prints."""
     done = subprocess.run(
         ["bash", "-euc", command.replace("torchrun", f"{sys.executable} -m torch.distributed.run")],
         check=False,

@@ -79,7 +79,7 @@ def saved() -> NotebookNode:
 
 
 def size(notebook: NotebookNode) -> int:
-    """Of the file, without images."""
+    """The bytes of the file, without images."""
     for cell in notebook.cells:
         for output in cell.outputs:
             for kind in [kind for kind in output.get("data", {}) if kind.startswith("image/")]:

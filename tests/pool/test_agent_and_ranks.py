@@ -256,7 +256,7 @@ def test_native_frames_come_from_py_spy(make_node: Callable[..., Node], tmp_path
     calls = (tmp_path / "calls").read_text().splitlines()
     assert calls[2] == f"dump --nonblocking --pid {node.pids[0]}"
     os.kill(node.pids[0], signal.SIGCONT)
-    # A rank that hangs delays its own answer only.
+    # A program that hangs delays its own answer only.
     program.write_text("#!/bin/sh\necho Process\nexec sleep 1000\n")
     node.tell(DumpStack(number=-1, ranks=(0, 1), native=True))
     peek(node, 0, 1)

@@ -44,7 +44,7 @@ def test_a_partly_received_tensor_is_named(pool: Pool):
 
 @pytest.mark.breaks_pool
 def test_a_receive_whose_handle_is_lost_in_a_cell_that_fails_blocks_no_later_cell(pool: Pool):
-    """As after an interrupt between the call and its wait; the connection of Gloo stalls."""
+    """An interrupt between the call and its wait leaves the same: the connection of Gloo stalls."""
     code = """
     store = dist.distributed_c10d._get_default_store()
     t = torch.ones(1000)

@@ -1,6 +1,6 @@
 """Training continues after the death of a rank, with the results of a run without it.
 
-As torchrun teaches it: everything that counts is a function of the step, a snapshot is written now
+The usual way under torchrun: all state is a function of the step, a snapshot is written now
 and then, and a fresh process begins with it. Here the survivors need no snapshot: they have the
 state. Both ways end in the same loss and the same parameters, bit by bit; on two ranks, since a
 sum of two does not depend on their order.

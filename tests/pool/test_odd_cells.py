@@ -17,7 +17,7 @@ class Bad(Exception):
 
 
 def error_text(pool: Pool, code: str) -> str:
-    """What the notebook would raise for this cell; the cell after it must work."""
+    """The error that the notebook would raise for this cell; the cell after it must work."""
     error = run_cell(pool, code, check=False).error
     assert run_cell(pool, "print('next')").texts() == {0: "next\n", 1: "next\n"}
     return "" if error is None else str(error)

@@ -76,7 +76,7 @@ def test_an_init_after_one_that_failed_on_one_rank(fresh_pool: Callable[..., Poo
 
 
 def test_a_port_that_the_user_chose(fresh_pool: Callable[..., Pool]):
-    """As in tutorials: rank 0 serves the store at an address of the cell's choice."""
+    """As in tutorials, rank 0 serves the store at an address that the cell chooses."""
     pool = fresh_pool(2, init="none")
     free = run_cell(
         pool, "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.getsockname()[1]"

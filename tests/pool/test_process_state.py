@@ -54,7 +54,7 @@ def own_names(stock: list[State]) -> set[str]:
 
 
 def equal_names(ours: list[State], names: set[str]) -> set[str]:
-    """Of these names, those that any two of the states have in common."""
+    """The names whose values any two of the states have in common."""
     return {name for name in names if len({json.dumps(state[name]) for state in ours}) < len(ours)}
 
 

@@ -110,7 +110,7 @@ def test_a_tensor_too_large_to_copy_is_named_for_a_handle_without_wait(four: Poo
 
 
 def test_a_handle_without_a_partner_is_told_where_the_next_call_meets_it(four: Pool):
-    """The notice does not come earlier: a later cell may call the other part."""
+    """The notice does not come earlier: the missing rank may call it in a later cell."""
     begin, end = "if rank != 1: work = dist.all_reduce(x, async_op=True)", "work.wait()"
     run_cell(four, f"x = torch.ones(3_000_000)\n{begin}")
     run_cell(four, f"if rank == 1: work = dist.all_reduce(x, async_op=True)\n{end}")

@@ -16,7 +16,7 @@ _EQUAL = {0: "equal\n", 1: "equal\n"}
 _PLACES = (0.01, 0.2, 0.4, 0.6, 0.8, 0.97)
 #: Not in the first step of a model, which sets it up; there are no gradients, as in `leave`.
 _COUNT = "result(state)\nstate.zero_grad()\nwith Lines() as lines: step(state)"
-#: FSDP works in hooks: each hook is a separate place.
+#: FSDP works in hooks: a step is left before or after each of them.
 _HOOKS = """
 def leave_at(model, place, index, who=None):
     module = dict(model.named_modules())[index]

@@ -19,7 +19,7 @@ _LIMIT_S = 60.0
 _MORE_FDS = 200
 _MORE_BYTES = 400e6
 
-#: What a pool holds; made again on all ranks when some are fresh.
+#: The variables and groups of a pool; made again on all ranks when some are fresh.
 PREPARE = """
 import os, threading, time
 from torch import nn
@@ -211,7 +211,7 @@ class Checks:
             yield name, (fds, size)
 
     def summary(self) -> Mapping[str, tuple[int, float]]:
-        """By process: descriptors and bytes above those of the beginning, at most."""
+        """The most descriptors and bytes of each process above those at the start."""
         return self.most
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-#: What an event of a plan does. ``press``: the stop button. ``kill``, ``stop`` and ``continue`` are
+#: The kinds of events. ``press``: the stop button. ``kill``, ``stop`` and ``continue`` are
 #: signals to ranks. ``restart``: ``%ddp restart -r``.
 Act = Literal["press", "kill", "stop", "continue", "restart"]
 #: The moment from which an event's delay counts.

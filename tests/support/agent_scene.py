@@ -77,7 +77,7 @@ class Scene:
         poll_until(lambda: [e for _, e, _ in self.hub.receive() if isinstance(e, AgentHello)])
 
     def show(self, number: int) -> None:
-        """As a rank does, which then waits to be answered."""
+        """Sends an event as a rank does, which then waits for an answer."""
         self.rank.send(codec.encode(msgspec.structs.replace(HTML, sync=number)))
 
     def received(self) -> list[RankRequest]:

@@ -53,7 +53,7 @@ def died(
     return RankResult(rank, "exited", elapsed_s=elapsed_s, exited=exited)
 
 
-def error(*results: RankResult, is_plain: bool = True, **more: Any) -> CellError:
+def cell_error(*results: RankResult, is_plain: bool = True, **more: Any) -> CellError:
     """The error of a cell; in a pool that cannot recover, unless the test says so."""
     outcome = RunOutcome(
         run_id="r",
@@ -62,14 +62,15 @@ def error(*results: RankResult, is_plain: bool = True, **more: Any) -> CellError
         is_plain=is_plain,
         **more,
     )
-    found = error_of(outcome, "cell [7]", LOGS)
-    assert found is not None
-    return found
+    error = error_of(outcome, "cell [7]", LOGS)
+    assert error is not None
+    return error
 
 
-def text(found: CellError) -> str:
-    assert "\x1b" not in str(found)  # colours are for `_render_traceback_` only
-    return str(found)
+def text(error: CellError) -> str:
+    """The plain text of an error; colours are for `_render_traceback_` only."""
+    assert "\x1b" not in str(error)
+    return str(error)
 
 
 ALL_REDUCE = Signature(
@@ -99,7 +100,7 @@ def report(kind: Kind = "missing-rank", *, is_error: bool = False, **more: Any) 
         1: PerRank(1, "finished", FINISHED),
         2: PerRank(2, "running", WAITS, site(5), 1.5),
     }
-    found = Finding(
+    finding = Finding(
         kind=kind,
         proven=True,
         culprits=RankSet.of([1]),
@@ -112,7 +113,7 @@ def report(kind: Kind = "missing-rank", *, is_error: bool = False, **more: Any) 
     )
     return Report(
         run_id="r",
-        findings=(found,),
+        findings=(finding,),
         stuck=RankSet.of([0, 2]),
         involved=RankSet.all(3),
         ranks=where,
@@ -120,9 +121,9 @@ def report(kind: Kind = "missing-rank", *, is_error: bool = False, **more: Any) 
     )
 
 
-def rendered(found: CellError) -> str:
-    """What a notebook shows."""
-    [shown] = found._render_traceback_()
+def rendered(error: CellError) -> str:
+    """The text of the error in a notebook."""
+    [shown] = error._render_traceback_()
     return plain(shown)
 
 

@@ -17,7 +17,7 @@ def read(line: str) -> dict[str, Any]:
 
 
 def refusal(line: str) -> str:
-    """What the reader is told of a line that is not legal."""
+    """The error for a line that is not legal."""
     with pytest.raises(BadOptionError) as caught:
         read(line)
     return str(caught.value)

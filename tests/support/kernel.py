@@ -47,7 +47,7 @@ class Message:
 
     @property
     def display_id(self) -> str | None:
-        """Of a display that can be updated."""
+        """The id of a display that can be updated."""
         found = self.content.get("transient", {}).get("display_id")
         return None if found is None else str(found)
 
@@ -143,12 +143,12 @@ class Kernel:
             self.pump()
 
     def wait_text(self, msg_id: str, text: str, limit_s: float = LIMIT_S) -> None:
-        """Until a cell has shown ``text``, in a stream or a display."""
+        """Waits until a cell has shown ``text``, in a stream or a display."""
         cell = self.cells[msg_id]
         self.wait_for(lambda: any(text in m.text for m in cell.messages), repr(text), limit_s)
 
     def finish(self, msg_id: str, answers: tuple[str, ...] = (), limit_s: float = LIMIT_S) -> Cell:
-        """Until a cell has ended; ``answers`` go to its questions, in order."""
+        """Waits until a cell has ended; ``answers`` go to its questions, in order."""
         cell = self.cells[msg_id]
         waiting = list(answers)
 
@@ -184,7 +184,7 @@ class Kernel:
     def question(self, msg_id: str) -> str | None:
         """The prompt of a question that a cell asks, and that waits for an answer.
 
-        Questions of other cells were interrupted, and nobody waits for their answers.
+        Questions of other cells were interrupted, and no rank waits for their answers.
         """
         with contextlib.suppress(queue.Empty):
             while True:

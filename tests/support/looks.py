@@ -42,7 +42,7 @@ def site(line: int, source: str = "", *, function: str = "<module>") -> Site:
 
 
 def signature(kind: OperationKind, op: str, **fields: Any) -> Signature:
-    """Of float32 tensors of four elements, unless told otherwise."""
+    """A signature; the default is float32 tensors of four elements."""
     if kind in ("collective", "send", "recv") and "barrier" not in op:
         fields = {"input_sizes": ((4,),), "input_dtypes": ("float32",), **fields}
         fields.setdefault("tensors", len(fields["input_sizes"]))

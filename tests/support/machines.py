@@ -82,7 +82,7 @@ class Pool:
         return self.machine.active_run_id
 
     def states(self) -> str:
-        """For example ``IDLE BUSY``."""
+        """The states of the ranks, for example ``IDLE BUSY``."""
         return " ".join(info.state.name for info in self.machine.ranks.values())
 
     # --- stimuli ---------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class Pool:
         return self
 
     def start_ranks(self) -> None:
-        """From the store to the last rank."""
+        """Starts the store and all ranks."""
         self.store_ready()
         actions: list[LifeAction] = []
         for rank in self.machine.ranks:

@@ -100,7 +100,7 @@ class Node:
         return self
 
     def request(self, ranks: tuple[int, ...] = (), *, joins: bool = False) -> StartRanks:
-        """Of these ranks, or of all."""
+        """Events of these ranks, or of all."""
         store = self.store
         return StartRanks(
             pool=self.spec,

@@ -37,7 +37,7 @@ class Told:
         return "".join(text for _, text in self.lines)
 
     def wait_for(self, *words: str, timeout_s: float = 10.0) -> str:
-        """Until a line with all these words was told; gives the line."""
+        """Waits for a line with all these words; returns it."""
 
         def found() -> list[str]:
             lines = [text for _, text in self.lines if all(word in text for word in words)]

@@ -282,7 +282,7 @@ class World:
                     peeked = StackDumped(
                         number=request.number, rank=rank, version=0, operations=(), stack=""
                     )
-                    self._add("peek", rank, lambda peeked=peeked: self.feed(peeked))  # type: ignore[misc]  # likewise
+                    self._add("peek", rank, lambda peeked=peeked: self.feed(peeked))  # type: ignore[misc]  # as above
             case StopRanks():
                 self._add("stop", -1, lambda: self._stop(node, list(on_node)), node=node)
             case _:

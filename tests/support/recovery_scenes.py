@@ -5,7 +5,7 @@ from nbddp.wire.flight_recorder.schema import GroupInfo, GroupMark
 from nbddp.wire.message_types import ErrorInfo
 from tests.support.recovering import WORLD, Pool, seen, verdict, world
 
-#: What a rank reports of the default group when an operation of it was ended.
+#: The mark of a rank for the default group after one of its operations was ended.
 BROKEN = GroupMark(pg_id=WORLD, collective_seq_id=1, digest=1, is_broken=True)
 
 

@@ -12,7 +12,7 @@ from tests.support.hub_stage import Stage
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """For sockets: a path of `tmp_path` may be too long."""
+    """A folder for sockets: a path of `tmp_path` may be too long."""
     folder = Path(tempfile.mkdtemp(prefix="nbt-"))
     yield folder
     shutil.rmtree(folder)

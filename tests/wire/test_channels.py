@@ -145,7 +145,7 @@ def test_messages_keep_their_order(sockets: Sockets):
 
 
 def test_events_that_come_together_travel_together(sockets: Sockets):
-    """In one message of ZeroMQ; one that is torn costs none of the others."""
+    """Events travel in one ZeroMQ message; a damaged event costs none of the others."""
     hub, agent = sockets.hub(), sockets.uplink(2)
     sent = [Output(run_id="r", rank=0, stream="stdout", text=str(n)) for n in range(20)]
     for event in sent[:10]:

@@ -225,7 +225,7 @@ def seen(rank: int, *, is_running: bool = False) -> RankLook:
 
 
 def in_thread(work: Callable[[], Any]) -> "queue.SimpleQueue[Any]":
-    """Runs ``work`` in a thread, and keeps its result."""
+    """Runs ``work`` in a thread; its result goes into the queue."""
     found: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=lambda: found.put(work()), daemon=True).start()
     return found

@@ -33,7 +33,7 @@ class Writer:
         os.write(self.fds[stream], data)
 
     def end(self) -> None:
-        """As when the rank's process ends."""
+        """Closes the ends of the rank, as when its process ends."""
         for fd in self.fds.values():
             os.close(fd)
         self.fds.clear()

@@ -86,7 +86,7 @@ def test_a_rank_that_is_gone_is_not_told():
 
 @pytest.mark.parametrize("seed", range(50))
 def test_quiet_ranks_have_not_moved_and_are_never_forgotten(seed: int):
-    """Looks may come at any time: a rank is reported if its open operation did not change."""
+    """A reported rank was unchanged for long enough; such a rank is always reported."""
     rng = random.Random(seed)
     quiet_ranks = QuietRanks(quiet_s=2 * TICK_S)
     now = 100.0

@@ -13,20 +13,30 @@ from nbddp.errors import RankExitedError
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import RankExited
 from nbddp.wire.rank_set import RankSet
-from tests.support.cell_errors import died, error, freed, ok, raised, report, site, text, unfinished
+from tests.support.cell_errors import (
+    cell_error,
+    died,
+    freed,
+    ok,
+    raised,
+    report,
+    site,
+    text,
+    unfinished,
+)
 
 # --- death ---------------------------------------------------------------------------------------
 
 
 def test_the_death_of_a_rank():
-    found = error(
+    error = cell_error(
         raised(0, "RuntimeError", "connection closed"),
         ok(1),
         died(2, printed="step 39\nstep 40 | loss 2.31\n"),
         unfinished(3),
     )
-    assert type(found) is RankExitedError
-    assert text(found) == (
+    assert type(error) is RankExitedError
+    assert text(error) == (
         "RankExitedError: rank 2 exited while it ran cell [7]\n"
         "  rank 2    SIGKILL (signal 9), pid 41532, 3.2 s after the cell began\n"
         "  likely    the system ran out of memory, or someone ran `kill -9`\n"
@@ -39,27 +49,27 @@ def test_the_death_of_a_rank():
         "rank 0\n<traceback of RuntimeError: connection closed>\n\n"
         "  next      %ddp restart   (ranks 0-1,3 would lose their variables too)"
     )
-    assert found.by_rank[2] == ("RankExited", "SIGKILL (signal 9)")
+    assert error.by_rank[2] == ("RankExited", "SIGKILL (signal 9)")
 
 
 def test_only_the_last_lines_are_shown():
-    found = text(error(died(0, printed="".join(f"line {n}\n" for n in range(20)))))
-    assert "line 13\n" not in found
-    assert "printed   line 14\n" in found
-    assert "            line 19\n" in found
+    message = text(cell_error(died(0, printed="".join(f"line {n}\n" for n in range(20)))))
+    assert "line 13\n" not in message
+    assert "printed   line 14\n" in message
+    assert "            line 19\n" in message
 
 
 def test_the_death_of_all_ranks():
-    found = text(error(*(died(rank, exit_code=3) for rank in range(6))))
-    assert found.startswith("RankExitedError: ranks 0-5 exited while they ran cell [7]\n")
-    assert found.count("exit code 3, pid") == MAX_FULL
-    assert "  and ranks 4-5\n" in found
-    assert found.endswith("  next      %ddp restart")
+    message = text(cell_error(*(died(rank, exit_code=3) for rank in range(6))))
+    assert message.startswith("RankExitedError: ranks 0-5 exited while they ran cell [7]\n")
+    assert message.count("exit code 3, pid") == MAX_FULL
+    assert "  and ranks 4-5\n" in message
+    assert message.endswith("  next      %ddp restart")
 
 
 def test_a_death_goes_before_a_timeout_and_an_interrupt():
-    found = error(died(0), unfinished(1), timed_out=True, interrupted=True)
-    assert type(found) is RankExitedError
+    error = cell_error(died(0), unfinished(1), timed_out=True, interrupted=True)
+    assert type(error) is RankExitedError
 
 
 @pytest.mark.parametrize(
@@ -96,10 +106,10 @@ def test_the_exit_of_a_rank_as_part_of_a_sentence(exit_code: int, reason: str, t
 def test_exits_by_name(exit_code: int, how: str, likely: str):
     exited = died(0, exit_code).exited
     assert exited is not None
-    found = describe_exit(exited)
-    assert found[0] == how
-    assert likely in found[1]
-    assert bool(found[1]) == bool(likely)
+    described, cause = describe_exit(exited)
+    assert described == how
+    assert likely in cause
+    assert bool(cause) == bool(likely)
 
 
 @pytest.mark.parametrize("signum", sorted(signal.valid_signals()))
@@ -110,9 +120,9 @@ def test_every_signal_has_words(signum: int):
 
 
 def test_out_of_memory_is_named_when_it_is_known():
-    found = text(error(died(0, out_of_memory=True)))
-    assert "the system ran out of memory and the kernel ended this process" in found
-    assert "kill -9" not in found
+    message = text(cell_error(died(0, out_of_memory=True)))
+    assert "the system ran out of memory and the kernel ended this process" in message
+    assert "kill -9" not in message
 
 
 FAULT = """Fatal Python error: Segmentation fault
@@ -127,14 +137,14 @@ Current thread 0x00007f (most recent call first):
 
 
 def test_the_stack_of_a_crash_ends_where_the_cell_began():
-    found = text(error(died(0, -11, fault=FAULT)))
+    message = text(cell_error(died(0, -11, fault=FAULT)))
     assert (
         "  at        /usr/lib/python3.11/ctypes/__init__.py, line 519, in string_at\n"
         "  called by cell [7], line 3, in crash\n"
         "  called by cell [7], line 5, in <module>\n"
-    ) in found
-    assert "IPython" not in found
-    assert "executor.py" not in found
+    ) in message
+    assert "IPython" not in message
+    assert "executor.py" not in message
 
 
 # --- as shown ------------------------------------------------------------------------------------
@@ -158,7 +168,7 @@ def test_the_known_reason_of_an_exit_is_told_without_a_guess():
         )
         for rank in (0, 1)
     ]
-    text = str(error(*results))
+    text = str(cell_error(*results))
     assert text.count(how) == 2
     assert text.count("No space left on device") == 1
     assert "likely" not in text
@@ -176,29 +186,29 @@ def test_a_connection_that_broke_with_a_rank_gets_a_line():
         site=site(3),
     )
     lost = RankResult(0, "error", error=info)
-    found = text(error(lost, died(1), is_plain=False))
-    assert "  others    rank 0 lost the connection (cell [7], line 3)\n" in found
-    assert "Connection closed" not in found
+    message = text(cell_error(lost, died(1), is_plain=False))
+    assert "  others    rank 0 lost the connection (cell [7], line 3)\n" in message
+    assert "Connection closed" not in message
     # Without a rank that exited, the error is all that is known.
-    assert "Cell In[7], line 3" in text(error(lost, ok(1)))
+    assert "Cell In[7], line 3" in text(cell_error(lost, ok(1)))
 
 
 def test_interrupted_ranks_are_not_said_to_have_waited_for_a_dead_rank():
     idle = [freed(rank, 3, "KeyboardInterrupt") for rank in (0, 1)]
-    found = text(error(*idle, freed(2, 4), died(3), is_plain=False))
-    assert "  others    ranks 0-1 were interrupted (cell [7], line 3)\n" in found
-    assert "  others    rank 2 waited (cell [7], line 4) and was freed\n" in found
+    message = text(cell_error(*idle, freed(2, 4), died(3), is_plain=False))
+    assert "  others    ranks 0-1 were interrupted (cell [7], line 3)\n" in message
+    assert "  others    rank 2 waited (cell [7], line 4) and was freed\n" in message
 
 
 # --- replaced ranks ------------------------------------------------------------------------------
 
 
 def test_a_rank_that_was_replaced():
-    found = error(freed(0), ok(1), died(2), freed(3), fresh=RankSet.of([2]), is_plain=False)
-    assert type(found) is RankExitedError
-    assert "  others    rank 1 finished\n" in text(found)
-    assert "  others    ranks 0,3 waited (cell [7], line 5) and were freed\n" in text(found)
-    assert text(found).endswith(
+    error = cell_error(freed(0), ok(1), died(2), freed(3), fresh=RankSet.of([2]), is_plain=False)
+    assert type(error) is RankExitedError
+    assert "  others    rank 1 finished\n" in text(error)
+    assert "  others    ranks 0,3 waited (cell [7], line 5) and were freed\n" in text(error)
+    assert text(error).endswith(
         "  replaced  rank 2 was replaced by a fresh process: its variables are gone, "
         "those of ranks 0-1,3 are kept\n"
         "  next      nbddp.sync(model, optimizer, src=0) in a cell"
@@ -206,24 +216,26 @@ def test_a_rank_that_was_replaced():
 
 
 def test_all_ranks_were_replaced():
-    found = text(error(died(0), died(1), fresh=RankSet.all(2), is_plain=False))
-    assert found.endswith(
+    message = text(cell_error(died(0), died(1), fresh=RankSet.all(2), is_plain=False))
+    assert message.endswith(
         "  replaced  ranks 0-1 were replaced by fresh processes: their variables are gone\n"
         "  next      run the cells that define them again"
     )
 
 
 def test_a_rank_that_could_not_be_replaced():
-    found = text(error(ok(0), died(1), rebuild_failure="rank 1 was not ready", is_plain=False))
-    assert found.endswith(
+    message = text(
+        cell_error(ok(0), died(1), rebuild_failure="rank 1 was not ready", is_plain=False)
+    )
+    assert message.endswith(
         "  pool      it could not be made whole: rank 1 was not ready\n"
         "  next      %ddp restart   (rank 0 would lose its variables too)"
     )
 
 
 def test_a_rank_that_is_not_to_be_replaced():
-    found = text(error(ok(0), died(1), ok(2), is_plain=False))
-    assert found.endswith("  next      %ddp restart -r 1   (ranks 0,2 keep their variables)")
+    message = text(cell_error(ok(0), died(1), ok(2), is_plain=False))
+    assert message.endswith("  next      %ddp restart -r 1   (ranks 0,2 keep their variables)")
 
 
 def test_the_words_after_a_restart_of_ranks():
@@ -246,9 +258,9 @@ def test_the_words_after_a_restart_of_ranks():
     ],
 )
 def test_an_exit_between_cells(kept: list[int], failure: str, words: str):
-    found = idle_exit_text(1, "SIGKILL (signal 9)", RankSet.of(kept), failure)
-    assert found.startswith("rank 1 exited (SIGKILL (signal 9)) and ")
-    assert words in found
+    message = idle_exit_text(1, "SIGKILL (signal 9)", RankSet.of(kept), failure)
+    assert message.startswith("rank 1 exited (SIGKILL (signal 9)) and ")
+    assert words in message
 
 
 # --- ranks that tell of others ------------------------------------------------------------------
@@ -256,6 +268,6 @@ def test_an_exit_between_cells(kept: list[int], failure: str, words: str):
 
 def test_groups_with_a_dead_member_are_not_said_to_be_ready():
     told = report("missing-rank")
-    found = text(error(freed(0), ok(1), report=told, dead=RankSet.of([2]), is_plain=False))
-    assert "ready again" not in found
-    assert "groups with rank 2, which exited, need %ddp restart -r 2" in found
+    message = text(cell_error(freed(0), ok(1), report=told, dead=RankSet.of([2]), is_plain=False))
+    assert "ready again" not in message
+    assert "groups with rank 2, which exited, need %ddp restart -r 2" in message

@@ -133,7 +133,7 @@ class World:
     turns: Turns
     programs: Sequence[Sequence[Call]]
     backend: str = "gloo"
-    #: By number: what torch has taken, by rank.
+    #: Calls that torch has taken, by number and rank.
     taken: dict[int, dict[int, Call]] = field(default_factory=dict)
     told: dict[int, CollectiveMismatchError] = field(default_factory=dict)
     #: Calls that torch has got with one number, and that do not belong together.

@@ -77,7 +77,7 @@ def test_the_result_of_a_future_that_is_worked_on(start: Start, release: threadi
         assert _awaited(waiting) == worker.ident
         queued = executor.submit(int)
         other = start(queued.result)
-        assert _awaited(other) is None  # nobody works on it yet
+        assert _awaited(other) is None  # no thread works on it yet
         release.set()
 
 

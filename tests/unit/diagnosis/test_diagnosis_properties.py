@@ -143,7 +143,7 @@ def explain(views: dict[int, RankView]) -> Report:
 
 
 def check_that_stuck_ranks_never_move(world: World, report: Report) -> None:
-    """Whatever happens next; two ways to go on are tried."""
+    """Checks that stuck ranks never move, whatever happens next; two continuations are tried."""
     for seed in range(2 if report.verdict else 0):
         later = copy.deepcopy(world)
         later.random.seed(seed)
@@ -156,7 +156,7 @@ def check_that_stuck_ranks_never_move(world: World, report: Report) -> None:
 
 
 def check_form(report: Report) -> None:
-    """What holds of any report."""
+    """Checks the conditions that any report meets."""
     told = report.to_dict()
     assert json.loads(json.dumps(told)) == told
     claimed = [rank for finding in report.proven for rank in finding.waiting]

@@ -13,7 +13,7 @@ _LAST = 4
 
 
 def diagnose_counted(pool: Ranks, *, base: int = 0, tells: bool = True) -> Report:
-    """As ranks tell it that count their messages from ``base``."""
+    """The views of ranks that count their messages from ``base``."""
     views = pool.views(last=_LAST)
     for state in pool:
         view = views[state.rank]
@@ -38,7 +38,7 @@ def diagnose_counted(pool: Ranks, *, base: int = 0, tells: bool = True) -> Repor
 
 
 def busy_pool(n: int = 2) -> Ranks:
-    """With a past that is not seen."""
+    """Views of ranks whose older records are not seen."""
     pool = Ranks(n)
     for state in pool:
         for _ in range(3 * _LAST):

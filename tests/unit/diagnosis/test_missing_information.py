@@ -29,7 +29,7 @@ def test_a_dormant_thread_calls_nothing():
 
 
 def test_a_thread_that_waits_itself():
-    """The thread of the finished rank waits for rank 0, which waits for it: nobody ever calls."""
+    """The thread of the finished rank waits for rank 0, which waits for it: no rank ever calls."""
     pool = Ranks(2)
     pool.group("a", 0, 1)
     pool[0].blocked()

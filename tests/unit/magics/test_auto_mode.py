@@ -81,7 +81,7 @@ def test_magics_of_the_notebook_are_found_wherever_they_stand():
 
 @pytest.fixture
 def shell() -> InteractiveShell:
-    """As in a terminal."""
+    """A shell of IPython as in a terminal."""
     config = Config()
     config.HistoryManager.enabled = False
     config.HistoryManager.hist_file = ":memory:"
@@ -97,7 +97,7 @@ def with_kernel(shell: InteractiveShell, code: str, **content: Any) -> None:
 
 
 def switch(shell: InteractiveShell, line: str = "") -> str:
-    """What ``%ddp auto`` prints."""
+    """The text that ``%ddp auto`` prints."""
     with redirect_stdout(StringIO()) as printed:
         VERBS["auto"].run(shell, line)
     return printed.getvalue()

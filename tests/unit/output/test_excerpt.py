@@ -56,13 +56,13 @@ def contents(excerpt: Excerpt) -> tuple[object, ...]:
 
 
 def fits(lines: list[str], limit: Limit) -> bool:
-    """Of a longer line only the end is in a tail."""
+    """A tail holds only the end of a longer line."""
     chars = sum(min(len(line), LINE_CHARS) + 1 for line in lines)
     return len(lines) <= limit.lines and chars <= limit.chars
 
 
 def of_whole(head: Limit, tail: Limit, text: list[Piece]) -> tuple[object, ...]:
-    """What an excerpt must hold, from the whole text."""
+    """The expected excerpt, made from the whole text."""
     first: list[str] = []
     for piece in text:
         if isinstance(piece, Skipped) or len(first) == head.lines:

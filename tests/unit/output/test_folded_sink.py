@@ -195,7 +195,7 @@ def test_the_ranks_of_a_long_cell_are_one_click_away():
 def flooded(
     out: type[Gatherer | RankBlocks], events: Sequence[Output], world: int
 ) -> tuple[CellOutput, list[Show]]:
-    """With room for a part of the output."""
+    """A sink with room for a part of the output."""
     settings = Settings(notebook_burst_bytes=4000, notebook_total_bytes=8000)
     gatherer = out(spec_of(world, settings))
     shows = [show for event in events for show in gatherer.add(event, 0.0)]

@@ -13,7 +13,7 @@ from nbddp.wire.messages import Output, Result
 from tests.support.output_specs import spec_of
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
-#: What terminals obey, with what must be left of it.
+#: Text that terminals obey, with the part that must stay.
 CODES = {
     "\x1b[2J": "",
     "\x1b[H\x1b[3J": "",

@@ -50,7 +50,7 @@ def variables_of_torchrun() -> set[str]:
     return names
 
 
-#: Variables that torchrun sets and nbddp does not, with the reason.
+#: Variables that torchrun sets and `variables` does not, with the reason.
 EXCEPTIONS = {
     "CUDA_VISIBLE_DEVICES",  # passed on as it is; another only with --virtual-local-rank
 }
@@ -108,7 +108,7 @@ def test_gloo_listens_on_the_loopback_only_where_all_ranks_are_here(
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine with four."""
+    """A launch on a machine with four."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     monkeypatch.setattr("torch.distributed.is_backend_available", lambda _: True)

@@ -26,7 +26,7 @@ def fail(error: BaseException) -> None:
 
 
 def say(text: str, file: TextIO | None = None) -> None:
-    """As `print` does it."""
+    """Writes as `print` does."""
     (sys.stdout if file is None else file).write(f"{text}\n")
 
 

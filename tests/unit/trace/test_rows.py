@@ -172,7 +172,7 @@ def test_a_number_that_a_rank_left_out_is_missing_also_when_it_went_on():
         recorder.collective(at=1, end=2, group=group)
     ranks[0].collective(at=3, end=4, group=group, error="RuntimeError")
     third = [recorder.collective(at=9, end=10, group=group) for recorder in ranks]
-    assert third[1].collective_seq_id == 2  # as if the group was made again at 3:
+    assert third[1].collective_seq_id == 2  # the group was made again at 3:
     moved = {
         0: ranks[0].operations,
         1: [ranks[1].operations[0], _renumbered(ranks[1].operations[1], 3)],
