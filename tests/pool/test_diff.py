@@ -31,9 +31,9 @@ def only(found: Difference) -> tuple[str, tuple[int, ...] | None, float | None]:
 def test_equal_models_are_equal(pool: Pool):
     run_cell(pool, MODEL)
     for expression in ("model", "model.state_dict()", "[p for p in model.parameters()]"):
-        found = pool.diff(expression)
-        assert found.is_equal, expression
-        assert found.n_tensors + found.n_values > 3
+        comparison = pool.diff(expression)
+        assert comparison.is_equal, expression
+        assert comparison.n_tensors + comparison.n_values > 3
 
 
 def test_one_different_weight_is_found(pool: Pool):
@@ -69,10 +69,10 @@ mine = {{"step": 3, "nested": [1, {{"lr": 0.1 * (rank + 1)}}]}}
 
 def test_the_same_bits_are_what_counts(pool: Pool):
     assert pool.diff("torch.full((3,), float('nan'))").is_equal
-    found = pool.diff("torch.zeros(3) * (-1 if rank else 1)")
-    assert not found.is_equal
-    assert found.differences[0].details[0].max_abs == 0
-    assert "0.0 is not -0.0" in page.bundle(found)["text/plain"]
+    comparison = pool.diff("torch.zeros(3) * (-1 if rank else 1)")
+    assert not comparison.is_equal
+    assert comparison.differences[0].details[0].max_abs == 0
+    assert "0.0 is not -0.0" in page.bundle(comparison)["text/plain"]
 
 
 def test_the_first_element_far_inside_a_large_tensor(pool: Pool):
@@ -104,8 +104,8 @@ def test_the_generators_of_random_numbers(pool: Pool):
 
 def test_a_name_that_one_rank_does_not_have(pool: Pool):
     run_cell(pool, "if rank == 0: only_here = 1\nelse: globals().pop('only_here', None)")
-    found = pool.diff("only_here")
-    assert {error: list(ranks) for error, ranks in found.errors.items()} == {
+    comparison = pool.diff("only_here")
+    assert {error: list(ranks) for error, ranks in comparison.errors.items()} == {
         "NameError: name 'only_here' is not defined": [1]
     }
     with pytest.raises(BadOptionError, match="has no value on any rank"):
@@ -128,9 +128,9 @@ table = distribute_tensor(torch.arange(8.0).view(4, 2), mesh, [Shard(0)])
 copies = DTensor.from_local(torch.ones(3) + rank, mesh, [Replicate()], run_check=False)
 """,
     )
-    found = pool.diff("sharded")
-    assert found.is_equal
-    assert found.sharding == {"Shard(0) on mesh dp=2": 4}
+    comparison = pool.diff("sharded")
+    assert comparison.is_equal
+    assert comparison.sharding == {"Shard(0) on mesh dp=2": 4}
     assert pool.diff("table").is_equal
     assert only(pool.diff("copies")) == ("", (0,), 1.0)
     (by_rank,) = pool.vars("table").values()
@@ -263,9 +263,9 @@ nodes = [Node() for _ in range(12)]
 for node in nodes: node.name, node.others = rank, list(nodes)
 """,
     )
-    found = pool.diff("nodes[0]")
-    assert found.is_cut
-    assert not found.is_equal
+    comparison = pool.diff("nodes[0]")
+    assert comparison.is_cut
+    assert not comparison.is_equal
     (by_rank,) = pool.vars("nodes").values()
     assert [told and told["digest"] for told in by_rank.values()] == ["", ""]
 
@@ -274,17 +274,17 @@ def test_gradients_are_compared_beside_the_weights(pool: Pool):
     run_cell(pool, f"{MODEL}\nmodel(torch.ones(4, 40) * (rank + 1)).sum().backward()")
     run_cell(pool, "for b in model.buffers(): b.zero_()")
     for expression in ("model", "[p for p in model.parameters()]", "{'model': model}"):
-        found = pool.diff(expression)
-        assert found.is_equal, expression
-        assert found.gradients is not None
-        assert not found.gradients.is_equal, expression
+        comparison = pool.diff(expression)
+        assert comparison.is_equal, expression
+        assert comparison.gradients is not None
+        assert not comparison.gradients.is_equal, expression
     gradients = pool.diff("model").to_dict()["gradients"]
     assert all(each["path"].endswith(".grad") for each in gradients["differences"])
     assert "weights equal on ranks 0-1; gradients differ: ranks 0 | 1" in text(pool, "model")
     run_cell(pool, "model.zero_grad()\nif rank: model[2].bias.grad = torch.ones(10)")
-    found = pool.diff("model")
-    assert found.gradients is not None
-    (difference,) = found.gradients.differences
+    comparison = pool.diff("model")
+    assert comparison.gradients is not None
+    (difference,) = comparison.gradients.differences
     assert difference.path == ".2.bias.grad"
     assert [has for _, has in difference.groups] == ["None", "float32 (10,)"]
 

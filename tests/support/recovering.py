@@ -255,24 +255,24 @@ class Pool:
     ) -> list[Action]:
         """Ranks answer a `DescribeRank`; all of them or some."""
         [(asked, look)] = requests(actions, DescribeRank)
-        found: list[Action] = []
+        new_actions: list[Action] = []
         for rank in asked if ranks is None else ranks:
             if rank in self.looks:
-                found += self.feed(
+                new_actions += self.feed(
                     RankDescribed(number=look.number, rank=rank, look=self.looks[rank])
                 )
-        return found
+        return new_actions
 
     def answer_peeks(self, actions: Sequence[Action]) -> list[Action]:
-        found: list[Action] = []
+        new_actions: list[Action] = []
         for _, peek in agent_requests(actions, DumpStack):
             for rank in peek.ranks:
-                found += self.feed(
+                new_actions += self.feed(
                     StackDumped(
                         number=peek.number, rank=rank, version=1, operations=(), stack="stack"
                     )
                 )
-        return found
+        return new_actions
 
     def answer_free(
         self,
@@ -283,9 +283,9 @@ class Pool:
     ) -> list[Action]:
         """Ranks answer an `AbortOperations`; all of them or some."""
         [(asked, free)] = requests(actions, AbortOperations)
-        found: list[Action] = []
+        new_actions: list[Action] = []
         for rank in asked if ranks is None else ranks:
-            found += self.feed(
+            new_actions += self.feed(
                 OperationsAborted(
                     number=free.number,
                     rank=rank,
@@ -294,28 +294,28 @@ class Pool:
                     stuck=(stuck or {}).get(rank, ""),
                 )
             )
-        return found
+        return new_actions
 
     def answer_reform(
         self, actions: Sequence[Action], errors: Mapping[int, str] | None = None
     ) -> list[Action]:
         [(asked, reform)] = requests(actions, RebuildGroups)
-        found: list[Action] = []
+        new_actions: list[Action] = []
         for rank in asked:
             text = (errors or {}).get(rank)
             error = ErrorInfo(ename="RuntimeError", evalue=text, traceback=[]) if text else None
-            found += self.feed(GroupsRebuilt(number=reform.number, rank=rank, error=error))
-        return found
+            new_actions += self.feed(GroupsRebuilt(number=reform.number, rank=rank, error=error))
+        return new_actions
 
     def start_fresh(self, actions: Sequence[Action]) -> list[Action]:
         """The requested fresh ranks start."""
-        found: list[Action] = []
+        new_actions: list[Action] = []
         for _, start in agent_requests(actions, StartRanks):
             assert start.joins
             for rank in start.ranks:
                 self.spawned(rank)
-                found += self.ready(rank)
-        return found
+                new_actions += self.ready(rank)
+        return new_actions
 
 
 # --- what is in actions --------------------------------------------------------------------------
@@ -345,23 +345,23 @@ def of_type(actions: Sequence[Action], kind: type[T]) -> list[T]:
 
 def kinds(actions: Sequence[Action]) -> list[str]:
     """Actions as short texts: ``DescribeRank 0-2``, ``Judged``."""
-    found = []
+    names = []
     for action in actions:
         match action:
             case TellRanks():
                 request = action.request
                 phase = f" {request.phase}" if isinstance(request, AbortOperations) else ""
-                found.append(f"{type(request).__name__}{phase} {action.ranks}")
+                names.append(f"{type(request).__name__}{phase} {action.ranks}")
             case TellAgent():
                 ranks = getattr(action.request, "ranks", ())
-                found.append(f"{type(action.request).__name__} {RankSet.of(ranks)}".strip())
+                names.append(f"{type(action.request).__name__} {RankSet.of(ranks)}".strip())
             case Noticed():
-                found.append("Noticed" if action.report else "Noticed nothing")
+                names.append("Noticed" if action.report else "Noticed nothing")
             case Judged():
-                found.append("Judged" if action.acted else "Judged only")
+                names.append("Judged" if action.acted else "Judged only")
             case _:
-                found.append(type(action).__name__)
-    return found
+                names.append(type(action).__name__)
+    return names
 
 
 def outcome_of(actions: Sequence[Action]) -> RunOutcome:

@@ -101,11 +101,11 @@ def test_a_timeout_frees_as_an_interrupt_does():
 def test_an_interrupt_while_ranks_are_armed_waits_for_that():
     pool, run_id = running(2)
     pool.report = verdict(stuck=(0, 1), involved=(0, 1))
-    found = pool.answer_looks(pool.answer_looks(pool.quiet(0, 1)))
-    assert kinds(found) == ["Judged", "AbortOperations arm 0-1"]
+    actions = pool.answer_looks(pool.answer_looks(pool.quiet(0, 1)))
+    assert kinds(actions) == ["Judged", "AbortOperations arm 0-1"]
     pool.feed(InterruptRequested(run_id))
     assert pool.tick(after_s=0.1) == []
-    assert kinds(pool.answer_free(found)) == ["AbortOperations fire 0-1"]
+    assert kinds(pool.answer_free(actions)) == ["AbortOperations fire 0-1"]
     again = pool.tick(after_s=0.1)
     assert kinds(again) == ["AbortOperations arm 0-1"]
     assert requests(again, AbortOperations)[0][1].reason == "interrupt"
@@ -118,11 +118,11 @@ def test_a_verdict_after_an_interrupt_frees_as_the_interrupt_does():
     pool.answer_free(pool.tick(after_s=0.1))
     pool.report = verdict(stuck=(0, 1), involved=(0, 1))
     looks = pool.tick(after_s=1.0)
-    found = pool.answer_looks(pool.answer_looks(looks))
-    assert kinds(found) == [
+    actions = pool.answer_looks(pool.answer_looks(looks))
+    assert kinds(actions) == [
         "AbortOperations arm 0-1"
     ]  # a user who interrupts knows why the cell ends
-    assert requests(found, AbortOperations)[0][1].reason == "interrupt"
+    assert requests(actions, AbortOperations)[0][1].reason == "interrupt"
 
 
 def test_a_rank_that_an_interrupt_cannot_free_is_given_up():
@@ -224,9 +224,9 @@ def test_errors_after_an_interrupt_by_nbddp_are_blamed_on_no_rank():
     assert "Interrupt 0-1" in kinds(pool.tick(after_s=0.2))
     pool.finished(0, run_id, "KeyboardInterrupt", was_freed=True)
     pool.report = verdict(stuck=(1,), involved=(0, 1), kind="first-error", pg_ids=("1@mine",))
-    found = pool.answer_looks(pool.answer_looks(pool.tick(after_s=1.0)))
-    assert kinds(found) == ["AbortOperations arm 1"]
-    [(_, free)] = requests(found, AbortOperations)
+    actions = pool.answer_looks(pool.answer_looks(pool.tick(after_s=1.0)))
+    assert kinds(actions) == ["AbortOperations arm 1"]
+    [(_, free)] = requests(actions, AbortOperations)
     assert (free.reason, free.text) == ("death", "rank 2 exited (SIGKILL (signal 9))")
     assert free.pg_ids == ("1@mine",)
 
@@ -253,8 +253,8 @@ def test_the_death_of_a_rank_beside_the_cell_is_left_to_the_diagnosis():
     assert pool.tick(after_s=10.0) == []
     pool.looks = {0: seen(0), 1: seen(1)}
     pool.report = verdict(stuck=(0, 1), involved=(0, 1, 2), kind="dead-rank")
-    found = pool.answer_looks(pool.answer_looks(pool.quiet(0, 1)))
-    [(ranks, free)] = requests(found, AbortOperations)
+    actions = pool.answer_looks(pool.answer_looks(pool.quiet(0, 1)))
+    [(ranks, free)] = requests(actions, AbortOperations)
     assert (ranks, free.reason, free.ranks) == ((0, 1), "death", (2,))
     pool.finished(0, run_id, "E", was_freed=True)
     # The rank is replaced when the cell has ended.

@@ -54,7 +54,7 @@ def test_a_mismatch_that_all_see_at_once_has_a_report_too(is_broken: bool):
         assert kinds(ended) == ["Judged only", "EndRun"]
     else:
         first, second = requests(last, DescribeRank)
-        told = [
+        actions = [
             action
             for asked, look in (first, second)
             for rank in asked
@@ -62,8 +62,8 @@ def test_a_mismatch_that_all_see_at_once_has_a_report_too(is_broken: bool):
                 RankDescribed(number=look.number, rank=rank, look=pool.looks[rank])
             )
         ]
-        assert kinds(told)[0] == "Judged only"
-        ended = pool.answer_reform(told)
+        assert kinds(actions)[0] == "Judged only"
+        ended = pool.answer_reform(actions)
     assert outcome_of(ended).report is pool.report
 
 

@@ -26,22 +26,22 @@ def test_all_members_of_the_groups_are_armed_and_no_other_rank():
     for rank in (0, 3):
         pool.looks[rank] = seen(rank, is_running=rank == 0, groups=(world(5), pair))
     pool.report = verdict(stuck=(0,), involved=(0, 3), pg_ids=("1@pair",))
-    found = pool.answer_looks(pool.answer_looks(pool.quiet(0)))
-    assert kinds(found) == ["Judged", "AbortOperations arm 0,3"]
+    actions = pool.answer_looks(pool.answer_looks(pool.quiet(0)))
+    assert kinds(actions) == ["Judged", "AbortOperations arm 0,3"]
 
 
 def test_ranks_are_fired_at_only_when_all_are_armed():
     pool, _ = stuck_pool()
-    found = pool.answer_looks(pool.answer_looks(pool.quiet(0, 2)))
-    assert pool.answer_free(found, ranks=(0, 1)) == []
+    actions = pool.answer_looks(pool.answer_looks(pool.quiet(0, 2)))
+    assert pool.answer_free(actions, ranks=(0, 1)) == []
     assert pool.tick(after_s=0.7) == []
-    assert kinds(pool.answer_free(found, ranks=(2,))) == ["AbortOperations fire 0-2"]
+    assert kinds(pool.answer_free(actions, ranks=(2,))) == ["AbortOperations fire 0-2"]
 
 
 def test_the_wait_for_a_rank_that_cannot_be_armed_is_bounded():
     pool, _ = stuck_pool()
-    found = pool.answer_looks(pool.answer_looks(pool.quiet(0, 2)))
-    pool.answer_free(found, ranks=(0, 1))
+    actions = pool.answer_looks(pool.answer_looks(pool.quiet(0, 2)))
+    pool.answer_free(actions, ranks=(0, 1))
     assert kinds(pool.tick(after_s=1.0))[0] == "AbortOperations fire 0-2"
 
 
@@ -53,22 +53,22 @@ def test_a_rank_that_was_silent_before_is_armed_and_not_waited_for():
     del pool.looks[2]
     pool.report = verdict(stuck=(0,), involved=(0, 1))
     pool.answer_looks(pool.quiet(0))
-    found = pool.answer_looks(pool.tick(after_s=0.4))
-    assert kinds(found) == ["Judged", "AbortOperations arm 0-2"]
-    assert kinds(pool.answer_free(found, ranks=(0, 1))) == ["AbortOperations fire 0-2"]
+    actions = pool.answer_looks(pool.tick(after_s=0.4))
+    assert kinds(actions) == ["Judged", "AbortOperations arm 0-2"]
+    assert kinds(pool.answer_free(actions, ranks=(0, 1))) == ["AbortOperations fire 0-2"]
 
 
 def test_a_rank_that_exits_while_it_is_armed_is_not_fired_at():
     pool, _ = stuck_pool()
-    found = pool.answer_looks(pool.answer_looks(pool.quiet(0, 2)))
-    pool.answer_free(found, ranks=(0, 2))
+    actions = pool.answer_looks(pool.answer_looks(pool.quiet(0, 2)))
+    pool.answer_free(actions, ranks=(0, 2))
     assert "AbortOperations fire 0,2" in kinds(pool.exited(1))
 
 
 def test_the_end_of_the_cell_saves_the_second_phase():
     pool, run_id = stuck_pool()
-    found = pool.answer_looks(pool.answer_looks(pool.quiet(0, 2)))
-    pool.answer_free(found, ranks=(0, 1))
+    actions = pool.answer_looks(pool.answer_looks(pool.quiet(0, 2)))
+    pool.answer_free(actions, ranks=(0, 1))
     pool.finished(0, run_id)
     look = pool.finished(2, run_id)
     assert kinds(look) == ["DescribeRank 0-2"]  # what is armed must be formed again
@@ -84,8 +84,8 @@ def test_the_end_of_the_cell_saves_the_second_phase():
 def freed_pool() -> tuple[Pool, str]:
     """Ranks 0 and 2 were freed just now."""
     pool, run_id = stuck_pool()
-    found = pool.answer_looks(pool.answer_looks(pool.quiet(0, 2)))
-    pool.answer_free(pool.answer_free(found))
+    actions = pool.answer_looks(pool.answer_looks(pool.quiet(0, 2)))
+    pool.answer_free(pool.answer_free(actions))
     return pool, run_id
 
 
@@ -98,9 +98,9 @@ def test_ranks_that_are_stuck_again_are_freed_again():
     pool, run_id = freed_pool()
     looks = pool.tick(after_s=1.0)
     assert "DescribeRank 0-2" in kinds(looks)
-    found = pool.answer_looks(pool.answer_looks(looks))
-    assert kinds(found) == ["AbortOperations arm 0-2"]  # the card is there already
-    pool.answer_free(pool.answer_free(found))
+    actions = pool.answer_looks(pool.answer_looks(looks))
+    assert kinds(actions) == ["AbortOperations arm 0-2"]  # the card is there already
+    pool.answer_free(pool.answer_free(actions))
     pool.finished(0, run_id)
     assert pool.active() == run_id
 
@@ -122,8 +122,8 @@ def test_ranks_that_stay_blocked_are_given_up():
 
 def test_the_reason_that_keeps_a_rank_from_being_freed_is_kept():
     pool, run_id = stuck_pool()
-    found = pool.answer_looks(pool.answer_looks(pool.quiet(0, 2)))
-    pool.answer_free(pool.answer_free(found), stuck={2: "a lock of libfoo"})
+    actions = pool.answer_looks(pool.answer_looks(pool.quiet(0, 2)))
+    pool.answer_free(pool.answer_free(actions), stuck={2: "a lock of libfoo"})
     pool.finished(0, run_id, "E", was_freed=True)
     pool.tick(after_s=1.0)
     look = pool.tick(after_s=2.0)

@@ -132,9 +132,9 @@ def test_an_error_leads_to_a_look_without_waiting_for_the_agents():
     pool.looks[0] = seen(0)
     pool.report = verdict(kind="first-error")
     again = pool.answer_looks(pool.tick(after_s=0.02))
-    found = pool.answer_looks(again)
-    assert kinds(found) == ["Judged", "AbortOperations arm 0-1"]
-    assert requests(found, AbortOperations)[0][1].reason == "error"
+    actions = pool.answer_looks(again)
+    assert kinds(actions) == ["Judged", "AbortOperations arm 0-1"]
+    assert requests(actions, AbortOperations)[0][1].reason == "error"
 
 
 # --- verdicts ------------------------------------------------------------------------------------

@@ -24,8 +24,8 @@ def test_a_short_timeout_may_end_the_wait_itself():
         assert kinds(judged(pool, after_s=0.5)) == ["Noticed"]
     pool.tick(after_s=0.45)
     looks = pool.tick(after_s=0.05)  # by itself, a second after the timeout
-    found = pool.answer_looks(pool.answer_looks(looks))
-    assert kinds(found) == ["Judged", "AbortOperations arm 0-2"]
+    actions = pool.answer_looks(pool.answer_looks(looks))
+    assert kinds(actions) == ["Judged", "AbortOperations arm 0-2"]
 
 
 def test_each_wait_of_a_retry_loop_may_reach_its_own_timeout():
@@ -50,8 +50,8 @@ def test_only_a_near_timeout_is_waited_for_after_an_error(left_ms: int, acted: b
         earliest_timeout_ms=30_000,
         earliest_timeout_left_ms=left_ms,
     )
-    found = judged(pool)
-    assert any(isinstance(each, Judged) and each.acted == acted for each in found)
+    actions = judged(pool)
+    assert any(isinstance(each, Judged) and each.acted == acted for each in actions)
 
 
 def test_the_limit_for_short_timeouts_is_a_setting():
@@ -73,9 +73,9 @@ def test_the_timeout_of_a_stuck_rank_is_no_error_of_its_own(line: int, is_told: 
     pool.finished(0, run_id, "RuntimeError", site=Site(line=line, cell=1))
     error = finding("first-error", culprits=RankSet.of([0]), headline="rank 0 raised RuntimeError")
     pool.report = replace(verdict((2,), (0, 1, 2)), findings=(error,))
-    found = pool.answer_looks(pool.answer_looks(pool.tick(after_s=0.2)))
-    [shown] = of_type(found, Judged)
-    [(_, arm)] = requests(found, AbortOperations)
+    actions = pool.answer_looks(pool.answer_looks(pool.tick(after_s=0.2)))
+    [shown] = of_type(actions, Judged)
+    [(_, arm)] = requests(actions, AbortOperations)
     assert shown.acted
     if is_told:
         assert shown.report is first
@@ -97,9 +97,9 @@ def test_the_error_of_a_freed_rank_is_no_cause_for_one_that_comes_later():
         pool.finished(rank, run_id, "CollectiveAbortedError", was_freed=True)
     error = finding("first-error", culprits=RankSet.of([0, 1]), headline="rank 0 raised")
     pool.report = replace(verdict((2,), (0, 1, 2)), findings=(error,))
-    found = pool.answer_looks(pool.answer_looks(pool.tick(after_s=1.1)))
-    assert kinds(found) == ["AbortOperations arm 0-2"]
-    [(_, arm)] = requests(found, AbortOperations)
+    actions = pool.answer_looks(pool.answer_looks(pool.tick(after_s=1.1)))
+    assert kinds(actions) == ["AbortOperations arm 0-2"]
+    [(_, arm)] = requests(actions, AbortOperations)
     assert (arm.reason, arm.text) == ("deadlock", "rank 0 waits for rank 1")
 
 

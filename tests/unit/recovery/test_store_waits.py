@@ -11,14 +11,14 @@ def test_waits_for_the_store_have_the_empty_group_id():
     pool, _ = stuck_pool()
     pool.report = verdict((0, 2), (0, 2), "store-wait", (), waits_for_store=RankSet.of([0, 2]))
     assert pool.answer_looks(pool.quiet(0, 2)) == []
-    told = _told_of_checks(pool, {0: 10, 2: 60})
-    assert kinds(told) == ["Judged", "AbortOperations arm 0,2"]
-    [(ranks, free)] = requests(told, AbortOperations)
+    actions = _actions_after_checks(pool, {0: 10, 2: 60})
+    assert kinds(actions) == ["Judged", "AbortOperations arm 0,2"]
+    [(ranks, free)] = requests(actions, AbortOperations)
     assert ranks == (0, 2)
     assert free.pg_ids == ("",)
 
 
-def _told_of_checks(pool: Pool, ages_ms: dict[int, int | None]) -> list[Action]:
+def _actions_after_checks(pool: Pool, ages_ms: dict[int, int | None]) -> list[Action]:
     """Actions after the next second round, with the ages of the ranks' last store checks."""
     deadline = pool.machine.next_deadline()
     assert deadline is not None
@@ -30,7 +30,7 @@ def _told_of_checks(pool: Pool, ages_ms: dict[int, int | None]) -> list[Action]:
     return pool.answer_looks(second)
 
 
-def _pool_that_waits_for_keys() -> Pool:
+def _pool_waiting_for_keys() -> Pool:
     pool, _ = stuck_pool()
     pool.report = verdict((0, 2), (0, 2), "store-wait", (), waits_for_store=RankSet.of([0, 2]))
     assert pool.answer_looks(pool.quiet(0, 2)) == []
@@ -39,28 +39,31 @@ def _pool_that_waits_for_keys() -> Pool:
 
 def test_a_look_into_the_store_before_the_first_round_proves_nothing():
     """Setting a key leaves no record: the key may have been set since."""
-    pool = _pool_that_waits_for_keys()
-    assert _told_of_checks(pool, {0: 10, 2: 61}) == []
-    assert _told_of_checks(pool, {0: 10, 2: 111}) == []
-    assert kinds(_told_of_checks(pool, {0: 10, 2: 20})) == ["Judged", "AbortOperations arm 0,2"]
+    pool = _pool_waiting_for_keys()
+    assert _actions_after_checks(pool, {0: 10, 2: 61}) == []
+    assert _actions_after_checks(pool, {0: 10, 2: 111}) == []
+    assert kinds(_actions_after_checks(pool, {0: 10, 2: 20})) == [
+        "Judged",
+        "AbortOperations arm 0,2",
+    ]
 
 
 def test_ranks_that_do_not_tell_when_they_looked_into_the_store_are_given_time():
-    pool = _pool_that_waits_for_keys()
+    pool = _pool_waiting_for_keys()
     began = pool.now
-    while not (told := _told_of_checks(pool, {0: 10, 2: None})):
+    while not (actions := _actions_after_checks(pool, {0: 10, 2: None})):
         assert pool.now - began < 1
-    assert kinds(told) == ["Judged", "AbortOperations arm 0,2"]
+    assert kinds(actions) == ["Judged", "AbortOperations arm 0,2"]
     assert pool.now - began >= 0.4
 
 
 def test_a_store_that_does_not_answer_proves_nothing():
-    pool = _pool_that_waits_for_keys()
+    pool = _pool_waiting_for_keys()
     began = pool.now
-    told: list[Action] = []
-    while not told:
+    actions: list[Action] = []
+    while not actions:
         assert pool.now - began < 2
         assert pool.quiet(0, 2) == []
         age_ms = int((pool.now - began) * 1000) + 200
-        told = _told_of_checks(pool, {0: 10, 2: age_ms})
-    assert kinds(told) == ["DescribeRank 0-2"]  # from the beginning
+        actions = _actions_after_checks(pool, {0: 10, 2: age_ms})
+    assert kinds(actions) == ["DescribeRank 0-2"]  # from the beginning

@@ -37,11 +37,11 @@ def test_a_deadlock_from_the_first_look_to_the_end_of_the_cell():
     assert kinds(looks) == ["DescribeRank 0-2"]
     again = pool.answer_looks(looks)
     assert kinds(again) == ["DescribeRank 0-2"]
-    found = pool.answer_looks(again)
-    assert kinds(found) == ["Judged", "AbortOperations arm 0-2"]
-    [(_, arm)] = requests(found, AbortOperations)
+    actions = pool.answer_looks(again)
+    assert kinds(actions) == ["Judged", "AbortOperations arm 0-2"]
+    [(_, arm)] = requests(actions, AbortOperations)
     assert (arm.reason, arm.pg_ids, arm.text) == ("deadlock", (WORLD,), "rank 0 waits for rank 1")
-    fire = pool.answer_free(found)
+    fire = pool.answer_free(actions)
     assert kinds(fire) == ["AbortOperations fire 0-2"]
     assert requests(fire, AbortOperations)[0][1].number == arm.number
     assert pool.answer_free(fire) == []

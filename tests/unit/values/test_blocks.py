@@ -38,23 +38,23 @@ def test_the_first_element_that_differs(dtype: torch.dtype):
     second = first.clone()
     second[57] = 1
     second[90] = 1
-    found = one_block(str(dtype).removeprefix("torch."), first, second)
-    assert (found.element, found.max_abs) == (57, 1)
-    assert found.values[0] in ("0", "0.0", "False", "0j")
+    block = one_block(str(dtype).removeprefix("torch."), first, second)
+    assert (block.element, block.max_abs) == (57, 1)
+    assert block.values[0] in ("0", "0.0", "False", "0j")
 
 
 def test_the_largest_difference_and_not_the_first():
     first = torch.tensor([1.0, 2.0, 3.0])
-    found = one_block("float32", first, torch.tensor([1.0, 2.5, 1.0]))
-    assert (found.element, found.max_abs, found.values) == (1, 2.0, ("2", "2.5"))
+    block = one_block("float32", first, torch.tensor([1.0, 2.5, 1.0]))
+    assert (block.element, block.max_abs, block.values) == (1, 2.0, ("2", "2.5"))
 
 
 def test_a_dtype_that_python_does_not_know_still_has_an_index():
     first = torch.ones(5).to(torch.float8_e4m3fn)
     second = torch.tensor([1.0, 1, 2, 1, 1]).to(torch.float8_e4m3fn)
-    found = one_block("float8_e4m3fn", first, second)
-    assert (found.element, found.max_abs) == (2, None)
-    assert found.values == ("0x38", "0x40")
+    block = one_block("float8_e4m3fn", first, second)
+    assert (block.element, block.max_abs) == (2, None)
+    assert block.values == ("0x38", "0x40")
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def test_a_dtype_that_python_does_not_know_still_has_an_index():
 )
 def test_odd_numbers(first: float, second: float, max_abs: float):
     one, other = struct.pack("dd", first, 1.0), struct.pack("dd", second, 1.0)
-    found = blockwise.compare("float64", 16, {0: one}, {0: other})
-    assert found.max_abs is None or found.max_abs == max_abs or math.isnan(max_abs)
-    assert (found.element is None) == (one == other)
+    block = blockwise.compare("float64", 16, {0: one}, {0: other})
+    assert block.max_abs is None or block.max_abs == max_abs or math.isnan(max_abs)
+    assert (block.element is None) == (one == other)
 
 
 def test_blocks_count_on():

@@ -70,30 +70,32 @@ def test_verdict(weights: str, said: str):
 
 
 def test_groups_agree_everywhere_and_not_only_at_one_place():
-    found = compared(tree(a="x", b=1), tree(a="y", b=1), tree(a="x", b=2))
-    assert [str(group) for group in found.groups] == ["0", "1", "2"]
-    assert [each.path for each in found.differences] == [".a", ".b"]
-    assert not found.is_equal
+    comparison = compared(tree(a="x", b=1), tree(a="y", b=1), tree(a="x", b=2))
+    assert [str(group) for group in comparison.groups] == ["0", "1", "2"]
+    assert [each.path for each in comparison.differences] == [".a", ".b"]
+    assert not comparison.is_equal
 
 
 def test_a_place_that_some_ranks_do_not_have():
-    found = compared(tree(a="x"), tree(a="x", b=1))
-    (difference,) = found.differences
+    comparison = compared(tree(a="x"), tree(a="x", b=1))
+    (difference,) = comparison.differences
     assert (difference.path, str(difference.missing)) == (".b", "0")
-    assert "nothing" in page.bundle(found)["text/plain"]
+    assert "nothing" in page.bundle(comparison)["text/plain"]
 
 
 def test_another_shape_is_told():
     other = Leaf(path=".a", what="float32 (3,)", digest="x", is_tensor=True)
-    found = compared(tree(a="x"), Tree(leaves=(other,)))
-    assert [has for _, has in found.differences[0].groups] == ["float32 (2,)", "float32 (3,)"]
+    comparison = compared(tree(a="x"), Tree(leaves=(other,)))
+    assert [has for _, has in comparison.differences[0].groups] == ["float32 (2,)", "float32 (3,)"]
 
 
 def test_ranks_without_a_value():
-    found = compared(tree(a=1), Tree(error="NameError: name 'model' is not defined"), tree(a=1))
-    assert not found.is_equal
-    assert page.verdict(found) == "only on ranks 0,2: equal on ranks 0,2"
-    assert "no value on rank 1: NameError" in page.bundle(found)["text/plain"]
+    comparison = compared(
+        tree(a=1), Tree(error="NameError: name 'model' is not defined"), tree(a=1)
+    )
+    assert not comparison.is_equal
+    assert page.verdict(comparison) == "only on ranks 0,2: equal on ranks 0,2"
+    assert "no value on rank 1: NameError" in page.bundle(comparison)["text/plain"]
 
 
 def sharded(digest: str, part: str) -> Tree:
@@ -109,25 +111,25 @@ def sharded(digest: str, part: str) -> Tree:
 
 
 def test_shards_of_different_ranks_are_not_different():
-    found = compared(sharded("a", "dp 0 of 2"), sharded("b", "dp 1 of 2"))
-    assert found.is_equal
-    assert "only equal shards are compared" in page.bundle(found)["text/plain"]
+    comparison = compared(sharded("a", "dp 0 of 2"), sharded("b", "dp 1 of 2"))
+    assert comparison.is_equal
+    assert "only equal shards are compared" in page.bundle(comparison)["text/plain"]
 
 
 def test_replicas_of_one_shard_are_compared():
     halves = [sharded("a", "dp 0 of 2"), sharded("b", "dp 1 of 2")]
     assert compared(*halves, *halves).is_equal
-    found = compared(*halves, halves[0], sharded("c", "dp 1 of 2"))
-    assert [str(group) for group in found.groups] == ["0-2", "3"]
-    assert found.differences[0].part == "dp 1 of 2"
+    comparison = compared(*halves, halves[0], sharded("c", "dp 1 of 2"))
+    assert [str(group) for group in comparison.groups] == ["0-2", "3"]
+    assert comparison.differences[0].part == "dp 1 of 2"
 
 
 def test_a_place_that_cannot_be_told_is_named():
     unknown = Tree(leaves=(Leaf(path=".m", what="float32 (2,)", digest="", is_tensor=True),))
-    found = compared(unknown, unknown)
-    assert found.unknown == (".m",)
+    comparison = compared(unknown, unknown)
+    assert comparison.unknown == (".m",)
     said = "not compared, nothing tells what is in it"
-    assert page.bundle(found)["text/plain"].splitlines()[0] == f"model: {said}"
+    assert page.bundle(comparison)["text/plain"].splitlines()[0] == f"model: {said}"
     both = Tree(leaves=(*unknown.leaves, *tree(a=1).leaves))
     lines = page.bundle(compared(both, both))["text/plain"].splitlines()
     assert lines[0] == "model: equal on ranks 0-1 as far as compared"
@@ -144,10 +146,10 @@ def test_many_differences_are_cut():
 
 
 def test_plain_data_holds_what_was_found():
-    found = compared(tree(a="x"), tree(a="y")).to_dict()
-    assert found["equal"] is False
-    assert found["groups"] == [[0], [1]]
-    assert found["differences"][0]["path"] == ".a"
+    comparison = compared(tree(a="x"), tree(a="y")).to_dict()
+    assert comparison["equal"] is False
+    assert comparison["groups"] == [[0], [1]]
+    assert comparison["differences"][0]["path"] == ".a"
 
 
 # --- the exchange ---------------------------------------------------------------------------------
@@ -213,8 +215,8 @@ def test_only_the_blocks_that_differ_move():
     other = tensor.clone()
     other[2, 5] = 0.5
     ranks = FakeRanks([tensor, other, tensor])
-    found = compare.find(ranks, "x", RankSet.all(3))
-    (detail,) = found.differences[0].details
+    comparison = compare.find(ranks, "x", RankSet.all(3))
+    (detail,) = comparison.differences[0].details
     assert (detail.index, detail.max_abs, detail.is_exact) == ((2, 5), 0.5, True)
     assert ranks.moved == 2 * tensor_hash.BLOCK_BYTES
     assert ranks.asked == ["TreeOf", "BlocksOf", "ContentsOf", "forget"]
@@ -259,9 +261,9 @@ def test_random_trees_equal_only_themselves():
         name = source.choice(list(values))
         changed[name] += 1
         assert compared(tree(**values), tree(**values)).is_equal
-        found = compared(tree(**values), tree(**changed), tree(**values))
-        assert [each.path for each in found.differences] == [f".{name}"]
-        assert [str(group) for group in found.groups] == ["0,2", "1"]
+        comparison = compared(tree(**values), tree(**changed), tree(**values))
+        assert [each.path for each in comparison.differences] == [f".{name}"]
+        assert [str(group) for group in comparison.groups] == ["0,2", "1"]
 
 
 def test_a_wide_table_keeps_its_differences():
@@ -271,14 +273,14 @@ def test_a_wide_table_keeps_its_differences():
                           is_tensor=True),))
         for digest in "aab"
     ]  # fmt: skip
-    found = compared(*leaves_of)
-    groups = found.differences[0].groups
+    comparison = compared(*leaves_of)
+    groups = comparison.differences[0].groups
     detail = Detail(
         one=groups[0][0], other=groups[1][0], index=(1023, 4095, 2),
         values=("-0.46684736013412476", "-0.46584737300872803"), max_abs=0.00123, is_exact=False,
         norms=(123456.7, 123456.8),
     )  # fmt: skip
-    wide = replace(found, differences=(replace(found.differences[0], details=(detail,)),))
+    wide = replace(comparison, differences=(replace(comparison.differences[0], details=(detail,)),))
     lines = page.bundle(wide)["text/plain"].splitlines()
     assert max(map(len, lines)) <= 100
     assert "max abs difference  norms" in lines[1]
@@ -291,10 +293,10 @@ def test_a_wide_table_keeps_its_differences():
 def test_values_that_were_not_compared_are_not_called_equal():
     same = tree(a="x")
     unknown = Tree(leaves=(*same.leaves, Leaf(path=".lock", what="lock", digest="")))
-    found = compared(unknown, unknown)
-    assert found.is_equal is None
-    assert found.to_dict()["equal"] is None
-    assert not found.differs
+    comparison = compared(unknown, unknown)
+    assert comparison.is_equal is None
+    assert comparison.to_dict()["equal"] is None
+    assert not comparison.differs
     assert compared(unknown, Tree(leaves=tree(a="y").leaves)).is_equal is False
     assert compared(same, same).is_equal is True
     assert compared(same, structs.replace(same, is_cut=True)).is_equal is None

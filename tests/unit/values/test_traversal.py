@@ -59,9 +59,9 @@ def test_leaves_of_an_optimizer_are_its_state():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    found = dict(traversal.walk(optimizer))
-    assert isinstance(found["['state'][0]['momentum_buffer']"], torch.Tensor)
-    assert found["['param_groups'][0]['lr']"] == 0.1
+    leaves = dict(traversal.walk(optimizer))
+    assert isinstance(leaves["['state'][0]['momentum_buffer']"], torch.Tensor)
+    assert leaves["['param_groups'][0]['lr']"] == 0.1
 
 
 def test_text_of_equal_things_is_equal():
