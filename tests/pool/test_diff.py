@@ -25,9 +25,6 @@ def only(found: Difference) -> tuple[str, tuple[int, ...] | None, float | None]:
     return difference.path, detail.index, detail.max_abs
 
 
-# --- diff -----------------------------------------------------------------------------------------
-
-
 def test_equal_models_are_equal(pool: Pool):
     run_cell(pool, MODEL)
     for expression in ("model", "model.state_dict()", "[p for p in model.parameters()]"):
@@ -383,9 +380,6 @@ model.training = 1 + rank
 
 def test_one_rank_alone(pool: Pool):
     assert "nothing to compare with" in page.verdict(pool.diff("rank", ranks=[1]))
-
-
-# --- show -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -147,9 +147,6 @@ def test_the_stack_of_a_crash_ends_where_the_cell_began():
     assert "executor.py" not in message
 
 
-# --- as shown ------------------------------------------------------------------------------------
-
-
 def test_the_known_reason_of_an_exit_is_told_without_a_guess():
     how = "the agent of node 0 ended (exit code 1)"
     results = [
@@ -175,7 +172,7 @@ def test_the_known_reason_of_an_exit_is_told_without_a_guess():
     assert "SIGKILL" not in text
 
 
-# --- freed ranks ---------------------------------------------------------------------------------
+# --- other ranks ---------------------------------------------------------------------------------
 
 
 def test_a_connection_that_broke_with_a_rank_gets_a_line():
@@ -261,9 +258,6 @@ def test_an_exit_between_cells(kept: list[int], failure: str, words: str):
     message = idle_exit_text(1, "SIGKILL (signal 9)", RankSet.of(kept), failure)
     assert message.startswith("rank 1 exited (SIGKILL (signal 9)) and ")
     assert words in message
-
-
-# --- ranks that tell of others ------------------------------------------------------------------
 
 
 def test_groups_with_a_dead_member_are_not_said_to_be_ready():

@@ -7,8 +7,6 @@ from nbddp.errors import CellError, DeadlockError
 from nbddp.wire.message_types import ErrorInfo
 from tests.support.cell_errors import cell_error, freed, ok, raised, rendered, report, text
 
-# --- freed ranks ---------------------------------------------------------------------------------
-
 
 def test_a_deadlock():
     error = cell_error(freed(0), ok(1), freed(2), report=report(), is_plain=False)
@@ -127,9 +125,6 @@ def test_freed_ranks_without_a_known_place():
     assert text(error) == (
         "rank 0 was freed\nrank 1 finished\nCellInterruptedError: cell [7] was interrupted"
     )
-
-
-# --- ranks that tell of others ------------------------------------------------------------------
 
 
 def test_the_reason_for_freeing_is_told_without_a_report():

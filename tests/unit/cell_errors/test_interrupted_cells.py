@@ -19,7 +19,7 @@ from tests.support.cell_errors import (
     unfinished,
 )
 
-# --- exceptions ----------------------------------------------------------------------------------
+# --- cells that ended with ranks inside ----------------------------------------------------------
 
 
 def test_a_cell_that_was_given_up():
@@ -50,7 +50,7 @@ def test_a_cell_that_a_command_ended(command: str):
     assert text(error) == f"CellError: cell [7] was ended by {command} before rank 1 had finished"
 
 
-# --- interrupts and time -------------------------------------------------------------------------
+# --- interrupts and timeouts ---------------------------------------------------------------------
 
 
 def test_an_interrupt():
@@ -76,7 +76,7 @@ def test_a_timeout_goes_before_an_interrupt():
     )
 
 
-# --- freed ranks ---------------------------------------------------------------------------------
+# --- interrupts beside other errors, and the debugger --------------------------------------------
 
 
 def test_a_rank_that_left_the_debugger_made_no_error():

@@ -10,7 +10,7 @@ from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import RankSet
 from tests.support.cell_errors import LOGS, cell_error, died, ok, plain, raised, site, text
 
-# --- exceptions ----------------------------------------------------------------------------------
+# --- tracebacks by group -------------------------------------------------------------------------
 
 
 def test_no_error_without_a_failure():
@@ -138,9 +138,6 @@ def test_a_message_of_many_lines_is_short_in_the_headline():
     assert text(cell_error(raised(0, evalue=""))).endswith("CellError: rank 0 raised ValueError")
 
 
-# --- death ---------------------------------------------------------------------------------------
-
-
 def test_a_second_init_says_what_to_do():
     message = text(
         cell_error(raised(0, evalue="trying to initialize the default process group twice!"))
@@ -151,7 +148,7 @@ def test_a_second_init_says_what_to_do():
     )
 
 
-# --- as shown ------------------------------------------------------------------------------------
+# --- in the notebook -----------------------------------------------------------------------------
 
 
 def test_the_notebook_shows_the_message_and_no_frames_of_nbddp():
@@ -164,9 +161,6 @@ def test_the_notebook_shows_the_message_and_no_frames_of_nbddp():
 def test_ranks_of_a_status():
     outcome = RunOutcome("r", {0: ok(0), 1: raised(1), 2: died(2)}, 1.0)
     assert outcome.ranks("error", "exited") == RankSet.of([1, 2])
-
-
-# --- ranks that tell of others ------------------------------------------------------------------
 
 
 def test_a_missed_monitored_barrier_is_told_by_the_rank_that_knows():

@@ -114,7 +114,7 @@ def test_bad_start(line: str, words: str):
     assert words in refusal(f"start {line}")
 
 
-# --- the other verbs -----------------------------------------------------------------------------
+# --- suggestions ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -271,7 +271,7 @@ def test_a_death_in_a_plain_pool_interrupts_the_others():
     assert pool.machine.refusal(RankSet.of([1])) == "rank 1 has exited"
 
 
-# --- the end of everything -----------------------------------------------------------------------
+# --- stop and restart ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stimulus", [StopRequested(), RestartRequested()])

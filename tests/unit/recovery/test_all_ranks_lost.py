@@ -15,8 +15,6 @@ from nbddp.wire.rank_set import RankSet
 from tests.support.recovering import Pool, agent_requests, kinds, outcome_of, requests
 from tests.support.recovery_scenes import start_error
 
-# --- a death in a cell ---------------------------------------------------------------------------
-
 
 def test_a_pool_without_survivors_starts_again():
     pool = Pool(2)
@@ -112,9 +110,6 @@ def test_a_new_start_that_fails_is_reported():
     ended = pool.feed(StartFailed(node=0, rank=None, error=start_error("port 1 is taken")))
     assert kinds(ended) == ["EndRun"]
     assert "port 1 is taken" in outcome_of(ended).rebuild_failure
-
-
-# --- %ddp restart -r -----------------------------------------------------------------------------
 
 
 def test_the_last_ranks_are_replaced_by_a_new_pool():

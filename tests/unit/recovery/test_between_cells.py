@@ -20,9 +20,6 @@ from tests.support.recovery_scenes import BROKEN, group
 EXIT = "rank 1 exited (SIGKILL (signal 9))"
 
 
-# --- between cells -------------------------------------------------------------------------------
-
-
 def test_a_rank_that_dies_between_cells_is_replaced_and_the_user_is_told():
     pool = Pool(3)
     assert kinds(pool.exited(1)) == ["AnnounceExit"]

@@ -16,7 +16,7 @@ from tests.support.recovering import (
 )
 from tests.support.recovery_scenes import BROKEN, judged, stuck_pool
 
-# --- verdicts ------------------------------------------------------------------------------------
+# --- two phases: armed, then fired at ------------------------------------------------------------
 
 
 def test_all_members_of_the_groups_are_armed_and_no_other_rank():

@@ -191,9 +191,6 @@ def test_a_rebuild_that_does_not_end_is_reported():
     assert outcome_of(ended).rebuild_failure == "ranks 0-1 did not form their groups in 20 s"
 
 
-# --- a death in a cell ---------------------------------------------------------------------------
-
-
 def test_groups_cannot_be_formed_without_the_store():
     pool = Pool(2)
     pool.feed(StoreExited(pid=2, exit_code=-9))

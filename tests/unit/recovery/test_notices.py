@@ -137,7 +137,7 @@ def test_an_error_leads_to_a_look_without_waiting_for_the_agents():
     assert requests(actions, AbortOperations)[0][1].reason == "error"
 
 
-# --- verdicts ------------------------------------------------------------------------------------
+# --- verdicts that are only shown ----------------------------------------------------------------
 
 
 def test_a_verdict_is_only_shown_if_the_user_wants_it_so():

@@ -28,7 +28,7 @@ from tests.support.recovering import (
 )
 from tests.support.recovery_scenes import BROKEN, judged, stuck_pool
 
-# --- the ordinary ways ---------------------------------------------------------------------------
+# --- the usual course ----------------------------------------------------------------------------
 
 
 def test_a_deadlock_from_the_first_look_to_the_end_of_the_cell():
@@ -102,7 +102,7 @@ def test_views_say_how_the_cell_has_ended_so_far():
     assert views[0].look == pool.looks[0]
 
 
-# --- what is no proof ----------------------------------------------------------------------------
+# --- looks that disprove a hang ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])

@@ -49,7 +49,7 @@ def verdict(*trees: Tree) -> str:
     return page.verdict(compared(*trees))
 
 
-# --- who agrees with whom -------------------------------------------------------------------------
+# --- groups of equal ranks ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_plain_data_holds_what_was_found():
     assert comparison["differences"][0]["path"] == ".a"
 
 
-# --- the exchange ---------------------------------------------------------------------------------
+# --- questions to ranks ---------------------------------------------------------------------------
 
 
 class FakeRanks(Descriptions):
@@ -250,7 +250,7 @@ def test_a_value_that_no_rank_has_is_an_error():
     assert ranks.asked == ["TreeOf", "forget"]
 
 
-# --- lines and tables -----------------------------------------------------------------------------
+# --- properties and tables ------------------------------------------------------------------------
 
 
 def test_random_trees_equal_only_themselves():

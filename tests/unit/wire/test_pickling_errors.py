@@ -26,9 +26,6 @@ def python(script: str, stdin: bytes = b"", **environ: str) -> str:
     return done.stdout.decode()
 
 
-# --- errors ------------------------------------------------------------------------------------
-
-
 def too_deep() -> list[Any]:
     outer: list[Any] = []
     for _ in range(100_000):

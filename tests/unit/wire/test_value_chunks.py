@@ -15,7 +15,7 @@ from nbddp.wire.values import pickling
 from nbddp.wire.values.pickling import Reassembler, decode_value, encode_value, split
 from tests.support.pickled_values import DTYPES, assert_equal, never
 
-# --- properties --------------------------------------------------------------------------------
+# --- any value ---------------------------------------------------------------------------------
 
 
 sizes = st.integers(0, 3000)
@@ -62,7 +62,7 @@ def test_any_value_arrives_in_chunks_of_any_size(value: Any, chunk_bytes: int):
     assert_equal(decode_value(header, done, never), value)
 
 
-# --- chunks that lie ---------------------------------------------------------------------------
+# --- chunks that do not fit --------------------------------------------------------------------
 
 
 HEADER = ValueHeader(pickle_bytes=10, buffer_bytes=(0, 100))
