@@ -99,7 +99,7 @@ def is_bound(stage: Stage) -> bool:
     return bool(stage.agent.next_request(BindPushed).keep)
 
 
-# --- descriptions of values ------------------------------------------------------------------------
+# --- descriptions of values -----------------------------------------------------------------------
 
 
 def described(request: DescribeValue, rank: int, answer: ValueAnswer) -> ValueDescribed:
@@ -395,7 +395,7 @@ def test_no_name_is_bound_when_one_rank_cannot_build_the_value(stage: Stage, exc
     assert not is_bound(stage)
 
 
-# --- shared memory of answers without a receiver --------------------------------------------------
+# --- shared memory of answers without a receiver ------------------------------------------------
 
 
 def test_answers_that_are_queued_when_a_pull_fails_are_released(
