@@ -156,7 +156,7 @@ class Numbers(Dataset):
     assert view.result() == "[[0, 1], [2, 3]]"
 
 
-def test_the_timeout_of_the_resolver_is_that_of_the_user(pool: Pool):
+def test_no_resolver_options_of_nbddp_are_in_the_environment(pool: Pool):
     assert run_cell(pool, "import os; 'RES_OPTIONS' in os.environ").result() == "False"
 
 

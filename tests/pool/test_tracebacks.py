@@ -33,7 +33,7 @@ def test_modules_are_not_searched_for_every_frame_of_a_cell(pool: Pool):
     assert looks < 30
 
 
-def test_inspect_gives_the_same_as_before(pool: Pool):
+def test_a_traceback_adds_no_module_to_the_tables_of_inspect(pool: Pool):
     run_cell(pool, "import inspect\nbefore = set(inspect.modulesbyfile.values())")
     run_cell(pool, "1 / 0", check=False)
     assert pool.pull("'__main__' in set(inspect.modulesbyfile.values()) - before") == [False, False]

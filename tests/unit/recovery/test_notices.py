@@ -140,7 +140,7 @@ def test_an_error_leads_to_a_look_without_waiting_for_the_agents():
 # --- verdicts that are only shown ----------------------------------------------------------------
 
 
-def test_a_verdict_is_only_shown_if_the_user_wants_it_so():
+def test_a_verdict_is_only_shown_with_on_deadlock_report():
     pool, run_id = stuck_pool()
     pool.configure(on_deadlock="report")
     first = judged(pool)
