@@ -137,7 +137,7 @@ bench: $(READY)  ## run the benchmarks, each beside its baseline
 
 .PHONY: growth
 growth: $(READY)  ## run CELLS cells (5000) of each kind, and see that no process grows with them
-	NBDDP_TIMES=1000 $(PY) -m pytest -q tests/pool/test_letting_go.py
+	NBDDP_TIMES=1000 $(PY) -m pytest -q tests/pool/test_tensor_lifetimes.py
 	$(PY) -m tests.growth -n $(CELLS)
 
 .PHONY: soak

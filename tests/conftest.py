@@ -20,7 +20,7 @@ from tests.support.polling import poll_until
 from tests.support.views import RecordingView, run_cell
 
 _FOLDERS_WITHOUT_LEAKS = {"pool", "chaos"}
-#: Threads and tasks that run on could call anything: no later hang would be proven.
+#: Threads and tasks that stay could call anything: no later hang would be proven.
 _HEALTH_CELL = """
 import asyncio, sys, threading, time
 _ones = torch.ones(1)
@@ -53,7 +53,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A file is run by one worker, and so are all files with a browser: two would crowd out all."""
+    """One worker runs a file; one worker runs all files with a browser, since two are too slow."""
     from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # it has no types
@@ -113,7 +113,7 @@ class SharedPool:
 
 @pytest.fixture(scope="session")
 def own_temporary_folder() -> Iterator[Path]:
-    """Folders of pools that other programs on this machine start are no leaks of ours."""
+    """A temporary folder for this run: pools of other programs are no leaks of the tests."""
     before = tempfile.tempdir, os.environ.get("TMPDIR")
     folder = Path(tempfile.mkdtemp(prefix="nbt-"))
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)

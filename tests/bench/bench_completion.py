@@ -2,7 +2,7 @@
 
 From the front end's ``complete_request`` to its reply, in a real kernel: for names that live in a
 rank that is idle, and in one that computes in Python all the time; beside them the notebook's own
-completer with the same names. Shift-Tab (``inspect_request``) likewise.
+completer with the same names. The same for Shift-Tab (``inspect_request``).
 
 Misleading would be: the first question to a rank (its completer has not seen torch yet; it is shown
 on its own), a pool on a machine that has fewer cores than busy ranks (they wait for each other), or

@@ -45,7 +45,7 @@ _PROCESSES = 4
 
 
 class SimulatedNode:
-    """What the hub asks a `LocalAgent`; its process serves several of them."""
+    """The part of `LocalAgent` that the hub uses; one process serves several of them."""
 
     exit_fd = -1
 
@@ -142,7 +142,7 @@ def without_sockets(spec: PoolSpec) -> Callable[[], None]:
 
 
 def pool_spec(nodes: int, per_node: int) -> PoolSpec:
-    """Of a pool whose ranks do not exist."""
+    """The options of a pool whose ranks do not exist."""
     return PoolSpec(
         pool_id="simulated",
         generation=0,

@@ -55,7 +55,7 @@ class CountingView:
 
 
 def flood_received(pool: Pool, lines: int) -> None:
-    """Until every line of every rank is here."""
+    """Waits until every line of every rank is here."""
     view = CountingView()
     run = pool.submit(_PRINTS.format(lines=lines) + "\n", CellOptions(ranks=pool.all_ranks))
     pool.wait(run, view)

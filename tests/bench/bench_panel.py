@@ -63,7 +63,7 @@ def looks(pool: Pool, seconds: float, pauses: int) -> list[float]:
 
 
 def processor_s(looks: int, pool: Pool) -> float:
-    """Of one look, in all processes: the notebook's, the agent's, the ranks'."""
+    """Processor time of one look, in all processes: the notebook's, the agent's, the ranks'."""
 
     def used() -> float:
         processes = [psutil.Process(), *map(psutil.Process, descendants())]

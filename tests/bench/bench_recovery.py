@@ -70,7 +70,7 @@ def recover(pool: Pool, code: str) -> tuple[float, float]:
         )
     run_cell(pool, _CHECK, timeout=10)
     stuck_at = max(pool.pull("at"))
-    # A disagreement may be seen by all ranks, who raise by themselves: then nobody is freed.
+    # All ranks may see a disagreement and raise by themselves: then no rank is freed.
     judged_at = view.judged_at or stuck_at
     return judged_at - stuck_at, ended_at - judged_at
 

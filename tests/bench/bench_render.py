@@ -34,7 +34,7 @@ _WIDE = Settings(
 
 
 def events(kind: Kind, ranks: int, lines: int) -> list[Output]:
-    """What the hub would hand to the view."""
+    """The events that the hub would hand to the view."""
 
     def line(rank: int, number: int) -> str:
         own = kind == "different" or (kind == "one odd" and rank == ranks // 2)
@@ -53,7 +53,7 @@ def events(kind: Kind, ranks: int, lines: int) -> list[Output]:
 
 
 def render(kind: Kind, ranks: int, lines: int, settings: Settings, out: Out) -> PageSink:
-    """From the first event to the end of the cell."""
+    """Seconds from the first event to the end of the cell."""
     page = PageSink()
     view = View(
         Run("r", RankSet.all(ranks), 1000),

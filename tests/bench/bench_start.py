@@ -77,7 +77,7 @@ def start_in_kernel(kernel: Kernel, ranks: int) -> float:
 
 
 def idle_memory_mb(ranks: int) -> float:
-    """Of a pool that has done one all_reduce and then nothing for a second."""
+    """The memory of a pool that has done one all_reduce and then nothing for a second."""
     with nbddp.start(ranks) as pool:
         pool.run(_SUM)
         time.sleep(1.0)

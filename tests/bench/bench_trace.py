@@ -90,7 +90,7 @@ def differences(samples: list[float], baseline: list[float]) -> list[float]:
 
 
 def ratio(ours: list[float], baseline: list[float]) -> float:
-    """The median over the rounds: what disturbs a round disturbs both."""
+    """The median over the rounds: a disturbance of a round affects both."""
     return statistics.median(a / b for a, b in zip(ours, baseline, strict=True))
 
 

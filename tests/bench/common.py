@@ -1,4 +1,4 @@
-"""What all benchmarks share: interleaved rounds, statistics, a table, one line of JSON.
+"""The parts that all benchmarks share: rounds, statistics, a table, one line of JSON.
 
 Nothing here asserts a time. A target is printed beside what was measured; only work that was not
 done (a line that is missing, a wrong sum) ends a benchmark with an error.
@@ -42,7 +42,7 @@ class Series:
 
     @property
     def p99(self) -> float:
-        """By the nearest rank: with fewer than 100 samples, the largest."""
+        """The percentile by nearest rank: with fewer than 100 samples, the largest."""
         return sorted(self.samples)[math.ceil(0.99 * self.n) - 1]
 
 
@@ -114,7 +114,7 @@ class Report:
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers depend on."""
+    """The machine and the versions on which the numbers depend."""
     return {
         "system": platform.platform(),
         "processor": _processor(),
@@ -127,7 +127,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that matter."""
+    """The versions of Python and of the packages that matter."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -164,7 +164,7 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """Take one sample of each in turn, round after round, every other round backwards.
 
-    What disturbs the machine for a while then disturbs all of them, not one.
+    A disturbance of the machine then affects all of them, not one.
     """
     found: dict[str, list[float]] = {name: [] for name in samplers}
     for index in range(warmup + rounds):
@@ -192,7 +192,7 @@ def descendants() -> list[int]:
 
 
 def ms(seconds: list[float]) -> list[float]:
-    """In milliseconds."""
+    """The seconds in milliseconds."""
     return [1000 * sample for sample in seconds]
 
 

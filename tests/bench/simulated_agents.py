@@ -1,4 +1,4 @@
-"""Agents without ranks: they speak the real protocol and answer at once, for all of their ranks.
+"""Agents without ranks: they speak the real protocol and answer at once for all their ranks.
 
 Runs in: a process of its own, ``python -m tests.bench.simulated_agents ADDRESS TOKEN FIRST COUNT
 PER_NODE``; one thread for all of its agents. It ends when the hub has told all of them to.
@@ -77,7 +77,7 @@ class SimulatedAgent:
         )
 
     def _execute(self, ranks: tuple[int, ...], payload: bytes) -> None:
-        """As a real agent: every message of every rank is encoded on its own, and forwarded."""
+        """Forwards messages as a real agent: every message of every rank is encoded on its own."""
         request = codec.decode_rank_request(payload)
         if not isinstance(request, Execute):
             return

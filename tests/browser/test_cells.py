@@ -1,4 +1,4 @@
-"""A person in JupyterLab and in Notebook 7: cells, the stop button, questions, the card."""
+"""Cells in JupyterLab and Notebook 7: output, the stop button, questions, the card."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_a_deadlock_ends_in_a_card_and_the_next_cell_runs(any_book: Book):
     )
 
 
-def test_what_is_saved_is_read_without_trust_and_without_a_kernel(
+def test_a_saved_notebook_is_readable_without_trust_and_without_a_kernel(
     any_book: Book, open_book: Callable[..., Book]
 ):
     written = [

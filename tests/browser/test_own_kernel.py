@@ -6,7 +6,7 @@ from tests.support.polling import poll_until
 CELL = "x = rank + 1\ny = 2 * x\nz = y + 1\nprint('z is', z)"
 
 
-def test_every_cell_is_distributed_and_local_is_the_way_out(own_book: Book):
+def test_every_cell_is_distributed_except_local_ones(own_book: Book):
     assert own_book.run("print('rank', rank)").text == "[0]   rank 0\n[1]   rank 1\n"
     assert own_book.run("%%local\nprint('rank' in globals())").text == "False\n"
 
@@ -29,14 +29,14 @@ def test_the_stop_button_ends_a_cell_and_keeps_the_variables(own_book: Book):
     assert own_book.run("print(kept)").text == "[0]   40\n[1]   41\n"
 
 
-def test_after_a_restart_the_ranks_are_new(own_book: Book):
+def test_the_ranks_are_new_after_a_restart(own_book: Book):
     own_book.run("kept = rank")
     own_book.press_restart()
     cell = own_book.run("print('kept' in globals())\nprint('rank', rank)")
     assert cell.text == "[0-1] False\n[0]   rank 0\n[1]   rank 1\n"
 
 
-def test_the_debugger_stops_a_rank_shows_its_variables_and_goes_on(own_book: Book):
+def test_the_debugger_stops_a_rank_shows_its_variables_and_continues(own_book: Book):
     page = own_book.page
     cell = own_book.add(CELL)
     page.locator(".jp-DebuggerBugButton").click()

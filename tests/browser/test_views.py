@@ -1,4 +1,4 @@
-"""What is drawn for a reader, in JupyterLab and Notebook 7, and without trust."""
+"""Pictures and folded output in JupyterLab and Notebook 7, with and without trust."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Widgets that live in ranks: seen, moved, loaded again, and what is left of them."""
+"""Widgets that live in ranks: shown, moved, reloaded, and saved as text."""
 
 from collections.abc import Callable
 from pathlib import Path

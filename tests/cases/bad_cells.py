@@ -1,4 +1,4 @@
-"""Cells that do what no cell should, and what must come of it: one table, run in many contexts."""
+"""Cells that break something (exit, kill, close, flood), with the expected error: one table."""
 
 import sys
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ class BadCell:
     code: str
     error: type[CellError] | None  #: None: the cell must end well
     words: tuple[str, ...] = ()  #: that its error must hold
-    #: Threads or tasks run on, which may do anything: nothing can be proven on that pool any more.
+    #: Threads or tasks stay, which may do anything: no later hang can be proven on that pool.
     runs_on: bool = False
 
 
-#: The rank's process ends; the pool must say how, and a restart must mend it.
+#: The process of the rank ends; the pool must say how, and a restart must repair it.
 DEADLY = [
     BadCell(
         "segfault",
@@ -81,7 +81,7 @@ try:
 finally:
     sys.setrecursionlimit(before)"""
 
-#: The rank stays; the next cell must find it in order.
+#: The rank stays; the next cell must work.
 HARMLESS = [
     BadCell("recursion", _RECURSION, CellError, ("RecursionError",)),
     BadCell("out of memory", _MEMORY, CellError, ("MemoryError",)),

@@ -1,4 +1,4 @@
-"""Programs that must give the same on stock and on traced process groups: one table.
+"""Programs that must give the same results on stock and on traced process groups: one table.
 
 A program is a cell that leaves something comparable in ``result`` on each rank: numbers, texts,
 tensors, and lists of such. `PRELUDE` is run once in each pool before; `CLEAN_UP` after each

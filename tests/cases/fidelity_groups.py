@@ -1,4 +1,4 @@
-"""Programs about groups: names, how they are made, how they end. See `tests.cases.fidelity`."""
+"""Programs about process groups: their names, creation and end. See `tests.cases.fidelity`."""
 
 from tests.cases.fidelity import Program
 

@@ -1,4 +1,4 @@
-"""Programs that spread a model: FSDP, tensors, pipelines. See `tests.cases.fidelity`."""
+"""Programs that shard a model: FSDP, DTensor, pipelines. See `tests.cases.fidelity`."""
 
 from tests.cases.fidelity import Program
 

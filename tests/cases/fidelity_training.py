@@ -1,4 +1,4 @@
-"""Programs that train: DDP and what belongs to it. See `tests.cases.fidelity`."""
+"""Programs that train with DDP and its hooks. See `tests.cases.fidelity`."""
 
 from tests.cases.fidelity import Program
 

@@ -1,4 +1,4 @@
-"""Programs of the table in `tests.cases.fidelity`: less common uses, each in several forms."""
+"""Programs with less common uses, each in several forms. See `tests.cases.fidelity`."""
 
 from tests.cases.fidelity import Program
 

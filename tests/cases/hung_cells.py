@@ -1,4 +1,4 @@
-"""Cells of which some rank would wait for ever, and what must be said of them.
+"""Cells in which a rank would wait forever, and the diagnosis that each must get.
 
 The tables are in `hung_collectives`, `hung_wrapped`, `hung_modules`, `hung_mismatches`,
 `hung_messages`, `hung_cycles`, `hung_failures` and `hung_suspects`; what is there before each cell
@@ -13,7 +13,7 @@ import pytest
 from nbddp.controller.diagnosis.report import Kind
 from nbddp.errors import CellError, DeadlockError
 
-#: A cell that lets go of an iterator of a DataLoader, and so of its workers: IPython and Python
+#: A cell that releases an iterator of a DataLoader, and so its workers: IPython and Python
 #: keep the last traceback.
 LET_GO_OF_WORKERS = """
 import gc, sys
@@ -25,7 +25,7 @@ gc.collect()
 
 @dataclass(frozen=True, kw_only=True)
 class HungCell:
-    """One bad cell. Ranks are given as ``0,2-3``."""
+    """One hanging cell. Ranks are written as ``0,2-3``."""
 
     name: str
     code: str
@@ -34,7 +34,7 @@ class HungCell:
     after: str = ""  #: a cell that is run after it, to look at what it left
 
     kind: Kind | None  #: None: nothing is left to be said when it has ended
-    culprits: str | None = ""  #: None: it depends on who is quicker
+    culprits: str | None = ""  #: None: it depends on which rank is quicker
     waiting: str | None = ""
     op: str = ""
     fields: tuple[str, ...] = ()  #: that differ

@@ -1,4 +1,4 @@
-"""Cells in which some rank never comes to a collective."""
+"""Cells in which some rank never calls a collective."""
 
 from tests.cases.hung_cells import HungCell
 

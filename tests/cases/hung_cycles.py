@@ -1,4 +1,4 @@
-"""Cells in which ranks wait for each other in a circle: in messages, in groups."""
+"""Cells in which ranks wait for each other in a cycle of messages or groups."""
 
 from tests.cases.hung_cells import HungCell
 

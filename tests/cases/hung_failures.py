@@ -1,9 +1,9 @@
-"""Cells in which one rank fails or dies, and the others would wait for it for ever."""
+"""Cells in which one rank fails or dies, and the others would wait for it forever."""
 
 from nbddp.errors import CellError, RankExitedError
 from tests.cases.hung_cells import LET_GO_OF_WORKERS, HungCell
 
-#: Its error is the cell's error; the others are freed.
+#: The error of one rank is the error of the cell; the others are freed.
 ERRORS = [
     HungCell(
         name="ValueError before the collective",

@@ -1,4 +1,4 @@
-"""Cells with messages that have no other end, keys that nobody sets, groups that some make."""
+"""Cells with messages without a partner, keys that no rank sets, groups that only some make."""
 
 from tests.cases.hung_cells import HungCell
 

@@ -1,7 +1,7 @@
-"""Cells in which ranks bring to one collective, or to one message, what does not match.
+"""Cells in which ranks call operations that do not match.
 
-Whichever of two ranks comes later sees it and raises; which one that is changes from run to run.
-While a third has not come yet, both may be wrong: ``culprits`` are those who are named in any case.
+The later one of two ranks sees the mismatch and raises; it differs from run to run.
+While a third rank is missing, both may be wrong: ``culprits`` are the ranks that are always named.
 """
 
 from nbddp.errors import MismatchError

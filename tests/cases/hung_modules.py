@@ -1,4 +1,4 @@
-"""Cells in which DDP, FSDP2, DTensor, checkpoints or data loaders wait for a rank for ever."""
+"""Cells in which DDP, FSDP2, DTensor, checkpoints or data loaders wait for a rank forever."""
 
 from tests.cases.hung_cells import HungCell
 

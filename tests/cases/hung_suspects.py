@@ -1,8 +1,8 @@
-"""Cells in which a rank waits for one that still runs: never ended by themselves."""
+"""Cells in which a rank waits for one that still runs: they get a notice, and are not ended."""
 
 from tests.cases.hung_cells import LET_GO_OF_WORKERS, HungCell
 
-#: ``kind``, ``culprits`` and so on are those of the notice.
+#: ``kind``, ``culprits`` and the other fields are those of the notice.
 SUSPECTS = [
     HungCell(
         name="endless loop",

@@ -1,4 +1,4 @@
-"""Hangs in `finally`, context managers, functions of other cells, threads, loops that go on."""
+"""Cells that hang in `finally`, context managers, functions of other cells, threads or loops."""
 
 from tests.cases.hung_cells import HungCell
 

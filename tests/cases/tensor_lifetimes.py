@@ -1,7 +1,7 @@
-"""Operations of every kind, and whether their tensors die with them: a cell for each.
+"""Operations of every kind whose tensors must be released with them: a cell for each.
 
-A kind is a function that gives its tensors to `seen` and keeps none of them. Nothing here may need
-the garbage collector: it is off, and what is alive afterwards is held by somebody.
+A kind is a function that passes its tensors to `seen` and keeps none of them. Nothing here may need
+the garbage collector: it is off, and a tensor that is alive afterwards is referenced.
 """
 
 PRELUDE = '''

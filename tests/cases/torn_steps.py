@@ -1,4 +1,4 @@
-"""Sharded models whose steps are left at any place; run in the ranks. See test_torn_steps."""
+"""Sharded models whose steps are interrupted at any place. Runs in: ranks; see test_torn_steps."""
 
 #: ``make()`` is defined by a kind; nothing here changes a parameter.
 PRELUDE = '''\

@@ -1,4 +1,4 @@
-"""Correct cells that look like a hang: slow ranks, odd orders, time-outs used on purpose.
+"""Correct cells that resemble a hang: slow ranks, unusual orders, timeouts on purpose.
 
 None of them may be ended, judged, or called wrong; a notice while they run is fine. The tables are
 in `tricky_slow`, `tricky_orders` and `tricky_uses`; what is there before each cell is in

@@ -1,4 +1,4 @@
-"""Correct cells with odd orders that cannot deadlock."""
+"""Correct cells with unusual orders of operations that cannot deadlock."""
 
 from tests.cases.tricky_cells import tricky
 

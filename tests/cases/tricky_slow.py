@@ -1,4 +1,4 @@
-"""Correct cells in which a rank is slow, for whatever reason, and the others wait."""
+"""Correct cells in which one rank is slow and the others wait."""
 
 from tests.cases.tricky_cells import tricky
 

@@ -1,4 +1,4 @@
-"""Correct cells with what torch offers for ranks that do not do the same."""
+"""Correct cells with operations that torch offers for ranks that do different things."""
 
 from tests.cases.tricky_cells import tricky
 

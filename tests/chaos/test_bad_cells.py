@@ -1,4 +1,4 @@
-"""Every bad cell, in every context: alone, on all ranks, inside a collective of others, again."""
+"""Every bad cell in every context: alone, on all ranks, inside a collective, repeated."""
 
 import textwrap
 from collections.abc import Callable
@@ -58,7 +58,7 @@ def test_a_rank_that_dies(cell: BadCell, fresh_pool: Callable[..., Pool]):
     _check_prints(pool)
 
 
-def test_a_rank_that_dies_is_kept_dead_if_that_is_wanted(fresh_pool: Callable[..., Pool]):
+def test_a_rank_that_dies_is_kept_dead_on_request(fresh_pool: Callable[..., Pool]):
     pool = fresh_pool()
     pool.configure(on_death="keep")
     view = _run(pool, "import os; os._exit(3)", ranks="1")
@@ -88,7 +88,7 @@ import builtins, os
 _noted = builtins.print, builtins.input, dict(os.environ)
 """
 
-#: The pool is shared: what is left of a bad cell must not be what the next one trips over.
+#: The pool is shared: a bad cell must not leave anything that breaks the next one.
 _TIDY = """
 import builtins, importlib, os, signal
 import torch
@@ -107,7 +107,7 @@ os.chdir('/')
 """
 
 
-def test_what_hangs_at_the_end_does_not_keep_a_pool_from_stopping(
+def test_a_hang_at_exit_does_not_keep_a_pool_from_stopping(
     fresh_pool: Callable[..., Pool],
 ):
     pool = fresh_pool()

@@ -1,4 +1,4 @@
-"""Processes that are killed from outside: what is said, and how it goes on."""
+"""Processes that are killed from outside: the message, and the state afterwards."""
 
 import os
 import resource
@@ -100,7 +100,7 @@ def test_groups_with_a_dead_member_refuse_until_it_is_replaced(fresh_pool: Calla
         check=False,
     )
     assert "(ranks 0-1 keep their variables)" in str(died.error)
-    # A second time as well: the first one has changed nothing.
+    # A second time as well: the first refusal has changed nothing.
     for call in ("all_reduce(x)", "barrier()", "all_reduce(x, async_op=True)", "all_reduce(x)"):
         view = run_cell(pool, f"dist.{call}", ranks="0-1", check=False)
         assert isinstance(view.error, CellError)
@@ -163,8 +163,8 @@ def test_children_of_a_dead_rank_are_gone(fresh_pool: Callable[..., Pool]):
     _check_restart(pool)
 
 
-def test_what_a_dead_rank_left_ends_and_that_of_others_lives(fresh_pool: Callable[..., Pool]):
-    """Also a child that never called exec and has left the session: it carries no mark."""
+def test_processes_of_a_dead_rank_end_and_those_of_others_live(fresh_pool: Callable[..., Pool]):
+    """The same holds for a child without a mark: it never called exec and has left the session."""
     pool = fresh_pool()
     run_cell(pool, _DAEMONS + _FORKED_DAEMON)
     pids = pool.pull("children")
@@ -217,7 +217,7 @@ def test_the_fork_server_dies(fresh_pool: Callable[..., Pool]):
     assert server is not None
     before = [info.pid for info in pool.ranks()]
     server.kill()
-    # Another fork server loads torch: with much else to do that takes a machine long.
+    # Another fork server loads torch, which takes long on a busy machine.
     poll_until(lambda: not {info.pid for info in pool.ranks()} & set(before), 60.0)
     assert run_cell(pool, "dist.barrier(); print('well')").texts() == {0: "well\n", 1: "well\n"}
 
@@ -237,7 +237,7 @@ def test_the_fork_server_dies_while_a_cell_runs(fresh_pool: Callable[..., Pool])
 
 
 def test_an_exit_code_of_255_is_one(fresh_pool: Callable[..., Pool]):
-    """It is also what `multiprocessing` says where it does not know."""
+    """`multiprocessing` reports the same code for an unknown exit."""
     view = run_cell(fresh_pool(), "import os; os._exit(255)", check=False)
     assert "exit code 255" in str(view.error)
     assert "fork server" not in str(view.error)
@@ -250,7 +250,7 @@ def test_the_store_dies(fresh_pool: Callable[..., Pool]):
     ranks = {info.pid for info in pool.ranks()}
     (store,) = [child for child in server.children() if child.pid not in ranks]
     store.kill()
-    # What needs no store goes on; what does is an error, not a hang.
+    # Cells without the store continue; cells with it get an error and no hang.
     assert run_cell(pool, "print(1)").text(0) == "1\n"
     view = run_cell(pool, "dist.new_group([0, 1])", timeout=20.0, check=False)
     assert view.error is not None

@@ -1,4 +1,4 @@
-"""Output without end: the notebook shows a bounded part, the log on disk has all of it."""
+"""Endless output: the notebook shows a bounded part, the log on disk has all of it."""
 
 import hashlib
 from collections.abc import Callable
@@ -22,7 +22,7 @@ _MB = 1_000_000
 
 
 class _CountingSink(Sink):
-    """A notebook that counts what it is given."""
+    """A sink that counts its output."""
 
     def __init__(self) -> None:
         self.text_bytes = 0

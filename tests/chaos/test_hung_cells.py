@@ -1,4 +1,4 @@
-"""Every cell that hangs: proven, told, freed; and the pool is as it was, with every variable."""
+"""Every cell that hangs is proven, explained and freed; every variable of the pool is kept."""
 
 import json
 import threading
@@ -45,7 +45,7 @@ CELLS = [
 ]
 
 
-def test_there_are_enough_of_them():
+def test_the_tables_hold_enough_cells():
     cells = [*CELLS, *DEATHS, *SUSPECTS]
     assert len(cells) >= 60
     assert len({cell.name for cell in cells}) == len(cells)
@@ -151,7 +151,7 @@ def test_a_hang_that_is_only_suspected_ends_by_an_interrupt(cell: HungCell, pool
 
 @pytest.mark.parametrize("shared_pool", [3], indirect=True)
 def test_children_of_a_dead_rank_are_collected(pool: Pool):
-    """`no_leaks` finds them otherwise: they would be zombies of the agent."""
+    """Otherwise `no_leaks` finds them as zombies of the agent."""
     code = """\
 import subprocess
 child = subprocess.Popen(["sleep", "1000"])
@@ -194,7 +194,7 @@ def test_a_pool_that_only_reports_leaves_the_ranks_where_they_are(cell: HungCell
 
 
 @parametrize([cell for cell in _ALL_KINDS if cell.error is DeadlockError])
-def test_ten_times_in_a_row(cell: HungCell, pool: Pool):
+def test_one_deadlock_ten_times_in_a_row(cell: HungCell, pool: Pool):
     if cell.before:
         run_cell(pool, cell.before)
     for _ in range(10):
@@ -221,7 +221,7 @@ def test_the_traceback_of_a_freed_rank_ends_at_the_line_where_it_waited(pool: Po
 
 
 @pytest.mark.parametrize("shared_pool", [2], indirect=True)
-def test_a_time_out_of_the_users_own_is_left_to_torch_and_then_explained(pool: Pool):
+def test_a_timeout_of_the_user_is_left_to_torch_and_then_explained(pool: Pool):
     run_cell(pool, "brief = dist.new_group(timeout=timedelta(seconds=1))")
     code = "if rank:\n    dist.all_reduce(torch.ones(1), group=brief)"
     view = run_cell(pool, code, timeout=_LIMIT_S, check=False)
@@ -234,7 +234,7 @@ def test_a_time_out_of_the_users_own_is_left_to_torch_and_then_explained(pool: P
     run_cell(pool, "dist.destroy_process_group(brief)")
 
 
-def test_a_loop_that_tries_again_and_again_is_ended(fresh_pool: Callable[..., Pool]):
+def test_a_retry_loop_is_ended(fresh_pool: Callable[..., Pool]):
     pool = fresh_pool(settings=Settings(cleanup_grace_s=0.5))
     code = """\
 kept = rank
@@ -266,7 +266,7 @@ def test_init_process_group_called_by_some(fresh_pool: Callable[..., Pool]):
 
 @pytest.mark.parametrize("shared_pool", [2], indirect=True)
 def test_a_hang_in_a_thread_that_is_awaited_ends_by_an_interrupt(pool: Pool):
-    """Or by the verdict, if that is first."""
+    """The verdict may come first and end it."""
     code = "import asyncio\nif rank:\n    await asyncio.to_thread(dist.barrier)"
     running = begin_cell(pool, code, timeout=_LIMIT_S)
     poll_until(lambda: "barrier" in str(pool.stacks(ranks=[1]).looks[1].operations[-1:]))
@@ -278,7 +278,7 @@ def test_a_hang_in_a_thread_that_is_awaited_ends_by_an_interrupt(pool: Pool):
 
 @pytest.mark.parametrize("shared_pool", [2], indirect=True)
 def test_deadlocks_that_are_interrupted_at_any_point(pool: Pool):
-    """The verdict and the user's interrupt may come together: the cell ends once, and is over."""
+    """The verdict and the interrupt of the user may come together: the cell ends exactly once."""
     for number in range(12):
         running = begin_cell(pool, "if rank:\n    dist.barrier()", timeout=_LIMIT_S)
         timer = threading.Timer(0.03 * number, pool.interrupt)

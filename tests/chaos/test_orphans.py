@@ -1,4 +1,4 @@
-"""The notebook's process is killed: nothing of its pool is left."""
+"""The process of the notebook is killed: no process or folder of its pool is left."""
 
 import os
 import signal
@@ -81,7 +81,7 @@ def _marked(folder: Path) -> list[psutil.Process]:
 
 
 def _command(process: psutil.Process) -> list[str] | None:
-    """What a process runs; None if it has ended, perhaps at this moment."""
+    """The command line of a process; None if it has ended, perhaps at this moment."""
     try:
         if process.status() == psutil.STATUS_ZOMBIE:
             return None
@@ -128,17 +128,17 @@ def test_a_killed_notebook_with_two_nodes_leaves_nothing(folder: Path):
 
 @pytest.mark.parametrize("stopped", ["agent", "fork server", "store"])
 def test_a_notebook_killed_beside_a_stopped_helper_leaves_nothing(stopped: str, folder: Path):
-    """Nobody is there any more who would see that it stands still."""
+    """No process is left that would see the stopped one."""
     shared_memory = set(Path("/dev/shm").iterdir())
     process = _start(_SCRIPT.format(ranks=2, nodes=1, then=_THEN["idle"]), folder)
     try:
         _wait_ready(process)
         (agent,) = psutil.Process(process.pid).children()
         (server,) = [p for p in agent.children() if "forkserver" in " ".join(p.cmdline())]
-        # By the order of their making; the ranks have children.
+        # In the order in which they were made; the ranks have children.
         store = min((p for p in server.children() if not p.children()), key=lambda p: p.pid)
         helper = {"agent": agent, "fork server": server, "store": store}[stopped]
-        # Before anybody looks: the notebook stands still, too.
+        # The notebook is stopped too, before it can look.
         process.send_signal(signal.SIGSTOP)
         helper.suspend()
     finally:
@@ -148,7 +148,7 @@ def test_a_notebook_killed_beside_a_stopped_helper_leaves_nothing(stopped: str, 
 
 
 def test_a_notebook_killed_while_its_fork_server_loads_leaves_nothing(folder: Path):
-    """The agent waits for it; here it loads for ever, as on a machine with very much to do."""
+    """The agent waits for the fork server, which loads forever here, as on a very busy machine."""
     shared_memory = set(Path("/dev/shm").iterdir())
     (folder / "loads_for_ever.py").write_text("import time\ntime.sleep(1000)\n")
     script = (
@@ -167,13 +167,13 @@ def test_a_notebook_killed_while_its_fork_server_loads_leaves_nothing(folder: Pa
 
 
 def _reads_a_pipe(agent: psutil.Process) -> bool:
-    """Through which the fork server tells the number of a process."""
+    """The pipe through which the fork server sends the number of a process."""
     return "pipe_read" in Path(f"/proc/{agent.pid}/wchan").read_text()
 
 
 @pytest.mark.parametrize("seen", ["agent-0.json", "hub-0.sock", "agent-0.sock", "rank0.log"])
 def test_a_notebook_killed_while_it_starts_a_pool_leaves_nothing(seen: str, folder: Path):
-    """Killed as soon as a certain file is there, and the agent: the start has come so far.
+    """The notebook is killed as soon as a certain file and the agent exist.
 
     Before there is an agent nobody can remove the folder; the next pool does, a day later.
     """
@@ -213,7 +213,7 @@ def test_a_script_that_ends_without_stopping_its_pool_leaves_nothing(folder: Pat
 
 
 def test_a_killed_script_and_agent_take_the_ranks_with_them(folder: Path):
-    """Both at once: only what ranks have sent away on purpose is out of anybody's reach."""
+    """Both at once: only daemons that ranks started on purpose cannot be reached."""
     process = _start("import nbddp\npool = nbddp.start(2)\nprint('ready', flush=True)\n"
                      "import time; time.sleep(1000)", folder)  # fmt: skip
     try:
@@ -225,7 +225,7 @@ def test_a_killed_script_and_agent_take_the_ranks_with_them(folder: Path):
         process.kill()
         process.communicate()
     poll_until(lambda: not [p for p in _marked(folder) if p.status() != psutil.STATUS_ZOMBIE])
-    # There was nobody to remove the folder; the next pool does, when its logs are a day old.
+    # No process was left to remove the folder; the next pool does, when its logs are a day old.
     (left,) = folder.glob("nbddp-*")
     for path in (*left.iterdir(), left):
         os.utime(path, (0, 0), follow_symlinks=False)

@@ -1,4 +1,4 @@
-"""Thirty deadlocks of mixed kinds in a row on four ranks: all are freed, and nothing piles up."""
+"""Thirty mixed deadlocks in a row on four ranks: all are freed, and no memory accumulates."""
 
 import itertools
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ shared_pool = pytest.fixture(choose_lasting_pool)
 
 _LIMIT_S = 20.0
 _COUNT = 30
-#: The allocator may keep so much more than before, over thirty of them.
+#: Bytes that the allocator may keep above the start, over thirty deadlocks.
 _MEMORY_TOLERANCE = 8 << 20
 
-#: They leave no group behind, which would be theirs to keep.
+#: Cells that leave no group behind: a group would be kept on purpose.
 CELLS = [
     cell
     for cell in (*MISSING, *MODULES, *MISMATCHED, *MESSAGES, *UNMATCHED, *CYCLES)
@@ -38,7 +38,7 @@ CELLS = [
 
 @dataclass(frozen=True)
 class Held:
-    """What a rank's process holds."""
+    """The objects that the process of a rank holds."""
 
     threads: int
     fds: int
@@ -72,11 +72,11 @@ def _deadlock(pool: Pool, cell: HungCell) -> None:
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("shared_pool", [4], indirect=True)
-def test_thirty_in_a_row(pool: Pool, shared_pool: LastingPool):
+def test_thirty_deadlocks_in_a_row(pool: Pool, shared_pool: LastingPool):
     kinds = {cell.kind for cell in CELLS}
     assert kinds >= {"missing-rank", "mismatched-collective", "p2p-cycle", "group-cycle"}
     pids = [info.pid for info in pool.ranks()]
-    for cell in CELLS:  # whatever is loaded or opened once
+    for cell in CELLS:  # modules and files that are loaded or opened once
         _deadlock(pool, cell)
     before = _held(pool)
 

@@ -19,7 +19,7 @@ _LIMIT_S = 30.0
 CELLS = [*SLOW, *ORDERS, *USES]
 
 
-def test_there_are_enough_of_them():
+def test_the_tables_hold_enough_cells():
     assert len(CELLS) >= 20
     assert len({cell.name for cell in CELLS}) == len(CELLS)
 

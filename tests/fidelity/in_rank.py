@@ -84,7 +84,7 @@ def _run_alone(test: unittest.TestCase) -> None:
 
 
 def clean_up() -> None:
-    """What a test may leave in its process, and the next one must not find."""
+    """Removes state of a test that the next one must not find."""
     if dist.is_initialized():
         dist.destroy_process_group()
     if torch._C._distributed_rpc._is_current_rpc_agent_set():

@@ -1,4 +1,4 @@
-"""What counts as the same result, and which differences are known.
+"""Results that count as the same, and differences that are known.
 
 Runs in: the process that drives the pools. Pure, but for the reading of one file.
 """
@@ -25,9 +25,9 @@ class Compared:
 
     @property
     def is_equal(self) -> bool:
-        """Failures are equal, however they come about.
+        """All kinds of failures are equal.
 
-        What hangs on stock groups until time is up is a proven deadlock on traced ones.
+        A hang until the timeout on stock groups is a proven deadlock on traced ones.
         """
         return _kind(self.traced.ending) == _kind(self.stock.ending)
 
@@ -46,7 +46,7 @@ def known(path: Path = EXCEPTIONS) -> dict[str, str]:
 
 
 def without_entry(compared: Iterable[Compared], entries: dict[str, str]) -> list[Compared]:
-    """The differences that nobody has explained."""
+    """The differences without an entry."""
     return [one for one in compared if not one.is_equal and one.name not in entries]
 
 

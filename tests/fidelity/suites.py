@@ -24,7 +24,7 @@ class TorchTest:
     method: str
     ranks: int
     #: It wants processes of its own. torch's context of remote references can be used once in a
-    #: process: after ``rpc.shutdown`` the next one waits for ever in its own shutdown.
+    #: process: after ``rpc.shutdown`` the next one waits forever in its own shutdown.
     fresh: bool
 
     @property

@@ -2,7 +2,7 @@
 
 A third goes to a hub, a third to an agent, and a third to ranks, from senders that are trusted and
 from strangers: nonsense of the right type, torn and replayed messages, huge lengths, deep nesting.
-An end is made anew now and then. Exit status 1, with the seed that does it again, if one ends, does
+An end is replaced now and then. Exit status 1, with the seed that does it again, if one ends, does
 not do its work any more, or takes much memory.
 """
 

@@ -1,4 +1,4 @@
-"""The ends that are attacked: a real hub, a real agent and a real rank, one at a time.
+"""The attacked processes: a real hub, a real agent and a real rank, one at a time.
 
 Each takes frames from a sender that it trusts, and from one that it does not; `check` then lets it
 do its work, and fails if it cannot.
@@ -53,7 +53,7 @@ from tests.support.polling import poll_until
 from tests.support.views import run_cell
 
 _RANKS = 2
-#: What a process may take more than before, while frames of a few megabytes at most arrive.
+#: Bytes that a process may take above the start, while frames of a few megabytes arrive.
 _MAX_GROWTH_BYTES = 400 * 1024 * 1024
 #: Requests that a rank answers and that leave its variables and its groups as they are.
 _HARMLESS = (
@@ -69,7 +69,7 @@ _HARMLESS = (
 
 
 def rss_bytes(pid: int) -> int:
-    """What a process has in memory."""
+    """The memory of a process in bytes."""
     return int(psutil.Process(pid).memory_info().rss)
 
 
@@ -162,7 +162,7 @@ class HubEnd:
         return tuple(each.number for each in agent.requests if hasattr(each, "number"))
 
     def check(self) -> None:
-        """It serves: a command is done."""
+        """The hub still serves: a command is done."""
         hub = self.stage.hub
         poll_until(self.stage.agent.uplink.flush, 60.0)
         asked: list[int] = []
@@ -287,7 +287,7 @@ class RankEnd:
             self._send(codec.encode(msgspec.structs.replace(request, request_id="pushed")))
 
     def _torn_event(self) -> bytes:
-        # A cell, a mend and a value that are under way could not end without the rank's own word.
+        # A cell, a rebuild or a transfer in progress could not end without the rank's message.
         rng = self._rng
         left_out = (RunFinished, GroupsRebuilt, OperationsAborted, RankDescribed, Output)
         kind = rng.choice([each for each in RANK_EVENTS if each not in left_out] + [*AGENT_EVENTS])

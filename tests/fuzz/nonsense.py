@@ -1,4 +1,4 @@
-"""Frames that no honest process sends: nonsense of the right type, and bytes that were torn.
+"""Frames that no honest process sends: nonsense of the right type, and damaged bytes.
 
 Everything comes from one `random.Random`, so that a seed gives the same frames again.
 """
@@ -35,7 +35,7 @@ _TEXTS = (
     "KeyboardInterrupt",
     "NaN",
 )
-#: Encoded values that have been trouble elsewhere: lengths without content, extensions, no UTF-8.
+#: Encoded values that often cause errors: lengths without content, extensions, no UTF-8.
 _PIECES = (
     b"\xdd\xff\xff\xff\xff",
     b"\xdf\xff\xff\xff\xff",
@@ -147,7 +147,7 @@ class Nonsense:
         return {self._text(): self._anything(depth - 1) for _ in range(rng.randrange(4))}
 
     def torn(self, payload: bytes) -> bytes:  # noqa: PLR0911 - a line per accident
-        """``payload`` after something has happened to it."""
+        """``payload`` after random damage."""
         rng = self._rng
         at = rng.randrange(len(payload) + 1)
         match rng.randrange(9):

@@ -1,4 +1,4 @@
-"""What torn ranks tell goes into the diagnosis: whatever it is, there is a report."""
+"""Any nonsense that ranks report gives a report, never an error."""
 
 import dataclasses
 import random

@@ -18,7 +18,7 @@ _SEEDS = (1, 2, 3)
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("seed", _SEEDS)
 @pytest.mark.parametrize("kind", [HubEnd, AgentEnd], ids=["hub", "agent"])
-def test_an_end_withstands_frames(kind: Callable[[random.Random], Any], seed: int):
+def test_a_socket_withstands_fuzzed_frames(kind: Callable[[random.Random], Any], seed: int):
     with memory_is_bounded(os.getpid()), closing(kind(random.Random(seed))) as end:
         for _ in range(_FRAMES):
             end.attack()
@@ -26,7 +26,7 @@ def test_an_end_withstands_frames(kind: Callable[[random.Random], Any], seed: in
 
 
 @pytest.mark.timeout(180)
-def test_ranks_withstand_frames_and_a_torn_rank_harms_no_other(fresh_pool: Callable[..., Pool]):
+def test_ranks_withstand_fuzzed_frames_and_one_rank_harms_no_other(fresh_pool: Callable[..., Pool]):
     end = RankEnd(random.Random(4), fresh_pool(2))
     for _ in range(3):
         for _ in range(_FRAMES):

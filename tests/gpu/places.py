@@ -1,4 +1,4 @@
-"""Where a trial runs: which ranks share which GPU, with which backend."""
+"""Places of a trial: the ranks that share a GPU, and their backend."""
 
 import os
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ _TWO_HOSTS = {
     "NCCL_IB_DISABLE": "1",
     "NCCL_SOCKET_IFNAME": "lo",
 }
-#: Works on any device; each rank must be told the same sum.
+#: Works on any device; each rank must get the same sum.
 HEALTH_CELL = """\
 _ones = torch.ones(1, device=device)
 dist.all_reduce(_ones)
@@ -47,7 +47,7 @@ class Place:
     is_in_dry_run: bool = True
 
     def missing(self) -> str:
-        """Why no trial can run here; empty: one can."""
+        """The reason why no trial can run here; empty if one can."""
         if IS_DRY:
             return "" if self.is_in_dry_run else "a dry run: on CPU this is like the others"
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -95,7 +95,7 @@ BLOCKING = Place(
 )
 EACH = Place("nccl, two ranks with a GPU each", 2, "nccl", gpus=2, is_in_dry_run=False)
 PLACES = (SHARED, ALONE, FORCED, EACH)
-#: Where ranks can wait for each other.
+#: Places where ranks can wait for each other.
 TOGETHER = (SHARED, FORCED, EACH)
 
 
@@ -104,7 +104,7 @@ class Pools:
 
     def __init__(self) -> None:
         self._pools: dict[str, Pool] = {}
-        self._refused: dict[str, str] = {}  #: why a place cannot be had
+        self._refused: dict[str, str] = {}  #: the reason why a place is not available
 
     def get(self, place: Place) -> Pool:
         """The pool of a place; skips the trial where it cannot be had."""
@@ -116,7 +116,7 @@ class Pools:
         return self._pools[place.name]
 
     def _try(self, place: Place, pool: Pool) -> None:
-        """That NCCL does not take several ranks of one GPU is no fault of ours."""
+        """A refusal of NCCL to run several ranks on one GPU is no failure of nbddp."""
         view = run_cell(pool, HEALTH_CELL, timeout=_LIMIT_S, check=False)
         if view.error is None:
             return

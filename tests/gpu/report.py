@@ -41,7 +41,7 @@ class Trial:
 
 
 def environment(mode: str) -> dict[str, Any]:
-    """What the trials run on. Asked of a process of its own: ours is to touch no GPU."""
+    """Hardware and software, asked in another process: this one must not use the GPU."""
     done = subprocess.run(
         [sys.executable, "-c", _TORCH_FACTS], capture_output=True, text=True, check=False
     )

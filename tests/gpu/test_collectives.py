@@ -95,7 +95,7 @@ for each in (all_reduce, broadcast, reduce, all_gather, all_gather_into_tensor,
     except (RuntimeError, ValueError) as error:
         told[each.__name__] = str(error).splitlines()[0]
 """
-#: What Gloo has had for tensors on GPUs from the beginning.
+#: Operations that Gloo has always had for tensors on GPUs.
 _ALWAYS = {"all_reduce", "broadcast", "barrier", "objects", "asynchronous", "in_a_group"}
 
 

@@ -1,4 +1,4 @@
-"""What can never complete on a GPU: found, told, freed; every variable of the living is kept."""
+"""Operations that can never complete on a GPU are found, explained and freed."""
 
 import time
 from collections.abc import Callable
@@ -94,7 +94,7 @@ dist.all_reduce(x); x.sum().item()
 
 @places
 def test_an_interrupt(pool: Pool, place: Place, seen: Seen):
-    """Rank 0 waits for rank 1, which is at work in Python and hears of it."""
+    """Rank 0 waits for rank 1, which runs Python code and gets the interrupt."""
     run_cell(pool, _BEFORE)
     code = """
 import time

@@ -1,4 +1,4 @@
-"""The report itself. Needs no GPU."""
+"""The report of the GPU trials. Needs no GPU."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.gpu import report
 
 
-def test_a_report_for_a_person(tmp_path: Path):
+def test_a_readable_report(tmp_path: Path):
     trials = [
         report.Trial("a[x]", "passed", 1.25, seen={"start": "1 s", "left|right": "2"}),
         report.Trial("b", "failed", 0.5, reason="E: one\ntwo"),

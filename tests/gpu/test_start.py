@@ -1,4 +1,4 @@
-"""How ranks come to their GPU: forked, spawned, and where CUDA was touched too early."""
+"""Ranks get their GPU: forked, spawned, and where CUDA was used too early."""
 
 import time
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def test_a_start(method: str, seen: Seen):
 
 @pytest.mark.parametrize("place", [SHARED], ids=lambda place: place.name)
 def test_the_fork_server_uses_no_gpu(pool: Pool, place: Place, seen: Seen):
-    """Else its children could not use CUDA; and what it held would be nobody's."""
+    """Otherwise its children could not use CUDA."""
     parents = set(pool.pull("__import__('os').getppid()"))
     assert len(parents) == 1
     process = Path("/proc") / str(parents.pop())
@@ -64,7 +64,7 @@ def test_cuda_that_was_touched_before_the_fork():
 
 
 @on_a_gpu
-def test_spawned_ranks_may_have_touched_it():
+def test_spawned_ranks_work_after_cuda_was_touched():
     place = Place("", 2, "gloo", options={"devices": [0]}, preload="tests.gpu.touches_cuda")
     pool = place.start(settings=Settings(start_method="spawn"))
     try:

@@ -1,4 +1,4 @@
-"""What a timeline says of an operation, beside what events of CUDA measure."""
+"""The times of a timeline, compared with CUDA events."""
 
 from collections.abc import Callable
 

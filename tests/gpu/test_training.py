@@ -1,4 +1,4 @@
-"""Training on a GPU: DDP and FSDP2, also after a step that was left in the middle."""
+"""Training on a GPU: DDP and FSDP2, also after an interrupted step."""
 
 from collections.abc import Callable
 
@@ -52,7 +52,7 @@ def steps(model, optimizer, first, last, leaves=-1):
 
 
 def _check(pool: Pool, make: str, seen: Callable[[str, object], None]) -> None:
-    """As if the step that was left had never been."""
+    """The interrupted step has no effect on the next ones."""
     run_cell(pool, f"{_PARTS}\nmodel, optimizer, expected = train({make})", timeout=_LIMIT_S)
     losses = pool.pull("expected")
     seen("losses of rank 0", ", ".join(f"{loss:.4f}" for loss in losses[0]))

@@ -1,4 +1,4 @@
-"""Values between the notebook and ranks on a GPU, and the memory that they take there."""
+"""Values between the notebook and ranks on a GPU, and the memory that they take."""
 
 import time
 from collections.abc import Callable

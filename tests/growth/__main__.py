@@ -1,4 +1,4 @@
-"""What processes keep of cells that are over: ``python -m tests.growth [-n 5000] [kind ...]``.
+"""Memory that processes keep of ended cells: ``python -m tests.growth [-n 5000] [kind ...]``.
 
 Cells of each kind run in a fresh notebook kernel, and most kinds by a script too. Now and then all
 processes collect their garbage, and what they take is read from ``/proc``. The growth over the

@@ -1,4 +1,4 @@
-"""The kinds of cells whose growth is measured, and what each may take."""
+"""The kinds of cells whose growth is measured, and the limit of each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class Kind:
     limits: Mapping[str, int] = field(default_factory=dict)
 
     def limit_bytes(self, role: str) -> int:
-        """What one process of this role may take for each cell."""
+        """Bytes that one process of this role may take for each cell."""
         return self.limits.get(role, _LIMITS[role])
 
 

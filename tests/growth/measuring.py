@@ -13,7 +13,7 @@ ROLES = ("kernel", "agent", "fork server", "store", "ranks")
 
 @dataclass(frozen=True)
 class Usage:
-    """What the processes of one role take together."""
+    """The resources of all processes of one role."""
 
     processes: int = 0
     own_bytes: int = 0  #: memory that no other process shares (USS)
@@ -29,12 +29,12 @@ class Usage:
         )
 
 
-#: What all processes take after so many cells.
+#: The resources of all processes after a number of cells.
 Point = tuple[int, Mapping[str, Usage]]
 
 
 def usage_of(pid: int) -> Usage:
-    """What one process takes now."""
+    """The current resources of one process."""
     kib: dict[str, int] = {}
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]:
         name, value = line.split()[:2]
@@ -48,7 +48,7 @@ def usage_of(pid: int) -> Usage:
 
 
 def usage_by_role(kernel_pid: int, rank_pids: Sequence[int]) -> dict[str, Usage]:
-    """What the notebook's process and the processes of its pool take.
+    """The resources of the notebook's process and of the processes of its pool.
 
     The store is the child of the fork server that is no rank.
     """
@@ -76,10 +76,10 @@ class Growth:
     cells: int  #: in that half
     bytes_per_cell: float  #: of one process, by least squares
     fds: int  #: more than at the begin of the half
-    threads: int  #: likewise
+    threads: int  #: the same for threads
 
     def broken(self, limit_bytes: float) -> list[str]:
-        """Which limits it does not keep."""
+        """The limits that are exceeded."""
         found = []
         if (self.bytes_per_cell - limit_bytes) * self.cells > _SLACK_BYTES:
             found.append(f"{self.bytes_per_cell:,.0f} bytes for each cell, limit {limit_bytes:,}")
@@ -97,7 +97,7 @@ _SLACK_THREADS = 1
 
 
 def growths(points: Sequence[Point]) -> list[Growth]:
-    """Of each role, over the second half."""
+    """The growth of each role over the second half."""
     last = points[-1][0]
     half = [point for point in points if point[0] >= last / 2]
     found = []

@@ -1,4 +1,4 @@
-"""What nbconvert makes of every notebook: pages that say what the notebook says."""
+"""nbconvert makes pages of every notebook that say what the notebook says."""
 
 import html
 import re
@@ -20,7 +20,7 @@ NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.i
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 _TAG = re.compile(r"<[^>]*>")
-#: What an untrusted notebook, GitHub or a mail would strip, or run.
+#: Parts that an untrusted notebook, GitHub or a mail would strip, or run.
 _STRIPPED = re.compile(r"<(?:script|style|svg|iframe|link|input|button)\b|\son\w+=|javascript:")
 
 
@@ -38,7 +38,7 @@ def bundles(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def letters(page: str) -> str:
-    """What is left for a reader; tags may stand between the letters of a word."""
+    """The text for a reader; tags may stand between the letters of a word."""
     return "".join(html.unescape(_TAG.sub("", page)).split())
 
 
@@ -65,7 +65,7 @@ def test_a_page_of_html_says_all_that_the_cells_showed(path: Path):
 
 @each_notebook
 def test_markdown_says_all_that_the_cells_showed(path: Path):
-    """Also after a renderer has read it: a blank line or an indent in HTML would end up as code."""
+    """The same after rendering: a blank line or an indent in HTML would become code."""
     source = converted(path, MarkdownExporter())
     page = letters(str(mistune.create_markdown(escape=False, plugins=["table"])(source)))
     missing = [text for text in shown(path) if text not in page]

@@ -23,7 +23,7 @@ def test_the_body_of_a_cell_is_coloured_as_python(first: str):
 
 
 @pytest.mark.parametrize("source", ["%%bash\nimport x", "%%ddpother\nimport x", "%%ddp", ""])
-def test_other_cells_are_what_they_are(source: str):
+def test_other_cells_are_not_coloured(source: str):
     page = highlight_cell(source, {})
     assert IMPORT not in page
     assert text_of(page) == source

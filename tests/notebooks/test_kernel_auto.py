@@ -60,7 +60,7 @@ def test_the_error_of_a_local_cell_quotes_what_the_user_wrote(auto_kernel: Kerne
     assert f"Cell In[{cell.number}], line 2" in cell.error or "<timed eval>:1" in cell.error
 
 
-def test_tab_gives_the_magics_of_the_notebook_and_those_of_the_ranks(auto_kernel: Kernel):
+def test_tab_offers_magics_of_the_notebook_and_of_the_ranks(auto_kernel: Kernel):
     def matches(code: str) -> list[str]:
         reply = auto_kernel.client.complete(code, reply=True, timeout=LIMIT_S)
         found: list[str] = reply["content"]["matches"]
@@ -75,7 +75,7 @@ def test_tab_gives_the_magics_of_the_notebook_and_those_of_the_ranks(auto_kernel
     assert matches("%dd") == ["%dd_of_ranks", "%ddp", "%%ddp"]
 
 
-def test_what_the_front_end_asks_in_silence_stays_in_the_notebook(auto_kernel: Kernel):
+def test_silent_requests_of_the_front_end_stay_in_the_notebook(auto_kernel: Kernel):
     kernel = auto_kernel
     kernel.ok("%%local\nmine = 5")
     reply = kernel.client.execute("mine", store_history=False, user_expressions={"it": "mine + 1"},

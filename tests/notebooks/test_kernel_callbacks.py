@@ -1,4 +1,4 @@
-"""Callbacks of widgets that fail, hang, or call what only one rank would call."""
+"""Callbacks of widgets that fail, hang, or call a collective on one rank."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ def front(shared_kernel: Kernel) -> Iterator[FrontEnd]:
         yield front
 
 
-def test_an_observer_that_fails_says_so_and_the_rank_goes_on(front: FrontEnd):
+def test_an_observer_that_fails_says_so_and_the_rank_continues(front: FrontEnd):
     kernel = front.kernel
     shown = kernel.execute(
         "%%ddp\nimport ipywidgets as widgets\nslider = widgets.IntSlider()\n"

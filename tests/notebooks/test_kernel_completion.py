@@ -122,7 +122,7 @@ def test_verbs_and_options_complete(named: Kernel, line: str, after: str):
 
 
 @pytest.mark.parametrize("line", ["%ddp pull losses -r |", "%ddp stop |", "%ddp dance |"])
-def test_nothing_is_offered_where_nothing_is_legal_or_known(named: Kernel, line: str):
+def test_nothing_is_offered_where_no_word_is_legal_or_known(named: Kernel, line: str):
     assert completed(named, line) == []
 
 
@@ -135,7 +135,7 @@ def test_inspection_shows_what_the_rank_has(named: Kernel):
     assert inspect(named, "only_in_note|book")["found"]
 
 
-def test_both_answer_while_the_rank_runs_a_cell(named: Kernel):
+def test_completion_and_inspection_answer_while_the_rank_runs_a_cell(named: Kernel):
     named.ok("%%ddp --async\ncount = 0\nwhile True: count += 1")
     named.ok("handle = _")
     assert poll_until(lambda: completed(named, "%%ddp\ncoun|")) == ["%%ddp\ncount"]
@@ -144,7 +144,7 @@ def test_both_answer_while_the_rank_runs_a_cell(named: Kernel):
     assert "KeyboardInterrupt" in ended.error
 
 
-def test_without_the_extension_everything_is_as_it_was(named: Kernel):
+def test_completion_is_unchanged_without_the_extension(named: Kernel):
     named.ok(
         "from nbddp.notebook.magics import completion\nkernel = get_ipython().kernel\n"
         "completion.uninstall(get_ipython())"
@@ -171,7 +171,7 @@ def test_the_hook_of_the_terminal_says_the_same(named: Kernel):
         named.ok("shell.Completer.custom_matchers.remove(completion._match)")
 
 
-def test_a_pool_that_is_gone_or_does_not_answer_is_no_hindrance(named: Kernel):
+def test_a_pool_that_is_gone_or_does_not_answer_delays_nothing(named: Kernel):
     named.ok("from nbddp.notebook import session\nwaiting = session._current")
     named.ok("session._current = None")
     try:

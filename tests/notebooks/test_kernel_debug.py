@@ -1,4 +1,4 @@
-"""The debugger of a rank: after an error, and in the middle of a cell while others wait."""
+"""The debugger of a rank: after an error, and in a cell while other ranks wait."""
 
 import re
 
@@ -72,7 +72,7 @@ def test_debug_on_all_ranks_opens_where_the_last_cell_failed(kernel: Kernel):
     assert kernel.run("%%ddp -r 0\n%debug", "p old", "q").questions == ["[0] ipdb> "] * 2
 
 
-def test_without_stdin_the_debugger_ends_at_once(kernel: Kernel):
+def test_a_debugger_without_stdin_ends_at_once(kernel: Kernel):
     kernel.run("%%ddp -r 0\n1 / 0")
     cell = kernel.run("%ddp debug -r 0")
     assert "----> " in cell.text
@@ -91,7 +91,7 @@ print("sum", x.item())
 """
 
 
-def test_those_who_wait_for_a_rank_at_its_prompt_give_a_quiet_notice(kernel: Kernel):
+def test_ranks_that_wait_for_a_rank_at_its_prompt_give_a_short_notice(kernel: Kernel):
     cell_id = kernel.execute(_WAITS, stdin=True)
     said = "rank 0 waits in all_reduce #"
     # A question is asked by the thread that shows the notice: it comes between two of them.
@@ -103,7 +103,7 @@ def test_those_who_wait_for_a_rank_at_its_prompt_give_a_quiet_notice(kernel: Ker
     assert [message.text for message in cell.page if "prompt" in message.text] == []
 
 
-def test_leaving_the_debugger_on_all_ranks_is_no_error_to_mend(kernel: Kernel):
+def test_leaving_the_debugger_on_all_ranks_is_no_error_to_fix(kernel: Kernel):
     cell = kernel.run("%%ddp\nlook = 1\nbreakpoint()\nlook = 2", "q", "q")
     assert cell.error == "CellInterruptedError: ranks 0-1 left the debugger"
     assert kernel.ok("%%ddp\nprint(look)").lines == ["[0-1] 1"]
@@ -118,7 +118,7 @@ def test_a_second_interrupt_ends_the_debuggers_of_all_ranks(kernel: Kernel):
     assert cell.questions == []
     assert "still inside the cell (last seen at a prompt, which now ends); if" in cell.error
     assert cell.error.splitlines()[-1].startswith("CellInterruptedError: ")
-    # They leave by themselves: no `%ddp restart`, and nobody asks again.
+    # The ranks leave by themselves: no `%ddp restart`, and no second question.
     assert kernel.ok("%%ddp\nprint('again')").lines == ["[0-1] again"]
     assert kernel.ok("%ddp interrupt").lines == ["no cell is running"]
 
@@ -156,7 +156,7 @@ def test_a_collective_at_the_prompt_is_explained_without_the_debugger(kernel: Ke
     assert "No cell runs on rank 0: call it in a cell of all ranks of the group" in said
 
 
-def test_leaving_the_debugger_frees_those_who_wait(kernel: Kernel):
+def test_leaving_the_debugger_frees_waiting_ranks(kernel: Kernel):
     cell_id = kernel.execute(_WAITS, stdin=True)
     cell = kernel.finish(cell_id, ("p 6 * 7", "q"))
     assert "[1]   42" in cell.lines

@@ -1,4 +1,4 @@
-"""The debugger of a front end on a rank: the messages that JupyterLab sends, in our own kernel."""
+"""The debugger of a front end on a rank: the messages that JupyterLab sends."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -118,7 +118,7 @@ def test_a_breakpoint_with_variables_stack_step_and_continue(
     path = front_end.break_at(CELL, 3)
     info = front_end.ok("debugInfo")
     assert info["isStarted"]
-    # What a front end was told before the ranks were there still holds.
+    # Answers that a front end got before the ranks existed are still valid.
     assert info["tmpFilePrefix"] == before["tmpFilePrefix"]
     assert path.startswith(info["tmpFilePrefix"])
     cell_id = own.execute(CELL)
@@ -150,7 +150,7 @@ def test_a_breakpoint_with_variables_stack_step_and_continue(
     assert shown["data"] == {"text/plain": "2"}
 
 
-def test_on_another_rank(own: Kernel, make_front_end: Callable[[], FrontEnd]):
+def test_a_breakpoint_on_another_rank(own: Kernel, make_front_end: Callable[[], FrontEnd]):
     assert "works on rank 0" in own.ok("%ddp debugger").text
     assert "works on rank 1: switch it off and on" in own.ok("%ddp debugger -r 1").text
     front_end = make_front_end()
@@ -184,7 +184,7 @@ def test_errors_still_name_the_cell(own: Kernel, make_front_end: Callable[[], Fr
     assert f"Cell In[{cell.number}], line 3" in cell.error
 
 
-def test_what_cannot_be_done_is_answered(own: Kernel):
+def test_refused_requests_are_answered(own: Kernel):
     front_end = FrontEnd(own)
     reply = front_end.ask("stackTrace", threadId=1)
     assert not reply["success"]

@@ -1,4 +1,4 @@
-"""Errors of cells as a notebook shows them: one, in the reader's own terms."""
+"""Errors of cells as a notebook shows them: one error, in terms of the cell."""
 
 import nbformat
 import pytest
@@ -23,13 +23,13 @@ def test_a_traceback_reaches_into_a_function_of_an_earlier_cell(kernel: Kernel):
     assert "return x / 0" in second.error
 
 
-def test_our_own_frames_are_hidden(kernel: Kernel):
+def test_frames_of_nbddp_are_hidden(kernel: Kernel):
     cell = kernel.run("%%ddp\nraise KeyError('lost')")
     assert "nbddp/" not in cell.error
     assert "ipykernel" not in cell.error
 
 
-def test_different_errors_are_told_apart_in_one_output(kernel: Kernel):
+def test_different_errors_are_separate_parts_of_one_output(kernel: Kernel):
     cell = kernel.run("%%ddp\nraise ValueError('zero') if rank == 0 else TypeError('one')")
     assert len(cell.of("error")) == 1
     assert cell.status == "error"
@@ -43,8 +43,8 @@ def test_an_error_of_one_rank_names_it_and_the_others(kernel: Kernel):
     assert "rank 0 finished" in cell.error
 
 
-def test_a_card_says_what_may_hold_partial_results(kernel: Kernel):
-    """Also for a reader who looks at the card only."""
+def test_a_card_names_variables_that_may_hold_partial_results(kernel: Kernel):
+    """The card alone must say it."""
     kernel.ok("%%ddp\nlarge = torch.full((2_000_000,), float(rank))")
     cell = kernel.run(
         "%%ddp\nif rank == 1:\n"
@@ -63,7 +63,7 @@ def test_a_card_says_what_may_hold_partial_results(kernel: Kernel):
     assert "It keeps every variable, and the next cell runs" in " ".join(cell.page[0].text.split())
 
 
-def test_what_was_printed_before_an_error_is_shown_before_it(kernel: Kernel):
+def test_output_before_an_error_is_shown_before_it(kernel: Kernel):
     cell = kernel.run("%%ddp\nprint('so far so good')\n1 / 0")
     assert [m.kind for m in cell.page] == ["stream", "error"]
 

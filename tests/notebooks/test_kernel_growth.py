@@ -1,4 +1,4 @@
-"""What is kept of cells that are over does not grow with their number.
+"""Objects of ended cells do not accumulate.
 
 `make growth` measures the memory of thousands of cells; here the objects of a few are counted.
 """
@@ -21,7 +21,7 @@ _CELLS = {
     "async": "%%ddp --async\nprint({i})",
 }
 _WARM_UP, _ROUNDS, _COUNTED = 9, 3, 4
-#: What records and looks refer to: kept up to a limit that a few cells do not reach.
+#: Objects of records and looks: kept up to a limit that a few cells do not reach.
 _LIMITED = {
     "CallSignature",
     "GroupInfo",
@@ -73,7 +73,7 @@ class _Counted:
 
 
 def _count(kernel: Kernel) -> dict[str, _Counted]:
-    """What the kernel and the ranks hold."""
+    """The objects that the kernel and the ranks hold."""
     kernel.ok(_COUNT)
     kernel.ok(f"%%ddp\n{_COUNT}")
     kernel.ok("_of_ranks = %ddp pull _counted")
@@ -83,7 +83,7 @@ def _count(kernel: Kernel) -> dict[str, _Counted]:
 
 
 @pytest.mark.parametrize("kind", _CELLS)
-def test_what_is_kept_does_not_grow_with_the_number_of_cells(kind: str, kernel: Kernel):
+def test_kept_objects_do_not_grow_with_the_number_of_cells(kind: str, kernel: Kernel):
     def run(cells: int) -> None:
         for number in range(cells):
             kernel.run(_CELLS[kind].replace("{i}", str(number)))
@@ -98,7 +98,7 @@ def test_what_is_kept_does_not_grow_with_the_number_of_cells(kind: str, kernel: 
     expected = _LIMITED | _OF_A_HANDLE if kind == "async" else _LIMITED
     most = _MOST_BLOCKS_OF_ERRORS if kind == "error" else _MOST_BLOCKS
     for process, blocks in most.items():
-        # What comes once does not come in each round.
+        # Objects that are made once do not come in each round.
         more = [now[process].more_than(was[process]) for was, now in pairwise(counts)]
         objects = set.intersection(*(each.of_each_cell() for each in more))
         assert not objects - expected, f"{process} keeps objects of each cell"

@@ -1,4 +1,4 @@
-"""The stop button, wherever the ranks are."""
+"""The stop button in a real kernel."""
 
 from pathlib import Path
 
@@ -60,7 +60,7 @@ endless = Endless()
         ("import nbddp\nnbddp.pool().pull('len(endless)')", "pulling 'len(endless)'"),
     ],
 )
-def test_one_interrupt_ends_a_look_at_values(kernel: Kernel, line: str, doing: str):
+def test_one_interrupt_ends_a_question_about_values(kernel: Kernel, line: str, doing: str):
     kernel.ok(f"%%ddp{_ENDLESS}")
     cell_id = kernel.execute(line)
     kernel.wait_text(cell_id, "in")
@@ -76,7 +76,7 @@ def test_one_interrupt_ends_a_look_at_values(kernel: Kernel, line: str, doing: s
     assert "ranks 0 and 1 differ" in kernel.ok("%ddp diff endless").page[0].text
 
 
-def test_what_is_told_while_a_cell_runs_in_the_background(kernel: Kernel):
+def test_values_and_cells_are_refused_while_a_background_cell_runs(kernel: Kernel):
     cell = kernel.ok("%%ddp --async\nimport time\nwhile True: time.sleep(0.02)")
     for line in ("%ddp vars", "%ddp diff rank", "%ddp pull rank", "%%ddp\n1"):
         error = kernel.run(line).error
@@ -87,7 +87,7 @@ def test_what_is_told_while_a_cell_runs_in_the_background(kernel: Kernel):
     assert "world_size: equal" in kernel.ok("%ddp diff world_size").page[0].text
 
 
-def test_awaiting_a_background_cell_can_be_interrupted_and_it_goes_on(kernel: Kernel):
+def test_awaiting_a_background_cell_can_be_interrupted_and_the_cell_continues(kernel: Kernel):
     kernel.ok("%%ddp --async\nimport time\nwhile True: time.sleep(0.02)")
     kernel.ok("handle = _")
     waiting = kernel.execute("print('in')\nawait handle")
@@ -109,7 +109,7 @@ print("late word", flush=True)
 """
 
 
-def test_late_words_of_a_cell_that_was_given_up_are_not_in_the_next_one(
+def test_late_output_of_a_cell_that_was_given_up_is_not_in_the_next_one(
     kernel: Kernel, tmp_path: Path
 ):
     go_on = tmp_path / "go"

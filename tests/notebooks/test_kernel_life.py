@@ -1,4 +1,4 @@
-"""A pool lives and ends with its kernel."""
+"""A pool starts and ends with its kernel."""
 
 import re
 import tempfile
@@ -120,7 +120,7 @@ def test_stop_status_start_and_restart(own_kernel: Kernel, folder: Path):
     assert own_kernel.ok("%%ddp\nprint(world_size)").text == "[0-2] 3\n"
 
 
-def test_a_dead_rank_ends_the_cell_and_the_kernel_goes_on(own_kernel: Kernel):
+def test_a_dead_rank_ends_the_cell_and_the_kernel_continues(own_kernel: Kernel):
     cell = own_kernel.run(
         "%%ddp\nimport os\nprint('before')\nif rank == 1: os.kill(os.getpid(), 9)"
     )
@@ -240,7 +240,7 @@ def test_an_interrupt_waits_for_the_end_of_a_cell_in_the_background(own_kernel: 
     assert ": interrupted after" in own_kernel.value("repr(handle)")
 
 
-def test_a_cell_in_the_background_that_does_not_heed_an_interrupt():
+def test_a_background_cell_that_ignores_an_interrupt():
     with running_kernel(NBDDP_INTERRUPT_WAIT_S="0.2") as kernel:
         kernel.ok("%load_ext nbddp")
         deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
@@ -259,7 +259,7 @@ def test_a_cell_in_the_background_that_does_not_heed_an_interrupt():
         ("stop", "stopped: 2 ranks"),
     ],
 )
-def test_what_ends_a_cell_in_the_background_says_so(own_kernel: Kernel, command: str, said: str):
+def test_a_command_that_ends_a_background_cell_says_so(own_kernel: Kernel, command: str, said: str):
     name = _background_cell(own_kernel)
     lines = [line for line in own_kernel.ok(f"%ddp {command}").lines if not line.startswith("[")]
     assert lines[0] == f"{name} was running, and was ended on ranks 0-1"

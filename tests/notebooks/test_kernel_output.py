@@ -1,4 +1,4 @@
-"""What a reader sees while a cell runs, and where."""
+"""The output of a running cell: when it is seen, and where."""
 
 import re
 
@@ -186,7 +186,7 @@ def test_an_error_of_a_background_cell_comes_with_await(kernel: Kernel):
     assert "failed" in kernel.value("handle.state")
 
 
-def test_what_made_a_background_cell_fail_is_seen_without_waiting_for_it(kernel: Kernel):
+def test_the_error_of_a_background_cell_is_shown_without_await(kernel: Kernel):
     code = "raise ValueError(f'bad {world_size}')"
     first = kernel.execute(f"%%ddp --async\nif rank == 1: {code}")
     kernel.finish(first)

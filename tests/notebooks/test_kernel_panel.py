@@ -22,7 +22,7 @@ def own_kernel(shared: Kernel) -> Kernel:
 
 
 def table_of(cell: Cell) -> str:
-    """What stands in the cell now; it is one table, however often it has changed."""
+    """The current output of the cell: one table, however often it has changed."""
     [shown] = cell.page
     assert shown.content["data"]["text/html"].startswith("<div>")
     return shown.text
@@ -48,7 +48,7 @@ def test_the_table_changes_while_a_cell_runs_and_stays_when_the_pool_stops(own_k
     ) == 0  # fmt: skip
 
 
-def test_status_of_a_plain_pool_is_what_is_seen_from_outside(shared: Kernel):
+def test_status_of_a_plain_pool_comes_from_outside_of_the_ranks(shared: Kernel):
     shared.ok("%ddp start -n 2 --plain")
     status = shared.ok("%ddp status").page[0].text
     assert re.findall(r"^[01] +idle +\d+ MB +\d+$", status, re.MULTILINE) != []

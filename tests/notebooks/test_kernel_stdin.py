@@ -23,7 +23,7 @@ def test_getpass_asks_without_echo(kernel: Kernel):
     assert cell.stdout == "[0]   6\n"
 
 
-def test_what_was_printed_comes_before_the_question(kernel: Kernel):
+def test_printed_text_comes_before_the_question(kernel: Kernel):
     cell_id = kernel.execute("%%ddp -r 0\nprint('first')\ninput('then? ')", stdin=True)
     kernel.wait_text(cell_id, "first")
     cell = kernel.finish(cell_id, ("yes",))
@@ -48,7 +48,7 @@ def test_leaving_the_debugger_ends_the_cell_and_not_the_rank(kernel: Kernel):
     assert cell.questions[0].startswith("[0] ")
 
 
-def test_without_stdin_the_rank_gets_an_end_of_input_that_says_why(kernel: Kernel):
+def test_a_rank_without_stdin_gets_an_end_of_input_that_says_why(kernel: Kernel):
     cell = kernel.run("%%ddp\ninput('anybody? ')", stdin=False)
     assert "ranks 0-1 raised EOFError: input was asked for" in cell.error
     assert "without a user" in cell.error

@@ -54,7 +54,7 @@ def test_vars_diff_and_show(kernel: Kernel):
     assert "x  float32 (2,)" in size["alt"]
 
 
-def test_what_is_told_when_it_cannot_be_done(kernel: Kernel):
+def test_refusals_of_vars_diff_and_show(kernel: Kernel):
     missing = kernel.run("%ddp vars no_such_name")
     assert "ranks 0-1 have no variable 'no_such_name'. Next: %ddp vars" in missing.error
     assert "'no_such_name' has no value" in kernel.run("%ddp diff no_such_name").error

@@ -38,7 +38,7 @@ def test_a_slider_moved_in_the_front_end_moves_on_its_rank_only(front: FrontEnd)
     cell = kernel.finish(shown)
     block = only_view(cell)[WIDGET]["model_id"]
     front.move(front.of_rank(block, 1), 7)
-    # What the observer prints is seen, in the cell with the slider.
+    # The text that the observer prints is shown in the cell with the slider.
     kernel.wait_text(shown, "[1]   moved to 7")
     assert kernel.ok("%%ddp\nprint(slider.value)").text == "[0]   0\n[1]   7\n"
 
@@ -117,7 +117,7 @@ def test_a_bar_that_was_not_to_stay_does_not(front: FrontEnd):
     assert [m.text for m in cell.page] == ["[0-1] done\n"]
 
 
-def test_bars_within_bars_take_each_other_s_place(front: FrontEnd):
+def test_nested_bars_take_the_place_of_each_other(front: FrontEnd):
     kernel = front.kernel
     cell = kernel.ok(
         "%%ddp\nfrom tqdm.notebook import tqdm\n"
@@ -176,7 +176,7 @@ def test_a_bar_that_an_error_stopped_stays_where_it_was(front: FrontEnd):
     assert views(cell) == []
 
 
-def test_with_output_takes_what_its_rank_shows(front: FrontEnd):
+def test_an_output_widget_captures_output_of_its_rank(front: FrontEnd):
     cell = front.kernel.ok(
         "%%ddp\nimport ipywidgets as widgets\nfrom IPython.display import HTML, display\n"
         "out = widgets.Output()\ndisplay(out)\n"

@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom, and what is committed is fit to be read."""
+"""Every notebook runs from top to bottom, and its committed outputs are of one clean run."""
 
 import re
 import subprocess
@@ -71,7 +71,7 @@ def executed(path: Path) -> NotebookNode:
     for cell in code_cells(notebook):
         cell.outputs = []
     with pytest.MonkeyPatch.context() as patch:
-        # What is equal is told as equal, also where a rank of a busy machine is a little late.
+        # Equal lines fold, also where a rank of a busy machine is a little late.
         patch.setenv("NBDDP_OUTPUT_FOLD_S", "0.5")
         NotebookClient(
             notebook,
@@ -87,7 +87,7 @@ def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
 
 
 def texts(notebook: NotebookNode) -> Iterator[str]:
-    """All that the outputs say, pictures aside."""
+    """The text of all outputs, without pictures."""
     for cell in code_cells(notebook):
         for output in cell.outputs:
             if output.output_type == "stream":
@@ -125,7 +125,7 @@ def errors(notebook: NotebookNode) -> list[tuple[str, str]]:
 
 
 def accuracy_of(notebook: NotebookNode) -> float:
-    """What the demo says about digits that it has never seen."""
+    """The accuracy that the demo prints for unseen digits."""
     found = re.findall(r"\[0-3\] test accuracy (\d+\.\d)%", "".join(texts(notebook)))
     assert len(found) == 1, found
     return float(found[0]) / 100
@@ -177,7 +177,7 @@ def test_the_demo_learns_the_digits(source: Callable[[Path], NotebookNode]):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("source", [committed, executed])
-def test_a_ddp_of_ones_own_is_torchs(source: Callable[[Path], NotebookNode]):
+def test_a_handwritten_ddp_equals_that_of_torch(source: Callable[[Path], NotebookNode]):
     lines = "\n".join(texts(source(BUILD))).splitlines()
     assert lines.count("[0-1] equal to the loop by hand, in every bit: True") == 2
     assert {
@@ -205,9 +205,9 @@ def test_the_trace_names_the_straggler(source: Callable[[Path], NotebookNode]):
 
 # --- the README ----------------------------------------------------------------------------------
 
-#: A cell, and what it shows.
+#: A cell, and its output.
 EXAMPLE = re.compile(r"```python\n(%%ddp\n.*?)```\n```\n(.*?)```", re.DOTALL)
-#: What differs from run to run.
+#: Text that differs from run to run.
 VARIES = re.compile(r"#\d+|\[\d+\]|\d+ ms|pid \d+|\d\.\d s|/tmp/\S+|\S+/ctypes/\S+ line \d+")
 
 
@@ -224,7 +224,7 @@ def test_the_readme_shows_what_its_cells_show():
         for code, output in found:
             page = kernel.run(code).page
             seen = shown("\n".join(message.text for message in page))
-            # Who of the others is freed, and who sees the end of a connection first, is chance.
+            # Chance decides which other is freed, and which sees the end of a connection first.
             missing = [line for line in shown(output) if line not in seen and "others" not in line]
             assert missing == [], "\n".join(seen)
 
@@ -263,7 +263,7 @@ def test_the_training_survives_every_disagreement(source: Callable[[Path], Noteb
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("source", [committed, executed])
-def test_both_ways_back_end_in_the_same_loss(source: Callable[[Path], NotebookNode]):
+def test_both_recoveries_end_in_the_same_loss(source: Callable[[Path], NotebookNode]):
     assert [name for name, _ in errors(source(DEATH))] == ["RankExitedError"] * 2
     text = "\n".join(texts(source(DEATH)))
     assert {"[0-1,3] step 47", "[2]   step is not defined"} <= set(text.splitlines())
@@ -286,7 +286,7 @@ def scripts_in_the_text(folder: Path) -> str:
 
 
 def in_a_shell(command: str, folder: Path) -> str:
-    """What it prints."""
+    """The text that the script prints."""
     done = subprocess.run(
         ["bash", "-euc", command.replace("torchrun", f"{sys.executable} -m torch.distributed.run")],
         check=False,
@@ -337,7 +337,7 @@ def read(path):
 
 @pytest.mark.timeout(400)
 def test_the_script_in_the_text_leaves_no_thread_behind(tmp_path: Path):
-    """Such a thread aborts the process if it asks for the interpreter while that shuts down."""
+    """A thread that is left aborts the process if it needs the interpreter during shutdown."""
     scripts_in_the_text(tmp_path)
     script = tmp_path / "train.py"
     *lines, end = script.read_text().splitlines()
@@ -355,8 +355,8 @@ def losses_of_the_dying(notebook: NotebookNode) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_papermill_runs_it(tmp_path: Path):
-    """The one whose cells fail: of the others a stock kernel says as much."""
+def test_papermill_runs_a_notebook_with_failing_cells(tmp_path: Path):
+    """The notebook whose cells fail; the others are covered by the test with a stock kernel."""
     path = DISAGREE
     out = tmp_path / "out.ipynb"
     # It runs cells that fail on purpose and those after them, and complains at the end: it does not

@@ -1,4 +1,4 @@
-"""What a session leaves in its notebook: little, and all of it can be read without a kernel."""
+"""A session adds little to its notebook, and all of it is readable without a kernel."""
 
 import html
 import re
@@ -48,14 +48,14 @@ SESSION = [
     "%ddp stacks",
     "%ddp status --live",
 ]
-#: What GitHub and mails leave of HTML: no style, no class, no picture that the page itself holds.
+#: GitHub and mails remove from HTML: styles, classes, and pictures inside the page.
 _TAGS = ["a", "b", "br", "code", "details", "div", "em", "hr", "i", "img", "li", "p", "pre",
          "span", "strong", "summary", "table", "tbody", "td", "th", "thead", "tr"]  # fmt: skip
 _ATTRIBUTES = {
     "*": ["align", "alt", "colspan", "height", "rowspan", "title", "width"],
     "img": ["src"],
 }
-#: What a reader must find in it, by the cell.
+#: The words that a reader must find in each cell.
 _TOLD = {
     "%ddp status": ["rank", "state", "idle"],
     "%ddp trace": ["barrier", "rank 3", "bold: came last"],
@@ -79,7 +79,7 @@ def saved() -> NotebookNode:
 
 
 def size(notebook: NotebookNode) -> int:
-    """Of the file, without images."""
+    """The bytes of the file, without images."""
     for cell in notebook.cells:
         for output in cell.outputs:
             for kind in [kind for kind in output.get("data", {}) if kind.startswith("image/")]:
@@ -112,7 +112,7 @@ def test_each_output_is_static():
                 assert "text/plain" in data
 
 
-def test_without_styles_and_pictures_it_says_the_same_in_words():
+def test_a_notebook_without_styles_and_pictures_says_the_same_in_words():
     outputs = [(cell.source, output) for cell in saved().cells for output in cell.outputs]
     pages = [(source, output.data["text/html"]) for source, output in outputs
              if "text/html" in output.get("data", {})]  # fmt: skip
@@ -132,7 +132,7 @@ def text_of(page: str) -> str:
 
 
 @pytest.mark.parametrize("exporter", [HTMLExporter, MarkdownExporter])
-def test_it_can_be_converted(exporter: type[HTMLExporter | MarkdownExporter]):
+def test_a_saved_notebook_can_be_converted(exporter: type[HTMLExporter | MarkdownExporter]):
     text, _ = exporter().from_notebook_node(saved())
     assert "came last" in text or "all_reduce" in text
     assert "step 499 rank 3" in text

@@ -1,4 +1,4 @@
-"""What another user of the same machine can see of a pool, and do to it: see docs/security.md."""
+"""The view of another user of the machine on a pool, and attacks by that user."""
 
 import os
 import pwd
@@ -22,7 +22,7 @@ pytestmark = [
 
 
 def as_nobody(do: Callable[[], object]) -> str:
-    """What ``do`` gives in a process of another user; the name of the error if it is denied."""
+    """The result of ``do`` in a process of another user; the name of the error if it is denied."""
     read, write = os.pipe()
     nobody = pwd.getpwnam("nobody")
     pid = os.fork()
@@ -72,7 +72,7 @@ def test_memory_and_processes(pool: Pool):
 
 
 def ports() -> set[int]:
-    """On which any process that this one has started listens."""
+    """Ports on which a process that this one has started listens."""
     processes = psutil.Process().children(recursive=True)
     return {int(address.rpartition(":")[2], 16) for address in listening(processes)}
 
@@ -90,9 +90,7 @@ def dials(port: int) -> bool:
 
 
 @pytest.mark.parametrize("when", ["made", "formed again"])
-def test_of_torchs_ports_only_that_of_the_store_can_be_dialed(
-    fresh_pool: Callable[..., Pool], when: str
-):
+def test_only_the_port_of_the_store_accepts_connections(fresh_pool: Callable[..., Pool], when: str):
     before = ports()  # those of the shared pool
     pool = fresh_pool(3)
     run_cell(pool, "group = dist.new_group([0, 2])")
@@ -108,15 +106,15 @@ def test_of_torchs_ports_only_that_of_the_store_can_be_dialed(
     run_cell(pool, "dist.barrier()\nanother = dist.new_group()\ndist.barrier(another)")
 
 
-def test_garbage_at_the_store_harms_nobody(pool: Pool):
+def test_garbage_at_the_store_harms_no_rank(pool: Pool):
     store = int(pool.pull("__import__('os').environ['MASTER_PORT']", ranks=0))
     assert as_nobody(lambda: [dials(store) for _ in range(50)]).count("True") == 50
     run_cell(pool, "dist.barrier()\ngroup = dist.new_group()\ndist.barrier(group)")
     run_cell(pool, "dist.destroy_process_group(group)\ndel group")
 
 
-def test_the_store_is_open_to_everybody(pool: Pool):
-    """As docs/security.md says; if this fails, torch has learned better, and so may the text."""
+def test_the_store_is_open_to_every_user(pool: Pool):
+    """See docs/security.md; if this fails, torch protects the store, and the text must change."""
     import torch.distributed as dist
 
     port = int(pool.pull("__import__('os').environ['MASTER_PORT']", ranks=0))

@@ -1,4 +1,4 @@
-"""Options that only the ranks or the system can judge: a message, and nothing left."""
+"""Options that only the ranks or the system can check: a message, and no process is left."""
 
 import socket
 import sys
@@ -59,7 +59,7 @@ def test_a_port_that_is_taken(fresh_pool: Callable[..., Pool]):
     assert pool.pull("__import__('os').environ['MASTER_PORT']", ranks=0) == str(port)
 
 
-def test_an_address_that_is_not_ours(fresh_pool: Callable[..., Pool]):
+def test_an_address_of_another_machine(fresh_pool: Callable[..., Pool]):
     with pytest.raises(BadOptionError, match=r"MASTER_ADDR 192\.0\.2\.1, .*: Cannot assign"):
         fresh_pool(1, env={"MASTER_ADDR": "192.0.2.1"})  # reserved for documentation
 

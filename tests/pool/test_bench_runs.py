@@ -1,4 +1,4 @@
-"""Every benchmark runs, with one tiny round, so that none of them rots. Its times mean nothing."""
+"""Every benchmark runs with one tiny round. Its times mean nothing."""
 
 import json
 import subprocess
@@ -30,7 +30,7 @@ TINY = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(TINY))
-def test_it_runs_and_ends_with_a_line_of_json(name: str) -> None:
+def test_a_benchmark_runs_and_ends_with_a_line_of_json(name: str) -> None:
     command = [sys.executable, "-m", f"tests.bench.{name}", *ROUND, *TINY[name]]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -41,13 +41,13 @@ def test_it_runs_and_ends_with_a_line_of_json(name: str) -> None:
     assert {"bench", "checks", "machine", "versions"} <= set(facts)
 
 
-def test_each_benchmark_is_run_here() -> None:
+def test_this_file_runs_each_benchmark() -> None:
     found = {file.stem for file in (ROOT / "tests/bench").glob("bench_*.py")}
     assert found == set(TINY)
 
 
 @pytest.mark.parametrize("name", sorted(TINY))
-def test_it_begins_with_a_question_and_says_what_would_mislead(name: str) -> None:
+def test_a_benchmark_states_its_question_and_what_would_mislead(name: str) -> None:
     text = (ROOT / "tests/bench" / f"{name}.py").read_text(encoding="utf-8")
     doc = text.split('"""')[1]
     assert "?" in doc.splitlines()[0]

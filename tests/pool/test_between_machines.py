@@ -1,4 +1,4 @@
-"""Ranks of different machines, whose boards they cannot read: two nodes, simulated."""
+"""Ranks of two simulated nodes, which cannot read each other's boards."""
 
 from collections.abc import Callable
 
@@ -30,7 +30,7 @@ def _run_checked(pool: Pool, code: str) -> None:
     pool.run_cell(code, CellOptions(ranks=pool.all_ranks, check=True))
 
 
-def test_with_check_a_mismatch_is_seen_before_data_moves(fresh_pool: Callable[..., Pool]):
+def test_a_mismatch_is_seen_before_data_moves_with_check(fresh_pool: Callable[..., Pool]):
     pool = fresh_pool(1, nnodes=2)
     run_cell(pool, "x = rank")
     for code, field in ((_SHAPES, "input_sizes"), (_DTYPES, "input_dtypes")):
@@ -41,7 +41,7 @@ def test_with_check_a_mismatch_is_seen_before_data_moves(fresh_pool: Callable[..
         assert view.texts() == {0: "0 2.0\n", 1: "1 2.0\n"}
 
 
-def test_with_check_a_missing_rank_is_no_hang(fresh_pool: Callable[..., Pool]):
+def test_a_missing_rank_is_no_hang_with_check(fresh_pool: Callable[..., Pool]):
     pool = fresh_pool(1, nnodes=2)
     with pytest.raises(DeadlockError, match="Rank 0 never called all_reduce #1"):
         _run_checked(pool, "if rank:\n    dist.all_reduce(torch.ones(3))\n")
@@ -49,7 +49,9 @@ def test_with_check_a_missing_rank_is_no_hang(fresh_pool: Callable[..., Pool]):
     assert view.texts() == {0: "well\n", 1: "well\n"}
 
 
-def test_without_it_what_did_not_hang_is_an_error_afterwards(fresh_pool: Callable[..., Pool]):
+def test_a_mismatch_that_did_not_hang_is_an_error_afterwards_without_check(
+    fresh_pool: Callable[..., Pool],
+):
     pool = fresh_pool(1, nnodes=2)
     for code, field in ((_DTYPES, "input_dtypes"), (_REDUCE_OPS, "reduce_op")):
         view = run_cell(pool, code, check=False)
@@ -64,8 +66,8 @@ def test_without_it_what_did_not_hang_is_an_error_afterwards(fresh_pool: Callabl
     assert any(isinstance(event, VerdictReached) for event in view.events)
 
 
-def test_what_may_differ_is_no_error_with_or_without_check(fresh_pool: Callable[..., Pool]):
-    """Shapes with as many elements, and an exchange in which only one rank names its splits."""
+def test_legal_differences_are_no_error_with_or_without_check(fresh_pool: Callable[..., Pool]):
+    """Shapes with equally many elements; an exchange in which only one rank names its splits."""
     pool = fresh_pool(1, nnodes=2)
     for check in (False, True):
         options = CellOptions(ranks=pool.all_ranks, check=check)

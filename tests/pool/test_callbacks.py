@@ -98,7 +98,7 @@ def test_a_callback_that_outlives_its_cell_is_interrupted_too(pool: Pool):
     assert run_cell(pool, HEALTHY).texts() == {0: "2\n", 1: "2\n"}
 
 
-def test_who_wants_a_value_meanwhile_is_told_why_it_does_not_come(pool: Pool):
+def test_a_pull_during_a_callback_is_told_why_it_waits(pool: Pool):
     slider = Slider(pool, "print('begins')\nwhile True: time.sleep(0.01)")
     slider.move(1)
     slider.wait_text("begins")

@@ -139,7 +139,7 @@ class Point:
     )
     source = run_cell(pool, "print(inspect.getsource(double), end='')", execution_count=41)
     assert source.text(1) == "def double(x):\n    return 2 * x\n"
-    # Of a class itself, Python finds no source in any notebook: it looks for a file of __main__.
+    # Python finds no source of a class in any notebook: it looks for a file of __main__.
     method = run_cell(pool, "print(inspect.getsource(Point.__init__), end='')")
     assert method.text(1) == "    def __init__(self, x):\n        self.x = x\n"
     assert run_cell(pool, "pickle.loads(pickle.dumps(double))(4)").result(1) == "8"

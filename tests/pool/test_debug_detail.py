@@ -56,7 +56,7 @@ def checked(pool: Pool) -> Iterator[Pool]:
         ("dist.all_reduce(torch.ones(3 + rank), group=checked, async_op=True).wait()", "shapes: "),
     ],
 )
-def test_what_torch_compares_it_tells_on_all_ranks_as_on_stock_groups(
+def test_mismatches_that_torch_compares_are_told_as_on_stock_groups(
     checked: Pool, code: str, words: str
 ):
     with pytest.raises(CellError) as caught:
@@ -69,7 +69,7 @@ def test_what_torch_compares_it_tells_on_all_ranks_as_on_stock_groups(
         assert words in text
 
 
-def test_what_torch_does_not_compare_is_still_a_mismatch(checked: Pool):
+def test_mismatches_that_torch_does_not_compare_are_still_told(checked: Pool):
     code = "dist.broadcast(torch.ones(3), rank, group=checked)"
     with pytest.raises(MismatchError, match="root"):
         run_cell(checked, code, timeout=30)

@@ -1,6 +1,6 @@
-"""Training goes on after the death of a rank and ends where it would have ended without it.
+"""Training continues after the death of a rank, with the results of a run without it.
 
-As torchrun teaches it: everything that counts is a function of the step, a snapshot is written now
+The usual way under torchrun: all state is a function of the step, a snapshot is written now
 and then, and a fresh process begins with it. Here the survivors need no snapshot: they have the
 state. Both ways end in the same loss and the same parameters, bit by bit; on two ranks, since a
 sum of two does not depend on their order.
@@ -94,7 +94,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reference(shared_pool: SharedPool, folder: Path) -> Result:
-    """What the training comes to without a failure."""
+    """The results of the training without a failure."""
     pool = shared_pool.get()
     prepare(pool, folder)
     run_cell(pool, f"{BEGIN}\nloss = train(model, optimizer, step)")
@@ -109,7 +109,7 @@ def prepare(pool: Pool, folder: Path, ranks: int | None = None) -> None:
 
 
 def die(pool: Pool, rank: int, *, in_backward: bool = False) -> None:
-    """Train anew until a rank dies; the other one is then where it was, with all it had."""
+    """Train from the beginning until a rank dies; the other one keeps its state."""
     code = (
         f"{BEGIN}\n"
         f"dies_at = {DIES_AT} if rank == {rank} else None\n"
@@ -123,8 +123,8 @@ def die(pool: Pool, rank: int, *, in_backward: bool = False) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_from_a_snapshot(pool: Pool, folder: Path, reference: Result, rank: int):
-    """Everybody goes back to it, as under torchrun, where nobody has anything else."""
+def test_training_continues_from_a_snapshot(pool: Pool, folder: Path, reference: Result, rank: int):
+    """Every rank goes back to the snapshot, as under torchrun."""
     die(pool, rank)
     prepare(pool, folder, rank)
     run_cell(
@@ -140,8 +140,10 @@ def test_from_a_snapshot(pool: Pool, folder: Path, reference: Result, rank: int)
 
 
 @pytest.mark.parametrize("in_backward", [False, True], ids=["before backward", "in backward"])
-def test_from_a_survivor(pool: Pool, folder: Path, reference: Result, in_backward: bool):
-    """One rank after the other dies: the state has been on a different process each time."""
+def test_training_continues_from_a_survivor(
+    pool: Pool, folder: Path, reference: Result, in_backward: bool
+):
+    """One rank after the other dies: a different process holds the state each time."""
     for rank in (1, 0):
         die(pool, rank, in_backward=in_backward)
         prepare(pool, folder, rank)
@@ -158,7 +160,7 @@ def test_from_a_survivor(pool: Pool, folder: Path, reference: Result, in_backwar
 
 
 def test_a_wrapped_model_is_brought_up_to_date_too(pool: Pool, folder: Path, reference: Result):
-    """A new DDP starts from rank 0's parameters; who has the right ones is said afterwards."""
+    """A new DDP starts from the parameters of rank 0; the right source is named afterwards."""
     die(pool, 1)
     prepare(pool, folder, 1)
     run_cell(pool, "network, optimizer, step = make()", ranks=[1])

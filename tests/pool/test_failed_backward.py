@@ -66,14 +66,14 @@ def begin(pool: Pool, options: str = "{}") -> None:
 
 
 @pytest.mark.parametrize("name", _OPTIONS)
-def test_training_goes_on_after_an_error_on_all_ranks(pool: Pool, name: str):
+def test_training_continues_after_an_error_on_all_ranks(pool: Pool, name: str):
     begin(pool, _OPTIONS[name])
     view = run_cell(pool, "fail(state[0], raises)", check=False, timeout=_LIMIT_S)
     assert "ValueError: in the backward" in str(view.error)
     assert run_cell(pool, _CHECK, timeout=_LIMIT_S).texts() == _EQUAL
 
 
-def test_training_goes_on_after_an_interrupt(pool: Pool):
+def test_training_continues_after_an_interrupt(pool: Pool):
     begin(pool)
     cell = begin_cell(pool, "fail(state[0], sleeps)")
     cell_texts = {0: "sleeps\n", 1: "sleeps\n"}
@@ -83,7 +83,7 @@ def test_training_goes_on_after_an_interrupt(pool: Pool):
     assert run_cell(pool, _CHECK, timeout=_LIMIT_S).texts() == _EQUAL
 
 
-def test_training_goes_on_after_an_error_that_the_cell_has_caught(pool: Pool):
+def test_training_continues_after_an_error_that_the_cell_has_caught(pool: Pool):
     begin(pool)
     run_cell(
         pool, "try:\n    fail(state[0], raises)\nexcept ValueError:\n    pass", timeout=_LIMIT_S
@@ -92,7 +92,7 @@ def test_training_goes_on_after_an_error_that_the_cell_has_caught(pool: Pool):
 
 
 def test_one_rank_may_fail_when_all_gradients_were_reduced(pool: Pool):
-    """The buckets are rebuilt in a collective: on all ranks in the same step, or on none."""
+    """DDP rebuilds its buckets in a collective: on all ranks in the same step, or on none."""
     begin(pool)
     code = """
 x = batch(99).requires_grad_()
@@ -106,7 +106,7 @@ state[0](x * 1).sum().backward()
     assert run_cell(pool, _CHECK, timeout=_LIMIT_S).texts() == _EQUAL
 
 
-def test_a_step_in_two_cells_goes_on_after_another_error(pool: Pool):
+def test_a_step_in_two_cells_continues_after_another_error(pool: Pool):
     begin(pool)
     run_cell(pool, "state[1].zero_grad()\nloss = state[0](batch(2)).square().mean()")
     run_cell(pool, "1 / 0", check=False)
@@ -116,8 +116,8 @@ def test_a_step_in_two_cells_goes_on_after_another_error(pool: Pool):
 
 
 @pytest.mark.parametrize("who", ["rank == 1", "True"])
-def test_the_step_of_another_module_goes_on(pool: Pool, who: str):
-    """Its gradients would else be left as they are, without a word."""
+def test_the_step_of_another_module_continues(pool: Pool, who: str):
+    """Otherwise its gradients would silently stay as they are."""
     begin(pool)
     run_cell(
         pool, "other = make()[0]\nstate[1].zero_grad()\nloss = state[0](batch(2)).square().mean()"
@@ -131,7 +131,7 @@ def test_the_step_of_another_module_goes_on(pool: Pool, who: str):
     run_cell(pool, "other(batch(2)).sum().backward()", timeout=_LIMIT_S)
 
 
-def test_that_parameters_are_unused_is_told_again_and_again(pool: Pool):
+def test_the_error_about_unused_parameters_comes_each_time(pool: Pool):
     begin(pool)
     run_cell(pool, "state[0].module[0] = torch.nn.Tanh()")
     step = "state[0](batch(2)).sum().backward()"

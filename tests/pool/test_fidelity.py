@@ -1,4 +1,4 @@
-"""What works on stock process groups works in the same way on ours: each program runs on both."""
+"""Programs give the same on stock and on traced process groups."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +14,7 @@ from tests.cases.fidelity_groups import GROUPS
 from tests.cases.fidelity_sharded import SHARDED
 from tests.cases.fidelity_training import TRAINING
 from tests.cases.fidelity_wider import WIDER
+from tests.cases.fidelity_works import WORKS
 from tests.conftest import make_pool
 from tests.support.views import run_cell
 
@@ -57,7 +58,7 @@ def no_leaks() -> None:
 
 
 def results(pair: Pair, program: Program, *, plain: bool) -> list[list[Any]]:
-    """What the program left, rank by rank."""
+    """The ``result`` of the program, by rank."""
     pool = pair.get(program.ranks, plain=plain)
     try:
         run_cell(pool, program.code, timeout=program.timeout_s)
@@ -81,7 +82,7 @@ def differences(ours: Any, stock: Any) -> list[tuple[Any, Any]]:
 
 
 @pytest.mark.timeout(180)
-@parametrize([*GROUPS, *COLLECTIVES, *TRAINING, *SHARDED, *WIDER])
+@parametrize([*GROUPS, *COLLECTIVES, *WORKS, *TRAINING, *SHARDED, *WIDER])
 def test_a_program_gives_the_same(pair: Pair, program: Program):
     if torch.__version__ < program.since:
         pytest.skip(f"torch {torch.__version__} compiles calls of stock groups only")
@@ -110,8 +111,8 @@ OWN_TIME_OUTS = {
 
 
 @pytest.mark.parametrize("name", OWN_TIME_OUTS)
-def test_time_outs_of_the_users_own_come_first(pair: Pair, name: str):
-    """A deadlock is proven earlier, but the error that the cell has asked for is torch's."""
+def test_timeouts_of_the_user_come_first(pair: Pair, name: str):
+    """A deadlock is proven earlier, but the cell asked for the error of torch."""
     pool = pair.get(2, plain=False)
     run_cell(pool, "short = dist.new_group(timeout=timedelta(seconds=1.5))")
     code = f"if rank == 0:\n    {OWN_TIME_OUTS[name]}"

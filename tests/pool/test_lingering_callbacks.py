@@ -45,7 +45,7 @@ def waits(pool: Pool, who: str) -> bool:
     return any(thread.wait is not None for thread in chosen)
 
 
-def test_a_callback_that_nobody_joins_is_told_and_freed(
+def test_a_callback_that_no_rank_joins_is_told_and_freed(
     pool: Pool, flag: Callable[[str], str], tmp_path: Path
 ):
     cell, slider = begin(pool, flag("end"))
@@ -60,7 +60,7 @@ def test_a_callback_that_nobody_joins_is_told_and_freed(
     assert run_cell(pool, HEALTHY).texts() == {0: "2\n", 1: "2\n"}
 
 
-def test_a_callback_that_another_rank_joins_later_goes_on(
+def test_a_callback_that_another_rank_joins_later_continues(
     pool: Pool, flag: Callable[[str], str], tmp_path: Path
 ):
     joins = flag("join").replace("\n", "\n    ")

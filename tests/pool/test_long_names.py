@@ -1,4 +1,4 @@
-"""Names that a user gives may be long: what is told of them is short, and the proof is the same."""
+"""Long names of groups and keys: messages about them are short, and proofs are the same."""
 
 from nbddp.controller.hub.queries import RankQueries
 from nbddp.controller.pool.pool import Pool

@@ -1,4 +1,4 @@
-"""Cells that do odd things to the shell around them: each ends, is told, and the next one works."""
+"""Cells that do unusual things to the shell: each ends with a message, and the next one works."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ class Bad(Exception):
 
 
 def error_text(pool: Pool, code: str) -> str:
-    """What the notebook would raise for this cell; the cell after it must work."""
+    """The error that the notebook would raise for this cell; the cell after it must work."""
     error = run_cell(pool, code, check=False).error
     assert run_cell(pool, "print('next')").texts() == {0: "next\n", 1: "next\n"}
     return "" if error is None else str(error)
@@ -105,7 +105,7 @@ y.sum().backward()
             "except ZeroDivisionError as error: raise ValueError('while training') from error",
             ["1 / 0", "direct cause", "ValueError: while training"],
         ),
-        # It cannot be described, and torch says why: how we found out is no news.
+        # Torch says why it cannot be described; the internal error of nbddp is left out.
         ("dist.broadcast(torch.ones(2), src=5)", ["dist.broadcast", "invalid root rank"]),
         (
             "try: 1 / 0\nexcept ZeroDivisionError: dist.broadcast(torch.ones(2), src=5)",
@@ -113,7 +113,7 @@ y.sum().backward()
         ),
     ],
 )
-def test_our_own_files_are_in_no_traceback(pool: Pool, code: str, words: list[str]):
+def test_files_of_nbddp_are_in_no_traceback(pool: Pool, code: str, words: list[str]):
     text = error_text(pool, code)
     for word in words:
         assert word in text
@@ -156,7 +156,7 @@ class Numbers(Dataset):
     assert view.result() == "[[0, 1], [2, 3]]"
 
 
-def test_the_patience_of_the_resolver_is_the_users(pool: Pool):
+def test_no_resolver_options_of_nbddp_are_in_the_environment(pool: Pool):
     assert run_cell(pool, "import os; 'RES_OPTIONS' in os.environ").result() == "False"
 
 

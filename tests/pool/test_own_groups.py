@@ -1,4 +1,4 @@
-"""Groups of the user's own, one after another in one pool: each is compared with itself alone."""
+"""Groups that the user makes one after another in one pool are each compared separately."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_no_group_is_compared_with_one_that_is_gone(own_pool: Pool, kind: str):
 
 
 def test_a_group_of_each_rank_alone(own_pool: Pool):
-    """World size 1, as in a first try: each rank is rank 0 of a world of its own."""
+    """World size 1, as in a first attempt: each rank is rank 0 of its own world."""
     alone = f"{_BEGIN}dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)"
     for shape in ("rank + 1", "2 - rank"):
         cell = f"{alone}\nt = torch.ones({shape}); dist.all_reduce(t); dist.new_group([0]); len(t)"
@@ -67,7 +67,7 @@ def test_a_group_of_each_rank_alone(own_pool: Pool):
         assert {view.result(0), view.result(1)} == {"1", "2"}
 
 
-def test_what_is_wrong_in_such_a_group_is_told_and_mended(own_pool: Pool):
+def test_a_mismatch_in_a_group_of_the_user_is_told_and_the_group_repaired(own_pool: Pool):
     for round_ in range(2):
         run_cell(own_pool, f"{_BEGIN}store = dist.FileStore(f'{{path}}/{round_}', 2)\n{_INIT}")
         with pytest.raises(MismatchError, match=r"called (all_reduce|barrier)"):
@@ -101,7 +101,7 @@ def test_a_second_group_that_one_rank_does_not_make(own_pool: Pool):
 
 
 def test_a_group_with_a_process_that_is_no_rank(own_pool: Pool):
-    """It is left as torch makes it: nobody can tell what the other process does."""
+    """The group stays as torch makes it: nbddp cannot observe the other process."""
     child = (
         "import sys, torch, torch.distributed as dist\n"
         "store = dist.FileStore(sys.argv[1], 2)\n"
@@ -123,7 +123,7 @@ def test_a_group_with_a_process_that_is_no_rank(own_pool: Pool):
 
 
 def test_groups_with_hashed_names_one_after_another(pool: Pool):
-    """They have the name of the one before, and met its addresses in the store."""
+    """The groups have the same name as the one before, and found its addresses in the store."""
     cell = (
         "g = dist.new_group([0, 1], use_local_synchronization=True)\n"
         "t = torch.ones(3 + {n}); dist.all_reduce(t, group=g)\n"
@@ -136,7 +136,7 @@ def test_groups_with_hashed_names_one_after_another(pool: Pool):
 
 
 def test_hashed_names_agree_where_ranks_have_other_groups_beside(pool: Pool):
-    """As a cell leaves them that has failed: torch makes the names of the number of all groups."""
+    """A failed cell leaves such groups; torch derives the names from the number of all groups."""
     with pytest.raises(CellError):
         run_cell(
             pool,
@@ -188,7 +188,7 @@ def test_two_groups_of_one_name_in_one_cell_have_nothing_in_common(pool: Pool):
 
 
 def test_a_world_of_some_ranks(fresh_pool: Callable[..., Pool], tmp_path: Path):
-    """Its ranks are others than those of the pool: errors name those of the pool."""
+    """Its ranks are numbered differently; errors name the ranks of the pool."""
     pool = fresh_pool(3, init="none")
     init = (
         "if rank:\n"
@@ -230,7 +230,7 @@ def test_a_world_of_some_ranks(fresh_pool: Callable[..., Pool], tmp_path: Path):
 def test_members_that_are_not_known_are_not_accused(
     fresh_pool: Callable[..., Pool], tmp_path: Path
 ):
-    """A rank that waits for a world of two ranks of three: which the other is, nobody knows."""
+    """A rank waits for a world of two of the three ranks; the other member is not known."""
     pool = fresh_pool(3, init="none")
     view = run_cell(
         pool,
@@ -249,7 +249,7 @@ def test_members_that_are_not_known_are_not_accused(
     assert "for other members, and no rank is left that could be one" in finding.headline
 
 
-def test_nodes_of_their_own(fresh_pool: Callable[..., Pool], tmp_path: Path):
+def test_groups_of_the_user_on_two_nodes(fresh_pool: Callable[..., Pool], tmp_path: Path):
     pool = fresh_pool(1, nnodes=2)
     for round_, operation in enumerate(OPERATIONS):
         store = f"store = dist.FileStore({str(tmp_path)!r} + '/{round_}', 2)\n"
@@ -259,7 +259,7 @@ def test_nodes_of_their_own(fresh_pool: Callable[..., Pool], tmp_path: Path):
 
 
 def test_a_group_that_not_all_ranks_would_count_is_refused(pool: Pool):
-    """Else the next group has another name on the ranks of this cell, and they wait for ever."""
+    """Otherwise the next group has another name on these ranks, and they wait forever."""
     view = run_cell(pool, "dist.new_group([0])", ranks=[0], check=False)
     text = str(view.error)
     assert "rank 0 called new_group, which all ranks of the default group have to call" in text

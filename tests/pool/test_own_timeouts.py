@@ -1,4 +1,4 @@
-"""A time-out of the user's own ends a proven deadlock: the error of the cell tells both."""
+"""A timeout of the user ends a proven deadlock: the error of the cell tells both."""
 
 import pytest
 
@@ -21,7 +21,7 @@ dist.recv(torch.ones(2), 1 - rank, group=group)
 
 
 @pytest.mark.parametrize("seconds", [1.5, 3.2])  # the card is held back, or shown
-def test_the_cause_is_told_and_not_the_rank_whose_time_was_over(pool: Pool, seconds: float):
+def test_the_cause_is_told_and_not_the_rank_that_timed_out(pool: Pool, seconds: float):
     view = run_cell(pool, _CIRCLE.format(seconds=seconds), timeout=30, check=False)
     assert isinstance(view.error, DeadlockError)
     text = str(view.error)
@@ -35,7 +35,7 @@ def test_the_cause_is_told_and_not_the_rank_whose_time_was_over(pool: Pool, seco
     run_cell(pool, "dist.barrier()", timeout=20)
 
 
-def test_time_outs_on_all_ranks_are_told_with_their_cause(pool: Pool):
+def test_timeouts_on_all_ranks_are_told_with_their_cause(pool: Pool):
     view = run_cell(pool, _RECEIVE, timeout=30, check=False)
     assert type(view.error) is CellError
     text = str(view.error)
@@ -74,8 +74,8 @@ tries
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_a_program_that_tries_again_goes_on(pool: Pool, several: bool):
-    """Each wait has a time-out of its own, also for the same key."""
+def test_a_program_that_tries_again_continues(pool: Pool, several: bool):
+    """Each wait has a timeout of its own, also for the same key."""
     run_cell(pool, "from torch.distributed import distributed_c10d as c10d\n")
     code = f"several = {several}\nstore = c10d._get_default_store()\n{_RETRY}"
     view = run_cell(pool, code, timeout=30, check=False)
@@ -83,7 +83,7 @@ def test_a_program_that_tries_again_goes_on(pool: Pool, several: bool):
     assert view.result(0) == "[1, 1.2]"
 
 
-def test_an_error_after_a_time_out_is_the_ranks_own(pool: Pool):
+def test_an_error_after_a_timeout_is_that_of_the_rank(pool: Pool):
     guarded = (
         "try:\n        call()\n    except RuntimeError:\n        raise ValueError('mine') from None"
     )

@@ -1,4 +1,4 @@
-"""How ranks find each other: by the pool, or by the user's own call, again and again."""
+"""Process groups are initialised by the pool or by the user, repeatedly."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -62,7 +62,7 @@ def test_twice_in_one_cell(fresh_pool: Callable[..., Pool]):
     assert run_cell(pool, SUM).result(0) == "3.0"
 
 
-def test_after_an_init_that_failed_on_one_rank(fresh_pool: Callable[..., Pool]):
+def test_an_init_after_one_that_failed_on_one_rank(fresh_pool: Callable[..., Pool]):
     pool = fresh_pool(2, init="none")
     code = (
         "from datetime import timedelta\n"
@@ -75,8 +75,8 @@ def test_after_an_init_that_failed_on_one_rank(fresh_pool: Callable[..., Pool]):
     assert run_cell(pool, SUM).result(1) == "3.0"
 
 
-def test_a_port_of_the_users_own(fresh_pool: Callable[..., Pool]):
-    """As in tutorials: rank 0 serves the store at an address of the cell's choice."""
+def test_a_port_that_the_user_chose(fresh_pool: Callable[..., Pool]):
+    """As in tutorials, rank 0 serves the store at an address that the cell chooses."""
     pool = fresh_pool(2, init="none")
     free = run_cell(
         pool, "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.getsockname()[1]"

@@ -80,7 +80,7 @@ finally:
 def test_a_rank_that_is_late_in_a_call_that_torch_takes_is_told_by_the_rank_that_sees_it(
     fresh_pool: Callable[..., Pool],
 ):
-    """Looks do not take it for a rank that waits, and leave it to the ranks, which know more."""
+    """Looks do not count it as waiting, and leave the verdict to the ranks, which know more."""
     view = run_cell(fresh_pool(2), _PRELUDE + _DISAGREE, timeout=30, check=False)
     assert isinstance(view.error, MismatchError), view.error
     for word in ("rank 0 and rank 1 disagree in root", "root=0", "root=1", "nothing was sent"):

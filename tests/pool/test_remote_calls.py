@@ -1,4 +1,4 @@
-"""RPC in cells: what the next cell finds after one that failed, was freed, or lost a rank."""
+"""RPC in cells: the next cell works after one that failed, was freed, or lost a rank."""
 
 from pathlib import Path
 
@@ -22,13 +22,13 @@ _LIMIT_S = 40.0
 
 
 def works(pool: Pool, shutdown: str = _SHUTDOWN) -> None:
-    """RPC from its begin to its end, and the process group."""
+    """RPC from its start to its end, and the process group."""
     found = run_cell(pool, _INIT + _CALL + shutdown, timeout=_LIMIT_S)
     assert [found.result(rank) for rank in range(2)] == ["[1.0, 1.0]", "[2.0, 2.0]"]
     run_cell(pool, "t = torch.ones(1)\ndist.all_reduce(t)\nassert t.item() == 2", timeout=_LIMIT_S)
 
 
-def test_it_stays_from_cell_to_cell_until_it_is_shut_down(pool: Pool):
+def test_rpc_stays_from_cell_to_cell_until_it_is_shut_down(pool: Pool):
     run_cell(pool, _INIT, timeout=_LIMIT_S)
     run_cell(pool, _CALL, timeout=_LIMIT_S)
     with pytest.raises(CellError):  # a cell that has not begun it
@@ -38,13 +38,13 @@ def test_it_stays_from_cell_to_cell_until_it_is_shut_down(pool: Pool):
 
 
 @pytest.mark.parametrize("bad_ranks", ["(0, 1)", "(1,)"])
-def test_after_an_error_the_next_cell_may_begin_anew(pool: Pool, bad_ranks: str):
+def test_the_next_cell_may_start_rpc_again_after_an_error(pool: Pool, bad_ranks: str):
     with pytest.raises(CellError, match="ValueError"):
         run_cell(pool, f"{_INIT}if rank in {bad_ranks}:\n    raise ValueError", timeout=_LIMIT_S)
     works(pool)
 
 
-def test_after_an_interrupt_of_a_shutdown_the_next_cell_may_begin_anew(pool: Pool):
+def test_the_next_cell_may_start_rpc_again_after_an_interrupted_shutdown(pool: Pool):
     code = f"""{_INIT}
 if rank == 0:
     print("shuts down", flush=True)
@@ -61,7 +61,7 @@ else:
     works(pool)
 
 
-def test_who_waits_for_a_worker_that_never_comes_is_freed(pool: Pool):
+def test_a_rank_that_waits_for_a_missing_worker_is_freed(pool: Pool):
     with pytest.raises(DeadlockError, match="init_rpc"):
         run_cell(pool, f"if rank == 0:{_INIT}".replace("\n", "\n    "), timeout=_LIMIT_S)
     works(pool)
@@ -85,7 +85,7 @@ def test_a_fresh_rank_takes_part_in_the_next_one(pool: Pool):
     run_cell(pool, _INIT, timeout=_LIMIT_S)
     with pytest.raises(RankExitedError):
         run_cell(pool, "import os\nif rank:\n    os._exit(1)", timeout=_LIMIT_S)
-    # A graceful shutdown would not do: torch counts those of a process in C++, see decision 54.
+    # A graceful shutdown does not work here: torch counts them per process in C++, see decision 54.
     ungraceful = "\ndist.barrier()\nrpc.shutdown(graceful=False)\nanswer\n"
     found = run_cell(pool, _INIT + _CALL + ungraceful, timeout=_LIMIT_S)
     assert all("rpc.shutdown() may wait" in found.text(rank, "stderr") for rank in range(2))

@@ -1,4 +1,4 @@
-"""A rank whose process is stopped, as the diagnosis tells of it."""
+"""The diagnosis of a rank whose process is stopped."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Keys that are set while the ranks are looked at."""
+"""Keys that are set during a diagnosis."""
 
 from nbddp.controller.pool.pool import Pool
 from nbddp.controller.state.actions import VerdictReached

@@ -99,7 +99,7 @@ OPTIMIZERS = ("SGD(model.parameters(), 0.1, momentum=0.9)", "Adam(model.paramete
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("source", [0, 1])
-def test_training_goes_on_in_step(pool: Pool, optimizer: str, source: int):
+def test_training_continues_in_step(pool: Pool, optimizer: str, source: int):
     """One rank has made steps, the other is new: afterwards both make the same ones."""
     code = f"""
 torch.manual_seed(rank)
@@ -164,14 +164,14 @@ def zero():
 
 
 @pytest.mark.parametrize("code", WRONG)
-def test_what_cannot_be_given_is_refused_on_all_ranks(pool: Pool, code: str):
+def test_a_value_that_sync_cannot_send_is_refused_on_all_ranks(pool: Pool, code: str):
     with pytest.raises(CellError, match=WRONG[code]) as caught:
         run_cell(pool, _SHARDED + code)
     assert {name for name, _ in caught.value.by_rank.values()} == {"BadOptionError"}
     assert set(caught.value.by_rank) == {0, 1}
 
 
-def test_in_the_notebook_it_says_where_it_belongs():
+def test_sync_in_the_notebook_says_that_it_belongs_in_a_cell():
     import nbddp
     from nbddp.errors import NbddpError
 

@@ -1,4 +1,4 @@
-"""A step of a sharded model that was left anywhere leaves nothing behind."""
+"""A step of a sharded model may be interrupted anywhere: the next step is correct."""
 
 import pytest
 import torch
@@ -14,9 +14,9 @@ _EQUAL = {0: "equal\n", 1: "equal\n"}
 #: Shares of the lines of FSDP in a step, after which it is left. None is between two microbatches
 #: (0.45), where torch's gradients wait for more.
 _PLACES = (0.01, 0.2, 0.4, 0.6, 0.8, 0.97)
-#: Not of the first step of a model, which sets it up; there are no gradients, as in `leave`.
+#: Not in the first step of a model, which sets it up; there are no gradients, as in `leave`.
 _COUNT = "result(state)\nstate.zero_grad()\nwith Lines() as lines: step(state)"
-#: Hooks are where FSDP does its work: around each of them is a place of its own.
+#: FSDP works in hooks: a step is left before or after each of them.
 _HOOKS = """
 def leave_at(model, place, index, who=None):
     module = dict(model.named_modules())[index]
@@ -125,7 +125,7 @@ state(x).sum().backward()
 
 
 @pytest.mark.parametrize("kind", ["fsdp2", "fsdp2, not resharded", "fsdp1, nested"])
-def test_a_step_in_two_cells_goes_on_after_the_step_of_another_model(pool: Pool, kind: str):
+def test_a_step_in_two_cells_continues_after_the_step_of_another_model(pool: Pool, kind: str):
     begin(pool, kind)
     run_cell(pool, "state.zero_grad()\nloss = state(batch(1)).square().mean()")
     run_cell(pool, "other = make()")
@@ -139,7 +139,7 @@ def test_a_step_in_two_cells_goes_on_after_the_step_of_another_model(pool: Pool,
 
 
 def test_the_last_of_modules_together_may_run_in_another_cell(pool: Pool):
-    """Nothing in them tells a call that was left from one whose backward is yet to come."""
+    """The modules do not show whether a call was interrupted or its backward is still to come."""
     begin(pool, _TOGETHER)
     code = "state.zero_grad()\nhidden = state(batch(1))\nfound = hidden.detach().requires_grad_()\n"
     code += "first, second = found.chunk(2)\nloss = state.head(first).square().mean()"
@@ -159,7 +159,7 @@ def test_the_last_of_modules_together_may_run_in_another_cell(pool: Pool):
 
 
 @pytest.mark.parametrize("kind", ["fsdp2", "fsdp1, nested"])
-def test_a_step_of_a_thread_goes_on_when_a_cell_ends_in_it(pool: Pool, kind: str):
+def test_a_step_of_a_thread_continues_when_a_cell_ends_in_it(pool: Pool, kind: str):
     begin(pool, kind)
     code = """
 import threading
@@ -205,7 +205,7 @@ def test_a_model_that_has_never_run_is_left_alone(pool: Pool):
     run_cell(pool, "state(torch.ones(2, 4)).sum().backward()", timeout=_LIMIT_S)
 
 
-def test_what_cannot_be_mended_is_named(pool: Pool):
+def test_state_that_cannot_be_restored_is_named(pool: Pool):
     begin(pool, "fsdp2")
     spoil = "from nbddp.rank.torch_private import fsdp2\nresets = fsdp2._reset_parameter\n"
     run_cell(pool, f"{_LISTEN}{spoil}fsdp2._reset_parameter = lambda parameter: None")

@@ -1,4 +1,4 @@
-"""What the records of real operations say afterwards."""
+"""The records of real operations."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ for _ in range(3):
 """
 
 
-def test_what_ddp_sent_has_ended_when_it_ended(pool: Pool):
-    """C++ waits for it and not Python, so nobody asks the work."""
+def test_reductions_of_ddp_are_recorded_with_their_true_end(pool: Pool):
+    """C++ waits for the operation, so Python never asks the work handle."""
     run_cell(pool, _BACKWARD)
     last: list[dict[str, Any]] = [each for each in pool.trace() if each["rank"] == 0][-4:]
     assert [each["op"] for each in last] == ["all_reduce", "barrier"] * 2
@@ -27,7 +27,7 @@ def test_what_ddp_sent_has_ended_when_it_ended(pool: Pool):
     assert second["completed_ns"] > second["created_ns"]
 
 
-def test_a_wait_with_a_time_out_of_zero_has_none_of_its_own(pool: Pool):
+def test_a_wait_with_a_timeout_of_zero_has_no_timeout_of_its_own(pool: Pool):
     """C++ waits so, in DDP's backward for example."""
     work = "dist.all_reduce(torch.ones(2), async_op=True)"
     run_cell(pool, f"from datetime import timedelta\n{work}.wait()\n{work}.wait(timedelta(0))")
@@ -35,7 +35,7 @@ def test_a_wait_with_a_time_out_of_zero_has_none_of_its_own(pool: Pool):
     assert second.timeout_ms == first.timeout_ms
 
 
-#: What rank 0 does; rank 1 never comes.
+#: The code of rank 0; rank 1 never calls it.
 _WAITS = {
     "call": "dist.all_reduce(x)",
     "handle": "dist.all_reduce(x, async_op=True).wait()",
@@ -46,7 +46,7 @@ _WAITS = {
 
 
 @pytest.mark.parametrize("how", _WAITS)
-def test_what_the_user_interrupts_is_recorded_as_interrupted(how: str, pool: Pool):
+def test_operations_that_the_user_interrupts_are_recorded_as_interrupted(how: str, pool: Pool):
     code = f"import time\nx = torch.ones(2)\nif rank == 0: {_WAITS[how]}\nelse: time.sleep(600)"
     cell = begin_cell(pool, code)
     poll_until(lambda: _main_of(pool, 0).wait, timeout_s=30)
@@ -57,7 +57,7 @@ def test_what_the_user_interrupts_is_recorded_as_interrupted(how: str, pool: Poo
     assert _main_of(pool, 0).wait is None
 
 
-def test_what_an_interrupted_cell_leaves_open_is_not_recorded_as_done(pool: Pool):
+def test_operations_that_an_interrupted_cell_leaves_open_are_not_recorded_as_done(pool: Pool):
     code = (
         "x = torch.ones(2)\nif rank == 0: dist.all_reduce(x, async_op=True)\n"
         "import time; time.sleep(600)"
@@ -71,15 +71,15 @@ def test_what_an_interrupted_cell_leaves_open_is_not_recorded_as_done(pool: Pool
     assert ending_of(last["state"], last["error"]) in ("interrupted", "freed"), last
 
 
-def test_what_nbddp_ends_is_recorded_as_freed(pool: Pool):
+def test_operations_that_nbddp_ends_are_recorded_as_freed(pool: Pool):
     for wait in ("dist.all_reduce(x)", "dist.all_reduce(x, async_op=True).wait()"):
         run_cell(pool, f"x = torch.ones(2)\nif rank == 0: {wait}", check=False)
         last = _last(pool, 0)
         assert ending_of(last["state"], last["error"]) == "freed", last
 
 
-def test_what_goes_wrong_unwatched_is_recorded_as_failed(pool: Pool):
-    """The connection is lost, nobody waits, and no cell is freed."""
+def test_operations_that_fail_without_a_waiting_rank_are_recorded_as_failed(pool: Pool):
+    """The connection is lost, no rank waits, and no cell is freed."""
     code = (
         "import os, time\nx = torch.ones(2)\n"
         "work = dist.all_reduce(x, async_op=True) if rank == 0 else None\n"
@@ -116,7 +116,7 @@ _SYNCHRONOUS, _ASYNCHRONOUS = False, True
 
 
 @pytest.mark.parametrize("check", [False, True])
-def test_whether_an_operation_went_on_after_its_call(pool: Pool, check: bool):
+def test_the_record_tells_whether_an_operation_went_on_after_its_call(pool: Pool, check: bool):
     cell = 70 + check
     options = CellOptions(pool.all_ranks, execution_count=cell, check=check)
     outcome = pool.wait(pool.submit(_ISSUED, options), RecordingView())
@@ -140,20 +140,20 @@ def test_whether_an_operation_went_on_after_its_call(pool: Pool, check: bool):
         ("send", _SYNCHRONOUS),
         ("send", _ASYNCHRONOUS),
         ("recv", _ASYNCHRONOUS),
-        ("barrier", _ASYNCHRONOUS),  # who calls the group itself gets a handle
+        ("barrier", _ASYNCHRONOUS),  # a call on the group itself returns a handle
         ("monitored_barrier", _SYNCHRONOUS),
         ("new_group", _SYNCHRONOUS),
     ]
 
 
-def test_nobody_has_waited_for_what_was_only_looked_at(pool: Pool):
+def test_a_poll_of_a_handle_is_not_recorded_as_a_wait(pool: Pool):
     wait = "while not work.is_completed(): pass"
     run_cell(pool, f"work = dist.all_reduce(torch.ones(2), async_op=True)\n{wait}")
     last = _last(pool, 0)
     assert (last["state"], last["waited_ns"]) == ("completed", 0)
 
 
-def test_what_ddp_sends_goes_on_beside_its_backward(pool: Pool):
+def test_reductions_of_ddp_overlap_its_backward(pool: Pool):
     run_cell(pool, _BACKWARD)
     last = [each for each in pool.trace() if each["rank"] == 0][-4:]
     assert [each["async_op"] for each in last] == [_ASYNCHRONOUS, _SYNCHRONOUS] * 2

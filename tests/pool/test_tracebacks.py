@@ -1,4 +1,4 @@
-"""What the traceback of a cell costs."""
+"""The cost of the traceback of a cell, and its lines."""
 
 import pytest
 
@@ -19,8 +19,8 @@ def deeper(depth):
 """
 
 
-def test_not_every_frame_of_a_cell_makes_a_search_of_all_modules(pool: Pool):
-    """With torch there are thousands: 5 ms for each frame, 5 s for a recursion without an end."""
+def test_modules_are_not_searched_for_every_frame_of_a_cell(pool: Pool):
+    """Torch has thousands of modules: 5 ms for each frame, 5 s for an endless recursion."""
     run_cell(pool, _COUNTER)
     view = run_cell(pool, "deeper(100)", check=False)
     assert "ZeroDivisionError" in str(view.error)
@@ -33,7 +33,7 @@ def test_not_every_frame_of_a_cell_makes_a_search_of_all_modules(pool: Pool):
     assert looks < 30
 
 
-def test_what_inspect_knows_is_as_before(pool: Pool):
+def test_a_traceback_adds_no_module_to_the_tables_of_inspect(pool: Pool):
     run_cell(pool, "import inspect\nbefore = set(inspect.modulesbyfile.values())")
     run_cell(pool, "1 / 0", check=False)
     assert pool.pull("'__main__' in set(inspect.modulesbyfile.values()) - before") == [False, False]

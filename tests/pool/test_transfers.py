@@ -178,7 +178,7 @@ def test_a_function_of_a_cell_cannot_be_pulled_and_says_so(pool: Pool):
         ("__import__('sys').exit(3)", "SystemExit: 3"),
     ],
 )
-def test_what_cannot_be_pulled(pool: Pool, expression: str, words: str):
+def test_values_that_cannot_be_pulled(pool: Pool, expression: str, words: str):
     with pytest.raises(TransferError) as caught:
         pool.pull(expression)
     assert words in str(caught.value)
@@ -186,14 +186,14 @@ def test_what_cannot_be_pulled(pool: Pool, expression: str, words: str):
     assert run_cell(pool, "rank").result(1) == "1"
 
 
-def test_what_cannot_be_pulled_from_one_rank(pool: Pool):
+def test_a_value_that_cannot_be_pulled_from_one_rank(pool: Pool):
     run_cell(pool, "if rank == 1: only_here = 1\nelse: globals().pop('only_here', None)")
     with pytest.raises(TransferError, match="rank 0"):
         pool.pull("only_here")
     assert pool.pull("only_here", ranks=1) == 1
 
 
-def test_what_cannot_be_pushed_changes_nothing(pool: Pool):
+def test_a_value_that_cannot_be_pushed_changes_nothing(pool: Pool):
     pool.push(a="old")
     with pytest.raises(TransferError, match="cannot be pickled"):
         pool.push(a="new", b=lambda: 1)
@@ -209,7 +209,7 @@ class OnlyHere:
 OnlyHere.__module__ = "no_such_module_on_ranks"
 
 
-def test_what_cannot_be_built_on_the_ranks_changes_nothing(
+def test_a_value_that_the_ranks_cannot_build_changes_nothing(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ):
     import sys

@@ -1,4 +1,4 @@
-"""The whole suite again and again: ``python -m tests.repeat [--quiet N] [--loaded N] [TESTS]``.
+"""Repeats the whole suite: ``python -m tests.repeat [--quiet N] [--loaded N] [TESTS]``.
 
 First on the machine as it is, then beside busy processes. Each run is ``make test``. A test that
 fails once is printed with its run; the exit status is 1 if there is one.

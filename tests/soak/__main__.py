@@ -92,7 +92,7 @@ def main() -> int:
     arguments = _parse()
     os.environ[leaks.RUN_ENV] = str(os.getpid())
     os.environ.setdefault(PRELOAD_ENV, "torch._dynamo")  # DDP loads it: seconds in each fresh rank
-    signal.signal(signal.SIGINT, _ignore)  # presses between cells are for nobody
+    signal.signal(signal.SIGINT, _ignore)  # presses between cells have no receiver
     soak = Soak(arguments.ranks, arguments.seed, arguments.kind)
     began, bad = time.monotonic(), 0
     last = arguments.first + arguments.n

@@ -1,4 +1,4 @@
-"""What must be true of a pool after each fault: it can be used, and nothing was lost or left."""
+"""The conditions that a pool must meet after each fault: usable, and nothing lost or left."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ _LIMIT_S = 60.0
 _MORE_FDS = 200
 _MORE_BYTES = 400e6
 
-#: What a pool holds; made again on all ranks when some are fresh.
+#: The variables and groups of a pool; made again on all ranks when some are fresh.
 PREPARE = """
 import os, threading, time
 from torch import nn
@@ -86,7 +86,7 @@ assert all(each.equal(_mine) for each in _all), _all
 
 
 class Checks:
-    """What is known of a pool before a fault, and what it is compared with afterwards."""
+    """The facts about a pool before a fault, which are compared afterwards."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -108,7 +108,7 @@ class Checks:
         return {info.rank: info.pid for info in self._pool.ranks()}
 
     def after(self, step: int, hit: set[int], then: str, *, exits: bool, stays: bool) -> list[str]:
-        """What is wrong after a fault; an empty list: nothing.
+        """The broken conditions after a fault; empty if the pool is in order.
 
         Args:
             step: number of the fault.
@@ -176,7 +176,7 @@ class Checks:
     # --- processes, descriptors, memory --------------------------------------------------------
 
     def resources(self, *, memory: bool) -> list[str]:
-        """Which limits are broken."""
+        """The limits that are exceeded."""
         wrong = []
         until = time.monotonic() + 5.0
         while len(found := leaks.processes_of_pool(self._pool.pool_id)) > self._processes:
@@ -211,7 +211,7 @@ class Checks:
             yield name, (fds, size)
 
     def summary(self) -> Mapping[str, tuple[int, float]]:
-        """By process: descriptors and bytes above those of the beginning, at most."""
+        """The most descriptors and bytes of each process above those at the start."""
         return self.most
 
 

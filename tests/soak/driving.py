@@ -1,4 +1,4 @@
-"""Runs one fault on a pool: the cell in this thread, what happens to it in another."""
+"""Runs one fault on a pool: the cell in this thread, its events in another."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ PROMPT_S = 2.0
 
 @dataclass
 class Done:
-    """What happened in one step."""
+    """The events and the end of one step."""
 
     presses: list[float] = field(default_factory=list)  #: when (`time.monotonic`)
     hit: set[int] = field(default_factory=set)  #: ranks that were killed or restarted

@@ -1,4 +1,4 @@
-"""The kinds of faults, and at which moments they come.
+"""The types of faults, and the moments of their events.
 
 A fault is a cell and a plan: what happens to its ranks, or which button is pressed, and when.
 Random numbers come from the step's own generator, so that a step can be repeated alone.
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-#: What an event of a plan does. ``press``: the stop button. ``kill``, ``stop`` and ``continue`` are
+#: The kinds of events. ``press``: the stop button. ``kill``, ``stop`` and ``continue`` are
 #: signals to ranks. ``restart``: ``%ddp restart -r``.
 Act = Literal["press", "kill", "stop", "continue", "restart"]
 #: The moment from which an event's delay counts.

@@ -1,4 +1,4 @@
-"""Which faults there are. Cells print ``in`` when they are in the middle of what they do."""
+"""The table of faults. Cells print ``in`` when they are in the middle of their work."""
 
 from tests.soak.faults import Fault, both, kill, kill_all, press, restart, stop_and_continue
 
@@ -198,7 +198,7 @@ KINDS = (
         then=_KEPT,
     ),
     Fault("large sum that a rank misses", _KEEPS + "if rank: dist.all_reduce(t)", then=_KEPT),
-    # Errors and time-outs.
+    # Errors and timeouts.
     Fault("error on one rank", "if rank == step % 3: 1 / 0\ndist.all_reduce(torch.ones(3))"),
     Fault("error on all ranks", "dist.all_reduce(torch.ones(3))\n1 / 0"),
     Fault(

@@ -1,4 +1,4 @@
-"""A real agent without its process, between a hub and a rank that are played by the test."""
+"""A real agent in a thread of the test, between a hub and a rank that the test plays."""
 
 import os
 import threading
@@ -77,7 +77,7 @@ class Scene:
         poll_until(lambda: [e for _, e, _ in self.hub.receive() if isinstance(e, AgentHello)])
 
     def show(self, number: int) -> None:
-        """As a rank does, which then waits to be answered."""
+        """Sends an event as a rank does, which then waits for an answer."""
         self.rank.send(codec.encode(msgspec.structs.replace(HTML, sync=number)))
 
     def received(self) -> list[RankRequest]:

@@ -80,7 +80,7 @@ def chromium() -> str | None:
 
 
 def missing() -> str:
-    """Why there can be no test in a browser; empty if there can."""
+    """The reason why no test can run in a browser; empty if one can."""
     for name in ("playwright", "notebook"):
         if importlib.util.find_spec(name) is None:
             return f"{name} is not installed (pip install '.[browser]')"
@@ -97,7 +97,7 @@ class Server:
     folder: Path  #: its notebooks
 
     def address(self, app: App, name: str) -> str:
-        """Of a notebook, opened in a fresh workspace."""
+        """The address of a notebook, opened in a fresh workspace."""
         if app == "lab":
             return f"{self.url}lab/tree/{name}?token={_TOKEN}&reset"
         return f"{self.url}notebooks/{name}?token={_TOKEN}"
@@ -149,7 +149,7 @@ def serving(folder: Path) -> Iterator[Server]:
 
 
 def _url(runtime: Path, process: subprocess.Popen[bytes], log: Path) -> str:
-    """Where the server answers; empty as long as it does not."""
+    """The address at which the server answers; empty before it does."""
     if process.poll() is not None:
         raise RuntimeError(f"the server has ended:\n{log.read_text(errors='replace')}")
     for found in runtime.glob(f"jpserver-{process.pid}.json"):
@@ -198,7 +198,7 @@ class BookCell:
 
     @property
     def output(self) -> "Locator":
-        """What is below its source."""
+        """The output area below its source."""
         return self.node.locator(".jp-Cell-outputWrapper")
 
     @property
@@ -212,13 +212,13 @@ class BookCell:
 
     @property
     def outputs(self) -> list[dict[str, Any]]:
-        """As they would be saved now."""
+        """The outputs as they would be saved now."""
         found: list[dict[str, Any]] = self._ask("return cell.model.outputs.toJSON();")
         return found
 
     @property
     def source(self) -> str:
-        """What is typed."""
+        """The source in the editor."""
         return str(self._ask("return cell.model.sharedModel.getSource();"))
 
     @property
@@ -238,12 +238,12 @@ class BookCell:
         return self
 
     def wait_done(self, limit_s: float = LIMIT_S) -> "BookCell":
-        """Until it has a number and the kernel is idle."""
+        """Waits until it has a number and the kernel is idle."""
         self.book.wait(_IS_DONE, self.id, f"the end of {self.source!r}", limit_s)
         return self
 
     def wait_text(self, text: str, limit_s: float = LIMIT_S) -> "BookCell":
-        """Until a reader sees ``text``."""
+        """Waits until a reader sees ``text``."""
 
         def is_shown() -> bool:
             seen = self.text
@@ -369,7 +369,7 @@ class Book:
         return notebook
 
     def wait(self, expression: str, argument: Any, what: str, limit_s: float = LIMIT_S) -> None:
-        """Until a function of the page gives a true value."""
+        """Waits until a function of the page gives a true value."""
 
         def is_true() -> bool:
             assert self.page.evaluate(expression, argument), f"waits for {what}"
@@ -388,7 +388,7 @@ def write_notebook(path: Path, *sources: str, kernel: str = "python3") -> None:
 
 
 def strangers_copy(book: Book, name: str) -> str:
-    """A file as it comes from somebody else: the same cells and outputs, signed by nobody."""
+    """The file as another user would get it: the same cells and outputs, without a signature."""
     notebook = book.save()
     notebook.cells.append(nbformat.v4.new_markdown_cell("sent by somebody else"))
     for cell in notebook.cells:

@@ -64,7 +64,7 @@ def plain_example(kind: type[Any]) -> Any:
     )
 
 
-def _plain(annotation: Any, name: str) -> Any:  # noqa: PLR0911 - likewise
+def _plain(annotation: Any, name: str) -> Any:  # noqa: PLR0911 - as above
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is typing.Annotated:
         return len(name)

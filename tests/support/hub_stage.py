@@ -1,4 +1,4 @@
-"""A hub whose agents are played by the test."""
+"""A real hub whose agents the test plays."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""A real notebook kernel, driven as a front end does it, without a front end.
+"""A real notebook kernel, driven by messages as a front end drives it.
 
-`Cell` holds what one cell got on the IOPub channel, in order; `Cell.page` is what a reader has in
-front of them in the end.
+`Cell` holds the messages of one cell on the IOPub channel, in order; `Cell.page` is the output that
+a reader sees in the end.
 """
 
 import contextlib
@@ -49,14 +49,14 @@ class Message:
 
     @property
     def display_id(self) -> str | None:
-        """Of a display that can be updated."""
+        """The id of a display that can be updated."""
         found = self.content.get("transient", {}).get("display_id")
         return None if found is None else str(found)
 
 
 @dataclass
 class Cell:
-    """What came back for one cell."""
+    """The messages that came back for one cell."""
 
     number: int | None = None
     status: str = ""
@@ -150,12 +150,12 @@ class Kernel:
             self.pump()
 
     def wait_text(self, msg_id: str, text: str, limit_s: float = LIMIT_S) -> None:
-        """Until a cell has shown ``text``, in a stream or a display."""
+        """Waits until a cell has shown ``text``, in a stream or a display."""
         cell = self.cells[msg_id]
         self.wait_for(lambda: any(text in m.text for m in cell.messages), repr(text), limit_s)
 
     def finish(self, msg_id: str, answers: tuple[str, ...] = (), limit_s: float = LIMIT_S) -> Cell:
-        """Until a cell has ended; ``answers`` go to its questions, in order."""
+        """Waits until a cell has ended; ``answers`` go to its questions, in order."""
         cell = self.cells[msg_id]
         waiting = list(answers)
 
@@ -191,7 +191,7 @@ class Kernel:
     def question(self, msg_id: str) -> str | None:
         """The prompt of a question that a cell asks, and that waits for an answer.
 
-        Questions of other cells were interrupted, and nobody waits for their answers.
+        Questions of other cells were interrupted, and no rank waits for their answers.
         """
         with contextlib.suppress(queue.Empty):
             while True:
@@ -223,7 +223,7 @@ class Kernel:
                 self._place(message, cell).messages.append(message)
 
     def _place(self, message: Message, cell: Cell) -> Cell:
-        """Where a front end shows it: what updates a display belongs to the cell that made it."""
+        """The cell that shows a message: an update belongs to the cell that made the display."""
         if message.kind != "update_display_data":
             return cell
         made = (each for each in self.cells.values() for old in each.of("display_data")
@@ -231,7 +231,7 @@ class Kernel:
         return next(made, cell)
 
     def shutdown(self) -> None:
-        """As closing a notebook does: ask, wait, and only then kill."""
+        """Ends the kernel as closing a notebook does: ask, wait, then kill."""
         self.client.stop_channels()
         self.manager.shutdown_kernel()
 

@@ -1,7 +1,7 @@
-"""Pools for many bad cells: what a pool holds before a cell must be there after it.
+"""Pools that many bad cells share: variables and groups are checked after each cell.
 
-Only a pool that fails this check is replaced. A file of tests makes two fixtures of what is last
-here.
+Only a pool that fails this check is replaced. A test file makes two fixtures of the functions at
+the end.
 """
 
 from collections.abc import Iterator
@@ -117,7 +117,7 @@ class LastingPool:
         return bool(pool.pull("'kept' in globals()", ranks=rank))
 
     def _check_fresh(self, pool: Pool, fresh: list[int]) -> None:
-        """Survivors have kept their variables; the fresh ranks get theirs."""
+        """Survivors must have kept their variables; fresh ranks get them."""
         for rank in set(range(self.n)) - set(fresh):
             assert pool.pull("kept['rank']", ranks=rank) == rank
         self._prepare(pool)

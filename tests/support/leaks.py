@@ -1,4 +1,4 @@
-"""What a test may leave behind: nothing.
+"""The check that a test leaves no process, thread, descriptor, folder or shared memory.
 
 A snapshot before the test is compared with what there is after it. The shared pool of the session
 is living all the time, so its processes are compared by number: after a restart they are others.
@@ -56,7 +56,7 @@ class Snapshot:
 
 
 def take_snapshot(shared_pool_id: str | None) -> Snapshot:
-    """What there is now."""
+    """The current processes, threads, descriptors and folders."""
     ours = _our_processes()
     shared = {p for p, pool_id in ours.items() if pool_id and pool_id == shared_pool_id}
     return Snapshot(
@@ -85,7 +85,7 @@ def assert_no_leaks(before: Snapshot, shared_pool_id: Callable[[], str | None]) 
 
 
 def differences(before: Snapshot, after: Snapshot) -> list[str]:
-    """What is there after and was not before, in words."""
+    """The things that are there after and were not before, in words."""
     found = [f"process {p.describe()}" for p in after.processes - before.processes]
     if after.shared_pool_processes > before.shared_pool_processes:
         found.append(
@@ -110,7 +110,7 @@ def processes_of_pool(pool_id: str) -> list[str]:
 
 
 def _our_processes() -> dict[Process, str]:
-    """Our descendants, and whatever belongs to a pool of ours; with the id of the pool."""
+    """Descendants, and processes of pools that were started here, with the id of the pool."""
     me = psutil.Process()
     found: dict[Process, str] = {}
     descendants = {process.pid for process in me.children(recursive=True)}

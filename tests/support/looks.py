@@ -1,4 +1,4 @@
-"""Ranks as the diagnosis sees them: a small language to say what each has done and where it is.
+"""Ranks as the diagnosis sees them: methods that say what each rank has done and where it is.
 
 pool = Ranks(3)
 pool[0].blocked("all_reduce", line=4)
@@ -42,7 +42,7 @@ def site(line: int, source: str = "", *, function: str = "<module>") -> Site:
 
 
 def signature(kind: OperationKind, op: str, **fields: Any) -> Signature:
-    """Of float32 tensors of four elements, unless told otherwise."""
+    """A signature; the default is float32 tensors of four elements."""
     if kind in ("collective", "send", "recv") and "barrier" not in op:
         fields = {"input_sizes": ((4,),), "input_dtypes": ("float32",), **fields}
         fields.setdefault("tensors", len(fields["input_sizes"]))
@@ -165,7 +165,7 @@ class RankState:
         return self
 
     def sleeps_in_pool(self, thread: str = "worker") -> "RankState":
-        """A thread that waits for work from other threads."""
+        """A thread waits for work from other threads."""
         self.threads[thread] = _thread(thread, is_dormant=True)
         return self
 
@@ -178,15 +178,15 @@ class RankState:
         return self
 
     def finished(self) -> "RankState":
-        """Its cell has ended."""
+        """The cell has ended on this rank."""
         return self._over("finished")
 
     def idle(self) -> "RankState":
-        """It takes no part."""
+        """The rank takes no part in the cell."""
         return self._over("idle")
 
     def raised(self, error: str = "ValueError: boom", line: int = 0, **fields: Any) -> "RankState":
-        """Its cell has ended with an exception."""
+        """The cell has ended on this rank with an exception."""
         where = site(line, "raise ValueError('boom')") if line else None
         name, _, text = error.partition(": ")
         self.more.update(error=ExceptionLine(name=name, text=text, site=where), **fields)
@@ -200,19 +200,19 @@ class RankState:
         return self
 
     def silent(self) -> "RankState":
-        """It lives and does not answer."""
+        """The rank lives and does not answer."""
         self.state = "silent"
         self.answers = False
         return self
 
     def starting(self) -> "RankState":
-        """It is being made."""
+        """The process of the rank is being made."""
         self.state = "starting"
         self.answers = False
         return self
 
     def saw(self, mine: int, other: "RankState", theirs: int, *fields: str) -> Mismatch:
-        """What the rank reports of two records that do not match."""
+        """The report of the rank about two records that do not match."""
         return Mismatch(
             rank=self.rank,
             peer=other.rank,
@@ -302,7 +302,7 @@ class Ranks:
         return diagnose(self.views(last=last), now_ns=NOW, run_id=RUN)
 
     def compare(self) -> tuple[Finding, ...]:
-        """What the records tell after the cell."""
+        """The report about the records after the cell."""
         return compare_records(self.views(), now_ns=NOW, run_id=RUN)
 
 

@@ -1,4 +1,4 @@
-"""A pool's state machine with a clock that tests turn."""
+"""The state machine of a pool, with a clock that the test sets."""
 
 from collections.abc import Sequence
 
@@ -54,7 +54,7 @@ def make_spec(n: int = 2, nnodes: int = 1, *, plain: bool = False) -> PoolSpec:
 
 
 class Pool:
-    """Feeds a `PoolMachine` and keeps what it wants done."""
+    """Feeds a `PoolMachine` and keeps its actions."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Pool:
         return self.machine.active_run_id
 
     def states(self) -> str:
-        """For example ``IDLE BUSY``."""
+        """The states of the ranks, for example ``IDLE BUSY``."""
         return " ".join(info.state.name for info in self.machine.ranks.values())
 
     # --- stimuli ---------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class Pool:
         return self
 
     def start_ranks(self) -> None:
-        """From the store to the last rank."""
+        """Starts the store and all ranks."""
         self.store_ready()
         actions: list[LifeAction] = []
         for rank in self.machine.ranks:
@@ -157,13 +157,13 @@ def outcome_in(actions: Sequence[Action]) -> RunOutcome:
 
 
 def announced_exits(actions: Sequence[Action]) -> list[int]:
-    """The ranks whose exit is all that is to be told."""
+    """The ranks of the actions, which must all announce an exit."""
     assert all(isinstance(action, AnnounceExit) for action in actions)
     return [action.exited.rank for action in actions if isinstance(action, AnnounceExit)]
 
 
 def interrupted_ranks(actions: Sequence[Action]) -> dict[int, tuple[int, ...]]:
-    """Who is to be interrupted, by node."""
+    """The ranks to be interrupted, by node."""
     return {
         action.node: action.request.ranks
         for action in actions

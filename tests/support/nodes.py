@@ -1,4 +1,4 @@
-"""A real agent with its ranks, and a hub that is played by the test."""
+"""A real agent with real ranks, and a hub that the test plays."""
 
 import os
 import secrets
@@ -100,7 +100,7 @@ class Node:
         return self
 
     def request(self, ranks: tuple[int, ...] = (), *, joins: bool = False) -> StartRanks:
-        """Of these ranks, or of all."""
+        """Events of these ranks, or of all."""
         store = self.store
         return StartRanks(
             pool=self.spec,

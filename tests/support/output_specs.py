@@ -1,4 +1,4 @@
-"""What the output of a cell of a test has to know."""
+"""The facts about a cell that its output needs, for tests."""
 
 from nbddp.notebook.output.cell_output import OutputSpec
 from nbddp.settings import Settings

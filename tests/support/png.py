@@ -1,4 +1,4 @@
-"""The pixels of a picture."""
+"""Reads the pixels of a PNG."""
 
 import io
 

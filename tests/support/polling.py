@@ -1,4 +1,4 @@
-"""Waiting for something to become true: the only wait that tests use."""
+"""Waits until a condition is true: the only wait that tests use."""
 
 import time
 from collections.abc import Callable

@@ -18,9 +18,9 @@ _LISTEN = "0A"  # /proc/net/tcp
 
 
 class Told:
-    """What a pool tells its user between cells, and when.
+    """The messages of a pool to its user between cells, and their times.
 
-    Put it in the place of what a notebook has there: ``told = Told(pool)``.
+    It replaces the listener of a notebook: ``told = Told(pool)``.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -37,7 +37,7 @@ class Told:
         return "".join(text for _, text in self.lines)
 
     def wait_for(self, *words: str, timeout_s: float = 10.0) -> str:
-        """Until a line with all these words was told; gives the line."""
+        """Waits for a line with all these words; returns it."""
 
         def found() -> list[str]:
             lines = [text for _, text in self.lines if all(word in text for word in words)]
@@ -82,7 +82,7 @@ def is_gone(process: psutil.Process) -> bool:
 
 
 def stop(process: psutil.Process) -> None:
-    """SIGSTOP, and wait until it stands still, or did: the pool may have told it to go on."""
+    """Send SIGSTOP and wait until the process is, or was, stopped: a pool may continue it."""
     os.kill(process.pid, signal.SIGSTOP)
     poll_until(lambda: not _is_pending(process.pid, signal.SIGSTOP), 5.0)
 

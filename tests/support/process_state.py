@@ -1,4 +1,4 @@
-"""What a process has for itself, or shares with the process that it was forked from.
+"""The state of a process that it may share with the process from which it was forked.
 
 A program for both sides of a comparison: a cell imports `look`, and torchrun runs this file, which
 writes what it sees to ``<argument>/<rank>.json``.
@@ -106,7 +106,7 @@ _TOLD: dict[str, Callable[[], Any]] = {
     "order of a set of strings": lambda: list({*map(str, range(50))}),
     "address of a module": lambda: id(torch),
     "address in libc": lambda: ctypes.cast(_LIBC.printf, ctypes.c_void_p).value,
-    # Who it is.
+    # Identity.
     "pid": os.getpid,
     "is leader": lambda: (os.getpgid(0) == os.getpid(), os.getsid(0) == os.getpid()),
     "current_process": lambda: multiprocessing.current_process().name,
@@ -130,7 +130,7 @@ _TOLD: dict[str, Callable[[], Any]] = {
     "between operations": torch.get_num_interop_threads,
     "OMP_NUM_THREADS": lambda: os.environ.get("OMP_NUM_THREADS"),
     "set_num_threads": lambda: _with_threads(2),
-    # What the system knows of it.
+    # State in the operating system.
     "blocked signals": lambda: sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
     "ignored signals": lambda: [
         number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN
@@ -188,12 +188,12 @@ _TOLD: dict[str, Callable[[], Any]] = {
 
 
 def look() -> dict[str, Any]:
-    """What can be seen of this process, by name. What is not JSON is told by its `repr`."""
+    """The state of this process, by name. A value that is not JSON stands as its `repr`."""
     return {name: tell() for name, tell in _TOLD.items()}
 
 
 def main(folder: Path) -> None:
-    """Be one process of torchrun."""
+    """The program of one process of torchrun."""
     dist.init_process_group("gloo")
     (folder / f"{dist.get_rank()}.json").write_text(json.dumps(look(), default=repr))
     dist.destroy_process_group()

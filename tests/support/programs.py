@@ -1,8 +1,8 @@
-"""Ranks as programs, run by a small scheduler: what can happen, independent of the diagnosis.
+"""Ranks as programs, run by a small scheduler that knows what can happen next.
 
-Everything is a rendezvous: a collective completes when all members have issued it, a message when
-both ends have. The diagnosis sees the scheduler's state only as looks; what then really happens is
-found by going on until nothing moves any more.
+Every operation is a rendezvous: a collective completes when all members have issued it, a message
+when both ends have. The diagnosis sees the state of the scheduler as looks only; the true outcome
+is found by running until nothing moves any more.
 """
 
 import random
@@ -115,7 +115,7 @@ class Rank:
 
     @property
     def position(self) -> list[tuple[int, bool]]:
-        """Changes whenever a thread moves."""
+        """A number that changes whenever a thread moves."""
         return [(thread.at, bool(thread.waits)) for thread in self.threads]
 
 
@@ -153,7 +153,7 @@ class World:
         ]
 
     def run(self, steps: int | None = None) -> None:
-        """Go on for so many steps, or until nothing moves."""
+        """Run for a number of steps, or until nothing moves."""
         while steps is None or steps > 0:
             movable = self.movable()
             if not movable:
@@ -264,16 +264,16 @@ class World:
             partner.source, issued.source = issued.rank, partner.rank
 
     def notice(self, rank: Rank) -> None:
-        """The rank looks which of its operations have ended; a dead one does not."""
+        """The rank checks which of its operations have ended; a dead rank does not."""
         for each in rank.issued if rank.status != "dead" else ():
             if each.is_done and each.state == "scheduled":
                 rank.has_heard(each)
                 rank.version += 1
 
     def wake(self) -> None:
-        """Whoever waits for a key that is set has heard of it.
+        """Ranks that wait for a key that is set have received it.
 
-        Nobody but the store knows of keys; a verdict on them is given time to be disproved, see
+        Only the store knows of keys; a verdict on them gets time to be disproved, see
         `Report.confirm_after_s`.
         """
         for rank, thread in self.movable():
@@ -283,7 +283,7 @@ class World:
     # --- what is seen --------------------------------------------------------------------------
 
     def look(self, rank: Rank, last: int | None = None) -> RankLook:
-        """As the rank tells itself; ``last``: so many of the newest operations, and all open."""
+        """The rank's own description, with the ``last`` newest operations and all open ones."""
         cut = 0 if last is None else len(rank.issued) - last
         threads = []
         for thread in rank.threads:
@@ -327,7 +327,7 @@ class World:
         )
 
     def view(self, rank: Rank, last: int | None = None) -> RankView:
-        """As the controller knows it."""
+        """The state of the rank as the controller knows it."""
         look = self.look(rank, last)
         if rank.status == "dead":
             return RankView(rank=rank.rank, state="dead", operations=look.operations)

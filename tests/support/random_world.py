@@ -1,4 +1,4 @@
-"""Agents and ranks that answer in any order, late, not at all, or by dying: for property tests."""
+"""Agents and ranks that answer in any order, late, never, or die: for property tests."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ class Due:
     """Something that an agent or a rank will do."""
 
     what: str
-    rank: int  #: whose process must live for it; -1: nobody's
+    rank: int  #: whose process must live for it; -1: no process
     node: int
     do: Callable[[], None]
     fail: Callable[[], None] | None = None  #: how it may go wrong instead
@@ -110,7 +110,7 @@ class World:
     # --- what happens ----------------------------------------------------------------------------
 
     def take(self, index: int) -> Due:
-        """Something that is due; what an agent is asked, it does in order."""
+        """Does an action that is due; an agent does its requests in order."""
         due = self.due[index]
         if due.what in _BY_AGENTS:
             due = next(
@@ -155,7 +155,7 @@ class World:
         )
 
     def stick(self, report: Report) -> None:
-        """Ranks get stuck, and everyone tells so twice."""
+        """Ranks get stuck, and each reports it twice."""
         self.report = report
         self.feed(RanksStalled(node=0, ranks=report.stuck.ranks))
         for _ in range(2):
@@ -187,7 +187,7 @@ class World:
         self.feed(AgentExited(node, -9, ""))
 
     def drain(self) -> None:
-        """Everything that is asked is answered well, all cells end, and time passes."""
+        """Every request gets a good answer, all cells end, and time passes."""
         for _ in range(200):
             while self.due:
                 self.due.pop(0).do()
@@ -282,7 +282,7 @@ class World:
                     peeked = StackDumped(
                         number=request.number, rank=rank, version=0, operations=(), stack=""
                     )
-                    self._add("peek", rank, lambda peeked=peeked: self.feed(peeked))  # type: ignore[misc]  # likewise
+                    self._add("peek", rank, lambda peeked=peeked: self.feed(peeked))  # type: ignore[misc]  # as above
             case StopRanks():
                 self._add("stop", -1, lambda: self._stop(node, list(on_node)), node=node)
             case _:

@@ -1,4 +1,4 @@
-"""A pool's recovery with a clock that tests turn, and ranks that answer when they are told to."""
+"""The recovery of a pool, with a clock that the test sets and ranks that answer on demand."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -115,7 +115,7 @@ def seen(
     groups: tuple[GroupInfo, ...] = (),
     **more: Any,
 ) -> RankLook:
-    """What a rank tells of itself."""
+    """The description of a rank by itself."""
     wait = Wait(kind="operation", record_ids=(1,), since_ns=0) if waits else None
     more.setdefault("group_count", 1)
     return RankLook(
@@ -131,7 +131,7 @@ def seen(
 
 
 class Pool:
-    """Feeds a `RecoveryMachine`, keeps what it wants done, and answers for its ranks.
+    """Feeds a `RecoveryMachine`, keeps its actions, and answers for its ranks.
 
     `report` is what the next diagnoses say. `looks` are the ranks' answers: those without one are
     silent.
@@ -178,7 +178,7 @@ class Pool:
     # --- time and stimuli ------------------------------------------------------------------------
 
     def feed(self, stimulus: Stimulus, after_s: float = 0.0) -> list[Action]:
-        """Feed it as it is: nobody answers."""
+        """Feed a stimulus; no rank answers."""
         self.now += after_s
         actions = self.machine.handle(stimulus, self.now)
         self.done += actions
@@ -253,26 +253,26 @@ class Pool:
     def answer_looks(
         self, actions: Sequence[Action], ranks: Iterable[int] | None = None
     ) -> list[Action]:
-        """The ranks of a Look answer, or some of them."""
+        """Ranks answer a `DescribeRank`; all of them or some."""
         [(asked, look)] = requests(actions, DescribeRank)
-        found: list[Action] = []
+        new_actions: list[Action] = []
         for rank in asked if ranks is None else ranks:
             if rank in self.looks:
-                found += self.feed(
+                new_actions += self.feed(
                     RankDescribed(number=look.number, rank=rank, look=self.looks[rank])
                 )
-        return found
+        return new_actions
 
     def answer_peeks(self, actions: Sequence[Action]) -> list[Action]:
-        found: list[Action] = []
+        new_actions: list[Action] = []
         for _, peek in agent_requests(actions, DumpStack):
             for rank in peek.ranks:
-                found += self.feed(
+                new_actions += self.feed(
                     StackDumped(
                         number=peek.number, rank=rank, version=1, operations=(), stack="stack"
                     )
                 )
-        return found
+        return new_actions
 
     def answer_free(
         self,
@@ -281,11 +281,11 @@ class Pool:
         pg_ids: tuple[str, ...] | None = None,
         stuck: Mapping[int, str] | None = None,
     ) -> list[Action]:
-        """The ranks of a Free answer, or some of them."""
+        """Ranks answer an `AbortOperations`; all of them or some."""
         [(asked, free)] = requests(actions, AbortOperations)
-        found: list[Action] = []
+        new_actions: list[Action] = []
         for rank in asked if ranks is None else ranks:
-            found += self.feed(
+            new_actions += self.feed(
                 OperationsAborted(
                     number=free.number,
                     rank=rank,
@@ -294,35 +294,35 @@ class Pool:
                     stuck=(stuck or {}).get(rank, ""),
                 )
             )
-        return found
+        return new_actions
 
     def answer_reform(
         self, actions: Sequence[Action], errors: Mapping[int, str] | None = None
     ) -> list[Action]:
         [(asked, reform)] = requests(actions, RebuildGroups)
-        found: list[Action] = []
+        new_actions: list[Action] = []
         for rank in asked:
             text = (errors or {}).get(rank)
             error = ErrorInfo(ename="RuntimeError", evalue=text, traceback=[]) if text else None
-            found += self.feed(GroupsRebuilt(number=reform.number, rank=rank, error=error))
-        return found
+            new_actions += self.feed(GroupsRebuilt(number=reform.number, rank=rank, error=error))
+        return new_actions
 
     def start_fresh(self, actions: Sequence[Action]) -> list[Action]:
-        """The fresh ranks that are asked for come up."""
-        found: list[Action] = []
+        """The requested fresh ranks start."""
+        new_actions: list[Action] = []
         for _, start in agent_requests(actions, StartRanks):
             assert start.joins
             for rank in start.ranks:
                 self.spawned(rank)
-                found += self.ready(rank)
-        return found
+                new_actions += self.ready(rank)
+        return new_actions
 
 
 # --- what is in actions --------------------------------------------------------------------------
 
 
 def requests(actions: Sequence[Action], kind: type[T]) -> list[tuple[tuple[int, ...], T]]:
-    """Requests of one type to ranks, with whom they are for."""
+    """Requests of one type to ranks, with these ranks."""
     return [
         (action.ranks.ranks, action.request)
         for action in actions
@@ -344,24 +344,24 @@ def of_type(actions: Sequence[Action], kind: type[T]) -> list[T]:
 
 
 def kinds(actions: Sequence[Action]) -> list[str]:
-    """What is to be done, in a word each: ``Look 0-2``, ``VerdictReached``."""
-    found = []
+    """Actions as short texts: ``DescribeRank 0-2``, ``VerdictReached``."""
+    names = []
     for action in actions:
         match action:
             case SendToRanks():
                 request = action.request
                 phase = f" {request.phase}" if isinstance(request, AbortOperations) else ""
-                found.append(f"{type(request).__name__}{phase} {action.ranks}")
+                names.append(f"{type(request).__name__}{phase} {action.ranks}")
             case SendToAgent():
                 ranks = getattr(action.request, "ranks", ())
-                found.append(f"{type(action.request).__name__} {RankSet.of(ranks)}".strip())
+                names.append(f"{type(action.request).__name__} {RankSet.of(ranks)}".strip())
             case NoticeChanged():
-                found.append("NoticeChanged" if action.report else "NoticeChanged nothing")
+                names.append("NoticeChanged" if action.report else "NoticeChanged nothing")
             case VerdictReached():
-                found.append("VerdictReached" if action.acted else "VerdictReached only")
+                names.append("VerdictReached" if action.acted else "VerdictReached only")
             case _:
-                found.append(type(action).__name__)
-    return found
+                names.append(type(action).__name__)
+    return names
 
 
 def outcome_of(actions: Sequence[Action]) -> RunOutcome:

@@ -1,4 +1,4 @@
-"""A sink that keeps the page, as a front end would."""
+"""A sink that keeps the page as a front end would show it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from nbddp.wire.messages import Stream
 
 
 class PageSink:
-    """What a reader has in front of them: texts joined, displays updated in place."""
+    """The page of a reader: texts joined, displays updated in place."""
 
     def __init__(self) -> None:
         self.outputs: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Operations as ranks would have recorded them, for tests of what is made of them."""
+"""Operations as ranks record them, for tests of tables, timelines and exports."""
 
 from typing import Any
 
@@ -133,5 +133,5 @@ def recorders(count: int) -> list[Recorder]:
 
 
 def by_rank(made: list[Recorder]) -> dict[int, list[Operation]]:
-    """What `nbddp.controller.trace.rows.rows` takes."""
+    """The argument of `nbddp.controller.trace.rows.rows`."""
     return {recorder.rank: recorder.operations for recorder in made}

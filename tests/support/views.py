@@ -1,4 +1,4 @@
-"""Runs cells and records what they show."""
+"""Runs cells and records their output."""
 
 import threading
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ class RecordingView:
         self.events: list[CellEvent] = []
         self.asked: list[InputRequest] = []
         self.outcome: RunOutcome | None = None
-        #: What the notebook would raise; set by `run_cell`.
+        #: The error that the notebook would raise; set by `run_cell`.
         self.error: CellError | None = None
 
     # --- CellView --------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ class RecordingView:
     # --- what was seen ---------------------------------------------------------------------------
 
     def text(self, rank: int = 0, stream: Stream = "stdout") -> str:
-        """What one rank has printed."""
+        """The text that one rank has printed."""
         return "".join(
             event.text
             for event in self.events
@@ -67,7 +67,7 @@ class RecordingView:
         )
 
     def texts(self, stream: Stream = "stdout") -> dict[int, str]:
-        """What each rank that has printed something has printed."""
+        """The text of each rank that has printed something."""
         ranks = {event.rank for event in self.events if isinstance(event, Output)}
         found = {rank: self.text(rank, stream) for rank in sorted(ranks)}
         return {rank: text for rank, text in found.items() if text}
@@ -87,7 +87,7 @@ class RecordingView:
         return sum(event.dropped_bytes for event in outputs)
 
     def kinds(self, rank: int = 0) -> list[str]:
-        """Types of a rank's events, in order, equal neighbours once."""
+        """The types of the events of a rank, in order, equal neighbours once."""
         found: list[str] = []
         for event in self.events:
             name = type(event).__name__

@@ -1,4 +1,4 @@
-"""Clients that play the front end of widgets that live in ranks."""
+"""A client that plays the front end of widgets that live in ranks."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,7 +39,7 @@ class FrontEnd:
         return found
 
     def tree(self, model_id: str) -> Any:
-        """What a view shows: kinds of models, with the values of texts and sliders."""
+        """The content of a view: kinds of models, with the values of texts and sliders."""
         state = self.models[model_id.removeprefix("IPY_MODEL_")]
         kind = state["_model_name"].removesuffix("Model")
         if "children" in state:

@@ -1,4 +1,4 @@
-"""Fixtures: a hub whose agents are played by the test."""
+"""Fixtures: a hub whose agents the test plays."""
 
 import shutil
 import tempfile
@@ -12,7 +12,7 @@ from tests.support.hub_stage import Stage
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """For sockets: a path of `tmp_path` may be too long."""
+    """A folder for sockets: a path of `tmp_path` may be too long."""
     folder = Path(tempfile.mkdtemp(prefix="nbt-"))
     yield folder
     shutil.rmtree(folder)

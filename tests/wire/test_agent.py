@@ -1,4 +1,4 @@
-"""A real agent without its process, between a hub and a rank that are played by the test."""
+"""A real agent in a thread of the test, between a hub and a rank that the test plays."""
 
 import os
 from collections.abc import Iterator
@@ -81,7 +81,7 @@ def test_a_display_has_its_place_in_the_text(scene: Scene):
     ]
 
 
-def test_a_look_at_values_can_be_interrupted_until_it_is_answered(scene: Scene):
+def test_a_question_about_values_can_be_interrupted_until_it_is_answered(scene: Scene):
     process = scene.agent._ranks[0]
     scene.show(1)  # the socket of an agent drops what is for a rank that has not connected yet
     poll_until(lambda: scene.answered() == [1])
@@ -99,7 +99,7 @@ def test_a_look_at_values_can_be_interrupted_until_it_is_answered(scene: Scene):
     assert process.pulling == ""
 
 
-def test_what_concerns_collectives_passes_while_displays_wait(scene: Scene):
+def test_messages_about_collectives_pass_while_displays_wait(scene: Scene):
     held = scene.flood() + 1
     scene.show(held)
     poll_until(lambda: (0, held) in scene.agent._held_syncs)

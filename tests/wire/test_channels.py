@@ -1,4 +1,4 @@
-"""Real sockets: what is sent arrives, and what is no message is dropped and counted."""
+"""Real sockets: messages arrive, and frames that are no messages are dropped and counted."""
 
 import os
 import socket
@@ -145,7 +145,7 @@ def test_messages_keep_their_order(sockets: Sockets):
 
 
 def test_events_that_come_together_travel_together(sockets: Sockets):
-    """In one message of ZeroMQ; one that is torn costs none of the others."""
+    """Events travel in one ZeroMQ message; a damaged event costs none of the others."""
     hub, agent = sockets.hub(), sockets.uplink(2)
     sent = [Output(run_id="r", rank=0, stream="stdout", text=str(n)) for n in range(20)]
     for event in sent[:10]:
@@ -181,7 +181,7 @@ def test_large_events_do_not_wait_for_others(sockets: Sockets):
 
 
 @pytest.mark.parametrize("frame", [b"", b"\xc1", b"\x93\x01\x02\x03", codec.encode(STARTED)])
-def test_several_events_that_are_none_are_counted(sockets: Sockets, frame: bytes):
+def test_several_frames_that_are_no_events_are_counted(sockets: Sockets, frame: bytes):
     hub, agent = sockets.hub(), sockets.uplink()
     send_raw(agent, b"", frame)
     agent.send(STARTED)
@@ -189,7 +189,7 @@ def test_several_events_that_are_none_are_counted(sockets: Sockets, frame: bytes
     assert hub.bad_frames == 1
 
 
-def test_what_is_for_an_agent_that_is_not_there_is_dropped(sockets: Sockets):
+def test_messages_for_a_missing_agent_are_dropped(sockets: Sockets):
     hub = sockets.hub()
     hub.send_to_agent(9, StopRanks(grace_s=1.0))
     hub.send_to_ranks(9, (0,), Shutdown())
@@ -321,7 +321,9 @@ def test_a_frame_that_is_too_long_is_refused_before_there_is_room_for_it(sockets
     assert gather(hub.receive) == [(0, STARTED, [])]
 
 
-def test_what_does_not_fit_into_a_frame_is_an_error_of_its_sender(monkeypatch: pytest.MonkeyPatch):
+def test_a_message_that_does_not_fit_into_a_frame_is_an_error_of_its_sender(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr(codec, "MAX_FRAME_BYTES", 1 << 20)
     fits = Output(run_id="r", rank=0, stream="stdout", text="x" * 1_000_000)
     assert codec.decode_event(codec.encode(fits)) == fits
@@ -345,8 +347,8 @@ def test_a_hub_drops_what_is_of_no_agent(sockets: Sockets):
 # --- who is who ----------------------------------------------------------------------------------
 
 
-def test_nobody_takes_the_place_of_an_agent(sockets: Sockets):
-    """Neither by its name, nor by its whole identity while it is connected."""
+def test_a_peer_cannot_take_the_place_of_an_agent(sockets: Sockets):
+    """The name alone is not enough, nor is the whole identity while the agent is connected."""
     hub, agent = sockets.hub(), sockets.uplink(0)
     agent.send(STARTED)
     gather(hub.receive)
@@ -379,8 +381,8 @@ def test_a_restarted_rank_is_another_peer_than_the_one_before(sockets: Sockets):
 # --- a hub that does not read --------------------------------------------------------------------
 
 
-def test_an_agent_keeps_what_the_hub_does_not_take(sockets: Sockets):
-    """It never waits, it counts the bytes, and nothing is lost or out of order."""
+def test_an_agent_keeps_messages_that_the_hub_does_not_take(sockets: Sockets):
+    """The agent never waits and counts the bytes; no message is lost or out of order."""
     hub, agent = sockets.hub(), sockets.uplink()
     text = "x" * 200_000
     sent = 0
@@ -428,8 +430,8 @@ def test_many_wake_ups_are_one():
     waker.close()
 
 
-def test_a_closed_waker_writes_into_nobody_elses_file():
-    """A value that is let go after the pool's end wakes the hub that is no more."""
+def test_a_closed_waker_writes_into_no_other_file():
+    """A value that is released after the end of the pool tries to wake the ended hub."""
     waker = Waker()
     ends = {waker._read, waker._write}
     waker.close()

@@ -1,4 +1,4 @@
-"""The hub and agents over real sockets; the agents are played by the test."""
+"""The hub and agents over real sockets; the test plays the agents."""
 
 import queue
 import threading
@@ -59,7 +59,7 @@ from tests.support.polling import poll_until
         ({"node": 1}, 0),  # and it is node 0
     ],
 )
-def test_an_agent_that_is_not_ours_is_refused(stage: Stage, said: dict[str, Any], node: int):
+def test_an_unknown_agent_is_refused(stage: Stage, said: dict[str, Any], node: int):
     stage.agent.hello(**said)
     stage.agent.send(StoreReady(host="evil", port=1, pid=1), ready(0))
     poll_until(lambda: stage.hub.trust.refused == 3)
@@ -94,10 +94,10 @@ def test_events_about_ranks_that_do_not_exist_are_refused(stage: Stage):
     assert stage.hub.start_results.empty()
 
 
-def test_what_a_torn_rank_tells_ends_no_cell_of_others(
+def test_an_error_in_the_handling_of_a_message_ends_no_cell(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ):
-    """Whatever goes wrong with it here: the hub serves on."""
+    """After an error in its own code, the hub continues to serve."""
     stage.start()
 
     def stumble(*arguments: Any, **options: Any) -> Any:
@@ -119,7 +119,7 @@ def test_what_a_torn_rank_tells_ends_no_cell_of_others(
     assert stage.hub.start_results.empty()
 
 
-def test_a_cell_goes_on_between_bad_frames(stage: Stage):
+def test_a_cell_continues_between_bad_frames(stage: Stage):
     stage.start()
     run = Run("r", RankSet.all(2), 1000)
     execute = Execute(run_id="r", code="1", execution_count=1, first_line=1)
@@ -160,7 +160,7 @@ def test_output_between_cells_goes_to_the_background(stage: Stage):
 # --- what other threads know of the pool ---------------------------------------------------------
 
 
-def test_whoever_hears_of_the_end_of_a_cell_knows_the_pool_after_it(stage: Stage):
+def test_the_end_of_a_cell_comes_with_the_pool_after_it(stage: Stage):
     stage.start()
     run = Run("r", RankSet.all(2), 1000)
     execute = Execute(run_id="r", code="1", execution_count=1, first_line=1)
@@ -177,7 +177,7 @@ def test_whoever_hears_of_the_end_of_a_cell_knows_the_pool_after_it(stage: Stage
     assert began.in_state(RankState.BUSY) == RankSet.all(2)  # it never changes
 
 
-def test_whoever_hears_of_a_death_knows_the_pool_after_it(stage: Stage):
+def test_the_news_of_a_death_comes_with_the_pool_after_it(stage: Stage):
     known: list[PoolSnapshot] = []
     stage.hub.listeners.rank_exited = lambda exited: known.append(stage.hub.snapshot)
     stage.start()
@@ -188,7 +188,7 @@ def test_whoever_hears_of_a_death_knows_the_pool_after_it(stage: Stage):
     assert known[0].ranks[1].exited is not None
 
 
-def test_what_one_rank_has_ended_is_known_without_news_of_the_others(stage: Stage):
+def test_the_end_on_one_rank_is_known_without_news_of_the_others(stage: Stage):
     stage.start()
     run = Run("r", RankSet.all(2), 1000)
     execute = Execute(run_id="r", code="1", execution_count=1, first_line=1)
@@ -225,7 +225,7 @@ def seen(rank: int, *, is_running: bool = False) -> RankLook:
 
 
 def in_thread(work: Callable[[], Any]) -> "queue.SimpleQueue[Any]":
-    """What ``work`` gives, from a thread of its own."""
+    """Runs ``work`` in a thread; its result goes into the queue."""
     found: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=lambda: found.put(work()), daemon=True).start()
     return found
@@ -243,7 +243,7 @@ def test_a_diagnosis_is_asked_from_any_thread(stage: Stage):
     assert sorted(found.looks) == [0, 1]
 
 
-def test_whoever_asks_a_hub_that_has_ended_hears_so(stage: Stage):
+def test_a_question_to_a_hub_that_has_ended_is_refused(stage: Stage):
     stage.start()
     stage.agent.has_ended = True
     stage.hub.shut_down(0.1)
@@ -291,7 +291,7 @@ def test_notices_go_to_the_cell(stage: Stage):
     stage.agent.send(finished(0), finished(1))
 
 
-def test_a_cell_waits_for_the_pool_to_be_whole(stage: Stage):
+def test_a_cell_waits_for_the_pool_to_be_rebuilt(stage: Stage):
     stage.start()
     seen_by_user: list[Event | None] = []
     stage.hub.listeners.background = seen_by_user.append

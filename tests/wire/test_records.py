@@ -1,4 +1,4 @@
-"""What an interrupt leaves half written in the records."""
+"""Records of operations that an interrupt leaves half written."""
 
 from typing import Any
 
@@ -73,7 +73,7 @@ def test_a_call_that_is_interrupted_while_it_ends_does_not_stay_open(
     assert (reader.open_count, reader.waits(), told(reader)) == (0, (), ["done"])
 
 
-def test_what_goes_on_stays_open(memory: NodeMemory):
+def test_an_operation_that_continues_stays_open(memory: NodeMemory):
     writer, reader = Writer(memory, 0), memory.reader(0)
     of_a_work, of_a_thread = issue(writer), issue(writer, _OTHER)
     left = issue(writer)

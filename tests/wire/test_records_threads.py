@@ -20,7 +20,7 @@ def memory() -> Iterator[NodeMemory]:
 
 
 class Meeting:
-    """Two threads come to the same place, unless something lets in only one at a time."""
+    """Two threads reach the same line, unless a lock admits only one at a time."""
 
     def __init__(self) -> None:
         self._barrier = threading.Barrier(2)

@@ -1,4 +1,4 @@
-"""Values on their way when something goes wrong; the agents are played by the test."""
+"""Transfers of values in which something fails; the test plays the agents."""
 
 import os
 import queue
@@ -99,7 +99,7 @@ def is_bound(stage: Stage) -> bool:
     return bool(stage.agent.next_request(BindPushed).keep)
 
 
-# --- what is told of values ----------------------------------------------------------------------
+# --- descriptions of values -----------------------------------------------------------------------
 
 
 def described(request: DescribeValue, rank: int, answer: ValueAnswer) -> ValueDescribed:
@@ -152,9 +152,7 @@ def test_bytes_that_do_not_fit_are_an_error(stage: Stage, exchange: Exchange):
     assert "could not compare 'x' (ranks 0-1: no reason was given)" in str(found.outcome())
 
 
-def test_a_rank_that_cannot_tell_or_tells_something_else_is_an_error(
-    stage: Stage, exchange: Exchange
-):
+def test_a_rank_with_no_answer_or_a_wrong_one_is_an_error(stage: Stage, exchange: Exchange):
     found = Waiting(lambda: look(exchange))
     request = stage.agent.next_request(DescribeValue)
     error = ErrorInfo(ename="SystemExit", evalue="3", traceback=[])
@@ -240,7 +238,7 @@ def test_a_transfer_while_a_cell_runs_is_refused(stage: Stage, exchange: Exchang
 
 
 class Interrupting:
-    """A wait for answers that the user interrupts, once so many have come."""
+    """A wait for answers that the user interrupts after a number of answers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, after: int, *, again: bool = False) -> None:
         self._left = after
@@ -328,7 +326,7 @@ def test_an_interrupted_pull_says_how_far_it_was(
     poll_until(lambda: not stage.hub._transfers)
 
 
-def test_an_interrupted_look_says_how_far_it_was(
+def test_an_interrupted_question_says_how_far_it_was(
     stage: Stage, exchange: Exchange, monkeypatch: pytest.MonkeyPatch
 ):
     Interrupting(monkeypatch, 1)
@@ -397,7 +395,7 @@ def test_no_name_is_bound_when_one_rank_cannot_build_the_value(stage: Stage, exc
     assert not is_bound(stage)
 
 
-# --- shared memory of answers that nobody wants --------------------------------------------------
+# --- shared memory of answers without a receiver ------------------------------------------------
 
 
 def test_answers_that_are_queued_when_a_pull_fails_are_released(
@@ -446,7 +444,7 @@ def test_a_flood_does_not_keep_the_hub_from_its_commands(stage: Stage):
 
 
 class Flooded:
-    """A socket that never runs dry."""
+    """A socket that always has data."""
 
     def __init__(self, socket: Any) -> None:
         self._socket = socket

@@ -1,4 +1,4 @@
-"""What is told of the memory of processes: real ones, a parent and its fork."""
+"""The memory of processes, counted for a real parent and its fork."""
 
 import subprocess
 import sys
@@ -86,7 +86,7 @@ def test_descendants_count_with_it(parent: "subprocess.Popen[str]", fork: int):
     assert both.size_bytes > reader.read(1, fork, now=0.0).size_bytes + 30 * MB
 
 
-def test_what_is_taken_between_counts_is_added(
+def test_memory_taken_between_two_counts_is_added(
     parent: "subprocess.Popen[str]", fork: int, counted: list[int]
 ):
     reader = MemoryReader()
@@ -123,7 +123,7 @@ def test_a_fresh_process_is_counted_at_once(fork: int, counted: list[int]):
     assert counted == [fork, fork]
 
 
-def test_where_pages_cannot_be_counted_it_is_the_resident_memory(
+def test_resident_memory_stands_in_where_pages_cannot_be_counted(
     fork: int, monkeypatch: pytest.MonkeyPatch
 ):
     read_text = Path.read_text
@@ -139,6 +139,6 @@ def test_where_pages_cannot_be_counted_it_is_the_resident_memory(
     assert found.size_bytes > 64 * MB
 
 
-def test_of_a_process_that_has_ended_nothing_is_known(parent: "subprocess.Popen[str]", fork: int):
+def test_the_memory_of_an_ended_process_is_unknown(parent: "subprocess.Popen[str]", fork: int):
     parent.communicate()
     assert MemoryReader().read(0, fork, now=0.0).size_bytes == 0

@@ -33,7 +33,7 @@ class Writer:
         os.write(self.fds[stream], data)
 
     def end(self) -> None:
-        """As when the rank's process ends."""
+        """Closes the ends of the rank, as when its process ends."""
         for fd in self.fds.values():
             os.close(fd)
         self.fds.clear()
@@ -67,7 +67,7 @@ def timing(pipes: RankPipes) -> tuple[float | None, int]:
     return pipes.flush_at, pipes.waiting_bytes
 
 
-def test_what_is_written_is_one_message_per_stream(make: Callable[..., Writer]):
+def test_each_stream_gives_one_message(make: Callable[..., Writer]):
     writer = make()
     writer.write(b"one\n")
     writer.write(b"error\n", "stderr")
@@ -103,7 +103,7 @@ def test_streams_do_not_share_half_characters(make: Callable[..., Writer]):
     assert writer.drained() == [out("ü")]
 
 
-def test_bytes_that_are_no_text_are_replaced(make: Callable[..., Writer]):
+def test_bytes_that_are_not_text_are_replaced(make: Callable[..., Writer]):
     writer = make()
     writer.write(b"a\xffb")
     assert writer.drained() == [out("a\ufffdb")]
@@ -210,7 +210,7 @@ def test_the_log_has_a_limit_and_the_notebook_still_gets_all(make: Callable[...,
     )
 
 
-def test_a_log_that_cannot_be_written_is_said_once(
+def test_a_log_that_cannot_be_written_is_reported_once(
     make: Callable[..., Writer], monkeypatch: pytest.MonkeyPatch
 ):
     writer = make()

@@ -1,4 +1,4 @@
-"""When a rank is interrupted."""
+"""An interrupt is sent to a rank when the cell has begun."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -51,8 +51,8 @@ def test_a_cell_that_has_not_begun_is_interrupted_when_it_has(rank: Rank):
     assert rank.count == 1
 
 
-def test_a_rank_that_does_not_come_to_say_that_it_has_begun_is_interrupted(rank: Rank):
-    """It may hold the GIL; if it has not begun, the signal means nothing, and comes again."""
+def test_a_rank_that_never_reports_its_begin_is_interrupted(rank: Rank):
+    """The rank may hold the GIL; before its begin the signal does nothing and is sent again."""
     rank.interrupt_in_cell(1.0)
     rank.interrupt_in_cell(1.2)
     rank.interrupt_if_due(1.31)
@@ -63,7 +63,7 @@ def test_a_rank_that_does_not_come_to_say_that_it_has_begun_is_interrupted(rank:
     assert rank.count == 2
 
 
-def test_an_interrupt_is_of_one_cell(rank: Rank):
+def test_an_interrupt_is_for_one_cell(rank: Rank):
     rank.interrupt_in_cell(1.0)
     rank.await_begin("next cell")
     rank.interrupt_if_due(100.0)
@@ -71,7 +71,7 @@ def test_an_interrupt_is_of_one_cell(rank: Rank):
     assert rank.count == 0
 
 
-def test_what_was_sent_before_begins_and_is_not_meant(rank: Rank):
+def test_an_interrupt_of_a_cell_spares_a_question_sent_before(rank: Rank):
     rank.await_begin("value")
     rank.await_begin("cell")
     rank.note_begun("value")

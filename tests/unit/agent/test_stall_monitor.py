@@ -1,4 +1,4 @@
-"""Who is quiet, and when it is told; what comes through the pipe of `faulthandler`."""
+"""Ranks without progress are reported as quiet; the pipe of `faulthandler` is read."""
 
 import itertools
 import os
@@ -24,7 +24,7 @@ TICK_S = 0.125  # a sum of them is exact
 
 
 def told(*moments: dict[int, Seen]) -> list[tuple[int, ...]]:
-    """What is told at each tick, by what is seen there of each rank."""
+    """The quiet ranks that each tick reports, from the state of each rank at that tick."""
     quiet_ranks = QuietRanks(quiet_s=2 * TICK_S)
     found = []
     for number, looks in enumerate(moments):
@@ -43,15 +43,15 @@ def test_a_rank_is_quiet_after_a_while_and_told_again():
 
 
 @pytest.mark.parametrize("look", [NONE_OPEN, OUTSIDE])
-def test_nothing_to_wait_for_is_not_quiet(look: Seen):
+def test_a_rank_without_open_operations_is_not_quiet(look: Seen):
     assert told(*[{0: look}] * 5) == [()] * 5
 
 
-def test_whatever_moves_is_not_quiet():
+def test_a_rank_that_moves_is_not_quiet():
     assert told(*[{0: (number // 2, 1, True)} for number in range(12)]) == [()] * 12
 
 
-def test_who_moves_and_stops_again_waits_anew():
+def test_a_rank_that_moves_and_stops_again_waits_the_full_time_again():
     moments = [{0: (int(number >= 3), 1, True)} for number in range(7)]
     assert told(*moments) == [(), (), (0,), (), (), (0,), ()]
 
@@ -64,12 +64,12 @@ def test_each_rank_that_joins_is_told_at_once():
 
 
 def test_the_end_of_a_cell_elsewhere_is_news():
-    """What the quiet ranks wait for may be the rank that has just left its cell."""
+    """The quiet ranks may wait for the rank that has just left its cell."""
     moments: list[dict[int, Seen]] = [{0: OPEN, 1: (number, 0, number < 4)} for number in range(6)]
     assert told(*moments) == [(), (), (0,), (), (0,), ()]
 
 
-def test_a_new_cell_begins_anew():
+def test_a_new_cell_starts_the_wait_again():
     moments: list[dict[int, Seen]] = [{0: (1, 1, number != 3)} for number in range(8)]
     assert told(*moments) == [(), (), (0,), (), (), (), (0,), ()]
 
@@ -86,7 +86,7 @@ def test_a_rank_that_is_gone_is_not_told():
 
 @pytest.mark.parametrize("seed", range(50))
 def test_quiet_ranks_have_not_moved_and_are_never_forgotten(seed: int):
-    """However looks come: who is told was open and unchanged; who is so for long is told."""
+    """A reported rank was unchanged for long enough; such a rank is always reported."""
     rng = random.Random(seed)
     quiet_ranks = QuietRanks(quiet_s=2 * TICK_S)
     now = 100.0
@@ -156,7 +156,7 @@ def test_ranks_are_watched_only_while_a_cell_runs(scene: Scene):
     assert [scene.look() for _ in range(5)] == [None] * 5
     assert scene.watch.next_at == float("inf")
     quiet = RanksStalled(node=1, ranks=(2,))
-    for _ in range(2):  # what is still open in the second cell waits anew
+    for _ in range(2):  # open operations wait the full time again in the second cell
         scene.begin(2)
         assert [scene.look(), scene.look(0.05), scene.look()] == [None] * 3
         assert scene.now < scene.watch.next_at < scene.now + 0.2
@@ -260,7 +260,7 @@ def test_a_crash_is_told_from_dumps(make_pipe: Callable[[], FaultPipe], parts: l
     assert (pipe.dump(), pipe.crash()) == ("", CRASH.decode())
 
 
-def test_what_a_rank_writes_over_and_over_is_not_kept(make_pipe: Callable[[], FaultPipe]):
+def test_repeated_dumps_of_a_rank_are_not_kept(make_pipe: Callable[[], FaultPipe]):
     pipe = make_pipe()
     for _ in range(100):
         os.write(pipe.write_fd, DUMP * 100)

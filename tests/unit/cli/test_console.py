@@ -49,7 +49,7 @@ class Kernel:
         (["busy", "idle"], ["busy", "idle"]),
     ],
 )
-def test_an_interrupt_ends_our_cell_and_none_of_the_notebook(
+def test_an_interrupt_ends_the_cell_of_the_terminal_and_none_of_the_notebook(
     heard: list[str], sent: list[str], capsys: pytest.CaptureFixture[str]
 ):
     kernel = Kernel(heard)

@@ -54,7 +54,7 @@ def test_every_option_of_a_pool_is_one_of_install(
         assert option.help in said
 
 
-def test_a_folder_is_that_of_the_shell_and_threads_that_are_not_named_that_of_the_kernel(
+def test_a_folder_is_taken_from_the_shell_and_unnamed_threads_from_the_kernel(
     prefix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "data").mkdir()
@@ -90,7 +90,7 @@ def test_the_options_are_those_of_start(prefix: Path):
         (["--name", "python3"], "a kernel that is not an nbddp kernel has this name"),
     ],
 )
-def test_what_is_not_legal_installs_nothing(
+def test_illegal_options_install_nothing(
     prefix: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ):
     assert install(prefix, *words) == 1
@@ -113,7 +113,7 @@ def test_remove_asks_which_one(prefix: Path, capsys: pytest.CaptureFixture[str])
     assert "'second' is not an nbddp kernel. None is installed." in capsys.readouterr().err
 
 
-def test_without_a_command_it_tells_what_there_is(capsys: pytest.CaptureFixture[str]):
+def test_a_call_without_a_command_lists_the_commands(capsys: pytest.CaptureFixture[str]):
     assert cli.main([]) == 0
     assert "kernel" in capsys.readouterr().out
     assert cli.main(["kernel"]) == 0

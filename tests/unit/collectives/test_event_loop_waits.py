@@ -1,4 +1,4 @@
-"""For which thread an event loop waits: real loops, seen from outside."""
+"""The thread that an event loop waits for is found from outside, with real loops."""
 
 import asyncio
 import socket
@@ -108,7 +108,7 @@ async def _beside_a_socket(block: Work) -> None:
 @pytest.mark.parametrize(
     "main", [_with_time_out, _beside_an_event, _beside_a_timer, _beside_a_socket]
 )
-def test_a_loop_that_may_go_on_without_the_thread(start: Start, main: Any):
+def test_a_loop_that_may_continue_without_the_thread(start: Start, main: Any):
     loop = start(main)
     poll_until(loop.is_in_select)
     assert loop.awaited() is None

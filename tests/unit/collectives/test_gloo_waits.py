@@ -1,4 +1,4 @@
-"""Waits for Gloo that come back; the works are made up, so that they forget to wake."""
+"""Waits for Gloo end; the work handles are fakes that never wake their waiter."""
 
 import gc
 import sys
@@ -17,7 +17,7 @@ _LARGE = 1 << 24
 
 
 class Work:
-    """Ends when it is asked for the ``ends``-th time whether it has."""
+    """Completes at the ``ends``-th poll."""
 
     def __init__(self, ends: int, error: Exception | None = None) -> None:
         self.left = ends
@@ -45,20 +45,20 @@ def counters() -> GroupCounters:
 
 
 @pytest.mark.parametrize("ends", [1, 2, 5])
-def test_it_waits_until_the_end(counters: GroupCounters, ends: int):
+def test_a_wait_lasts_until_the_end(counters: GroupCounters, ends: int):
     work = Work(ends)
     waits.wait(work, counters)
     assert work.is_completed()
 
 
 @pytest.mark.parametrize("ends", [1, 2, 5])
-def test_what_torch_raises_is_raised(counters: GroupCounters, ends: int):
+def test_errors_of_torch_are_raised(counters: GroupCounters, ends: int):
     with pytest.raises(RuntimeError, match="peer"):
         waits.wait(Work(ends, RuntimeError("Connection closed by peer")), counters)
 
 
-def test_nothing_is_handled_while_it_waits(counters: GroupCounters):
-    """What a rank handles is told as the reason for which it came to its operation."""
+def test_no_exception_is_being_handled_during_a_wait(counters: GroupCounters):
+    """An exception that a rank handles is reported as the reason for its operation."""
     work = Work(5)
     handled: list[object] = []
     work.on_wait = lambda: handled.append(sys.exception())
@@ -66,7 +66,7 @@ def test_nothing_is_handled_while_it_waits(counters: GroupCounters):
     assert handled == [None] * len(work.limits)
 
 
-def test_who_is_never_woken_leaves_when_the_group_was_cut_off(counters: GroupCounters):
+def test_a_waiter_that_is_never_woken_leaves_when_the_group_was_cut_off(counters: GroupCounters):
     work = Work(1000)
 
     def cut() -> None:
@@ -79,7 +79,7 @@ def test_who_is_never_woken_leaves_when_the_group_was_cut_off(counters: GroupCou
     assert 985 < work.left < 990
 
 
-def test_it_is_waited_a_little_for_gloo_to_wake_who_waits(counters: GroupCounters):
+def test_gloo_gets_a_moment_to_wake_its_waiters(counters: GroupCounters):
     counters.cut_at = time.monotonic() + 1000
     waits.wait(Work(5), counters)
 
@@ -100,14 +100,14 @@ def test_a_signal_is_raised_at_the_end_of_the_operation(counters: GroupCounters)
 
 @pytest.mark.parametrize("size", [8, _LARGE])
 def test_a_message_is_waited_for_without_a_limit(counters: GroupCounters, size: int):
-    """Gloo would close the connections when it runs out."""
+    """Gloo would close the connections when the limit passes."""
     work = Work(1)
     waits.wait_for_message(work, counters, size)
     assert work.limits == [None]
 
 
 @pytest.mark.parametrize("size", [8, _LARGE])
-def test_what_torch_raises_for_a_message_is_raised(counters: GroupCounters, size: int):
+def test_errors_of_torch_for_a_message_are_raised(counters: GroupCounters, size: int):
     with pytest.raises(RuntimeError, match="peer"):
         waits.wait_for_message(Work(1, RuntimeError("Connection closed by peer")), counters, size)
 
@@ -138,7 +138,7 @@ def test_a_group_is_destroyed_when_its_threads_have_ended(counters: GroupCounter
     assert busy == []
 
 
-def test_a_group_with_a_thread_that_nobody_wakes_is_kept(counters: GroupCounters):
+def test_a_group_with_a_thread_that_is_never_woken_is_kept(counters: GroupCounters):
     gone = threading.Event()
     waits.release([Group(gone)], counters, lambda: True)
     gc.collect()
@@ -156,7 +156,7 @@ def test_a_group_in_which_a_wait_was_given_up_is_kept(counters: GroupCounters):
     waits._never_destroyed.clear()
 
 
-def test_a_destructor_that_waits_for_a_thread_that_nobody_wakes_is_left(counters: GroupCounters):
+def test_a_destructor_that_waits_for_a_thread_that_never_wakes_is_left(counters: GroupCounters):
     gone, woken = threading.Event(), threading.Event()
 
     class Sleeping(Group):

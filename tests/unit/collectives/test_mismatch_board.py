@@ -1,4 +1,4 @@
-"""Ranks that disagree are told so, and others are not, in whatever order their steps come.
+"""Ranks whose calls do not match are told so, and others are not, in any order of their steps.
 
 Each rank is a thread; all share one memory. A schedule, drawn from a seed, says who does the next
 step: at most one runs, and others get their turn wherever ranks touch the board, and wherever one
@@ -39,20 +39,20 @@ class Call:
 
 
 def refused(op: str, size: int = 1, line: int = 1) -> Call:
-    """Torch says no to it."""
+    """Torch refuses the call."""
     return Call(op, size, line, is_refused=True)
 
 
 class StuckError(Exception):
-    """Nobody gets any further."""
+    """No rank can continue."""
 
 
 class FreedError(Exception):
-    """What a rank waits for never comes."""
+    """The event that a rank waits for never comes."""
 
 
 class Turns:
-    """Whose turn it is."""
+    """The scheduler: one thread runs at a time."""
 
     def __init__(self, seed: int, patient: Sequence[int] = ()) -> None:
         self._random = random.Random(seed)
@@ -89,14 +89,14 @@ class Turns:
                 self._next().release()
 
     def _next(self) -> threading.Semaphore:
-        """Some ranks are seldom scheduled."""
+        """Schedules some ranks rarely."""
         others = [rank for rank in self._turns if rank not in self._patient]
         if others and self._random.random() < 0.9:
             return self._turns[self._random.choice(others)]
         return self._turns[self._random.choice(list(self._turns))]
 
     def switch(self, *_: object) -> None:
-        """Let others come first, or not."""
+        """Lets other ranks run first, or not."""
         mine = self._turns.get(self._rank_by_thread.get(threading.get_ident(), -1))
         if mine is None:
             return
@@ -133,7 +133,7 @@ class World:
     turns: Turns
     programs: Sequence[Sequence[Call]]
     backend: str = "gloo"
-    #: By number: what torch has taken, by rank.
+    #: Calls that torch has taken, by number and rank.
     taken: dict[int, dict[int, Call]] = field(default_factory=dict)
     told: dict[int, CollectiveMismatchError] = field(default_factory=dict)
     #: Calls that torch has got with one number, and that do not belong together.
@@ -209,7 +209,7 @@ def belong(one: Call, other: Call) -> bool:
 
 
 class Clock:
-    """Goes on only while somebody waits, and then others come."""
+    """Continues only while a rank waits; then others get their turn."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
@@ -246,7 +246,7 @@ SAME = [
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_a_call_that_torch_refuses_is_not_compared_with_what_comes_then(run: Any, ranks: int):
+def test_a_call_that_torch_refuses_is_not_compared_with_the_next_call(run: Any, ranks: int):
     for seed in range(60):
         world = run(seed, *[SAME] * ranks)
         assert not world.told, (seed, world.told)

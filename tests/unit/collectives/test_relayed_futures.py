@@ -1,4 +1,4 @@
-"""Futures that we can complete where Gloo never does; the inner ones are made up."""
+"""Futures that nbddp can complete where Gloo never does; the inner ones are fakes."""
 
 import gc
 import time
@@ -54,7 +54,7 @@ def test_the_error_is_passed_on(counters: GroupCounters):
         future.wait()
 
 
-def test_one_that_never_ends_is_ended_after_its_sockets_were_shut(counters: GroupCounters):
+def test_a_future_that_never_ends_is_ended_after_its_sockets_were_shut(counters: GroupCounters):
     inner: Any = Future()
     before = futures.future_behind(inner, counters)
     futures.end_soon(counters)
@@ -66,7 +66,7 @@ def test_one_that_never_ends_is_ended_after_its_sockets_were_shut(counters: Grou
     inner.set_result([torch.ones(1)])  # Gloo's thread wakes up half an hour later
 
 
-def test_what_gloo_ends_in_time_ends_as_it_says(counters: GroupCounters):
+def test_a_future_that_gloo_ends_in_time_has_its_result(counters: GroupCounters):
     inner: Any = Future()
     future = futures.future_behind(inner, counters)
     futures.end_soon(counters)
@@ -76,7 +76,7 @@ def test_what_gloo_ends_in_time_ends_as_it_says(counters: GroupCounters):
     assert not counters.has_sleepers
 
 
-def test_operations_of_the_group_that_was_made_again_go_on(counters: GroupCounters):
+def test_operations_of_the_group_that_was_made_again_continue(counters: GroupCounters):
     futures.future_behind(Future(), counters)
     futures.end_soon(counters)
     counters.restart(1, 0, 0)
@@ -86,7 +86,7 @@ def test_operations_of_the_group_that_was_made_again_go_on(counters: GroupCounte
     assert not counters.has_sleepers
 
 
-def test_values_die_when_nobody_has_the_future(counters: GroupCounters):
+def test_values_die_with_the_last_reference_to_the_future(counters: GroupCounters):
     inner: Any = Future()
     future = futures.future_behind(inner, counters)
     tensor = torch.ones(2)
@@ -102,7 +102,7 @@ def test_values_die_when_nobody_has_the_future(counters: GroupCounters):
         gc.enable()
 
 
-def test_what_cpp_adds_to_an_error_is_left_out(counters: GroupCounters):
+def test_text_that_cpp_adds_to_an_error_is_left_out(counters: GroupCounters):
     stock = _failed("Connection closed by peer")
     with pytest.raises(RuntimeError) as caught:
         futures.future_behind(stock, counters).wait()

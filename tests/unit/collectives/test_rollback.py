@@ -1,4 +1,4 @@
-"""Copies of what an operation is about to write."""
+"""Copies of the buffers that an operation is about to write."""
 
 import torch
 
@@ -21,7 +21,7 @@ def test_all_kinds_of_arguments():
         assert (copy_written(nothing).parts, copy_written(nothing).lost_bytes) == ([], 0)
 
 
-def test_autograd_sees_nothing():
+def test_autograd_does_not_see_the_copies():
     weight = torch.nn.Parameter(torch.ones(3))
     product = (weight * weight).sum()
     kept = copy_written([weight])
@@ -35,7 +35,7 @@ def test_autograd_sees_nothing():
     assert weight.grad.tolist() == [2, 2, 2]
 
 
-def test_what_is_not_copied_is_counted():
+def test_bytes_that_are_not_copied_are_counted():
     large = torch.empty(rollback.LIMIT_BYTES // 4 + 1)
     small = torch.ones(2)
     kept = copy_written([small, large, torch.ones(4, 4).t()])

@@ -1,4 +1,4 @@
-"""The sockets of Gloo groups: when they are shut."""
+"""The sockets of Gloo groups are shut when their data was read."""
 
 import os
 import socket
@@ -34,7 +34,7 @@ def test_sockets_are_quiet_when_what_was_sent_is_read():
         assert not waiting.is_alive()
 
 
-def test_data_that_nobody_reads_is_not_waited_for_without_end():
+def test_the_wait_for_unread_data_is_bounded():
     with connection() as (mine, other):
         mine.sendall(b"never read")
         sockets.settle(held([other]), 0.01)

@@ -1,4 +1,4 @@
-"""What C++ waits for can be left."""
+"""A wait for the store in C++ can be left."""
 
 import threading
 from typing import Any
@@ -11,14 +11,14 @@ from nbddp.rank.collectives.store_wait import StoreWait
 _NO_RECORDER: Any = None
 
 
-def test_what_is_run_beside_gives_its_value_or_its_error():
+def test_a_call_in_another_thread_gives_its_value_or_its_error():
     patience = StoreWait(_NO_RECORDER)
     assert patience.run_in_thread(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
         patience.run_in_thread(lambda: 1 // 0)
 
 
-def test_what_is_run_beside_is_left_when_it_is_ended():
+def test_a_call_in_another_thread_is_left_when_it_is_ended():
     patience = StoreWait(_NO_RECORDER)
     woken, left = threading.Event(), threading.Event()
 
@@ -34,7 +34,7 @@ def test_what_is_run_beside_is_left_when_it_is_ended():
     assert left.wait(20.0)
 
 
-def test_what_was_ended_before_is_not_waited_for():
+def test_an_attempt_that_was_ended_before_its_wait_is_left_at_once():
     patience = StoreWait(_NO_RECORDER)
     patience.ended = lambda: CollectiveAbortedError("rank 1 exited")
     woken = threading.Event()

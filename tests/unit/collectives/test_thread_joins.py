@@ -1,4 +1,4 @@
-"""Which thread a thread waits for: real threads, seen from outside."""
+"""The thread that another thread joins is found from outside, with real threads."""
 
 import sys
 import threading
@@ -55,7 +55,7 @@ def test_a_chain_of_joins(start: Start, release: threading.Event):
     poll_until(lambda: _awaited(third) == worker.ident)
 
 
-def test_a_join_with_a_time_out_ends_by_itself(start: Start, release: threading.Event):
+def test_a_join_with_a_timeout_ends_by_itself(start: Start, release: threading.Event):
     worker = start(release.wait)
     entered = threading.Event()
 
@@ -77,7 +77,7 @@ def test_the_result_of_a_future_that_is_worked_on(start: Start, release: threadi
         assert _awaited(waiting) == worker.ident
         queued = executor.submit(int)
         other = start(queued.result)
-        assert _awaited(other) is None  # nobody works on it yet
+        assert _awaited(other) is None  # no thread works on it yet
         release.set()
 
 
@@ -89,6 +89,6 @@ def test_an_executor_that_ends(start: Start, release: threading.Event):
     poll_until(lambda: _awaited(ending) == worker.ident)
 
 
-def test_other_waits(start: Start, release: threading.Event):
+def test_waits_that_are_no_joins(start: Start, release: threading.Event):
     assert _awaited(start(release.wait)) is None
     assert _awaited(threading.current_thread()) is None

@@ -1,4 +1,4 @@
-"""Messages, circles, keys and groups in the making: what proves a hang, whom it names."""
+"""Hangs in messages, cycles, keys and new groups: the proof and the named ranks."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def test_groups_of_a_message_that_differ():
     )
 
 
-def test_a_message_for_somebody_else():
+def test_a_message_for_another_rank():
     pool = Ranks(3)
     pool[0].blocked("recv", peer=1)
     pool[1].issue("send", peer=2)
@@ -129,7 +129,7 @@ def test_users_of_isend_are_not_told_to_use_it(source: str, advice: str):
 
 
 def test_messages_that_have_other_ends_which_do_not_fit():
-    """All send to the next one and receive from it, too."""
+    """Every rank sends to the next one and receives from the same one."""
     pool = Ranks(3)
     for rank in range(3):
         sent = pool[rank].issue("send", peer=(rank + 1) % 3, source="dist.batch_isend_irecv(ops)")
@@ -144,7 +144,7 @@ def test_messages_that_have_other_ends_which_do_not_fit():
     assert finding.next_step.startswith("Give each send its recv: same two ranks")
 
 
-def test_who_waits_behind_a_ring():
+def test_a_rank_that_waits_behind_a_ring():
     pool = Ranks(4)
     pool.group("a", 0, 2)
     pool[0].blocked("send", peer=1)
@@ -169,7 +169,7 @@ def test_two_rings_of_which_one_waits_for_the_other():
     ]
 
 
-def test_a_receive_from_any_rank_when_nobody_is_left():
+def test_a_receive_from_any_rank_when_no_sender_is_left():
     pool = Ranks(3)
     pool[0].blocked("recv", peer=-1)
     pool[1].finished()
@@ -210,7 +210,7 @@ def test_a_cycle_over_three_groups():
     assert told(only(pool)) == ("group-cycle", "0-2", "0-2")
 
 
-def test_a_key_that_nobody_sets():
+def test_a_key_that_no_rank_sets():
     pool = Ranks(3)
     pool[0].blocked("store.wait", keys=("ready",), line=4)
     pool[1].blocked()
@@ -253,7 +253,7 @@ def test_a_group_that_not_all_make():
 
 @pytest.mark.parametrize("clock", ["", "of one machine"])
 def test_a_group_after_one_of_the_same_name(clock: str):
-    """Which of the two the other rank has made is known only if times can be compared."""
+    """Only comparable times show which of the two groups the other rank has made."""
     pool = Ranks(2)
     group: dict[str, Any] = {"group": "0@@x", "keys": ("0", "1")}
     pool[1].done("init_process_group", at_s=5.0, ended_s=4.0, **group)
@@ -283,8 +283,8 @@ def test_a_group_of_members_that_are_not_known():
 
 
 @pytest.mark.parametrize("op", ["init_process_group", "init_rpc"])
-def test_as_many_as_a_group_has_members_are_not_accused(op: str):
-    """They may be its members, and torch connects them, which may take its time."""
+def test_as_many_ranks_as_a_group_has_members_are_not_accused(op: str):
+    """The ranks may be its members, and torch may still be connecting them."""
     pool = Ranks(3)
     making: dict[str, Any] = {"group": "0@@x", "keys": (UNKNOWN_MEMBER,) * 3}
     for rank in range(3):
@@ -303,8 +303,8 @@ def test_as_many_as_a_group_has_members_are_not_accused(op: str):
     assert list(pool.diagnose().stuck) == [0, 1]
 
 
-def test_what_a_process_that_a_rank_has_started_may_do():
-    """It may set keys, and join what is made in a store of the user's own."""
+def test_a_process_that_a_rank_has_started_may_help():
+    """The process may set keys, and join groups in a store of the user."""
     pool = Ranks(3)
     pool[0].blocked("store.wait", keys=("ready",))
     pool[1].blocked("init_process_group", group="0@@x", keys=("0", "1", "2"))

@@ -143,7 +143,7 @@ def explain(views: dict[int, RankView]) -> Report:
 
 
 def check_that_stuck_ranks_never_move(world: World, report: Report) -> None:
-    """Whatever happens next; two ways to go on are tried."""
+    """Checks that stuck ranks never move, whatever happens next; two continuations are tried."""
     for seed in range(2 if report.verdict else 0):
         later = copy.deepcopy(world)
         later.random.seed(seed)
@@ -156,7 +156,7 @@ def check_that_stuck_ranks_never_move(world: World, report: Report) -> None:
 
 
 def check_form(report: Report) -> None:
-    """What holds of any report."""
+    """Checks the conditions that any report meets."""
     told = report.to_dict()
     assert json.loads(json.dumps(told)) == told
     claimed = [rank for finding in report.proven for rank in finding.waiting]
@@ -184,7 +184,7 @@ def check_form(report: Report) -> None:
     tells_counts=st.booleans(),
     seed=seeds,
 )
-def test_what_can_go_on_is_never_called_proven(
+def test_a_rank_that_can_continue_is_never_called_stuck(
     *,
     made: list[Event],
     mistakes: list[Spoiler],
@@ -251,7 +251,7 @@ def test_a_correct_program_is_never_called_proven(made: list[Event], pauses: lis
     st.booleans(),
     seeds,
 )
-def test_a_deadlock_is_always_proven_and_names_who_waits(
+def test_a_deadlock_is_always_proven_and_names_the_waiting_ranks(
     made: list[Event], mistakes: list[Spoiler], from_any: bool, seed: int
 ):
     programs = programs_of(made)
@@ -269,7 +269,7 @@ def test_a_deadlock_is_always_proven_and_names_who_waits(
     dead = RankSet.of(rank.rank for rank in world.ranks if rank.status == "dead")
     if dead and from_any:
         # A dead rank that received from any source may have taken any message that was on its way
-        # to it: which sender waits for ever is not known. A death frees all of them anyway.
+        # to it: which sender waits forever is not known. A death frees all of them anyway.
         assert set(report.stuck) <= set(waiting)
         return
     assert report.stuck == waiting

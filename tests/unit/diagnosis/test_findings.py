@@ -1,4 +1,4 @@
-"""Each kind of finding: what proves it, whom it names, what it says."""
+"""Each kind of finding: its proof, the ranks that it names, its words."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_a_rank_that_takes_no_part_is_missing():
     assert str(finding.ranks[1]) == "rank 1 takes no part in this cell"
 
 
-def test_a_loop_with_fewer_turns_is_suspected():
+def test_a_loop_with_fewer_iterations_is_suspected():
     pool = Ranks(3)
     for state in pool:
         state.done(line=4)
@@ -67,7 +67,7 @@ def test_several_missing_ranks_of_a_sub_group():
     assert list(finding.ranks) == [1, 2, 4]
 
 
-def test_who_waits_for_those_who_wait_is_waiting_too():
+def test_a_rank_that_waits_for_waiting_ranks_is_named_as_waiting():
     pool = Ranks(4)
     pool.group("a", 0, 1, 3)
     pool[0].blocked(group="a")
@@ -140,8 +140,8 @@ def test_a_rank_that_raised_and_is_waited_for():
         "DistStoreError: wait timeout after 300ms, keys: /x",
     ],
 )
-def test_a_time_out_is_no_error_to_fix(error: str):
-    """Too short for a proof before it: the rank waited as the others do."""
+def test_a_timeout_is_no_error_to_fix(error: str):
+    """The timeout was too short for a proof: the rank waited as the others do."""
     pool = Ranks(2)
     pool[0].blocked()
     pool[1].raised(error, line=5)
@@ -149,7 +149,7 @@ def test_a_time_out_is_no_error_to_fix(error: str):
     assert only(pool).next_step == step
 
 
-def test_who_left_the_debugger_made_no_error():
+def test_a_rank_that_left_the_debugger_made_no_error():
     pool = Ranks(3)
     pool[0].blocked()
     pool[1].raised("BdbQuit")
@@ -178,7 +178,7 @@ def test_a_rank_that_raised_before_anything():
     assert finding.ranks[1].what == "raised ValueError: boom, before any operation"
 
 
-def test_who_was_freed_is_not_blamed_beside_who_raised():
+def test_a_freed_rank_is_not_blamed_beside_one_that_raised():
     pool = Ranks(3)
     pool[0].blocked()
     pool[1].raised("CollectiveAbortedError: freed", was_freed=True)
@@ -194,7 +194,7 @@ def test_a_failed_operation_of_a_rank_that_raised():
     assert told(only(pool)) == ("first-error", "1", "0")
 
 
-def test_errors_without_anybody_waiting_are_none_of_our_business():
+def test_errors_for_which_no_rank_waits_are_no_finding():
     pool = Ranks(2)
     pool[0].runs()
     pool[1].raised()
@@ -273,7 +273,7 @@ def test_a_message_that_a_dead_rank_did_not_get_out():
 
 
 def test_the_most_telling_cause_is_named():
-    """All of them at once; then the first is taken away, and so on."""
+    """All causes at once; then without the first, and so on."""
     pool = Ranks(8)
     pool[0].blocked()
     pool[1].dead()

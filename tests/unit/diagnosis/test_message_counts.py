@@ -1,4 +1,4 @@
-"""Messages that lie too far back to be seen: what the counts of ranks tell of them."""
+"""Messages whose records were overwritten: the counts of ranks tell of them."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ _LAST = 4
 
 
 def diagnose_counted(pool: Ranks, *, base: int = 0, tells: bool = True) -> Report:
-    """As ranks tell it that count their messages from ``base``."""
+    """The views of ranks that count their messages from ``base``."""
     views = pool.views(last=_LAST)
     for state in pool:
         view = views[state.rank]
@@ -38,7 +38,7 @@ def diagnose_counted(pool: Ranks, *, base: int = 0, tells: bool = True) -> Repor
 
 
 def busy_pool(n: int = 2) -> Ranks:
-    """With a past that is not seen."""
+    """Views of ranks whose older records are not seen."""
     pool = Ranks(n)
     for state in pool:
         for _ in range(3 * _LAST):
@@ -46,7 +46,7 @@ def busy_pool(n: int = 2) -> Ranks:
     return pool
 
 
-def test_both_send_first():
+def test_two_ranks_that_both_send_first():
     pool = busy_pool()
     pool[0].blocked("send", peer=1)
     pool[1].blocked("send", peer=0)
@@ -67,7 +67,7 @@ def test_a_receive_that_is_not_seen_has_been_issued():
 
 
 def test_a_message_of_before_the_group_was_formed_again_is_none_of_now():
-    """It was never waited for, so it seems open for ever."""
+    """The message was never waited for, so it seems open forever."""
     pool = busy_pool()
     pool[1].issue("send", peer=0)
     pool[0].p2p["recv", "world", 1, 0] = 1

@@ -1,4 +1,4 @@
-"""Members of a group that bring different things: what is compared, and who is named."""
+"""Members of a group that bring different arguments: the difference and the named ranks."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def test_the_minority_is_named():
     )
 
 
-def test_of_two_ranks_both_are_named():
+def test_a_mismatch_of_two_ranks_names_both():
     finding = mismatch(*(("all_reduce", {**sizes((2, n)), "line": 1}) for n in (3, 4)))
     assert finding.culprits == RankSet.all(2)
     assert finding.fields == ("input_sizes",)
@@ -69,7 +69,7 @@ def test_calls_on_different_lines_may_be_swapped():
     )
 
 
-def test_without_a_majority_all_are_named():
+def test_a_mismatch_without_a_majority_names_all_ranks():
     brought = [("broadcast", {"root": rank % 2}) for rank in range(4)]
     assert mismatch(*brought).culprits == RankSet.all(4)
 
@@ -91,7 +91,7 @@ def test_beside_a_hard_difference_the_soft_ones_do_not_count():
         ("reduce", {"root": 2}, {"root": 0}, "with root 0"),
     ],
 )
-def test_what_differs_is_said(op: str, mine: Fields, theirs: Fields, words: str):
+def test_the_difference_is_named(op: str, mine: Fields, theirs: Fields, words: str):
     finding = mismatch((op, mine), (op, mine), (op, theirs))
     assert finding.culprits == RankSet.of([2])
     assert words in finding.headline
@@ -128,7 +128,7 @@ def test_a_mismatch_is_proven_while_the_culprit_runs_on():
     assert report.findings[0].culprits == RankSet.of([2])
 
 
-def test_an_asynchronous_operation_that_nobody_waits_for_is_no_verdict():
+def test_an_asynchronous_operation_without_a_waiting_rank_is_no_verdict():
     pool = Ranks(2)
     pool[0].issue()
     pool[1].issue("broadcast", root=0)
@@ -191,7 +191,7 @@ def test_a_mismatch_of_which_only_the_report_is_left():
     assert finding.waiting == RankSet.of([0, 2])
 
 
-def test_a_mismatch_that_nobody_waits_for_any_more_is_still_told():
+def test_a_mismatch_is_told_when_no_rank_waits_for_it_any_more():
     pool = Ranks(2)
     mine, theirs = pool[1].issue("broadcast", root=0, state="failed"), pool[0].issue()
     seen = pool[1].saw(mine, pool[0], theirs, "op")
@@ -220,7 +220,7 @@ def test_a_message_of_the_wrong_size_that_a_rank_has_refused():
     )
 
 
-def test_who_waits_elsewhere_for_a_rank_that_raised_a_mismatch():
+def test_a_rank_that_waits_elsewhere_for_one_that_raised_a_mismatch():
     pool = Ranks(3)
     pool[0].blocked()
     mine = pool[1].issue("barrier", state="failed", error="CollectiveMismatchError")
@@ -233,13 +233,13 @@ def test_who_waits_elsewhere_for_a_rank_that_raised_a_mismatch():
 
 
 def test_a_bad_argument_on_one_rank_shifts_its_numbers():
-    """It raised before it reached the others, was caught, and the rank goes on in step."""
+    """The call raised before it reached the others; the cell caught it and continues."""
     pool = Ranks(2)
     pool[0].blocked("all_reduce")
     pool[1].issue("broadcast", root=5, state="failed", error="ValueError: invalid root")
     pool[1].blocked("all_reduce")
     assert not pool.diagnose().verdict
-    # What is compared afterwards would not be the same calls.
+    # Calls that are compared afterwards would not be the same ones.
     pool[0].done("barrier")
     pool[0].blocked("broadcast", root=0)
     pool[1].issue("broadcast", root=0)
@@ -373,7 +373,7 @@ def test_an_operation_that_a_thread_may_still_call_is_not_left_open():
     assert pool.compare() == ()
 
 
-def test_after_an_error_what_is_open_is_explained():
+def test_operations_left_open_by_an_error_are_explained():
     pool = Ranks(2)
     pool[0].issue()
     pool[0].finished()

@@ -1,4 +1,4 @@
-"""What is not proven: ranks that still run, threads that may still call, keys that may be set."""
+"""Waits without a proof: ranks that still run, threads that may call, keys that may be set."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.support.looks import Ranks, notices
 # --- ranks that still run ------------------------------------------------------------------------
 
 
-def test_nobody_waits():
+def test_no_rank_waits():
     assert notices(Ranks(3)) == []
 
 
@@ -101,7 +101,7 @@ def test_running_is_not_stuck_outside(source: str, innermost: str):
     assert notices(pool) == [("straggler", "1", "0")]
 
 
-def test_without_a_line_only_the_function_tells():
+def test_the_function_alone_tells_where_there_is_no_line():
     assert not is_waiting_outside(ThreadLook(name="main", is_main=True, wait=None))
     asleep = ThreadLook(name="main", is_main=True, wait=None, innermost="select")
     assert is_waiting_outside(asleep)
@@ -120,7 +120,7 @@ def test_a_silent_rank_is_never_part_of_a_proof():
 
 
 def test_a_silent_rank_that_has_issued_something_else():
-    """What it has issued cannot be undone: its agent has read it."""
+    """Issued operations cannot be undone, and the agent has read them."""
     pool = Ranks(2)
     pool[0].blocked()
     pool[1].issue("broadcast", root=1)
@@ -137,7 +137,7 @@ def test_a_rank_that_starts_may_come():
     assert notices(pool) == [("straggler", "1", "0")]
 
 
-def test_a_chain_of_waits_leads_to_who_runs():
+def test_a_chain_of_waits_leads_to_the_running_rank():
     pool = Ranks(4)
     pool.group("a", 0, 1)
     pool[0].blocked(group="a", at_s=1)
@@ -148,7 +148,7 @@ def test_a_chain_of_waits_leads_to_who_runs():
     assert finding.op == "send"
 
 
-def test_apart_are_two_notices_together_is_one():
+def test_separate_stragglers_give_two_notices_and_joined_ones_one():
     pool = Ranks(4)
     pool[0].blocked("recv", peer=1)
     pool[2].blocked("recv", peer=3)
@@ -239,7 +239,7 @@ def test_uneven_messages_that_meet():
     assert notices(pool) == []
 
 
-def test_who_receives_from_any_rank_may_take_any_message():
+def test_a_receive_from_any_rank_may_take_any_message():
     pool = Ranks(3)
     pool[0].blocked("recv", peer=-1)
     pool[1].finished()
@@ -266,7 +266,7 @@ def test_a_receive_from_any_rank_may_have_taken_the_message():
     assert notices(pool) == []
 
 
-def test_one_sender_is_enough_for_who_receives_from_any_rank():
+def test_one_sender_is_enough_for_a_receive_from_any_rank():
     pool = Ranks(3)
     pool[0].blocked("recv", peer=-1)
     pool[1].finished()
@@ -291,10 +291,10 @@ def test_a_rank_of_which_nothing_is_known_may_come():
     assert not diagnose(views, now_ns=0, run_id="run").verdict
 
 
-def test_a_group_that_nobody_tells_of():
+def test_a_group_that_no_rank_describes():
     pool = Ranks(2)
     pool[0].blocked(group="unknown")
-    assert notices(pool) == []  # it is not even known who is waited for
+    assert notices(pool) == []  # it is not even known which rank is waited for
     pool[1].finished()
     report = pool.diagnose()
     assert report.stuck == RankSet.of([0])

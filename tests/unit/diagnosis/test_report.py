@@ -1,4 +1,4 @@
-"""What a report promises beside its findings: plain values, a fingerprint, time-outs, all ranks."""
+"""Facts of a report beside its findings: plain values, a fingerprint, timeouts, all ranks."""
 
 import json
 from pathlib import Path
@@ -152,7 +152,7 @@ def test_a_running_rank_does_not_change_a_fingerprint():
     assert len(found) == 1
 
 
-def test_what_changes_a_fingerprint():
+def test_changes_that_a_fingerprint_reflects():
     pools = [hang(), hang(), hang(), Ranks(3), Ranks(3)]
     pools[1][2].raised()
     pools[2][1].runs()
@@ -167,14 +167,14 @@ def test_what_changes_a_fingerprint():
 # --- for who acts on it --------------------------------------------------------------------------
 
 
-def test_no_time_out_is_told_without_a_verdict():
+def test_no_timeout_is_told_without_a_verdict():
     pool = Ranks(2)
     pool[0].blocked(timeout_ms=1000)
     report = pool.diagnose()
     assert report.earliest_timeout_ms is report.earliest_timeout_left_ms is None
 
 
-def test_the_earliest_time_out():
+def test_the_earliest_timeout():
     pool = Ranks(3)
     pool[0].blocked(timeout_ms=9_000, at_s=7.0)
     pool[1].blocked(timeout_ms=5_000, at_s=1.0)
@@ -183,7 +183,7 @@ def test_the_earliest_time_out():
     assert (report.earliest_timeout_ms, report.earliest_timeout_left_ms) == (5_000, 2_000)
 
 
-def test_a_time_out_that_is_over_and_one_that_is_not_known():
+def test_a_timeout_that_is_over_and_one_that_is_not_known():
     pool = Ranks(3)
     pool[0].blocked(timeout_ms=1_000, at_s=7.0)
     pool[1].blocked()
@@ -218,7 +218,7 @@ def test_only_ranks_that_matter_are_involved():
     assert report.involved == RankSet.of([0, 1])
 
 
-def test_for_a_key_everybody_is_involved():
+def test_a_key_involves_every_rank():
     pool = Ranks(4)
     pool[0].blocked("store.wait", keys=("x",))
     for rank in (1, 2, 3):
@@ -227,7 +227,7 @@ def test_for_a_key_everybody_is_involved():
 
 
 def test_a_verdict_on_a_key_takes_longer_to_confirm():
-    """Setting a key leaves no record, so there is time to hear of it."""
+    """Setting a key leaves no record, so the verdict gets time to be disproved."""
     pool = Ranks(2)
     pool[0].blocked("store.wait", keys=("x",))
     pool[1].finished()
@@ -235,7 +235,7 @@ def test_a_verdict_on_a_key_takes_longer_to_confirm():
     assert hang().diagnose().confirm_after_s == 0.0
 
 
-def test_who_has_come_is_not_involved():
+def test_ranks_that_have_come_are_not_involved():
     pool = Ranks(3)
     pool[0].blocked()
     pool[1].issue()

@@ -1,4 +1,4 @@
-"""What other threads know of a pool: a picture that never changes, and nothing beside it."""
+"""Other threads read the state of a pool from a snapshot that never changes."""
 
 import ast
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def snapshot(pool: Pool) -> PoolSnapshot:
     return RecoveryMachine(pool.machine, Settings(), diagnose).snapshot()
 
 
-def test_nothing_new_is_an_equal_snapshot_of_the_same_parts():
+def test_an_unchanged_pool_gives_an_equal_snapshot_of_the_same_parts():
     pool = Pool().start()
     before = snapshot(pool)
     pool.feed(Tick(), after_s=1.0)
@@ -66,7 +66,7 @@ def test_only_the_hub_reads_the_state_that_it_owns():
 
 
 def attributes(path: Path, names: set[str]) -> Iterator[int]:
-    """The lines that read or write an attribute with one of these names."""
+    """The lines of code that read or write an attribute with one of these names."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Attribute) and node.attr in names:
             yield node.lineno

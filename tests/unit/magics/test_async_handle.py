@@ -1,4 +1,4 @@
-"""What stands below the line of a background cell that has failed."""
+"""The output of a background cell that has failed, below its state line."""
 
 import pytest
 
@@ -36,19 +36,19 @@ def test_a_rank_that_exited_is_named_first():
     assert folded.count("  detail") == 5
 
 
-def test_below_a_card_the_little_that_is_left_is_not_folded():
+def test_the_short_error_below_a_card_is_not_folded():
     error = DeadlockError("long\n" * 50, brief="DeadlockError: why\n  kept  every variable")
     found = told(error)
     assert "<details>" not in found["text/html"]
     assert found["text/html"].endswith("</b>: why\n  kept  every variable</pre>")
 
 
-def test_what_could_not_be_shown_has_a_name():
+def test_an_error_that_could_not_be_shown_has_a_name():
     assert told(OSError("closed"))["text/plain"] == f"{STATE}\nOSError: closed"
 
 
 @pytest.mark.parametrize("error", [None, CellError("CellError: was ended by %ddp stop")])
-def test_what_the_user_did_is_no_error(error: CellError | None):
+def test_an_end_by_the_user_is_no_error(error: CellError | None):
     assert "Error" not in "".join(told(error, is_expected=True).values())
 
 

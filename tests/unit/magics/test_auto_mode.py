@@ -1,4 +1,4 @@
-"""Auto mode: which cells go to the ranks, and what IPython gets instead of them."""
+"""Auto mode: the cells that go to the ranks, and the source that IPython gets instead."""
 
 from contextlib import redirect_stdout
 from io import StringIO
@@ -81,7 +81,7 @@ def test_magics_of_the_notebook_are_found_wherever_they_stand():
 
 @pytest.fixture
 def shell() -> InteractiveShell:
-    """As in a terminal."""
+    """A shell of IPython as in a terminal."""
     config = Config()
     config.HistoryManager.enabled = False
     config.HistoryManager.hist_file = ":memory:"
@@ -97,7 +97,7 @@ def with_kernel(shell: InteractiveShell, code: str, **content: Any) -> None:
 
 
 def switch(shell: InteractiveShell, line: str = "") -> str:
-    """What ``%ddp auto`` prints."""
+    """The text that ``%ddp auto`` prints."""
     with redirect_stdout(StringIO()) as printed:
         VERBS["auto"].run(shell, line)
     return printed.getvalue()
@@ -141,13 +141,13 @@ def test_the_source_is_sent_byte_by_byte(shell: InteractiveShell):
     assert f", '', {code!r})" in shell.transform_cell(code)
 
 
-def test_whether_a_cell_is_complete_is_asked_of_the_cell_itself(shell: InteractiveShell):
+def test_completeness_is_asked_of_the_cell_itself(shell: InteractiveShell):
     switch(shell, "on")
     assert shell.check_complete("x = 1") == ("complete", "")
     assert shell.check_complete("for i in range(3):") == ("incomplete", "    ")
 
 
-def test_what_runs_within_a_cell_stays_there(shell: InteractiveShell):
+def test_code_that_runs_within_a_cell_stays_there(shell: InteractiveShell):
     switch(shell, "on")
     shell.user_ns["shell"] = shell
     shell.run_cell("%%local\nshell.run_cell('y = 7')\n%time z = 8")
@@ -164,7 +164,7 @@ def test_what_runs_within_a_cell_stays_there(shell: InteractiveShell):
         ({"msg_type": "complete_request"}, False),
     ],
 )
-def test_only_what_the_user_runs_is_sent(
+def test_only_cells_that_the_user_runs_are_sent(
     shell: InteractiveShell, content: dict[str, Any], sent: bool
 ):
     switch(shell, "on")
@@ -208,7 +208,7 @@ def test_installing_twice_is_installing_once(shell: InteractiveShell):
     assert len(found) == 1
 
 
-def test_loading_once_more_leaves_the_mode_as_it_is(shell: InteractiveShell):
+def test_loading_again_leaves_the_mode_as_it_is(shell: InteractiveShell):
     switch(shell, "on")
     auto_mode.install(shell)
     assert is_sent(shell, "x")

@@ -1,4 +1,4 @@
-"""The text about an interrupted background cell that has not ended yet."""
+"""The message about an interrupted background cell that has not ended yet."""
 
 from nbddp.notebook.magics.pool_verbs import _still_running
 from nbddp.wire.rank_set import RankSet

@@ -1,4 +1,4 @@
-"""The options of a pool: one definition; what is wrong with a bad one, and what is legal."""
+"""The options of a pool have one definition; a bad value is refused with the legal ones."""
 
 import argparse
 import importlib.util
@@ -35,7 +35,7 @@ OTHER: dict[str, Any] = {
 # --- one definition ------------------------------------------------------------------------------
 
 
-def test_another_value_is_known_of_each_option():
+def test_each_option_has_a_second_value_in_this_test():
     options = PoolOptions.checked(**OTHER)
     assert options.differences(PoolOptions.checked()) == [f.name for f in fields(PoolOptions)]
     assert list(OTHER) == list(LINE_OPTIONS)
@@ -253,7 +253,7 @@ def test_a_home_folder_may_be_abbreviated():
     assert PoolOptions.checked(cwd="~").cwd == str(Path.home().resolve())
 
 
-def test_without_torch(monkeypatch: pytest.MonkeyPatch):
+def test_options_without_torch(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(NoTorchError) as caught:
         PoolOptions.checked()
@@ -302,7 +302,7 @@ def test_the_defaults_come_first():
         ({"on_fire": "run"}, "'on_fire' is unknown; legal: on_deadlock=abort|report, on_mismatch="),
     ],
 )
-def test_what_cannot_be_configured(changes: dict[str, str], words: str):
+def test_configuration_that_is_refused(changes: dict[str, str], words: str):
     with pytest.raises(BadOptionError) as caught:
         with_changes(Config(), {"on_mismatch": "off"} | changes)
     assert words in str(caught.value)

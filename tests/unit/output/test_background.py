@@ -1,4 +1,4 @@
-"""What ranks print between cells: shown by a thread of its own, which nothing can end early."""
+"""Output of ranks between cells is shown by its own thread, and no error ends that thread."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""A view survives what it cannot show as it should."""
+"""A view survives output that it cannot show as intended."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ MIXED = {"application/json": {1: [2], "a": {None: 3}}}
 
 
 class ListSink:
-    """Keeps what it shows."""
+    """Keeps the output that it shows."""
 
     def __init__(self) -> None:
         self.shown: list[object] = []
@@ -74,7 +74,7 @@ def test_a_display_with_keys_of_several_types_is_shown():
     assert MIXED in sink.shown
 
 
-def test_what_cannot_be_folded_is_shown_as_it_came(monkeypatch: pytest.MonkeyPatch):
+def test_output_that_cannot_be_folded_is_shown_as_it_came(monkeypatch: pytest.MonkeyPatch):
     def fail(*_: object) -> None:
         raise TypeError("a bug")
 

@@ -1,4 +1,4 @@
-"""An excerpt of a text that comes bit by bit: its head, its tail, and what is left out, exactly."""
+"""An excerpt of a growing text: its head, its tail, and exact counts of the lines between."""
 
 from itertools import groupby
 from typing import NamedTuple
@@ -56,13 +56,13 @@ def contents(excerpt: Excerpt) -> tuple[object, ...]:
 
 
 def fits(lines: list[str], limit: Limit) -> bool:
-    """Of a longer line only the end is in a tail."""
+    """A tail holds only the end of a longer line."""
     chars = sum(min(len(line), LINE_CHARS) + 1 for line in lines)
     return len(lines) <= limit.lines and chars <= limit.chars
 
 
 def of_whole(head: Limit, tail: Limit, text: list[Piece]) -> tuple[object, ...]:
-    """What an excerpt must hold, from the whole text."""
+    """The expected excerpt, made from the whole text."""
     first: list[str] = []
     for piece in text:
         if isinstance(piece, Skipped) or len(first) == head.lines:
@@ -127,7 +127,7 @@ def _sum(limit: Limit, more: Limit) -> Limit:
 
 
 @given(st.text("ab\n", max_size=200), st.integers(1, 5))
-def test_all_but_the_last_lines_of_a_chunk_are_counted_only(text: str, limit: int):
+def test_lines_before_the_last_ones_of_a_chunk_are_only_counted(text: str, limit: int):
     excerpt, whole = Excerpt(Limit(0), Limit(limit)), Excerpt(Limit(0), Limit(limit))
     lines, chars = excerpt.skip_all_but_the_end(text)
     assert (excerpt.lines, excerpt.chars) == (lines, chars)
@@ -137,7 +137,7 @@ def test_all_but_the_last_lines_of_a_chunk_are_counted_only(text: str, limit: in
     assert contents(excerpt) == contents(whole)
 
 
-def test_of_a_chunk_without_ends_of_lines_little_is_read():
+def test_a_chunk_without_line_ends_is_hardly_read():
     excerpt = Excerpt(Limit(0), TAIL)
     excerpt.add(["before"])
     assert excerpt.skip_all_but_the_end("x" * 10**6) == (0, 10**6 - 64 * 1024)

@@ -1,4 +1,4 @@
-"""Long output of ranks that differ: all of them are seen, and none is shown out of its order."""
+"""Long output of ranks that differ: every rank is seen, in its own order."""
 
 import re
 from collections.abc import Sequence
@@ -65,13 +65,13 @@ def test_equal_output_of_all_ranks_has_the_places_of_one():
     assert rest["text/plain"].split("\n")[1:] == printed("0-3", TAIL.lines, 599 - TAIL.lines)
 
 
-def test_in_a_pool_of_one_rank_nothing_is_a_label():
+def test_output_of_a_pool_of_one_rank_has_no_labels():
     page = shown([*printed("0", 300), *printed("1", 300)], is_labelled=False)
     assert page.outputs[0]["text"].splitlines() == printed("0", HEAD.lines)
     assert page.plain.split("\n")[-TAIL.lines :] == printed("1", TAIL.lines, 300 - TAIL.lines)
 
 
-def test_while_it_streams_all_ranks_are_seen_at_one_height():
+def test_all_ranks_are_seen_at_one_height_while_output_streams():
     page = PageSink()
     sink = FoldedSink(page, "id", is_labelled=True)
     sink.text("stdout", "".join(f"{line}\n" for line in printed("0-2", HEAD.lines + TAIL.lines)))
@@ -117,7 +117,7 @@ def test_amounts_are_short():
     assert fair_excerpt.amounts_by_rank(many) == "80 of rank 8, 10 to 70 of each of ranks 1-7"
 
 
-def test_below_a_long_cell_it_says_who_printed_how_much():
+def test_the_end_of_a_long_cell_says_how_much_each_rank_printed():
     texts = {rank: RankText() for rank in range(3)}
     for rank, text in texts.items():
         text.add(printed(str(rank), 1000 if rank == 1 else 10))
@@ -127,7 +127,7 @@ def test_below_a_long_cell_it_says_who_printed_how_much():
     assert told in bundle["text/html"]
 
 
-def test_what_a_cell_may_show_is_shared_out_evenly():
+def test_the_budget_of_a_cell_is_shared_out_evenly():
     settings = Settings(notebook_burst_bytes=40_000)
     gatherer = Gatherer(spec_of(4, settings))
     shows = []

@@ -1,4 +1,4 @@
-"""Long output: head, tail, and the rest one click away; rank by rank; quiet."""
+"""Long output has a head and a tail, the rest folded; blocks by rank; quiet mode."""
 
 import re
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ def test_long_output_has_a_head_a_tail_and_all_between_them_folded():
     assert shown.split("\n") == numbered(TAIL.lines, 980).splitlines()
 
 
-def test_what_is_left_out_altogether_is_said_outside_of_the_fold():
+def test_omitted_output_is_said_outside_of_the_fold():
     page, sink = folding()
     notice = "[0]   ... 9,000 lines (81 kB) left out here; the whole output: /tmp/rank0.log\n"
     sink.text("stdout", numbered(200) + notice + numbered(200))
@@ -69,7 +69,7 @@ def test_what_is_left_out_altogether_is_said_outside_of_the_fold():
     assert page.html.rpartition("</details>")[2].count("the whole output: /tmp/rank0.log") == 1
 
 
-def test_while_it_streams_one_display_changes_and_its_height_does_not():
+def test_one_display_of_fixed_height_changes_while_output_streams():
     page, sink = folding()
     sink.text("stdout", numbered(HEAD.lines + TAIL.lines))
     before = page.outputs[1]["text/html"]
@@ -81,7 +81,7 @@ def test_while_it_streams_one_display_changes_and_its_height_does_not():
     assert page.sent_bytes < 100_000  # each time the end only
 
 
-def test_what_is_displayed_stays_in_its_place():
+def test_displays_stay_in_their_place():
     page, sink = folding()
     sink.text("stdout", numbered(HEAD.lines + 100))
     sink.display({"text/plain": "picture"}, {}, None, False)
@@ -92,8 +92,8 @@ def test_what_is_displayed_stays_in_its_place():
     ]  # fmt: skip
 
 
-def test_after_a_question_there_is_a_head_again():
-    """What a debugger answers stands where it was asked."""
+def test_output_after_a_question_has_a_head_again():
+    """The answers of a debugger stand below its prompt."""
     page, sink = folding()
     for start in (0, 90, 180):
         sink.text("stdout", numbered(90, start))
@@ -104,7 +104,7 @@ def test_after_a_question_there_is_a_head_again():
     ]
 
 
-def test_clearing_begins_anew():
+def test_clearing_starts_an_empty_output():
     page, sink = folding()
     sink.text("stdout", numbered(500))
     sink.clear()
@@ -149,7 +149,7 @@ def test_ranks_that_showed_nothing_are_named_last():
     assert blocks([]) == []
 
 
-def test_what_one_rank_showed_keeps_its_order():
+def test_output_of_one_rank_keeps_its_order():
     picture = Display(run_id="r", rank=0, data={"image/png": "x"}, metadata={}, transient={})
     found = blocks([output(0, "a\n"), picture, output(0, "b\n")], world=1)
     assert [show.data.get("text/plain", "picture") for show in found if isinstance(show, Rich)] == [
@@ -182,7 +182,7 @@ def texts(*printed: str) -> dict[int, RankText]:
     return found
 
 
-def test_below_a_long_cell_the_ranks_are_one_click_away():
+def test_the_ranks_of_a_long_cell_are_one_click_away():
     long, other = numbered(30), numbered(30, 1)
     bundle = per_rank_blocks.details(texts(long, long, other))
     assert bundle is not None
@@ -195,7 +195,7 @@ def test_below_a_long_cell_the_ranks_are_one_click_away():
 def flooded(
     out: type[Gatherer | RankBlocks], events: Sequence[Output], world: int
 ) -> tuple[CellOutput, list[Show]]:
-    """With room for some of it."""
+    """A sink with room for a part of the output."""
     settings = Settings(notebook_burst_bytes=4000, notebook_total_bytes=8000)
     gatherer = out(spec_of(world, settings))
     shows = [show for event in events for show in gatherer.add(event, 0.0)]
@@ -207,7 +207,7 @@ def in_chunks(rank: int, text: str, chunk: int) -> list[Output]:
 
 
 def long_outputs() -> list[Output]:
-    """Three ranks alike, whose text is cut in different places, and one that differs in it."""
+    """Three equal ranks whose text is cut at different places, and one that differs."""
     same = numbered(900)
     other = same.replace("line 450\n", "LINE 450\n")
     return [
@@ -218,7 +218,7 @@ def long_outputs() -> list[Output]:
     ]
 
 
-def test_where_output_was_cut_makes_no_difference_between_ranks():
+def test_the_place_of_a_cut_makes_no_difference_between_ranks():
     gatherer, _ = flooded(Gatherer, long_outputs(), 4)
     bundle = per_rank_blocks.details(gatherer.text_by_rank())
     assert bundle is not None
@@ -229,7 +229,7 @@ def test_where_output_was_cut_makes_no_difference_between_ranks():
     assert per_rank_blocks.details(texts) is None
 
 
-def test_what_was_lost_cannot_be_compared():
+def test_lost_output_cannot_be_compared():
     lost = Output(run_id="r", rank=1, stream="stdout", text="", dropped_bytes=99)
     gatherer, _ = flooded(Gatherer, [*long_outputs(), lost], 4)
     bundle = per_rank_blocks.details(gatherer.text_by_rank())
@@ -244,7 +244,7 @@ def test_blocks_of_ranks_are_one_wherever_they_were_cut():
     assert re.findall("--- .*", text) == ["--- ranks 0-1,3", "--- rank 2"]
 
 
-def test_what_is_one_click_away_is_small():
+def test_folded_output_is_bounded():
     bundle = per_rank_blocks.details(texts(*(numbered(5000, rank) for rank in range(64))))
     assert bundle is not None
     assert len(bundle["text/html"]) < 80_000
@@ -254,7 +254,7 @@ def test_what_is_one_click_away_is_small():
 # --- quiet ---------------------------------------------------------------------------------------
 
 
-def test_quiet_shows_values_and_says_what_it_does_not():
+def test_quiet_shows_values_and_names_hidden_output():
     gatherer = QuietOutput(spec_of(2))
     picture = Display(run_id="r", rank=0, data={"image/png": "x"}, metadata={}, transient={})
     value = Result(run_id="r", rank=1, data={"text/plain": "3"}, metadata={})

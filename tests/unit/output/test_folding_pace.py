@@ -1,4 +1,4 @@
-"""What all ranks show is folded, however far apart in time they are, up to ``output_expect_s``."""
+"""Output of all ranks is folded if they print it within ``output_expect_s`` of each other."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,7 +51,7 @@ class Reader:
 )
 @settings(max_examples=100, deadline=None)
 def test_the_same_program_gives_the_same_output_at_any_pace(pauses: list[list[float]]):
-    """Each step of all ranks begins together, as after a collective; then each needs its time."""
+    """All ranks begin each step together, as after a collective; then each takes its own time."""
     reader = Reader()
     began = 0.0
     for step, pause_by_rank in enumerate(pauses):
@@ -61,7 +61,7 @@ def test_the_same_program_gives_the_same_output_at_any_pace(pauses: list[list[fl
     assert reader.end() == [f"[0-2] step {step}" for step in range(len(pauses))]
 
 
-def test_what_one_rank_shows_alone_is_late_once():
+def test_output_of_one_rank_alone_is_late_once():
     reader = Reader()
     for number in range(3):
         reader.print_at(2.0 * number, 0, f"loss {number}")
@@ -74,7 +74,7 @@ def test_what_one_rank_shows_alone_is_late_once():
     ]
 
 
-def test_what_all_show_and_is_not_equal_does_not_wait_for_more():
+def test_unequal_output_of_all_ranks_does_not_wait():
     reader = Reader()
     for number in range(2):
         for rank in range(_RANKS):
@@ -83,7 +83,7 @@ def test_what_all_show_and_is_not_equal_does_not_wait_for_more():
     assert {at for at, _ in reader.lines} == {_LIMITS.output_fold_s, 2.0 + _LIMITS.output_fold_s}
 
 
-def test_who_is_ended_is_not_waited_for():
+def test_ended_ranks_are_not_waited_for():
     reader = Reader()
     reader.print_at(0.0, 0, "alone")
     for rank in (1, 2):

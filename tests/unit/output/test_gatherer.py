@@ -1,4 +1,4 @@
-"""What a reader sees of the output of many ranks: folding, order, results, displays."""
+"""The merged output of many ranks: folding, order, results, displays."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -109,7 +109,7 @@ def test_a_finished_rank_is_not_waited_for():
     assert text_of(gatherer.finish_rank(2, 0.01)) == "[0-1] go on\n"
 
 
-def test_what_a_finished_rank_printed_still_folds():
+def test_output_of_a_finished_rank_still_folds():
     gatherer = make(2)
     gatherer.add(out(0, "same\n"), 0.0)
     assert gatherer.finish_rank(0, 0.0) == []
@@ -246,7 +246,7 @@ def test_a_rich_result_is_a_result():
     assert shows == [Rich(RankSet.of([0]), "result", data, {})]
 
 
-def test_what_was_printed_before_a_display_is_shown_before_it():
+def test_text_printed_before_a_display_is_shown_before_it():
     gatherer = make(2)
     gatherer.add(out(1, "before\nopen"), 0.0)
     gatherer.add(display(1, {"text/html": "H"}), 0.0)
@@ -362,7 +362,7 @@ def test_a_redraw_has_the_latest_content_of_displays():
 # What can be asked
 
 
-def test_the_last_line_has_an_end_or_none():
+def test_the_last_line_of_a_rank():
     gatherer = make(1)
     assert gatherer.last_line(0) is None
     gatherer.add(out(0, "a\nb\n"), 0.0)

@@ -1,4 +1,4 @@
-"""Floods: what is shown is capped, what is kept is bounded, and the notice says what is missing."""
+"""Floods: shown and kept output is bounded, and a notice counts the missing part."""
 
 import tracemalloc
 from typing import Any
@@ -115,7 +115,7 @@ def test_other_ranks_are_shown_while_one_floods():
     assert len(losses) >= 70
 
 
-def test_after_the_total_only_the_end_is_shown():
+def test_output_after_the_total_shows_only_its_end():
     gatherer = make(1)
     shown = 0
     for step in range(1000):
@@ -148,7 +148,7 @@ def test_displays_are_shown_when_the_text_is_spent():
     assert lines[-1] == "line 99999"
 
 
-def test_what_the_agent_left_out_is_said():
+def test_text_that_the_agent_dropped_is_said():
     gatherer = make(1)
     shows = gatherer.add(out(0, "a\nb"), 0.0)
     shows += gatherer.add(out(0, "c\n", dropped=1_234_567), 0.0)
@@ -179,7 +179,7 @@ def test_clear_forgets_a_flood():
     assert lines_of(gatherer.end(11.0)) == []
 
 
-def test_what_is_cleared_does_not_count_towards_the_total():
+def test_cleared_output_does_not_count_towards_the_total():
     gatherer = make(1)
     for step in range(100):
         now = step * 10.0
@@ -214,7 +214,7 @@ def test_a_redraw_says_what_is_no_longer_kept():
     ],
     ids=["newlines", "one line", "bar", "short lines", "up", "down"],
 )
-def test_memory_is_bounded_whatever_comes(text: str):
+def test_memory_is_bounded_for_any_output(text: str):
     gatherer = make(4, notebook_total_bytes=10**6)
     tracemalloc.start()
     try:

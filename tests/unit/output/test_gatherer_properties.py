@@ -1,4 +1,4 @@
-"""Promises of the gatherer that hold for any output of any ranks at any time."""
+"""Properties of the gatherer for any output of any ranks at any time."""
 
 import re
 from collections import defaultdict
@@ -19,7 +19,7 @@ LABEL = re.compile(r"\[([\d,-]+)\]")
 
 
 class Step(NamedTuple):
-    """At a time after the last one, a rank shows something; a number is a display."""
+    """A rank shows something at a later time than the last one; a number stands for a display."""
 
     after_s: float
     rank: int
@@ -53,7 +53,7 @@ def items_of(show: Show) -> list[tuple[RankSet, str, str]]:
 
 
 class World:
-    """Plays steps to a gatherer, keeps its deadlines, and notes what came when."""
+    """Plays steps to a gatherer, keeps its deadlines, and notes the times of its output."""
 
     def __init__(self) -> None:
         self.gatherer = Gatherer(

@@ -1,4 +1,4 @@
-"""What stands in front of the lines of a rank."""
+"""The labels in front of the lines of ranks."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Pictures of tensors: what is in them, when they are drawn, and what comes of odd calls."""
+"""Pictures of tensors: their content, the moment of drawing, and calls that do not fit."""
 
 import base64
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ LATER = 1000.0
 
 
 class PageSink:
-    """What a reader has in front of him: displays by id, in order."""
+    """The page of a reader: displays by id, in order."""
 
     def __init__(self) -> None:
         self.page: dict[str | None, Mapping[str, Any]] = {}
@@ -117,7 +117,7 @@ def test_before_and_after_become_one_picture():
     assert lines[4] == "after | equal on all ranks"
 
 
-def test_what_comes_late_replaces_the_picture():
+def test_a_late_call_replaces_the_picture():
     sink = PageSink()
     showing = shown(sink, call(0, torch.ones(2)))
     showing.tick(LATER)
@@ -163,7 +163,7 @@ def test_calls_with_other_keys_are_other_pictures():
     assert len(sink.page) == 2
 
 
-def test_after_a_clearing_it_is_placed_anew():
+def test_a_picture_is_placed_again_after_a_clearing():
     sink = PageSink()
     showing = shown(sink, call(0, torch.ones(2)), call(1, torch.ones(2)))
     showing.tick(LATER)
@@ -196,7 +196,7 @@ def test_a_terminal_gets_text_once(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out.count("equal on all ranks") == 1
 
 
-def test_what_is_no_call_is_shown_as_it_came():
+def test_a_display_that_is_no_call_is_shown_as_it_came():
     showing = CellPictures(RankSet.all(2), PageSink(), "scope", 2)
     data = {MIME: {"made": "by the user"}, "text/plain": "of the user"}
     event = Display(run_id="r", rank=0, data=data, metadata={}, transient={})
@@ -260,7 +260,7 @@ def test_numbers(tensor: torch.Tensor, lines: list[str]):
     assert numbers(tensor) == lines
 
 
-def test_of_a_large_tensor_the_corners():
+def test_a_large_tensor_shows_its_corners():
     told = tensor_preview.preview(torch.arange(10_000).view(100, 100))
     assert preview_text.lines(told) == [
         "   0    1    2 …   98   99",
@@ -273,7 +273,7 @@ def test_of_a_large_tensor_the_corners():
     assert preview_text.heading([told]) == "int64 (100, 100)"
 
 
-def test_of_many_slices_the_first_few():
+def test_many_slices_show_the_first_few():
     lines = numbers(torch.zeros(4, 5, 1, 1))
     assert lines == ["[0, 0]", "0", "[0, 1]", "0", "[0, 2] and 17 more", "0"]
 

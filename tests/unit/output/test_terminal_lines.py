@@ -1,4 +1,4 @@
-"""Carriage returns, cursor moves and lines without end."""
+"""Carriage returns, cursor moves and lines without an end."""
 
 import pytest
 from hypothesis import given
@@ -25,7 +25,7 @@ from nbddp.notebook.output.terminal_lines import MAX_ROW_CHARS, LineAssembler
         ("\x1b[Ano row above\n", [], ["no row above"]),
     ],
 )
-def test_what_a_terminal_would_show(text: str, lines: list[str], open_rows: list[str]):
+def test_text_is_shown_as_a_terminal_would(text: str, lines: list[str], open_rows: list[str]):
     for cuts in (len(text), 1):
         assembler = LineAssembler()
         got: list[str] = []
@@ -37,7 +37,7 @@ def test_what_a_terminal_would_show(text: str, lines: list[str], open_rows: list
 
 
 @given(st.lists(st.text("ab\r\n\x1b[Am", max_size=8), max_size=12))
-def test_nothing_breaks_it_and_the_end_is_the_end(chunks: list[str]):
+def test_any_text_is_accepted_and_the_end_is_final(chunks: list[str]):
     assembler = LineAssembler()
     lines = [line for chunk in chunks for line in assembler.feed(chunk)]
     lines += assembler.settle() + assembler.commit()
@@ -46,7 +46,7 @@ def test_nothing_breaks_it_and_the_end_is_the_end(chunks: list[str]):
 
 
 @given(st.lists(st.text("ab\r\n", max_size=8), max_size=12))
-def test_where_chunks_are_cut_does_not_matter(chunks: list[str]):
+def test_the_cuts_between_chunks_do_not_matter(chunks: list[str]):
     whole = LineAssembler()
     lines = whole.feed("".join(chunks))
     parts = LineAssembler()

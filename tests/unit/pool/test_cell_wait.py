@@ -1,4 +1,4 @@
-"""The wait for a cell always ends: whatever the hub, the ranks and the user do."""
+"""The wait for a cell ends whatever the hub, the ranks and the user do."""
 
 import signal
 import threading
@@ -46,7 +46,7 @@ def end(run: Run) -> RunOutcome:
     return outcome
 
 
-def test_after_two_interrupts_a_hub_that_does_not_answer_is_not_waited_for(
+def test_a_hub_that_does_not_answer_is_left_after_two_interrupts(
     pressed: list[int], monkeypatch: pytest.MonkeyPatch
 ):
     class Pressing(RecordingView):

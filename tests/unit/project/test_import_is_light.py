@@ -1,4 +1,4 @@
-"""`import nbddp` is free: what is heavy is imported when it is used."""
+"""`import nbddp` loads nothing heavy; modules are imported when they are used."""
 
 import json
 import subprocess
@@ -48,7 +48,7 @@ def modules_of_the_extension() -> set[str]:
     return modules
 
 
-def test_errors_that_callers_catch_are_at_hand():
+def test_errors_that_callers_catch_are_available():
     import nbddp
     from nbddp import errors
 

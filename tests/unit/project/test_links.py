@@ -43,7 +43,7 @@ def anchors(text: str) -> set[str]:
 
 
 def problem(link: str, source: Path) -> str:
-    """Why a link is dead; empty if it is not, or if it leads out of the repository."""
+    """The reason why a link is dead; empty if it works, or leads out of the repository."""
     if re.match(r"[a-z][a-z0-9+.-]*:", link):
         return ""
     place, _, anchor = link.partition("#")

@@ -1,4 +1,4 @@
-"""Text of others: colours stay, and nothing else that a terminal would obey."""
+"""Text of ranks keeps its colours and loses every other control code of a terminal."""
 
 import re
 
@@ -13,7 +13,7 @@ from nbddp.wire.messages import Output, Result
 from tests.support.output_specs import spec_of
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
-#: What terminals obey, with what must be left of it.
+#: Text that terminals obey, with the part that must stay.
 CODES = {
     "\x1b[2J": "",
     "\x1b[H\x1b[3J": "",
@@ -50,12 +50,12 @@ def test_codes_are_left_out(text: str):
 @pytest.mark.parametrize(
     "text", ["", "plain", "tab\tand\nline", "é 中 \u202e", "\x1b[1;31mred\x1b[0m"]
 )
-def test_what_is_harmless_stays(text: str):
+def test_harmless_text_stays(text: str):
     assert harmless(text) == text
 
 
 @given(st.lists(st.sampled_from([*CODES, "\x1b[31m", "m", "[", "]", "\\", "\n", "0;", "a"])))
-def test_only_colours_are_left(parts: list[str]):
+def test_only_colours_stay(parts: list[str]):
     left = harmless("".join(parts))
     assert harmless(left) == left
     assert all(each.isprintable() or each in "\n\t" for each in _COLOUR.sub("", left))

@@ -9,7 +9,7 @@ from nbddp.errors import BadOptionError
 from nbddp.settings import Settings
 
 
-def test_without_variables_there_are_the_defaults():
+def test_settings_without_variables_are_the_defaults():
     assert Settings.from_env({}) == Settings()
 
 

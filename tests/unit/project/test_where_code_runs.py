@@ -77,7 +77,7 @@ def test_every_place_is_told():
 
 
 def test_the_store_is_never_unpickled():
-    """What any user of the machine can write must be no code of ours."""
+    """Data that any user of the machine can write must never run as code."""
     for path in (_ROOT / "nbddp" / "rank").rglob("*.py"):
         if "pickle" in path.read_text():
             assert path.name == "traversal.py", path

@@ -1,4 +1,4 @@
-"""A rank's variables are those that torchrun gives."""
+"""The environment variables of a rank are those of torchrun."""
 
 import ast
 import inspect
@@ -50,7 +50,7 @@ def variables_of_torchrun() -> set[str]:
     return names
 
 
-#: What torchrun has and ranks here have not, and why.
+#: Variables that torchrun sets and `variables` does not, with the reason.
 EXCEPTIONS = {
     "CUDA_VISIBLE_DEVICES",  # passed on as it is; another only with --virtual-local-rank
 }
@@ -86,7 +86,7 @@ def test_values():
     assert {name: found[name] for name in expected} == expected
 
 
-def test_what_the_user_gave_wins(monkeypatch: pytest.MonkeyPatch):
+def test_variables_of_the_user_win(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RES_OPTIONS", "timeout:9")
     found = environment.variables(launch(env={"OMP_NUM_THREADS": "9", "MY_OWN": "x"}))
     assert found["OMP_NUM_THREADS"] == "9"
@@ -108,7 +108,7 @@ def test_gloo_listens_on_the_loopback_only_where_all_ranks_are_here(
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine with four."""
+    """A launch on a machine with four."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     monkeypatch.setattr("torch.distributed.is_backend_available", lambda _: True)

@@ -1,4 +1,4 @@
-"""What a rank tells of an exception: where in a cell it was raised, and in what words."""
+"""The summary of an exception: the line of the cell that raised it, and its text."""
 
 import linecache
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def test_a_cell_may_have_been_called_by_no_cell_and_may_call_none(
     assert error_info(None).site is None
 
 
-def test_what_was_typed_in_a_console_is_a_cell_without_a_number(cell: Callable[..., Exception]):
+def test_input_of_a_console_is_a_cell_without_a_number(cell: Callable[..., Exception]):
     site = error_info(cell(file="<ipython-input-0-0a1b2c>")).site
     assert site is not None
     assert (site.cell, str(site)) == (CONSOLE, "console cell, line 2, in fails")
@@ -76,7 +76,9 @@ def test_an_exception_summary_line(cell: Callable[..., Exception]):
     assert ExceptionLine(name="KeyboardInterrupt").is_interrupt
 
 
-def test_what_an_operation_met_in_a_handler_is_told(cell: Callable[..., Exception]):
+def test_an_exception_that_is_being_handled_is_told_with_the_operation(
+    cell: Callable[..., Exception],
+):
     try:
         try:
             raise cell()

@@ -1,4 +1,4 @@
-"""Which imports an interrupt waits for."""
+"""Imports for which an interrupt waits."""
 
 import importlib
 import sys
@@ -24,7 +24,7 @@ def _frame_of(module: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Fra
     return frame
 
 
-def test_only_libraries_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_only_imports_of_libraries_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     frame = _frame_of("nbddp_test_module", tmp_path, monkeypatch)
     assert not import_guard.is_in_library_import(frame)
     monkeypatch.setattr(import_guard, "_libraries", (str(tmp_path),))
@@ -33,7 +33,7 @@ def test_only_libraries_are_waited_for(tmp_path: Path, monkeypatch: pytest.Monke
     assert not import_guard.is_in_library_import(None)
 
 
-def test_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_wait_for_an_import_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     frame = _frame_of("nbddp_test_module", tmp_path, monkeypatch)
     monkeypatch.setattr(import_guard, "_libraries", (str(tmp_path),))
     watch, now = import_guard.ImportWatch(), 100.0

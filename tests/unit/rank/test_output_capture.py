@@ -1,4 +1,4 @@
-"""What goes into an Output widget of a rank."""
+"""An Output widget of a rank captures the output of its block."""
 
 import sys
 import threading
@@ -26,7 +26,7 @@ def fail(error: BaseException) -> None:
 
 
 def say(text: str, file: TextIO | None = None) -> None:
-    """As `print` does it."""
+    """Writes as `print` does."""
     (sys.stdout if file is None else file).write(f"{text}\n")
 
 
@@ -116,7 +116,7 @@ def test_print_goes_into_the_widget_and_afterwards_where_it_went_before(
     assert capsys.readouterr().out == "outside\n"
 
 
-def test_other_threads_print_where_they_did(
+def test_output_of_other_threads_is_not_captured(
     widget_class: type[Widget], capsys: pytest.CaptureFixture[str]
 ):
     widget = widget_class()
@@ -139,7 +139,7 @@ def test_an_exception_ends_up_in_the_widget_the_stop_button_does_not(widget_clas
     assert output_capture.current() is None
 
 
-def test_without_a_front_end_nothing_is_captured(capsys: pytest.CaptureFixture[str]):
+def test_nothing_is_captured_without_a_front_end(capsys: pytest.CaptureFixture[str]):
     class Own(Widget):
         pass
 

@@ -1,4 +1,4 @@
-"""Questions of a rank: each gets its own answer."""
+"""Each question of a rank gets its own answer."""
 
 import threading
 from types import SimpleNamespace

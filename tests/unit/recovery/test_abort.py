@@ -1,4 +1,4 @@
-"""Interrupts and deaths: ranks that are blocked in C++ are freed, and not for ever waited for."""
+"""Interrupts and deaths: ranks that are blocked in C++ are freed in bounded time."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def without_notices(actions: list[Action]) -> list[str]:
 # --- interrupts ----------------------------------------------------------------------------------
 
 
-def test_ranks_that_an_interrupt_does_not_get_out_are_freed_where_they_are():
+def test_ranks_that_an_interrupt_does_not_end_are_freed():
     pool, run_id = running()
     assert kinds(pool.feed(InterruptRequested(run_id))) == ["Interrupt 0-2"]
     pool.finished(1, run_id, "KeyboardInterrupt")
@@ -69,7 +69,7 @@ def test_ranks_that_an_interrupt_does_not_get_out_are_freed_where_they_are():
     assert statuses(outcome) == dict.fromkeys(range(3), "error")
 
 
-def test_ranks_that_obey_are_not_freed():
+def test_ranks_that_an_interrupt_ends_are_not_freed():
     pool, run_id = running(2)
     pool.feed(InterruptRequested(run_id))
     pool.finished(0, run_id, "KeyboardInterrupt")
@@ -77,14 +77,14 @@ def test_ranks_that_obey_are_not_freed():
     assert pool.machine.next_deadline() is None
 
 
-def test_an_interrupt_of_another_cell_frees_nobody():
+def test_an_interrupt_of_another_cell_frees_no_rank():
     pool, run_id = running(2)
     pool.feed(InterruptRequested("old"))
     assert pool.tick(after_s=1.0) == []
     assert pool.active() == run_id
 
 
-def test_a_time_out_frees_as_an_interrupt_does():
+def test_a_timeout_frees_as_an_interrupt_does():
     pool = Pool(2, settings=SETTINGS)
     run_id = pool.run(timeout_s=5.0)
     assert kinds(pool.tick(after_s=5.0)) == ["Interrupt 0-1"]
@@ -101,26 +101,28 @@ def test_a_time_out_frees_as_an_interrupt_does():
 def test_an_interrupt_while_ranks_are_armed_waits_for_that():
     pool, run_id = running(2)
     pool.report = verdict(stuck=(0, 1), involved=(0, 1))
-    found = pool.answer_looks(pool.answer_looks(pool.quiet(0, 1)))
-    assert kinds(found) == ["VerdictReached", "AbortOperations arm 0-1"]
+    actions = pool.answer_looks(pool.answer_looks(pool.quiet(0, 1)))
+    assert kinds(actions) == ["VerdictReached", "AbortOperations arm 0-1"]
     pool.feed(InterruptRequested(run_id))
     assert pool.tick(after_s=0.1) == []
-    assert kinds(pool.answer_free(found)) == ["AbortOperations fire 0-1"]
+    assert kinds(pool.answer_free(actions)) == ["AbortOperations fire 0-1"]
     again = pool.tick(after_s=0.1)
     assert kinds(again) == ["AbortOperations arm 0-1"]
     assert requests(again, AbortOperations)[0][1].reason == "interrupt"
 
 
-def test_after_an_interrupt_a_verdict_frees_as_an_interrupt():
+def test_a_verdict_after_an_interrupt_frees_as_the_interrupt_does():
     pool, run_id = running(2)
     pool.configure(on_deadlock="report")
     pool.feed(InterruptRequested(run_id))
     pool.answer_free(pool.tick(after_s=0.1))
     pool.report = verdict(stuck=(0, 1), involved=(0, 1))
     looks = pool.tick(after_s=1.0)
-    found = pool.answer_looks(pool.answer_looks(looks))
-    assert kinds(found) == ["AbortOperations arm 0-1"]  # who interrupts knows why the cell ends
-    assert requests(found, AbortOperations)[0][1].reason == "interrupt"
+    actions = pool.answer_looks(pool.answer_looks(looks))
+    assert kinds(actions) == [
+        "AbortOperations arm 0-1"
+    ]  # a user who interrupts knows why the cell ends
+    assert requests(actions, AbortOperations)[0][1].reason == "interrupt"
 
 
 def test_a_rank_that_an_interrupt_cannot_free_is_given_up():
@@ -141,7 +143,7 @@ def test_a_rank_that_an_interrupt_cannot_free_is_given_up():
     assert outcome.results[1].stuck == "no reason"
 
 
-def test_a_rank_that_goes_on_after_an_interrupt_is_the_users_to_give_up():
+def test_a_rank_that_continues_after_an_interrupt_is_given_up_by_the_user_only():
     pool, run_id = running(2)
     pool.report = NOTHING
     pool.feed(InterruptRequested(run_id))
@@ -157,7 +159,7 @@ def test_a_rank_that_goes_on_after_an_interrupt_is_the_users_to_give_up():
     assert statuses(outcome_of(ended)) == {0: "unfinished", 1: "unfinished"}
 
 
-def test_a_second_interrupt_counts_anew():
+def test_a_second_interrupt_starts_the_wait_again():
     pool, run_id = running(2)
     pool.feed(InterruptRequested(run_id))
     pool.answer_free(pool.answer_free(pool.tick(after_s=0.1)))
@@ -188,7 +190,7 @@ def test_the_death_of_a_rank_frees_the_others_at_once():
     assert kinds(pool.tick(after_s=0.06)) == ["Interrupt 1-2"]
 
 
-def test_after_a_death_a_rank_that_does_not_answer_delays_nobody():
+def test_a_rank_that_does_not_answer_after_a_death_delays_no_other():
     pool, _ = running(3)
     arm = pool.exited(2)
     pool.answer_free(arm, ranks=(0,), pg_ids=(WORLD,))
@@ -215,16 +217,16 @@ def test_a_rank_that_survives_a_death_inside_the_cell_is_given_up():
     assert "StartRanks 2" in kinds(start)
 
 
-def test_what_ranks_raise_since_nbddp_interrupted_them_is_blamed_on_nobody():
+def test_errors_after_an_interrupt_by_nbddp_are_blamed_on_no_rank():
     pool, run_id = running(3)
     arm = pool.exited(2)
     pool.answer_free(pool.answer_free(arm, pg_ids=(WORLD,)))
     assert "Interrupt 0-1" in kinds(pool.tick(after_s=0.2))
     pool.finished(0, run_id, "KeyboardInterrupt", was_freed=True)
     pool.report = verdict(stuck=(1,), involved=(0, 1), kind="first-error", pg_ids=("1@mine",))
-    found = pool.answer_looks(pool.answer_looks(pool.tick(after_s=1.0)))
-    assert kinds(found) == ["AbortOperations arm 1"]
-    [(_, free)] = requests(found, AbortOperations)
+    actions = pool.answer_looks(pool.answer_looks(pool.tick(after_s=1.0)))
+    assert kinds(actions) == ["AbortOperations arm 1"]
+    [(_, free)] = requests(actions, AbortOperations)
     assert (free.reason, free.text) == ("death", "rank 2 exited (SIGKILL (signal 9))")
     assert free.pg_ids == ("1@mine",)
 
@@ -251,15 +253,15 @@ def test_the_death_of_a_rank_beside_the_cell_is_left_to_the_diagnosis():
     assert pool.tick(after_s=10.0) == []
     pool.looks = {0: seen(0), 1: seen(1)}
     pool.report = verdict(stuck=(0, 1), involved=(0, 1, 2), kind="dead-rank")
-    found = pool.answer_looks(pool.answer_looks(pool.quiet(0, 1)))
-    [(ranks, free)] = requests(found, AbortOperations)
+    actions = pool.answer_looks(pool.answer_looks(pool.quiet(0, 1)))
+    [(ranks, free)] = requests(actions, AbortOperations)
     assert (ranks, free.reason, free.ranks) == ((0, 1), "death", (2,))
     pool.finished(0, run_id, "E", was_freed=True)
     # The rank is replaced when the cell has ended.
     assert kinds(pool.finished(1, run_id, "E", was_freed=True)) == ["StartRanks 2"]
 
 
-def test_in_plain_pools_a_death_interrupts_the_others():
+def test_a_death_in_a_plain_pool_interrupts_the_others():
     pool, run_id = running(3, plain=True)
     assert kinds(pool.exited(1)) == ["AnnounceExit", "Interrupt 0,2"]
     pool.finished(0, run_id)
@@ -269,7 +271,7 @@ def test_in_plain_pools_a_death_interrupts_the_others():
     assert pool.machine.refusal(RankSet.of([1])) == "rank 1 has exited"
 
 
-# --- the end of everything -----------------------------------------------------------------------
+# --- stop and restart ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stimulus", [StopRequested(), RestartRequested()])
@@ -287,7 +289,7 @@ def test_stop_and_restart_end_a_cell_whose_ranks_are_freed(
     assert not any("StartRanks" in kind for kind in kinds(pool.done))
 
 
-def test_nothing_is_mended_while_the_pool_ends():
+def test_nothing_is_repaired_while_the_pool_ends():
     pool = Pool(2, settings=SETTINGS)
     pool.feed(StopRequested())
     assert kinds(pool.exited(0, exit_code=0)) == ["AnnounceExit"]
@@ -295,7 +297,7 @@ def test_nothing_is_mended_while_the_pool_ends():
     assert pool.tick(after_s=10.0) == []
 
 
-def test_who_is_inside_a_cell_that_was_given_up_is_freed_again_and_again():
+def test_ranks_inside_a_cell_that_was_given_up_are_freed_repeatedly():
     pool, run_id = running(2)
     pool.feed(InterruptRequested(run_id))
     pool.finished(0, run_id, "KeyboardInterrupt")

@@ -1,4 +1,4 @@
-"""Whatever happens, in whatever order: nothing raises, every cell ends, everyone gets an answer."""
+"""Any events in any order: nothing raises, every cell ends, every request gets an answer."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -99,7 +99,7 @@ def step(data: st.DataObject, world: World) -> None:  # noqa: PLR0912 - one bran
 
 @given(st.data())
 @settings(max_examples=80, deadline=None)
-def test_everything_comes_to_rest(data: st.DataObject):
+def test_a_pool_comes_to_rest_after_any_events(data: st.DataObject):
     n, nnodes = data.draw(st.sampled_from([(1, 1), (2, 1), (3, 1), (2, 2)]))
     world = World(n, nnodes)
     for _ in range(data.draw(st.integers(1, 60))):
@@ -112,7 +112,7 @@ def test_everything_comes_to_rest(data: st.DataObject):
     assert sorted(world.answered) == sorted(world.asked)
     if world.pool.phase is Phase.UP:
         assert world.states() <= {RankState.IDLE, RankState.EXITED}
-        # Whoever lives can be used.
+        # Living ranks can be used.
         idle = world.pool.ranks.in_state(RankState.IDLE)
         assert set(idle) == set(world.processes)
         for rank in idle:
@@ -121,8 +121,8 @@ def test_everything_comes_to_rest(data: st.DataObject):
 
 @given(st.data())
 @settings(max_examples=30, deadline=None)
-def test_a_pool_whose_ranks_die_is_whole_again(data: st.DataObject):
-    """Deaths only, at any moment: with all answers given in time the pool is as good as before."""
+def test_a_pool_whose_ranks_die_is_complete_again(data: st.DataObject):
+    """Ranks die at any moment, and all answers come in time: the pool is as usable as before."""
     world = World(3, 1)
     for _ in range(data.draw(st.integers(1, 3))):
         begun = world.begin(RankSet.all(3))

@@ -1,4 +1,4 @@
-"""The canvas: what is drawn is there in the PNG, and nowhere else."""
+"""The canvas: each shape is in the PNG at its place, and nowhere else."""
 
 import io
 import itertools
@@ -91,7 +91,7 @@ def test_a_translucent_rectangle_mixes_with_what_is_below():
         lambda canvas: canvas.text(0, 0, "", RED),
     ],
 )
-def test_what_lies_outside_is_not_drawn(draw: Callable[[Picture], None]):
+def test_shapes_outside_are_not_drawn(draw: Callable[[Picture], None]):
     canvas = Picture(10, 10)
     draw(canvas)
     pixels = decode(canvas.png())
@@ -152,7 +152,7 @@ def test_no_letter_is_the_box_of_a_font_that_lacks_it():
     assert [letter for letter in ASCII + BESIDE_ASCII if bytes(font.getmask(letter)) == box] == []
 
 
-def test_whatever_is_written_has_letters_of_the_font():
+def test_any_text_has_letters_of_the_font():
     everything = map(chr, (*range(0xD800), *range(0xE000, 0x20000)))
     assert set("".join(map(drawable, everything))) <= {*ASCII, *BESIDE_ASCII}
 
@@ -170,7 +170,7 @@ def test_whatever_is_written_has_letters_of_the_font():
         ("梯度 🔥 한", "?? ? ?"),
     ],
 )
-def test_what_the_font_lacks_is_spelled_or_a_question_mark(text: str, drawn: str):
+def test_letters_that_the_font_lacks_are_spelled_or_a_question_mark(text: str, drawn: str):
     assert drawable(text) == drawn
     written, spelled = Picture(200, 20), Picture(200, 20)
     written.text(1, 1, text)

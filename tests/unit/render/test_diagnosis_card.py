@@ -1,4 +1,4 @@
-"""What people read of a report."""
+"""The card of a report, as text and as HTML."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -122,7 +122,7 @@ def test_a_cell_with_async_is_not_reached_by_the_stop_button():
     assert "nothing is interrupted. `%ddp interrupt` frees ranks 0-1,3, which keep" in found
 
 
-def test_a_deadlock_that_its_own_time_out_will_end():
+def test_a_deadlock_that_its_own_timeout_will_end():
     report = verdict(missing(), earliest_timeout_ms=5000, earliest_timeout_left_ms=3200)
     assert "Now: the operation ends by its own timeout of 5.0 s, in 3.2 s." in text(report)
     over = text(report, is_over=True)
@@ -156,13 +156,13 @@ def test_every_kind_has_a_title(kind: Kind):
     assert text(Report("run", (missing(kind=kind, proven=False),))).startswith("Notice: ")
 
 
-def test_a_rank_that_left_the_debugger_has_one_line():
+def test_ranks_that_left_the_debugger_are_told_in_a_line():
     found = verdict(missing(kind="left-debugger", headline="Rank 2 left the debugger."))
     assert text(found, acted=True) == (
         "rank 2 left the debugger; ranks 0-1,3, which waited for it in all_reduce #17, were freed"
     )
     assert "<details" not in html(found, acted=True)
-    # Where nothing is done (on_deadlock=report), it is told how to free them.
+    # With on_deadlock=report the card says how to free the ranks.
     assert text(found).startswith("Notice: rank 2 left the debugger\n")
     assert "The stop button frees ranks 0-1,3" in text(found)
 
@@ -173,7 +173,7 @@ def test_a_title_does_not_say_its_word_twice():
     assert text(verdict(missing(headline="Rank 2 sleeps."))).startswith("Deadlock: rank 2 sleeps\n")
 
 
-def test_the_state_of_several_ranks_is_in_the_plural():
+def test_several_ranks_are_told_in_the_plural():
     last = "last operation was all_reduce #16"
     what = Predicate(RankVerb.HAS_FINISHED, aside=(f"; its {last}", f"; their {last}"))
     ended = [PerRank(rank, "finished", what) for rank in (0, 1)]
@@ -184,7 +184,7 @@ def test_the_state_of_several_ranks_is_in_the_plural():
     assert "> ranks 0-1 run, now in sleep()" in text(verdict(finding([0, 1], [2], runs)))
 
 
-def test_what_may_hold_partial_results_is_no_part_of_what_is_kept():
+def test_tensors_with_partial_results_are_not_said_to_be_kept():
     torn = {"all_reduce #17": RankSet.of([0, 1, 3]), "broadcast #2": RankSet.of([1])}
     found = " ".join(card(verdict(missing()), acted=True, torn=torn)["text/plain"].split())
     assert (
@@ -197,14 +197,14 @@ def test_what_may_hold_partial_results_is_no_part_of_what_is_kept():
     assert "which keep every variable, but the tensors of send #1 on rank 0 may hold" in found
 
 
-def test_the_dead_keep_nothing():
+def test_dead_ranks_keep_no_variables():
     found = text(verdict(missing(kind="dead-rank")), acted=True)
     assert "ranks 0-1,3 are freed" in found
     assert "They keep every variable." in found
     assert "next cell" not in found
 
 
-def test_what_did_not_hang_has_no_fate():
+def test_a_finding_without_a_hang_has_no_outcome():
     silent = missing(kind="silent-mismatch")
     quiet = finding([2], [], silent.ranks.values(), kind="silent-mismatch")
     wrong = finding([2], [], silent.ranks.values(), kind="silent-mismatch", is_error=True)
@@ -214,7 +214,7 @@ def test_what_did_not_hang_has_no_fate():
     assert "Now:" not in found
 
 
-def test_suspicions_are_told_apart():
+def test_suspicions_begin_with_perhaps():
     found = text(verdict(missing(suspicions=("rank 2 took another branch.",))))
     assert "  Perhaps: rank 2 took another branch." in found
 
@@ -232,7 +232,7 @@ def test_nothing_waits():
 # --- several findings ----------------------------------------------------------------------------
 
 
-def test_several_findings_share_their_fate():
+def test_several_findings_share_their_outcome():
     second = missing(
         kind="straggler", proven=False, headline="rank 3 is slow", next_step="wait for it"
     )
@@ -271,13 +271,13 @@ def test_many_ranks_that_lie_apart_are_counted():
     assert len(found) < 1000
 
 
-def test_what_differs_in_numbers_only_is_folded():
+def test_places_that_differ_in_numbers_only_are_folded():
     ring = [PerRank(rank, "running", sends((rank + 1) % 64), SEND, 1.1) for rank in range(64)]
     found = text(verdict(finding(range(64), range(64), ring, kind="p2p-cycle")))
     assert "  > ranks 0-63 wait in send to rank … for 1.1 s, at cell [4], line 4" in found
 
 
-def test_few_that_differ_in_numbers_are_told_each():
+def test_a_few_places_that_differ_in_numbers_are_listed():
     pair = [PerRank(rank, "running", sends(1 - rank), SEND, 1.1) for rank in (0, 1)]
     found = text(verdict(finding([0, 1], [0, 1], pair, kind="p2p-cycle")))
     assert "  > rank 0 waits in send to rank 1 for 1.1 s," in found

@@ -1,4 +1,4 @@
-"""What is shown of a stack that `faulthandler` wrote."""
+"""A stack that `faulthandler` wrote is shown without the frames of nbddp."""
 
 from nbddp.notebook.render.fault_stacks import frames, user_lines
 
@@ -11,7 +11,7 @@ _BELOW = (
 )
 
 
-def test_what_runs_the_cell_is_left_out():
+def test_frames_that_run_the_cell_are_left_out():
     text = (
         "Stack (most recent call first):\n"
         f'  File "{_PYTHON}/site-packages/torch/nn/functional.py", line 10 in relu\n'
@@ -36,7 +36,7 @@ def test_a_rank_without_a_cell():
     assert user_lines(text + _BELOW) == []
 
 
-def test_what_is_not_understood_is_left_to_the_caller():
+def test_an_unknown_stack_format_is_left_to_the_caller():
     assert user_lines("Process 5: python\n\nThread 5 (idle)\n    wait (libtorch.so)\n") is None
     assert user_lines("") is None
     assert user_lines('  File "x.py", line 3 in spin\n') == ["x.py, line 3, in spin"]

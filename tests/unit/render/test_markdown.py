@@ -1,4 +1,4 @@
-"""Our HTML in Markdown, where a blank line ends a block: what users print stays what it was.
+"""HTML of nbddp in Markdown, where a blank line ends a block: printed text stays unchanged.
 
 GitHub, and the pages that nbconvert makes as Markdown, read our outputs so.
 """
@@ -23,7 +23,7 @@ from nbddp.wire.flight_recorder.schema import RankLook, Site, ThreadLook
 from nbddp.wire.messages import Display, Output
 from tests.support.output_specs import spec_of
 
-#: What Markdown would take for its own.
+#: Text that Markdown would interpret.
 PRINTED = """
 # a heading
 
@@ -95,7 +95,7 @@ def test_a_long_block_below_a_picture(render: Callable[[str], str]):
     assert "".join(unchanged(render, shown.data["text/html"])) == WORDS * 5
 
 
-def test_below_a_cell(render: Callable[[str], str]):
+def test_blocks_below_a_cell(render: Callable[[str], str]):
     text_by_rank = {0: RankText(), 1: RankText()}
     for rank, text in text_by_rank.items():
         text.add([*PRINTED.split("\n"), f"rank {rank}"])
@@ -111,7 +111,7 @@ def test_a_folded_output(render: Callable[[str], str]):
     assert unchanged(render, folded_sink.window(PRINTED.split("\n"))["text/html"]) == [WORDS]
 
 
-def test_what_is_left_of_widgets(render: Callable[[str], str]):
+def test_the_text_that_is_left_of_widgets(render: Callable[[str], str]):
     picture = ("data:image/png;base64,AAAA",)
     bundle = static_text.bundle_of([Row("[0]", PRINTED, picture), Row("[1]", PRINTED)])
     assert unchanged(render, bundle["text/html"]) == [f"[0]{WORDS}", f"[1]{WORDS}"]

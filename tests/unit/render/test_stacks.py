@@ -1,4 +1,4 @@
-"""What %ddp stacks shows."""
+"""The output of %ddp stacks."""
 
 from typing import Any
 
@@ -169,7 +169,7 @@ def test_many_ranks_in_the_same_place_stay_small():
     assert len(bundle["text/html"]) < 1000
 
 
-def test_what_differs_in_numbers_only_is_folded():
+def test_places_that_differ_in_numbers_only_are_folded():
     views = {}
     for rank in range(64):
         recorder = Recorder(rank)
@@ -192,7 +192,7 @@ def test_many_different_stacks_are_cut():
     assert text.endswith("and 68 more kinds of stacks; %ddp stacks -r RANKS shows them")
 
 
-def test_what_users_wrote_is_escaped():
+def test_text_of_users_is_escaped():
     evil = Site(file="c", line=1, cell=1, source="print('<script>\x1b[2J')")
     bundle = stacks({0: view(0, runs("<b>", "<i>", evil))})
     assert "<script" not in bundle["text/html"]

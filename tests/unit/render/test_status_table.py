@@ -113,7 +113,7 @@ def test_the_last_collective_has_not_ended_well(error: str, ending: str):
     assert (told.collective, told.collective_state) == ("all_reduce #1", ending)
 
 
-def test_a_wait_for_the_store_is_named_as_everywhere():
+def test_a_wait_for_the_store_has_its_usual_name():
     found = Recorder(0).other("store", "store.wait", at=100, end=110, keys=("go",))
     told = row_of(RankView(0, "running", look(operations=(found,))))
     assert told.collective == "store.wait('go')"
@@ -147,7 +147,7 @@ def test_a_rank_that_asks_the_user():
         (RankView(0, "silent"), peeked(process_state="T"), "stopped (SIGSTOP)", "", True),
         (RankView(0, "finished", look()), None, "finished", "", False),
         (RankView(0, "idle", look()), None, "idle", "", False),
-        # of a plain pool: they do not tell
+        # of a plain pool, whose ranks report nothing
         (RankView(0, "running", stack_text=FAULT), peeked(process_state="R"),
          "in a cell, computes", "cell [13], line 3", False),
         (RankView(0, "running", stack_text=FAULT), peeked(process_state="S"),
@@ -210,7 +210,7 @@ def test_many_ranks_are_one_row_and_the_odd_one_comes_first():
     assert html.count(">63<") == 1  # each rank is one click away
 
 
-def test_the_source_gives_way_to_numbers_and_few_odd_ranks_are_bold():
+def test_the_source_makes_room_for_numbers_and_few_odd_ranks_are_bold():
     rows = [
         Row(rank, "waits", "cell [4], line 6", "x" * 70, "all_reduce #7", "for 3.2 s", 10**8, pid=9)
         for rank in range(8)

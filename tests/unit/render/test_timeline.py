@@ -1,4 +1,4 @@
-"""The timeline: layout, text, what is said of late ranks."""
+"""The timeline: layout, text, and the note about late ranks."""
 
 import base64
 import itertools
@@ -60,7 +60,7 @@ def test_bars_that_overlap_share_the_height():
     assert [(bar.lane, bar.lanes) for bar in found] == [(0, 2), (1, 2), (0, 1)]
 
 
-def test_what_is_open_goes_to_the_end_and_never_moves_without_all():
+def test_open_operations_reach_to_the_end_and_move_only_when_all_have_come():
     ranks = recorders(2)
     group = GroupInfo(pg_id="w", name="0", ranks=(0, 1))
     for recorder in ranks:
@@ -85,7 +85,7 @@ def hanging(op: str = "all_reduce") -> list[TraceRow]:
     return rows(by_rank(ranks), {"w": group}, now_by_run={"run-4": 3300 * MS})
 
 
-def test_the_time_of_what_one_rank_never_joined_is_that_of_what_is_drawn():
+def test_the_time_of_an_operation_with_a_missing_rank_is_that_of_its_bars():
     group = GroupInfo(pg_id="w", name="0", ranks=(0, 1))
     ranks = recorders(2)
     ranks[0].collective(at=0, end=1600, group=group, error="KeyboardInterrupt")
@@ -93,7 +93,7 @@ def test_the_time_of_what_one_rank_never_joined_is_that_of_what_is_drawn():
     assert timeline.headline_of(found, 4, "1 all_reduce").endswith("in 1.6 s")
 
 
-def test_what_is_open_in_a_cell_that_runs_goes_on_until_now():
+def test_open_operations_of_a_running_cell_reach_until_now():
     found = timeline.layout(hanging())
     bar = found.bars[0][1]
     assert bar.moves_ns == bar.end_ns == found.span_ns == 3300 * MS
@@ -112,7 +112,7 @@ def test_what_is_open_in_a_cell_that_runs_goes_on_until_now():
     assert "framed" not in bundle["text/html"]
 
 
-def test_what_all_have_issued_in_a_cell_that_runs_is_not_said_to_wait_for_anybody():
+def test_operations_that_all_ranks_have_issued_are_not_said_to_wait_for_a_rank():
     ranks = recorders(2)
     group = GroupInfo(pg_id="w", name="0", ranks=(0, 1))
     for recorder in ranks:
@@ -133,7 +133,7 @@ def test_what_all_have_issued_in_a_cell_that_runs_is_not_said_to_wait_for_anybod
         ("RuntimeError: Connection closed by peer", "failed"),
     ],
 )
-def test_what_has_ended_badly_is_never_drawn_as_done(error: str, ending: str):
+def test_operations_that_failed_are_never_drawn_as_done(error: str, ending: str):
     ranks = recorders(2)
     group = GroupInfo(pg_id="w", name="0", ranks=(0, 1))
     for recorder in ranks:
@@ -169,7 +169,7 @@ def test_a_rank_that_is_always_last_is_named():
     ids=["waits at once", "computes before"],
 )
 def test_waits_that_overlap_count_once(computes: float, waited: str):
-    """Twenty operations are issued at once, and their handles are waited for afterwards."""
+    """The cell issues twenty operations at once, and waits for their handles afterwards."""
     ranks = recorders(4)
     for recorder in ranks:
         start = 300 if recorder.rank == 2 else 0
@@ -230,7 +230,7 @@ def test_text_of_many_ranks_has_the_late_one():
     assert "more rows; -r RANKS chooses" in text
 
 
-def test_only_some_ranks():
+def test_the_timeline_of_some_ranks():
     bundle = timeline.timeline(training(), "timeline", RankSet.of([1]))
     assert "rank 1 " in bundle["text/plain"]
     assert "rank 3 always came last" in bundle["text/plain"]  # it is judged by all
@@ -249,7 +249,7 @@ def test_html_is_an_image_that_tells_on_hover_and_stays_small():
 
 
 @pytest.mark.parametrize("count", [3, 20])
-def test_what_a_bar_is_stands_where_the_bar_is_drawn(count: int):
+def test_the_tooltip_of_a_bar_lies_over_the_bar(count: int):
     html = timeline.timeline(training(count=count, steps=3), "timeline")["text/html"]
     png, height = re.findall(r'base64,([^"]*)" width="560" height="(\d+)"', html)[0]
     pixels = decode(base64.b64decode(png))

@@ -1,4 +1,4 @@
-"""The trace as people see it."""
+"""The table and the summary of a trace."""
 
 import re
 
@@ -74,7 +74,7 @@ def test_summary():
     )
 
 
-def test_what_a_ring_has_forgotten_is_not_told_as_all_of_it():
+def test_a_ring_with_overwritten_records_is_told_as_incomplete():
     ranks = recorders(2)
     for step in range(9):
         for recorder in ranks:
@@ -119,7 +119,7 @@ def test_summary_of_many_groups_stays_short():
     )
 
 
-def test_summary_blames_nobody_for_a_slow_network():
+def test_summary_blames_no_rank_for_a_slow_network():
     ranks = recorders(2)
     for recorder in ranks:
         recorder.collective(at=recorder.rank, end=101)
@@ -146,7 +146,7 @@ def test_table_as_text():
     ]
 
 
-def test_table_says_who_never_came():
+def test_table_names_ranks_that_never_came():
     ranks = recorders(4)
     for recorder in ranks[:3]:
         recorder.collective(at=1)
@@ -164,7 +164,7 @@ def test_table_fits_any_number_of_ranks(count: int):
 
 
 @pytest.mark.parametrize("count", [4, 16])
-def test_table_of_a_cell_that_runs_says_who_has_not_come_yet(count: int):
+def test_table_of_a_running_cell_names_ranks_that_have_not_come_yet(count: int):
     ranks = recorders(count)
     group = GroupInfo(pg_id="w", name="0", ranks=tuple(range(count)))
     for recorder in ranks[:-1]:
@@ -202,7 +202,7 @@ def test_a_cell_without_operations():
     assert "of cell [9]" in bundle["text/html"]
 
 
-def test_groups_are_told_apart_only_where_there_are_several():
+def test_groups_are_named_only_where_there_are_several():
     ranks = recorders(2)
     group = GroupInfo(pg_id="d", name="5", desc="dp", ranks=(0, 1))
     for recorder in ranks:
@@ -214,7 +214,7 @@ def test_groups_are_told_apart_only_where_there_are_several():
     assert "5 (dp)" in found
 
 
-def test_what_users_wrote_is_escaped():
+def test_text_of_users_is_escaped():
     ranks = recorders(1)
     evil = Site(file="x", line=1, cell=4, source="a<b and '&' \x1b[31m</td><script>")
     ranks[0].collective("all<b>", at=1, end=2, site=evil)

@@ -1,4 +1,4 @@
-"""A cell begins, ends, is interrupted, given up; ranks die in it."""
+"""A cell begins, ends, is interrupted or given up; ranks die in it."""
 
 import pytest
 
@@ -212,7 +212,7 @@ def test_the_death_of_the_last_unfinished_rank_ends_the_cell():
     assert statuses(outcome_in(pool.exited(1, exit_code=0))) == {0: "ok", 1: "exited"}
 
 
-def test_without_the_recovery_a_death_waits_for_the_others():
+def test_a_death_waits_for_the_others_without_the_recovery():
     pool = make(2)
     pool.run()
     assert announced_exits(pool.exited(1)) == [1]

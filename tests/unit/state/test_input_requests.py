@@ -70,7 +70,7 @@ def test_a_cell_whose_time_is_up_ends_its_questions_when_it_is_given_up():
     assert (run_id, 0, 2) in ended(pool.feed(Tick(), after_s=SETTINGS.interrupt_grace_s))
 
 
-def test_ranks_that_end_are_not_told():
+def test_ranks_that_have_ended_get_no_end_of_input():
     pool = make()
     pool.feed(ask(pool.run(), 0))
     actions = pool.feed(StopRequested())
@@ -78,7 +78,7 @@ def test_ranks_that_end_are_not_told():
     assert isinstance(actions[-1], EndRun)
 
 
-def test_one_that_takes_no_end_for_an_answer_is_left_at_its_prompt():
+def test_a_rank_that_asks_again_after_every_end_is_left_at_its_prompt():
     pool = make()
     old = pool.run("0")
     pool.feed(AbandonRequested(old))

@@ -1,4 +1,4 @@
-"""A pool comes up, fails to, loses agents, restarts."""
+"""A pool starts, fails to start, loses agents, restarts."""
 
 import itertools
 
@@ -95,7 +95,7 @@ def test_start_goes_from_agents_to_the_store_to_the_ranks():
     assert pool.machine.next_deadline() is None
 
 
-def test_what_a_rank_says_of_itself_is_kept():
+def test_facts_that_a_rank_tells_of_itself_are_kept():
     pool = Pool().start()
     info = pool.machine.ranks[1]
     assert (info.pid, info.log_path) == (1001, "/logs/rank1.log")
@@ -111,7 +111,7 @@ def test_a_late_agent_or_store_changes_nothing():
 
 
 @pytest.mark.parametrize("rank", [None, 1])
-def test_a_failed_start_names_who_and_why(rank: int | None):
+def test_a_failed_start_names_the_rank_and_the_reason(rank: int | None):
     pool = Pool()
     pool.hello()
     error = ErrorInfo(ename="OSError", evalue="port 1 is taken", traceback=["Traceback"])
@@ -260,7 +260,7 @@ def test_restart_of_dead_ranks():
 
 def test_a_second_answer_to_stop_does_not_start_twice():
     pool = Pool().start()
-    assert pool.feed(RanksStopped(node=0)) == []  # nobody had asked
+    assert pool.feed(RanksStopped(node=0)) == []  # no request had asked for it
     pool.feed(RestartRequested())
     pool.exited(0)
     pool.exited(1)

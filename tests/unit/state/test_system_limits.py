@@ -1,4 +1,4 @@
-"""Limits of the system, in words."""
+"""Errors at limits of the system get a hint in words."""
 
 import errno
 import resource
@@ -28,7 +28,7 @@ def test_errors_of_the_system_say_what_to_do(number: int, word: str):
     assert word in limits.what_to_do(OSError(number, "no"))
 
 
-def test_other_errors_say_nothing():
+def test_errors_of_other_kinds_get_no_hint():
     assert not limits.what_to_do(FileNotFoundError(errno.ENOENT, "no"))
     assert not limits.what_to_do(ValueError("no"))
     assert "ulimit -v" in limits.what_to_do(MemoryError())

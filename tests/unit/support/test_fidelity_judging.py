@@ -1,4 +1,4 @@
-"""What counts as the same result of a test on both sides."""
+"""Results of one test on both kinds of groups that count as the same."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a pool has left behind is removed, and nothing else is."""
+"""Folders of ended pools are removed, and no others."""
 
 import os
 from pathlib import Path
@@ -29,7 +29,7 @@ def make(parent: Path, name: str, *, age_s: float = 2 * _DAY_S, is_pool: bool = 
     return made
 
 
-def test_what_a_killed_pool_left_is_removed_after_a_day(fresh: Path):
+def test_the_folder_of_a_killed_pool_is_removed_after_a_day(fresh: Path):
     old = make(fresh.parent, "nbddp-old")
     young = make(fresh.parent, "nbddp-young", age_s=_DAY_S / 2)
     pool_folder.remove_stale_folders(fresh)

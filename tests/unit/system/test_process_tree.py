@@ -1,4 +1,4 @@
-"""What the kernel tells of a process that ends."""
+"""A killed process counts as ending as soon as the kernel knows it."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from nbddp.system.process_tree import IS_LINUX, is_ending
 
 
 @pytest.mark.skipif(not IS_LINUX, reason="there is no /proc")
-def test_a_process_that_was_killed_is_ending_at_once_and_for_ever():
+def test_a_process_that_was_killed_counts_as_ending_at_once_and_forever():
     code = "import sys; print('in', flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE

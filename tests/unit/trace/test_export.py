@@ -1,4 +1,4 @@
-"""A trace in the forms that other programs read."""
+"""A trace is exported in formats that other programs read."""
 
 import json
 
@@ -97,7 +97,7 @@ def test_the_arrow_of_a_message_leads_to_its_recv():
     assert [(e["ph"], e["pid"], e["ts"]) for e in arrows] == [("s", 0, 4000.0), ("f", 1, 4000.0)]
 
 
-def test_chrome_of_some_ranks_has_no_arrow_into_nowhere():
+def test_chrome_of_some_ranks_has_no_arrow_to_a_left_out_rank():
     events = chrome_trace(three_cells(), RankSet.of([0, 1]))["traceEvents"]
     assert {e["pid"] for e in events} == {0, 1}
     assert [e for e in events if e["ph"] in "sf"] == []

@@ -1,4 +1,4 @@
-"""Operations of all ranks, side by side."""
+"""Operations of all ranks are joined into rows."""
 
 from typing import Any
 
@@ -80,7 +80,7 @@ def test_a_group_that_is_not_known_has_the_ranks_that_were_seen():
     assert row.members == RankSet.all(2)
 
 
-def test_other_operations_at_one_number_are_one_row_with_both_names():
+def test_different_operations_with_one_number_are_one_row_with_both_names():
     ranks = recorders(2)
     ranks[0].collective("all_reduce", at=1)
     ranks[1].collective("broadcast", at=2)
@@ -157,7 +157,7 @@ def test_a_fresh_rank_did_not_miss_what_was_over_before():
     assert one(rows(by_rank(ranks), GROUPS)).missing == RankSet()
 
 
-def test_what_was_freed_or_interrupted_was_missed_unless_the_rank_is_fresh():
+def test_a_freed_operation_counts_as_missed_unless_the_rank_is_fresh():
     ranks = recorders(4)
     for recorder in ranks[:3]:
         recorder.collective(at=1, end=2, error="KeyboardInterrupt")
@@ -172,7 +172,7 @@ def test_a_number_that_a_rank_left_out_is_missing_also_when_it_went_on():
         recorder.collective(at=1, end=2, group=group)
     ranks[0].collective(at=3, end=4, group=group, error="RuntimeError")
     third = [recorder.collective(at=9, end=10, group=group) for recorder in ranks]
-    assert third[1].collective_seq_id == 2  # as if the group was made again at 3:
+    assert third[1].collective_seq_id == 2  # the group was made again at 3:
     moved = {
         0: ranks[0].operations,
         1: [ranks[1].operations[0], _renumbered(ranks[1].operations[1], 3)],
@@ -224,7 +224,7 @@ def test_a_send_is_with_its_recv():
     assert found[0].members == RankSet.all(2)
 
 
-def test_both_ways_are_two_messages():
+def test_messages_in_both_directions_are_two_rows():
     ranks = recorders(2)
     ranks[0].message("send", 1, at=1)
     ranks[1].message("send", 0, at=2)
@@ -241,7 +241,7 @@ def test_a_recv_alone_is_called_so():
     assert one(rows(by_rank(ranks), GROUPS)).label == "recv 0→1 #1"
 
 
-def test_a_recv_from_anybody_stands_alone():
+def test_a_recv_from_any_rank_stands_alone():
     ranks = recorders(3)
     ranks[0].message("recv", -1, at=1)
     ranks[1].message("recv", -1, at=2)
@@ -278,7 +278,7 @@ def test_no_bandwidth_where_it_means_nothing(fields: dict[str, Any]):
     assert one(rows(by_rank(ranks), GROUPS)).bandwidth_bytes_per_s is None
 
 
-def test_one_who_came_alone_has_no_spread_and_is_not_last():
+def test_a_rank_that_came_alone_has_no_spread_and_is_not_last():
     ranks = recorders(1)
     ranks[0].collective(at=1, end=2, group=GroupInfo(pg_id="s", name="s", ranks=(0,)))
     row = one(rows(by_rank(ranks), {}))
@@ -311,7 +311,7 @@ def test_select():
     assert select(found, last=100) == found
 
 
-def test_without_runs_the_cell_is_that_of_the_line():
+def test_a_row_without_a_run_has_the_cell_of_its_line():
     ranks = recorders(1)
     ranks[0].collective(at=1, end=2)
     assert one(rows(by_rank(ranks), GROUPS)).parts[0].cell == 4
@@ -325,7 +325,7 @@ def test_nothing_recorded():
 # --- from looks ----------------------------------------------------------------------------------
 
 
-def test_rows_of_what_was_seen_of_the_ranks():
+def test_rows_from_descriptions_of_the_ranks():
     ranks = recorders(4)
     for recorder in ranks[:3]:
         recorder.collective(at=1)

@@ -1,4 +1,4 @@
-"""What else differs than tensors: types, modes, gradients, long texts; no rank is needed for it."""
+"""Differences other than tensors: types, modes, gradients, long texts."""
 
 import pytest
 from torch import nn
@@ -60,17 +60,17 @@ def test_a_list_is_no_tuple():
 
 
 def test_a_value_in_the_place_of_a_list_is_told_once():
-    found = compared(
+    comparison = compared(
         Tree(leaves=(Leaf(path="[0]", what="int", digest="1", value="1"),), kinds={"": "list"}),
         Tree(leaves=(Leaf(path="", what="int", digest="1", value="1"),)),
     )
-    assert [(each.path, each.kind) for each in found.differences] == [
+    assert [(each.path, each.kind) for each in comparison.differences] == [
         ("", "type"),
         ("[0]", "value"),
     ]
 
 
-def test_what_looks_alike_is_told_with_its_type():
+def test_values_that_look_alike_are_told_with_their_types():
     one, other = (Leaf(path="", what=kind, digest="1", value="empty") for kind in ("list", "dict"))
     assert [has for _, has in compared(Tree((one,)), Tree((other,))).differences[0].groups] == [
         "empty (list)",
@@ -84,11 +84,13 @@ def modes(*values: bool) -> Tree:
 
 
 def test_a_mode_is_told_of_the_outermost_module_only():
-    found = compared(modes(True, True, True, True), modes(False, False, False, True))
-    assert [each.path for each in found.differences] == [""]
-    assert page.verdict(found) == "weights equal; train or eval mode differs: ranks 0 | 1"
-    found = compared(modes(True, False, False, True), modes(True, True, True, True))
-    assert [(each.path, each.groups[0][1]) for each in found.differences] == [(".0", "eval mode")]
+    comparison = compared(modes(True, True, True, True), modes(False, False, False, True))
+    assert [each.path for each in comparison.differences] == [""]
+    assert page.verdict(comparison) == "weights equal; train or eval mode differs: ranks 0 | 1"
+    comparison = compared(modes(True, False, False, True), modes(True, True, True, True))
+    assert [(each.path, each.groups[0][1]) for each in comparison.differences] == [
+        (".0", "eval mode")
+    ]
 
 
 # --- gradients ------------------------------------------------------------------------------------
@@ -110,10 +112,10 @@ def with_gradient(value: str, gradient: str | None) -> Tree:
     ],
 )
 def test_gradients_are_a_part_of_their_own(gradients: list[str | None], said: str):
-    found = compared(*(with_gradient("x", gradient) for gradient in gradients))
-    assert found.is_equal
-    assert page.verdict(found) == said
-    assert (found.gradients is None) == (not any(gradients))
+    comparison = compared(*(with_gradient("x", gradient) for gradient in gradients))
+    assert comparison.is_equal
+    assert page.verdict(comparison) == said
+    assert (comparison.gradients is None) == (not any(gradients))
 
 
 def test_weights_and_gradients_may_both_differ():

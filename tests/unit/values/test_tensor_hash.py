@@ -1,4 +1,4 @@
-"""Fingerprints are equal where the bits are, and only there."""
+"""Fingerprints of tensors are equal exactly where the bits are equal."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def test_equal_bits_give_equal_fingerprints(size: int):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("where", [0, 0.5, 1])
-def test_one_bit_is_seen_anywhere(size: int, where: float):
+def test_one_changed_bit_anywhere_changes_the_fingerprint(size: int, where: float):
     tensor = torch.randn(size)
     other = tensor.clone()
     other.view(torch.int32)[int(where * (size - 1))] ^= 1
@@ -46,7 +46,7 @@ def test_bits_and_not_numbers():
     assert tensor_hash.of_tensor(nans) == tensor_hash.of_tensor(nans.clone())
 
 
-def test_how_a_tensor_lies_in_memory_does_not_count():
+def test_the_layout_of_a_tensor_in_memory_does_not_count():
     tensor = torch.randn(33, 17)
     wanted = tensor_hash.of_tensor(tensor.t().contiguous())
     assert tensor_hash.of_tensor(tensor.t()) == wanted
@@ -79,7 +79,7 @@ def test_every_kind_has_one(tensor: torch.Tensor):
     assert len(tensor_hash.of_tensor(tensor)) == 16
 
 
-def test_what_has_no_bytes_is_refused():
+def test_a_tensor_without_bytes_is_refused():
     with pytest.raises(NotImplementedError, match="sparse"):
         tensor_hash.of_tensor(torch.eye(3).to_sparse())
     with pytest.raises(NotImplementedError, match="meta"):

@@ -1,4 +1,4 @@
-"""The binary parts of widgets: what is kept of them, and for how long."""
+"""The binary parts of widgets are kept up to a limit."""
 
 from nbddp.notebook.widgets.buffers import keep_within, paths_and_buffers, update
 from nbddp.notebook.widgets.static_text import Model
@@ -10,7 +10,7 @@ def picture(size: int = 3) -> Model:
     return model
 
 
-def test_what_came_last_at_a_path_is_told():
+def test_the_last_buffer_at_a_path_is_told():
     model = picture()
     update(model, {"state": {}, "buffer_paths": [["value"]]}, [memoryview(b"new")])
     assert paths_and_buffers(model) == ([["value"]], [b"new"])
@@ -30,7 +30,7 @@ def test_a_value_that_is_not_binary_any_more_takes_their_place():
     assert paths_and_buffers(model) == ([["icon"]], [b"c"])
 
 
-def test_what_is_kept_is_bounded_and_the_newest_goes_last():
+def test_kept_buffers_are_bounded_and_the_newest_is_dropped_last():
     models = [picture(40) for _ in range(3)]
     keep_within(models, newest=models[0], limit_bytes=80)
     assert [len(each.binaries) for each in models] == [1, 0, 1]

@@ -1,4 +1,4 @@
-"""What is left of widgets as text."""
+"""The text that stands for a widget in a saved notebook."""
 
 from typing import Any
 
@@ -58,13 +58,13 @@ def test_a_bar_of_tqdm_reads_as_in_a_terminal():
     assert static_text.text_of(TQDM, "top") == "load:  75%|███████████████     | 3/4 [00:01<00:00]"
 
 
-def test_what_is_closed_is_left_out():
+def test_closed_widgets_are_left_out():
     rest = {key: model for key, model in TQDM.items() if key != "bar"}
     assert static_text.text_of(rest, "top") == "load:  75% 3/4 [00:01<00:00]"
     assert static_text.text_of({}, "top") == ""
 
 
-def test_a_box_that_holds_itself_is_no_trap():
+def test_a_box_that_holds_itself_ends():
     found = models(a=box("VBox", "b"), b=box("HBox", "a"))
     assert static_text.text_of(found, "a") == ""
     assert static_text.parts_of(found, "a") == {"a", "b"}
@@ -80,7 +80,7 @@ def test_a_box_that_holds_itself_is_no_trap():
         ({"bar_style": "info"}, False),
     ],
 )
-def test_when_a_bar_has_finished(change: dict[str, Any], is_finished: bool):
+def test_finished_and_unfinished_bars(change: dict[str, Any], is_finished: bool):
     found = {**TQDM, **models(bar={**BAR, **change})}
     assert static_text.is_finished(found, "top") is is_finished
 

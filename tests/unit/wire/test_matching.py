@@ -1,4 +1,4 @@
-"""Whether two ranks mean the same operation: the rules, collective by collective."""
+"""Two operations of different ranks match or not: the rules of each collective."""
 
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ def test_another_operation_is_all_that_is_told():
     ],
 )
 def test_dtypes(mine: str, theirs: str, blocking: tuple[str, ...], wrong: tuple[str, ...]):
-    """Those of one width let the operation end, with what nobody meant: an error as well."""
+    """Dtypes of equal width let the operation complete with wrong numbers: an error as well."""
     one = signature("collective", "all_reduce", input_dtypes=(mine,))
     found = compare(one, signature("collective", "all_reduce", input_dtypes=(theirs,)))
     assert (found.blocking, found.wrong, found.soft) == (blocking, wrong, ())
@@ -126,7 +126,7 @@ def test_coalesced_operations():
         signature("collective", "all_reduce_coalesced", input_sizes=shapes)
         for shapes in (((4,), (4,)), ((2,), (6,)))
     )
-    assert compare(one, other).wrong == ("input_sizes",)  # Gloo adds them up, laid end to end
+    assert compare(one, other).wrong == ("input_sizes",)  # Gloo adds them as one flat buffer
 
 
 def test_more_tensors_than_are_told():
@@ -179,7 +179,7 @@ def test_all_to_all_with_lists():
     assert both("all_to_all", mine, wrong) == (("input_sizes",), ())
 
 
-def test_of_an_unknown_operation_only_the_name_and_dtype_are_compared():
+def test_an_unknown_operation_is_compared_by_name_and_dtype_only():
     assert both("all_mingle", sizes((4,)), sizes((5,))) == ((), ())
 
 
@@ -200,7 +200,7 @@ _DTYPES = st.sampled_from(["float32", "int32", "float64", "bool", "uint8"])
 
 @st.composite
 def _signatures(draw: st.DrawFn, kind: OperationKind, op: str) -> Signature:
-    """As a rank may bring it; small enough that two of them are often equal."""
+    """An operation of a rank; small enough that two of them are often equal."""
     shapes = draw(_SHAPES)
     outputs = draw(_SHAPES)
     splits = draw(st.sampled_from([(), (1, 1)]))

@@ -1,4 +1,4 @@
-"""The contract on the wire: what is written is read, and nothing else is."""
+"""The encoding of messages: each is read as it was written, and everything else is refused."""
 
 import inspect
 import json
@@ -33,7 +33,7 @@ DECODERS: list[Callable[[bytes], Any]] = [
 
 
 def decoder_of(kind: type[Any]) -> Callable[[bytes], Any]:
-    """What the receiver of a message reads it with."""
+    """The decoder of the receiver of a message."""
     if kind in get_args(AgentRequest):
         return codec.decode_agent_request
     return codec.decode_rank_request if kind in get_args(RankRequest) else codec.decode_event
@@ -66,7 +66,7 @@ def test_messages_are_immutable_strict_and_documented(name: str):
 
 @given(any_message)
 @settings(max_examples=300, deadline=None)
-def test_what_is_written_is_read(message: Any):
+def test_every_message_survives_a_round_trip(message: Any):
     payload = codec.encode(message)
     assert decoder_of(type(message))(payload) == message
     assert codec.peek_type(payload) == type(message).__name__
@@ -117,7 +117,7 @@ def test_bytes_beside_such_text_stay_what_they_are():
 
 
 @pytest.mark.parametrize("value", [object(), 2**64, lambda: None])
-def test_what_a_message_cannot_hold_is_an_error_where_it_is_made(value: object):
+def test_a_value_that_a_message_cannot_hold_is_an_error_at_the_sender(value: object):
     display = messages.Display(
         run_id=None, rank=0, data={"application/json": value}, metadata={}, transient={}
     )
@@ -185,7 +185,7 @@ def test_every_truncation_is_refused(name: str):
 
 @given(st.binary(max_size=200))
 @settings(max_examples=300, deadline=None)
-def test_noise_is_refused_and_never_something_else(noise: bytes):
+def test_random_bytes_are_refused_and_never_read_as_a_message(noise: bytes):
     for read in (
         codec.decode_agent_request,
         codec.decode_rank_request,

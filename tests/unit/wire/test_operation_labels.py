@@ -1,4 +1,4 @@
-"""How an operation is called: in errors, cards, tables and records alike."""
+"""The name of an operation is the same in errors, cards, tables and records."""
 
 import pytest
 

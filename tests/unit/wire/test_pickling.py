@@ -1,24 +1,19 @@
+"""Values are pickled and built again: every tensor, memory that tensors share, leases of memory."""
+
 import collections
 import dataclasses
 import gc
-import os
-import subprocess
-import sys
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from nbddp.errors import BadMessageError, TransferError
-from nbddp.settings import POOL_ID_ENV
-from nbddp.wire.message_types import ValueHeader
-from nbddp.wire.values import pickling, tensors
-from nbddp.wire.values.pickling import Reassembler, decode_value, encode_value, pack, split, unpack
+from nbddp.errors import TransferError
+from nbddp.wire.values import tensors
+from nbddp.wire.values.pickling import decode_value, encode_value, pack, unpack
 from nbddp.wire.values.shared_memory import Arena, SegmentUnreachableError, is_supported
+from tests.support.pickled_values import DTYPES, assert_equal, never
 
 needs_arena = pytest.mark.skipif(not is_supported(), reason="no memfd on this system")
 
@@ -38,65 +33,7 @@ def round_trip(request: pytest.FixtureRequest):
         arena.close()
 
 
-def never(number: int) -> None:
-    pytest.fail(f"write {number} is not in shared memory")
-
-
-def assert_equal(left: Any, right: Any) -> None:
-    """Same types, same values, same places of NaN; through containers."""
-    assert type(left) is type(right)
-    if isinstance(left, torch.Tensor):
-        assert (left.dtype, left.shape) == (right.dtype, right.shape)
-        assert left.requires_grad == right.requires_grad
-        torch.testing.assert_close(left, right, rtol=0, atol=0, equal_nan=True)
-    elif isinstance(left, np.ndarray):
-        assert left.dtype == right.dtype
-        np.testing.assert_array_equal(left, right)
-    elif isinstance(left, dict):
-        assert list(left) == list(right)
-        for key in left:
-            assert_equal(left[key], right[key])
-    elif isinstance(left, list | tuple):
-        assert len(left) == len(right)
-        for one, other in zip(left, right, strict=True):
-            assert_equal(one, other)
-    elif dataclasses.is_dataclass(left):
-        assert_equal(vars(left), vars(right))
-    else:
-        assert left == right
-
-
-def python(script: str, stdin: bytes = b"", **environ: str) -> str:
-    path = os.pathsep.join(path for path in sys.path if path)
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        input=stdin,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": path, **environ},
-        timeout=60,
-        check=True,
-    )
-    return done.stdout.decode()
-
-
 # --- tensors -----------------------------------------------------------------------------------
-
-DTYPES = [
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float8_e4m3fn,
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.uint16,
-    torch.int32,
-    torch.int64,
-    torch.complex64,
-    torch.complex128,
-]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -153,7 +90,7 @@ def test_a_view_sends_only_what_it_shows():
     assert pack(torch.zeros(1_000_000)[10:2000]).total_bytes < 10_000
 
 
-def test_what_arrives_is_writable_and_its_own(round_trip: Any):
+def test_a_received_value_is_writable_and_independent(round_trip: Any):
     sent: dict[str, Any] = {"t": torch.ones(50_000), "a": np.ones(50_000), "small": torch.ones(2)}
     got = round_trip(sent)
     got["t"] += 1
@@ -297,48 +234,6 @@ def test_a_cuda_tensor_arrives_on_its_device_where_cuda_is_in_use(round_trip: An
         assert round_trip(sent)["x"].device.type == "cpu"
 
 
-# --- properties --------------------------------------------------------------------------------
-
-sizes = st.integers(0, 3000)
-leaves = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False)
-    | st.text()
-    | st.binary()
-    | sizes.map(lambda n: np.arange(n, dtype=np.int32))
-    | sizes.map(lambda n: torch.arange(n, dtype=torch.float64))
-    | st.sampled_from(DTYPES[:4]).map(lambda dtype: torch.ones(1500, 2, dtype=dtype).t())
-)
-nested = st.recursive(
-    leaves,
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.tuples(inner, inner)
-        | st.dictionaries(st.text(max_size=5), inner, max_size=4)
-    ),
-    max_leaves=15,
-)
-
-
-# A loaded machine is slow; that is no failure.
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(value=nested, chunk_bytes=st.integers(50, 40_000))
-def test_any_value_arrives_in_chunks_of_any_size(value: Any, chunk_bytes: int):
-    header, frames = encode_value(value)
-    reassembler = Reassembler()
-    done = None
-    for part, parts, pieces in split(header, frames, chunk_bytes):
-        assert done is None
-        assert sum(memoryview(piece).nbytes for piece in pieces) <= chunk_bytes
-        copies = [bytes(piece) for piece in pieces]
-        done = reassembler.add("key", header, part, parts, copies)
-        assert (done is not None) == (part == parts - 1)
-    assert done is not None
-    assert_equal(decode_value(header, done, never), value)
-
-
 # --- leases ------------------------------------------------------------------------------------
 
 
@@ -402,192 +297,3 @@ def test_small_values_and_declined_ones_are_frames():
         header, frames = encode_value(value, arena)
         assert header.segment == -1
         assert_equal(decode_value(header, frames, never), value)
-
-
-# --- errors ------------------------------------------------------------------------------------
-
-
-def too_deep() -> list[Any]:
-    outer: list[Any] = []
-    for _ in range(100_000):
-        outer = [outer]
-    return outer
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        ((i for i in "ab"), "type generator cannot be pickled in the notebook: .*generator"),
-        ({"f": lambda: 1}, "type dict cannot be pickled in the notebook: .*lambda"),
-        (too_deep(), "nested too deeply"),
-    ],
-    ids=["generator", "lambda", "deep"],
-)
-def test_what_cannot_be_pickled_says_why(value: object, words: str):
-    with pytest.raises(TransferError, match=words):
-        encode_value(value)
-
-
-def test_a_rank_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(POOL_ID_ENV, "p")
-    with pytest.raises(TransferError, match="cannot be pickled on the rank"):
-        pack(i for i in "ab")
-
-
-MAKE_FOO = """
-import sys
-from nbddp.wire.values.pickling import pack
-class Foo: pass
-sys.stdout.write(pack(Foo()).pickle.hex())
-"""
-
-
-def test_a_class_of_the_other_side_is_named(monkeypatch: pytest.MonkeyPatch):
-    stream = bytes.fromhex(python(MAKE_FOO))
-    with pytest.raises(TransferError) as caught:
-        unpack(stream, [])
-    assert str(caught.value) == (
-        "'Foo' is defined on the ranks only: define it in the notebook too, "
-        "or convert the value first"
-    )
-    monkeypatch.setenv(POOL_ID_ENV, "p")
-    with pytest.raises(TransferError, match="defined in the notebook only: define it on the rank"):
-        unpack(stream, [])
-
-
-def test_a_missing_module_is_named():
-    with pytest.raises(TransferError, match="'no_such_module', which cannot be imported in the"):
-        unpack(b"cno_such_module\nthing\n.", [])
-    with pytest.raises(TransferError, match=r"needs os\.no_such_name, which does not exist"):
-        unpack(b"cos\nno_such_name\n.", [])
-    with pytest.raises(TransferError, match="cannot be built in the notebook"):
-        unpack(b"nonsense", [])
-
-
-UNPACK = """
-import sys
-{before}
-from nbddp.errors import TransferError
-from nbddp.wire.values.pickling import unpack
-assert "torch" not in sys.modules or sys.modules["torch"] is None
-try:
-    print(type(unpack(sys.stdin.buffer.read(), [])).__name__)
-except TransferError as error:
-    print(error)
-"""
-
-
-def test_torch_is_imported_when_a_tensor_arrives():
-    stream = pack(torch.ones(3)).pickle
-    assert python(UNPACK.format(before=""), stream).strip() == "Tensor"
-
-
-def test_without_torch_a_tensor_is_refused_in_words():
-    stream = pack(torch.ones(3)).pickle
-    said = python(UNPACK.format(before='sys.modules["torch"] = None'), stream)
-    assert "needs the module 'torch', which cannot be imported in the notebook" in said
-
-
-def test_values_without_tensors_do_not_import_torch():
-    script = (
-        "import sys\n"
-        "from nbddp.wire.values.pickling import decode_value, encode_value\n"
-        "header, frames = encode_value({'a': [1, b'x' * 100_000]})\n"
-        "assert decode_value(header, frames, print)['a'][0] == 1\n"
-        "print('torch' in sys.modules)"
-    )
-    assert python(script).strip() == "False"
-
-
-# --- chunks that lie ---------------------------------------------------------------------------
-
-HEADER = ValueHeader(pickle_bytes=10, buffer_bytes=(0, 100))
-
-
-def test_chunks_of_several_values_may_be_mixed():
-    reassembler = Reassembler()
-    assert reassembler.add("a", HEADER, 0, 2, [b"p" * 10, b"x" * 40]) is None
-    assert reassembler.add("b", HEADER, 0, 2, [b"q" * 10]) is None
-    first = reassembler.add("a", HEADER, 1, 2, [b"y" * 60])
-    second = reassembler.add("b", HEADER, 1, 2, [b"z" * 100])
-    assert first is not None
-    assert second is not None
-    assert list(map(bytes, first)) == [b"p" * 10, b"", b"x" * 40 + b"y" * 60]
-    assert list(map(bytes, second)) == [b"q" * 10, b"", b"z" * 100]
-
-
-@pytest.mark.parametrize(
-    "messages",
-    [
-        [(HEADER, 0, 1, [b"p" * 10, b"", b"x" * 99])],
-        [(HEADER, 0, 1, [b"p" * 10, b"x" * 100])],
-        [(HEADER, 0, 2, [b"p" * 11])],
-        [(HEADER, 0, 2, [b"p" * 10, b"x" * 101])],
-        [(HEADER, 0, 2, [b"p" * 10, b"x" * 100])],
-        [(HEADER, 0, 2, [b"p" * 10]), (HEADER, 1, 2, [b"x" * 99])],
-        [(HEADER, 0, 2, [b"p" * 10]), (HEADER, 1, 2, [b"x" * 100, b"y"])],
-        [(HEADER, 0, 3, [b"p" * 10]), (HEADER, 2, 3, [b"x" * 100])],
-        [(HEADER, 0, 3, [b"p" * 10]), (HEADER, 0, 3, [b"p" * 10])],
-        [(HEADER, 0, 3, [b"p" * 10]), (HEADER, 1, 2, [b"x" * 100])],
-        [
-            (HEADER, 0, 2, [b"p" * 10]),
-            (ValueHeader(pickle_bytes=10, buffer_bytes=(100,)), 1, 2, [b"x" * 100]),
-        ],
-        [(HEADER, 1, 2, [b"p" * 10])],
-        [(HEADER, 0, 0, [])],
-        [(HEADER, 0, -1, [])],
-        [(ValueHeader(pickle_bytes=-1, buffer_bytes=()), 0, 2, [])],
-        [(ValueHeader(pickle_bytes=10, buffer_bytes=(-5,)), 0, 2, [b"p" * 5])],
-        [(ValueHeader(pickle_bytes=10, buffer_bytes=(10**7,)), 0, 9, [b"p" * 5])],
-        [(msgspec.structs.replace(HEADER, segment=3), 0, 2, [])],
-    ],
-)
-def test_chunks_that_do_not_fit_are_refused_and_forgotten(
-    messages: list[tuple[ValueHeader, int, int, list[bytes]]],
-):
-    reassembler = Reassembler(max_bytes=1000)
-    for message in messages[:-1]:
-        assert reassembler.add("key", *message) is None
-    with pytest.raises(BadMessageError):
-        reassembler.add("key", *messages[-1])
-    # The same key can be used again, and no memory is counted for the refused value.
-    whole = ValueHeader(pickle_bytes=500, buffer_bytes=(500,))
-    assert reassembler.add("key", whole, 0, 2, [b"p" * 500]) is None
-    assert reassembler.add("key", whole, 1, 2, [b"x" * 500]) is not None
-
-
-def test_unfinished_values_are_bounded_together_and_can_be_dropped():
-    reassembler = Reassembler(max_bytes=150)
-    assert reassembler.add("a", HEADER, 0, 2, [b"p" * 10]) is None
-    with pytest.raises(BadMessageError, match="more than 150 bytes"):
-        reassembler.add("b", HEADER, 0, 2, [b"p" * 10])
-    reassembler.drop("a")
-    assert reassembler.add("b", HEADER, 0, 2, [b"p" * 10]) is None
-
-
-def test_a_value_that_memory_cannot_hold_is_a_transfer_error(monkeypatch: pytest.MonkeyPatch):
-    def fail(size: int) -> memoryview:
-        raise MemoryError
-
-    monkeypatch.setattr(pickling, "_new_buffer", fail)
-    with pytest.raises(TransferError, match="no memory here"):
-        Reassembler().add("key", HEADER, 0, 2, [b"p" * 10])
-
-
-def test_large_buffers_of_a_reassembled_value_are_writable():
-    tensor = torch.arange(1_000_000.0)
-    header, frames = encode_value(tensor)
-    reassembler, done = Reassembler(), None
-    for part, parts, pieces in split(header, frames, 1_000_000):
-        done = reassembler.add("key", header, part, parts, pieces)
-    assert done is not None
-    got = decode_value(header, done, never)
-    got += 1
-    assert got.equal(torch.arange(1.0, 1_000_001.0))
-    assert got.data_ptr() != tensor.data_ptr()
-
-
-@pytest.mark.parametrize("frames", [[], [b"p" * 10], [b"p" * 10, b"", b"x" * 99]])
-def test_frames_that_do_not_fit_the_header_are_refused(frames: list[bytes]):
-    with pytest.raises(BadMessageError):
-        decode_value(HEADER, frames, never)

@@ -1,4 +1,4 @@
-"""Sets of ranks as users write them."""
+"""Sets of ranks, parsed from the text that users write."""
 
 import doctest
 
@@ -66,7 +66,7 @@ def test_legal(text: str, found: tuple[int, ...]):
         ("0--1", "'0--1' is not a list of ranks"),
         ("1.5", "'1.5' is not a list of ranks"),
         ("0 1", "'0 1' is not a list of ranks"),
-        ("\u0663", "'\u0663' is not a list of ranks"),  # a digit, but not of ours
+        ("\u0663", "'\u0663' is not a list of ranks"),  # a digit, but not an ASCII one
         ("4", "rank 4 is out of range in a pool of 4 ranks"),
         ("0,7", "rank 7 is out of range in a pool of 4 ranks"),
         ("2-4", "rank 2-4 is out of range in a pool of 4 ranks"),

@@ -1,3 +1,5 @@
+"""Segments of shared memory are leased to readers and used again after the last release."""
+
 import gc
 import os
 import subprocess
@@ -75,7 +77,7 @@ def descriptors() -> int:
 # --- two processes -----------------------------------------------------------------------------
 
 
-def test_another_process_reads_and_its_writes_reach_nobody():
+def test_writes_of_a_reading_process_reach_no_other():
     arena = Arena()
     header = written(arena)
     script = READER + (
@@ -209,7 +211,7 @@ def test_a_reader_that_is_gone_holds_nothing():
     arena.close()
 
 
-def test_a_write_for_nobody_is_free_at_once():
+def test_a_write_without_readers_is_free_at_once():
     arena = Arena()
     assert arena.write(PIECES, ()) is not None
     assert (arena.leased_count, arena.free_bytes > 0) == (0, True)
@@ -266,7 +268,7 @@ def test_close_keeps_what_is_attached_and_refuses_more():
     assert descriptors() == before
 
 
-def test_without_descriptors_the_arena_declines(monkeypatch: pytest.MonkeyPatch):
+def test_an_arena_without_descriptors_declines(monkeypatch: pytest.MonkeyPatch):
     def fail(name: str, flags: int) -> int:
         raise OSError(24, "Too many open files")
 

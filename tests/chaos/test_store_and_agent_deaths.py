@@ -1,0 +1,121 @@
+"""The store or an agent dies: a message says so at once, and a restart revives the pool."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nbddp.controller.pool.pool import Pool
+from nbddp.errors import PoolBrokenError, PoolStartError
+from tests.support.polling import poll_until
+from tests.support.pool_processes import (
+    Told,
+    agent_of,
+    all_gone,
+    fork_server_of,
+    pid_of,
+    store_of,
+)
+from tests.support.views import begin_cell, run_cell
+
+#: The third process that the fork server makes, rank 1, ends the first one, the store.
+_SITECUSTOMIZE = """
+import os
+forks = []
+def end_the_store():
+    if len(forks) == 3:
+        parent = os.getppid()
+        with open(f'/proc/{parent}/task/{parent}/children') as file:
+            os.kill(int(file.read().split()[0]), 9)
+os.register_at_fork(before=lambda: forks.append(0), after_in_child=end_the_store)
+"""
+
+
+def _check_restart(pool: Pool) -> None:
+    pool.restart()
+    view = run_cell(pool, "dist.barrier(); dist.new_group([0, 1]); print('fresh')")
+    assert set(view.texts().values()) == {"fresh\n"}
+
+
+@pytest.mark.parametrize("nnodes", [1, 2])
+def test_the_end_of_the_store_is_told(nnodes: int, fresh_pool: Callable[..., Pool]):
+    pool = fresh_pool(2 // nnodes, nnodes=nnodes)
+    told = Told(pool)
+    run_cell(pool, "kept = rank")
+    store_of(pool).kill()
+    line = told.wait_for("the process of the store ended (SIGKILL)")
+    assert "save what you need (x = %ddp pull x), then %ddp restart" in line
+    assert pool.pull("kept") == [0, 1]
+    assert run_cell(pool, "dist.barrier(); print('well')").text(0) == "well\n"
+    _check_restart(pool)
+
+
+def test_the_store_dies_while_a_cell_waits_for_it(fresh_pool: Callable[..., Pool]):
+    pool = fresh_pool()
+    told = Told(pool)
+    running = begin_cell(
+        pool,
+        "print('in')\nstore = dist.distributed_c10d._get_default_store()\n"
+        "store.wait([f'never {rank}'])",
+    )
+    poll_until(lambda: running.view.texts() == {0: "in\n", 1: "in\n"})
+    store_of(pool).kill()
+    assert running.join().error is not None
+    told.wait_for("the process of the store ended (SIGKILL)")
+    _check_restart(pool)
+
+
+def test_a_rank_that_dies_after_its_store_is_not_waited_for(fresh_pool: Callable[..., Pool]):
+    pool = fresh_pool()
+    told = Told(pool)
+    store_of(pool).kill()
+    told.wait_for("the process of the store ended")
+    run_cell(pool, "import os\nif rank == 1: os._exit(3)", check=False)
+    with pytest.raises(PoolBrokenError, match=r"the process of the store has ended"):
+        run_cell(pool, "pass")
+    assert run_cell(pool, "print('kept')", ranks="0").text(0) == "kept\n"
+    _check_restart(pool)
+
+
+def test_a_store_that_dies_while_ranks_start_ends_the_start(
+    fresh_pool: Callable[..., Pool], tmp_path: Path
+):
+    (tmp_path / "sitecustomize.py").write_text(_SITECUSTOMIZE)
+    with pytest.raises(PoolStartError, match=r"the process of the store ended \(SIGKILL\)"):
+        fresh_pool(env={"PYTHONPATH": str(tmp_path)})
+
+
+@pytest.mark.parametrize("nnodes", [1, 2])
+def test_the_end_of_an_agent_is_told_between_cells(nnodes: int, fresh_pool: Callable[..., Pool]):
+    pool = fresh_pool(2 // nnodes, nnodes=nnodes)
+    told = Told(pool)
+    helpers = [agent_of(pool), fork_server_of(pool), store_of(pool)]
+    agent_of(pool).kill()
+    line = told.wait_for("the agent of node 0 ended (SIGKILL)")
+    assert "gone with all variables" in line
+    assert "Next: %ddp restart" in line
+    assert ("rank 1 can still be used with -r 1" in line) == (nnodes == 2)
+    poll_until(all_gone(helpers))
+    _check_restart(pool)
+
+
+def test_an_agent_that_dies_while_a_rank_is_replaced(fresh_pool: Callable[..., Pool]):
+    pool = fresh_pool()
+    running = begin_cell(pool, "import time\nprint('in')\ntime.sleep(100)")
+    poll_until(lambda: running.view.texts() == {0: "in\n", 1: "in\n"})
+    agent = agent_of(pool)
+    agent.suspend()  # it will not have replaced the rank
+
+    os.kill(pid_of(pool, 1), signal.SIGKILL)
+    agent.kill()
+    assert "the agent of node 0 ended" in str(running.join().error)
+    _check_restart(pool)
+
+
+def test_a_stopped_pool_tells_nothing_more(fresh_pool: Callable[..., Pool]):
+    pool = fresh_pool()
+    told = Told(pool)
+    pool.stop()
+    assert told.text == ""

@@ -1,0 +1,136 @@
+"""The buffers of an interrupted collective are restored."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from nbddp.controller.pool.pool import Pool
+from tests.support.polling import poll_until
+from tests.support.pool_processes import pid_of
+from tests.support.views import begin_cell, run_cell
+
+_BEFORE = "x = torch.full((3,), float(rank + 1)); parts = [torch.zeros(3) for _ in range(4)]"
+
+#: Rank 1 does not call, or calls something else; data has already moved between the others.
+_FAILING = {
+    "call": "if rank != 1: dist.all_reduce(x)",
+    "handle": "if rank != 1: dist.all_reduce(x, async_op=True).wait()",
+    "nobody waits": "if rank != 1: work = dist.all_reduce(x, async_op=True)\n1 / 0",
+    "outputs": "if rank != 1: dist.all_gather(parts, x)",
+    "other shape": "dist.all_reduce(x if rank != 1 else torch.ones(2))",
+    "other call": "if rank != 1: dist.all_reduce(x)\nelse: dist.broadcast(x, 1)",
+    "death of another": "import os\nif rank == 1: os._exit(1)\ndist.all_reduce(x)",
+}
+
+
+@pytest.fixture
+def four(fresh_pool: Callable[..., Pool]) -> Pool:
+    return fresh_pool(4)
+
+
+def test_small_tensors_are_restored(four: Pool):
+    for how, code in _FAILING.items():
+        for _ in range(2):
+            run_cell(four, _BEFORE)
+            assert run_cell(four, code, check=False).error is not None, how
+            left = four.pull("(x.tolist(), [each.sum().item() for each in parts])", ranks=[0, 2, 3])
+            assert left == [([rank + 1.0] * 3, [0.0] * 4) for rank in (0, 2, 3)], how
+            # The next operation gives its usual result.
+            run_cell(four, f"{_BEFORE}\ndist.all_reduce(x)\nassert x.tolist() == [10.0] * 3")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "if rank == 2: dist.barrier()\ndist.all_reduce(x)",
+        "dist.all_reduce(x if rank else x[:100])",
+        "if rank == 0: dist.broadcast(x, 0)\nelse: dist.all_reduce(x)",
+    ],
+    ids=["other operation", "other shape", "other kind"],
+)
+def test_a_million_elements_are_restored(four: Pool, code: str):
+    run_cell(four, "x = torch.full((1_000_000,), float(rank))")
+    assert run_cell(four, code, check=False).error is not None
+    assert four.pull("bool(x.eq(rank).all())") == [True] * 4
+
+
+def test_tensors_are_restored_after_the_stop_button(four: Pool):
+    run_cell(four, _BEFORE)
+    cell = begin_cell(
+        four, "import time\nif rank == 1: time.sleep(600)\nprint('now')\ndist.all_reduce(x)"
+    )
+    poll_until(lambda: all("now" in cell.view.text(rank) for rank in (0, 2, 3)))
+    four.interrupt()
+    assert cell.join().error is not None
+    assert four.pull("x.tolist()") == [[rank + 1.0] * 3 for rank in range(4)]
+
+
+def test_tensors_are_restored_when_an_interrupt_comes_before_the_group_is_freed(four: Pool):
+    """The rank leaves an operation that goes on without it."""
+    run_cell(four, _BEFORE)
+    cell = begin_cell(
+        four, "import time\nif rank == 1: time.sleep(600)\nprint('now')\ndist.all_reduce(x)"
+    )
+    poll_until(lambda: all("now" in cell.view.text(rank) for rank in (0, 2, 3)))
+    for rank in (2, 3):
+        os.kill(pid_of(four, rank), signal.SIGINT)
+    time.sleep(0.5)  # the wait comes back to look after a fifth of a second
+    four.interrupt()
+    assert cell.join().error is not None
+    assert four.pull("x.tolist()") == [[rank + 1.0] * 3 for rank in range(4)]
+
+
+def test_results_of_completed_operations_stay(four: Pool):
+    """A later error of the rank is no reason to restore, nor is an earlier operation."""
+    run_cell(four, f"{_BEFORE}\ny = x.clone()")
+    code = "work = dist.all_reduce(x, async_op=True)\nwork.wait()\nif rank != 1: dist.all_reduce(y)"
+    run_cell(four, code, check=False)
+    assert four.pull("x.tolist()") == [[10.0] * 3] * 4
+    assert four.pull("y.tolist()") == [[rank + 1.0] * 3 for rank in range(4)]
+
+
+def test_a_tensor_too_large_to_copy_is_named(four: Pool):
+    run_cell(four, "x = torch.ones(3_000_000)")
+    text = str(run_cell(four, "if rank != 1: dist.all_reduce(x)", check=False).error)
+    assert "except    the tensors of all_reduce #1 on ranks 0,2-3: too large to be put back" in text
+    run_cell(four, "x = torch.ones(3)")
+    assert "except" not in str(run_cell(four, "if rank: dist.barrier()", check=False).error)
+
+
+def test_a_tensor_too_large_to_copy_is_named_for_a_handle_without_wait(four: Pool):
+    run_cell(four, "x = torch.ones(3_000_000)")
+    code = "if rank != 1: work = dist.all_reduce(x, async_op=True)\nelse: raise ValueError('bad')"
+    text = str(run_cell(four, code, check=False).error)
+    assert "partial   the tensors of all_reduce #1 on ranks 0,2-3: too large to be put back" in text
+    code = "work = dist.all_reduce(x, async_op=True); work.wait()\nassert rank != 1"
+    assert "partial" not in str(run_cell(four, code, check=False).error)
+
+
+def test_a_handle_without_a_partner_is_told_where_the_next_call_meets_it(four: Pool):
+    """The notice does not come earlier: the missing rank may call it in a later cell."""
+    begin, end = "if rank != 1: work = dist.all_reduce(x, async_op=True)", "work.wait()"
+    run_cell(four, f"x = torch.ones(3_000_000)\n{begin}")
+    run_cell(four, f"if rank == 1: work = dist.all_reduce(x, async_op=True)\n{end}")
+    assert four.pull("x[:2].tolist()") == [[4.0, 4.0]] * 4
+    run_cell(four, begin)
+    text = str(run_cell(four, "dist.barrier()", check=False).error)
+    assert "rank 1 called barrier, ranks 0,2-3 called all_reduce" in text.replace("Rank", "rank")
+    assert "except    the tensors of all_reduce #2 on ranks 0,2-3" in text
+
+
+def test_neither_autograd_nor_a_profiler_sees_the_copies(four: Pool):
+    run_cell(
+        four,
+        "from torch.utils._python_dispatch import TorchDispatchMode\n"
+        "seen = []\n"
+        "class Spy(TorchDispatchMode):\n"
+        "    def __torch_dispatch__(self, func, types, args=(), kwargs=None):\n"
+        "        seen.append(str(func)); return func(*args, **(kwargs or {}))\n"
+        "w = torch.nn.Parameter(torch.ones(3)); before = w._version\n"
+        "with Spy(), torch.no_grad(): dist.all_reduce(w)\n"
+        "assert not [each for each in seen if 'c10d' not in each], seen\n"
+        "torch.ones(3).requires_grad_()\n",
+    )

@@ -1,0 +1,267 @@
+"""The error of a cell in which ranks exited: how, their last output, and what replaces them."""
+
+import signal
+
+import msgspec
+import pytest
+
+from nbddp.controller.cell_errors.build import restarted_text
+from nbddp.controller.cell_errors.traceback_groups import MAX_FULL
+from nbddp.controller.state.exit_text import describe_exit, exit_phrase, idle_exit_text
+from nbddp.controller.state.outcome import RankResult
+from nbddp.errors import RankExitedError
+from nbddp.wire.message_types import ErrorInfo
+from nbddp.wire.messages import RankExited
+from nbddp.wire.rank_set import RankSet
+from tests.support.cell_errors import (
+    cell_error,
+    died,
+    freed,
+    ok,
+    raised,
+    report,
+    site,
+    text,
+    unfinished,
+)
+
+# --- death ---------------------------------------------------------------------------------------
+
+
+def test_the_death_of_a_rank():
+    error = cell_error(
+        raised(0, "RuntimeError", "connection closed"),
+        ok(1),
+        died(2, printed="step 39\nstep 40 | loss 2.31\n"),
+        unfinished(3),
+    )
+    assert type(error) is RankExitedError
+    assert text(error) == (
+        "RankExitedError: rank 2 exited while it ran cell [7]\n"
+        "  rank 2    SIGKILL (signal 9), pid 41532, 3.2 s after the cell began\n"
+        "  likely    the system ran out of memory, or someone ran `kill -9`\n"
+        "  printed   step 39\n"
+        "            step 40 | loss 2.31\n"
+        "  log       /logs/rank2.log\n"
+        "  others    rank 1 finished\n"
+        "  others    rank 3 is still inside the cell (in C code, or in code that goes on after an "
+        "interrupt); if it does not come back: %ddp restart\n"
+        "rank 0\n<traceback of RuntimeError: connection closed>\n\n"
+        "  next      %ddp restart   (ranks 0-1,3 would lose their variables too)"
+    )
+    assert error.by_rank[2] == ("RankExited", "SIGKILL (signal 9)")
+
+
+def test_only_the_last_lines_are_shown():
+    message = text(cell_error(died(0, printed="".join(f"line {n}\n" for n in range(20)))))
+    assert "line 13\n" not in message
+    assert "printed   line 14\n" in message
+    assert "            line 19\n" in message
+
+
+def test_the_death_of_all_ranks():
+    message = text(cell_error(*(died(rank, exit_code=3) for rank in range(6))))
+    assert message.startswith("RankExitedError: ranks 0-5 exited while they ran cell [7]\n")
+    assert message.count("exit code 3, pid") == MAX_FULL
+    assert "  and ranks 4-5\n" in message
+    assert message.endswith("  next      %ddp restart")
+
+
+def test_a_death_goes_before_a_timeout_and_an_interrupt():
+    error = cell_error(died(0), unfinished(1), timed_out=True, interrupted=True)
+    assert type(error) is RankExitedError
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "reason", "text"),
+    [
+        (3, "", "exited with code 3"),
+        (-9, "", "exited with SIGKILL (signal 9)"),
+        (-9, "ended by %ddp restart", "exited, ended by %ddp restart"),
+        (255, "its exit status is not known", "exited, its exit status is not known"),
+    ],
+)
+def test_the_exit_of_a_rank_as_part_of_a_sentence(exit_code: int, reason: str, text: str):
+    exited = died(0, exit_code).exited
+    assert exited is not None
+    assert exit_phrase(msgspec.structs.replace(exited, reason=reason)) == text
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "how", "likely"),
+    [
+        (0, "exit code 0", "the cell, or a library, called os._exit() or C's exit()"),
+        (3, "exit code 3", "the cell, or a library, called os._exit() or C's exit()"),
+        (-9, "SIGKILL (signal 9)", "ran out of memory, or someone ran `kill -9`"),
+        (-11, "SIGSEGV (signal 11)", "native code touched memory that is not its own"),
+        (-7, "SIGBUS (signal 7)", "is /dev/shm full?"),
+        (-6, "SIGABRT (signal 6)", "native code gave up"),
+        (-8, "SIGFPE (signal 8)", "native code divided an integer by zero"),
+        (-4, "SIGILL (signal 4)", "native code is not made for this processor"),
+        (-15, "SIGTERM (signal 15)", "someone asked the process to end"),
+        (-10, "SIGUSR1 (signal 10)", ""),
+        (-99, "signal 99 (signal 99)", ""),
+    ],
+)
+def test_exits_by_name(exit_code: int, how: str, likely: str):
+    exited = died(0, exit_code).exited
+    assert exited is not None
+    described, cause = describe_exit(exited)
+    assert described == how
+    assert likely in cause
+    assert bool(cause) == bool(likely)
+
+
+@pytest.mark.parametrize("signum", sorted(signal.valid_signals()))
+def test_every_signal_has_words(signum: int):
+    exited = died(0, -signum).exited
+    assert exited is not None
+    assert f"(signal {int(signum)})" in describe_exit(exited)[0]
+
+
+def test_out_of_memory_is_named_when_it_is_known():
+    message = text(cell_error(died(0, out_of_memory=True)))
+    assert "the system ran out of memory and the kernel ended this process" in message
+    assert "kill -9" not in message
+
+
+FAULT = """Fatal Python error: Segmentation fault
+
+Current thread 0x00007f (most recent call first):
+  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "<ipython-input-7-af3e>", line 3 in crash
+  File "<ipython-input-7-af3e>", line 5 in <module>
+  File "/venv/IPython/core/interactiveshell.py", line 3553 in run_code
+  File "/work/nbddp/rank/cells/executor.py", line 130 in _run
+"""
+
+
+def test_the_stack_of_a_crash_ends_where_the_cell_began():
+    message = text(cell_error(died(0, -11, fault=FAULT)))
+    assert (
+        "  at        /usr/lib/python3.11/ctypes/__init__.py, line 519, in string_at\n"
+        "  called by cell [7], line 3, in crash\n"
+        "  called by cell [7], line 5, in <module>\n"
+    ) in message
+    assert "IPython" not in message
+    assert "executor.py" not in message
+
+
+def test_the_known_reason_of_an_exit_is_told_without_a_guess():
+    how = "the agent of node 0 ended (exit code 1)"
+    results = [
+        RankResult(
+            rank,
+            "exited",
+            elapsed_s=1.0,
+            exited=RankExited(
+                rank=rank,
+                pid=41530 + rank,
+                exit_code=-9,
+                out_of_memory=False,
+                last_output="OSError: No space left on device\n",
+                reason=how,
+            ),
+        )
+        for rank in (0, 1)
+    ]
+    text = str(cell_error(*results))
+    assert text.count(how) == 2
+    assert text.count("No space left on device") == 1
+    assert "likely" not in text
+    assert "SIGKILL" not in text
+
+
+# --- other ranks ---------------------------------------------------------------------------------
+
+
+def test_a_connection_that_broke_with_a_rank_gets_a_line():
+    info = ErrorInfo(
+        ename="CollectiveFailedError",
+        evalue="Connection closed by peer",
+        traceback=["Cell In[7], line 3\n----> 3 dist.all_reduce(x)"],
+        site=site(3),
+    )
+    lost = RankResult(0, "error", error=info)
+    message = text(cell_error(lost, died(1), is_plain=False))
+    assert "  others    rank 0 lost the connection (cell [7], line 3)\n" in message
+    assert "Connection closed" not in message
+    # Without a rank that exited, the error is all that is known.
+    assert "Cell In[7], line 3" in text(cell_error(lost, ok(1)))
+
+
+def test_interrupted_ranks_are_not_said_to_have_waited_for_a_dead_rank():
+    idle = [freed(rank, 3, "KeyboardInterrupt") for rank in (0, 1)]
+    message = text(cell_error(*idle, freed(2, 4), died(3), is_plain=False))
+    assert "  others    ranks 0-1 were interrupted (cell [7], line 3)\n" in message
+    assert "  others    rank 2 waited (cell [7], line 4) and was freed\n" in message
+
+
+# --- replaced ranks ------------------------------------------------------------------------------
+
+
+def test_a_rank_that_was_replaced():
+    error = cell_error(freed(0), ok(1), died(2), freed(3), fresh=RankSet.of([2]), is_plain=False)
+    assert type(error) is RankExitedError
+    assert "  others    rank 1 finished\n" in text(error)
+    assert "  others    ranks 0,3 waited (cell [7], line 5) and were freed\n" in text(error)
+    assert text(error).endswith(
+        "  replaced  rank 2 was replaced by a fresh process: its variables are gone, "
+        "those of ranks 0-1,3 are kept\n"
+        "  next      nbddp.sync(model, optimizer, src=0) in a cell"
+    )
+
+
+def test_all_ranks_were_replaced():
+    message = text(cell_error(died(0), died(1), fresh=RankSet.all(2), is_plain=False))
+    assert message.endswith(
+        "  replaced  ranks 0-1 were replaced by fresh processes: their variables are gone\n"
+        "  next      run the cells that define them again"
+    )
+
+
+def test_a_rank_that_could_not_be_replaced():
+    message = text(
+        cell_error(ok(0), died(1), rebuild_failure="rank 1 was not ready", is_plain=False)
+    )
+    assert message.endswith(
+        "  pool      it could not be repaired: rank 1 was not ready\n"
+        "  next      %ddp restart   (rank 0 would lose its variables too)"
+    )
+
+
+def test_a_rank_that_is_not_to_be_replaced():
+    message = text(cell_error(ok(0), died(1), ok(2), is_plain=False))
+    assert message.endswith("  next      %ddp restart -r 1   (ranks 0,2 keep their variables)")
+
+
+def test_the_words_after_a_restart_of_ranks():
+    assert restarted_text(RankSet.of([2]), RankSet.of([0, 1, 3])) == (
+        "rank 2 is a fresh process: its variables are gone, those of ranks 0-1,3 are kept. "
+        "Next: nbddp.sync(model, optimizer, src=0) in a cell"
+    )
+    assert restarted_text(RankSet.of([0, 1]), RankSet.of([2])).startswith(
+        "ranks 0-1 are fresh processes: their variables are gone, those of rank 2 are kept."
+    )
+    assert restarted_text(RankSet.all(2), RankSet()).endswith("their variables are gone")
+
+
+@pytest.mark.parametrize(
+    ("kept", "failure", "words"),
+    [
+        ([0], "", "was replaced by a fresh process: its variables are gone, those of rank 0"),
+        ([], "", "was replaced by a fresh process: its variables are gone"),
+        ([0], "no memory", "could not be replaced: no memory"),
+    ],
+)
+def test_an_exit_between_cells(kept: list[int], failure: str, words: str):
+    message = idle_exit_text(1, "SIGKILL (signal 9)", RankSet.of(kept), failure)
+    assert message.startswith("rank 1 exited (SIGKILL (signal 9)) and ")
+    assert words in message
+
+
+def test_groups_with_a_dead_member_are_not_said_to_be_ready():
+    told = report("missing-rank")
+    message = text(cell_error(freed(0), ok(1), report=told, dead=RankSet.of([2]), is_plain=False))
+    assert "ready again" not in message
+    assert "groups with rank 2, which exited, need %ddp restart -r 2" in message

@@ -1,0 +1,132 @@
+"""The error of a cell whose ranks were freed: the verdict, or the error that freed them."""
+
+import pytest
+
+from nbddp.controller.state.outcome import RankResult
+from nbddp.errors import CellError, DeadlockError
+from nbddp.wire.message_types import ErrorInfo
+from tests.support.cell_errors import cell_error, freed, ok, raised, rendered, report, text
+
+
+def test_a_deadlock():
+    error = cell_error(freed(0), ok(1), freed(2), report=report(), is_plain=False)
+    assert type(error) is DeadlockError
+    assert text(error) == (
+        "ranks 0,2 waited in all_reduce #17 (cell [7], line 5) and were freed\n"
+        "rank 1 finished\n"
+        "DeadlockError: Rank 1 never called all_reduce #17; ranks 0,2 wait for it\n"
+        "  rank 1    has finished the cell; its last operation was all_reduce #16\n"
+        "  rank 0    waits in all_reduce #17, at cell [7], line 5: `dist.all_reduce(x)`\n"
+        "  rank 2    waits in all_reduce #17, at cell [7], line 5: `dist.all_reduce(x)`\n"
+        "  kept      every variable is kept; the process groups are ready again"
+    )
+    assert error.by_rank == dict.fromkeys((0, 2), ("CollectiveAbortedError", "freed"))
+
+
+def test_an_error_below_a_card_is_brief():
+    error = cell_error(freed(0), ok(1), freed(2), report=report(), is_plain=False)
+    assert rendered(error) == (
+        "DeadlockError: Rank 1 never called all_reduce #17; ranks 0,2 wait for it\n"
+        "  kept      every variable is kept; the process groups are ready again"
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        raised(2, "ValueError", "in finally", at_ns=200),
+        RankResult(2, "unfinished", elapsed_s=4.0, stuck="a lock of libfoo"),
+    ],
+    ids=["raised something else", "does not come out"],
+)
+def test_an_error_that_says_more_than_the_card_is_shown_in_full(other: RankResult):
+    error = cell_error(freed(0), ok(1), other, report=report(), is_plain=False)
+    assert rendered(error) == text(error)
+
+
+def test_a_deadlock_after_which_the_groups_are_not_ready():
+    error = cell_error(
+        freed(0), ok(1), freed(2), report=report(), rebuild_failure="rank 0: no", is_plain=False
+    )
+    assert type(error) is DeadlockError
+    assert text(error).endswith(
+        "  pool      the process groups could not be formed again: rank 0: no\n"
+        "  next      %ddp restart   (variables can still be pulled)"
+    )
+    assert "ready again" not in text(error)
+
+
+def test_a_deadlock_that_a_rank_does_not_leave():
+    stuck = RankResult(2, "unfinished", elapsed_s=4.0, stuck="a lock of libfoo")
+    error = cell_error(freed(0), ok(1), stuck, report=report(), is_plain=False)
+    assert type(error) is DeadlockError
+    assert (
+        "rank 2 is still inside the cell (a lock of libfoo); "
+        "if it does not come back: %ddp restart -r 2 (the others keep their variables)\n"
+    ) in text(error)
+    assert "ready again" not in text(error)
+
+
+def test_errors_that_came_after_a_deadlock_are_told_too():
+    """The user's code raised another error when it was freed."""
+    error = cell_error(
+        freed(0), ok(1), raised(2, "ValueError", "in finally", at_ns=200), report=report()
+    )
+    assert type(error) is DeadlockError
+    assert text(error).startswith("rank 2\n<traceback of ValueError: in finally>\n\nrank 0 waited")
+
+
+def test_a_timeout_of_the_user_is_the_error_and_the_proven_cause_stands_below():
+    """The verdict was shown, then the timeout of the operation ended the wait."""
+    error = cell_error(
+        raised(0, "RuntimeError", "Timed out", at_ns=1), ok(1), ok(2), report=report()
+    )
+    assert type(error) is CellError
+    assert text(error).endswith(
+        "CellError: rank 0 raised RuntimeError: Timed out\n"
+        "  proven    Rank 1 never called all_reduce #17; ranks 0,2 wait for it"
+    )
+
+
+def test_the_first_error_is_that_of_the_cell_and_the_others_were_freed():
+    error = cell_error(
+        freed(0), raised(1, at_ns=1), freed(2), report=report("first-error"), is_plain=False
+    )
+    assert type(error) is CellError
+    assert text(error) == (
+        "rank 1\n<traceback of ValueError: bad>\n\n"
+        "ranks 0,2 waited in all_reduce #17 (cell [7], line 5) and were freed\n"
+        "CellError: rank 1 raised ValueError: bad"
+    )
+
+
+def test_freed_ranks_have_their_line_from_the_traceback_where_there_is_no_report():
+    message = text(cell_error(freed(0, 5), raised(1, at_ns=1), freed(2, 8)))
+    assert "rank 0 waited (cell [7], line 5) and was freed\n" in message
+    assert "rank 2 waited (cell [7], line 8) and was freed\n" in message
+
+
+def test_an_error_that_a_freed_rank_raised_in_turn_is_told():
+    """The rank raised in an ``except`` block of the user."""
+    verdict = report("first-error")
+    results = freed(0, 8, "NameError"), raised(1, at_ns=1), freed(2, 8, "NameError")
+    message = text(cell_error(*results, report=verdict))
+    assert (
+        "ranks 0,2 waited in all_reduce #17 (cell [7], line 5) and were freed, "
+        "and raised NameError: freed (cell [7], line 8) in turn\n"
+    ) in message
+    assert "in turn" not in text(cell_error(freed(0, 8), results[1], results[1], report=verdict))
+
+
+def test_freed_ranks_without_a_known_place():
+    info = ErrorInfo(ename="E", evalue="", traceback=[])
+    result = RankResult(0, "error", error=info, was_freed=True)
+    error = cell_error(result, ok(1), interrupted=True)
+    assert text(error) == (
+        "rank 0 was freed\nrank 1 finished\nCellInterruptedError: cell [7] was interrupted"
+    )
+
+
+def test_the_reason_for_freeing_is_told_without_a_report():
+    message = text(cell_error(freed(0, ename="CollectiveAbortedError"), is_plain=False))
+    assert "CellError: cell [7] was ended by nbddp: " in message

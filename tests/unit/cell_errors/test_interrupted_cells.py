@@ -1,0 +1,156 @@
+"""The error of a cell that an interrupt, a timeout, a command or the debugger ended."""
+
+import pytest
+
+from nbddp.controller.state.outcome import RankResult
+from nbddp.errors import CellError, CellInterruptedError, CellTimeoutError
+from nbddp.wire.flight_recorder.schema import ExceptionLine
+from nbddp.wire.message_types import ErrorInfo
+from nbddp.wire.rank_set import RankSet
+from tests.support.cell_errors import (
+    cell_error,
+    freed,
+    mismatch,
+    ok,
+    raised,
+    report,
+    site,
+    text,
+    unfinished,
+)
+
+# --- cells that ended with ranks inside ----------------------------------------------------------
+
+
+def test_a_cell_that_was_given_up():
+    assert text(cell_error(ok(0), unfinished(1), interrupted=True)) == (
+        "rank 0 finished\n"
+        "rank 1 is still inside the cell (in C code, or in code that goes on after an interrupt); "
+        "if it does not come back: %ddp restart\n"
+        "CellInterruptedError: cell [7] was interrupted"
+    )
+
+
+def test_a_cell_that_ended_with_its_ranks_inside():
+    """No interrupt came and no timeout passed: the hub has ended."""
+    error = cell_error(ok(0), unfinished(1))
+    assert type(error) is CellError
+    assert text(error) == (
+        "rank 0 finished\n"
+        "rank 1 is still inside the cell (in C code, or in code that goes on after an interrupt); "
+        "if it does not come back: %ddp restart\n"
+        "CellError: cell [7] ended before rank 1 had finished"
+    )
+
+
+@pytest.mark.parametrize("command", ["%ddp stop", "%ddp restart"])
+def test_a_cell_that_a_command_ended(command: str):
+    error = cell_error(ok(0), unfinished(1), ended_by=command, interrupted=True)
+    assert type(error) is CellError
+    assert text(error) == f"CellError: cell [7] was ended by {command} before rank 1 had finished"
+
+
+# --- interrupts and timeouts ---------------------------------------------------------------------
+
+
+def test_an_interrupt():
+    error = cell_error(
+        raised(0, "KeyboardInterrupt", ""), raised(1, "KeyboardInterrupt", ""), interrupted=True
+    )
+    assert type(error) is CellInterruptedError
+    assert text(error) == (
+        "ranks 0-1\n<traceback of KeyboardInterrupt: >\n\n"
+        "CellInterruptedError: cell [7] was interrupted"
+    )
+    assert error.by_rank[0] == ("KeyboardInterrupt", "")
+
+
+def test_a_timeout_goes_before_an_interrupt():
+    error = cell_error(ok(0), unfinished(1), unfinished(2), timed_out=True, interrupted=True)
+    assert type(error) is CellTimeoutError
+    assert text(error) == (
+        "rank 0 finished\n"
+        "ranks 1-2 are still inside the cell (in C code, or in code that goes on after an "
+        "interrupt); if they do not come back: %ddp restart\n"
+        "CellTimeoutError: cell [7] ran longer than its --timeout"
+    )
+
+
+# --- interrupts beside other errors, and the debugger --------------------------------------------
+
+
+def test_a_rank_that_left_the_debugger_made_no_error():
+    left = raised(1, "BdbQuit", "", at_ns=1)
+    error = cell_error(freed(0), left, freed(2), report=report("left-debugger"), is_plain=False)
+    assert type(error) is CellInterruptedError
+    kept = "  kept      every variable is kept; the process groups are ready again"
+    assert text(error) == (
+        "ranks 0,2 waited in all_reduce #17 (cell [7], line 5) and were freed\n"
+        f"CellInterruptedError: rank 1 left the debugger\n{kept}"
+    )
+    # The line above has said the rest.
+    [shown] = error._render_traceback_()
+    assert shown.splitlines()[0].endswith(": rank 1 left the debugger")
+    assert shown.splitlines()[1:] == [kept]
+
+
+def test_all_ranks_left_the_debugger():
+    error = cell_error(raised(0, "BdbQuit", "", at_ns=1), raised(1, "BdbQuit", "", at_ns=2))
+    assert type(error) is CellInterruptedError
+    assert text(error) == "CellInterruptedError: ranks 0-1 left the debugger"
+
+
+def test_an_error_tells_more_than_a_debugger_that_was_left():
+    error = cell_error(raised(0, "BdbQuit", "", at_ns=1), raised(1, at_ns=2))
+    assert type(error) is CellError
+    assert text(error) == (
+        "rank 1\n<traceback of ValueError: bad>\n\n"
+        "rank 0 left the debugger\n"
+        "CellError: rank 1 raised ValueError: bad"
+    )
+
+
+def test_ranks_that_an_interrupt_ended_get_a_line_each():
+    error = cell_error(
+        freed(0, ename="KeyboardInterrupt"),
+        raised(1, "KeyboardInterrupt", ""),
+        interrupted=True,
+        is_plain=False,
+    )
+    assert type(error) is CellInterruptedError
+    assert text(error) == (
+        "rank 1\n<traceback of KeyboardInterrupt: >\n\n"
+        "rank 0 was interrupted (cell [7], line 5)\n"
+        "CellInterruptedError: cell [7] was interrupted"
+    )
+
+
+def test_a_mismatch_caused_by_an_interrupt_is_told_as_an_interrupt():
+    info = ErrorInfo(
+        ename="CollectiveMismatchError",
+        evalue="broadcast against all_reduce",
+        traceback=["<traceback>"],
+        handling=ExceptionLine(name="KeyboardInterrupt", site=site(3)),
+    )
+    wrong = RankResult(1, "error", error=info, failed_at_ns=1, mismatches=(mismatch(),))
+    error = cell_error(freed(0, ename="KeyboardInterrupt"), wrong, interrupted=True, is_plain=False)
+    assert type(error) is CellInterruptedError
+    assert (
+        "CellInterruptedError: cell [7] was interrupted; after that, rank 0 called all_reduce, "
+        "rank 1 called broadcast" in text(error)
+    )
+    assert (
+        "  before    rank 1 was interrupted (cell [7], line 3), and was here while handling it\n"
+        in text(error)
+    )
+
+
+def test_an_error_before_the_interrupt_is_that_of_the_cell():
+    error = cell_error(
+        raised(1, at_ns=1),
+        raised(0, "KeyboardInterrupt", "", at_ns=2),
+        interrupted=True,
+        raised_before=RankSet.of([1]),
+    )
+    assert type(error) is CellError
+    assert text(error).endswith("CellError: rank 1 raised ValueError: bad")

@@ -1,0 +1,182 @@
+"""The error of a cell in which ranks raised: its tracebacks, by group, and its headline."""
+
+from dataclasses import replace
+
+from nbddp.controller.cell_errors import build
+from nbddp.controller.cell_errors.traceback_groups import MAX_FULL
+from nbddp.controller.state.outcome import RankResult, RunOutcome
+from nbddp.errors import CellError
+from nbddp.wire.message_types import ErrorInfo
+from nbddp.wire.rank_set import RankSet
+from tests.support.cell_errors import LOGS, cell_error, died, ok, plain, raised, site, text
+
+# --- tracebacks by group -------------------------------------------------------------------------
+
+
+def test_no_error_without_a_failure():
+    outcome = RunOutcome(run_id="r", results={0: ok(0), 1: ok(1)}, elapsed_s=1.0)
+    assert build.cell_error(outcome, "cell [7]", LOGS) is None
+    interrupted = RunOutcome(run_id="r", results={0: ok(0)}, elapsed_s=1.0, interrupted=True)
+    assert build.cell_error(interrupted, "cell [7]", LOGS) is None
+
+
+def test_one_traceback_for_ranks_that_raised_the_same():
+    error = cell_error(raised(0), raised(1), raised(2), raised(3))
+    assert type(error) is CellError
+    assert text(error) == (
+        "ranks 0-3\n<traceback of ValueError: bad>\n\nCellError: ranks 0-3 raised ValueError: bad"
+    )
+    assert error.by_rank == dict.fromkeys(range(4), ("ValueError", "bad"))
+
+
+def test_ranks_that_finished_are_named():
+    assert text(cell_error(ok(0), raised(1), ok(2))) == (
+        "rank 1\n<traceback of ValueError: bad>\n\n"
+        "ranks 0,2 finished\n"
+        "CellError: rank 1 raised ValueError: bad"
+    )
+
+
+def test_the_first_failure_comes_first():
+    error = cell_error(
+        raised(0, "RuntimeError", "the others are gone", at_ns=30),
+        raised(1, "KeyError", "'x'", at_ns=20),
+        raised(2, "RuntimeError", "the others are gone", at_ns=40),
+    )
+    assert text(error) == (
+        "rank 1\n<traceback of KeyError: 'x'>\n\n"
+        "ranks 0,2\n<traceback of RuntimeError: the others are gone>\n\n"
+        "CellError: rank 1 raised KeyError: 'x'"
+    )
+
+
+def test_failures_of_the_same_moment_come_by_rank():
+    message = text(cell_error(raised(1, evalue="b", at_ns=5), raised(0, evalue="a", at_ns=5)))
+    assert message.index("rank 0") < message.index("rank 1")
+
+
+def test_the_same_error_in_another_place_is_another_group():
+    def at_line(rank: int, line: int) -> RankResult:
+        info = ErrorInfo(ename="ValueError", evalue="bad", traceback=[f"line {line}"])
+        return RankResult(rank, "error", error=info, failed_at_ns=rank)
+
+    assert text(cell_error(at_line(0, 3), at_line(1, 9))) == (
+        "rank 0\nline 3\n\nrank 1\nline 9\n\nCellError: ranks 0-1 raised ValueError: bad"
+    )
+
+
+def test_errors_of_one_line_are_told_together_though_each_has_its_text():
+    def bad(rank: int, line: int = 2, ename: str = "ValueError", at_ns: int = 0) -> RankResult:
+        text = f"bad rank {rank}"
+        traceback = [f"Cell In[7], line {line}\n----> {line} check(rank)", f"{ename}: {text}"]
+        info = ErrorInfo(ename=ename, evalue=text, traceback=traceback, site=site(line))
+        return RankResult(rank, "error", error=info, failed_at_ns=at_ns or 9 - rank)
+
+    error = cell_error(*map(bad, range(4)))
+    assert text(error).endswith("CellError: ranks 0-3 raised ValueError")
+    assert text(error).count("ValueError: bad rank") == 4
+    # Another line or another error is another reason; equal ones keep their text.
+    others = [bad(1, 5), bad(2, ename="KeyError"), replace(bad(0, at_ns=4), rank=3)]
+    assert text(cell_error(bad(0, at_ns=1), *others)).endswith("raised ValueError: bad rank 0")
+    # Ranks that were only freed are named separately.
+    error = cell_error(bad(0), replace(bad(1), was_freed=True), bad(2), is_plain=False)
+    assert text(error).endswith("CellError: ranks 0,2 raised ValueError")
+
+
+def at_line(rank: int, line: int, evalue: str = "bad") -> RankResult:
+    traceback = [f"Cell In[7], line {line}\n----> {line} check(rank)", f"ValueError: {evalue}"]
+    info = ErrorInfo(ename="ValueError", evalue=evalue, traceback=traceback, site=site(line))
+    return RankResult(rank, "error", error=info, failed_at_ns=rank)
+
+
+def test_at_most_four_tracebacks_in_full():
+    message = text(cell_error(*(at_line(rank, rank + 1, f"of {rank}") for rank in range(7))))
+    assert message.count("----> ") == MAX_FULL == 4
+    assert message.endswith(
+        "rank 4: ValueError: of 4\n"
+        "rank 5: ValueError: of 5\n"
+        "rank 6: ValueError: of 6\n"
+        "CellError: rank 0 raised ValueError: of 0"
+    )
+
+
+def test_one_place_has_one_traceback_and_a_line_for_each_message():
+    results = [
+        replace(at_line(rank, 2, f"bad {rank // 2}"), failed_at_ns=-rank) for rank in (2, 5, 4, 7)
+    ]
+    assert text(cell_error(*results)) == (
+        "rank 2\nCell In[7], line 2\n----> 2 check(rank)\nValueError: bad 1\n\n"
+        "ranks 4-5,7 at the same place\n"
+        "  ranks 4-5 ValueError: bad 2\n"
+        "  rank 7    ValueError: bad 3\n\n"
+        "CellError: ranks 2,4-5,7 raised ValueError"
+    )
+    two = text(cell_error(at_line(0, 2, "bad 0"), at_line(3, 2, "bad 3")))
+    assert "\nrank 3 at the same place: ValueError: bad 3\n\nCellError: " in two
+    many = text(cell_error(*(at_line(rank, 2, f"bad {rank}") for rank in range(64))))
+    assert many.count("----> ") == 1
+    assert "\n  rank 16   ValueError: bad 16\n  ranks 17-63 with other messages\n" in many
+    # Only the message at the end counts, not the numbers of lines.
+    assert text(cell_error(at_line(0, 2, "2"), at_line(1, 3, "3"))).count("----> ") == 2
+
+
+def test_addresses_in_messages_make_no_difference():
+    """Equal objects may have any address, or the same one by chance."""
+    results = [
+        at_line(rank, 2, f"no pickle of <function f at 0x7f00{place}>")
+        for rank, place in enumerate(("aa10", "aa10", "bb30", "aa10"))
+    ]
+    message = text(cell_error(*results))
+    assert message.startswith("ranks 0-3\nCell In[7], line 2")
+    assert message.count("no pickle") == 2
+    assert message.endswith("ranks 0-3 raised ValueError: no pickle of <function f at 0x7f00aa10>")
+
+
+def test_a_message_of_many_lines_is_short_in_the_headline():
+    message = text(cell_error(raised(0, evalue="first line\nsecond line")))
+    assert message.endswith("CellError: rank 0 raised ValueError: first line")
+    assert text(cell_error(raised(0, evalue=""))).endswith("CellError: rank 0 raised ValueError")
+
+
+def test_a_second_init_says_what_to_do():
+    message = text(
+        cell_error(raised(0, evalue="trying to initialize the default process group twice!"))
+    )
+    assert message.endswith(
+        "  likely    the pool has initialised the process group already\n"
+        "  next      leave the call out, or: %ddp stop, then %ddp start --init none"
+    )
+
+
+# --- in the notebook -----------------------------------------------------------------------------
+
+
+def test_the_notebook_shows_the_message_and_no_frames_of_nbddp():
+    error = cell_error(raised(0))
+    [shown] = error._render_traceback_()
+    assert "\x1b[31mCellError\x1b[0m: rank 0 raised ValueError" in shown
+    assert plain(shown) == str(error)
+
+
+def test_ranks_of_a_status():
+    outcome = RunOutcome("r", {0: ok(0), 1: raised(1), 2: died(2)}, 1.0)
+    assert outcome.ranks("error", "exited") == RankSet.of([1, 2])
+
+
+def test_a_missed_monitored_barrier_is_told_by_the_rank_that_knows():
+    secondary = (
+        "the connection to another member of the group was lost\nRank 1 successfully reached "
+        "monitoredBarrier, but received errors while waiting for send/recv from rank 0."
+    )
+    missed = "[Rank 0]: Rank 2 failed to pass monitoredBarrier in 2000 ms"
+    message = text(
+        cell_error(
+            raised(0, "RuntimeError", missed, at_ns=2),
+            raised(1, "CollectiveFailedError", secondary, at_ns=1),
+            ok(2),
+            is_plain=False,
+        )
+    )
+    assert "rank 1 came to monitored_barrier\n" in message
+    assert "CollectiveFailedError" not in message
+    assert message.endswith(f"CellError: rank 0 raised RuntimeError: {missed}")

@@ -1,0 +1,151 @@
+"""The lines of ``%%ddp`` and of ``%ddp start``, and what is meant by a line that is not legal."""
+
+import pytest
+
+from nbddp.errors import BadOptionError
+from nbddp.notebook.magics.cell_line import CellCommand, parse_cell
+from tests.support.command_lines import read, refusal
+
+# --- %%ddp ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("", CellCommand(None, None, False)),
+        ("-r 0,2-3", CellCommand("0,2-3", None, False)),
+        ("--ranks all", CellCommand("all", None, False)),
+        ("-r0", CellCommand("0", None, False)),
+        ("-r '0, 2'", CellCommand("0, 2", None, False)),
+        ("--timeout 1.5", CellCommand(None, 1.5, False)),
+        ("--timeout=3", CellCommand(None, 3.0, False)),
+        ("--async", CellCommand(None, None, True)),
+        ("  --async -r 1 --timeout 2 ", CellCommand("1", 2.0, True)),
+        ("--trace", CellCommand(None, None, False, trace=True)),
+        ("--check", CellCommand(None, None, False, check=True)),
+        ("--trace --check -r 0", CellCommand("0", None, False, trace=True, check=True)),
+    ],
+)
+def test_cell(line: str, found: CellCommand):
+    assert parse_cell(line) == found
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("-r", "%%ddp: argument -r/--ranks: expected one argument"),
+        ("--timeout", "%%ddp: argument --timeout: expected one argument"),
+        ("--timeout soon", "argument --timeout: 'soon' is not a positive number of seconds"),
+        ("--timeout 0", "argument --timeout: '0' is not a positive number of seconds"),
+        ("--timeout nan", "argument --timeout: 'nan' is not a positive number of seconds"),
+        ("--timeout inf", "argument --timeout: 'inf' is not a positive number of seconds"),
+        ("--asyn", "%%ddp: unknown: --asyn"),
+        ("print(1)", "%%ddp: unknown: print(1)"),
+        ("-r 0 extra", "%%ddp: unknown: extra"),
+        ("-r 0 --ranks=1", "%%ddp: --ranks is given twice"),
+        ("'open", "%%ddp: No closing quotation"),
+    ],
+)
+def test_bad_cell_line(line: str, words: str):
+    with pytest.raises(BadOptionError) as caught:
+        parse_cell(line)
+    assert words in str(caught.value)
+
+
+def test_a_bad_option_is_told_with_the_legal_ones():
+    with pytest.raises(BadOptionError) as caught:
+        parse_cell("--no-such-option")
+    assert str(caught.value) == (
+        "%%ddp: unknown: --no-such-option; legal: -r RANKS, --timeout SECONDS, --async, --trace, "
+        "--out merged|ranks|quiet, --check. Next: %ddp help"
+    )
+    assert "'maybe'" in refusal("status --live maybe")
+    assert "; legal: --live [on|off]. Next" in refusal("status --live maybe")
+    assert "; legal: --cell N, -r RANKS, --last N, --save FILE" in refusal("trace everything")
+
+
+# --- %ddp start ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("", {}),  # the defaults are those of nbddp.start
+        ("-n 4", {"nproc_per_node": 4}),
+        ("-n4", {"nproc_per_node": 4}),
+        ("--nproc-per-node 4", {"nproc_per_node": 4}),
+        ("--nnodes 2", {"nnodes": 2}),
+        ("--backend gloo", {"backend": "gloo"}),
+        ("--device cpu", {"device": "cpu"}),
+        ("--devices 0,1", {"devices": (0, 1)}),
+        ("--init none", {"init": "none"}),
+        ("--threads 3", {"threads": 3}),
+        ("--env A=1 B=x=y", {"env": {"A": "1", "B": "x=y"}}),
+        ("--env A=1 --env B=", {"env": {"A": "1", "B": ""}}),
+        ("--cwd '/a b'", {"cwd": "/a b"}),
+        ("--timeout 30", {"timeout": 30.0}),
+        ("--plain", {"plain": True}),
+        ("-n 0", {"nproc_per_node": 0}),  # judged by PoolOptions, in one place
+    ],
+)
+def test_start(line: str, found: dict[str, object]):
+    assert read(f"start {line}") == found
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("-n", "argument -n/--nproc-per-node: expected one argument"),
+        ("-n four", "argument -n/--nproc-per-node: 'four' is not a whole number"),
+        ("-n 1.5", "argument -n/--nproc-per-node: '1.5' is not a whole number"),
+        ("--nnodes x", "argument --nnodes: 'x' is not a whole number"),
+        ("--threads x", "argument --threads: 'x' is not a whole number"),
+        ("--devices a", "argument --devices: 'a' is not a list of devices such as 0,1"),
+        ("--devices 0,", "argument --devices: '0,' is not a list of devices such as 0,1"),
+        ("--env A", "argument --env: 'A' is not of the form NAME=VALUE"),
+        ("--env 1=2", "argument --env: '1=2' is not of the form NAME=VALUE"),
+        ("--env", "argument --env: expected at least one argument"),
+        ("--timeout -1", "--timeout"),
+        ("4", "%ddp start: unknown: 4"),
+        ("--nproc 4", "%ddp start: unknown: --nproc 4"),  # no abbreviations
+    ],
+)
+def test_bad_start(line: str, words: str):
+    assert words in refusal(f"start {line}")
+
+
+# --- suggestions ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("2", "-n 2"),
+        ("2 --backend gloo", "-n 2 --backend gloo"),
+        ("n=4", "-n 4"),
+        ("n 4", "-n 4"),
+        ("--nproc 4", "--nproc-per-node 4"),
+        ("nproc_per_node=4", "--nproc-per-node 4"),
+        ("--num-nodes 2", "--nnodes 2"),
+    ],
+)
+def test_the_meaning_of_a_common_mistake_is_suggested(line: str, meant: str):
+    assert refusal(f"start {line}").endswith(f". Did you mean %ddp start {meant}?")
+    read(f"start {meant}")
+
+
+@pytest.mark.parametrize("line", ["two", "4 gloo", "-n 2 4", "2 2", "--gpus 2"])
+def test_a_line_without_a_likely_meaning_gets_no_suggestion(line: str):
+    said = refusal(f"start {line}")
+    assert "unknown: " in said
+    assert "; legal: -n N, --nnodes M, " in said
+    assert said.endswith(". Next: %ddp help")
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"), [("0", "-r 0"), ("0-1 --async", "-r 0-1 --async"), ("--rank 0", "--ranks 0")]
+)
+def test_ranks_without_their_option(line: str, meant: str):
+    with pytest.raises(BadOptionError) as caught:
+        parse_cell(line)
+    assert str(caught.value).endswith(f". Did you mean %%ddp {meant}?")

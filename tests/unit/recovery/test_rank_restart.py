@@ -1,0 +1,154 @@
+"""``%ddp restart -r``: chosen ranks are replaced by fresh processes."""
+
+from nbddp.controller.state.actions import RanksRestarted
+from nbddp.controller.state.stimuli import AgentExited, RestartRanksRequested, RestartRequested
+from nbddp.wire.messages import RanksStopped, StartFailed, StoreReady
+from nbddp.wire.rank_set import RankSet
+from tests.support.recovering import Pool, kinds, of_type, outcome_of
+from tests.support.recovery_scenes import start_error
+
+
+def restart(pool: Pool, *ranks: int, number: int = 5) -> list[object]:
+    return [*pool.feed(RestartRanksRequested(number, RankSet.of(ranks)))]
+
+
+def test_a_rank_is_replaced_on_request():
+    pool = Pool(3)
+    assert kinds(pool.feed(RestartRanksRequested(5, RankSet.of([1])))) == ["KillRanks 1"]
+    assert pool.is_rebuilding()
+    assert kinds(pool.exited(1)) == ["AnnounceExit"]
+    start = pool.tick(after_s=0.05)
+    reform = pool.answer_looks(pool.start_fresh(start))
+    assert pool.answer_reform(reform) == [RanksRestarted(5, RankSet.of([1]))]
+    assert pool.machine.refusal(RankSet.all(3)) is None
+    assert replaced(pool) == {1: "restarted"}
+
+
+def replaced(pool: Pool) -> dict[int, str]:
+    return {rank: info.replaced for rank, info in pool.machine.pool.ranks.items() if info.replaced}
+
+
+def test_a_rank_is_fresh_until_its_first_cell_is_over():
+    pool = Pool(2)
+    pool.feed(RestartRanksRequested(5, RankSet.of([1])))
+    pool.exited(1)
+    pool.answer_reform(pool.answer_looks(pool.start_fresh(pool.tick(after_s=0.05))))
+    run_id = pool.run()
+    pool.finished(0, run_id)
+    assert replaced(pool) == {1: "restarted"}
+    pool.finished(1, run_id)
+    assert replaced(pool) == {}
+    pool.exited(1)  # by itself
+    pool.answer_reform(pool.answer_looks(pool.start_fresh(pool.tick(after_s=0.05))))
+    assert replaced(pool) == {1: "exited"}
+
+
+def test_several_ranks_are_replaced_together():
+    pool = Pool(2, nnodes=2)
+    kill = pool.feed(RestartRanksRequested(5, RankSet.of([0, 1, 3])))
+    assert kinds(kill) == ["KillRanks 0-1", "KillRanks 3"]
+    pool.exited(0)
+    pool.exited(3)
+    assert pool.tick(after_s=1.0) == []
+    pool.exited(1)
+    start = pool.tick(after_s=0.05)
+    assert kinds(start) == ["StartRanks 0-1", "StartRanks 3"]
+    done = pool.answer_reform(pool.answer_looks(pool.start_fresh(start)))
+    assert done == [RanksRestarted(5, RankSet.of([0, 1, 3]))]
+
+
+def test_a_rank_that_is_stuck_in_a_cell_is_replaced_and_the_cell_ends():
+    pool = Pool(2)
+    run_id = pool.run()
+    pool.finished(0, run_id)
+    assert kinds(pool.feed(RestartRanksRequested(5, RankSet.of([1])))) == ["KillRanks 1"]
+    start = pool.exited(1)
+    assert kinds(start) == ["AnnounceExit", "StartRanks 1"]
+    done = pool.answer_reform(pool.answer_looks(pool.start_fresh(start)))
+    assert kinds(done) == ["RanksRestarted", "EndRun"]
+    assert outcome_of(done).fresh == RankSet.of([1])
+
+
+def test_a_rank_beside_a_cell_is_replaced_when_the_cell_has_ended():
+    pool = Pool(3)
+    run_id = pool.run("0")
+    pool.feed(RestartRanksRequested(5, RankSet.of([2])))
+    assert kinds(pool.exited(2)) == ["AnnounceExit"]
+    assert pool.tick(after_s=10.0) == []
+    assert kinds(pool.finished(0, run_id)) == ["StartRanks 2"]
+
+
+def test_a_cell_that_ends_while_a_rank_is_killed_waits_for_that():
+    pool = Pool(3)
+    run_id = pool.run("0")
+    pool.feed(RestartRanksRequested(5, RankSet.of([2])))
+    assert pool.finished(0, run_id) == []
+    assert pool.active() == run_id
+    start = pool.exited(2)
+    assert kinds(start) == ["AnnounceExit", "StartRanks 2"]
+    done = pool.answer_reform(pool.answer_looks(pool.start_fresh(start)))
+    assert kinds(done) == ["RanksRestarted", "EndRun"]
+
+
+def test_a_rank_that_is_kept_dead_is_replaced_on_request():
+    pool = Pool(2)
+    pool.configure(on_death="keep")
+    pool.exited(1)
+    assert pool.tick(after_s=10.0) == []
+    assert restart(pool, 1) == []
+    start = pool.tick(after_s=0.05)
+    assert kinds(start) == ["StartRanks 1"]
+    done = pool.answer_reform(pool.answer_looks(pool.start_fresh(start)))
+    assert done == [RanksRestarted(5, RankSet.of([1]))]
+    # Only this time: the configuration still holds.
+    pool.exited(1)
+    assert pool.tick(after_s=10.0) == []
+
+
+def test_a_rank_that_does_not_end_is_reported():
+    pool = Pool(2)
+    pool.feed(RestartRanksRequested(5, RankSet.of([1])))
+    done = pool.tick(after_s=20.0)
+    assert done == [RanksRestarted(5, RankSet(), "rank 1 did not end within 20 s")]
+    assert not pool.is_rebuilding()
+    assert pool.machine.next_deadline() is None
+
+
+def test_a_failed_replacement_on_request_is_reported():
+    pool = Pool(2)
+    pool.feed(RestartRanksRequested(5, RankSet.of([1])))
+    pool.exited(1)
+    for _ in range(3):
+        pool.tick(after_s=0.05)
+        pool.feed(StartFailed(node=0, rank=1, error=start_error("no memory")))
+    [answer] = of_type(pool.done, RanksRestarted)
+    assert "no memory" in answer.failure
+    assert answer.fresh == RankSet()
+
+
+def test_ranks_that_cannot_be_replaced_on_request():
+    plain = Pool(2, plain=True)
+    [answer] = of_type(plain.feed(RestartRanksRequested(1, RankSet.of([1]))), RanksRestarted)
+    assert "plain" in answer.failure
+    lost = Pool(1, nnodes=2)
+    lost.feed(AgentExited(1, -9, ""))
+    [answer] = of_type(lost.feed(RestartRanksRequested(1, RankSet.of([1]))), RanksRestarted)
+    assert answer.failure == "the agent of node 1 has ended"
+    stopping = Pool(2)
+    stopping.feed(RestartRequested())
+    [answer] = of_type(stopping.feed(RestartRanksRequested(1, RankSet.of([1]))), RanksRestarted)
+    assert answer.failure == "the pool is not up (it is stopping)"
+
+
+def test_a_restart_of_the_pool_answers_waiting_requests():
+    pool = Pool(2)
+    pool.feed(RestartRanksRequested(5, RankSet.of([1])))
+    done = pool.feed(RestartRequested())
+    assert of_type(done, RanksRestarted)[0].failure == "the pool was ended by %ddp restart"
+    pool.exited(0)
+    pool.exited(1)
+    pool.feed(RanksStopped(node=0))
+    pool.feed(StoreReady(host="127.0.0.1", port=1, pid=9))
+    pool.ready(0)
+    assert kinds(pool.ready(1)) == ["AnnounceUp"]
+    assert pool.machine.refusal(RankSet.all(2)) is None
