@@ -19,7 +19,7 @@ from nbddp.errors import CellError, NbddpError, RankExitedError
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from nbddp.controller.pool.pool import Pool
+    from nbddp.controller.pool import Pool
     from nbddp.notebook.session import last_report, pool, start
 
 __version__ = "0.1.0.dev0"

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nbddp.agent.rank_process import RankProcess
-from nbddp.wire.flight_recorder.schema import Operation
-from nbddp.wire.flight_recorder.writer import NodeMemory
+from nbddp.wire.flight_recorder import NodeMemory, Operation
 from nbddp.wire.message_types import PoolSpec
 from nbddp.wire.messages import RanksStalled
 
 if TYPE_CHECKING:
-    from nbddp.wire.flight_recorder.reader import Reader
+    from nbddp.wire.flight_recorder import Reader
 
 _INTERVAL_S = 0.05
 #: A stall that lasts is reported again after this time, because the hub may have been unable to

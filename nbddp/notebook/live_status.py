@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Literal, TypeAlias
 
-from nbddp.controller.pool.pool import Pool
+from nbddp.controller.pool import Pool
 from nbddp.errors import PoolBrokenError
 from nbddp.notebook.output import Sink
 from nbddp.notebook.render import status_table

@@ -16,11 +16,10 @@ from typing import Any
 from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 
-from nbddp.controller.diagnosis.report import Report
-from nbddp.controller.hub.listeners import BackgroundEvent
-from nbddp.controller.hub.run import Run
+from nbddp.controller.diagnosis import Report
+from nbddp.controller.hub import BackgroundEvent, Run
 from nbddp.controller.options import PoolOptions
-from nbddp.controller.pool.pool import Pool
+from nbddp.controller.pool import Pool
 from nbddp.errors import NbddpError, NoPoolError, PoolBusyError, PoolExistsError
 from nbddp.notebook import source_check
 from nbddp.notebook.live_status import Panel

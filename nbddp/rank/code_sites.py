@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable
 
 from nbddp.stack_text import cell_number
-from nbddp.wire.flight_recorder.schema import CONSOLE, Site, shortened
+from nbddp.wire.flight_recorder import CONSOLE, Site, shortened
 
 
 def _by_name(file: str) -> int:

@@ -11,7 +11,7 @@ from nbddp.errors import CollectiveError
 from nbddp.rank import shell_hooks
 from nbddp.rank.code_sites import innermost_in_cell
 from nbddp.stack_text import with_named_cells
-from nbddp.wire.flight_recorder.schema import ExceptionLine
+from nbddp.wire.flight_recorder import ExceptionLine
 from nbddp.wire.message_types import ErrorInfo
 
 #: Longest text of an exception, and longest traceback, in characters: jupyter_server drops messages

@@ -18,16 +18,13 @@ import torch.distributed as dist
 import nbddp
 from nbddp.rank import environment, torch_private
 from nbddp.rank.agent_link import Link
+from nbddp.rank.cells import CellExecutor, NameLookupThread, RankShell, Stdin
 from nbddp.rank.cells.debug_adapter import DebugAdapter, leave_stop
-from nbddp.rank.cells.executor import CellExecutor
-from nbddp.rank.cells.name_lookup import NameLookupThread
-from nbddp.rank.cells.shell import RankShell
-from nbddp.rank.cells.stdin import Stdin
-from nbddp.rank.collectives.service import Collectives
+from nbddp.rank.collectives import Collectives
 from nbddp.rank.exception_text import error_info
-from nbddp.rank.values.transfers import Variables
+from nbddp.rank.values import Variables
 from nbddp.rank.widget_comms import Comms
-from nbddp.wire.flight_recorder.writer import NodeMemory
+from nbddp.wire.flight_recorder import NodeMemory
 from nbddp.wire.launch_specs import RankLaunch
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (

@@ -26,9 +26,7 @@ import comm
 from comm.base_comm import BaseComm, CommManager
 
 from nbddp.rank.agent_link import Link
-from nbddp.rank.cells import output_capture
-from nbddp.rank.cells.executor import Interrupts
-from nbddp.rank.cells.shell import RankShell
+from nbddp.rank.cells import Interrupts, RankShell, output_capture
 from nbddp.wire.messages import CommFromRank, CommToRank, CommType
 
 #: A main thread that has not handled messages for this long is occupied by a cell.

@@ -5,7 +5,7 @@ Runs in: every process. Import them from `nbddp.wire.messages`.
 
 from typing import Any, Literal
 
-from nbddp.wire.flight_recorder.schema import GroupMark, Mismatch, Operation, RankLook
+from nbddp.wire.flight_recorder import GroupMark, Mismatch, Operation, RankLook
 from nbddp.wire.message_types import (
     CommType,
     ErrorInfo,

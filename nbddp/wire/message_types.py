@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from nbddp.wire.flight_recorder.schema import ExceptionLine, Site
+from nbddp.wire.flight_recorder import ExceptionLine, Site
 
 RunId: TypeAlias = str
 Rank: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]

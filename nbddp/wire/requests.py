@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from nbddp.wire.flight_recorder.schema import GroupInfo
+from nbddp.wire.flight_recorder import GroupInfo
 from nbddp.wire.message_types import (
     CommType,
     FreeReason,

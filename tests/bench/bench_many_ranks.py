@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import cast
 
 import nbddp
-from nbddp.controller.diagnosis.diagnose import diagnose
+from nbddp.controller.diagnosis.analysis import diagnose
 from nbddp.controller.hub.run import Run
 from nbddp.controller.hub.thread import HubThread
 from nbddp.controller.launch.local import LocalAgent

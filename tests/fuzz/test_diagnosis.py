@@ -6,7 +6,7 @@ import random
 import msgspec
 import pytest
 
-from nbddp.controller.diagnosis.diagnose import compare_records, diagnose
+from nbddp.controller.diagnosis.analysis import compare_records, diagnose
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.wire.flight_recorder.schema import (
     GroupInfo,

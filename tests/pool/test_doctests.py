@@ -16,8 +16,8 @@ from traitlets.config import Config
 
 import nbddp
 from nbddp import errors
+from nbddp.controller import options
 from nbddp.controller.diagnosis import report
-from nbddp.controller.pool import options
 from nbddp.controller.pool.pool import Pool
 from nbddp.controller.state import config, outcome, rank_state
 from nbddp.controller.values import result

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from nbddp.controller.diagnosis.diagnose import diagnose
+from nbddp.controller.diagnosis.analysis import diagnose
 from nbddp.controller.hub.thread import HubThread
 from nbddp.controller.launch.local import LocalAgent
 from nbddp.controller.recovery.machine import RecoveryMachine

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from nbddp.controller.diagnosis.diagnose import Finding, RankView, Report, compare_records, diagnose
+from nbddp.controller.diagnosis.analysis import Finding, RankView, Report, compare_records, diagnose
 from nbddp.controller.diagnosis.report import RankStatus
 from nbddp.wire.flight_recorder.schema import (
     Activity,

@@ -1,1 +1,17 @@
 """The error of a cell: the first failure, its consequences, the next step. Pure."""
+
+from nbddp.controller.cell_errors.build import (
+    cell_error,
+    ranks_to_debug,
+    restart_continues_text,
+    restarted_text,
+)
+from nbddp.controller.cell_errors.evidence import is_end_of_wait
+
+__all__ = [
+    "cell_error",
+    "is_end_of_wait",
+    "ranks_to_debug",
+    "restart_continues_text",
+    "restarted_text",
+]

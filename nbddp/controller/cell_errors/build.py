@@ -8,9 +8,15 @@ Order of its text: what happened, to which ranks, during which cell, the evidenc
 from collections.abc import Mapping
 
 from nbddp.controller.cell_errors import evidence, traceback_groups
-from nbddp.controller.diagnosis.phrases import describe_handled
-from nbddp.controller.state.exit_text import crash_site_lines, describe_exit, one_line
-from nbddp.controller.state.outcome import MISMATCH_ERROR, RankResult, RunOutcome
+from nbddp.controller.diagnosis import describe_handled
+from nbddp.controller.state import (
+    MISMATCH_ERROR,
+    RankResult,
+    RunOutcome,
+    crash_site_lines,
+    describe_exit,
+    one_line,
+)
 from nbddp.errors import (
     CellError,
     CellInterruptedError,

@@ -5,11 +5,9 @@ Runs in: the notebook's process. Pure; a part of `nbddp.controller.cell_errors.b
 
 from dataclasses import dataclass
 
-from nbddp.controller.diagnosis.phrases import RankVerb, describe_call, quote
-from nbddp.controller.diagnosis.report import Finding, Report
-from nbddp.controller.state.exit_text import one_line
-from nbddp.controller.state.outcome import MISMATCH_ERROR, RunOutcome
-from nbddp.wire.flight_recorder.schema import LEFT_DEBUGGER, Mismatch, Operation
+from nbddp.controller.diagnosis import Finding, RankVerb, Report, describe_call, quote
+from nbddp.controller.state import MISMATCH_ERROR, RunOutcome, one_line
+from nbddp.wire.flight_recorder import LEFT_DEBUGGER, Mismatch, Operation
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import Rank, RankSet
 

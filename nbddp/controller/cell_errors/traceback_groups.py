@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure; a part of `nbddp.controller.cell_errors.b
 import re
 from collections.abc import Sequence
 
-from nbddp.controller.state.exit_text import one_line
+from nbddp.controller.state import one_line
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import RankSet
 

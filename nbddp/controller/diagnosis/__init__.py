@@ -1,1 +1,28 @@
 """Finds which ranks are stuck and why: the wait-for graph, its causes, their words. Pure."""
+
+from nbddp.controller.diagnosis.analysis import compare_records, diagnose
+from nbddp.controller.diagnosis.phrases import (
+    Predicate,
+    RankVerb,
+    describe_call,
+    describe_handled,
+    quote,
+)
+from nbddp.controller.diagnosis.rank_view import RankView
+from nbddp.controller.diagnosis.report import Finding, Kind, PerRank, RankStatus, Report
+
+__all__ = [
+    "Finding",
+    "Kind",
+    "PerRank",
+    "Predicate",
+    "RankStatus",
+    "RankVerb",
+    "RankView",
+    "Report",
+    "compare_records",
+    "describe_call",
+    "describe_handled",
+    "diagnose",
+    "quote",
+]

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from nbddp.controller.diagnosis.report import KINDS, Kind
 from nbddp.controller.diagnosis.wait_graph import Disagreement, Obstacle, WaitForGraph
+from nbddp.wire.flight_recorder import Mismatch, Operation
 from nbddp.wire.flight_recorder.matching import Differences
-from nbddp.wire.flight_recorder.schema import Mismatch, Operation
 from nbddp.wire.rank_set import Rank, RankSet
 
 _MESSAGES = ("send", "recv")

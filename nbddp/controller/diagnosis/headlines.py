@@ -13,7 +13,7 @@ from nbddp.controller.diagnosis.phrases import describe_call, quote, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import Finding
 from nbddp.controller.diagnosis.wait_graph import Disagreement
-from nbddp.wire.flight_recorder.schema import Operation, group_name_of
+from nbddp.wire.flight_recorder import Operation, group_name_of
 from nbddp.wire.rank_set import RankSet
 
 #: The words in which Gloo, the store and ``monitored_barrier`` report an expired timeout.

@@ -9,7 +9,7 @@ from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.phrases import describe_handled, place
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
-from nbddp.wire.flight_recorder.schema import Operation
+from nbddp.wire.flight_recorder import Operation
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: More hints than these are noise.

@@ -11,7 +11,7 @@ from typing import Final
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.wait_graph import Point, WaitForGraph, acting_threads, can_act
-from nbddp.wire.flight_recorder.schema import CALLBACK_THREAD, WAITS_FOR_USER, Operation, ThreadLook
+from nbddp.wire.flight_recorder import CALLBACK_THREAD, WAITS_FOR_USER, Operation, ThreadLook
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: An operation that all members have joined is reported after this time: it should have ended.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from nbddp.wire.flight_recorder.schema import ExceptionLine, Operation, Signature, Site
+from nbddp.wire.flight_recorder import ExceptionLine, Operation, Signature, Site
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: The phrase about one rank, and that about several.

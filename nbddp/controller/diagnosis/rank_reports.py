@@ -11,7 +11,7 @@ from nbddp.controller.diagnosis.rank_view import RankView, is_local_failure
 from nbddp.controller.diagnosis.report import GroupRef, PerRank
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph, Waiting
 from nbddp.errors import COLLECTIVE_ERRORS
-from nbddp.wire.flight_recorder.schema import WAITS_FOR_USER, Operation, Site
+from nbddp.wire.flight_recorder import WAITS_FOR_USER, Operation, Site
 from nbddp.wire.rank_set import Rank
 
 _SECOND = 1_000_000_000

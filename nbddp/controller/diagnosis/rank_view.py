@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nbddp.controller.diagnosis.report import RankStatus
-from nbddp.wire.flight_recorder.schema import (
+from nbddp.wire.flight_recorder import (
     LEFT_DEBUGGER,
     ExceptionLine,
     GroupInfo,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from nbddp.controller.diagnosis.phrases import Predicate, place, seconds
-from nbddp.wire.flight_recorder.schema import Site
+from nbddp.wire.flight_recorder import Site
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: Longer than the 50 ms between two checks of the store by a rank that waits for a key.

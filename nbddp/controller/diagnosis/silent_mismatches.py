@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.wait_graph import Disagreement, Point, WaitForGraph
+from nbddp.wire.flight_recorder import Operation
 from nbddp.wire.flight_recorder.matching import compare_message
-from nbddp.wire.flight_recorder.schema import Operation
 from nbddp.wire.rank_set import Rank, RankSet
 
 

@@ -17,8 +17,7 @@ from typing import assert_never
 
 from nbddp.controller.diagnosis.rank_view import Histories, History, RankView
 from nbddp.controller.diagnosis.report import GroupRef
-from nbddp.wire.flight_recorder.matching import EXCHANGES, Differences, compare
-from nbddp.wire.flight_recorder.schema import (
+from nbddp.wire.flight_recorder import (
     GroupInfo,
     Operation,
     RankLook,
@@ -26,6 +25,7 @@ from nbddp.wire.flight_recorder.schema import (
     ThreadLook,
     group_name_of,
 )
+from nbddp.wire.flight_recorder.matching import EXCHANGES, Differences, compare
 from nbddp.wire.rank_set import Rank, RankSet
 
 Point = tuple[str, int]  #: a collective: ``pg_id`` and ``collective_seq_id``

@@ -6,9 +6,8 @@ Runs in: the hub thread.
 from collections.abc import Sequence
 
 from nbddp.controller.hub.helper_notices import AGENT
-from nbddp.controller.launch.local import LocalAgent
-from nbddp.controller.state.pool_machine import PoolMachine
-from nbddp.controller.state.stimuli import AgentExited
+from nbddp.controller.launch import LocalAgent
+from nbddp.controller.state import AgentExited, PoolMachine
 from nbddp.wire.messages import HelperStopped
 from nbddp.wire.stopped_processes import StoppedProcesses
 

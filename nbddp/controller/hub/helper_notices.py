@@ -3,11 +3,15 @@
 Runs in: the hub thread. Pure.
 """
 
-from nbddp.controller.state.actions import NotifyUser
-from nbddp.controller.state.exit_text import describe_code, describe_store_exit
-from nbddp.controller.state.pool_machine import PoolMachine
-from nbddp.controller.state.rank_state import Phase
-from nbddp.controller.state.stimuli import AgentExited, Stimulus
+from nbddp.controller.state import (
+    AgentExited,
+    NotifyUser,
+    Phase,
+    PoolMachine,
+    Stimulus,
+    describe_code,
+    describe_store_exit,
+)
 from nbddp.wire.messages import HelperStopped, StoreExited
 from nbddp.wire.rank_set import RankSet
 

@@ -7,8 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from nbddp.controller.hub.thread import HubThread
-from nbddp.controller.state.actions import Diagnosed, RanksRestarted
-from nbddp.controller.state.stimuli import DiagnoseRequested, RestartRanksRequested
+from nbddp.controller.state import (
+    Diagnosed,
+    DiagnoseRequested,
+    RanksRestarted,
+    RestartRanksRequested,
+)
 from nbddp.wire.channels import Frame
 from nbddp.wire.messages import (
     CommToRank,

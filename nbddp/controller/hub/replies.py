@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeAlias, TypeVar
 
-from nbddp.controller.state.actions import Diagnosed, RanksRestarted
+from nbddp.controller.state import Diagnosed, RanksRestarted
 from nbddp.errors import PoolBrokenError
 from nbddp.wire.messages import Completed, Debugged, Inspected
 

@@ -7,8 +7,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from nbddp.controller.state.actions import NoticeChanged, VerdictReached
-from nbddp.controller.state.outcome import RunOutcome
+from nbddp.controller.state import NoticeChanged, RunOutcome, VerdictReached
 from nbddp.wire.messages import (
     ClearOutput,
     Display,

@@ -22,16 +22,17 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from nbddp.controller.diagnosis.report import Report
+from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import helper_notices
 from nbddp.controller.hub.agent_processes import Agents
 from nbddp.controller.hub.listeners import NO_RANK, Listeners
 from nbddp.controller.hub.replies import Replies
 from nbddp.controller.hub.run import Run
 from nbddp.controller.hub.transfer import Answer, Transfer
-from nbddp.controller.launch.local import LocalAgent
-from nbddp.controller.recovery.machine import RecoveryMachine
-from nbddp.controller.state.actions import (
+from nbddp.controller.launch import LocalAgent
+from nbddp.controller.recovery import RecoveryMachine
+from nbddp.controller.state import (
+    AbandonRequested,
     Action,
     AnnounceExit,
     AnnounceFailure,
@@ -40,20 +41,17 @@ from nbddp.controller.state.actions import (
     EndRun,
     NoticeChanged,
     NotifyUser,
+    Phase,
+    PoolMachine,
     RanksRestarted,
-    SendToAgent,
-    SendToRanks,
-    VerdictReached,
-)
-from nbddp.controller.state.pool_machine import PoolMachine
-from nbddp.controller.state.rank_state import Phase
-from nbddp.controller.state.stimuli import (
-    AbandonRequested,
     RebuildRequested,
     RunRequested,
+    SendToAgent,
+    SendToRanks,
     Stimulus,
     StopRequested,
     Tick,
+    VerdictReached,
 )
 from nbddp.errors import InvalidTransitionError
 from nbddp.system.process_tree import is_ending

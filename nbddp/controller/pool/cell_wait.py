@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nbddp.controller.hub.run import CellEvent, Run
-from nbddp.controller.state.outcome import RankResult, RunOutcome
+from nbddp.controller.hub import CellEvent, Run
+from nbddp.controller.state import RankResult, RunOutcome
 from nbddp.errors import CellInterruptedError
 from nbddp.wire.messages import InputReply, InputRequest
 

@@ -12,33 +12,37 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from nbddp.controller.cell_errors import build
-from nbddp.controller.diagnosis.report import Report
+from nbddp.controller.cell_errors import cell_error, ranks_to_debug
+from nbddp.controller.diagnosis import Report
 from nbddp.controller.early_interrupts import EarlyInterrupts
-from nbddp.controller.hub.run import Run
-from nbddp.controller.hub.transfer import RequestRefusedError, interrupt_as_error
+from nbddp.controller.hub import RequestRefusedError, Run, interrupt_as_error
 from nbddp.controller.options import PoolOptions, check_seconds
 from nbddp.controller.pool.cell_wait import CellView, CellWait
 from nbddp.controller.pool.process_control import PoolProcesses
-from nbddp.controller.state.actions import Diagnosed
-from nbddp.controller.state.config import Config
-from nbddp.controller.state.outcome import RunOutcome
-from nbddp.controller.state.rank_state import Phase, RankInfo, RankState
-from nbddp.controller.state.snapshot import PoolSnapshot
-from nbddp.controller.state.stimuli import (
+from nbddp.controller.state import (
     AbandonRequested,
+    Config,
+    Diagnosed,
     InputAnswered,
+    Phase,
+    PoolSnapshot,
+    RankInfo,
+    RankState,
+    RunOutcome,
     RunRequested,
 )
-from nbddp.controller.trace import export
-from nbddp.controller.trace.rows import TraceRow, rows_of_views
-from nbddp.controller.values import compare, variables
-from nbddp.controller.values.descriptions import Descriptions
-from nbddp.controller.values.push_pull import Exchange
-from nbddp.controller.values.result import Difference
+from nbddp.controller.trace import TraceRow, rows_of_views, trace_records
+from nbddp.controller.values import (
+    Descriptions,
+    Difference,
+    Exchange,
+    ask_variables,
+    diff_values,
+    variables_to_dict,
+)
 from nbddp.errors import BadOptionError, CellError, PoolBrokenError, PoolBusyError
 from nbddp.settings import Settings
-from nbddp.wire.flight_recorder.layout import RING_LENGTH
+from nbddp.wire.flight_recorder import RING_LENGTH
 from nbddp.wire.messages import Execute, InputReply
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from nbddp.wire.values.fingerprints import Variables
@@ -263,7 +267,7 @@ class Pool:
         """
         last = None if self._last_run is None else self._last_run.outcome
         if last is not None:
-            self._failed = build.ranks_to_debug(last) or self._failed
+            self._failed = ranks_to_debug(last) or self._failed
         failed = set(self._failed).intersection(ranks)
         return tuple(sorted(failed)) if len(ranks) > 1 else ()
 
@@ -305,7 +309,7 @@ class Pool:
 
     def error_of(self, outcome: RunOutcome, cell_name: str = _NO_NAME) -> CellError | None:
         """Make the error of a cell; None: it ended well. For the notebook layer."""
-        return build.cell_error(outcome, cell_name, self.log_path_by_rank)
+        return cell_error(outcome, cell_name, self.log_path_by_rank)
 
     def interrupt(self) -> RankSet:
         """Interrupt the running cell, as Ctrl-C does; if no cell runs, callbacks of widgets.
@@ -401,7 +405,7 @@ class Pool:
         chosen = self.rank_set(ranks)
         failure = f"could not compare {expression!r}"
         with interrupt_as_error(f"comparing {expression!r}"), self._exchanging(chosen) as exchange:
-            return compare.diff(Descriptions(exchange, chosen, failure), expression, chosen)
+            return diff_values(Descriptions(exchange, chosen, failure), expression, chosen)
 
     def vars(
         self, *names: str, ranks: Sequence[int] | str | None = None
@@ -430,7 +434,7 @@ class Pool:
             >>> of_rank_1["type"], of_rank_1["value"]
             ('int', '32')
         """
-        return variables.to_dict(self.told_variables(names, ranks=ranks))
+        return variables_to_dict(self.told_variables(names, ranks=ranks))
 
     def told_variables(
         self, names: Sequence[str] = (), *, ranks: Sequence[int] | str | None = None
@@ -451,7 +455,7 @@ class Pool:
         what = ", ".join(map(repr, names)) or "the variables"
         failure = f"could not look at {what}"
         with interrupt_as_error(f"looking at {what}"), self._exchanging(chosen) as exchange:
-            return variables.ask_variables(Descriptions(exchange, chosen, failure), names, chosen)
+            return ask_variables(Descriptions(exchange, chosen, failure), names, chosen)
 
     def push(
         self,
@@ -757,7 +761,7 @@ class Pool:
             inputs on this rank. Times are in nanoseconds: ``created_ns`` and ``completed_ns``
             since the first operation, ``waited_ns`` is how long the rank was blocked,
             ``arrived_after_ns`` how much later than the first rank it came.
-            `nbddp.controller.trace.export.records` describes every field.
+            `nbddp.controller.trace.export.trace_records` describes every field.
 
         Raises:
             PoolBrokenError: the pool was stopped, or its hub has ended.
@@ -769,7 +773,7 @@ class Pool:
             0 all_reduce completed 16
             1 all_reduce completed 16
         """
-        return export.records(self.trace_rows())
+        return trace_records(self.trace_rows())
 
     def trace_rows(self) -> list[TraceRow]:
         """Get the last operations, the ranks side by side. For the notebook layer.

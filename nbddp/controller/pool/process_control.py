@@ -10,20 +10,22 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from nbddp.controller.cell_errors import build
-from nbddp.controller.diagnosis.report import Report
+from nbddp.controller.cell_errors import restart_continues_text, restarted_text
+from nbddp.controller.diagnosis import Report
 from nbddp.controller.early_interrupts import EarlyInterrupts
-from nbddp.controller.hub.listeners import Listeners
-from nbddp.controller.hub.queries import RankQueries
-from nbddp.controller.hub.thread import HubThread
+from nbddp.controller.hub import HubThread, Listeners, RankQueries
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.startup import PoolStartup
-from nbddp.controller.state.actions import Diagnosed
-from nbddp.controller.state.config import Config, with_changes
-from nbddp.controller.state.rank_state import RankState
-from nbddp.controller.state.snapshot import PoolSnapshot
-from nbddp.controller.state.stimuli import Configured, InterruptRequested
-from nbddp.controller.values.push_pull import Exchange
+from nbddp.controller.state import (
+    Config,
+    Configured,
+    Diagnosed,
+    InterruptRequested,
+    PoolSnapshot,
+    RankState,
+    with_changes,
+)
+from nbddp.controller.values import Exchange
 from nbddp.errors import PoolBrokenError, PoolBusyError, PoolInterruptedError
 from nbddp.settings import Settings
 from nbddp.wire.messages import InterruptCallback
@@ -97,7 +99,7 @@ class PoolProcesses:
     def _restart_ranks(self, ranks: RankSet, interrupts: EarlyInterrupts) -> str:
         done = self.talk.restart_ranks(ranks, lambda: not interrupts.count)
         if done is None:
-            raise PoolInterruptedError(build.restart_continues_text(ranks, self._all_ranks - ranks))
+            raise PoolInterruptedError(restart_continues_text(ranks, self._all_ranks - ranks))
         if done.failure:
             raise PoolBrokenError(
                 f"{ranks.describe()} could not be replaced: {done.failure}. "
@@ -106,7 +108,7 @@ class PoolProcesses:
         snapshot = self.snapshot
         inside = snapshot.in_state(RankState.BUSY) if snapshot.joining else NO_RANKS
         gone = snapshot.in_state(RankState.EXITED)
-        return build.restarted_text(done.fresh, self._all_ranks - done.fresh - gone, inside)
+        return restarted_text(done.fresh, self._all_ranks - done.fresh - gone, inside)
 
     @contextmanager
     def _restarting(self) -> Iterator[None]:

@@ -14,15 +14,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from nbddp.controller.diagnosis.diagnose import diagnose
-from nbddp.controller.hub.thread import HubThread
-from nbddp.controller.launch.local import LocalAgent
+from nbddp.controller.diagnosis import diagnose
+from nbddp.controller.hub import HubThread
+from nbddp.controller.launch import LocalAgent
 from nbddp.controller.options import PoolOptions
-from nbddp.controller.recovery.machine import RecoveryMachine
-from nbddp.controller.state.actions import AnnounceFailure, AnnounceUp
-from nbddp.controller.state.pool_machine import PoolMachine
-from nbddp.controller.state.rank_state import Phase
-from nbddp.controller.state.stimuli import RestartRequested
+from nbddp.controller.recovery import RecoveryMachine
+from nbddp.controller.state import AnnounceFailure, AnnounceUp, Phase, PoolMachine, RestartRequested
 from nbddp.errors import BadOptionError, PoolStartError
 from nbddp.settings import Settings
 from nbddp.system import pool_folder

@@ -2,3 +2,9 @@
 
 Runs in: the hub thread.
 """
+
+from nbddp.controller.recovery.machine import RecoveryMachine
+
+__all__ = [
+    "RecoveryMachine",
+]

@@ -14,11 +14,9 @@ from collections.abc import Mapping
 import msgspec
 
 from nbddp.controller.recovery.pending_answers import Answers, PendingAnswers
-from nbddp.controller.state.actions import Action, SendToRanks
-from nbddp.controller.state.pool_machine import PoolMachine
-from nbddp.controller.state.rank_state import RankState
+from nbddp.controller.state import Action, PoolMachine, RankState, SendToRanks
 from nbddp.settings import Settings
-from nbddp.wire.flight_recorder.schema import RankLook
+from nbddp.wire.flight_recorder import RankLook
 from nbddp.wire.messages import AbortOperations, FreeReason, OperationsAborted
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 

@@ -5,18 +5,22 @@ Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`.
 
 from collections.abc import Callable
 
-from nbddp.controller.cell_errors.evidence import is_end_of_wait
-from nbddp.controller.diagnosis.report import Report
+from nbddp.controller.cell_errors import is_end_of_wait
+from nbddp.controller.diagnosis import Report
 from nbddp.controller.recovery.abort import JUDGE_AGAIN_S, OperationAbort
 from nbddp.controller.recovery.pending_answers import PendingAnswers
 from nbddp.controller.recovery.probes import RankProbes, Views
 from nbddp.controller.recovery.stall_watch import StallWatch
-from nbddp.controller.state.actions import Action, NoticeChanged, VerdictReached
-from nbddp.controller.state.cell_run import CellRun
-from nbddp.controller.state.config import Config
-from nbddp.controller.state.exit_text import describe_exit
-from nbddp.controller.state.pool_machine import PoolMachine
-from nbddp.controller.state.rank_state import RankState
+from nbddp.controller.state import (
+    Action,
+    CellRun,
+    Config,
+    NoticeChanged,
+    PoolMachine,
+    RankState,
+    VerdictReached,
+    describe_exit,
+)
 from nbddp.settings import Settings
 from nbddp.wire.messages import FreeReason, RankExited, RunFinished
 from nbddp.wire.rank_set import Rank, RankSet

@@ -6,9 +6,9 @@ Runs in: the hub thread. Pure.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from nbddp.controller.diagnosis.report import Report
+from nbddp.controller.diagnosis import Report
 from nbddp.controller.recovery.abort import OperationAbort
-from nbddp.controller.state.outcome import RunOutcome
+from nbddp.controller.state import RunOutcome
 from nbddp.wire.messages import GroupsRebuilt
 from nbddp.wire.rank_set import Rank
 

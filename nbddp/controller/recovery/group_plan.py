@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from nbddp.wire.flight_recorder.schema import GroupInfo, RankLook
+from nbddp.wire.flight_recorder import GroupInfo, RankLook
 from nbddp.wire.rank_set import Rank, RankSet
 
 

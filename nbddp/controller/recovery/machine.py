@@ -22,33 +22,32 @@ from nbddp.controller.recovery.probes import Diagnose, RankProbes, Views
 from nbddp.controller.recovery.rebuild import PoolRebuild
 from nbddp.controller.recovery.replacement import TOO_OFTEN, ExitedRanks, RankRestarts
 from nbddp.controller.recovery.second_interrupt import SecondInterrupt
-from nbddp.controller.state.actions import (
+from nbddp.controller.state import (
+    AbandonRequested,
     Action,
     AnnounceExit,
     AnnounceFailure,
     AnnounceUp,
-    EndRun,
-    LifeAction,
-    VerdictReached,
-)
-from nbddp.controller.state.config import Config
-from nbddp.controller.state.exit_text import describe_exit
-from nbddp.controller.state.outcome import RunOutcome
-from nbddp.controller.state.pool_machine import PoolMachine
-from nbddp.controller.state.rank_state import Phase, RankState
-from nbddp.controller.state.snapshot import PoolSnapshot
-from nbddp.controller.state.stimuli import (
-    AbandonRequested,
+    Config,
     Configured,
     DiagnoseRequested,
+    EndRun,
     InterruptRequested,
+    LifeAction,
     LifeStimulus,
+    Phase,
+    PoolMachine,
+    PoolSnapshot,
+    RankState,
     RebuildRequested,
     RestartRanksRequested,
     RestartRequested,
+    RunOutcome,
     RunRequested,
     Stimulus,
     StopRequested,
+    VerdictReached,
+    describe_exit,
 )
 from nbddp.settings import Settings
 from nbddp.wire.messages import (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from nbddp.controller.state.actions import Action
+from nbddp.controller.state import Action
 from nbddp.wire.messages import GroupsRebuilt, OperationsAborted, RankDescribed, StackDumped
 from nbddp.wire.rank_set import Rank, RankSet
 

@@ -14,16 +14,22 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from nbddp.controller.diagnosis.diagnose import compare_records
-from nbddp.controller.diagnosis.rank_view import RankView
-from nbddp.controller.diagnosis.report import RankStatus, Report
+from nbddp.controller.diagnosis import RankStatus, RankView, Report, compare_records
 from nbddp.controller.recovery.pending_answers import Answer, Answers, PendingAnswers
-from nbddp.controller.state.actions import Action, Diagnosed, SendToAgent, SendToRanks
-from nbddp.controller.state.exit_text import describe_exit, exception_line, exit_phrase
-from nbddp.controller.state.outcome import RankResult
-from nbddp.controller.state.pool_machine import PoolMachine
-from nbddp.controller.state.rank_state import RankInfo, RankState
-from nbddp.controller.state.stimuli import DiagnoseRequested
+from nbddp.controller.state import (
+    Action,
+    Diagnosed,
+    DiagnoseRequested,
+    PoolMachine,
+    RankInfo,
+    RankResult,
+    RankState,
+    SendToAgent,
+    SendToRanks,
+    describe_exit,
+    exception_line,
+    exit_phrase,
+)
 from nbddp.settings import Settings
 from nbddp.wire.messages import DescribeRank, DumpStack, RankDescribed, StackDumped
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
@@ -37,7 +43,7 @@ Views: TypeAlias = Mapping[Rank, RankView]
 
 
 class Diagnose(Protocol):
-    """`nbddp.controller.diagnosis.diagnose.diagnose`."""
+    """`nbddp.controller.diagnosis.diagnose`."""
 
     def __call__(self, views: Views, /, *, now_ns: int, run_id: str) -> Report:
         """Explain the views."""

@@ -19,10 +19,16 @@ from typing import TYPE_CHECKING
 from nbddp.controller.recovery.abort import both_phases
 from nbddp.controller.recovery.group_plan import groups_to_form
 from nbddp.controller.recovery.pending_answers import Answers, PendingAnswers, looks_of
-from nbddp.controller.state.actions import Action, SendToAgent, SendToRanks
-from nbddp.controller.state.pool_machine import PoolMachine
-from nbddp.controller.state.rank_state import Phase, RankState
-from nbddp.controller.state.stimuli import RespawnRequested, RestartRequested
+from nbddp.controller.state import (
+    Action,
+    Phase,
+    PoolMachine,
+    RankState,
+    RespawnRequested,
+    RestartRequested,
+    SendToAgent,
+    SendToRanks,
+)
 from nbddp.settings import Settings
 from nbddp.wire.messages import (
     AbortOperations,
@@ -34,7 +40,7 @@ from nbddp.wire.messages import (
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 if TYPE_CHECKING:
-    from nbddp.wire.flight_recorder.schema import GroupInfo
+    from nbddp.wire.flight_recorder import GroupInfo
 
 #: Number of attempts of a rebuild in which a rank exits or fails.
 MAX_TRIES = 3

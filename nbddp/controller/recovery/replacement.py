@@ -6,12 +6,17 @@ pool when the processes have ended. Other ranks keep their processes.
 
 from collections.abc import Callable
 
-from nbddp.controller.state.actions import Action, RanksRestarted, SendToAgent
-from nbddp.controller.state.config import Config
-from nbddp.controller.state.exit_text import idle_exit_notices
-from nbddp.controller.state.pool_machine import PoolMachine
-from nbddp.controller.state.rank_state import Phase, RankState
-from nbddp.controller.state.stimuli import RestartRanksRequested
+from nbddp.controller.state import (
+    Action,
+    Config,
+    Phase,
+    PoolMachine,
+    RanksRestarted,
+    RankState,
+    RestartRanksRequested,
+    SendToAgent,
+    idle_exit_notices,
+)
 from nbddp.settings import Settings
 from nbddp.wire.messages import KillRanks
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet

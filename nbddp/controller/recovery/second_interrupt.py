@@ -10,9 +10,7 @@ shown to the user any more.
 
 from nbddp.controller.recovery.abort import both_phases
 from nbddp.controller.recovery.pending_answers import PendingAnswers
-from nbddp.controller.state.actions import Action, SendToAgent
-from nbddp.controller.state.pool_machine import PoolMachine
-from nbddp.controller.state.rank_state import RankState
+from nbddp.controller.state import Action, PoolMachine, RankState, SendToAgent
 from nbddp.wire.messages import AbortOperations, Interrupt
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 

@@ -14,11 +14,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from nbddp.controller.diagnosis.rank_view import RankView
-from nbddp.controller.diagnosis.report import Report
+from nbddp.controller.diagnosis import RankView, Report
 from nbddp.controller.recovery.pending_answers import Answers, PendingAnswers
 from nbddp.controller.recovery.probes import RankProbes, Views
-from nbddp.controller.state.actions import Action, NoticeChanged
+from nbddp.controller.state import Action, NoticeChanged
 from nbddp.wire.rank_set import Rank
 
 #: Least time between two looks while nothing changes ...

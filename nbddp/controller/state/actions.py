@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from nbddp.controller.diagnosis.rank_view import RankView
-from nbddp.controller.diagnosis.report import Report
+from nbddp.controller.diagnosis import RankView, Report
 from nbddp.controller.state.outcome import RunOutcome
-from nbddp.wire.flight_recorder.schema import RankLook
+from nbddp.wire.flight_recorder import RankLook
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
     AgentRequest,

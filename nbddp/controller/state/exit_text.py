@@ -10,7 +10,7 @@ from itertools import islice, takewhile
 
 from nbddp import stack_text
 from nbddp.controller.state.actions import NotifyUser
-from nbddp.wire.flight_recorder.schema import ExceptionLine, cell_name
+from nbddp.wire.flight_recorder import ExceptionLine, cell_name
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import RankExited, StoreExited
 from nbddp.wire.rank_set import RankSet

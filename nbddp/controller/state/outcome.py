@@ -6,8 +6,8 @@ Runs in: the notebook's process. Pure.
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from nbddp.controller.diagnosis.report import Report
-from nbddp.wire.flight_recorder.schema import GroupMark, Mismatch
+from nbddp.controller.diagnosis import Report
+from nbddp.wire.flight_recorder import GroupMark, Mismatch
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
     RankExited,

@@ -1,1 +1,20 @@
 """Operations of all ranks as rows, and their export. Pure."""
+
+from nbddp.controller.trace.export import chrome_trace, trace_records
+from nbddp.controller.trace.rows import (
+    RankPart,
+    TraceRow,
+    first_unbroken_record,
+    rows_of_views,
+    select,
+)
+
+__all__ = [
+    "RankPart",
+    "TraceRow",
+    "chrome_trace",
+    "first_unbroken_record",
+    "rows_of_views",
+    "select",
+    "trace_records",
+]

@@ -14,7 +14,7 @@ from nbddp.controller.trace.rows import RankPart, TraceRow
 from nbddp.wire.rank_set import RankSet
 
 
-def records(rows: Sequence[TraceRow], ranks: RankSet | None = None) -> list[dict[str, Any]]:
+def trace_records(rows: Sequence[TraceRow], ranks: RankSet | None = None) -> list[dict[str, Any]]:
     """Make one flat dict for each row and rank, as ``pandas.DataFrame(records)`` takes them.
 
     Args:

@@ -17,8 +17,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from nbddp.controller.diagnosis.rank_view import RankView
-from nbddp.wire.flight_recorder.schema import (
+from nbddp.controller.diagnosis import RankView
+from nbddp.wire.flight_recorder import (
     Ending,
     GroupInfo,
     Operation,

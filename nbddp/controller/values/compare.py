@@ -28,7 +28,7 @@ from nbddp.wire.values.fingerprints import (
 )
 
 
-def diff(descriptions: Descriptions, expression: str, ranks: RankSet) -> Difference:
+def diff_values(descriptions: Descriptions, expression: str, ranks: RankSet) -> Difference:
     """Compare a value on some ranks.
 
     Args:

@@ -8,7 +8,7 @@ Runs in: the thread of the caller.
 from collections.abc import Callable
 from typing import TypeVar
 
-from nbddp.controller.hub.transfer import Answer
+from nbddp.controller.hub import Answer
 from nbddp.controller.values.push_pull import Exchange
 from nbddp.wire.messages import DescribeValue, ForgetValue, ValueDescribed
 from nbddp.wire.rank_set import Rank, RankSet

@@ -11,13 +11,11 @@ from functools import partial
 from typing import Any
 
 from nbddp.controller.early_interrupts import EarlyInterrupts
-from nbddp.controller.hub.queries import RankQueries
-from nbddp.controller.hub.thread import HubThread
-from nbddp.controller.hub.transfer import Answer, Transfer, WaitInterrupt
-from nbddp.controller.state.exit_text import exception_line
+from nbddp.controller.hub import Answer, HubThread, RankQueries, Transfer, WaitInterrupt
+from nbddp.controller.state import exception_line
 from nbddp.errors import NbddpError, PoolBusyError, TransferError
 from nbddp.settings import Settings
-from nbddp.wire.flight_recorder.schema import CALLBACK_THREAD
+from nbddp.wire.flight_recorder import CALLBACK_THREAD
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
     BindPushed,

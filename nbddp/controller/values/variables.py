@@ -71,7 +71,7 @@ def by_name_and_rank(
     }
 
 
-def to_dict(
+def variables_to_dict(
     variables_by_rank: Mapping[int, Variables],
 ) -> dict[str, dict[int, dict[str, Any] | None]]:
     """Return the variables as plain data, by name and rank."""

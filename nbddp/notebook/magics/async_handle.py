@@ -9,9 +9,9 @@ import threading
 from collections.abc import Generator
 from typing import Any
 
-from nbddp.controller.hub.run import Run
-from nbddp.controller.pool.pool import Pool
-from nbddp.controller.state.outcome import RunOutcome
+from nbddp.controller.hub import Run
+from nbddp.controller.pool import Pool
+from nbddp.controller.state import RunOutcome
 from nbddp.errors import CellError, CellInterruptedError
 from nbddp.notebook import session
 from nbddp.notebook.output import Sink, View, printed_html

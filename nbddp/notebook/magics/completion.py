@@ -25,8 +25,8 @@ from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 from msgspec.structs import replace
 
-from nbddp.controller.hub.queries import RankQueries
-from nbddp.controller.state.rank_state import RankState
+from nbddp.controller.hub import RankQueries
+from nbddp.controller.state import RankState
 from nbddp.errors import BadOptionError
 from nbddp.notebook import session
 from nbddp.notebook.magics import auto_mode

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from nbddp.controller.state.config import LEGAL_CONFIG, config_error
+from nbddp.controller.state import LEGAL_CONFIG, config_error
 from nbddp.errors import BadOptionError
 from nbddp.notebook import session
 from nbddp.notebook.magics.arg_parser import Parser

@@ -12,10 +12,10 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.pool import CellOptions, Pool
 from nbddp.errors import BadOptionError, CellError, NbddpError
 from nbddp.notebook import session
-from nbddp.wire.flight_recorder.schema import LEFT_DEBUGGER
+from nbddp.wire.flight_recorder import LEFT_DEBUGGER
 from nbddp.wire.messages import DebugEvent
 
 #: A rank that computes in C answers later; the front end then gets an error.

@@ -9,9 +9,8 @@ from pathlib import Path
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 
-from nbddp.controller.pool.pool import Pool
-from nbddp.controller.trace.export import chrome_trace
-from nbddp.controller.trace.rows import select
+from nbddp.controller.pool import Pool
+from nbddp.controller.trace import chrome_trace, select
 from nbddp.errors import BadOptionError
 from nbddp.notebook import session
 from nbddp.notebook.render import (

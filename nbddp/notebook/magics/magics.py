@@ -11,7 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
 from nbddp.controller.options import PoolOptions
-from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.pool import CellOptions, Pool
 from nbddp.errors import PoolBusyError
 from nbddp.notebook import session, source_check
 from nbddp.notebook.magics import inspect_verbs
@@ -19,7 +19,7 @@ from nbddp.notebook.magics.async_handle import CellHandle
 from nbddp.notebook.magics.cell_line import parse_cell
 from nbddp.notebook.magics.verbs import find_verb
 from nbddp.notebook.render import status_table
-from nbddp.wire.flight_recorder.schema import cell_name
+from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.rank_set import RankSet
 
 

@@ -9,10 +9,9 @@ from typing import Any, TypeAlias
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from nbddp.controller.hub.run import Run
-from nbddp.controller.pool.pool import Pool
-from nbddp.controller.state.outcome import RunOutcome
-from nbddp.controller.state.rank_state import RankState
+from nbddp.controller.hub import Run
+from nbddp.controller.pool import Pool
+from nbddp.controller.state import RankState, RunOutcome
 from nbddp.errors import CellInterruptedError, PoolInterruptedError
 from nbddp.notebook import session
 from nbddp.notebook.render import status_table

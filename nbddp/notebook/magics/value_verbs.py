@@ -8,7 +8,7 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 
-from nbddp.controller.hub.transfer import interrupt_as_error
+from nbddp.controller.hub import interrupt_as_error
 from nbddp.errors import TransferError
 from nbddp.notebook import session
 from nbddp.notebook.render import diff_report, variables_table

@@ -15,7 +15,7 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
-from nbddp.controller.hub.listeners import NO_RANK, BackgroundEvent
+from nbddp.controller.hub import NO_RANK, BackgroundEvent
 from nbddp.notebook.output.screen import Labels, labelled
 from nbddp.notebook.output.sinks import EarlierCellSink, Sink, TerminalSink
 from nbddp.notebook.widgets import without_widget

@@ -13,9 +13,8 @@ from dataclasses import replace
 import msgspec
 from IPython.core.error import StdinNotImplementedError
 
-from nbddp.controller.hub.run import CellEvent, Run
-from nbddp.controller.state.actions import NoticeChanged, VerdictReached
-from nbddp.controller.state.outcome import RunOutcome
+from nbddp.controller.hub import CellEvent, Run
+from nbddp.controller.state import NoticeChanged, RunOutcome, VerdictReached
 from nbddp.notebook.output import per_rank_blocks
 from nbddp.notebook.output.cell_output import CellOutput, Out, OutputSpec
 from nbddp.notebook.output.folded_sink import FoldedSink
@@ -32,7 +31,7 @@ from nbddp.notebook.render.html import PRE_STYLE, clean, preformatted
 from nbddp.notebook.widgets import WIDGET_MIME, without_widget
 from nbddp.printable import harmless
 from nbddp.settings import Settings
-from nbddp.wire.flight_recorder.schema import LEFT_DEBUGGER
+from nbddp.wire.flight_recorder import LEFT_DEBUGGER
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
     ClearOutput,

@@ -12,10 +12,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nbddp.controller.diagnosis.phrases import Predicate, RankVerb
-from nbddp.controller.diagnosis.rank_view import RankView
-from nbddp.controller.diagnosis.report import Finding, Kind, PerRank, Report
-from nbddp.controller.trace.rows import rows_of_views
+from nbddp.controller.diagnosis import Finding, Kind, PerRank, Predicate, RankVerb, RankView, Report
+from nbddp.controller.trace import rows_of_views
 from nbddp.notebook.render.html import (
     FAINT_LINE,
     WIDTH,
@@ -30,7 +28,7 @@ from nbddp.notebook.render.html import (
 )
 from nbddp.notebook.render.stacks import stacks
 from nbddp.notebook.render.trace_table import grid
-from nbddp.wire.flight_recorder.schema import Site
+from nbddp.wire.flight_recorder import Site
 from nbddp.wire.rank_set import RankSet
 
 #: Findings in full; the others have only their headline.

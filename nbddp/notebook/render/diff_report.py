@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nbddp.controller.values.result import Detail, Difference, LeafDifference
+from nbddp.controller.values import Detail, Difference, LeafDifference
 from nbddp.notebook.render.html import (
     Cell,
     Column,

@@ -10,7 +10,7 @@ import re
 from pathlib import PurePath
 
 from nbddp import stack_text
-from nbddp.wire.flight_recorder.schema import cell_name
+from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.messages import StackDumped
 
 _LIBRARY = re.compile(r".*(?:/site-packages|/lib/python3[^/]*)/(?P<name>.*)")

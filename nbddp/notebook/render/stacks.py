@@ -6,8 +6,7 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nbddp.controller.diagnosis.phrases import Predicate, RankVerb
-from nbddp.controller.diagnosis.rank_view import RankView
+from nbddp.controller.diagnosis import Predicate, RankVerb, RankView
 from nbddp.notebook.render import fault_stacks
 from nbddp.notebook.render.html import (
     WIDTH,
@@ -20,13 +19,7 @@ from nbddp.notebook.render.html import (
     without_numbers,
     words,
 )
-from nbddp.wire.flight_recorder.schema import (
-    CALLBACK_THREAD,
-    WAITS_FOR_USER,
-    Operation,
-    Site,
-    ThreadLook,
-)
+from nbddp.wire.flight_recorder import CALLBACK_THREAD, WAITS_FOR_USER, Operation, Site, ThreadLook
 from nbddp.wire.rank_set import RankSet
 
 #: Inline style of a ``<pre>``; JupyterLab lets all of it through in untrusted notebooks.

@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from nbddp.controller.diagnosis.rank_view import RankView
-from nbddp.controller.pool.pool import Pool
-from nbddp.controller.state.actions import Diagnosed
-from nbddp.controller.state.rank_state import RankInfo, RankState
-from nbddp.controller.state.snapshot import PoolSnapshot
+from nbddp.controller.diagnosis import RankView
+from nbddp.controller.pool import Pool
+from nbddp.controller.state import Diagnosed, PoolSnapshot, RankInfo, RankState
 from nbddp.notebook.render import fault_stacks
 from nbddp.notebook.render.colours import colour_of
 from nbddp.notebook.render.html import (
@@ -28,11 +26,7 @@ from nbddp.notebook.render.html import (
     shorten,
     size,
 )
-from nbddp.wire.flight_recorder.schema import (
-    CALLBACK_THREAD,
-    WAITS_FOR_USER,
-    ending_of,
-)
+from nbddp.wire.flight_recorder import CALLBACK_THREAD, WAITS_FOR_USER, ending_of
 from nbddp.wire.messages import StackDumped
 from nbddp.wire.rank_set import RankSet
 

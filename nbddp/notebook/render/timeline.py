@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from nbddp.controller.trace.rows import RankPart, TraceRow
+from nbddp.controller.trace import RankPart, TraceRow
 from nbddp.notebook.render.canvas import (
     INK,
     SMALL,
@@ -31,7 +31,7 @@ from nbddp.notebook.render.canvas import (
 from nbddp.notebook.render.colours import RANK_COLOURS, colour_of
 from nbddp.notebook.render.html import WIDTH, clean, duration, escape, name_ranks, shorten, size
 from nbddp.notebook.render.timeline_text import open_operations, straggler
-from nbddp.wire.flight_recorder.schema import Ending
+from nbddp.wire.flight_recorder import Ending
 from nbddp.wire.rank_set import RankSet
 
 #: Width of the picture as shown: areas with tips must not be scaled, and paper is not wider.

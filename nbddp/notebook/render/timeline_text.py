@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nbddp.controller.trace.rows import TraceRow
+from nbddp.controller.trace import TraceRow
 from nbddp.notebook.render.html import duration, name_ranks
 from nbddp.wire.rank_set import RankSet
 

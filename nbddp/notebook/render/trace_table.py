@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure.
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from nbddp.controller.trace.rows import RankPart, TraceRow, first_unbroken_record, select
+from nbddp.controller.trace import RankPart, TraceRow, first_unbroken_record, select
 from nbddp.notebook.render.html import (
     WIDTH,
     Cell,
@@ -17,7 +17,7 @@ from nbddp.notebook.render.html import (
     name_ranks,
     size,
 )
-from nbddp.wire.flight_recorder.schema import Site, cell_name
+from nbddp.wire.flight_recorder import Site, cell_name
 from nbddp.wire.rank_set import RankSet
 
 #: Operations that ``%ddp trace`` shows.

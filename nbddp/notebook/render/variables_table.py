@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
-from nbddp.controller.values.variables import by_name_and_rank
+from nbddp.controller.values import by_name_and_rank
 from nbddp.notebook.render.html import Cell, Column, Table, escape, name_ranks, rank_numbers
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values.fingerprints import Variable, Variables

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from comm.base_comm import BaseComm
 
-from nbddp.controller.pool.pool import Pool
+from nbddp.controller.pool import Pool
 from nbddp.notebook.widgets import buffers as binaries
 from nbddp.notebook.widgets import page_reload, static_text
 from nbddp.notebook.widgets.static_text import Model

@@ -23,7 +23,7 @@ from nbddp.rank.cells.import_guard import ImportWatch
 from nbddp.rank.cells.shell import RankShell
 from nbddp.rank.cells.signal_wakeup import Wakeup
 from nbddp.rank.cells.swallowed_interrupt import SwallowedInterrupts
-from nbddp.rank.collectives.service import Collectives
+from nbddp.rank.collectives import Collectives
 from nbddp.rank.exception_text import error_info, exit_lines
 from nbddp.rank.shell_hooks import callback_before_cell, is_ipython_callback
 from nbddp.wire.message_types import ErrorInfo

@@ -32,7 +32,7 @@ from nbddp.rank import code_sites, exception_text, streams
 from nbddp.rank.agent_link import Link
 from nbddp.rank.cells import output_capture, source_lookup
 from nbddp.rank.user_code_context import Callbacks
-from nbddp.wire.flight_recorder.schema import CONSOLE
+from nbddp.wire.flight_recorder import CONSOLE
 from nbddp.wire.messages import ClearOutput, Display, Execute, Result, RunId
 from nbddp.wire.rank_set import RankSet
 

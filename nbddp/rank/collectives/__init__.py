@@ -2,3 +2,9 @@
 
 Runs in: the rank process.
 """
+
+from nbddp.rank.collectives.service import Collectives
+
+__all__ = [
+    "Collectives",
+]

@@ -13,8 +13,7 @@ import torch
 
 from nbddp.rank import torch_private
 from nbddp.rank.collectives.recording.signatures import CallSignature
-from nbddp.wire.flight_recorder import matching
-from nbddp.wire.flight_recorder.schema import Mismatch, Operation
+from nbddp.wire.flight_recorder import Mismatch, Operation, matching
 
 _TEXT_BYTES = 8192
 

@@ -28,7 +28,7 @@ from nbddp.rank.collectives.recording import signatures
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.collectives.store_wait import RecordedWait, StoreWait
-from nbddp.wire.flight_recorder.schema import UNKNOWN_MEMBER, GroupInfo
+from nbddp.wire.flight_recorder import UNKNOWN_MEMBER, GroupInfo
 
 #: Makes Gloo connect members at their first communication, and not when a group is made.
 _LAZY_ENV = "TORCH_GLOO_LAZY_INIT"

@@ -19,7 +19,7 @@ from nbddp.rank import exception_text, torch_private
 from nbddp.rank.collectives import thread_waits
 from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.system import process_tree
-from nbddp.wire.flight_recorder.schema import (
+from nbddp.wire.flight_recorder import (
     AT_BREAKPOINT,
     CALLBACK_THREAD,
     Activity,

@@ -21,7 +21,7 @@ from nbddp.rank.collectives.group import TracedGroup
 from nbddp.rank.collectives.group_creation import GroupFactory, connects_at_once
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder
-from nbddp.wire.flight_recorder.schema import GroupInfo
+from nbddp.wire.flight_recorder import GroupInfo
 from nbddp.wire.messages import RebuildGroups
 
 #: Timeout of each step, so that a peer that died meanwhile does not block the others for long.

@@ -19,7 +19,7 @@ from nbddp.rank.collectives.recording import signatures
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.collectives.store_wait import RecordedWait
-from nbddp.wire.flight_recorder.schema import UNKNOWN_MEMBER, GroupInfo
+from nbddp.wire.flight_recorder import UNKNOWN_MEMBER, GroupInfo
 
 #: Time for the end of RPC, which a call from another rank that still runs here delays.
 _PATIENCE_S = 5.0

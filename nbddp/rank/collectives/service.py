@@ -21,8 +21,7 @@ from nbddp.rank.collectives.rebuild import GroupRebuild
 from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.collectives.rpc_lifecycle import RemoteCalls
 from nbddp.rank.user_code_context import Callbacks
-from nbddp.wire.flight_recorder.schema import GroupMark, Mismatch
-from nbddp.wire.flight_recorder.writer import NodeMemory
+from nbddp.wire.flight_recorder import GroupMark, Mismatch, NodeMemory
 from nbddp.wire.launch_specs import RankLaunch
 from nbddp.wire.messages import (
     AbortOperations,

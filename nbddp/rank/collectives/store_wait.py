@@ -16,7 +16,7 @@ from nbddp.errors import CollectiveAbortedError
 from nbddp.rank import torch_private
 from nbddp.rank.collectives.recording import signatures
 from nbddp.rank.collectives.recording.recorder import Recorder, in_words
-from nbddp.wire.flight_recorder.schema import shortened
+from nbddp.wire.flight_recorder import shortened
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from nbddp.rank.torch_private.hooks import original_store_wait
-from nbddp.wire.flight_recorder.schema import RENDEZVOUS
+from nbddp.wire.flight_recorder import RENDEZVOUS
 
 _AGENT_STORE_ENV = "TORCHELASTIC_USE_AGENT_STORE"
 _CONNECT_S = 0.5

@@ -16,7 +16,7 @@ import torch
 from msgspec.structs import replace
 
 from nbddp.rank import torch_private
-from nbddp.rank.cells.shell import RankShell
+from nbddp.rank.cells import RankShell
 from nbddp.rank.values import tensor_hash
 from nbddp.rank.values.tensor_preview import dtype_text
 from nbddp.rank.values.torch_objects import type_name

@@ -8,8 +8,7 @@ from typing import Any, TypeVar, assert_never
 
 from nbddp.errors import BadMessageError, TransferError
 from nbddp.rank.agent_link import Link
-from nbddp.rank.cells.executor import Interrupts
-from nbddp.rank.cells.shell import RankShell
+from nbddp.rank.cells import Interrupts, RankShell
 from nbddp.rank.exception_text import error_info
 from nbddp.rank.user_code_context import Question
 from nbddp.rank.values import variable_table

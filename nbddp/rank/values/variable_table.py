@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from nbddp.rank.cells.shell import RankShell
+from nbddp.rank.cells import RankShell
 from nbddp.rank.values import tensor_hash, torch_objects
 from nbddp.rank.values.fingerprints import MAX_LEAVES, Fingerprints, local_of
 from nbddp.rank.values.tensor_preview import dtype_text, number_text

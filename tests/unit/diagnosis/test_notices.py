@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbddp.controller.diagnosis.diagnose import diagnose
+from nbddp.controller.diagnosis.analysis import diagnose
 from nbddp.controller.diagnosis.notices import is_waiting_outside
 from nbddp.wire.flight_recorder.schema import AT_BREAKPOINT, AT_PROMPT, ThreadLook
 from nbddp.wire.rank_set import RankSet

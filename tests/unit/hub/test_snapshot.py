@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nbddp.controller.diagnosis.diagnose import diagnose
+from nbddp.controller.diagnosis.analysis import diagnose
 from nbddp.controller.recovery.machine import RecoveryMachine
 from nbddp.controller.state.rank_state import RankState
 from nbddp.controller.state.snapshot import PoolSnapshot

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nbddp.controller.diagnosis.diagnose import compare_records, diagnose
+from nbddp.controller.diagnosis.analysis import compare_records, diagnose
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import Report
 from nbddp.controller.trace.rows import rows_of_views

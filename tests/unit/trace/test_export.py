@@ -2,7 +2,7 @@
 
 import json
 
-from nbddp.controller.trace.export import chrome_trace, records
+from nbddp.controller.trace.export import chrome_trace, trace_records
 from nbddp.controller.trace.rows import TraceRow, rows
 from nbddp.wire.rank_set import RankSet
 from tests.support.traces import GROUPS, MS, by_rank, recorders
@@ -20,7 +20,7 @@ def three_cells() -> list[TraceRow]:
 
 
 def test_records_are_flat():
-    found = records(three_cells())
+    found = trace_records(three_cells())
     assert len(found) == 13
     assert json.loads(json.dumps(found)) == found
     assert all(entry.keys() == found[0].keys() for entry in found)
@@ -34,11 +34,11 @@ def test_records_are_flat():
 
 
 def test_records_of_some_ranks():
-    assert {entry["rank"] for entry in records(three_cells(), RankSet.of([1, 2]))} == {1, 2}
+    assert {entry["rank"] for entry in trace_records(three_cells(), RankSet.of([1, 2]))} == {1, 2}
 
 
 def test_nothing_recorded():
-    assert records([]) == []
+    assert trace_records([]) == []
     assert chrome_trace([])["traceEvents"] == []
 
 

@@ -215,7 +215,7 @@ def test_only_the_blocks_that_differ_move():
     other = tensor.clone()
     other[2, 5] = 0.5
     ranks = FakeRanks([tensor, other, tensor])
-    comparison = compare.diff(ranks, "x", RankSet.all(3))
+    comparison = compare.diff_values(ranks, "x", RankSet.all(3))
     (detail,) = comparison.differences[0].details
     assert (detail.index, detail.max_abs, detail.is_exact) == ((2, 5), 0.5, True)
     assert ranks.moved == 2 * tensor_hash.BLOCK_BYTES
@@ -225,17 +225,17 @@ def test_only_the_blocks_that_differ_move():
 def test_a_few_blocks_are_enough_for_a_tensor_that_differs_everywhere():
     tensor = torch.zeros(10, 1 << 18)
     ranks = FakeRanks([tensor, tensor + 1])
-    (difference,) = compare.diff(ranks, "x", RankSet.all(2)).differences
+    (difference,) = compare.diff_values(ranks, "x", RankSet.all(2)).differences
     assert not difference.details[0].is_exact
     assert ranks.moved == 2 * 4 * tensor_hash.BLOCK_BYTES
-    text = page.bundle(compare.diff(ranks, "x", RankSet.all(2)))["text/plain"]
+    text = page.bundle(compare.diff_values(ranks, "x", RankSet.all(2)))["text/plain"]
     assert "max abs difference  norms" in text
     assert "at least 1  1 and 1" in text
 
 
 def test_nothing_moves_where_all_is_equal():
     ranks = FakeRanks([torch.ones(3), torch.ones(3)])
-    assert compare.diff(ranks, "x", RankSet.all(2)).is_equal
+    assert compare.diff_values(ranks, "x", RankSet.all(2)).is_equal
     assert ranks.asked == ["TreeOf", "forget"]
 
 
@@ -246,7 +246,7 @@ def test_a_value_that_no_rank_has_is_an_error():
 
     ranks = Nowhere([torch.ones(1)] * 2)
     with pytest.raises(BadOptionError, match="'x' has no value on any rank"):
-        compare.diff(ranks, "x", RankSet.all(2))
+        compare.diff_values(ranks, "x", RankSet.all(2))
     assert ranks.asked == ["TreeOf", "forget"]
 
 

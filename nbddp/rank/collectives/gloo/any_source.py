@@ -7,9 +7,7 @@ torch's wait then takes no longer than the message.
 
 from collections.abc import Sequence
 
-from nbddp.wire.flight_recorder.layout import RING_LENGTH
-from nbddp.wire.flight_recorder.reader import Reader
-from nbddp.wire.flight_recorder.schema import Operation
+from nbddp.wire.flight_recorder import RING_LENGTH, Operation, Reader
 
 
 class Senders:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import nbddp
 from nbddp.rank.code_sites import site_at
-from nbddp.wire.flight_recorder.schema import Site
-from nbddp.wire.flight_recorder.writer import Writer
+from nbddp.wire.flight_recorder import Site, Writer
 
 _CELL, _USER, _LIBRARY, _MACHINERY = 3, 2, 1, 0
 _STDLIB = sysconfig.get_path("stdlib")

@@ -9,11 +9,7 @@ from typing import Any
 
 import msgspec
 
-from nbddp.wire.flight_recorder.schema import (
-    GroupInfo,
-    MessageCount,
-    shortened,
-)
+from nbddp.wire.flight_recorder import GroupInfo, MessageCount, shortened
 
 #: Up to this many message counters are reported; code that gives each message its own tag has more.
 _MAX_COUNTS = 256

@@ -17,11 +17,8 @@ import zlib
 
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.signatures import CallSignature
-from nbddp.wire.flight_recorder.layout import BOARD_SLOTS
+from nbddp.wire.flight_recorder import BOARD_SLOTS, Mismatch, NodeMemory, Operation, Reader
 from nbddp.wire.flight_recorder.matching import compare, compare_message, is_uneven
-from nbddp.wire.flight_recorder.reader import Reader
-from nbddp.wire.flight_recorder.schema import Mismatch, Operation
-from nbddp.wire.flight_recorder.writer import NodeMemory
 
 #: Half of the slots are for collectives, half for messages.
 _HALF = BOARD_SLOTS // 2

@@ -18,12 +18,7 @@ from nbddp.rank.collectives.recording.mismatch_board import Board
 from nbddp.rank.collectives.recording.signatures import CallSignature, Signatures
 from nbddp.rank.collectives.rollback import WrittenCopies
 from nbddp.rank.user_code_context import Callbacks
-from nbddp.wire.flight_recorder.schema import (
-    GroupMark,
-    Mismatch,
-    Operation,
-)
-from nbddp.wire.flight_recorder.writer import NodeMemory, Writer
+from nbddp.wire.flight_recorder import GroupMark, Mismatch, NodeMemory, Operation, Writer
 from nbddp.wire.messages import OnMismatch
 
 _now = time.monotonic_ns

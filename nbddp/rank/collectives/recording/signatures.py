@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from nbddp.wire.flight_recorder import matching
-from nbddp.wire.flight_recorder.schema import OperationKind, Signature
+from nbddp.wire.flight_recorder import OperationKind, Signature, matching
 
 _MAX_SHAPES = 16
 #: Torch's default for these is SUM.
