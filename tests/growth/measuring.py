@@ -16,7 +16,9 @@ class Usage:
     """The resources of all processes of one role."""
 
     processes: int = 0
-    own_bytes: int = 0  #: memory that no other process shares (USS)
+    #: Pages that only this process has and that were written (Private_Dirty). Pages of libraries do
+    #: not count: they are private or not as other programs with the same libraries begin and end.
+    own_bytes: int = 0
     fds: int = 0
     threads: int = 0
 
@@ -41,7 +43,7 @@ def usage_of(pid: int) -> Usage:
         kib[name] = int(value)
     return Usage(
         processes=1,
-        own_bytes=(kib["Private_Clean:"] + kib["Private_Dirty:"]) * 1024,
+        own_bytes=(kib["Private_Dirty:"] + kib["Swap:"]) * 1024,
         fds=len(list(Path(f"/proc/{pid}/fd").iterdir())),
         threads=len(list(Path(f"/proc/{pid}/task").iterdir())),
     )
