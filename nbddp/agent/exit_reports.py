@@ -10,7 +10,7 @@ from pathlib import Path
 from nbddp.agent.child_process import NOT_REPORTED
 from nbddp.agent.fork_server import END_SHOWS_S, ProcessMaker
 from nbddp.agent.rank_process import RankProcess
-from nbddp.system.limits import what_to_do
+from nbddp.system.os_limits import what_to_do
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import RankExited, StartFailed
 

@@ -16,7 +16,7 @@ from nbddp.wire.message_types import (
     Stream,
     ValueHeader,
 )
-from nbddp.wire.values.fingerprints import ValueAnswer
+from nbddp.wire.values.value_questions import ValueAnswer
 
 # --- agent -> hub ------------------------------------------------------------------------------
 

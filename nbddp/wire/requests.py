@@ -18,7 +18,7 @@ from nbddp.wire.message_types import (
     RunId,
     ValueHeader,
 )
-from nbddp.wire.values.fingerprints import ValueQuestion
+from nbddp.wire.values.value_questions import ValueQuestion
 
 # --- hub -> agent ------------------------------------------------------------------------------
 

@@ -25,8 +25,8 @@ from typing import cast
 
 import nbddp
 from nbddp.controller.diagnosis.analysis import diagnose
+from nbddp.controller.hub.hub_thread import HubThread
 from nbddp.controller.hub.run import Run
-from nbddp.controller.hub.thread import HubThread
 from nbddp.controller.launch.local import LocalAgent
 from nbddp.controller.recovery.machine import RecoveryMachine
 from nbddp.controller.state.actions import AnnounceFailure

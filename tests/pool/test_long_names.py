@@ -1,6 +1,6 @@
 """Long names of groups and keys: messages about them are short, and proofs are the same."""
 
-from nbddp.controller.hub.queries import RankQueries
+from nbddp.controller.hub.rank_requests import RankRequests
 from nbddp.controller.pool.pool import Pool
 from nbddp.errors import DeadlockError
 from nbddp.wire import codec
@@ -46,7 +46,7 @@ ready.wait()
 """
     run_cell(pool, code)
     try:
-        looks = RankQueries(lambda: pool._processes.hub).survey().looks
+        looks = RankRequests(lambda: pool._processes.hub).survey().looks
         sizes = [
             len(codec.encode(RankDescribed(number=1, rank=rank, look=look)))
             for rank, look in looks.items()

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 import nbddp
+from nbddp.controller.hub.hub_thread import HubThread
 from nbddp.controller.hub.run import CellEvent
-from nbddp.controller.hub.thread import HubThread
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import startup
 from nbddp.controller.pool.pool import CellOptions, Pool

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from nbddp.controller.diagnosis.analysis import diagnose
-from nbddp.controller.hub.thread import HubThread
+from nbddp.controller.hub.hub_thread import HubThread
 from nbddp.controller.launch.local import LocalAgent
 from nbddp.controller.recovery.machine import RecoveryMachine
 from nbddp.controller.state.actions import AnnounceUp

@@ -23,7 +23,7 @@ from nbddp.wire.messages import (
     RunFinished,
     ValueDescribed,
 )
-from nbddp.wire.values.fingerprints import Tree, TreeOf
+from nbddp.wire.values.value_questions import Tree, TreeOf
 from tests.support.agent_scene import LIMIT, Scene
 from tests.support.polling import poll_until
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nbddp.controller.hub.queries import RankQueries
+from nbddp.controller.hub.rank_requests import RankRequests
 from nbddp.controller.hub.run import Run
 from nbddp.controller.state.actions import Diagnosed, NoticeChanged, RanksRestarted
 from nbddp.controller.state.config import Config
@@ -207,7 +207,7 @@ def test_a_flood_of_output_makes_no_snapshot(stage: Stage):
     stage.agent.send(*[text] * 500)
     poll_until(stage.agent.uplink.flush)
     assert [run.get(10) for _ in range(500)] == [text] * 500
-    asked = in_thread(lambda: RankQueries(lambda: stage.hub).diagnose(RankSet()))
+    asked = in_thread(lambda: RankRequests(lambda: stage.hub).diagnose(RankSet()))
     look = stage.agent.next_request(DescribeRank)
     stage.agent.send(
         *(RankDescribed(number=look.number, rank=rank, look=seen(rank)) for rank in (0, 1))
@@ -233,7 +233,7 @@ def in_thread(work: Callable[[], Any]) -> "queue.SimpleQueue[Any]":
 
 def test_a_diagnosis_is_asked_from_any_thread(stage: Stage):
     stage.start()
-    answer = in_thread(lambda: RankQueries(lambda: stage.hub).diagnose(RankSet()))
+    answer = in_thread(lambda: RankRequests(lambda: stage.hub).diagnose(RankSet()))
     look = stage.agent.next_request(DescribeRank)
     stage.agent.send(
         *(RankDescribed(number=look.number, rank=rank, look=seen(rank)) for rank in (0, 1))
@@ -249,7 +249,7 @@ def test_a_question_to_a_hub_that_has_ended_is_refused(stage: Stage):
     stage.hub.shut_down(0.1)
     assert stage.hub.join(10)
     with pytest.raises(PoolBrokenError, match=r"its hub has ended\. Next: %ddp stop"):
-        RankQueries(lambda: stage.hub).diagnose(RankSet())
+        RankRequests(lambda: stage.hub).diagnose(RankSet())
 
 
 def test_notices_go_to_the_cell(stage: Stage):
@@ -329,7 +329,7 @@ def test_ranks_are_restarted_from_any_thread(stage: Stage):
     stage.start()
     stage.hub.post(Configured(Config(on_death="keep")))
     poll_until(lambda: stage.hub._recovery.config.on_death == "keep")
-    answer = in_thread(lambda: RankQueries(lambda: stage.hub).restart_ranks(RankSet.of([1])))
+    answer = in_thread(lambda: RankRequests(lambda: stage.hub).restart_ranks(RankSet.of([1])))
     assert stage.agent.next_request(KillRanks).ranks == (1,)
     stage.agent.send(RankExited(rank=1, pid=11, exit_code=-9, out_of_memory=False, last_output=""))
     poll_until(lambda: stage.agent.next_request(StartRanks).joins)

@@ -42,7 +42,8 @@ from nbddp.wire.messages import (
 )
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values import pickling
-from nbddp.wire.values.fingerprints import (
+from nbddp.wire.values.shared_memory import Arena
+from nbddp.wire.values.value_questions import (
     BlockContents,
     BlockNumbers,
     ContentsOf,
@@ -52,7 +53,6 @@ from nbddp.wire.values.fingerprints import (
     ValueAnswer,
     Variables,
 )
-from nbddp.wire.values.shared_memory import Arena
 from tests.support.hub_stage import Stage, finished
 from tests.support.polling import poll_until
 

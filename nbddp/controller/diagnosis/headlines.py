@@ -7,11 +7,11 @@ import re
 from collections.abc import Mapping
 
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.hypotheses import AFTER_INTERRUPT, suspicions, was_interrupted
 from nbddp.controller.diagnosis.notices import describe_activity, describe_running, waits_for_user
 from nbddp.controller.diagnosis.phrases import describe_call, quote, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import Finding
+from nbddp.controller.diagnosis.suspicions import AFTER_INTERRUPT, suspicions, was_interrupted
 from nbddp.controller.diagnosis.wait_graph import Disagreement
 from nbddp.wire.flight_recorder import Operation, group_name_of
 from nbddp.wire.rank_set import RankSet

@@ -1,9 +1,9 @@
 """The one thread with the one socket to all agents, and the runs it serves."""
 
+from nbddp.controller.hub.hub_thread import HubThread
 from nbddp.controller.hub.listeners import NO_RANK, BackgroundEvent, Listeners
-from nbddp.controller.hub.queries import RankQueries
+from nbddp.controller.hub.rank_requests import RankRequests
 from nbddp.controller.hub.run import CellEvent, Run
-from nbddp.controller.hub.thread import HubThread
 from nbddp.controller.hub.transfer import (
     Answer,
     RequestRefusedError,
@@ -19,7 +19,7 @@ __all__ = [
     "CellEvent",
     "HubThread",
     "Listeners",
-    "RankQueries",
+    "RankRequests",
     "RequestRefusedError",
     "Run",
     "Transfer",

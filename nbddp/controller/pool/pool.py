@@ -18,7 +18,7 @@ from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub import RequestRefusedError, Run, interrupt_as_error
 from nbddp.controller.options import PoolOptions, check_seconds
 from nbddp.controller.pool.cell_wait import CellView, CellWait
-from nbddp.controller.pool.process_control import PoolProcesses
+from nbddp.controller.pool.pool_processes import PoolProcesses
 from nbddp.controller.state import (
     AbandonRequested,
     Config,
@@ -45,7 +45,7 @@ from nbddp.settings import Settings
 from nbddp.wire.flight_recorder import RING_LENGTH
 from nbddp.wire.messages import Execute, InputReply
 from nbddp.wire.rank_set import NO_RANKS, RankSet
-from nbddp.wire.values.fingerprints import Variables
+from nbddp.wire.values.value_questions import Variables
 
 #: A cell of a script.
 _NO_NAME = "the cell"

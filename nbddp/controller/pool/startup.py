@@ -23,7 +23,7 @@ from nbddp.controller.state import AnnounceFailure, AnnounceUp, Phase, PoolMachi
 from nbddp.errors import BadOptionError, PoolStartError
 from nbddp.settings import Settings
 from nbddp.system import pool_folder
-from nbddp.system.limits import too_few_descriptors
+from nbddp.system.os_limits import too_few_descriptors
 from nbddp.wire.channels import MAX_IPC_PATH_BYTES, ipc_address
 from nbddp.wire.launch_specs import AgentLaunch
 from nbddp.wire.message_types import PoolSpec

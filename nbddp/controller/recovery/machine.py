@@ -17,11 +17,11 @@ import msgspec
 
 from nbddp.controller.recovery.cell_recovery import CellRecovery
 from nbddp.controller.recovery.damage import damage_of, with_recovery, with_torn
+from nbddp.controller.recovery.given_up_cell import GivenUpCell
 from nbddp.controller.recovery.pending_answers import PendingAnswers
 from nbddp.controller.recovery.probes import Diagnose, RankProbes, Views
+from nbddp.controller.recovery.ranks_to_replace import TOO_OFTEN, ExitedRanks, RankRestarts
 from nbddp.controller.recovery.rebuild import PoolRebuild
-from nbddp.controller.recovery.replacement import TOO_OFTEN, ExitedRanks, RankRestarts
-from nbddp.controller.recovery.second_interrupt import SecondInterrupt
 from nbddp.controller.state import (
     AbandonRequested,
     Action,
@@ -82,7 +82,7 @@ class RecoveryMachine:
         self._rebuild = PoolRebuild(pool, self._questions, settings, self._rebuilt)
         self._restarts = RankRestarts(pool, settings)
         self._exited_ranks = ExitedRanks(pool, self._restarts, lambda: self.config)
-        self._second_interrupt = SecondInterrupt(pool, self._questions)
+        self._second_interrupt = GivenUpCell(pool, self._questions)
         self._cell: CellRecovery | None = None
         #: Outcome of a cell that has ended, held back until the pool is rebuilt.
         self._held_outcome: RunOutcome | None = None

@@ -17,7 +17,7 @@ from nbddp.controller.values.descriptions import Descriptions
 from nbddp.controller.values.result import Difference, LeafDifference, grouped, largest_first
 from nbddp.errors import BadOptionError
 from nbddp.wire.rank_set import RankSet
-from nbddp.wire.values.fingerprints import (
+from nbddp.wire.values.value_questions import (
     BlockNumbers,
     BlocksOf,
     ContentsOf,

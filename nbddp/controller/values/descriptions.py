@@ -12,7 +12,7 @@ from nbddp.controller.hub import Answer
 from nbddp.controller.values.push_pull import Exchange
 from nbddp.wire.messages import DescribeValue, ForgetValue, ValueDescribed
 from nbddp.wire.rank_set import Rank, RankSet
-from nbddp.wire.values.fingerprints import (
+from nbddp.wire.values.value_questions import (
     BlockContents,
     BytesByPath,
     ContentsOf,

@@ -8,12 +8,10 @@ from dataclasses import replace
 
 from nbddp.controller.values import blocks
 from nbddp.controller.values.result import Detail, Difference, LeafDifference
-from nbddp.wire.values.fingerprints import Blocks, Leaf, Tree
+from nbddp.wire.values.value_questions import BLOCK_BYTES, Blocks, Leaf, Tree
 
 #: Number of different tensors whose contents are compared, and of blocks of each.
 _MAX_DETAILED, _MAX_BLOCKS = 8, 4
-#: As in `nbddp.rank.values.tensor_hash`.
-BLOCK_BYTES = 1 << 20
 
 
 def _is_comparable(difference: LeafDifference) -> bool:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from nbddp.controller.early_interrupts import EarlyInterrupts
-from nbddp.controller.hub import Answer, HubThread, RankQueries, Transfer, WaitInterrupt
+from nbddp.controller.hub import Answer, HubThread, RankRequests, Transfer, WaitInterrupt
 from nbddp.controller.state import exception_line
 from nbddp.errors import NbddpError, PoolBusyError, TransferError
 from nbddp.settings import Settings
@@ -221,7 +221,7 @@ class Exchange:
 
     def _check_callbacks(self, missing: set[Rank]) -> None:
         """Raise `PoolBusyError` for a rank that runs a widget's callback and cannot answer."""
-        looks = RankQueries(lambda: self._hub).survey().looks
+        looks = RankRequests(lambda: self._hub).survey().looks
         for rank in sorted(missing.intersection(looks)):
             threads = looks[rank].threads
             is_beside = any(thread.name == CALLBACK_THREAD for thread in threads)

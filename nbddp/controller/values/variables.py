@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from nbddp.controller.values.descriptions import Descriptions
 from nbddp.errors import BadOptionError
 from nbddp.wire.rank_set import RankSet
-from nbddp.wire.values.fingerprints import Variable, Variables, VariablesOf
+from nbddp.wire.values.value_questions import Variable, Variables, VariablesOf
 
 #: None: the rank has no such variable.
 VariablesByName = dict[str, dict[int, Variable | None]]

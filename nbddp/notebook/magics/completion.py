@@ -25,7 +25,7 @@ from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 from msgspec.structs import replace
 
-from nbddp.controller.hub import RankQueries
+from nbddp.controller.hub import RankRequests
 from nbddp.controller.state import RankState
 from nbddp.errors import BadOptionError
 from nbddp.notebook import session
@@ -172,7 +172,7 @@ def _type_info(magic: str, start: int, end: int) -> dict[str, Any]:
     return {"start": start, "end": end, "text": magic, "type": "magic", "signature": ""}
 
 
-def _target_rank(body: Body) -> tuple[RankQueries, int] | None:
+def _target_rank(body: Body) -> tuple[RankRequests, int] | None:
     """The first rank on which the cell would run; None if it cannot answer."""
     pool = session.current_pool()
     if pool is None:

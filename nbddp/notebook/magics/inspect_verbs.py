@@ -51,9 +51,15 @@ def diagnose(shell: InteractiveShell) -> None:
         PoolBrokenError: the pool was stopped, or its hub has ended.
     """
     _refuse_plain("diagnose")
-    diagnosed = session.pool().observe()
-    # A cell that runs now has ``--async``: the stop button does not reach it.
-    _show(diagnosis_card.card(diagnosed.report, views=diagnosed.views, means="`%ddp interrupt`"))
+    pool = session.pool()
+    diagnosed = pool.observe()
+    card = diagnosis_card.card(
+        diagnosed.report,
+        views=diagnosed.views,
+        means="`%ddp interrupt`",  # of a cell with ``--async``: the stop button does not reach it
+        own_timeout_s=pool.settings.own_timeout_s,
+    )
+    _show(card)
 
 
 def show_stacks(shell: InteractiveShell, *, ranks: str | None) -> None:

@@ -221,6 +221,7 @@ class View:
             means=means,
             torn=torn,
             is_over=is_over,
+            own_timeout_s=self._settings.own_timeout_s,
         )
 
     def _offer_by_rank(self) -> None:

@@ -28,6 +28,7 @@ from nbddp.notebook.render.html import (
 )
 from nbddp.notebook.render.stacks import stacks
 from nbddp.notebook.render.trace_table import grid
+from nbddp.settings import Settings
 from nbddp.wire.flight_recorder import Site
 from nbddp.wire.rank_set import RankSet
 
@@ -76,6 +77,7 @@ def card(
     means: str = "The stop button",
     torn: Mapping[str, RankSet] | None = None,
     is_over: bool = False,
+    own_timeout_s: float = Settings.own_timeout_s,
 ) -> dict[str, str]:
     """A report as a MIME bundle.
 
@@ -86,6 +88,7 @@ def card(
         means: the control that interrupts the cell, the subject of "... frees rank 1".
         torn: ranks by operation whose tensors may hold partial results, once that is known.
         is_over: the cell has ended.
+        own_timeout_s: operations with a shorter timeout of their own are left to it.
     """
     if (
         acted
@@ -96,9 +99,10 @@ def card(
     layouts = [_Layout(finding) for finding in report.findings[:_MAX_FINDINGS]]
     others = [_title(finding) for finding in report.findings[_MAX_FINDINGS:]]
     layouts = layouts or [_Layout(_no_finding(report))]
-    sections = _sections(
-        layouts, others, _now_sentence(report, acted, means, torn or {}, is_over=is_over)
+    now = _now_sentence(
+        report, acted, means, torn or {}, is_over=is_over, own_timeout_s=own_timeout_s
     )
+    sections = _sections(layouts, others, now)
     return {
         "text/plain": _text(sections),
         "text/html": _html(sections, _details(report, layouts, views or {})),
@@ -389,12 +393,14 @@ def _folded(summary: str, body: str) -> str:
 # --- the next event ------------------------------------------------------------------------------
 
 
-#: Operations with a shorter timeout are left to it; see ``Settings.own_timeout_s``.
-_OWN_TIMEOUT_MS = 60_000
-
-
 def _now_sentence(
-    report: Report, acted: bool, means: str, torn: Mapping[str, RankSet], *, is_over: bool = False
+    report: Report,
+    acted: bool,
+    means: str,
+    torn: Mapping[str, RankSet],
+    *,
+    is_over: bool,
+    own_timeout_s: float,
 ) -> str:
     """The sentence behind ``Now:``, about the ranks that wait; empty if no rank waits."""
     waiting = report.stuck or RankSet.of(r for finding in report.findings for r in finding.waiting)
@@ -410,7 +416,7 @@ def _now_sentence(
             f"{'It keeps' if is_one else 'They keep'} every variable{_partial_results(torn)}{then}."
         )
     limit_ms, left_ms = report.earliest_timeout_ms, report.earliest_timeout_left_ms
-    has_limit = limit_ms is not None and left_ms is not None and limit_ms <= _OWN_TIMEOUT_MS
+    has_limit = limit_ms is not None and left_ms is not None and limit_ms <= own_timeout_s * 1e3
     limit, left = duration((limit_ms or 0) * 1e6), duration(max(0, left_ms or 0) * 1e6)
     if is_over:
         by = f"the operation was left to its own timeout of {limit}, and " if has_limit else ""

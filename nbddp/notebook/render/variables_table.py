@@ -11,7 +11,7 @@ from msgspec import structs
 from nbddp.controller.values import by_name_and_rank
 from nbddp.notebook.render.html import Cell, Column, Table, escape, name_ranks, rank_numbers
 from nbddp.wire.rank_set import RankSet
-from nbddp.wire.values.fingerprints import Variable, Variables
+from nbddp.wire.values.value_questions import Variable, Variables
 
 #: Groups of ranks that are shown for one name.
 _MAX_GROUPS = 6

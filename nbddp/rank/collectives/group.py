@@ -25,12 +25,12 @@ import torch.distributed as dist
 
 from nbddp.rank import torch_private
 from nbddp.rank.collectives import (
-    callback_rules,
     cross_node_check,
     failure_cause,
     fast_path,
     group_release,
     methods,
+    refusals,
 )
 from nbddp.rank.collectives.gloo import waits
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
@@ -178,7 +178,7 @@ class TracedGroup(dist.ProcessGroup):
         if self.counters.ended is not None:
             raise self.counters.ended()
         call = methods.monitored_barrier(recorder)
-        callback_rules.refuse(recorder, call.signature.op, self.counters.info.ranks)
+        refusals.refuse(recorder, call.signature.op, self.counters.info.ranks)
         milliseconds = 0 if timeout is None else int(timeout.total_seconds() * 1000)
         record = recorder.collective(self.counters, call, timeout_ms=milliseconds)
         with RecordedCall(self, record):
@@ -279,13 +279,13 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
         except (TypeError, AttributeError, IndexError, ValueError):
             # Torch reports what is wrong with the arguments. The peers must not see the call before
             # that: a refused call takes no number, and their next call may have this number.
-            callback_rules.refuse(recorder, method, counters.info.ranks)
+            refusals.refuse(recorder, method, counters.info.ranks)
             work = inner(*args, **kwargs)
             call = methods.undescribed(recorder, method)
             is_async = methods.is_async(args, kwargs)
             return self._handle(work, recorder.collective(counters, call, is_async=is_async))
         if recorder.is_careful:
-            callback_rules.refuse(recorder, call.signature.op, counters.info.ranks)
+            refusals.refuse(recorder, call.signature.op, counters.info.ranks)
         if recorder.check or kwargs or len(args) < 2 or getattr(args[-1], "asyncOp", True):
             digest = counters.digest
             is_async = methods.is_async(args, kwargs)
@@ -337,7 +337,7 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
             raise ValueError(f"{method}: there is no rank {args[0]} in a group of {self._size}")
         call = methods.message(recorder, direction, tensors)
         if recorder.is_careful:
-            callback_rules.refuse(recorder, direction, counters.info.ranks)
+            refusals.refuse(recorder, direction, counters.info.ranks)
         is_async = not torch_private.is_awaited_message(_frame(0))
         record = recorder.message(counters, call, direction, peer, int(args[-1]), is_async=is_async)
         try:
@@ -361,7 +361,7 @@ def _inner(name: str) -> Callable[..., Any]:
 
     def run(self: TracedGroup, *args: Any, **kwargs: Any) -> Any:
         if name in methods.BY_ALL:
-            callback_rules.refuse(self.recorder, name.strip("_"), self.counters.info.ranks)
+            refusals.refuse(self.recorder, name.strip("_"), self.counters.info.ranks)
         return getattr(self.inner, name)(*args, **kwargs)
 
     run.__name__ = name

@@ -20,7 +20,7 @@ from typing import Any
 from torch.distributed.distributed_c10d import PrefixStore
 
 from nbddp.rank import torch_private
-from nbddp.rank.collectives import callback_rules, failure_cause
+from nbddp.rank.collectives import failure_cause, refusals
 from nbddp.rank.collectives.gloo import futures, sockets
 from nbddp.rank.collectives.group import TracedGroup
 from nbddp.rank.collectives.group_members import MemberList, Members, SharedList
@@ -176,9 +176,9 @@ class GroupFactory:
             members = world.counters.info.ranks  # ranks that are no members count the group as well
         try:
             op = "init_process_group" if world is None else "new_group"
-            callback_rules.refuse(self.recorder, op, members or range(self.world_size))
+            refusals.refuse(self.recorder, op, members or range(self.world_size))
             if world is not None and _is_counted(name):
-                callback_rules.refuse_in_part(self.recorder, op, members)
+                refusals.refuse_in_part(self.recorder, op, members)
         except BaseException:
             self._uncount(name)
             raise

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from nbddp.errors import CollectiveAbortedError
-from nbddp.rank.collectives import callback_rules, state_sync
+from nbddp.rank.collectives import refusals, state_sync
 from nbddp.rank.collectives.abort import OperationAbort
 from nbddp.rank.collectives.group_creation import GroupFactory, break_torn
 from nbddp.rank.collectives.introspection import RankIntrospection
@@ -88,14 +88,14 @@ class Collectives:
         """Begin a cell."""
         self._abort.begin_cell()
         self.recorder.begin_cell(request.run_id, request.on_mismatch, check=request.check)
-        callback_rules.end_groups_of_dead(self.recorder, request.dead)
+        refusals.end_groups_of_dead(self.recorder, request.dead)
         self.recorder.cell_ranks = request.ranks
         self._remote_calls.begin_cell(request.failed)
         self._introspection.activity = "running"
 
     def wait_for_callback(self) -> None:
         """Wait for the operation of a callback, when the code of the cell has ended."""
-        callback_rules.wait_for_callbacks(self.recorder)
+        refusals.wait_for_callbacks(self.recorder)
 
     def end_cell(
         self, *, has_failed: bool

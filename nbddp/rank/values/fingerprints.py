@@ -21,7 +21,9 @@ from nbddp.rank.values import tensor_hash
 from nbddp.rank.values.tensor_preview import dtype_text
 from nbddp.rank.values.torch_objects import type_name
 from nbddp.rank.values.traversal import Outline, Placeholder, can_be_compared, text_of, walk
-from nbddp.wire.values.fingerprints import (
+from nbddp.wire.values.preview_text import shape_text
+from nbddp.wire.values.value_questions import (
+    BLOCK_BYTES,
     BlockContents,
     Blocks,
     BlocksOf,
@@ -30,7 +32,6 @@ from nbddp.wire.values.fingerprints import (
     TensorBlocks,
     Tree,
 )
-from nbddp.wire.values.preview_text import shape_text
 
 #: Number of leaves of one value that are compared.
 MAX_LEAVES = 20_000
@@ -87,7 +88,7 @@ class Fingerprints:
             numbers[path] = blocks.numbers
             flat = tensor_hash.as_bytes(self._tensors[path])
             for number in blocks.numbers:
-                block = flat[number * tensor_hash.BLOCK_BYTES :][: tensor_hash.BLOCK_BYTES].cpu()
+                block = flat[number * BLOCK_BYTES :][:BLOCK_BYTES].cpu()
                 # This copy needs no NumPy, and no list of numbers.
                 frames.append(ctypes.string_at(block.data_ptr(), block.numel()))
         return BlockContents(numbers), frames

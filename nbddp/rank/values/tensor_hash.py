@@ -17,8 +17,8 @@ from functools import cache
 
 import torch
 
-#: Size of a block.
-BLOCK_BYTES = 1 << 20
+from nbddp.wire.values.value_questions import BLOCK_BYTES
+
 _WORDS = BLOCK_BYTES // 8
 _SEED = 0x6E6264  # any: it must be the same on all ranks
 

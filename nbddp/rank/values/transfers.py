@@ -30,7 +30,8 @@ from nbddp.wire.messages import (
 )
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values import pickling, shared_memory
-from nbddp.wire.values.fingerprints import (
+from nbddp.wire.values.shared_memory import Piece
+from nbddp.wire.values.value_questions import (
     BlocksOf,
     ContentsOf,
     TreeOf,
@@ -38,7 +39,6 @@ from nbddp.wire.values.fingerprints import (
     ValueQuestion,
     VariablesOf,
 )
-from nbddp.wire.values.shared_memory import Piece
 
 _Result = TypeVar("_Result")
 

@@ -16,8 +16,8 @@ from nbddp.rank.values import tensor_hash, torch_objects
 from nbddp.rank.values.fingerprints import MAX_LEAVES, Fingerprints, local_of
 from nbddp.rank.values.tensor_preview import dtype_text, number_text
 from nbddp.rank.values.traversal import Outline, as_tensor, text_of, walk
-from nbddp.wire.values.fingerprints import Variable, Variables
 from nbddp.wire.values.preview_text import shape_text
+from nbddp.wire.values.value_questions import Variable, Variables
 
 #: A request without names gets this many of the newest variables.
 _MAX_NAMES = 60

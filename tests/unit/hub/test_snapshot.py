@@ -55,7 +55,7 @@ def test_a_snapshot_tells_who_is_inside_the_cell():
 
 def test_only_the_hub_reads_the_state_that_it_owns():
     owned = {"machine", "recovery", "_machine", "_recovery"}
-    assert list(attributes(_PACKAGE / "controller/hub/thread.py", owned))
+    assert list(attributes(_PACKAGE / "controller/hub/hub_thread.py", owned))
     found = [
         f"{path.relative_to(_PACKAGE)}:{line}"
         for path in _PACKAGE.rglob("*.py")

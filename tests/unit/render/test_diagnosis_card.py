@@ -130,6 +130,9 @@ def test_a_deadlock_that_its_own_timeout_will_end():
     assert "The stop button" not in over
     assert "are freed" in text(report, acted=True, is_over=True)
     assert "are freed" in text(report, acted=True)
+    long = verdict(missing(), earliest_timeout_ms=90_000, earliest_timeout_left_ms=80_000)
+    assert "its own timeout" not in text(long)
+    assert "ends by its own timeout of 1:30 min" in text(long, own_timeout_s=120.0)
     report = verdict(missing(), earliest_timeout_ms=1_800_000, earliest_timeout_left_ms=1_790_000)
     assert "timeout" not in text(report)
 

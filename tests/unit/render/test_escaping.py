@@ -42,8 +42,8 @@ from nbddp.wire.flight_recorder.schema import (
 )
 from nbddp.wire.messages import Display
 from nbddp.wire.rank_set import RankSet
-from nbddp.wire.values.fingerprints import Variable, Variables
 from nbddp.wire.values.tensor_preview import MIME, Grid, ShowCall, TensorShown
+from nbddp.wire.values.value_questions import Variable, Variables
 from tests.fuzz.nonsense import Nonsense
 from tests.support.sinks import PageSink
 

@@ -7,7 +7,7 @@ import pytest
 
 from nbddp.agent import exit_reports
 from nbddp.controller.state.exit_text import describe_exit
-from nbddp.system import limits
+from nbddp.system import os_limits
 from nbddp.wire.messages import RankExited
 
 
@@ -25,33 +25,33 @@ from nbddp.wire.messages import RankExited
     ],
 )
 def test_errors_of_the_system_say_what_to_do(number: int, word: str):
-    assert word in limits.what_to_do(OSError(number, "no"))
+    assert word in os_limits.what_to_do(OSError(number, "no"))
 
 
 def test_errors_of_other_kinds_get_no_hint():
-    assert not limits.what_to_do(FileNotFoundError(errno.ENOENT, "no"))
-    assert not limits.what_to_do(ValueError("no"))
-    assert "ulimit -v" in limits.what_to_do(MemoryError())
+    assert not os_limits.what_to_do(FileNotFoundError(errno.ENOENT, "no"))
+    assert not os_limits.what_to_do(ValueError("no"))
+    assert "ulimit -v" in os_limits.what_to_do(MemoryError())
 
 
 def test_descriptors(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(limits, "_open_descriptors", lambda: 10)
+    monkeypatch.setattr(os_limits, "_open_descriptors", lambda: 10)
     allowed = 256
 
     def limit(_: int) -> tuple[int, int]:
         return allowed, allowed
 
     monkeypatch.setattr(resource, "getrlimit", limit)
-    assert not limits.too_few_descriptors(8, 8)
-    assert "256 files" in limits.too_few_descriptors(64, 64)
+    assert not os_limits.too_few_descriptors(8, 8)
+    assert "256 files" in os_limits.too_few_descriptors(64, 64)
     allowed = 64
-    assert not limits.too_few_descriptors(2, 2)
+    assert not os_limits.too_few_descriptors(2, 2)
     assert "a pool of 1 rank needs up to 70" in (
-        monkeypatch.setattr(limits, "_open_descriptors", lambda: 50)
-        or limits.too_few_descriptors(1, 1)
+        monkeypatch.setattr(os_limits, "_open_descriptors", lambda: 50)
+        or os_limits.too_few_descriptors(1, 1)
     )
     allowed = resource.RLIM_INFINITY
-    assert not limits.too_few_descriptors(512, 512)
+    assert not os_limits.too_few_descriptors(512, 512)
 
 
 def exited(code: int, *, fault: str = "", last_output: str = "") -> RankExited:

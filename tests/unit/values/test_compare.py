@@ -16,7 +16,8 @@ from nbddp.errors import BadOptionError
 from nbddp.notebook.render import diff_report as page
 from nbddp.rank.values import tensor_hash
 from nbddp.wire.rank_set import RankSet
-from nbddp.wire.values.fingerprints import (
+from nbddp.wire.values.value_questions import (
+    BLOCK_BYTES,
     Blocks,
     BlocksOf,
     BytesByPath,
@@ -200,7 +201,7 @@ class FakeRanks(Descriptions):
         return Tree(leaves=(leaf,))
 
     def bytes_of(self, rank: int, wanted: ContentsOf) -> BytesByPath:
-        pieces = tensor_hash.as_bytes(self.tensors[rank]).split(tensor_hash.BLOCK_BYTES)
+        pieces = tensor_hash.as_bytes(self.tensors[rank]).split(BLOCK_BYTES)
         found = {
             path: {number: pieces[number].numpy().tobytes() for number in asked.numbers}
             for path, asked in wanted.blocks_by_path.items()
@@ -218,7 +219,7 @@ def test_only_the_blocks_that_differ_move():
     comparison = compare.diff_values(ranks, "x", RankSet.all(3))
     (detail,) = comparison.differences[0].details
     assert (detail.index, detail.max_abs, detail.is_exact) == ((2, 5), 0.5, True)
-    assert ranks.moved == 2 * tensor_hash.BLOCK_BYTES
+    assert ranks.moved == 2 * BLOCK_BYTES
     assert ranks.asked == ["TreeOf", "BlocksOf", "ContentsOf", "forget"]
 
 
@@ -227,7 +228,7 @@ def test_a_few_blocks_are_enough_for_a_tensor_that_differs_everywhere():
     ranks = FakeRanks([tensor, tensor + 1])
     (difference,) = compare.diff_values(ranks, "x", RankSet.all(2)).differences
     assert not difference.details[0].is_exact
-    assert ranks.moved == 2 * 4 * tensor_hash.BLOCK_BYTES
+    assert ranks.moved == 2 * 4 * BLOCK_BYTES
     text = page.bundle(compare.diff_values(ranks, "x", RankSet.all(2)))["text/plain"]
     assert "max abs difference  norms" in text
     assert "at least 1  1 and 1" in text

@@ -9,7 +9,7 @@ from nbddp.errors import BadOptionError
 from nbddp.notebook.magics.verbs import VERBS
 from nbddp.notebook.render import diff_report as page
 from nbddp.rank.values import traversal
-from nbddp.wire.values.fingerprints import Leaf, Tree
+from nbddp.wire.values.value_questions import Leaf, Tree
 
 
 def weight(digest: str, path: str = ".w") -> Leaf:

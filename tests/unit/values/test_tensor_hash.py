@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from nbddp.rank.values import tensor_hash
+from nbddp.wire.values.value_questions import BLOCK_BYTES
 
-SIZES = [1, 7, 1000, tensor_hash.BLOCK_BYTES // 4, tensor_hash.BLOCK_BYTES // 4 + 3]
+SIZES = [1, 7, 1000, BLOCK_BYTES // 4, BLOCK_BYTES // 4 + 3]
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -1,7 +1,7 @@
 """The table of ``%ddp vars``: equal values are one row, and an odd rank has its own."""
 
 from nbddp.notebook.render import variables_table
-from nbddp.wire.values.fingerprints import Variable, Variables
+from nbddp.wire.values.value_questions import Variable, Variables
 
 
 def told(*values: str | None) -> dict[int, Variables]:

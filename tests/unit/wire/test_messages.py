@@ -17,7 +17,7 @@ from nbddp.errors import BadMessageError
 from nbddp.wire import codec, messages
 from nbddp.wire.message_types import ErrorInfo, MessageBase
 from nbddp.wire.messages import AgentRequest, Event, RankRequest, RunFinished, ValueDescribed
-from nbddp.wire.values.fingerprints import Blocks, TensorBlocks
+from nbddp.wire.values.value_questions import Blocks, TensorBlocks
 from tests.support.examples import TYPES, messages_of, plain_example
 
 GOLDEN = Path(__file__).parents[2] / "wire" / f"golden_{messages.PROTOCOL_VERSION}.json"

@@ -19,7 +19,7 @@ _INTERVAL_S = 0.5
 _LIMIT_S = 60.0
 
 
-class SecondInterrupt:
+class GivenUpCell:
     """The ranks that are still inside the cell that was given up last."""
 
     def __init__(self, pool: PoolMachine, questions: PendingAnswers) -> None:

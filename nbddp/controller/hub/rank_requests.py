@@ -6,7 +6,7 @@ Runs in: the notebook's process, any thread.
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from nbddp.controller.hub.thread import HubThread
+from nbddp.controller.hub.hub_thread import HubThread
 from nbddp.controller.state import (
     Diagnosed,
     DiagnoseRequested,
@@ -30,7 +30,7 @@ from nbddp.wire.rank_set import RankSet
 _Answer = TypeVar("_Answer", Completed, Inspected, Debugged)
 
 
-class RankQueries:
+class RankRequests:
     """`Pool.talk`. An answer is None if the rank gave none in time."""
 
     def __init__(self, hub: Callable[[], HubThread]) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from nbddp.controller.cell_errors import restart_continues_text, restarted_text
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.early_interrupts import EarlyInterrupts
-from nbddp.controller.hub import HubThread, Listeners, RankQueries
+from nbddp.controller.hub import HubThread, Listeners, RankRequests
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.startup import PoolStartup
 from nbddp.controller.state import (
@@ -56,7 +56,7 @@ class PoolProcesses:
         self._last_report: Report | None = None
         self.pool_id = secrets.token_hex(4)
         self.listeners = Listeners(rank_exited=lambda exited: self._release_all(exited.rank))
-        self.talk = RankQueries(lambda: self.hub)
+        self.talk = RankRequests(lambda: self.hub)
         self.arena = (
             shared_memory.Arena() if settings.arena and shared_memory.is_supported() else None
         )

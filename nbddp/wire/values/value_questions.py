@@ -19,6 +19,9 @@ import msgspec
 
 from nbddp.wire.message_types import Rank
 
+#: Size of a block, in bytes: ranks hash and send tensors block by block.
+BLOCK_BYTES = 1 << 20
+
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """Base of the parts of questions and answers."""
