@@ -1,4 +1,6 @@
-"""All limits of nbddp and all ``NBDDP_*`` environment variables.
+"""The limits that the environment can change, and all ``NBDDP_*`` variables.
+
+A limit that nobody has a reason to change is a constant of the module that keeps it.
 
 Runs in: every process. The notebook reads the environment once, when a pool starts; agents and
 ranks get the values that they need in messages, so that all processes agree.

@@ -21,9 +21,10 @@ from typing import assert_never
 from nbddp.agent.event_loop import EventLoop
 from nbddp.agent.exit_reports import ExitReader, start_failure
 from nbddp.agent.fork_server import ProcessMaker
+from nbddp.agent.leftovers import Leftovers, reap_orphans
 from nbddp.agent.output_pipes import RankPipes
 from nbddp.agent.parent_watch import ParentWatch
-from nbddp.agent.rank_process import Leftovers, RankProcess, reap_orphans
+from nbddp.agent.rank_process import RankProcess
 from nbddp.agent.stack_dumps import StackDumps
 from nbddp.agent.stall_monitor import StallMonitor
 from nbddp.agent.store_process import StoreKeeper

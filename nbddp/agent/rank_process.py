@@ -1,4 +1,4 @@
-"""The processes of ranks on one node, and the processes that they leave behind.
+"""The process of one rank on this node.
 
 Runs in: the agent's thread. Ranks always end by the same ladder: ask, SIGTERM, SIGKILL, with
 limits, for all ranks at once. Signals go to process ids of processes that we started, and of their
@@ -8,16 +8,12 @@ descendants.
 import itertools
 import os
 import signal
-from collections import deque
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nbddp.agent.child_process import Child
 from nbddp.agent.fork_server import ProcessMaker
 from nbddp.agent.output_pipes import RankPipes
-from nbddp.settings import RANK_MARK_ENV
 from nbddp.system import process_tree
 from nbddp.wire import channels
 from nbddp.wire.launch_specs import AgentLaunch, InheritedFd, RankLaunch
@@ -26,8 +22,6 @@ from nbddp.wire.messages import StartRanks
 #: No two processes of this agent have the same mark, so that leftovers of a dead rank are not
 #: confused with processes of the rank that takes its place.
 _serials = itertools.count(1)
-#: Processes examined in one step of a search, which takes less than a millisecond.
-_PROCESSES_PER_STEP = 20
 #: Time between an interrupt and the report that the cell has begun.
 _BEGIN_S = 0.3
 _NEVER = float("inf")
@@ -186,87 +180,18 @@ class RankProcess:
         A process that loses its parent later cannot be distinguished from other orphans.
         """
         living = {
-            pid: start for pid, start in self.descendants.items() if _start_time(pid) == start
+            pid: start
+            for pid, start in self.descendants.items()
+            if process_tree.start_time(pid) == start
         }
         self.descendants = living | {
-            pid: _start_time(pid) for pid in process_tree.descendants_of(self.pid)
+            pid: process_tree.start_time(pid) for pid in process_tree.descendants_of(self.pid)
         }
 
     def collect(self) -> int | None:
         """End the process group of the ended rank, and return its exit code as `Child.collect`.
 
-        `end_leftovers` ends the processes that have left the group.
+        `nbddp.agent.leftovers` ends the processes that have left the group.
         """
         process_tree.kill_quietly(self.pid, signal.SIGKILL, group=True)
         return self.process.collect()
-
-    def end_leftovers(self) -> Iterator[None]:
-        """End the processes that the rank has left behind, step by step.
-
-        Called after `collect`, while other ranks live on. A leftover is recognized because it was
-        seen before, by its session, or by the mark in its environment. The last search reads the
-        environment of each process of the machine, and other ranks must not wait for that.
-        """
-        seen = {pid for pid, start in self.descendants.items() if _start_time(pid) == start}
-        orphans = process_tree.children_of(os.getpid())
-        seen |= {pid for pid in orphans if process_tree.session_and_start(pid)[0] == self.pid}
-        _end_with_descendants(seen)
-        for number, pid in enumerate(process_tree.processes()):
-            if number % _PROCESSES_PER_STEP == 0:
-                yield
-            if process_tree.was_started_with(pid, RANK_MARK_ENV, self.mark):
-                _end_with_descendants({pid})
-
-
-class Leftovers:
-    """Processes that dead ranks have left behind while other ranks live on."""
-
-    def __init__(self) -> None:
-        self._searches: deque[Iterator[None]] = deque()
-
-    @property
-    def is_empty(self) -> bool:
-        """True if all leftovers have been ended."""
-        return not self._searches
-
-    def add(self, process: RankProcess) -> None:
-        """Search for the leftovers of a rank that has ended and was collected."""
-        self._searches.append(process.end_leftovers())
-
-    def step(self) -> None:
-        """Do a small part of the work."""
-        if self._searches:
-            try:
-                next(self._searches[0])
-            except StopIteration:
-                self._searches.popleft()
-
-    def clear(self) -> None:
-        """Forget all searches, because all orphans have been ended."""
-        self._searches.clear()
-
-
-def _end_with_descendants(pids: set[int]) -> None:
-    descendants = [process_tree.descendants_of(pid) for pid in pids]
-    for pid in pids.union(*descendants):
-        process_tree.kill_quietly(pid, signal.SIGKILL)
-
-
-def _start_time(pid: int) -> int:
-    return process_tree.session_and_start(pid)[1]
-
-
-def end_orphans(helpers: set[int]) -> bool:
-    """End and collect the orphans that this process adopted; returns whether none is left."""
-    orphans = process_tree.children_of(os.getpid()) - helpers
-    for pid in orphans:
-        process_tree.kill_quietly(pid, signal.SIGKILL)
-    reap_orphans(helpers)
-    return not orphans
-
-
-def reap_orphans(helpers: set[int]) -> None:
-    """Collect adopted orphans that have ended, so that no zombie is left."""
-    for pid in process_tree.children_of(os.getpid()) - helpers:
-        with suppress(ChildProcessError):  # collected meanwhile
-            os.waitpid(pid, os.WNOHANG)

@@ -7,7 +7,8 @@ another, and all steps together take three times ``grace_s`` at most.
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
-from nbddp.agent.rank_process import RankProcess, end_orphans
+from nbddp.agent.leftovers import end_orphans
+from nbddp.agent.rank_process import RankProcess
 
 
 class _Step(Enum):

@@ -75,6 +75,11 @@ def session_and_start(pid: int) -> tuple[int, int]:
     return (int(fields[3]), int(fields[19])) if fields else (-1, -1)
 
 
+def start_time(pid: int) -> int:
+    """When a process started, in clock ticks since the machine did; it tells pids apart."""
+    return session_and_start(pid)[1]
+
+
 def is_stopped(pid: int) -> bool:
     """Return whether a process is stopped, by SIGSTOP or because a debugger holds it."""
     fields = _stat(pid)

@@ -6,8 +6,9 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Iterable
 from dataclasses import replace
 
+from nbddp.controller.diagnosis.history import is_local_failure
 from nbddp.controller.diagnosis.phrases import Predicate, RankVerb
-from nbddp.controller.diagnosis.rank_view import RankView, is_local_failure
+from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import GroupRef, PerRank
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph, Waiting
 from nbddp.errors import COLLECTIVE_ERRORS

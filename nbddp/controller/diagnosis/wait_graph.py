@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from nbddp.controller.diagnosis.rank_view import Histories, History, RankView
+from nbddp.controller.diagnosis.history import Histories, History
+from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import GroupRef
 from nbddp.wire.flight_recorder import (
     GroupInfo,
