@@ -142,7 +142,7 @@ def load_ipython_extension(shell: "InteractiveShell") -> None:
     Example:
         >>> nbddp.load_ipython_extension(get_ipython())
         >>> get_ipython().run_line_magic("ddp", "start -n 2")
-        there already: 2 ranks on cpu, process group gloo
+        already running: 2 ranks on cpu, process group gloo
     """
     from nbddp.notebook import extension
 

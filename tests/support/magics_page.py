@@ -73,7 +73,7 @@ def run(kernel: Kernel, example: Example) -> str:
     cell = kernel.run(example.code, *example.answers)
     assert cell.status == ("error" if example.raises else "ok"), f"{example.code}\n{shown(cell)}"
     # The pool of this kernel starts with it.
-    return shown(cell).removeprefix("there already: ")
+    return shown(cell).removeprefix("already running: ")
 
 
 def is_alike(output: str, got: str) -> bool:

@@ -157,7 +157,7 @@ class PoolOptions:
             TypeError: there is no option of this name.
 
         Example:
-            >>> from nbddp.controller.pool.options import PoolOptions
+            >>> from nbddp.controller.options import PoolOptions
             >>> PoolOptions.checked(4, plain=True).describe()
             '-n 4 --plain'
         """
