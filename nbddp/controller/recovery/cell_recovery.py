@@ -29,12 +29,12 @@ from nbddp.wire.rank_set import Rank, RankSet
 _ABORT_AFTER_INTERRUPT_S = 0.1
 #: A rank that is still in its cell this long after the abort for a death runs Python.
 _INTERRUPT_AFTER_DEATH_S = 0.2
-#: An operation with a time-out of its own may take this long to report it.
+#: An operation with a timeout of its own may take this long to report it.
 _OWN_TIMEOUT_GRACE_S = 1.0
-#: A verdict is not shown while a time-out of this length, or a shorter one, runs: it may be a part
+#: A verdict is not shown while a timeout of this length, or a shorter one, runs: it may be a part
 #: of the program, which goes on after it.
 _BRIEF_TIMEOUT_MS = 3000
-#: After one rank has raised, time-outs of others are waited for this long only.
+#: After one rank has raised, timeouts of others are waited for this long only.
 _OWN_TIMEOUT_AFTER_ERROR_S = 2.0
 
 
@@ -65,11 +65,11 @@ class CellRecovery:
         self.report: Report | None = None  #: the last verdict
         #: Verdicts that were shown, by fingerprint, and whether they were acted on.
         self._shown: dict[str, bool] = {}
-        #: Ends of time-outs that the user has set, by verdict and versions of the ranks.
+        #: Ends of timeouts that the user has set, by verdict and versions of the ranks.
         self._wait_until: dict[tuple[object, ...], float] = {}
-        #: A verdict that waits for the end of a brief time-out.
+        #: A verdict that waits for the end of a brief timeout.
         self._withheld: VerdictReached | None = None
-        #: The last verdict that was acted on, or left to a time-out.
+        #: The last verdict that was acted on, or left to a timeout.
         self._basis: Report | None = None
         self._abort_at: float | None = None
         self._knows_timeout = False
@@ -95,7 +95,7 @@ class CellRecovery:
         if withheld is None or withheld.report.fingerprint in self._shown:
             return []
         if not has_failed:
-            self.report = None  # the program expected the time-out and handled it
+            self.report = None  # the program expected the timeout and handled it
             return []
         return [withheld]
 
@@ -199,7 +199,7 @@ class CellRecovery:
     def _cause(self, report: Report) -> Report:
         """Return the verdict to show: ``report``, or an earlier one that has caused its errors.
 
-        A rank that was proven to be stuck was freed, or left its operation by a time-out. Ranks
+        A rank that was proven to be stuck was freed, or left its operation by a timeout. Ranks
         that come later wait for it, but its error is still not the cause.
         """
         basis = self._basis
@@ -225,9 +225,9 @@ class CellRecovery:
         return actions
 
     def _own_timeout(self, report: Report, views: Views, now: float) -> float:
-        """Return the time by which a time-out of the user has raised its own error.
+        """Return the time by which a timeout of the user has raised its own error.
 
-        A program may handle the time-out and wait for the same operation once more; that is another
+        A program may handle the timeout and wait for the same operation once more; that is another
         wait.
         """
         timeout_ms, left_ms = report.earliest_timeout_ms, report.earliest_timeout_left_ms
