@@ -1,5 +1,6 @@
 """Groups that the user makes one after another in one pool are each compared separately."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -289,3 +290,22 @@ def test_lists_without_a_common_member_are_refused(fresh_pool: Callable[..., Poo
     hashed = "g = dist.new_group([0, 1] if rank < 2 else [2, 3], use_local_synchronization=True)\n"
     view = run_cell(pool, hashed + total.format("g"))
     assert [view.result(rank) for rank in range(4)] == ["1", "1", "5", "5"]
+
+
+def test_groups_that_ranks_number_differently(fresh_pool: Callable[..., Pool]):
+    """Torch numbers the groups of each rank: a group of some ranks only shifts all later ones."""
+    pool = fresh_pool(3)
+    run_cell(pool, "if rank == 0: alone = dist.new_group([0])", execution_count=7)
+    view = run_cell(pool, "group = dist.new_group()", check=False, execution_count=8)
+    assert isinstance(view.error, DeadlockError)
+    report = pool.last_report
+    assert report is not None
+    (finding,) = report.proven
+    assert finding.headline == (
+        "new_group for ranks 0-2 is group 1 on ranks 1-2 and group 2 on rank 0, so its members "
+        "wait for each other."
+    )
+    assert "Rank 0 made group 1 at cell [7], line 1" in finding.reason
+    assert finding.suspicions == ()
+    names = run_cell(pool, "group = dist.new_group()\ndist.barrier(group)\ngroup.group_name")
+    assert names.result(0) == names.result(1) == names.result(2)

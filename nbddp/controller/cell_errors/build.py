@@ -229,7 +229,15 @@ def restarted_text(fresh: RankSet, kept: RankSet, inside: RankSet = NO_RANKS) ->
         )
     return (
         f"{fresh.describe()} {are} {what}: {whose} variables are gone, those of {kept.describe()} "
-        f"are kept. Next: nbddp.sync(model, optimizer, src={kept.ranks[0]}) in a cell"
+        f"are kept. Next: {_sync_step(fresh, kept)}"
+    )
+
+
+def _sync_step(fresh: RankSet, kept: RankSet) -> str:
+    """The next step after fresh processes have taken the places of some ranks."""
+    return (
+        f"define model and optimizer there (%%ddp -r {fresh}), then "
+        f"nbddp.sync(model, optimizer, src={kept.ranks[0]}) on all ranks"
     )
 
 
@@ -307,8 +315,7 @@ def _after_exits(outcome: RunOutcome) -> list[str]:
         if not outcome.rebuild_failure:
             next_step = "run the cells that define them again"
             if others:
-                source = others.ranks[0]
-                next_step = f"nbddp.sync(model, optimizer, src={source}) in a cell"
+                next_step = _sync_step(fresh, others)
             return [*lines, f"  next      {next_step}"]
     if outcome.rebuild_failure:
         lines.append(f"  pool      it could not be repaired: {outcome.rebuild_failure}")

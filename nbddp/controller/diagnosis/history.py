@@ -141,6 +141,16 @@ class History:
             for creation in self._creations.values()
         )
 
+    def creation_of(self, number: str, before: Operation) -> Operation | None:
+        """The newest group that this rank made under a number of torch, before another call."""
+        made = [
+            creation
+            for creation in self._creations.values()
+            if group_name_of(creation.pg_id) == number
+            and creation.time_created_ns < before.time_created_ns
+        ]
+        return max(made, key=lambda creation: creation.time_created_ns, default=None)
+
     # --- messages ------------------------------------------------------------------------------
 
     def messages(

@@ -181,6 +181,7 @@ def _of_creation(cause: Cause, operation: Operation, reports: RankReports) -> It
     for rank in cause.culprits:
         for other in reports.graph.histories[rank].operations.values():
             is_other = other.signature.kind == "creation" and other.pg_id != operation.pg_id
+            is_other = is_other and other.signature != operation.signature  # else: renumbered
             if is_other and other.state == "scheduled":
                 members = RankSet.of(map(int, filter(str.isdecimal, other.signature.keys)))
                 yield (

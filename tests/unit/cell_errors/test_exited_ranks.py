@@ -208,7 +208,8 @@ def test_a_rank_that_was_replaced():
     assert text(error).endswith(
         "  replaced  rank 2 was replaced by a fresh process: its variables are gone, "
         "those of ranks 0-1,3 are kept\n"
-        "  next      nbddp.sync(model, optimizer, src=0) in a cell"
+        "  next      define model and optimizer there (%%ddp -r 2), then "
+        "nbddp.sync(model, optimizer, src=0) on all ranks"
     )
 
 
@@ -238,7 +239,8 @@ def test_a_rank_that_is_not_to_be_replaced():
 def test_the_words_after_a_restart_of_ranks():
     assert restarted_text(RankSet.of([2]), RankSet.of([0, 1, 3])) == (
         "rank 2 is a fresh process: its variables are gone, those of ranks 0-1,3 are kept. "
-        "Next: nbddp.sync(model, optimizer, src=0) in a cell"
+        "Next: define model and optimizer there (%%ddp -r 2), then "
+        "nbddp.sync(model, optimizer, src=0) on all ranks"
     )
     assert restarted_text(RankSet.of([0, 1]), RankSet.of([2])).startswith(
         "ranks 0-1 are fresh processes: their variables are gone, those of rank 2 are kept."
