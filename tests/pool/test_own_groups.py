@@ -1,6 +1,5 @@
 """Groups that the user makes one after another in one pool are each compared separately."""
 
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
