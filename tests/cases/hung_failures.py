@@ -164,7 +164,7 @@ for batch in torch.utils.data.DataLoader(Data(), batch_size=2, num_workers=1):
         kind="first-error",
         culprits="2",
         waiting="0-1",
-        op="all_reduce",
+        # A model that has never been trained agrees on its buckets first, by a broadcast.
         lines={0: 11, 1: 11, 2: 10},
         after=LET_GO_OF_WORKERS,
         error=CellError,

@@ -39,7 +39,8 @@ def test_timeouts_on_all_ranks_are_told_with_their_cause(pool: Pool):
     view = run_cell(pool, _RECEIVE, timeout=30, check=False)
     assert type(view.error) is CellError
     text = str(view.error)
-    assert "ranks 0-1 raised RuntimeError: " in text
+    # The rank whose timeout is over first closes the connection: that may end the other's wait.
+    assert "ranks 0-1 raised RuntimeError: " in text or "CollectiveFailedError: " in text
     assert "  proven    Ranks 0-1 wait for each other in a circle: all receive first" in text
     run_cell(pool, "dist.barrier()", timeout=20)
 

@@ -117,12 +117,23 @@ def _our_processes() -> dict[Process, str]:
     descendants -= _lasting_processes()
     for process in psutil.process_iter(["create_time", "status"]):
         is_zombie = process.info["status"] == psutil.STATUS_ZOMBIE
+        if is_zombie and _is_child_of_rank(process):
+            continue  # the rank has not asked yet how it ended
         if process.pid == me.pid or (is_zombie and process.pid not in descendants):
             continue
         pool_id, is_ours = _pool_of(process.pid, me.pid)
         if is_ours or process.pid in descendants:
             found[Process(process.pid, process.info["create_time"])] = pool_id
     return found
+
+
+def _is_child_of_rank(process: psutil.Process) -> bool:
+    """A rank is a fork of the fork server, and so is the name that it has."""
+    try:
+        commands = [" ".join(parent.cmdline()) for parent in process.parents()[:2]]
+    except psutil.Error:
+        return False
+    return len(commands) == 2 and all("multiprocessing.forkserver" in text for text in commands)
 
 
 def _lasting_processes() -> set[int]:
