@@ -6,9 +6,10 @@ Runs in: the notebook's process. Pure.
 import re
 from collections.abc import Mapping
 
+from nbddp.controller.diagnosis import group_numbers
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.notices import describe_activity, describe_running, waits_for_user
-from nbddp.controller.diagnosis.phrases import describe_call, place, quote, subject
+from nbddp.controller.diagnosis.phrases import describe_call, quote, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import Finding
 from nbddp.controller.diagnosis.suspicions import AFTER_INTERRUPT, suspicions, was_interrupted
@@ -357,49 +358,15 @@ class _FindingWriter:
                 f"outside of the pool could still come.{self._in_turn()}",
                 f"Call {operation.signature.op} on as many ranks as world_size says.",
             )
-        if numbers := self._other_numbers(operation):
-            return self._differently_numbered(operation, numbers)
+        if sentences := group_numbers.sentences(self.cause, operation, self.reports):
+            headline, reason, step = sentences
+            return headline, f"{reason}{self._in_turn()}", step
         return (
             f"{self._name()} was never called by {self.culprits.describe()}; "
             f"{ranks.describe()} {ranks.verb('waits', 'wait')} for that.",
             "a group is made by all of its members, and these cannot come any more."
             f"{self._in_turn()}",
             f"Call {operation.signature.op} on all ranks, in the same order.",
-        )
-
-    def _other_numbers(self, operation: Operation) -> dict[int, Operation]:
-        """The calls of the culprits, if all make a group of these ranks under another number."""
-        calls: dict[int, Operation] = {}
-        for rank in self.culprits:
-            for call in self.reports.graph.histories[rank].operations.values():
-                is_like = call.signature == operation.signature and call.state == "scheduled"
-                if is_like and group_name_of(call.pg_id).isdecimal():
-                    calls[rank] = call
-        is_numbered = group_name_of(operation.pg_id).isdecimal()
-        return calls if is_numbered and len(calls) == len(self.culprits) else {}
-
-    def _differently_numbered(
-        self, operation: Operation, calls: dict[int, Operation]
-    ) -> tuple[str, str, str]:
-        number = group_name_of(operation.pg_id)
-        ranks_by_number: dict[str, list[int]] = {number: list(self.cause.direct)}
-        for rank, call in calls.items():
-            ranks_by_number.setdefault(group_name_of(call.pg_id), []).append(rank)
-        parts = [f"group {n} on {RankSet.of(r).describe()}" for n, r in ranks_by_number.items()]
-        lowest = min(ranks_by_number, key=int)
-        extra = ""
-        for ranks in (ranks for n, ranks in ranks_by_number.items() if n != lowest):
-            history = self.reports.graph.histories[ranks[0]]
-            made = history.creation_of(lowest, calls.get(ranks[0], operation))
-            if made is not None and (line := place(made.site)):
-                owner = RankSet.of(ranks).describe()
-                extra = f" {owner.capitalize()} made group {lowest} at {line}."
-        return (
-            f"{self._name()} is {' and '.join(parts)}, so its members wait for each other.",
-            "torch numbers the groups of each rank in the order of their creation, and members "
-            f"meet by that number.{extra}{self._in_turn()}",
-            f"Call {operation.signature.op} for every group on all ranks, members or not, in the "
-            "same order; or pass use_local_synchronization=True.",
         )
 
     def _missing(self) -> tuple[str, str, str]:
