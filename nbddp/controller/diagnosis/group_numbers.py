@@ -9,7 +9,7 @@ meet under its number. A rank that has made one group more than the others never
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.phrases import place
 from nbddp.controller.diagnosis.rank_reports import RankReports
-from nbddp.wire.flight_recorder import Operation, group_name_of
+from nbddp.wire.flight_recorder import Operation, group_counter_of, group_name_of
 from nbddp.wire.rank_set import Rank, RankSet
 
 
@@ -52,11 +52,14 @@ def sentences(
 def _calls_of_culprits(
     cause: Cause, operation: Operation, reports: RankReports
 ) -> dict[Rank, Operation]:
+    """The call of each culprit; empty if one of them makes another group, or none."""
     calls: dict[Rank, Operation] = {}
+    number, counter = group_name_of(operation.pg_id), group_counter_of(operation.pg_id)
     for rank in cause.culprits:
         for call in reports.graph.histories[rank].operations.values():
+            other = group_name_of(call.pg_id)
+            is_counted = other.isdecimal() and group_counter_of(call.pg_id) == counter
             is_like = call.signature == operation.signature and call.state == "scheduled"
-            if is_like and group_name_of(call.pg_id).isdecimal():
+            if is_like and is_counted and other != number:
                 calls[rank] = call
-    is_numbered = group_name_of(operation.pg_id).isdecimal()
-    return calls if is_numbered and len(calls) == len(cause.culprits) else {}
+    return calls if number.isdecimal() and len(calls) == len(cause.culprits) else {}

@@ -9,15 +9,15 @@ answer depends on operations that were left out, `History` gives the answer that
 from typing import Literal
 
 from nbddp.controller.diagnosis.rank_view import RankView
+from nbddp.errors import CollectiveMismatchError
 from nbddp.wire.flight_recorder import (
     GroupInfo,
     Operation,
     error_name,
+    group_counter_of,
     group_name_of,
 )
 from nbddp.wire.rank_set import Rank
-
-_MISMATCH_ERROR = "CollectiveMismatchError"
 
 
 class Histories(dict[Rank, "History"]):
@@ -142,11 +142,12 @@ class History:
         )
 
     def creation_of(self, number: str, before: Operation) -> Operation | None:
-        """The newest group that this rank made under a number of torch, before another call."""
+        """The group that this rank made under a number of torch, before another call."""
         made = [
             creation
             for creation in self._creations.values()
             if group_name_of(creation.pg_id) == number
+            and group_counter_of(creation.pg_id) == group_counter_of(before.pg_id)
             and creation.time_created_ns < before.time_created_ns
         ]
         return max(made, key=lambda creation: creation.time_created_ns, default=None)
@@ -249,5 +250,5 @@ def is_local_failure(operation: Operation) -> bool:
     return (
         operation.state == "failed"
         and operation.waited_ns == 0
-        and error_name(operation.error) != _MISMATCH_ERROR
+        and error_name(operation.error) != CollectiveMismatchError.__name__
     )

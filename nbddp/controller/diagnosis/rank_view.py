@@ -15,8 +15,6 @@ from nbddp.wire.flight_recorder import (
 )
 from nbddp.wire.rank_set import Rank
 
-_MISMATCH_ERROR = "CollectiveMismatchError"
-
 
 @dataclass(frozen=True)
 class RankView:

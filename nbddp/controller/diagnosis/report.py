@@ -88,7 +88,7 @@ class GroupRef:
 
 @dataclass(frozen=True)
 class PerRank:
-    """Where one rank is, or where it ended.
+    """The place of one rank, or how it ended.
 
     Example:
         >>> outcome = pool.run("x = 1")
@@ -111,7 +111,7 @@ class PerRank:
 
     @property
     def what(self) -> str:
-        """What the rank does: continues a sentence that begins with the rank.
+        """The predicate of the rank: it continues a sentence that begins with the rank.
 
         Example:
             >>> place.what
@@ -121,7 +121,7 @@ class PerRank:
 
     @property
     def description(self) -> str:
-        """What the rank does, with its line if that is known.
+        """The same with the line of the rank, if that is known.
 
         For example ``waits in all_reduce #17, at cell [3], line 5: `x.sum()` ``.
 
@@ -181,7 +181,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """What stands in front of the reason: whether the finding is proven.
+        """The words in front of the reason, which say whether the finding is proven.
 
         Example:
             >>> finding.verdict

@@ -117,7 +117,7 @@ class CellRecovery:
         self.abort.interrupt_at = self.abort.give_up_at = None
 
     def rank_exited(self, exited: RankExited, now: float) -> list[Action]:
-        """Abort operations after an exit, because the others may wait for that rank for ever."""
+        """Abort operations after an exit, because the others may wait for that rank forever."""
         survivors = self._pool.ranks.in_state(RankState.IDLE, RankState.BUSY)
         text = f"rank {exited.rank} exited ({describe_exit(exited)[0]})"
         if self.abort.reason != "death":

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from nbddp.controller.state import Action
 from nbddp.wire.messages import GroupsRebuilt, OperationsAborted, RankDescribed, StackDumped
-from nbddp.wire.rank_set import Rank, RankSet
+from nbddp.wire.rank_set import Rank
 
 Answer: TypeAlias = RankDescribed | StackDumped | OperationsAborted | GroupsRebuilt
 Kind: TypeAlias = Literal["look", "peek", "arm", "fire", "reform"]
@@ -115,8 +115,3 @@ def _kind_of(answer: Answer) -> Kind:
 def looks_of(answers: Answers) -> dict[Rank, RankDescribed]:
     """Return the answers that are looks."""
     return {rank: found for rank, found in answers.items() if isinstance(found, RankDescribed)}
-
-
-def ranks_of(answers: Answers) -> RankSet:
-    """Return the ranks that have answered."""
-    return RankSet.of(answers)

@@ -16,7 +16,7 @@ OnDeath: TypeAlias = Literal["respawn", "keep"]
 
 @dataclass(frozen=True)
 class Config:
-    """What a user may change while the pool lives; `Pool.configure` changes it.
+    """The settings that a user may change while the pool lives, by `Pool.configure`.
 
     Example:
         >>> pool.config.on_mismatch

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from nbddp.controller.diagnosis import Report
+from nbddp.errors import CollectiveMismatchError
 from nbddp.wire.flight_recorder import GroupMark, Mismatch
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
@@ -15,7 +16,7 @@ from nbddp.wire.messages import (
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 #: The error of a rank that saw a mismatch.
-MISMATCH_ERROR = "CollectiveMismatchError"
+MISMATCH_ERROR = CollectiveMismatchError.__name__
 
 RankStatus: TypeAlias = Literal["ok", "error", "exited", "unfinished"]
 

@@ -13,7 +13,7 @@ from nbddp.wire.rank_set import Rank
 
 
 class RankState(Enum):
-    """Where a rank is in its life.
+    """The stage of a rank's life.
 
     Example:
         >>> pool.ranks()[0].state.name
@@ -58,7 +58,7 @@ Replaced: TypeAlias = Literal["", "exited", "restarted"]
 
 
 class RankInfo(msgspec.Struct, frozen=True):
-    """What is known of one rank at one moment: what `Pool.ranks` gives.
+    """The state of one rank at one moment, as `Pool.ranks` gives it.
 
     Example:
         >>> info = pool.ranks()[1]

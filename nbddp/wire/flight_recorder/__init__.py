@@ -28,6 +28,7 @@ from nbddp.wire.flight_recorder.schema import (
     cell_name,
     ending_of,
     error_name,
+    group_counter_of,
     group_name_of,
     shortened,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "cell_name",
     "ending_of",
     "error_name",
+    "group_counter_of",
     "group_name_of",
     "shortened",
 ]

@@ -129,6 +129,11 @@ def group_name_of(pg_id: str) -> str:
     return pg_id.partition("@")[0].partition(":")[0]
 
 
+def group_counter_of(pg_id: str) -> str:
+    """Return what torch counts a group that is being created in: one process group of all ranks."""
+    return pg_id.partition("@")[2].partition("@")[0]
+
+
 class GroupInfo(_Part, frozen=True):
     """One process group."""
 

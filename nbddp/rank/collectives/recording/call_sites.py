@@ -137,10 +137,6 @@ class Sites:
             frame = frame.f_back
         return tuple(sites)
 
-    def is_torch(self, frame: types.FrameType) -> bool:
-        """Return whether the frame is in torch."""
-        return frame.f_code.co_filename.startswith(self._machinery[1:2])
-
     def _classify(self, file: str) -> int:
         if self._cell_of(file):
             kind = _CELL
