@@ -30,18 +30,22 @@ for _each in threading.enumerate():
     if _each is threading.main_thread() or _each.name.startswith(("nbddp-", "asyncio_")):
         continue
     _each.join(10.0)
-    assert not _each.is_alive(), f"the test has left {_each}"
+    assert not _each.is_alive(), f"the test has left {{_each}}"
 # An interrupted `Thread.join` makes Python forget a thread that runs on.
 for _try in range(1000):
-    _known = {_each.ident for _each in threading.enumerate()}
+    _known = {{_each.ident for _each in threading.enumerate()}}
     _forgotten = [_f for _i, _f in sys._current_frames().items() if _i not in _known]
     if not _forgotten:
         break
     time.sleep(0.01)
-assert not _forgotten, f"the test has left threads: {_forgotten}"
+assert not _forgotten, f"the test has left threads: {{_forgotten}}"
 _left = asyncio.all_tasks(asyncio.get_event_loop())
-assert len(_left) == 1, f"the test has left tasks: {_left}"
+assert len(_left) == 1, f"the test has left tasks: {{_left}}"
 del _ones, _each, _left, _try, _known, _forgotten
+# The next test must not meet an object whose `__reduce__` calls a barrier.
+for _name in set(globals()).difference({first_names}):
+    if not _name.startswith("_"):
+        del globals()[_name]
 """
 
 os.environ[leaks.RUN_ENV] = str(os.getpid())
@@ -79,6 +83,7 @@ class SharedPool:
 
     def __init__(self) -> None:
         self._pool: Pool | None = None
+        self._first_names: list[str] = []  #: names of a rank that has run nothing
 
     @property
     def pool_id(self) -> str | None:
@@ -87,6 +92,7 @@ class SharedPool:
     def get(self) -> Pool:
         if self._pool is None:
             self._pool = make_pool(2)
+            self._first_names = self._pool.pull("list(globals())", ranks=0)
         return self._pool
 
     def check_health(self) -> None:
@@ -97,7 +103,8 @@ class SharedPool:
             assert not pool.is_running, "the test has left a cell running"
             states = {info.rank: info.state.name for info in pool.ranks()}
             assert set(states.values()) == {RankState.IDLE.name}, f"ranks: {states}"
-            view = run_cell(pool, _HEALTH_CELL, timeout=30.0, check=False)
+            code = _HEALTH_CELL.format(first_names=self._first_names)
+            view = run_cell(pool, code, timeout=30.0, check=False)
             assert view.error is None, f"the process group is broken:\n{view.error}"
         except BaseException:
             self.drop()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Literal
 
 from nbddp.wire.rank_set import RankSet
 
@@ -20,8 +21,10 @@ from nbddp.wire.rank_set import RankSet
 class Question:
     """A query of the notebook outside of cells."""
 
-    ranks: RankSet  #: the ranks that are asked
-    is_pull: bool = False  #: True: asks for the value of an expression; False: for help on a name
+    ranks: RankSet  #: the ranks that run the code, and so may call a collective together
+    #: ``lookup``: Tab or Shift-Tab; ``pull``: the value of an expression; ``description``: the
+    #: parts of a value, which may have another type on each rank.
+    kind: Literal["lookup", "pull", "description"]
 
 
 class Callbacks:
@@ -54,19 +57,23 @@ class Callbacks:
     def answering(self, question: Question) -> Iterator[None]:
         """Mark this thread as answering ``question`` within this block."""
         token = self._question.set(question)
-        self._note(question, begins=True)
+        pulled = self._pulled
+        if question.kind == "lookup":
+            self._note_lookup(begins=True)
+        else:  # no cell runs meanwhile
+            self._pulled = question
         try:
             yield
         finally:
-            self._note(question, begins=False)
+            if question.kind == "lookup":
+                self._note_lookup(begins=False)
+            else:
+                self._pulled = pulled
             self._question.reset(token)
 
-    def _note(self, question: Question, *, begins: bool) -> None:
-        if question.is_pull:  # no cell runs meanwhile
-            self._pulled = question if begins else None
-        else:
-            self.is_answering_lookup = begins
-            self.lookup_changed()
+    def _note_lookup(self, *, begins: bool) -> None:
+        self.is_answering_lookup = begins
+        self.lookup_changed()
 
     @contextmanager
     def running(self) -> Iterator[None]:

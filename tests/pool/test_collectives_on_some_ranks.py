@@ -97,6 +97,35 @@ def test_a_variable_that_one_rank_is_asked_for_says_so(pool: Pool):
     assert is_healthy(pool)
 
 
+def test_a_description_of_a_value_makes_no_rank_wait(pool: Pool):
+    run_cell(
+        pool,
+        f"{ODD.format(call='dist.barrier()')}\n"
+        "class Gathers:\n"
+        "    def __reduce__(self):\n"
+        "        dist.barrier()\n"
+        "        return (int, ())\n"
+        "if rank:\n"
+        "    odd = 3\n"
+        "else:\n"
+        "    gathers = Gathers()",
+    )
+    assert set(pool.vars()) >= {"odd", "gathers"}
+    assert not pool.diff("odd").is_equal
+    assert pool.diff("globals().get('gathers')").is_equal is not True
+    assert set(said(pool)) == {
+        "CollectiveRefusedError: it calls barrier when its value is described, and rank 1 may have "
+        "a value of another kind; nothing was sent"
+    }
+    assert is_healthy(pool)
+
+
+def test_an_expression_that_is_compared_may_call_a_collective(pool: Pool):
+    run_cell(pool, ODD.format(call="dist.all_reduce(x)"))
+    assert pool.diff("(odd.total, int(x))").is_equal
+    assert is_healthy(pool)
+
+
 def test_an_expression_on_all_ranks_may_call_a_collective(pool: Pool):
     run_cell(pool, ODD.format(call="dist.all_reduce(x)"))
     assert pool.pull("(odd.total, int(x))") == [("odd", 2), ("odd", 2)]

@@ -179,7 +179,7 @@ class NameLookupThread:
 
     def _serve(self) -> None:
         prepare(self._shell)
-        query = Question(RankSet.of([self._shell.rank]))
+        query = Question(RankSet.of([self._shell.rank]), "lookup")
         while True:
             asked_at, question = self._questions.get()
             if time.monotonic() - asked_at > _STALE_S:

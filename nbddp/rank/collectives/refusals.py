@@ -4,7 +4,9 @@ Runs in: the rank process, the calling thread. A callback of a widget runs on th
 was touched: while a cell runs on all ranks, the others may take part, and the diagnosis
 sees it if they do not; between cells no other rank would. Tab and Shift-Tab ask one rank, and
 `pull` asks the ranks that the user has chosen; members that are all asked may call a collective
-together. A rank that has exited, and is not replaced (``on_death=keep``), makes no calls any more.
+together. `vars` and `diff` ask the classes of values for their parts, and another rank may have a
+value of another class there. A rank that has exited, and is not replaced (``on_death=keep``), makes
+no calls any more.
 """
 
 import threading
@@ -89,7 +91,12 @@ def refuse(recorder: Recorder, op: str, members: Iterable[int]) -> None:
             f"  next: set a variable in the callback, and call {op} in a %%ddp cell that all ranks "
             "run"
         )
-    if question.is_pull:
+    if question.kind == "description":
+        raise CollectiveRefusedError(
+            f"it calls {op} when its value is described, and {others.describe()} may have a value "
+            "of another kind; nothing was sent"
+        )
+    if question.kind == "pull":
         raise CollectiveRefusedError(
             f"it calls {op}, which {others.describe()} would never call: only "
             f"{here.describe()} {here.verb('was', 'were')} asked; nothing was sent. "

@@ -10,6 +10,8 @@ import ctypes
 import itertools
 import math
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -51,17 +53,24 @@ class Fingerprints:
         #: Texts that are too long to send.
         self._texts: dict[str, str] = {}
 
-    def tree(self, names: dict[str, Any], expression: str) -> Tree:
+    def tree(
+        self,
+        names: dict[str, Any],
+        expression: str,
+        describing: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> Tree:
         """Return the leaves of a value, and keep its tensors until `forget`.
 
         Args:
             names: the user's namespace.
             expression: evaluated there; `RNG` is the state of the random number generators.
+            describing: a block in which the user's classes are asked for their parts.
         """
         self.forget()
         try:
             value = _evaluate(names, expression)
-            return self._tree(value)
+            with describing():
+                return self._tree(value)
         except Exception as error:  # noqa: BLE001 - the user's expression may raise anything
             return Tree(error=f"{type(error).__name__}: {error}".rstrip(": "))
 

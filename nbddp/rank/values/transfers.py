@@ -4,6 +4,7 @@ Runs in: the rank process, main thread, between cells.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar, assert_never
 
 from nbddp.errors import BadMessageError, TransferError
@@ -119,15 +120,22 @@ class Variables:
     def _answer(self, question: ValueQuestion) -> tuple[ValueAnswer, list[bytes]]:
         match question:
             case TreeOf():
-                return self._fingerprints.tree(self._shell.user_ns, question.expression), []
+                names = self._shell.user_ns
+                return self._fingerprints.tree(names, question.expression, self._describing), []
             case BlocksOf():
                 return self._fingerprints.blocks(question), []
             case ContentsOf():
                 return self._fingerprints.contents(question)
             case VariablesOf():
-                return variable_table.variables(self._shell, question.names), []
+                with self._describing():
+                    return variable_table.variables(self._shell, question.names), []
             case _:
                 assert_never(question)
+
+    def _describing(self) -> AbstractContextManager[None]:
+        """Return a block in which the user's classes are asked for their parts."""
+        question = Question(RankSet.of([self._rank]), "description")
+        return self._shell.callbacks.answering(question)
 
     def forget(self) -> None:
         """Release the value that was described last: no more questions about it will come."""
@@ -140,7 +148,7 @@ class Variables:
 
         The user can interrupt it.
         """
-        question = Question(RankSet.of(request.ranks), is_pull=True)
+        question = Question(RankSet.of(request.ranks), "pull")
         self._interrupts.expect()
         self._link.send(RunStarted(run_id=request.request_id, rank=self._rank))
         try:
