@@ -65,6 +65,7 @@ def pool() -> Pool:
         The running pool.
 
     Raises:
+        NbddpError: this process is a rank.
         NoPoolError: no pool is running.
         PoolBusyError: the pool is being started, and the user interrupted the wait for it.
 
@@ -72,6 +73,7 @@ def pool() -> Pool:
         >>> nbddp.pool().world_size
         2
     """
+    _refuse_in_rank("pool")
     await_start()
     living = current_pool()
     if living is None:
@@ -118,6 +120,7 @@ def start(
 
     Raises:
         BadOptionError: an option is not legal.
+        NbddpError: this process is a rank.
         NoTorchError: torch is not installed.
         PoolBusyError: another thread starts a pool.
         PoolExistsError: a pool with other options is running.
@@ -132,6 +135,7 @@ def start(
         True
     """
     arguments = locals()  # this comes first, so that they hold the arguments only
+    _refuse_in_rank("start")
     global _current  # noqa: PLW0603 - %ddp means the one pool of the process
     options = PoolOptions.checked(**arguments)
     await_start()
@@ -154,6 +158,15 @@ def start(
         f"{options.describe()} (different: {', '.join(differences)}). Next: %ddp stop, then start "
         "again; %ddp restart gives fresh ranks with the old options"
     )
+
+
+def _refuse_in_rank(name: str) -> None:
+    """Raise `NbddpError` in a rank: each one would start ranks of its own."""
+    if "nbddp.rank.main" in sys.modules:  # the notebook's process never loads it
+        raise NbddpError(
+            f"nbddp.{name} works in the notebook, and this is rank {os.environ.get('RANK')} of a "
+            "pool. Next: call it in a cell without %%ddp, or in a %%local cell"
+        )
 
 
 def start_soon(arguments: dict[str, Any]) -> PoolOptions:

@@ -29,6 +29,15 @@ def test_an_exception_that_cannot_be_printed(pool: Pool):
         pool.pull("(_ for _ in ()).throw(Bad())")
 
 
+@pytest.mark.parametrize("call", ["start(2)", "pool()"])
+def test_a_cell_on_the_ranks_starts_no_pool_of_its_own(pool: Pool, call: str):
+    text = error_text(pool, f"if rank == 1:\n    nbddp.{call}")
+    assert text.endswith(
+        f"rank 1 raised NbddpError: nbddp.{call.partition('(')[0]} works in the notebook, and this "
+        "is rank 1 of a pool. Next: call it in a cell without %%ddp, or in a %%local cell"
+    )
+
+
 def test_a_script_that_fails_fails_the_cell(pool: Pool, tmp_path: Path):
     script = tmp_path / "fails.py"
     script.write_text("1/0\n")

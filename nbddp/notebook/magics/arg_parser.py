@@ -7,7 +7,7 @@ import argparse
 import difflib
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from nbddp.errors import BadOptionError
@@ -24,10 +24,12 @@ class Parser(argparse.ArgumentParser):
     Args:
         name: the text in front of the words, such as ``%ddp start``.
         bare: the option to which a number without an option belongs, such as ``-n``.
+        meant: the option that users of other tools mean by a word which is no option here.
     """
 
-    def __init__(self, name: str, bare: str = "") -> None:
+    def __init__(self, name: str, bare: str = "", meant: Mapping[str, str] | None = None) -> None:
         self._bare = bare
+        self._meant = dict(meant or {})
         self._options: list[str] = []
         self._needs: dict[str, str] = {}  # a word for each required argument, by its name
         self._offers: dict[str, Sequence[str]] = {}
@@ -172,6 +174,8 @@ class Parser(argparse.ArgumentParser):
         """The nearest option: ``--nproc`` gives ``--nproc-per-node``, ``n=4`` gives ``-n 4``."""
         name, equals, value = word.partition("=")
         name = name.replace("_", "-")
+        if name in self._meant:
+            return [self._meant[name], value] if equals else [self._meant[name]]
         known = [option for option in self._options if option.lstrip("-") == name.lstrip("-")]
         if not known and name.startswith("--"):
             known = [option for option in self._options if option.startswith(name)]

@@ -85,8 +85,12 @@ def _with_ranks(parser: Parser, **options: Any) -> Parser:
     return parser
 
 
+#: Words for the number of ranks in other places: in ``%%ddp``, in torch, in mpirun.
+_MEANT_RANKS = dict.fromkeys(("--ranks", "-r", "--world-size", "--np"), "-n")
+
+
 def _start_parser() -> Parser:
-    parser = Parser("%ddp start", bare="-n")
+    parser = Parser("%ddp start", bare="-n", meant=_MEANT_RANKS)
     for option in LINE_OPTIONS.values():
         option.add_to(parser)
         parser.offer(option.flags, option.legal)

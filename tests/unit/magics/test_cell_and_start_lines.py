@@ -127,6 +127,9 @@ def test_bad_start(line: str, words: str):
         ("--nproc 4", "--nproc-per-node 4"),
         ("nproc_per_node=4", "--nproc-per-node 4"),
         ("--num-nodes 2", "--nnodes 2"),
+        ("--ranks 4", "-n 4"),
+        ("-r 4", "-n 4"),
+        ("--world-size=4 --backend gloo", "-n 4 --backend gloo"),
     ],
 )
 def test_the_meaning_of_a_common_mistake_is_suggested(line: str, meant: str):
