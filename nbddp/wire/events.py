@@ -262,7 +262,7 @@ class OperationsAborted(MessageBase, frozen=True):
     rank: Rank
     phase: Literal["arm", "fire"]
     pg_ids: tuple[str, ...]  #: groups that are armed, or whose operations were ended
-    #: Reason why the cell may not end: ``in Python code that goes on after an interrupt``.
+    #: Reason why the cell may not end: ``in Python code that ignores interrupts``.
     stuck: str = ""
 
 

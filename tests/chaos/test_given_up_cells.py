@@ -185,9 +185,7 @@ def test_code_that_goes_on_after_an_interrupt_is_told_with_its_line(
     view = run_cell(pool, _GOES_ON, timeout=0.3, check=False)
     assert isinstance(view.error, CellTimeoutError)
     (told,) = [line for line in str(view.error).splitlines() if "still inside" in line]
-    said = (
-        "rank 1 is still inside the cell (in Python code that goes on after an interrupt, at cell ["
-    )
+    said = "rank 1 is still inside the cell (in Python code that ignores interrupts, at cell ["
     assert told.startswith(said)
     assert "line 4); if it does not come back: %ddp restart -r 1" in told
 

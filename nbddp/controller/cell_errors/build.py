@@ -172,7 +172,8 @@ def _is_ended_by_user(outcome: RunOutcome) -> bool:
 
 def _ended_by_user(outcome: RunOutcome, cell_name: str) -> tuple[type[CellError], str]:
     if outcome.timed_out:
-        return CellTimeoutError, f"{cell_name} ran longer than its --timeout"
+        limit = "" if outcome.timeout_s is None else f" of {outcome.timeout_s:g} s"
+        return CellTimeoutError, f"{cell_name} ran longer than its --timeout{limit}"
     return CellInterruptedError, f"{cell_name} was interrupted"
 
 
@@ -338,7 +339,7 @@ def _states(outcome: RunOutcome) -> list[str]:
     for reason, ranks in by_reason.items():
         stuck = RankSet.of(ranks)
         are, they_do = ("is", "it does") if len(stuck) == 1 else ("are", "they do")
-        why = reason or "in C code, or in code that goes on after an interrupt"
+        why = reason or "in C code, or in code that ignores interrupts"
         command = "%ddp restart"
         if not outcome.is_plain and len(inside) < len(outcome.results):
             command += f" -r {stuck} (the others keep their variables)"

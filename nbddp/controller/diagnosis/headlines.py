@@ -133,14 +133,14 @@ class _FindingWriter:
         return (
             f"Rank {first} {view.raise_phrase}{others}; {self._they_wait()}.",
             f"{self.culprits.describe()} {self.culprits.verb('has', 'have')} left the cell and "
-            f"cannot come any more.{self._in_turn()}",
+            f"can no longer take part.{self._in_turn()}",
             step,
         )
 
     def _left_debugger(self) -> tuple[str, str, str]:
         return (
             f"{subject(self.culprits)} left the debugger; {self._they_wait()}.",
-            f"{self.culprits.verb('it has', 'they have')} left the cell and cannot come any more."
+            f"{self.culprits.verb('it has', 'they have')} left the cell and can no longer take part."
             f"{self._in_turn()}",
             "",
         )
@@ -155,7 +155,9 @@ class _FindingWriter:
             f"{self._calls(disagreement)}."
         )
         if self.waiting:
-            reason += f" {subject(self.waiting)} {self.waiting.verb('is', 'are')} stuck by that."
+            reason += (
+                f" {subject(self.waiting)} {self.waiting.verb('is', 'are')} blocked because of it."
+            )
         by_interrupt = was_interrupted(self.cause, self.reports)
         return headline, reason, AFTER_INTERRUPT if by_interrupt else _agree(disagreement)
 
@@ -295,7 +297,7 @@ class _FindingWriter:
             headline += f": rank {partners} {now}"
         return (
             f"{headline}.",
-            f"the message has no other end, and can get none any more.{self._in_turn()}",
+            f"no rank has called the other end of this message, and none can call it now.{self._in_turn()}",
             "Give each send its recv: same two ranks, same group, same tag, same order.",
         )
 
@@ -312,7 +314,7 @@ class _FindingWriter:
         action = "make different groups" if len(ranks_by_name) > 1 else "make a group"
         return (
             f"{subject(self.culprits)} {action} and wait for each other: {', '.join(parts)}.",
-            "a group is made by all of its members, and these cannot come any more."
+            "a group is made by all of its members, and these can no longer take part."
             f"{self._in_turn()}",
             f"Call {operation.signature.op} on all ranks, in the same order, with the same ranks; "
             "also on ranks that are no members.",
@@ -327,7 +329,7 @@ class _FindingWriter:
         if self.cause.proven and operation is not None and operation.is_rendezvous:
             missing = operation.signature.keys[0]
             return (
-                f"{waits} in init_process_group for {missing}, which cannot come any more.",
+                f"{waits} in init_process_group for {missing}, which can no longer join.",
                 f"every rank of the pool is blocked, or has ended the cell.{self._in_turn()}",
                 "Call init_process_group on all ranks, with the number of ranks as world_size and "
                 "each rank once.",
@@ -364,7 +366,7 @@ class _FindingWriter:
         return (
             f"{self._name()} was never called by {self.culprits.describe()}; "
             f"{ranks.describe()} {ranks.verb('waits', 'wait')} for that.",
-            "a group is made by all of its members, and these cannot come any more."
+            "a group is made by all of its members, and these can no longer take part."
             f"{self._in_turn()}",
             f"Call {operation.signature.op} on all ranks, in the same order.",
         )
@@ -378,15 +380,15 @@ class _FindingWriter:
         )
         every = f"every member of {group.label}" if group else "every member"
         step = (
-            "Call it on all ranks of the group: look for an `if`, a `break` or a loop of another "
-            "length around it."
+            "Call it on all ranks of the group: look for an `if`, a `break`, or a loop with "
+            "a different number of iterations around it."
         )
         if all(self.reports.graph.views[rank].state == "idle" for rank in self.culprits):
             where = f"No cell runs on {self.culprits.describe()}"
             step = f"{where}: call it in a cell of all ranks of the group, one without -r."
         return (
             headline,
-            f"a collective needs {every}, and {self.culprits.describe()} cannot come any more."
+            f"a collective needs {every}, and {self.culprits.describe()} can no longer call it."
             f"{self._in_turn()}",
             step,
         )

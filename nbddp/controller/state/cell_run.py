@@ -23,6 +23,7 @@ class CellRun:
     results: dict[Rank, RankResult] = field(default_factory=dict)
     give_up_at: float | None = None  #: when it ends, also if ranks are still inside
     times_out_at: float | None = None
+    timeout_s: float | None = None
     interrupted: bool = False
     timed_out: bool = False
     is_plain: bool = False
@@ -87,6 +88,7 @@ class CellRun:
             elapsed_s=now - self.began,
             interrupted=self.interrupted,
             timed_out=self.timed_out,
+            timeout_s=self.timeout_s,
             ended_by=ended_by,
             raised_before=self.raised_before or NO_RANKS,
             is_plain=self.is_plain,

@@ -62,6 +62,7 @@ class RunOutcome:
     elapsed_s: float  #: seconds until the last rank had finished
     interrupted: bool = False  #: the user interrupted the cell
     timed_out: bool = False  #: the timeout of the cell ran out
+    timeout_s: float | None = None  #: that timeout; None: it has none
     ended_by: str = ""  #: the command that ended it on ranks that had not finished
     #: Ranks that had raised before the interrupt, which may have caused the errors of the others.
     raised_before: RankSet = NO_RANKS

@@ -300,6 +300,7 @@ class PoolMachine:
         self._input_requests.begin(requested.ranks)
         self.run = CellRun(run_id, requested.ranks, now, is_plain=self.spec.plain)
         if requested.timeout_s is not None:
+            self.run.timeout_s = requested.timeout_s
             self.run.times_out_at = now + requested.timeout_s
         return [SendToRanks(requested.ranks, requested.execute)]
 

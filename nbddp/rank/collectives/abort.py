@@ -138,7 +138,7 @@ class OperationAbort:
         stack = self._recorder.sites.stack(frame)
         site = next((line for line in stack if line.cell > 0), None)
         place = f", at cell [{site.cell}], line {site.line}" if site is not None else ""
-        return f"in Python code that goes on after an interrupt{place}"
+        return f"in Python code that ignores interrupts{place}"
 
     def _end_creation(self) -> None:
         """End C++'s wait for members that died while it connected them, and the store's client."""

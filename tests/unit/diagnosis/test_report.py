@@ -57,12 +57,12 @@ def test_the_report_as_plain_values():
         "headline": "Rank 2 never called all_reduce #2; ranks 0-1 wait for it.",
         "explanation": (
             "Proven: a collective needs every member of the default group, "
-            "and rank 2 cannot come any more."
+            "and rank 2 can no longer call it."
         ),
         "suspicions": [],
         "next_step": (
-            "Call it on all ranks of the group: look for an `if`, a `break` or a loop of another "
-            "length around it."
+            "Call it on all ranks of the group: look for an `if`, a `break`, or a loop with "
+            "a different number of iterations around it."
         ),
         "since_s": 1.0,
     }
