@@ -140,8 +140,8 @@ class _FindingWriter:
     def _left_debugger(self) -> tuple[str, str, str]:
         return (
             f"{subject(self.culprits)} left the debugger; {self._they_wait()}.",
-            f"{self.culprits.verb('it has', 'they have')} left the cell and can no longer take part."
-            f"{self._in_turn()}",
+            f"{self.culprits.verb('it has', 'they have')} left the cell and can no longer take "
+            f"part.{self._in_turn()}",
             "",
         )
 
@@ -297,7 +297,8 @@ class _FindingWriter:
             headline += f": rank {partners} {now}"
         return (
             f"{headline}.",
-            f"no rank has called the other end of this message, and none can call it now.{self._in_turn()}",
+            "no rank has called the other end of this message, and none can call it now."
+            f"{self._in_turn()}",
             "Give each send its recv: same two ranks, same group, same tag, same order.",
         )
 
