@@ -1,9 +1,9 @@
-"""The pipe to which `faulthandler` of one rank writes.
+"""The pipe to which one rank writes its stacks.
 
 Runs in: the agent's thread. Two things come through it: the stack of the main thread, each time the
 agent asks for it with a signal, and the report at a fatal signal. Their first words differ.
 
-    rank, in a signal handler --pipe--> FaultPipe --> a dump for `nbddp.agent.stack_dumps`
+    rank, in signal handlers --pipe--> FaultPipe --> a dump for `nbddp.agent.stack_dumps`
                                                   --> the stack at a crash, for `RankExited`
 """
 
@@ -14,6 +14,8 @@ _READ_BYTES = 1 << 16
 #: A dump has about 10 KiB. This limit is for a rank that is asked to write over and over.
 _KEPT_BYTES = 1 << 20
 _CRASH = b"Fatal Python error: "
+#: The first line of a dump. A rank may answer two signals, and write two.
+_BEGIN = b"Stack (most recent call first):"
 #: The outermost frame of a rank's main thread, the last line of a dump.
 _OUTERMOST = re.compile(rb'\n  File "<string>", line \d+ in <module>\n\Z')
 
@@ -41,8 +43,10 @@ class FaultPipe:
         self._text = self._text[self._dump_end() :]
 
     def dump(self) -> str:
-        """Return the stack of the main thread, as far as it has arrived."""
-        return self._text[: self._dump_end()].decode("utf-8", "replace")
+        """Return the stack of the main thread: the last whole one, or what has arrived of it."""
+        dumps = [_BEGIN + rest for rest in self._text[: self._dump_end()].split(_BEGIN)[1:]]
+        whole = [dump for dump in dumps if _OUTERMOST.search(dump)]
+        return (whole or dumps or [b""])[-1].decode("utf-8", "replace")
 
     @property
     def dump_bytes(self) -> int:

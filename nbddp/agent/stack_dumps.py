@@ -1,19 +1,21 @@
 """Describes ranks from outside, when they cannot describe themselves.
 
-Runs in: the agent's thread, step by step from its loop, which never waits for a rank. A rank that
-is blocked in C++ or holds the GIL writes the Python stack of its main thread in a signal handler
-(`faulthandler`, registered by `nbddp.rank.main`). A rank that is stopped, or is blocked in the
-kernel, writes nothing; the answer then has the state of its process.
+Runs in: the agent's thread, step by step from its loop, which never waits for a rank. A rank writes
+the Python stack of its main thread in a signal handler (`nbddp.rank.stack_writer`), in Python if it
+can, or else in C. A rank that is stopped, or is blocked in the kernel, writes nothing; the answer
+then has the state of its process.
 
-    DumpStack --> StackDumps --SIGUSR2--> rank --FaultPipe--> StackDumps --StackDumped--> hub
+    DumpStack --> StackDumps --two signals--> rank --FaultPipe--> StackDumps --StackDumped--> hub
                         --py-spy, where it is installed-->
 
-A cell that installs a handler of its own for SIGUSR2 gets these signals; there is no stack then.
+The second signal comes only when the main thread had the time to handle the first, and has not: a
+thread that runs Python code would not survive it (`nbddp.system.stack_signals`). Without ``/proc``
+nobody can know, and it never comes. A cell that installs handlers of its own for the signals gets
+them; there is no stack then.
 """
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections import deque
@@ -28,7 +30,7 @@ from nbddp.agent.event_loop import EventLoop
 from nbddp.agent.memory_usage import Memory, MemoryReader
 from nbddp.agent.rank_process import RankProcess
 from nbddp.agent.stall_monitor import StallMonitor
-from nbddp.system import process_tree
+from nbddp.system import process_tree, stack_signals
 from nbddp.wire.messages import DumpStack, StackDumped
 
 #: Time for a dump to arrive: of a rank that a verdict waits for, and on request of the user.
@@ -36,16 +38,29 @@ _DUMP_S, _PATIENT_DUMP_S = 0.3, 1.0
 #: A dump that does not look complete is complete if nothing more has arrived for this long, because
 #: `faulthandler` writes without pauses.
 _SILENCE_S = 0.03
-#: Time between two signals to a rank. The handler does not restore ``errno`` (CPython 3.10 to
+#: Time between two signals to a rank. The handler in C does not restore ``errno`` (CPython 3.10 to
 #: 3.13): a signal just after one that has ended a system call turns "try again" into ``OSError:
 #: [Errno 0]``.
 _PAUSE_S = 0.03
+#: Time between two looks at a main thread that has not answered the first signal.
+_LOOK_S = 0.015
+#: A main thread that has used this much CPU time since the first signal is in C code.
+_C_CODE_S = 0.02
 #: Time limit of py-spy, which reads the symbols of torch for most of a second.
 _SPY_S = 3.0
 _SPY_BYTES = 1 << 20
 _READ_BYTES = 1 << 16
 #: States of a process in which it handles no signal: stopped, ended.
 _NO_SIGNAL_STATES = ("T", "Z", "X")
+
+
+@dataclass(frozen=True)
+class MainThread:
+    """The main thread of a rank, as the system describes it."""
+
+    state: str  #: a letter, see proc(5)
+    cpu_s: float  #: time that it has used
+    is_signal_pending: bool  #: `stack_signals.PYTHON` has not reached the process
 
 
 class Spy:
@@ -100,6 +115,10 @@ class _Dump:
     #: By number. Requests that arrive before its end share the dump.
     requests: dict[int, DumpStack]
     is_asked: bool = False
+    is_asked_in_c: bool = False
+    look_at: float = 0.0  #: the next look at a thread that has not answered the first signal
+    #: The first look after the delivery of that signal.
+    first_seen: MainThread | None = None
     silent_at: float = 0.0  #: the dump is complete by then, if nothing more arrives
     seen_bytes: int = 0
 
@@ -108,12 +127,31 @@ class _Dump:
         """The time at which the wait for the dump ends."""
         return self.ask_at + self.limit_s
 
-    def ask(self) -> None:
-        """Send the signal, unless the rank does not handle it."""
+    def ask(self, now: float) -> None:
+        """Send the first signal, unless the rank does not handle it."""
         self.is_asked = True
+        self.look_at = now + _PAUSE_S
         self.process.pipes.faults.forget_dumps()
         if self.limit_s:
-            process_tree.kill_quietly(self.process.pid, signal.SIGUSR2)
+            process_tree.kill_quietly(self.process.pid, stack_signals.PYTHON)
+
+    def ask_in_c(self, now: float) -> None:
+        """Send the second signal, if it is time and the main thread runs no Python code."""
+        if self.is_asked_in_c or now < self.look_at or self.process.pipes.faults.dump_bytes:
+            return
+        self.look_at = now + _LOOK_S
+        seen = main_thread(self.process.pid)
+        if seen is None or seen.is_signal_pending:
+            return
+        if self.first_seen is None:
+            self.first_seen = seen
+        elif is_outside_python(self.first_seen, seen):
+            self._send_in_c()
+
+    def _send_in_c(self) -> None:
+        self.is_asked_in_c = True
+        if _handles(self.process, stack_signals.C):
+            process_tree.kill_quietly(self.process.pid, stack_signals.C)
 
     def has_ended(self, now: float) -> bool:
         """Return whether the dump has arrived, or the wait for it has ended."""
@@ -132,7 +170,9 @@ class _Dump:
         """The time at which there is something to do if nothing arrives."""
         if not self.is_asked:
             return self.ask_at
-        return min(self.give_up_at, self.silent_at) if self.seen_bytes else self.give_up_at
+        if self.seen_bytes:
+            return min(self.give_up_at, self.silent_at)
+        return self.give_up_at if self.is_asked_in_c else min(self.give_up_at, self.look_at)
 
 
 @dataclass
@@ -180,9 +220,10 @@ class StackDumps:
         if under_way is not None:
             under_way.requests[request.number] = request
             return
-        state, cpu_s = _main_thread(process.pid)
+        seen = main_thread(process.pid)
+        state, cpu_s = ("", 0.0) if seen is None else (seen.state, seen.cpu_s)
         limit_s = _PATIENT_DUMP_S if request.native else _DUMP_S
-        is_able = state not in _NO_SIGNAL_STATES and _would_dump(process)
+        is_able = state not in _NO_SIGNAL_STATES and _handles(process, stack_signals.PYTHON)
         ask_at = max(now, self._asked_at.get(process.rank, 0.0) + _PAUSE_S) if is_able else now
         self._asked_at[process.rank] = ask_at
         self._dumps[process.rank] = _Dump(
@@ -196,7 +237,8 @@ class StackDumps:
 
     def _glance(self, request: DumpStack, process: RankProcess, now: float) -> None:
         """Send the facts that can be read without disturbing the rank."""
-        state, cpu_s = _main_thread(process.pid)
+        seen = main_thread(process.pid)
+        state, cpu_s = ("", 0.0) if seen is None else (seen.state, seen.cpu_s)
         memory = self._read_memory(request, process, now)
         self._send(
             StackDumped(
@@ -232,7 +274,9 @@ class StackDumps:
             self._glance(*self._glances.popleft(), now)
         for rank, dump in list(self._dumps.items()):
             if not dump.is_asked and now >= dump.ask_at:
-                dump.ask()
+                dump.ask(now)
+            elif dump.is_asked:
+                dump.ask_in_c(now)
             if dump.has_ended(now):
                 del self._dumps[rank]
                 self._take(dump, now)
@@ -304,18 +348,40 @@ class StackDumps:
         return text
 
 
-def _main_thread(pid: int) -> tuple[str, float]:
-    """Return state and CPU time of a main thread; ``("", 0.0)`` where the system has neither."""
+def main_thread(pid: int) -> MainThread | None:
+    """Return the state of a main thread; None where the system does not tell."""
     try:
         # The name of the program is in parentheses and may hold anything.
         fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
+        status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
-        return "", 0.0
-    return fields[0].upper(), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return None
+    pending = _signals(status, "SigPnd") | _signals(status, "ShdPnd")
+    return MainThread(
+        state=fields[0].upper(),
+        cpu_s=(int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
+        is_signal_pending=bool(pending >> (stack_signals.PYTHON - 1) & 1),
+    )
 
 
-def _would_dump(process: RankProcess) -> bool:
-    """Return whether SIGUSR2 makes a dump and does not end the process.
+def is_outside_python(before: MainThread, now: MainThread) -> bool:
+    """Return whether a main thread is in C code, or blocked, so that its frames do not change.
+
+    Both looks are later than a signal that it handles between two instructions, and has not
+    handled. It has run for a while since then, or it sleeps all the time.
+    """
+    if now.cpu_s - before.cpu_s >= _C_CODE_S:
+        return True
+    return (before.state, now.state, now.cpu_s) == ("S", "S", before.cpu_s)
+
+
+def _signals(status: str, name: str) -> int:
+    """Return a set of signals in ``/proc/PID/status`` as a number."""
+    return int(status.partition(f"{name}:")[2].split(maxsplit=1)[0], 16)
+
+
+def _handles(process: RankProcess, number: int) -> bool:
+    """Return whether a signal makes a dump and does not end the process.
 
     A rank that has just begun has no handler yet, and a cell may remove the handler.
     """
@@ -323,8 +389,7 @@ def _would_dump(process: RankProcess) -> bool:
         status = Path(f"/proc/{process.pid}/status").read_text()
     except OSError:
         return process.is_ready
-    caught = status.partition("SigCgt:")[2].split(maxsplit=1)[0]
-    return bool(int(caught, 16) >> (signal.SIGUSR2 - 1) & 1)
+    return bool(_signals(status, "SigCgt") >> (number - 1) & 1)
 
 
 def _spy_command(pid: int, process_state: str) -> list[str]:

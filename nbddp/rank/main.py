@@ -3,13 +3,12 @@
 Runs in: the rank process, main thread.
 """
 
-import faulthandler
 import multiprocessing
 import os
 import signal
 import traceback
 
-from nbddp.rank import environment, preload, process_state, streams
+from nbddp.rank import environment, preload, process_state, stack_writer, streams
 from nbddp.rank.exception_text import error_info
 from nbddp.rank.server import RankServer
 from nbddp.system import process_tree
@@ -26,11 +25,7 @@ def main(launch: RankLaunch) -> None:
     # Our start method would leave DataLoader workers unable to find names defined in a cell.
     multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
     streams.take_over(launch.stdout.take(), launch.stderr.take())
-    fault_fd = launch.fault.take()
-    faulthandler.enable(fault_fd, all_threads=False)
-    # The agent asks for a stack by SIGUSR2 (`nbddp.agent.stack_dumps`); NCCL may use SIGUSR1.
-    # Main thread only: in other threads the handler would walk running frames, and crash the rank.
-    faulthandler.register(signal.SIGUSR2, fault_fd, all_threads=False, chain=False)
+    stack_writer.install(launch.fault.take())
     exit_code = 0
     try:
         environment.prepare(launch)

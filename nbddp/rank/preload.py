@@ -33,6 +33,7 @@ _MODULES = (
     "pygments.lexers.python",
     "multiprocessing.popen_forkserver",
     "nbddp.rank.server",
+    "nbddp.rank.stack_writer",
 )
 
 # This comes first, so that an agent that is killed while torch loads takes its fork server with it.

@@ -103,6 +103,13 @@ def reference(shared_pool: SharedPool, folder: Path) -> Result:
     return found
 
 
+@pytest.fixture
+def pool(pool: Pool, folder: Path) -> Pool:
+    """The pool of all tests, with the functions of the training."""
+    prepare(pool, folder)
+    return pool
+
+
 def prepare(pool: Pool, folder: Path, ranks: int | None = None) -> None:
     code = f"path = {str(folder / 'snapshot.pt')!r}\n{PARTS}"
     run_cell(pool, code, ranks=None if ranks is None else [ranks])
