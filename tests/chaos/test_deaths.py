@@ -126,7 +126,14 @@ def test_a_rank_that_dies_in_a_cell(fresh_pool: Callable[..., Pool]):
     assert isinstance(error, RankExitedError)
     for word in ("rank 0 exited", "SIGKILL (signal 9)", "step 40", "rank0.log", "was replaced"):
         assert word in str(error)
+    run_cell(pool, "kept = 1", ranks=[1])
+    for _ in range(2):  # also after its first cell
+        error = run_cell(pool, "kept", check=False).error
+        assert "rank 0 raised NameError" in str(error)
+        assert "rank 0 is a fresh process, and lacks the names" in str(error)
+    assert "fresh" not in str(run_cell(pool, "lacking", check=False).error)
     _check_restart(pool)
+    assert "fresh" not in str(run_cell(pool, "kept", check=False).error)
 
 
 def test_a_rank_that_dies_while_its_value_is_pulled(fresh_pool: Callable[..., Pool]):

@@ -96,7 +96,7 @@ def cell_error(  # noqa: PLR0911 - one for each kind of error
     if set(alike) - set(ranks):
         ranks, error_text = alike, first.ename
     tail = [f"{_headline('CellError')}: {ranks.describe()} raised {error_text}"]
-    tail += [*_reason(outcome, ranks), *_hints(first), *_broken(outcome)]
+    tail += [*_reason(outcome, ranks), *_hints(outcome, first, ranks), *_broken(outcome)]
     return CellError(_join(body, states, tail), by_rank)
 
 
@@ -398,8 +398,15 @@ def _line(error: ErrorInfo) -> tuple[int, int] | None:
     return None if error.site is None else (error.site.cell, error.site.line)
 
 
-def _hints(error: ErrorInfo) -> list[str]:
-    """Lines on errors that nbddp itself causes."""
+def _hints(outcome: RunOutcome, error: ErrorInfo, ranks: RankSet) -> list[str]:
+    """Lines on errors of ``ranks`` that nbddp itself causes."""
+    if error.ename == "NameError" and not set(ranks) - set(outcome.replacements):
+        process = "a fresh process" if len(ranks) == 1 else "fresh processes"
+        return [
+            f"  likely    {ranks.describe()} {ranks.verb('is', 'are')} {process}, and "
+            f"{ranks.verb('lacks', 'lack')} the names that earlier cells defined",
+            f"  next      run the cell that defines the name there (%%ddp -r {ranks})",
+        ]
     if "initialize the default process group twice" in error.evalue:
         return [
             "  likely    the pool has initialised the process group already",

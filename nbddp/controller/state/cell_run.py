@@ -27,6 +27,7 @@ class CellRun:
     interrupted: bool = False
     timed_out: bool = False
     is_plain: bool = False
+    replacements: RankSet = NO_RANKS  #: see `RunOutcome`
     raised_before: RankSet | None = None  #: see `RunOutcome`
 
     def interrupt(self, *, timed_out: bool = False) -> None:
@@ -92,4 +93,5 @@ class CellRun:
             ended_by=ended_by,
             raised_before=self.raised_before or NO_RANKS,
             is_plain=self.is_plain,
+            replacements=self.replacements,
         )

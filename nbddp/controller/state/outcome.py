@@ -69,6 +69,8 @@ class RunOutcome:
     is_plain: bool = False  #: the pool cannot free or replace ranks
     report: Report | None = None  #: the verdict on it, if there was one
     fresh: RankSet = NO_RANKS  #: these ranks exited and were replaced
+    #: Ranks that had been replaced before this cell: they lack the names of earlier cells.
+    replacements: RankSet = NO_RANKS
     dead: RankSet = NO_RANKS  #: these have no process, also if they exited before this cell
     rebuild_failure: str = ""  #: why the pool could not be repaired; empty: it was, or need not be
     is_wrong: bool = False  #: it ended well on all ranks, and an error was found in their records

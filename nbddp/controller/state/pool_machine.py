@@ -220,7 +220,7 @@ class PoolMachine:
         self.store_is_lost = False
         for rank in self.ranks:
             fresh = {"exited": None, "replaced": "", "is_unwanted": False}
-            self.ranks.move(rank, RankState.STARTING, "start", **fresh)
+            self.ranks.move(rank, RankState.STARTING, "start", **fresh, is_replacement=False)
         return [SendToAgent(0, StartStore(pool=self.spec, host=self._host, port=self._port))]
 
     def _start_ranks(self, store: StoreReady) -> list[LifeAction]:
@@ -234,7 +234,7 @@ class PoolMachine:
         for rank in ranks:
             replaced = "restarted" if self.ranks[rank].is_unwanted else "exited"
             fresh = {"pid": 0, "replaced": replaced, "is_unwanted": False}
-            self.ranks.move(rank, RankState.STARTING, "respawn", **fresh)
+            self.ranks.move(rank, RankState.STARTING, "respawn", **fresh, is_replacement=True)
         return self._start_requests(self.ranks.by_node(ranks), joins=True)
 
     def _start_requests(
@@ -298,7 +298,13 @@ class PoolMachine:
         for rank in requested.ranks:
             self.ranks.move(rank, RankState.BUSY, f"run {run_id}", run_id=run_id)
         self._input_requests.begin(requested.ranks)
-        self.run = CellRun(run_id, requested.ranks, now, is_plain=self.spec.plain)
+        self.run = CellRun(
+            run_id,
+            requested.ranks,
+            now,
+            is_plain=self.spec.plain,
+            replacements=RankSet.of(r for r, info in self.ranks.items() if info.is_replacement),
+        )
         if requested.timeout_s is not None:
             self.run.timeout_s = requested.timeout_s
             self.run.times_out_at = now + requested.timeout_s

@@ -78,4 +78,5 @@ class RankInfo(msgspec.Struct, frozen=True):
     exited: RankExited | None = None
     is_unwanted: bool = False  #: the user wants a fresh process in the place of this one
     replaced: Replaced = ""  #: the end of its predecessor, until its own first cell is over
+    is_replacement: bool = False  #: it had a predecessor in this pool, whose variables are gone
     history: tuple[str, ...] = ()  #: its latest moves

@@ -12,7 +12,7 @@ from nbddp.controller.state.outcome import RankResult
 from nbddp.errors import RankExitedError
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import RankExited
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import NO_RANKS, RankSet
 from tests.support.cell_errors import (
     cell_error,
     died,
@@ -211,6 +211,19 @@ def test_a_rank_that_was_replaced():
         "  next      define model and optimizer there (%%ddp -r 2), then "
         "nbddp.sync(model, optimizer, src=0) on all ranks"
     )
+
+
+def test_a_name_that_only_a_fresh_rank_lacks():
+    lacks = raised(2, "NameError", "name 'model' is not defined")
+    message = text(cell_error(freed(0), lacks, replacements=RankSet.of([2, 3]), is_plain=False))
+    assert message.endswith(
+        "CellError: rank 2 raised NameError: name 'model' is not defined\n"
+        "  likely    rank 2 is a fresh process, and lacks the names that earlier cells defined\n"
+        "  next      run the cell that defines the name there (%%ddp -r 2)"
+    )
+    for others in (NO_RANKS, RankSet.of([3])):
+        message = text(cell_error(freed(0), lacks, replacements=others, is_plain=False))
+        assert "fresh" not in message
 
 
 def test_all_ranks_were_replaced():
