@@ -25,6 +25,7 @@ class Question:
     #: ``lookup``: Tab or Shift-Tab; ``pull``: the value of an expression; ``description``: the
     #: parts of a value, which may have another type on each rank.
     kind: Literal["lookup", "pull", "description"]
+    code: int = 0  #: of a pull, the same number on all ranks
 
 
 class Callbacks:
@@ -42,6 +43,8 @@ class Callbacks:
         self.is_answering_lookup = False
         #: Called when ``is_answering_lookup`` has changed.
         self.lookup_changed: Callable[[], None] = lambda: None
+        #: Called with the code of a pull when no code of the user runs for it any more.
+        self.pull_ended: Callable[[int], None] = lambda code: None
 
     @property
     def is_in_callback(self) -> bool:
@@ -70,6 +73,8 @@ class Callbacks:
             else:
                 self._pulled = pulled
             self._question.reset(token)
+            if question.kind == "pull":
+                self.pull_ended(question.code)
 
     def _note_lookup(self, *, begins: bool) -> None:
         self.is_answering_lookup = begins

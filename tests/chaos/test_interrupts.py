@@ -212,6 +212,15 @@ def test_an_interrupt_while_a_value_is_pulled(pool: Pool):
     assert pool.pull("x") == [0, 1]
 
 
+def test_an_interrupt_while_an_expression_waits_for_a_member(pool: Pool):
+    waits = "__import__('time').sleep(100) if rank else dist.barrier()"
+    for expression in (waits, f"[dist.barrier(), {waits}]"):
+        with _sigint_after(0.3), pytest.raises(TransferInterruptedError):
+            pool.pull(expression)
+        view = run_cell(pool, "dist.barrier()\nprint('free')", timeout=5.0)
+        assert view.texts() == {0: "free\n", 1: "free\n"}
+
+
 def test_an_interrupted_pull_stops_on_the_ranks_too(fresh_pool: Callable[..., Pool]):
     pool = fresh_pool()
     with _sigint_after(0.3), pytest.raises(TransferInterruptedError):

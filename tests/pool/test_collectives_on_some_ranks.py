@@ -1,9 +1,11 @@
 """Collectives in code that runs on some ranks only: Tab, Shift-Tab, `pull`, `vars`."""
 
+from contextlib import suppress
+
 import pytest
 
 from nbddp.controller.pool.pool import Pool
-from nbddp.errors import TransferError
+from nbddp.errors import BadOptionError, TransferError
 from tests.support.views import begin_cell, run_cell
 
 LIMIT_S = 30.0
@@ -129,6 +131,67 @@ def test_an_expression_that_is_compared_may_call_a_collective(pool: Pool):
 def test_an_expression_on_all_ranks_may_call_a_collective(pool: Pool):
     run_cell(pool, ODD.format(call="dist.all_reduce(x)"))
     assert pool.pull("(odd.total, int(x))") == [("odd", 2), ("odd", 2)]
+    assert is_healthy(pool)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "dist.barrier() if rank == 0 else 1",
+        "dist.all_reduce(x, async_op=True) if rank else None",
+        "dist.all_gather_object([None, None], rank) if rank else None",
+        "rank or [dist.barrier(), dist.barrier()]",
+        "[dist.barrier() for _ in range(3 + rank)]",
+        "1 / rank, dist.barrier()",
+        "functional.all_reduce(x, 'sum', dist.group.WORLD) if rank else 0",
+    ],
+)
+def test_an_expression_that_calls_a_collective_on_some_ranks_ends(pool: Pool, expression: str):
+    run_cell(pool, "import torch.distributed._functional_collectives as functional")
+    run_cell(pool, "x = torch.ones(1)")
+    for _ in range(2):
+        with pytest.raises(
+            TransferError, match=r"calls \w+, which rank [01] did not call"
+        ) as caught:
+            pool.pull(expression)
+        assert "nothing was sent" in str(caught.value)
+        with suppress(BadOptionError):  # no rank has a value
+            assert not pool.diff(expression).is_equal
+    assert is_healthy(pool)
+
+
+@pytest.mark.parametrize(
+    ("call", "op"),
+    [
+        ("dist.recv(x, 1 - rank)", "recv"),
+        ("dist.send(x, 1 - rank)", "send"),
+        ("dist.monitored_barrier()", "monitored_barrier"),
+    ],
+)
+def test_an_expression_calls_nothing_that_could_wait_forever(pool: Pool, call: str, op: str):
+    run_cell(pool, "x = torch.ones(1)")
+    with pytest.raises(TransferError, match=f"it calls {op}, which could wait forever"):
+        pool.pull(f"{call} if rank else 0")
+    assert is_healthy(pool)
+
+
+def test_the_calls_of_an_expression_may_go_ahead_of_each_other(pool: Pool):
+    run_cell(
+        pool,
+        "import time\n"
+        "def ahead():\n"
+        "    works = []\n"
+        "    for number in range(20):\n"
+        "        time.sleep(0.01 * (number % 2 == rank))\n"
+        "        works.append(dist.broadcast(torch.ones(1), number % 2, async_op=True))\n"
+        "        works.append(dist.all_reduce(torch.ones(1), async_op=True))\n"
+        "    for work in works: work.wait()\n"
+        "    found = [None, None]\n"
+        "    dist.all_gather_object(found, rank)\n"
+        "    return found",
+    )
+    for _ in range(3):
+        assert pool.pull("ahead()") == [[0, 1], [0, 1]]
     assert is_healthy(pool)
 
 

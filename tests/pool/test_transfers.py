@@ -186,6 +186,13 @@ def test_values_that_cannot_be_pulled(pool: Pool, expression: str, words: str):
     assert run_cell(pool, "rank").result(1) == "1"
 
 
+@pytest.mark.parametrize("wrong", [5, None, b"x", ["x"]])
+def test_an_expression_has_to_be_text(pool: Pool, wrong: Any):
+    for ask in (pool.pull, pool.diff, pool.vars):
+        with pytest.raises(BadOptionError, match=f"is of type {type(wrong).__name__}; legal: str"):
+            ask(wrong)
+
+
 def test_a_value_that_cannot_be_pulled_from_one_rank(pool: Pool):
     run_cell(pool, "if rank == 1: only_here = 1\nelse: globals().pop('only_here', None)")
     with pytest.raises(TransferError, match="rank 0"):

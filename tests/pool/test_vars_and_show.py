@@ -61,6 +61,21 @@ bad, good = Bad(), 1
     assert told["good"][0] is not None
     assert told["bad"][0] is not None
     assert "worse" in told["bad"][0]["value"]
+    run_cell(
+        pool,
+        """
+class Exits:
+    def __repr__(self): raise SystemExit(3)
+class Hides:
+    __class__ = property(lambda self: 1 / 0)
+exits, hides = Exits(), Hides()
+""",
+    )
+    told = pool.vars()
+    assert {"bad", "good", "exits", "hides"} <= set(told)
+    described = told["exits"][1]
+    assert described is not None
+    assert "SystemExit: 3" in described["value"]
     text = variables_table.bundle(pool.told_variables(["bad", "good"]), ("bad", "good"))[
         "text/plain"
     ]

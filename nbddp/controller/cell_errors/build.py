@@ -339,7 +339,7 @@ def _states(outcome: RunOutcome) -> list[str]:
     for reason, ranks in by_reason.items():
         stuck = RankSet.of(ranks)
         are, they_do = ("is", "it does") if len(stuck) == 1 else ("are", "they do")
-        why = reason or "in C code, or in code that ignores interrupts"
+        why = reason or "in C code, stopped, or in code that ignores interrupts"
         command = "%ddp restart"
         if not outcome.is_plain and len(inside) < len(outcome.results):
             command += f" -r {stuck} (the others keep their variables)"

@@ -129,8 +129,9 @@ class Transfer:
                 return answer
             if answer.rank in missing:
                 raise PoolBrokenError(
-                    f"rank {answer.rank} exited before its value was transferred; "
-                    "no variable was changed. Next: %ddp restart"
+                    f"rank {answer.rank} exited before its value was transferred; no variable of "
+                    "another rank was changed. Next: %ddp status shows the fresh process in its "
+                    f"place; where there is none, %ddp restart -r {answer.rank} starts one"
                 )
 
 

@@ -4,8 +4,8 @@ Runs in: the notebook's process. It imports neither a pool nor torch, so that ``
 install`` starts fast.
 """
 
-from nbddp.controller.options.checks import check_seconds
+from nbddp.controller.options.checks import check_seconds, check_text
 from nbddp.controller.options.line_option import seconds
 from nbddp.controller.options.pool_options import LINE_OPTIONS, PoolOptions
 
-__all__ = ["LINE_OPTIONS", "PoolOptions", "check_seconds", "seconds"]
+__all__ = ["LINE_OPTIONS", "PoolOptions", "check_seconds", "check_text", "seconds"]

@@ -35,6 +35,20 @@ def check_torch() -> None:
         )
 
 
+def check_text(what: str, value: object) -> None:
+    """Raise unless a value is text.
+
+    Args:
+        what: the argument, as the subject of a sentence.
+        value: what the user gave.
+
+    Raises:
+        BadOptionError: it is not text.
+    """
+    if not isinstance(value, str):
+        raise BadOptionError(f"{what} is of type {type(value).__name__}; legal: str")
+
+
 def check_seconds(name: str, value: Any) -> None:
     """Check that ``value`` is a positive, finite number of seconds, or None.
 

@@ -16,7 +16,7 @@ from nbddp.controller.cell_errors import cell_error, ranks_to_debug
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub import RequestRefusedError, Run, interrupt_as_error
-from nbddp.controller.options import PoolOptions, check_seconds
+from nbddp.controller.options import PoolOptions, check_seconds, check_text
 from nbddp.controller.pool.cell_wait import CellView, CellWait
 from nbddp.controller.pool.pool_processes import PoolProcesses
 from nbddp.controller.state import (
@@ -158,8 +158,7 @@ class Pool:
             >>> outcome.ranks("ok")
             RankSet(0-1)
         """
-        if not isinstance(code, str):
-            raise BadOptionError(f"the code is of type {type(code).__name__}; legal: str")
+        check_text("the code", code)
         code = code if code.endswith("\n") else code + "\n"
         self._check_source(code)
         options = CellOptions(
@@ -353,7 +352,7 @@ class Pool:
             process uses CUDA already.
 
         Raises:
-            BadOptionError: a rank does not exist.
+            BadOptionError: a rank does not exist, or the expression is not text.
             TransferError: the expression fails on a rank, or its value cannot be pickled.
             TransferInterruptedError: the user interrupted the call.
             PoolBusyError: a cell is running.
@@ -365,6 +364,7 @@ class Pool:
             >>> pool.pull("(torch.arange(3) * rank).tolist()", ranks=1)
             [0, 1, 2]
         """
+        check_text("the expression", expression)
         chosen = self.rank_set(ranks)
         with interrupt_as_error(f"pulling {expression!r}"):
             values = self._pull(expression, chosen)
@@ -402,6 +402,7 @@ class Pool:
             >>> difference.differences[0].details[0].index
             (1, 2)
         """
+        check_text("the expression", expression)
         chosen = self.rank_set(ranks)
         failure = f"could not compare {expression!r}"
         with interrupt_as_error(f"comparing {expression!r}"), self._exchanging(chosen) as exchange:
@@ -451,6 +452,8 @@ class Pool:
             PoolBusyError: a cell is running.
             PoolBrokenError: the pool was stopped, or a rank has exited or does not come back.
         """
+        for name in names:
+            check_text("a name", name)
         chosen = self.rank_set(ranks)
         what = ", ".join(map(repr, names)) or "the variables"
         failure = f"could not look at {what}"

@@ -175,7 +175,7 @@ def nothing_running(pool: Pool, in_callback: RankSet) -> str:
         return f"interrupted: a widget's callback on {name_ranks(in_callback)}"
     stuck = pool.snapshot.in_state(RankState.BUSY)
     if stuck:
-        return f"{stuck.describe()} did not stop when interrupted. Next: %ddp restart"
+        return f"{stuck.describe()} did not stop when interrupted. Next: {_restart_of(pool, stuck)}"
     if pool.options.plain:  # its ranks do not report callbacks
         return "no cell is running; a widget's callback, if one was, is interrupted"
     return "no cell is running"
@@ -344,12 +344,17 @@ def _log_paths(paths: Sequence[str]) -> str:
 # --- the pool ------------------------------------------------------------------------------------
 
 
+def _restart_of(pool: Pool, ranks: RankSet) -> str:
+    """The command that gives these ranks fresh processes, and keeps the others where it can."""
+    only = f" -r {ranks}" if len(ranks) < pool.world_size and not pool.options.plain else ""
+    return f"%ddp restart{only}"
+
+
 def _notes(pool: Pool, snapshot: PoolSnapshot, diagnosed: Diagnosed) -> list[str]:
     notes = []
     gone = snapshot.in_state(RankState.EXITED)
     if gone:
-        only = f" -r {gone}" if len(gone) < pool.world_size and not pool.options.plain else ""
-        notes.append(f"{name_ranks(gone)} exited. Next: %ddp restart{only}")
+        notes.append(f"{name_ranks(gone)} exited. Next: {_restart_of(pool, gone)}")
     busy = RankSet.of(rank for rank, look in diagnosed.looks.items() if look.activity == "callback")
     if busy:
         notes.append(f"{name_ranks(busy)} in a widget's callback. Next: %ddp interrupt ends it")
@@ -357,8 +362,8 @@ def _notes(pool: Pool, snapshot: PoolSnapshot, diagnosed: Diagnosed) -> list[str
     stuck = snapshot.in_state(RankState.BUSY)
     if stuck and not snapshot.is_running:
         notes.append(
-            f"{name_ranks(stuck)} still inside a cell that was given up. Next: %ddp restart, if "
-            "they do not come back"
+            f"{name_ranks(stuck)} still inside a cell that was given up. Next: "
+            f"{_restart_of(pool, stuck)}, if {stuck.verb('it does', 'they do')} not come back"
         )
     if pool.options.plain:
         notes.append("plain ranks do not report their state: this is how they look from outside")

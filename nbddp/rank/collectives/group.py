@@ -221,6 +221,15 @@ class TracedGroup(dist.ProcessGroup):
         finally:
             writer.end_wait(slot)
 
+    def _await_members(self, record: int, call: CallSignature, digest: int) -> None:
+        """Wait until all members call a collective, or take it back."""
+        try:
+            refusals.await_members(self.recorder, self.counters, call.signature.op)
+        except BaseException as error:
+            self.recorder.writer.complete(record, _now(), 0, in_words(error))
+            self.recorder.withdraw(self.counters, digest)
+            raise
+
     def is_refused(self, record: int, error: BaseException) -> bool:
         """Record a failed call; returns whether its arguments failed, so that no data was sent."""
         self.recorder.writer.complete(record, _now(), 0, in_words(error))
@@ -284,12 +293,22 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
             call = methods.undescribed(recorder, method)
             is_async = methods.is_async(args, kwargs)
             return self._handle(work, recorder.collective(counters, call, is_async=is_async))
+        is_pull = False
         if recorder.is_careful:
             refusals.refuse(recorder, call.signature.op, counters.info.ranks)
-        if recorder.check or kwargs or len(args) < 2 or getattr(args[-1], "asyncOp", True):
+            is_pull = refusals.is_pull(recorder)
+        if (
+            is_pull
+            or recorder.check
+            or kwargs
+            or len(args) < 2
+            or getattr(args[-1], "asyncOp", True)
+        ):
             digest = counters.digest
             is_async = methods.is_async(args, kwargs)
             record = recorder.collective(counters, call, is_async=is_async)
+            if is_pull:
+                self._await_members(record, call, digest)
             if recorder.check:
                 self.check(record, call)
             has_copies = args and counters.has_peers

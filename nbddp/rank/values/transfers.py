@@ -3,6 +3,7 @@
 Runs in: the rank process, main thread, between cells.
 """
 
+import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, assert_never
@@ -148,7 +149,8 @@ class Variables:
 
         The user can interrupt it.
         """
-        question = Question(RankSet.of(request.ranks), "pull")
+        code = 1 + zlib.crc32(request.request_id.encode())
+        question = Question(RankSet.of(request.ranks), "pull", code)
         self._interrupts.expect()
         self._link.send(RunStarted(run_id=request.request_id, rank=self._rank))
         try:

@@ -44,7 +44,7 @@ def variables(shell: RankShell, wanted: Sequence[str]) -> Variables:
             name
             for name, value in names.items()
             if not name.startswith("_")
-            and not isinstance(value, _NO_DATA)
+            and _has_data(value)
             # As in %who: a predefined name that the user has bound again is the user's.
             and not (name in hidden and hidden[name] is value)
         ]
@@ -52,6 +52,13 @@ def variables(shell: RankShell, wanted: Sequence[str]) -> Variables:
         wanted = wanted[left_out:]
     described = tuple(_describe(shell.rank, name, names[name]) for name in wanted if name in names)
     return Variables(variables=described, left_out=left_out)
+
+
+def _has_data(value: Any) -> bool:
+    try:
+        return not isinstance(value, _NO_DATA)
+    except Exception:  # noqa: BLE001 - `__class__` of the user's class
+        return True
 
 
 def _describe(rank: int, name: str, value: Any) -> Variable:
@@ -71,7 +78,7 @@ def _describe(rank: int, name: str, value: Any) -> Variable:
             sharding=sharding,
             digest=digest,
         )
-    except Exception as error:  # noqa: BLE001 - of the user's class: the others are described
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - of the user's class: others follow
         return Variable(
             name=name, type=type(value).__name__, value=_cut(f"{type(error).__name__}: {error}")
         )

@@ -4,6 +4,7 @@ Runs in: agent, rank. All sizes and positions are in 64-bit words, unless the na
 """
 
 import struct
+import zlib
 from typing import Final
 
 import msgspec
@@ -32,7 +33,8 @@ BOARD_SLOTS: Final = 64
 
 # words of the head; the last ones change with each operation and lie directly before the wait of
 # the main thread, so that one write covers both
-PID, TEXT_HEAD = range(2)
+# ANSWERED: the last expression whose value was sent; CALLED: the last collective of an expression
+PID, TEXT_HEAD, ANSWERED, CALLED = range(4)
 TOUCHED, OPEN, RECORDS = range(HEAD_WORDS - 3, HEAD_WORDS)
 
 # words of a wait
@@ -70,6 +72,11 @@ END = struct.Struct("3q")  # state, completed, waited
 HEAD = struct.Struct("2q")  # open, records
 WAIT = struct.Struct("2q")  # since, record
 HEAD_AND_WAIT = struct.Struct("4q")
+
+
+def call_code(pg_id: str, number: int) -> int:
+    """Return a number for a collective of an expression, never 0."""
+    return 1 + zlib.crc32(f"{pg_id}/{number}".encode())
 
 
 class Text(msgspec.Struct, frozen=True):

@@ -9,7 +9,9 @@ from typing import TypeVar
 import msgspec
 
 from nbddp.wire.flight_recorder.layout import (
+    ANSWERED,
     ASYNC,
+    CALLED,
     COMPLETED,
     CREATED,
     ERROR,
@@ -45,6 +47,7 @@ from nbddp.wire.flight_recorder.layout import (
     WAITED,
     WAITS_AT,
     Text,
+    call_code,
 )
 from nbddp.wire.flight_recorder.schema import GroupInfo, Operation, Signature, Site
 
@@ -80,6 +83,22 @@ class Reader:
     def newest(self) -> int:
         """Id of the newest record; 0: none."""
         return int(self._words[RECORDS])
+
+    @property
+    def answered(self) -> int:
+        """Code of the last expression whose value the rank has sent; 0: none."""
+        return int(self._words[ANSWERED])
+
+    def has_called(self, pg_id: str, number: int) -> bool:
+        """Return whether the rank calls this collective in an expression, or has gone past it."""
+        if self._words[CALLED] == call_code(pg_id, number):
+            return True
+        return any(
+            operation.collective_seq_id > number
+            or (operation.collective_seq_id == number and operation.state == "completed")
+            for operation in self.operations(128)
+            if operation.pg_id == pg_id
+        )
 
     def is_message(self, record: int, peer: int, tag: int) -> bool:
         """Return whether a record is a message with this peer and tag; faster than `operation`."""

@@ -26,8 +26,10 @@ from collections.abc import Callable, Collection, Iterable
 import msgspec
 
 from nbddp.wire.flight_recorder.layout import (
+    ANSWERED,
     BOARD_GROUPS,
     BOARD_SLOTS,
+    CALLED,
     COMPLETED,
     CREATED,
     END,
@@ -61,6 +63,7 @@ from nbddp.wire.flight_recorder.layout import (
     WAITED,
     WAITS_AT,
     Text,
+    call_code,
 )
 from nbddp.wire.flight_recorder.reader import Reader
 
@@ -344,6 +347,14 @@ class Writer:
         _WRITE_WAIT(self._mapping, slot, now_ns, record)
         self.touch()
         return slot
+
+    def note_answer(self, code: int) -> None:
+        """Note that the value of an expression was sent; see `Reader.answered`."""
+        self._words[ANSWERED] = code
+
+    def note_call(self, pg_id: str, number: int) -> None:
+        """Note that an expression calls a collective; see `Reader.has_called`."""
+        self._words[CALLED] = call_code(pg_id, number)
 
     def accept(self, slot: int, record: int, created_ns: int) -> None:
         """Note that torch accepted the operation for which its thread waits since the call."""

@@ -44,7 +44,7 @@ def test_the_death_of_a_rank():
         "            step 40 | loss 2.31\n"
         "  log       /logs/rank2.log\n"
         "  others    rank 1 finished\n"
-        "  others    rank 3 is still inside the cell (in C code, or in code that ignores "
+        "  others    rank 3 is still inside the cell (in C code, stopped, or in code that ignores "
         "interrupts); if it does not come back: %ddp restart\n"
         "rank 0\n<traceback of RuntimeError: connection closed>\n\n"
         "  next      %ddp restart   (ranks 0-1,3 would lose their variables too)"

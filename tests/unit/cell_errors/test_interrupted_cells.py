@@ -25,7 +25,7 @@ from tests.support.cell_errors import (
 def test_a_cell_that_was_given_up():
     assert text(cell_error(ok(0), unfinished(1), interrupted=True)) == (
         "rank 0 finished\n"
-        "rank 1 is still inside the cell (in C code, or in code that ignores interrupts); "
+        "rank 1 is still inside the cell (in C code, stopped, or in code that ignores interrupts); "
         "if it does not come back: %ddp restart\n"
         "CellInterruptedError: cell [7] was interrupted"
     )
@@ -37,7 +37,7 @@ def test_a_cell_that_ended_with_its_ranks_inside():
     assert type(error) is CellError
     assert text(error) == (
         "rank 0 finished\n"
-        "rank 1 is still inside the cell (in C code, or in code that ignores interrupts); "
+        "rank 1 is still inside the cell (in C code, stopped, or in code that ignores interrupts); "
         "if it does not come back: %ddp restart\n"
         "CellError: cell [7] ended before rank 1 had finished"
     )
@@ -72,7 +72,7 @@ def test_a_timeout_goes_before_an_interrupt():
     assert type(error) is CellTimeoutError
     assert text(error) == (
         "rank 0 finished\n"
-        "ranks 1-2 are still inside the cell (in C code, or in code that ignores "
+        "ranks 1-2 are still inside the cell (in C code, stopped, or in code that ignores "
         "interrupts); if they do not come back: %ddp restart\n"
         "CellTimeoutError: cell [7] ran longer than its --timeout of 2.5 s"
     )

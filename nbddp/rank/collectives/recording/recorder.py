@@ -54,6 +54,7 @@ class Recorder:
         self._careful_lock = threading.Lock()
         self.callbacks = callbacks
         callbacks.lookup_changed = self.set_careful
+        callbacks.pull_ended = self.writer.note_answer
         self.run_id = ""
         self.cell_ranks: tuple[int, ...] = ()  #: ranks that run the cell; empty: all
         self.run_offset = 0
