@@ -199,6 +199,8 @@ class TransferInterruptedError(TransferError):
 class CellError(NbddpError):
     """The cell raised on one rank or more. The message groups equal tracebacks.
 
+    ``error.by_rank`` has ``(exception name, message)`` of each rank that failed.
+
     Args:
         message: with ANSI colours, which IPython shows; ``str(error)`` has none.
         by_rank: ``(exception name, message)`` of each rank that failed.

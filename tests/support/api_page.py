@@ -48,6 +48,10 @@ def page() -> str:
                 parts.append(_described(f"{owner}.{name}", member))
     parts.append("## Errors\n\n| Error | Is raised when |\n|---|---|")
     parts += [f"| `{kind.__name__}` | {_first_sentence(kind)} |" for kind in ERRORS]
+    parts.append("")
+    parts += [
+        f"### `{kind.__name__}`\n\n{_text(kind)}" for kind in ERRORS if ">>>" in text_of(kind)
+    ]
     return "\n".join(parts).rstrip() + "\n"
 
 

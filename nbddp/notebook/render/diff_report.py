@@ -227,8 +227,9 @@ def _notes(difference: Difference) -> list[str]:
     ]
     if total:
         nbytes = difference.nbytes + (0 if gradients is None else gradients.nbytes)
+        where = "on each rank that has it" if difference.errors else "on each rank"
         notes.append(
-            f"{words(total)} on each rank{f', {size(nbytes)}' * bool(nbytes)}{_places(difference)}"
+            f"{words(total)} {where}{f', {size(nbytes)}' * bool(nbytes)}{_places(difference)}"
         )
     for text, count in difference.sharding.items():
         which = "tensor is" if count == 1 else "tensors are"
