@@ -122,11 +122,9 @@ def sync(*objects: Any, src: int | None = None, group: Any = None) -> None:
         >>> outcome = pool.run("x = torch.ones(2) * rank; nbddp.sync(x, src=1); x")
         [0-1] Out: tensor([1., 1.])
     """
-    import os
+    from nbddp.settings import is_rank
 
-    from nbddp.settings import RANK_MARK_ENV
-
-    if RANK_MARK_ENV not in os.environ:
+    if not is_rank():
         raise NbddpError("nbddp.sync works on ranks. Next: call it in a %%ddp cell, on every rank")
     from nbddp.rank.collectives import state_sync
 

@@ -8,6 +8,7 @@ ranks get the values that they need in messages, so that all processes agree.
 
 import math
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
@@ -36,6 +37,15 @@ AGENT_ENV = "NBDDP_AGENT"
 AGENT_PID_ENV = "NBDDP_AGENT_PID"
 #: The user's PYTHONPATH, while an agent has another one to find nbddp; ranks get the user's back.
 USER_PYTHONPATH_ENV = "NBDDP_USER_PYTHONPATH"
+
+
+def is_rank() -> bool:
+    """Return whether this process is a rank, or was forked from one: only ranks load that module.
+
+    >>> is_rank()
+    False
+    """
+    return "nbddp.rank.main" in sys.modules
 
 
 @dataclass(frozen=True)

@@ -58,9 +58,8 @@ _NO_SIGNAL_STATES = ("T", "Z", "X")
 class MainThread:
     """The main thread of a rank, as the system describes it."""
 
-    state: str  #: a letter, see proc(5)
+    state: str  #: a letter, see proc(5); empty: the system does not tell
     cpu_s: float  #: time that it has used
-    is_signal_pending: bool  #: `stack_signals.PYTHON` has not reached the process
 
 
 class Spy:
@@ -108,12 +107,11 @@ class _Dump:
     """A rank that was asked for its stacks."""
 
     process: RankProcess
-    process_state: str
-    cpu_s: float
     ask_at: float
     limit_s: float
     #: By number. Requests that arrive before its end share the dump.
     requests: dict[int, DumpStack]
+    thread: MainThread = MainThread("", 0.0)  #: just before the last signal
     is_asked: bool = False
     is_asked_in_c: bool = False
     look_at: float = 0.0  #: the next look at a thread that has not answered the first signal
@@ -132,7 +130,13 @@ class _Dump:
         self.is_asked = True
         self.look_at = now + _PAUSE_S
         self.process.pipes.faults.forget_dumps()
-        if self.limit_s:
+        # Not earlier: the rank may have gone on since it was to be described.
+        self.thread = main_thread(self.process.pid)
+        if self.thread.state in _NO_SIGNAL_STATES or not _handles(
+            self.process, stack_signals.PYTHON
+        ):
+            self.limit_s = 0.0
+        else:
             process_tree.kill_quietly(self.process.pid, stack_signals.PYTHON)
 
     def ask_in_c(self, now: float) -> None:
@@ -140,16 +144,17 @@ class _Dump:
         if self.is_asked_in_c or now < self.look_at or self.process.pipes.faults.dump_bytes:
             return
         self.look_at = now + _LOOK_S
-        seen = main_thread(self.process.pid)
-        if seen is None or seen.is_signal_pending:
+        if is_pending(self.process.pid, stack_signals.PYTHON):
             return
+        seen = main_thread(self.process.pid)
         if self.first_seen is None:
             self.first_seen = seen
         elif is_outside_python(self.first_seen, seen):
-            self._send_in_c()
+            self._send_in_c(seen)
 
-    def _send_in_c(self) -> None:
+    def _send_in_c(self, seen: MainThread) -> None:
         self.is_asked_in_c = True
+        self.thread = seen
         if _handles(self.process, stack_signals.C):
             process_tree.kill_quietly(self.process.pid, stack_signals.C)
 
@@ -220,25 +225,18 @@ class StackDumps:
         if under_way is not None:
             under_way.requests[request.number] = request
             return
-        seen = main_thread(process.pid)
-        state, cpu_s = ("", 0.0) if seen is None else (seen.state, seen.cpu_s)
-        limit_s = _PATIENT_DUMP_S if request.native else _DUMP_S
-        is_able = state not in _NO_SIGNAL_STATES and _handles(process, stack_signals.PYTHON)
-        ask_at = max(now, self._asked_at.get(process.rank, 0.0) + _PAUSE_S) if is_able else now
+        ask_at = max(now, self._asked_at.get(process.rank, 0.0) + _PAUSE_S)
         self._asked_at[process.rank] = ask_at
         self._dumps[process.rank] = _Dump(
             process=process,
-            process_state=state,
-            cpu_s=cpu_s,
             ask_at=ask_at,
-            limit_s=limit_s if is_able else 0.0,
+            limit_s=_PATIENT_DUMP_S if request.native else _DUMP_S,
             requests={request.number: request},
         )
 
     def _glance(self, request: DumpStack, process: RankProcess, now: float) -> None:
         """Send the facts that can be read without disturbing the rank."""
         seen = main_thread(process.pid)
-        state, cpu_s = ("", 0.0) if seen is None else (seen.state, seen.cpu_s)
         memory = self._read_memory(request, process, now)
         self._send(
             StackDumped(
@@ -247,8 +245,8 @@ class StackDumps:
                 version=0,
                 operations=(),
                 stack="",
-                process_state=state,
-                cpu_s=cpu_s,
+                process_state=seen.state,
+                cpu_s=seen.cpu_s,
                 memory_bytes=memory.size_bytes,
                 memory_is_pss=memory.is_pss,
             )
@@ -296,8 +294,8 @@ class StackDumps:
                 version=version,
                 operations=operations,
                 stack=dump.process.pipes.faults.dump(),
-                process_state=dump.process_state,
-                cpu_s=dump.cpu_s,
+                process_state=dump.thread.state,
+                cpu_s=dump.thread.cpu_s,
                 memory_bytes=memory.size_bytes,
                 memory_is_pss=memory.is_pss,
             )
@@ -348,20 +346,15 @@ class StackDumps:
         return text
 
 
-def main_thread(pid: int) -> MainThread | None:
-    """Return the state of a main thread; None where the system does not tell."""
+def main_thread(pid: int) -> MainThread:
+    """Return the state of a main thread; an empty one where the system does not tell."""
     try:
         # The name of the program is in parentheses and may hold anything.
         fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
-        status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
-        return None
-    pending = _signals(status, "SigPnd") | _signals(status, "ShdPnd")
-    return MainThread(
-        state=fields[0].upper(),
-        cpu_s=(int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
-        is_signal_pending=bool(pending >> (stack_signals.PYTHON - 1) & 1),
-    )
+        return MainThread("", 0.0)
+    cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return MainThread(fields[0].upper(), cpu_s)
 
 
 def is_outside_python(before: MainThread, now: MainThread) -> bool:
@@ -375,9 +368,10 @@ def is_outside_python(before: MainThread, now: MainThread) -> bool:
     return (before.state, now.state, now.cpu_s) == ("S", "S", before.cpu_s)
 
 
-def _signals(status: str, name: str) -> int:
-    """Return a set of signals in ``/proc/PID/status`` as a number."""
-    return int(status.partition(f"{name}:")[2].split(maxsplit=1)[0], 16)
+def is_pending(pid: int, number: int) -> bool:
+    """Return whether a signal has not reached its process, as far as the system tells."""
+    sets = _signal_sets(pid)
+    return sets is None or number in sets["SigPnd"] | sets["ShdPnd"]
 
 
 def _handles(process: RankProcess, number: int) -> bool:
@@ -385,11 +379,22 @@ def _handles(process: RankProcess, number: int) -> bool:
 
     A rank that has just begun has no handler yet, and a cell may remove the handler.
     """
+    sets = _signal_sets(process.pid)
+    return process.is_ready if sets is None else number in sets["SigCgt"]
+
+
+def _signal_sets(pid: int) -> dict[str, set[int]] | None:
+    """Return sets of signals of a process by their name in proc(5); None: they are not known."""
     try:
-        status = Path(f"/proc/{process.pid}/status").read_text()
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
-        return process.is_ready
-    return bool(_signals(status, "SigCgt") >> (number - 1) & 1)
+        return None
+    fields = dict(line.split(":", 1) for line in lines)
+    masks = {name: int(fields[name], 16) for name in ("SigPnd", "ShdPnd", "SigCgt")}
+    return {
+        name: {number for number in range(1, 65) if mask >> (number - 1) & 1}
+        for name, mask in masks.items()
+    }
 
 
 def _spy_command(pid: int, process_state: str) -> list[str]:

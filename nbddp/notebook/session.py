@@ -38,7 +38,7 @@ from nbddp.notebook.output import (
 )
 from nbddp.notebook.render import status_table
 from nbddp.notebook.widgets import Relay
-from nbddp.settings import LIVE_PREFIX, NOTEBOOK_FILE, Settings
+from nbddp.settings import LIVE_PREFIX, NOTEBOOK_FILE, Settings, is_rank
 from nbddp.wire.messages import RankExited
 
 _current: Pool | None = None
@@ -162,7 +162,7 @@ def start(
 
 def _refuse_in_rank(name: str) -> None:
     """Raise `NbddpError` in a rank: each one would start ranks of its own."""
-    if "nbddp.rank.main" in sys.modules:  # the notebook's process never loads it
+    if is_rank():
         raise NbddpError(
             f"nbddp.{name} works in the notebook, and this is rank {os.environ.get('RANK')} of a "
             "pool. Next: call it in a cell without %%ddp, or in a %%local cell"

@@ -160,6 +160,14 @@ def test_an_expression_that_calls_a_collective_on_some_ranks_ends(pool: Pool, ex
     assert is_healthy(pool)
 
 
+def test_a_call_that_was_taken_back_is_none_of_the_next_expression(pool: Pool):
+    """It had the number that the other rank's call has now."""
+    for caller in (0, 1, 1, 0):
+        with pytest.raises(TransferError, match=f"which rank {1 - caller} did not call"):
+            pool.pull(f"dist.barrier() if rank == {caller} else 0")
+    assert is_healthy(pool)
+
+
 @pytest.mark.parametrize(
     ("call", "op"),
     [

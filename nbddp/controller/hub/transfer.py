@@ -130,8 +130,8 @@ class Transfer:
             if answer.rank in missing:
                 raise PoolBrokenError(
                     f"rank {answer.rank} exited before its value was transferred; no variable of "
-                    "another rank was changed. Next: %ddp status shows the fresh process in its "
-                    f"place; where there is none, %ddp restart -r {answer.rank} starts one"
+                    "another rank was changed. Next: %ddp status shows whether a fresh process "
+                    "has taken its place, and what to do"
                 )
 
 

@@ -219,8 +219,8 @@ class PoolMachine:
         self.phase = Phase.STORE
         self.store_is_lost = False
         for rank in self.ranks:
-            fresh = {"exited": None, "replaced": "", "is_unwanted": False}
-            self.ranks.move(rank, RankState.STARTING, "start", **fresh, is_replacement=False)
+            fresh = {"exited": None, "replaced": "", "is_replacement": False, "is_unwanted": False}
+            self.ranks.move(rank, RankState.STARTING, "start", **fresh)
         return [SendToAgent(0, StartStore(pool=self.spec, host=self._host, port=self._port))]
 
     def _start_ranks(self, store: StoreReady) -> list[LifeAction]:
@@ -233,8 +233,8 @@ class PoolMachine:
     def _respawn(self, ranks: RankSet) -> list[LifeAction]:
         for rank in ranks:
             replaced = "restarted" if self.ranks[rank].is_unwanted else "exited"
-            fresh = {"pid": 0, "replaced": replaced, "is_unwanted": False}
-            self.ranks.move(rank, RankState.STARTING, "respawn", **fresh, is_replacement=True)
+            fresh = {"pid": 0, "replaced": replaced, "is_replacement": True, "is_unwanted": False}
+            self.ranks.move(rank, RankState.STARTING, "respawn", **fresh)
         return self._start_requests(self.ranks.by_node(ranks), joins=True)
 
     def _start_requests(
@@ -302,11 +302,11 @@ class PoolMachine:
             run_id,
             requested.ranks,
             now,
+            timeout_s=requested.timeout_s,
             is_plain=self.spec.plain,
             replacements=RankSet.of(r for r, info in self.ranks.items() if info.is_replacement),
         )
         if requested.timeout_s is not None:
-            self.run.timeout_s = requested.timeout_s
             self.run.times_out_at = now + requested.timeout_s
         return [SendToRanks(requested.ranks, requested.execute)]
 

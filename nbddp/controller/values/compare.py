@@ -47,10 +47,8 @@ def diff_values(descriptions: Descriptions, expression: str, ranks: RankSet) -> 
             reasons = "; ".join(
                 f"{failed.describe()}: {text}" for text, failed in difference.errors.items()
             )
-            is_missing = all(text.startswith("NameError") for text in difference.errors)
-            lacking = "has no value" if is_missing else "cannot be evaluated or described"
             raise BadOptionError(
-                f"{expression!r} {lacking} on any rank ({reasons}). "
+                f"{expression!r} has no value on any rank that can be compared ({reasons}). "
                 "Next: %ddp vars lists the variables of all ranks"
             )
         ranks_by_path = details.ranks_to_compare(difference)

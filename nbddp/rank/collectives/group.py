@@ -38,6 +38,7 @@ from nbddp.rank.collectives.recording.recorder import Recorder, in_words
 from nbddp.rank.collectives.recording.signatures import CallSignature
 from nbddp.rank.collectives.rollback import ASYNC_LIMIT_BYTES, WrittenCopies, copy_written
 from nbddp.rank.collectives.work import AnySourceWork, MessageWork, TracedWork
+from nbddp.rank.user_code_context import Question
 
 _now = time.monotonic_ns
 _ident = threading.get_ident
@@ -221,10 +222,12 @@ class TracedGroup(dist.ProcessGroup):
         finally:
             writer.end_wait(slot)
 
-    def _await_members(self, record: int, call: CallSignature, digest: int) -> None:
+    def _await_members(
+        self, question: Question, record: int, call: CallSignature, digest: int
+    ) -> None:
         """Wait until all members call a collective, or take it back."""
         try:
-            refusals.await_members(self.recorder, self.counters, call.signature.op)
+            refusals.await_members(self.recorder, self.counters, question, call.signature.op)
         except BaseException as error:
             self.recorder.writer.complete(record, _now(), 0, in_words(error))
             self.recorder.withdraw(self.counters, digest)
@@ -293,12 +296,12 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
             call = methods.undescribed(recorder, method)
             is_async = methods.is_async(args, kwargs)
             return self._handle(work, recorder.collective(counters, call, is_async=is_async))
-        is_pull = False
+        pull = None
         if recorder.is_careful:
             refusals.refuse(recorder, call.signature.op, counters.info.ranks)
-            is_pull = refusals.is_pull(recorder)
+            pull = refusals.pull(recorder)
         if (
-            is_pull
+            pull is not None
             or recorder.check
             or kwargs
             or len(args) < 2
@@ -307,8 +310,8 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
             digest = counters.digest
             is_async = methods.is_async(args, kwargs)
             record = recorder.collective(counters, call, is_async=is_async)
-            if is_pull:
-                self._await_members(record, call, digest)
+            if pull is not None:
+                self._await_members(pull, record, call, digest)
             if recorder.check:
                 self.check(record, call)
             has_copies = args and counters.has_peers

@@ -15,12 +15,12 @@ from collections.abc import Iterable
 from functools import partial
 
 from nbddp.errors import CollectiveRefusedError
+from nbddp.rank.backoff import pause_s
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder
+from nbddp.rank.user_code_context import Question
 from nbddp.wire.rank_set import RankSet
 
-#: The next look at the other members comes after a quarter of the time waited so far, within these.
-_SHORTEST_S, _LONGEST_S = 0.0002, 0.02
 #: Calls that wait for other ranks, and for which `await_members` cannot wait.
 _NEVER_IN_PULLS = ("send", "recv", "monitored_barrier")
 
@@ -34,13 +34,13 @@ def end_groups_of_dead(recorder: Recorder, dead: Iterable[int]) -> None:
             counters.ended = partial(_exited_error, exited)
 
 
-def is_pull(recorder: Recorder) -> bool:
-    """Return whether this code works for the value of an expression that several ranks evaluate."""
+def pull(recorder: Recorder) -> Question | None:
+    """Return the query for whose expression this code works, on all ranks; None: for none."""
     question = recorder.callbacks.question
-    return question is not None and question.kind == "pull" and not recorder.is_child
+    return question if question is not None and question.kind == "pull" else None
 
 
-def await_members(recorder: Recorder, counters: GroupCounters, op: str) -> None:
+def await_members(recorder: Recorder, counters: GroupCounters, question: Question, op: str) -> None:
     """Wait until all members call this collective of an expression, before data is sent.
 
     The waits of an expression are not diagnosed, and nobody would free the rank. Members on other
@@ -49,33 +49,31 @@ def await_members(recorder: Recorder, counters: GroupCounters, op: str) -> None:
     Args:
         recorder: of this rank.
         counters: of the group; the collective has been counted.
+        question: the query for whose expression it is called.
         op: its name.
 
     Raises:
         CollectiveRefusedError: a member has sent its value, and did not call the collective.
     """
-    question = recorder.callbacks.question
-    assert question is not None  # noqa: S101 - see `is_pull`
-    pg_id, number = counters.info.pg_id, counters.seq
-    recorder.writer.note_call(pg_id, number)
+    call = question.code, counters.info.pg_id, counters.seq
+    recorder.writer.note_call(*call)
     readers = {rank: recorder.board.reader_of(rank) for rank in counters.info.ranks}
     late = {rank: r for rank, r in readers.items() if r is not None and rank != recorder.rank}
     began = time.monotonic()
     while late:
         # This comes first: a member may call it and answer between two looks.
         answered = {rank for rank, reader in late.items() if reader.answered == question.code}
-        late = {rank: r for rank, r in late.items() if not r.has_called(pg_id, number)}
+        late = {rank: r for rank, r in late.items() if not r.has_called(*call)}
         missing = RankSet.of(answered.intersection(late))
         if missing:
             raise CollectiveRefusedError(
                 f"it calls {op}, which {missing.describe()} did not call; nothing was sent. "
-                f"Next: call it on all ranks of the group"
+                "Next: call it on all ranks of the group"
             )
         if counters.ended is not None:
             raise counters.ended()
         if late:
-            passed_s = time.monotonic() - began
-            time.sleep(min(max(passed_s / 4, _SHORTEST_S), _LONGEST_S))
+            time.sleep(pause_s(time.monotonic() - began))
 
 
 def _exited_error(exited: RankSet) -> CollectiveRefusedError:

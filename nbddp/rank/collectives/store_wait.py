@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 from nbddp.errors import CollectiveAbortedError
 from nbddp.rank import torch_private
+from nbddp.rank.backoff import pause_s
 from nbddp.rank.collectives.recording import signatures
 from nbddp.rank.collectives.recording.recorder import Recorder, in_words
 from nbddp.wire.flight_recorder import shortened
@@ -21,7 +22,7 @@ from nbddp.wire.flight_recorder import shortened
 T = TypeVar("T")
 
 _now = time.monotonic_ns
-#: The next check comes after a quarter of the time waited so far, within these limits.
+#: Limits of the pause between two checks.
 _SHORTEST_S, _LONGEST_S = 0.0005, 0.05
 #: Number of keys of one wait that are recorded.
 _MAX_KEYS = 16
@@ -108,7 +109,8 @@ class StoreWait:
                 waited_s = time.monotonic() - began
                 if waited_s >= limit_s:
                     return False
-                time.sleep(min(max(waited_s / 4, _SHORTEST_S), _LONGEST_S, limit_s - waited_s))
+                pause = pause_s(waited_s, shortest_s=_SHORTEST_S, longest_s=_LONGEST_S)
+                time.sleep(min(pause, limit_s - waited_s))
         finally:
             del self._checked_ns[thread]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from nbddp.rank.backoff import pause_s
 from nbddp.rank.collectives import failure_cause
 from nbddp.rank.collectives.gloo import futures, waits
 from nbddp.rank.collectives.gloo.any_source import Senders
@@ -22,8 +23,6 @@ from nbddp.rank.collectives.rollback import WrittenCopies
 
 _now = time.monotonic_ns
 _ident = threading.get_ident
-#: The next check for a message comes after a quarter of the time waited so far, in these limits.
-_SHORTEST_S, _LONGEST_S = 0.0002, 0.02
 _NO_LIMIT_MS = 30 * 60 * 1000  # torch's default
 
 
@@ -293,4 +292,4 @@ class AnySourceWork(MessageWork):
                 return timedelta(seconds=passed_s)
             if counters.ended is not None:
                 raise counters.ended()
-            time.sleep(min(max(passed_s / 4, _SHORTEST_S), _LONGEST_S))
+            time.sleep(pause_s(passed_s))

@@ -74,9 +74,12 @@ WAIT = struct.Struct("2q")  # since, record
 HEAD_AND_WAIT = struct.Struct("4q")
 
 
-def call_code(pg_id: str, number: int) -> int:
-    """Return a number for a collective of an expression, never 0."""
-    return 1 + zlib.crc32(f"{pg_id}/{number}".encode())
+def call_code(question: int, pg_id: str, number: int) -> int:
+    """Return a number for a collective that the expression of a query calls, never 0.
+
+    A refused call gives its number back, so that the next query may use the number again.
+    """
+    return 1 + zlib.crc32(f"{question}/{pg_id}/{number}".encode())
 
 
 class Text(msgspec.Struct, frozen=True):

@@ -89,9 +89,9 @@ class Reader:
         """Code of the last expression whose value the rank has sent; 0: none."""
         return int(self._words[ANSWERED])
 
-    def has_called(self, pg_id: str, number: int) -> bool:
-        """Return whether the rank calls this collective in an expression, or has gone past it."""
-        if self._words[CALLED] == call_code(pg_id, number):
+    def has_called(self, question: int, pg_id: str, number: int) -> bool:
+        """Return whether the rank calls this collective for a query, or has gone past it."""
+        if self._words[CALLED] == call_code(question, pg_id, number):
             return True
         return any(
             operation.collective_seq_id > number

@@ -352,9 +352,9 @@ class Writer:
         """Note that the value of an expression was sent; see `Reader.answered`."""
         self._words[ANSWERED] = code
 
-    def note_call(self, pg_id: str, number: int) -> None:
+    def note_call(self, question: int, pg_id: str, number: int) -> None:
         """Note that an expression calls a collective; see `Reader.has_called`."""
-        self._words[CALLED] = call_code(pg_id, number)
+        self._words[CALLED] = call_code(question, pg_id, number)
 
     def accept(self, slot: int, record: int, created_ns: int) -> None:
         """Note that torch accepted the operation for which its thread waits since the call."""

@@ -4,29 +4,46 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from nbddp.agent.stack_dumps import MainThread, is_outside_python, main_thread
+from nbddp.agent.fault_pipe import FaultPipe
+from nbddp.agent.stack_dumps import (
+    MainThread,
+    StackDumps,
+    is_outside_python,
+    is_pending,
+    main_thread,
+)
 from nbddp.system import stack_signals
+from nbddp.wire.messages import DumpStack, StackDumped
 from tests.support.polling import poll_until
 
 
-def seen(state: str, cpu_s: float) -> MainThread:
-    return MainThread(state, cpu_s, is_signal_pending=False)
+def child(code: str, pass_fds: Sequence[int] = ()) -> Any:
+    command = [sys.executable, "-c", code]
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=pass_fds
+    )
 
 
 @pytest.mark.parametrize(
     ("before", "now", "is_outside"),
     [
-        (seen("S", 1.0), seen("S", 1.0), True),  # blocked all the time
-        (seen("R", 1.0), seen("R", 1.02), True),  # had the time to handle the signal
-        (seen("S", 1.0), seen("R", 1.25), True),
-        (seen("R", 1.0), seen("R", 1.0), False),  # waits for a core, perhaps since the signal came
-        (seen("R", 1.0), seen("S", 1.0), False),
-        (seen("S", 1.0), seen("S", 1.01), False),  # has run in between
-        (seen("S", 1.0), seen("R", 1.0), False),
-        (seen("D", 1.0), seen("D", 1.0), False),  # a page of its memory may be on its way
+        (MainThread("S", 1.0), MainThread("S", 1.0), True),  # blocked all the time
+        (MainThread("R", 1.0), MainThread("R", 1.02), True),  # had the time to handle the signal
+        (MainThread("S", 1.0), MainThread("R", 1.25), True),
+        # It waits for a core, perhaps since the signal came.
+        (MainThread("R", 1.0), MainThread("R", 1.0), False),
+        (MainThread("R", 1.0), MainThread("S", 1.0), False),
+        (MainThread("S", 1.0), MainThread("S", 1.01), False),  # has run in between
+        (MainThread("S", 1.0), MainThread("R", 1.0), False),
+        # A page of its memory may be on its way.
+        (MainThread("D", 1.0), MainThread("D", 1.0), False),
     ],
 )
 def test_only_a_thread_that_had_the_time_is_outside_python(
@@ -42,20 +59,51 @@ def test_a_signal_that_has_not_been_delivered_is_seen():
         "print('ready', flush=True)\n"
         "sys.stdin.read()"
     )
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", code], **pipes) as process:  # type: ignore[call-overload]
+    with child(code) as process:
         assert process.stdout.readline() == b"ready\n"
-        before = poll_until(lambda: main_thread(process.pid))
-        assert before is not None
-        assert not before.is_signal_pending
+        assert not is_pending(process.pid, stack_signals.PYTHON)
         os.kill(process.pid, stack_signals.PYTHON)
-        after = main_thread(process.pid)
-        assert after is not None
-        assert after.is_signal_pending
+        assert is_pending(process.pid, stack_signals.PYTHON)
+        assert not is_pending(process.pid, stack_signals.C)
         process.send_signal(signal.SIGKILL)
 
 
 def test_a_process_that_has_gone_has_no_main_thread():
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         pass
-    assert main_thread(process.pid) is None
+    assert main_thread(process.pid) == MainThread("", 0.0)
+    assert is_pending(process.pid, stack_signals.PYTHON)  # nobody knows: nothing else is sent
+
+
+def test_the_state_of_the_process_is_that_of_its_stack():
+    """It slept when it was to be described, and computes when it gets the signal."""
+    faults = FaultPipe()
+    code = (
+        "import sys\n"
+        "from nbddp.rank import stack_writer\n"
+        f"stack_writer.install({faults.write_fd})\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "sum(range(10**12))"
+    )
+    answers: list[StackDumped] = []
+    unused: Any = None
+    monitor: Any = SimpleNamespace(records=lambda rank: (0, ()))
+    dumps = StackDumps(unused, monitor, unused, answers.append)
+    with child(code, pass_fds=[faults.write_fd]) as process:
+        assert process.stdout.readline() == b"ready\n"
+        poll_until(lambda: main_thread(process.pid).state == "S")
+        rank: Any = SimpleNamespace(
+            rank=0, pid=process.pid, is_ready=True, pipes=SimpleNamespace(faults=faults)
+        )
+        slept = main_thread(process.pid)
+        dumps.begin(DumpStack(number=1, ranks=(0,)), rank, time.monotonic())
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        poll_until(lambda: main_thread(process.pid).cpu_s > slept.cpu_s + 0.1)
+        while not answers:
+            faults.read()
+            dumps.advance(time.monotonic())
+        process.kill()
+    assert "line 6 in <module>" in answers[0].stack
+    assert answers[0].process_state == "R"

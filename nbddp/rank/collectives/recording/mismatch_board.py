@@ -15,6 +15,7 @@ withdraws its call, the lower one continues, and then the higher one checks agai
 import time
 import zlib
 
+from nbddp.rank.backoff import pause_s
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.signatures import CallSignature
 from nbddp.wire.flight_recorder import BOARD_SLOTS, Mismatch, NodeMemory, Operation, Reader
@@ -25,9 +26,6 @@ _HALF = BOARD_SLOTS // 2
 #: A first call of NCCL may wait for the others before it returns. After this time such a call
 #: counts as accepted, if torch has refused neither rank a call with its number.
 _PATIENCE_S = 0.25
-#: The next check of an undecided call comes after a quarter of the time waited so far, within these
-#: limits.
-_SHORTEST_S, _LONGEST_S = 0.0002, 0.02
 _NO_LIMIT_MS = 30 * 60 * 1000  # torch's default
 #: Fields that the wrapper of TORCH_DISTRIBUTED_DEBUG=DETAIL does not compare.
 _UNCHECKED = ("reduce_op", "root", "input_splits", "output_splits")
@@ -187,7 +185,7 @@ class Board:
                 return first
             if first.peer < self._rank:
                 words[own] = 0
-            time.sleep(min(max(passed_s / 4, _SHORTEST_S), _LONGEST_S))
+            time.sleep(pause_s(passed_s))
         return None
 
     def _compare(
