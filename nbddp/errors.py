@@ -69,17 +69,35 @@ class NbddpError(Exception):
 
     def _render_traceback_(self) -> list[str]:
         """The text that IPython shows: lines of the user's code, if any, and the message."""
-        name = f"\x1b[31m{type(self).__name__}\x1b[39m"
-        return [*_user_lines(self.__traceback__), f"{name}: {self}"]
+        is_magic = any(name in _MAGIC_CALLS for _, _, name in _frames(self.__traceback__))
+        lines = [] if is_magic else _user_lines(self.__traceback__)
+        return [*lines, f"\x1b[31m{type(self).__name__}\x1b[39m: {self}"]
 
 
-def _user_lines(traceback: TracebackType | None) -> list[str]:
-    """The places where the user's code called nbddp, innermost last; empty for a magic."""
-    frames = list(_frames(traceback))
-    if any(name in _MAGIC_CALLS for _, _, name in frames):
-        return []
-    user = [frame for frame in frames if not _is_machinery(frame[0])]
-    return [f"  at {Path(file).name}:{line} in {name}" for file, line, name in user]
+def _user_lines(traceback: TracebackType | None, skipped: tuple[str, ...] = ()) -> list[str]:
+    """The places of the user's code with their source, innermost last.
+
+    Args:
+        traceback: of the error.
+        skipped: parts of the paths of files that are not the user's.
+    """
+    lines: list[str] = []
+    for file, line, name in _frames(traceback):
+        if _is_machinery(file) or any(part in file for part in skipped):
+            continue
+        inside = "" if name == "<module>" else f", in {name}"
+        lines.append(f"{_place(file, line)}{inside}")
+        lines.append(f"----> {line} {linecache.getline(file, line).strip()}")
+    return [*lines, ""] if lines else []
+
+
+def _place(file: str, line: int) -> str:
+    number = cell_number(file)
+    if number is not None:
+        return f"Cell In[{number}], line {line}" if number else f"Console cell, line {line}"
+    if Path(file).parent.name.startswith("ipykernel_"):  # a cell of the notebook's own kernel
+        return f"Cell, line {line}"
+    return f"File {file}:{line}"
 
 
 def _frames(traceback: TracebackType | None) -> Iterator[tuple[str, int, str]]:
@@ -298,16 +316,8 @@ class CollectiveError(NbddpError, RuntimeError):
 
     def _render_traceback_(self) -> list[str]:
         """The lines of cells and of the user's files, with their source; torch's are left out."""
-        lines: list[str] = []
-        for file, line, name in _frames(self.__traceback__):
-            if _is_machinery(file) or any(part in file for part in _CALLERS):
-                continue
-            cell = cell_number(file)
-            cell_name = f"Cell In[{cell}]" if cell else "Console cell"
-            where = f"File {file}:{line}" if cell is None else f"{cell_name}, line {line}"
-            inside = "" if name == "<module>" else f", in {name}"
-            lines += [f"{where}{inside}", f"----> {line} {linecache.getline(file, line).strip()}"]
-        return [*lines, "", f"\x1b[31m{type(self).__name__}\x1b[39m: {self}"]
+        lines = _user_lines(self.__traceback__, _CALLERS) or [""]
+        return [*lines, f"\x1b[31m{type(self).__name__}\x1b[39m: {self}"]
 
 
 class CollectiveAbortedError(CollectiveError):

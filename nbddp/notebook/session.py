@@ -164,8 +164,8 @@ def _refuse_in_rank(name: str) -> None:
     """Raise `NbddpError` in a rank: each one would start ranks of its own."""
     if is_rank():
         raise NbddpError(
-            f"nbddp.{name} works in the notebook, and this is rank {os.environ.get('RANK')} of a "
-            "pool. Next: call it in a cell without %%ddp, or in a %%local cell"
+            f"nbddp.{name} works in the notebook, and this is a rank of a pool. "
+            "Next: call it in a cell without %%ddp, or in a %%local cell"
         )
 
 
