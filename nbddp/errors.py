@@ -294,7 +294,7 @@ class DeadlockError(CellError):
             ...
         nbddp.errors.DeadlockError: ...
         >>> nbddp.last_report().findings[0].next_step
-        'Call it on all ranks of the group: ...'
+        'The call in line 1 is inside `if rank == 0:`: move it out, so that rank 1 runs it, too.'
     """
 
 

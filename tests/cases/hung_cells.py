@@ -43,6 +43,7 @@ class HungCell:
     error: type[CellError] | None = DeadlockError  #: None: the cell handles it by itself
     words: tuple[str, ...] = ()  #: in the error, and if there is none, in the finding
     dead: str = ""  #: ranks whose process ends
+    quotes: str = ""  #: in the suspicions or the next step of the finding
 
 
 def parametrize(cells: list[HungCell]) -> pytest.MarkDecorator:

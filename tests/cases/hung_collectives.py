@@ -14,6 +14,7 @@ MISSING = [
         op="all_reduce",
         lines={1: 2, 2: 2, 3: 2},
         words=("Rank 0 never called all_reduce", "ranks 1-3 wait for it"),
+        quotes="Line 2 is inside `if rank:` (line 1)",
     ),
     HungCell(
         name="early return",
@@ -32,6 +33,7 @@ step(torch.ones(2))
         waiting="0-1,3",
         op="all_reduce",
         lines={0: 4, 1: 4, 3: 4},
+        quotes="`return x` in line 3, inside `if rank == 2:` (line 2), skips line 4 on rank 2",
     ),
     HungCell(
         name="loops of another length",
@@ -41,6 +43,7 @@ step(torch.ones(2))
         waiting="0",
         op="all_reduce",
         lines={0: 3, 1: 3},
+        quotes="line 3 ran 3 times on rank 1, 4 times on rank 0",
     ),
     HungCell(
         name="generator exhausted",
@@ -71,6 +74,7 @@ for step in range(10):
         waiting="0-1",
         op="all_reduce",
         lines={0: 5, 1: 5, 2: 5},
+        quotes="`break` in line 4, inside `if loss < 0:` (line 3), skips line 5 on rank 2",
     ),
     HungCell(
         name="early stopping on one rank",
@@ -89,6 +93,7 @@ for epoch in range(6):
         waiting="0-2",
         op="all_gather",
         lines={0: 4, 1: 4, 2: 4, 3: 4},
+        quotes="`break` in line 7, inside `if rank == 3 and epoch >= patience:` (line 5)",
     ),
     HungCell(
         name="rank 0 saves, with a barrier inside",
@@ -107,6 +112,7 @@ print("go on")
         waiting="0",
         op="barrier",
         lines={0: 3},
+        quotes="Line 6, `save(model.state_dict())`, is inside `if rank == 0:` (line 5)",
     ),
     HungCell(
         name="error swallowed",
@@ -123,6 +129,7 @@ for step in range(3):
         waiting="1",
         op="all_reduce",
         lines={0: 4, 1: 4},
+        quotes="an exception that `try:` (line 2) handles has skipped line 4 on rank 0",
     ),
     HungCell(
         name="barrier on some",
@@ -142,6 +149,7 @@ for step in range(3):
         waiting="0",
         op="barrier",
         lines={0: 4},
+        quotes="`sys.exit(0)` in line 3, inside `if rank == 1:` (line 2), skips line 4 on rank 1",
     ),
     HungCell(
         name="monitored_barrier without a time-out of its own",

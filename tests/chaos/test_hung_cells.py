@@ -100,6 +100,11 @@ def _check_finding(cell: HungCell, finding: Finding) -> None:
         assert finding.op == cell.op
     if cell.fields:
         assert finding.fields == cell.fields
+    assert cell.quotes in " ".join((*finding.suspicions, finding.next_step))
+    for line in finding.code:
+        if line.site.cell == 2:
+            assert line.site.source == cell.code.splitlines()[line.site.line - 1]
+    assert bool(finding.code) or not cell.quotes
     where = {rank: finding.ranks[rank].site for rank in cell.lines}
     found = {rank: (site.cell, site.line) if site else None for rank, site in where.items()}
     expected = {rank: (cell.cell, line) for rank, line in cell.lines.items()}

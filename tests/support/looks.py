@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from nbddp.controller.diagnosis.analysis import Finding, RankView, Report, compare_records, diagnose
+from nbddp.controller.diagnosis.control_flow import Code
 from nbddp.controller.diagnosis.report import RankStatus
 from nbddp.wire.flight_recorder.schema import (
     Activity,
@@ -281,6 +282,8 @@ class Ranks:
             )
         }
         self.states = [RankState(rank, self) for rank in range(count)]
+        #: The source of the cell, and of other cells by their number; empty: it is not known.
+        self.code: dict[int, str] = {}
 
     def __getitem__(self, rank: int) -> RankState:
         return self.states[rank]
@@ -299,7 +302,10 @@ class Ranks:
 
     def diagnose(self, *, last: int | None = None) -> Report:
         """The report."""
-        return diagnose(self.views(last=last), now_ns=NOW, run_id=RUN)
+        return diagnose(self.views(last=last), now_ns=NOW, run_id=RUN, sources=self._source)
+
+    def _source(self, site: Site) -> Code | None:
+        return Code(self.code[site.cell]) if site.cell in self.code else None
 
     def compare(self) -> tuple[Finding, ...]:
         """The report about the records after the cell."""

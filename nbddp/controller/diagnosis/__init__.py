@@ -1,6 +1,8 @@
 """Finds which ranks are stuck and why: the wait-for graph, its causes, their words. Pure."""
 
 from nbddp.controller.diagnosis.analysis import compare_records, diagnose
+from nbddp.controller.diagnosis.control_flow import Code
+from nbddp.controller.diagnosis.divergence import Sources
 from nbddp.controller.diagnosis.phrases import (
     Predicate,
     RankVerb,
@@ -9,9 +11,11 @@ from nbddp.controller.diagnosis.phrases import (
     quote,
 )
 from nbddp.controller.diagnosis.rank_view import RankView
-from nbddp.controller.diagnosis.report import Finding, Kind, PerRank, RankStatus, Report
+from nbddp.controller.diagnosis.report import CodeLine, Finding, Kind, PerRank, RankStatus, Report
 
 __all__ = [
+    "Code",
+    "CodeLine",
     "Finding",
     "Kind",
     "PerRank",
@@ -20,6 +24,7 @@ __all__ = [
     "RankVerb",
     "RankView",
     "Report",
+    "Sources",
     "compare_records",
     "describe_call",
     "describe_handled",

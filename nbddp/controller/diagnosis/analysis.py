@@ -11,6 +11,7 @@ docs/diagnosis.md describes every kind of finding, and what is not detected.
 from collections.abc import Mapping
 
 from nbddp.controller.diagnosis.causes import find_causes
+from nbddp.controller.diagnosis.divergence import Sources, no_sources
 from nbddp.controller.diagnosis.headlines import write_finding
 from nbddp.controller.diagnosis.notices import find_notices
 from nbddp.controller.diagnosis.rank_reports import RankReports
@@ -42,7 +43,9 @@ __all__ = [
 ]
 
 
-def diagnose(ranks: Mapping[Rank, RankView], *, now_ns: int, run_id: str) -> Report:
+def diagnose(
+    ranks: Mapping[Rank, RankView], *, now_ns: int, run_id: str, sources: Sources = no_sources
+) -> Report:
     """Report which ranks wait for which, and what of it is proven.
 
     A report with a ``verdict`` is a proof only if the looks show one moment. To make sure, the
@@ -53,6 +56,7 @@ def diagnose(ranks: Mapping[Rank, RankView], *, now_ns: int, run_id: str) -> Rep
         ranks: every rank of the pool, also ranks that take no part in the run.
         now_ns: `time.monotonic_ns` of the caller, for ranks that did not tell their own time.
         run_id: names the run of the cell.
+        sources: the code of the user, from which findings quote the `if` around a line.
 
     Returns:
         The findings, the stuck ranks, and where each rank is.
@@ -61,7 +65,7 @@ def diagnose(ranks: Mapping[Rank, RankView], *, now_ns: int, run_id: str) -> Rep
     """
     ranks = RankViews(ranks)
     graph = WaitForGraph(ranks)
-    reports = RankReports(graph, now_ns, run_id)
+    reports = RankReports(graph, now_ns, run_id, sources)
     causes = [*find_causes(graph), *find_notices(graph, now_ns)]
     timeouts = _timeouts(graph, reports)
     stuck = graph.stuck

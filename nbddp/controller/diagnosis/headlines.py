@@ -8,10 +8,17 @@ from collections.abc import Mapping
 
 from nbddp.controller.diagnosis import group_numbers
 from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.divergence import differing_branches, missing_call
+from nbddp.controller.diagnosis.divergence_phrases import (
+    differing_excerpt,
+    differing_lines,
+    excerpt,
+)
+from nbddp.controller.diagnosis.divergence_phrases import next_step as divergence_step
 from nbddp.controller.diagnosis.notices import describe_activity, describe_running, waits_for_user
 from nbddp.controller.diagnosis.phrases import describe_call, quote, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
-from nbddp.controller.diagnosis.report import Finding
+from nbddp.controller.diagnosis.report import CodeLine, Finding
 from nbddp.controller.diagnosis.suspicions import AFTER_INTERRUPT, suspicions, was_interrupted
 from nbddp.controller.diagnosis.wait_graph import Disagreement
 from nbddp.wire.flight_recorder import Operation, group_name_of
@@ -25,7 +32,8 @@ def write_finding(cause: Cause, reports: RankReports) -> Finding:
     """Return the finding that reports a cause."""
     operation = cause.operation
     group = reports.group(operation) if operation else None
-    headline, reason, next_step = _FindingWriter(cause, reports).write()
+    writer = _FindingWriter(cause, reports)
+    headline, reason, next_step = writer.write()
     members = group.ranks if group and cause.kind != "dead-rank" else RankSet()
     concerned = {*cause.culprits, *cause.waiting, *members}
     if cause.disagreement is not None:
@@ -44,10 +52,11 @@ def write_finding(cause: Cause, reports: RankReports) -> Finding:
         op=operation.signature.op if operation else "",
         collective_seq_id=operation.collective_seq_id if operation else 0,
         fields=cause.disagreement.differences.all if cause.disagreement else (),
-        suspicions=suspicions(cause, reports),
+        suspicions=suspicions(cause, reports, writer.divergence),
         ranks=reports.ranks(concerned, operation.pg_id if operation else None),
         since_s=max((wait for wait in waits if wait is not None), default=None),
         is_error=cause.kind == "silent-mismatch" and cause.proven and has_errors,
+        code=tuple(writer.code()),
     )
 
 
@@ -60,6 +69,18 @@ class _FindingWriter:
         self.culprits = cause.culprits
         self.waiting = cause.waiting
         self.pg_id = cause.operation.pg_id if cause.operation else None
+        by_interrupt = was_interrupted(cause, reports)
+        is_missing = cause.kind == "missing-rank" and cause.proven and not by_interrupt
+        #: Why culprits have not come to the line of the operation.
+        self.divergence = (
+            missing_call(cause, reports.graph, reports.sources) if is_missing else None
+        )
+        #: Ranks that made different calls at different lines, and why.
+        self.branches = (
+            differing_branches(cause.disagreement, reports.sources)
+            if cause.disagreement is not None and not by_interrupt
+            else []
+        )
 
     def write(self) -> tuple[str, str, str]:
         """Return the headline, the reason and the next step."""
@@ -78,6 +99,14 @@ class _FindingWriter:
             "silent-mismatch": self._silent,
         }
         return writers[self.cause.kind]()
+
+    def code(self) -> list[CodeLine]:
+        """Return the lines of code that explain the finding."""
+        operation = self.cause.operation
+        if self.divergence is not None and operation is not None:
+            ranks = self.cause.direct or self.waiting
+            return excerpt(self.divergence, operation, ranks, self.reports.sources)
+        return differing_excerpt(self.branches)
 
     def _name(self) -> str:
         return self.reports.name(self.cause.operation) if self.cause.operation else "an operation"
@@ -158,8 +187,10 @@ class _FindingWriter:
             reason += (
                 f" {subject(self.waiting)} {self.waiting.verb('is', 'are')} blocked because of it."
             )
-        by_interrupt = was_interrupted(self.cause, self.reports)
-        return headline, reason, AFTER_INTERRUPT if by_interrupt else _agree(disagreement)
+        if was_interrupted(self.cause, self.reports):
+            return headline, reason, AFTER_INTERRUPT
+        step = f"{_agree(disagreement)} {differing_lines(self.branches)}"
+        return headline, reason, step.rstrip()
 
     def _silent(self) -> tuple[str, str, str]:
         disagreement = self.cause.disagreement
@@ -384,7 +415,9 @@ class _FindingWriter:
             "Call it on all ranks of the group: look for an `if`, a `break`, or a loop with "
             "a different number of iterations around it."
         )
-        if all(self.reports.graph.views[rank].state == "idle" for rank in self.culprits):
+        if self.divergence is not None and self.cause.operation is not None:
+            step = divergence_step(self.divergence, self.cause.operation, self.culprits)
+        elif all(self.reports.graph.views[rank].state == "idle" for rank in self.culprits):
             where = f"No cell runs on {self.culprits.describe()}"
             step = f"{where}: call it in a cell of all ranks of the group, one without -r."
         return (

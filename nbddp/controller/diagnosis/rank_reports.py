@@ -6,6 +6,7 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Iterable
 from dataclasses import replace
 
+from nbddp.controller.diagnosis.divergence import Sources, no_sources
 from nbddp.controller.diagnosis.history import is_local_failure
 from nbddp.controller.diagnosis.phrases import Predicate, RankVerb
 from nbddp.controller.diagnosis.rank_view import RankView
@@ -35,12 +36,16 @@ class RankReports:
         graph: the ranks at one moment.
         now_ns: `time.monotonic_ns` of the caller, for ranks that did not tell their own time.
         run_id: names the run of the cell.
+        sources: the code of the user.
     """
 
-    def __init__(self, graph: WaitForGraph, now_ns: int, run_id: str) -> None:
+    def __init__(
+        self, graph: WaitForGraph, now_ns: int, run_id: str, sources: Sources = no_sources
+    ) -> None:
         self.graph = graph
         self.now_ns = now_ns
         self.run_id = run_id
+        self.sources = sources
 
     def since_s(self, rank: Rank) -> float | None:
         """The time in seconds that its main thread, or else another, has waited; None: no wait."""

@@ -149,6 +149,29 @@ class PerRank:
 
 
 @dataclass(frozen=True)
+class CodeLine:
+    """A line of the user's code that explains a finding.
+
+    Example:
+        >>> line = nbddp.last_report().findings[0].code[-1]
+        >>> line.site.line, line.ranks
+        (1, RankSet(0))
+    """
+
+    site: Site  #: its ``source`` has its indentation
+    ranks: RankSet = field(default_factory=RankSet)  #: those that wait there
+
+    def to_dict(self) -> dict[str, Any]:
+        """Make plain data of it, which `json` can write.
+
+        Example:
+            >>> line.to_dict()["ranks"]
+            [0]
+        """
+        return {"site": _site_dict(self.site), "ranks": list(self.ranks)}
+
+
+@dataclass(frozen=True)
 class Finding:
     """One cause, with the ranks that suffer from it.
 
@@ -178,6 +201,8 @@ class Finding:
     since_s: float | None = None  #: the longest wait, in seconds
     #: Of a silent mismatch: what differs is an error, see `nbddp.wire.flight_recorder.matching`.
     is_error: bool = False
+    #: Lines of the user's code around the call that some ranks did not come to; often empty.
+    code: tuple[CodeLine, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -222,6 +247,7 @@ class Finding:
             "next_step": self.next_step,
             "since_s": self.since_s,
             "ranks": [each.to_dict() for each in self.ranks.values()],
+            "code": [line.to_dict() for line in self.code],
         }
 
     @property

@@ -6,6 +6,8 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Iterable, Iterator
 
 from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.divergence import Divergence
+from nbddp.controller.diagnosis.divergence_phrases import suspicions as in_the_code
 from nbddp.controller.diagnosis.phrases import describe_handled, place
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
@@ -21,8 +23,15 @@ AFTER_INTERRUPT = (
 )
 
 
-def suspicions(cause: Cause, reports: RankReports) -> tuple[str, ...]:
+def suspicions(
+    cause: Cause, reports: RankReports, divergence: Divergence | None = None
+) -> tuple[str, ...]:
     """The suspicions about a cause, as sentences; the most telling one is the first.
+
+    Args:
+        cause: the cause.
+        reports: the ranks.
+        divergence: the part of the code that culprits did not run, if it is known.
 
     Returns:
         At most three sentences without a period; none for a cause that is not proven.
@@ -32,7 +41,7 @@ def suspicions(cause: Cause, reports: RankReports) -> tuple[str, ...]:
     hints: Iterable[str] = ()
     match cause.operation.signature.kind:
         case "collective":
-            hints = _of_collective(cause, cause.operation, reports)
+            hints = _of_collective(cause, cause.operation, reports, divergence)
         case "send" | "recv":
             hints = _of_message(cause, cause.operation, reports)
         case "creation":
@@ -66,13 +75,17 @@ def _handled(cause: Cause, reports: RankReports) -> Iterator[str]:
 # --- collectives ---------------------------------------------------------------------------------
 
 
-def _of_collective(cause: Cause, operation: Operation, reports: RankReports) -> Iterator[str]:
+def _of_collective(
+    cause: Cause, operation: Operation, reports: RankReports, divergence: Divergence | None
+) -> Iterator[str]:
     graph = reports.graph
     if cause.disagreement is not None:
         yield from _swapped(cause, operation, reports)
     if cause.kind in ("missing-rank", "group-cycle", "mismatched-collective"):
         yield from _wrong_group(cause, operation, reports)
-    if cause.kind == "missing-rank":
+    if divergence is not None:
+        yield from in_the_code(divergence, cause.culprits)
+    elif cause.kind == "missing-rank":
         yield from _fewer_iterations(cause, operation, graph)
 
 

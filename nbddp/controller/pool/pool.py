@@ -19,6 +19,7 @@ from nbddp.controller.hub import RequestRefusedError, Run, interrupt_as_error
 from nbddp.controller.options import PoolOptions, check_seconds, check_text
 from nbddp.controller.pool.cell_wait import CellView, CellWait
 from nbddp.controller.pool.pool_processes import PoolProcesses
+from nbddp.controller.pool.source_texts import SourceTexts
 from nbddp.controller.state import (
     AbandonRequested,
     Config,
@@ -114,7 +115,8 @@ class Pool:
         self._last_run: Run | None = None
         self._failed = NO_RANKS  # in the last cell that failed
         self._failed_runs: deque[str] = deque(maxlen=_REMEMBERED_FAILURES)
-        self._processes = PoolProcesses(options, settings)
+        self._sources = SourceTexts()
+        self._processes = PoolProcesses(options, settings, self._sources)
         self.pool_id = self._processes.pool_id  #: names the pool, for example in its messages
         #: For the notebook layer.
         self.listeners = self._processes.listeners
@@ -228,6 +230,7 @@ class Pool:
         self._cell_by_run[run_id] = options.execution_count
         if len(self._cell_by_run) > _REMEMBERED_CELLS:
             del self._cell_by_run[next(iter(self._cell_by_run))]
+        self._sources.add_cell(options.execution_count, code, options.first_line)
         run = Run(run_id, options.ranks, self.settings.output_backlog_bytes)
         self._note_failure()
         execute = Execute(

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from nbddp.controller.cell_errors import restart_continues_text, restarted_text
-from nbddp.controller.diagnosis import Report
+from nbddp.controller.diagnosis import Report, Sources
 from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub import HubThread, Listeners, RankRequests
 from nbddp.controller.options import PoolOptions
@@ -41,9 +41,10 @@ class PoolProcesses:
     Args:
         options: what the user has chosen, checked.
         settings: limits and durations.
+        sources: the code of the user; called by the hub thread.
     """
 
-    def __init__(self, options: PoolOptions, settings: Settings) -> None:
+    def __init__(self, options: PoolOptions, settings: Settings, sources: Sources) -> None:
         self._settings = settings
         self._all_ranks = RankSet.all(options.world_size)
         self._pid = os.getpid()
@@ -67,6 +68,7 @@ class PoolProcesses:
                 self.pool_id,
                 use_arena=self.arena is not None,
                 on_segment_released=self._release_segment,
+                sources=sources,
             )
             with self._stopped_on_failure(interrupts, "start", "Next: run the cell again"):
                 self._use(self._startup.start(lambda: interrupts.count > 0))

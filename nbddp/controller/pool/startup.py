@@ -12,9 +12,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from nbddp.controller.diagnosis import diagnose
+from nbddp.controller.diagnosis import Sources, diagnose
 from nbddp.controller.hub import HubThread
 from nbddp.controller.launch import LocalAgent
 from nbddp.controller.options import PoolOptions
@@ -53,6 +54,7 @@ class PoolStartup:
         pool_id: names the pool.
         use_arena: whether values may travel through shared memory.
         on_segment_released: called by the hub thread, see `HubThread`.
+        sources: the code of the user; called by the hub thread.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class PoolStartup:
         *,
         use_arena: bool,
         on_segment_released: Callable[[int, int], None],
+        sources: Sources,
     ) -> None:
         _refuse_without_gil()
         self._options = options
@@ -70,6 +73,7 @@ class PoolStartup:
         self._pool_id = pool_id
         self._use_arena = use_arena
         self._on_segment_released = on_segment_released
+        self._sources = sources
         self._folder = _make_folder()
         self._hold_fd = pool_folder.hold(self._folder)
         pool_folder.remove_stale_folders(self._folder)
@@ -112,7 +116,7 @@ class PoolStartup:
                     port=int(options.env.get("MASTER_PORT", "0")),
                 ),
                 self._settings,
-                diagnose,
+                partial(diagnose, sources=self._sources),
             ),
             self._on_segment_released,
         )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from nbddp.controller.diagnosis import Finding, Kind, PerRank, Predicate, RankVerb, RankView, Report
 from nbddp.controller.trace import rows_of_views
+from nbddp.notebook.render import code_excerpt
 from nbddp.notebook.render.html import (
     FAINT_LINE,
     WIDTH,
@@ -285,6 +286,7 @@ def _text(sections: Sequence[_Section]) -> str:
             lines += _text_line(f"  {mark}{name_ranks(entry.ranks)} {entry.doing}", entry)
         if section.layout.more:
             lines.append(f"    {section.layout.more}")
+        lines += code_excerpt.text(section.layout.finding.code)
         for name, text in section.sentences:
             whole = f"{name} {one_line(text)}".strip()
             lines += textwrap.wrap(whole, WIDTH, initial_indent="  ", subsequent_indent="    ")
@@ -316,6 +318,7 @@ def _html(sections: Sequence[_Section], details: str) -> str:
         parts.append(_html_lines(layout.lines))
         if layout.more:
             parts.append(f'<div style="{_FAINT}">{escape(layout.more)}</div>')
+        parts.append(code_excerpt.html(layout.finding.code))
         for name, text in section.sentences:
             word = f'<span style="{_FAINT}">{escape(name)}</span> ' if name else ""
             parts.append(f'<div style="margin:2px 0">{word}{_with_code(text)}</div>')

@@ -65,6 +65,7 @@ def test_the_report_as_plain_values():
             "a different number of iterations around it."
         ),
         "since_s": 1.0,
+        "code": [],
     }
     assert ranks[0] == {
         "rank": 0,

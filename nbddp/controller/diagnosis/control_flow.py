@@ -1,0 +1,222 @@
+"""Finds the statements that decide whether a line of the user's code runs: `if`, loops, `break`.
+
+Runs in: the notebook's process. Pure. Reads the syntax tree of a cell or file; lines count as in
+`nbddp.wire.flight_recorder.Site`.
+"""
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+_Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_Loop: TypeAlias = ast.For | ast.AsyncFor | ast.While
+#: Lines of IPython in a cell: ``%time step()``, ``!ls``, ``files = !ls``, ``step?``.
+_MAGIC = re.compile(r"^(\s*)(?:[%!].*|[\w, ]+=\s*[%!].*|\??[\w.]+\?{1,2})$")
+_ELSE = re.compile(r"\s*else\s*:")
+
+
+#: ``try``: with an ``except``, so that an exception leaves out the rest of it.
+BranchKind: TypeAlias = Literal["condition", "loop", "try"]
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A part of the code that ranks may run, or not, or a different number of times."""
+
+    kind: BranchKind
+    line: int  #: of its first line: ``if rank == 0:``
+    end: int  #: its last line
+    source: str  #: the text of its first line
+    #: For ``else``: the statement that it belongs to.
+    other: "Branch | None" = None
+
+    @property
+    def headers(self) -> tuple[int, ...]:
+        """The lines that name it: for ``else``, also the line of its ``if``."""
+        return (self.line,) if self.other is None else (*self.other.headers, self.line)
+
+    def __contains__(self, line: int) -> bool:
+        return self.line <= line <= self.end
+
+
+@dataclass(frozen=True)
+class Exit:
+    """A `continue`, `break`, `return` or `sys.exit()` after which a line does not run."""
+
+    line: int
+    source: str
+    condition: Branch  #: the innermost one around it
+
+
+class Code:
+    """The text of a cell or a file.
+
+    Args:
+        text: its source; cells may have magics.
+        first_line: the line that the text begins on.
+    """
+
+    def __init__(self, text: str, first_line: int = 1) -> None:
+        self._lines = [""] * (first_line - 1) + text.splitlines()
+
+    def source(self, line: int) -> str:
+        """Return the text of a line, with its indentation; empty where there is none."""
+        return self._lines[line - 1].rstrip() if 0 < line <= len(self._lines) else ""
+
+    @cached_property
+    def _tree(self) -> list[ast.stmt]:
+        for lines in (self._lines, [_MAGIC.sub(r"\1pass", line) for line in self._lines]):
+            try:
+                return ast.parse("\n".join(lines)).body
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                continue
+        return []
+
+    def branches(self, line: int) -> tuple[Branch, ...]:
+        """Return the branches around a line, the innermost first, up to its function."""
+        return tuple(reversed(list(self._around(line)[1])))
+
+    def exits(self, line: int) -> tuple[Exit, ...]:
+        """Return the statements that may keep a rank from this line, in the order of the lines."""
+        body, _ = self._around(line)
+        found = [
+            Exit(statement.lineno, self.source(statement.lineno).strip(), around[-1])
+            for statement, loops, conditions in self._statements(body)
+            if _is_exit(statement)
+            and _skips(statement, loops, line)
+            and (around := [each for each in conditions if line not in each])
+        ]
+        return tuple(sorted(found, key=lambda leave: leave.line))
+
+    def _around(self, line: int) -> tuple[Sequence[ast.stmt], list[Branch]]:
+        """Return the body of the function that has the line, and the branches, outermost first."""
+        function: Sequence[ast.stmt] = self._tree
+        branches: list[Branch] = []
+        statements: Sequence[ast.stmt] = self._tree
+        while True:
+            inside = next(
+                (each for each in statements if _first(each) <= line <= _last(each)), None
+            )
+            if inside is None:
+                return function, branches
+            if isinstance(inside, _Function):
+                function, branches = inside.body, []
+            for body, branch in self._parts(inside):
+                if body and _first(body[0]) <= line <= _last(body[-1]):
+                    statements = body
+                    branches += [branch] if branch is not None else []
+                    break
+            else:
+                return function, branches
+
+    def _parts(self, statement: ast.stmt) -> Iterator[tuple[Sequence[ast.stmt], Branch | None]]:
+        """The bodies of a statement; None: it runs whenever the statement does."""
+        match statement:
+            case ast.If():
+                yield statement.body, self._branch("condition", statement, statement.body)
+                yield from self._else(statement)
+            case ast.For() | ast.AsyncFor() | ast.While():
+                yield statement.body, self._branch("loop", statement, statement.body)
+                yield statement.orelse, None
+            case ast.Try() | ast.TryStar():
+                whole = self._branch("try", statement, statement.body)
+                yield statement.body, whole if statement.handlers else None
+                for handler in statement.handlers:
+                    yield handler.body, self._branch("condition", handler, handler.body)
+                yield statement.orelse, None
+                yield statement.finalbody, None
+            case ast.Match():
+                for case in statement.cases:
+                    yield case.body, self._branch("condition", case.pattern, case.body)
+            case ast.With() | ast.AsyncWith() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                yield statement.body, None
+            case ast.ClassDef():
+                yield statement.body, None
+            case _:
+                pass
+
+    def _else(self, statement: ast.If) -> Iterator[tuple[Sequence[ast.stmt], Branch | None]]:
+        rest = statement.orelse
+        if not rest:
+            return
+        is_elif = isinstance(rest[0], ast.If) and self.source(rest[0].lineno).lstrip()[:4] == "elif"
+        if len(rest) == 1 and is_elif:
+            yield rest, None  # it has its own condition
+            return
+        header = _first(rest[0])
+        while header > _last(statement.body[-1]) and not _ELSE.match(self.source(header)):
+            header -= 1
+        condition = self._branch("condition", statement, statement.body)
+        source = self._header(header, rest[0])
+        yield rest, Branch("condition", header, _last(rest[-1]), source, condition)
+
+    def _branch(
+        self,
+        kind: BranchKind,
+        statement: ast.stmt | ast.ExceptHandler | ast.pattern,
+        body: Sequence[ast.stmt],
+    ) -> Branch:
+        source = self._header(statement.lineno, body[0])
+        return Branch(kind, statement.lineno, _last(body[-1]), source)
+
+    def _header(self, line: int, first: ast.stmt) -> str:
+        """The text up to the body: ``if rank == 0:``, in one line and without a comment."""
+        parts = []
+        for number in range(line, _first(first) + 1):
+            text = self.source(number)
+            if number == first.lineno:
+                text = text.encode()[: first.col_offset].decode(errors="replace")
+            text = text.strip()
+            text = text if text.endswith(":") else text.partition("#")[0].rstrip()
+            parts.append(text)
+            if text.endswith(":"):
+                break
+        return " ".join(parts)
+
+    def _statements(
+        self,
+        body: Sequence[ast.stmt],
+        loops: tuple[ast.stmt, ...] = (),
+        conditions: tuple[Branch, ...] = (),
+    ) -> Iterator[tuple[ast.stmt, tuple[ast.stmt, ...], tuple[Branch, ...]]]:
+        """The statements of a function, with the loops and conditions around each."""
+        for statement in body:
+            yield statement, loops, conditions
+            if isinstance(statement, _Function):
+                continue
+            inner = (*loops, statement) if isinstance(statement, _Loop) else loops
+            for part, branch in self._parts(statement):
+                is_condition = branch is not None and branch.kind == "condition"
+                around = (*conditions, branch) if branch and is_condition else conditions
+                yield from self._statements(part, inner, around)
+
+
+def _is_exit(statement: ast.stmt) -> bool:
+    """Whether a statement leaves a loop, a function, or the cell."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return ast.unparse(statement.value.func) in ("sys.exit", "exit", "quit")
+    return isinstance(statement, ast.Break | ast.Continue | ast.Return)
+
+
+def _skips(leaving: ast.stmt, loops: tuple[ast.stmt, ...], line: int) -> bool:
+    """Whether a line may not run because of a `continue`, `break` or `return` inside loops."""
+    around = [_first(loop) <= line <= _last(loop) for loop in loops]
+    match leaving:
+        case ast.Continue():
+            return bool(around) and around[-1] and leaving.lineno < line
+        case ast.Break():
+            return bool(around) and around[-1]
+        case _:
+            return leaving.lineno < line or any(around)
+
+
+def _first(statement: ast.stmt) -> int:
+    decorators = statement.decorator_list if isinstance(statement, _Function) else []
+    return min([statement.lineno, *(each.lineno for each in decorators)])
+
+
+def _last(statement: ast.stmt) -> int:
+    return statement.end_lineno or statement.lineno

@@ -1,0 +1,157 @@
+"""Puts a divergence into words: the next step, the suspicion, the lines of code to look at.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from collections.abc import Iterator
+
+from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit
+from nbddp.controller.diagnosis.divergence import Divergence, Sources
+from nbddp.controller.diagnosis.report import CodeLine
+from nbddp.wire.flight_recorder import Operation, Site
+from nbddp.wire.rank_set import RankSet
+
+_MAX_SOURCE = 60
+
+
+def describe_branch(branch: Branch) -> str:
+    r"""``\`if rank == 0:\` (line 3)``."""
+    if branch.other is not None:
+        return f"the `else` of {describe_branch(branch.other)}"
+    return f"{_quote(branch)} (line {branch.line})"
+
+
+def _quote(branch: Branch) -> str:
+    return f"`{_short(branch.source)}`"
+
+
+def describe_exit(leaving: Exit) -> str:
+    r"""``\`continue\` in line 8, inside \`if rank == 2:\` (line 7)``."""
+    if leaving.line == leaving.condition.line:  # both on one line
+        return f"line {leaving.line}, `{_short(leaving.source)}`"
+    inside = describe_branch(leaving.condition)
+    return f"`{_short(leaving.source)}` in line {leaving.line}, inside {inside}"
+
+
+def next_step(divergence: Divergence, operation: Operation, culprits: RankSet) -> str:
+    """The change of the code after which the culprits make the call."""
+    if divergence.branch is not None:
+        line = _place(divergence) if _is_at(divergence, operation) else f"{_call(divergence)},"
+        inside = describe_branch(divergence.branch)
+        if divergence.branch.line == divergence.site.line:
+            line, inside = f"the call in {_place(divergence)}", _quote(divergence.branch)
+        return (
+            f"{_capital(line)} is inside {inside}: move it out, so that {culprits.describe()} "
+            f"{culprits.verb('runs', 'run')} it, too."
+        )
+    if divergence.loop is None:
+        return f"Let {culprits.describe()} run {_call(divergence)}, too."
+    if divergence.exits or divergence.handler is not None:
+        loop = describe_branch(divergence.loop)
+        return f"Let every rank run {_call(divergence)}, in each iteration of {loop}."
+    return (
+        f"Give every rank the same number of iterations of {describe_branch(divergence.loop)}, for "
+        "example by drop_last=True, or use `torch.distributed.algorithms.Join`."
+    )
+
+
+def suspicions(divergence: Divergence, culprits: RankSet) -> Iterator[str]:
+    """Sentences without a period on what kept the culprits from the call."""
+    for leaving in divergence.exits[:2]:
+        skipped = f"skips {_place(divergence)} on {culprits.describe()}"
+        yield f"{describe_exit(leaving)}, {skipped}"
+    calls = _calls(divergence)
+    counted = [f"{_times(count)} on {ranks.describe()}" for count, ranks in calls.items()]
+    ran = f": {_place(divergence)} ran {', '.join(counted)}" if len(calls) > 1 else ""
+    if divergence.handler is not None:
+        handler = describe_branch(divergence.handler)
+        yield (
+            f"an exception that {handler} handles has skipped {_place(divergence)} on "
+            f"{culprits.describe()}{ran}"
+        )
+    elif divergence.loop is not None and not divergence.exits:
+        yield (
+            f"{describe_branch(divergence.loop)} had fewer iterations on {culprits.describe()}, as "
+            f"if the data is split unevenly{ran}"
+        )
+
+
+def excerpt(
+    divergence: Divergence, operation: Operation, waiting: RankSet, sources: Sources
+) -> list[CodeLine]:
+    """The lines that explain it, and the line of the call, with the ranks that are there."""
+    site = divergence.site
+    lines = [
+        _line(site, divergence.code, number, waiting if number == site.line else RankSet())
+        for number in divergence.lines
+    ]
+    if _is_at(divergence, operation):
+        return lines
+    call = [_line(operation.site, sources(operation.site), operation.site.line, waiting)]
+    return [*call, *lines] if divergence.is_inner else [*lines, *call]
+
+
+def differing_excerpt(branches: list[tuple[RankSet, Divergence]]) -> list[CodeLine]:
+    """The lines of different calls with the branches around them, and the ranks there."""
+    lines = {}
+    for ranks, divergence in branches:
+        site = divergence.site
+        for number in divergence.lines:
+            here = ranks if number == site.line else RankSet()
+            lines[number] = _line(site, divergence.code, number, here)
+    return [lines[number] for number in sorted(lines)]
+
+
+def _line(site: Site, code: Code | None, number: int, ranks: RankSet) -> CodeLine:
+    """A line of a cell or file; without its code, only that of the site is known."""
+    source = site.source if code is None else code.source(number)
+    return CodeLine(Site(site.file, number, site.function, source, site.cell), ranks)
+
+
+def _is_at(divergence: Divergence, operation: Operation) -> bool:
+    """Whether the divergence is around the call itself, not around a caller of its function."""
+    site, call = divergence.site, operation.site
+    return (site.file, site.cell, site.line) == (call.file, call.cell, call.line)
+
+
+def _place(divergence: Divergence) -> str:
+    """``line 4``, ``line 4 of helpers.py``."""
+    site = divergence.site
+    file = "" if site.cell else f" of {site.file.replace(chr(92), '/').rpartition('/')[2]}"
+    return f"line {site.line}{file}"
+
+
+def _call(divergence: Divergence) -> str:
+    return f"{_place(divergence)}, `{_short(divergence.site.source)}`"
+
+
+def _calls(divergence: Divergence) -> dict[int, RankSet]:
+    """The ranks by the number of their calls, the fewest first."""
+    counts = sorted(set(divergence.calls.values()))
+    return {
+        count: RankSet.of(rank for rank, calls in divergence.calls.items() if calls == count)
+        for count in counts
+    }
+
+
+def _times(count: int) -> str:
+    return f"{count} time{'s' * (count != 1)}"
+
+
+def _short(source: str) -> str:
+    return source if len(source) <= _MAX_SOURCE else f"{source[: _MAX_SOURCE - 1]}…"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def differing_lines(branches: list[tuple[RankSet, Divergence]]) -> str:
+    r"""``Line 4 (rank 0) is inside \`if rank == 0:\` (line 3).``; empty without a branch."""
+    parts = [
+        f"line {divergence.site.line} ({ranks.describe()}) is inside "
+        f"{describe_branch(divergence.branch)}"
+        for ranks, divergence in branches
+        if divergence.branch is not None
+    ][:2]
+    return f"{_capital(', '.join(parts))}." if parts else ""

@@ -1,0 +1,230 @@
+"""Findings quote the statement that has kept ranks from a line."""
+
+import msgspec
+import pytest
+
+from nbddp.controller.diagnosis import Finding
+from tests.support.looks import CELL, Ranks, only, site
+
+_GENERIC = (
+    "Call it on all ranks of the group: look for an `if`, a `break`, or a loop with a different "
+    "number of iterations around it."
+)
+
+
+def code(finding: Finding) -> list[str]:
+    """The lines of a finding, with the ranks in front."""
+    return [f"{line.ranks}|{line.site.line}|{line.site.source}" for line in finding.code]
+
+
+def missing(source: str, calls: dict[int, list[int]], waiting_at: int) -> Finding:
+    """What is found when rank 1 of three has finished a cell, and the others wait.
+
+    Args:
+        source: of the cell.
+        calls: lines of the calls that have ended, by rank.
+        waiting_at: the line at which ranks 0 and 2 wait.
+    """
+    pool = Ranks(3)
+    pool.code[CELL] = source
+    for rank, lines in calls.items():
+        for line in lines:
+            pool[rank].done(line=line)
+    for rank in (0, 2):
+        pool[rank].blocked(line=waiting_at)
+    pool[1].finished()
+    return only(pool)
+
+
+def test_an_if():
+    finding = missing("if rank != 1:\n    dist.all_reduce(x)", {}, 2)
+    assert finding.next_step == (
+        "Line 2 is inside `if rank != 1:` (line 1): move it out, so that rank 1 runs it, too."
+    )
+    assert code(finding) == ["|1|if rank != 1:", "0,2|2|    dist.all_reduce(x)"]
+    assert finding.to_dict()["code"][1]["ranks"] == [0, 2]
+    assert finding.to_dict()["code"][1]["site"]["cell"] == CELL
+    assert finding.suspicions == ()
+
+
+def test_an_if_in_the_same_line():
+    finding = missing("if rank != 1: dist.all_reduce(x)", {}, 1)
+    assert finding.next_step == (
+        "The call in line 1 is inside `if rank != 1:`: move it out, so that rank 1 runs it, too."
+    )
+
+
+def test_an_else():
+    finding = missing("if rank == 1:\n    pass\nelse:\n    dist.all_reduce(x)", {}, 4)
+    assert finding.next_step.startswith(
+        "Line 4 is inside the `else` of `if rank == 1:` (line 1): move it out"
+    )
+    assert code(finding) == ["|1|if rank == 1:", "|3|else:", "0,2|4|    dist.all_reduce(x)"]
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "quoted"),
+    [
+        # The condition that names ranks, and not the innermost one.
+        ("if rank:\n    if step:\n        dist.all_reduce(x)", 3, "`if rank:` (line 1)"),
+        ("if a:\n    if b:\n        dist.all_reduce(x)", 3, "`if b:` (line 2)"),
+        ("if a:\n    for b in c:\n        dist.all_reduce(x)", 3, "`if a:` (line 1)"),
+        ("if a:\n    if is_main_process():\n        dist.all_reduce(x)", 3, "`if is_main"),
+    ],
+)
+def test_the_most_telling_branch_is_quoted(source: str, line: int, quoted: str):
+    assert quoted in missing(source, {}, line).next_step
+
+
+def test_a_branch_that_the_missing_rank_has_entered_is_not_to_blame():
+    source = "if rank < 2:\n    dist.all_reduce(x)\n    if x:\n        dist.all_reduce(x)"
+    finding = missing(source, {0: [2], 1: [2], 2: [2]}, 4)
+    assert finding.next_step.startswith("Line 4 is inside `if x:` (line 3): move it out")
+
+
+def test_a_continue():
+    source = "for step in data:\n    if rank == 1:\n        continue\n    dist.all_reduce(x)"
+    finding = missing(source, {0: [4], 1: [4], 2: [4]}, 4)
+    assert finding.suspicions == (
+        "`continue` in line 3, inside `if rank == 1:` (line 2), skips line 4 on rank 1",
+    )
+    assert finding.next_step == (
+        "Let every rank run line 4, `dist.all_reduce(x)`, in each iteration of `for step in data:` "
+        "(line 1)."
+    )
+    assert [line.site.line for line in finding.code] == [1, 2, 3, 4]
+
+
+def test_a_return():
+    source = "def f():\n    if rank == 1: return\n    dist.all_reduce(x)"
+    finding = missing(source, {}, 3)
+    assert finding.suspicions == ("line 2, `if rank == 1: return`, skips line 3 on rank 1",)
+    assert finding.next_step == "Let rank 1 run line 3, `dist.all_reduce(x)`, too."
+
+
+def test_a_loop_with_fewer_iterations():
+    source = "for batch in data:\n    dist.all_reduce(x)"
+    finding = missing(source, {0: [2, 2], 1: [2, 2], 2: [2, 2]}, 2)
+    assert finding.suspicions == (
+        "`for batch in data:` (line 1) had fewer iterations on rank 1, as if the data is split "
+        "unevenly: line 2 ran 2 times on rank 1, 3 times on ranks 0,2",
+    )
+    assert finding.next_step == (
+        "Give every rank the same number of iterations of `for batch in data:` (line 1), for "
+        "example by drop_last=True, or use `torch.distributed.algorithms.Join`."
+    )
+
+
+def test_an_exception_in_a_loop():
+    source = (
+        "for x in y:\n    try:\n        dist.all_reduce(x)\n    except ValueError:\n        pass"
+    )
+    finding = missing(source, {0: [3], 1: [3], 2: [3]}, 3)
+    assert finding.suspicions == (
+        "an exception that `try:` (line 2) handles has skipped line 3 on rank 1: line 3 ran 1 time "
+        "on rank 1, 2 times on ranks 0,2",
+    )
+    assert finding.next_step == (
+        "Let every rank run line 3, `dist.all_reduce(x)`, in each iteration of `for x in y:` "
+        "(line 1)."
+    )
+    assert [line.site.line for line in finding.code] == [1, 2, 3]
+
+
+def test_a_condition_outside_of_a_loop_that_has_run_is_not_to_blame():
+    source = "if rank < 2:\n    for batch in data:\n        dist.all_reduce(x)"
+    finding = missing(source, {0: [3], 1: [3], 2: [3]}, 3)
+    assert "`for batch in data:`" in finding.next_step
+
+
+def test_a_condition_in_a_loop():
+    source = "for step in data:\n    if rank != 1 or step:\n        dist.all_reduce(x)"
+    finding = missing(source, {0: [3], 1: [3], 2: [3]}, 3)
+    assert finding.next_step.startswith("Line 3 is inside `if rank != 1 or step:` (line 2)")
+
+
+def test_the_caller_of_a_function():
+    pool = Ranks(2)
+    pool.code = {CELL: "def mean(x):\n    dist.all_reduce(x)", 7: "if rank == 0:\n    mean(x)"}
+    caller = msgspec.structs.replace(site(2, "mean(x)"), cell=7)
+    record = pool[0].blocked(line=2)
+    pool[0].waits(record, stack=(site(2, "dist.all_reduce(x)", function="mean"), caller))
+    pool[1].finished()
+    finding = only(pool)
+    assert finding.next_step.startswith("Line 2, `mean(x)`, is inside `if rank == 0:` (line 1)")
+    assert code(finding) == ["|1|if rank == 0:", "0|2|    mean(x)", "0|2|    dist.all_reduce(x)"]
+    assert [line.site.cell for line in finding.code] == [7, 7, CELL]
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("", 2),
+        ("a()\ndist.all_reduce(x)", 2),
+        ("with a:\n    dist.all_reduce(x)", 2),
+        ("if a\n    dist.all_reduce(x)", 2),
+        ("if a:\n    pass\ndist.all_reduce(x)", 3),
+    ],
+)
+def test_nothing_is_quoted_that_does_not_explain(source: str, line: int):
+    finding = missing(source, {}, line)
+    assert finding.next_step == _GENERIC
+    assert finding.code == ()
+
+
+def test_the_line_has_run_before_and_no_loop_is_around_it():
+    finding = missing("if rank:\n    dist.all_reduce(x)", {0: [2], 1: [2], 2: [2]}, 2)
+    assert finding.next_step == _GENERIC
+
+
+def test_no_cell_runs_on_the_missing_rank():
+    pool = Ranks(2)
+    pool.code[CELL] = "if rank == 0:\n    dist.all_reduce(x)"
+    pool[0].blocked(line=2)
+    pool[1].idle()
+    assert only(pool).next_step.startswith("No cell runs on rank 1")
+
+
+def test_calls_that_were_forgotten_are_not_counted():
+    pool = Ranks(2)
+    pool.code[CELL] = "for batch in data:\n    dist.all_reduce(x)"
+    for state in pool:
+        for _ in range(9):
+            state.done(line=2)
+    pool[0].blocked(line=2)
+    pool[1].finished()
+    (finding,) = pool.diagnose(last=4).findings
+    assert finding.suspicions == (
+        "`for batch in data:` (line 1) had fewer iterations on rank 1, as if the data is split "
+        "unevenly",
+    )
+    assert "same number of iterations" in finding.next_step
+
+
+def test_different_calls_at_different_lines():
+    pool = Ranks(3)
+    pool.code[CELL] = "if rank == 0:\n    dist.broadcast(x, 0)\ndist.all_reduce(x)"
+    first = pool[0].blocked("broadcast", line=2)
+    others = [pool[rank].issue(line=3) for rank in (1, 2)]
+    for rank, record in zip((1, 2), others, strict=True):
+        pool[rank].more["mismatches"] = (pool[rank].saw(record, pool[0], first, "op"),)
+        pool[rank].raised("CollectiveMismatchError: no", line=3)
+    (finding,) = pool.diagnose().findings
+    assert finding.next_step.endswith("Line 2 (rank 0) is inside `if rank == 0:` (line 1).")
+    assert code(finding) == [
+        "|1|if rank == 0:",
+        "0|2|    dist.broadcast(x, 0)",
+        "1-2|3|dist.all_reduce(x)",
+    ]
+
+
+def test_different_calls_at_one_line_quote_nothing():
+    pool = Ranks(2)
+    pool.code[CELL] = "if rank < 2:\n    dist.all_reduce(x)"
+    one = pool[0].blocked(line=2)
+    pool[1].issue(line=2, input_sizes=((5,),))
+    pool[1].more["mismatches"] = (pool[1].saw(1, pool[0], one, "input_sizes"),)
+    pool[1].raised("CollectiveMismatchError: no", line=2)
+    (finding,) = pool.diagnose().findings
+    assert finding.code == ()
+    assert "inside" not in finding.next_step
