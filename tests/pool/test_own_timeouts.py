@@ -25,7 +25,7 @@ def test_the_cause_is_told_and_not_the_rank_that_timed_out(pool: Pool, seconds: 
     view = run_cell(pool, _CIRCLE.format(seconds=seconds), timeout=30, check=False)
     assert isinstance(view.error, DeadlockError)
     text = str(view.error)
-    assert "DeadlockError: Ranks 0-1 wait for each other in a circle" in text
+    assert "DeadlockError: Ranks 0-1 wait for each other: each is in a collective" in text
     assert "Timed out waiting" in text  # the traceback of rank 0
     assert "rank 1 waited in barrier" in text
     assert view.outcome is not None
@@ -41,7 +41,7 @@ def test_timeouts_on_all_ranks_are_told_with_their_cause(pool: Pool):
     text = str(view.error)
     # The rank whose timeout is over first closes the connection: that may end the other's wait.
     assert "ranks 0-1 raised RuntimeError: " in text or "CollectiveFailedError: " in text
-    assert "  proven    Ranks 0-1 wait for each other in a circle: all receive first" in text
+    assert "  proven    Ranks 0-1 wait for each other: both receive first" in text
     run_cell(pool, "dist.barrier()", timeout=20)
 
 

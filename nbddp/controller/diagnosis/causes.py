@@ -5,7 +5,7 @@ of those that it waits for, directly or through others.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nbddp.controller.diagnosis.report import KINDS, Kind
 from nbddp.controller.diagnosis.wait_graph import Disagreement, Obstacle, WaitForGraph
@@ -30,6 +30,8 @@ class Cause:
     disagreement: Disagreement | None = None
     #: Of a cycle: a rank, the operation in which it waits, and the ranks that it waits for.
     circle: tuple[tuple[Rank, Operation, RankSet], ...] = ()
+    #: Other cycles of messages, which have the same number of ranks that wait at the same lines.
+    alike: tuple[RankSet, ...] = ()
 
 
 def find_causes(graph: WaitForGraph) -> list[Cause]:
@@ -43,7 +45,7 @@ def find_causes(graph: WaitForGraph) -> list[Cause]:
         *search.dead(),
         *search.raised(),
         *search.mismatched(),
-        *search.cycles(),
+        *_merge_alike(search.cycles()),
         *search.unmatched(),
         *search.uncalled(),
         *search.missing(),
@@ -317,6 +319,30 @@ class _Search:
                     operation=blocked.operation,
                     direct=RankSet.of(blocked.waiting),
                 )
+
+
+def _merge_alike(cycles: Iterable[Cause]) -> list[Cause]:
+    """Make one cause of cycles of messages that one line of the program has made."""
+    merged: dict[Hashable, Cause] = {}
+    for number, cycle in enumerate(cycles):
+        calls = [
+            (operation.signature.kind, operation.site, operation.pg_id)
+            for _, operation, _ in cycle.circle
+        ]
+        is_alone = cycle.kind != "p2p-cycle"
+        key = number if is_alone else (len(cycle.circle), frozenset(calls))
+        first = merged.get(key)
+        if first is None:
+            merged[key] = cycle
+            continue
+        merged[key] = replace(
+            first,
+            culprits=RankSet.of((*first.culprits, *cycle.culprits)),
+            waiting=RankSet.of((*first.waiting, *cycle.waiting)),
+            direct=RankSet.of((*first.direct, *cycle.direct)),
+            alike=(*first.alike, cycle.culprits),
+        )
+    return list(merged.values())
 
 
 def _kind_of(circle: tuple[tuple[Rank, Operation, RankSet], ...]) -> tuple[Kind, RankSet]:

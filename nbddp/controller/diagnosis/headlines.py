@@ -5,6 +5,7 @@ Runs in: the notebook's process. Pure.
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from nbddp.controller.diagnosis import group_numbers
 from nbddp.controller.diagnosis.causes import Cause
@@ -16,16 +17,18 @@ from nbddp.controller.diagnosis.divergence_phrases import (
 )
 from nbddp.controller.diagnosis.divergence_phrases import next_step as divergence_step
 from nbddp.controller.diagnosis.notices import describe_activity, describe_running, waits_for_user
-from nbddp.controller.diagnosis.phrases import describe_call, quote, subject
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, describe_call, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
-from nbddp.controller.diagnosis.report import CodeLine, Finding
+from nbddp.controller.diagnosis.report import CodeLine, Finding, PerRank
 from nbddp.controller.diagnosis.suspicions import AFTER_INTERRUPT, suspicions, was_interrupted
 from nbddp.controller.diagnosis.wait_graph import Disagreement
 from nbddp.wire.flight_recorder import Operation, group_name_of
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import Rank, RankSet
 
 #: The words in which Gloo, the store and ``monitored_barrier`` report an expired timeout.
 _TIMED_OUT = re.compile(r"time[d -]*out", re.IGNORECASE)
+#: Ranks of a circle in a sentence.
+_MAX_CIRCLE = 8
 
 
 def write_finding(cause: Cause, reports: RankReports) -> Finding:
@@ -53,11 +56,27 @@ def write_finding(cause: Cause, reports: RankReports) -> Finding:
         collective_seq_id=operation.collective_seq_id if operation else 0,
         fields=cause.disagreement.differences.all if cause.disagreement else (),
         suspicions=suspicions(cause, reports, writer.divergence),
-        ranks=reports.ranks(concerned, operation.pg_id if operation else None),
+        ranks=reports.ranks(concerned, operation.pg_id if operation else None)
+        | (_calls(cause.disagreement, reports) if cause.disagreement is not None else {}),
         since_s=max((wait for wait in waits if wait is not None), default=None),
         is_error=cause.kind == "silent-mismatch" and cause.proven and has_errors,
         code=tuple(writer.code()),
     )
+
+
+def _calls(disagreement: Disagreement, reports: RankReports) -> dict[Rank, PerRank]:
+    """The calls that do not match: whether a rank waits in its call, or has raised, is luck."""
+    fields = disagreement.differences.reported
+    return {
+        rank: replace(
+            reports.rank(rank),
+            predicate=Predicate(RankVerb.CALLED, f" {describe_call(operation.signature, fields)}"),
+            site=operation.site,
+            since_s=None,
+        )
+        for rank, operation in disagreement.operation_by_rank.items()
+        if rank in reports.graph.views
+    }
 
 
 class _FindingWriter:
@@ -179,14 +198,10 @@ class _FindingWriter:
     def _mismatched(self) -> tuple[str, str, str]:
         disagreement = self._disagreement()
         headline = f"{self._variants(disagreement)}, as {self._number(disagreement)}."
-        reason = (
-            "these calls belong together and do not match, so they can never complete. "
-            f"{self._calls(disagreement)}."
-        )
-        if self.waiting:
-            reason += (
-                f" {subject(self.waiting)} {self.waiting.verb('is', 'are')} blocked because of it."
-            )
+        reason = "these calls belong together and do not match, so they can never complete."
+        behind = self.waiting - RankSet.of(disagreement.operation_by_rank)
+        if behind:
+            reason += f" {subject(behind)} {behind.verb('is', 'are')} blocked because of it."
         if was_interrupted(self.cause, self.reports):
             return headline, reason, AFTER_INTERRUPT
         step = f"{_agree(disagreement)} {differing_lines(self.branches)}"
@@ -202,7 +217,7 @@ class _FindingWriter:
         )
         return (
             headline,
-            f"the records of the ranks differ. {self._calls(disagreement)}.",
+            "the records of the ranks differ.",
             f"{_agree(disagreement)} Do not trust what came out.",
         )
 
@@ -239,17 +254,6 @@ class _FindingWriter:
         sentence = ", ".join(parts)
         return sentence[0].upper() + sentence[1:]
 
-    def _calls(self, disagreement: Disagreement) -> str:
-        """The calls of the ranks with their lines, the culprits first."""
-        ranks_by_call: dict[str, list[int]] = {}
-        by_rank = disagreement.operation_by_rank
-        for rank in sorted(by_rank, key=lambda rank: (rank not in self.culprits, rank)):
-            call = f"called {by_rank[rank].signature.op} at {quote(by_rank[rank])}"
-            ranks_by_call.setdefault(call, []).append(rank)
-        parts = [f"{RankSet.of(ranks).describe()} {call}" for call, ranks in ranks_by_call.items()]
-        sentence = "; ".join(parts[:4])
-        return sentence[0].upper() + sentence[1:]
-
     def _dangling(self) -> tuple[str, str, str]:
         """An operation that was left open."""
         return (
@@ -265,33 +269,49 @@ class _FindingWriter:
     def _cycle(self) -> tuple[str, str, str]:
         circle = self.cause.circle
         if self.cause.kind == "p2p-cycle":
-            kinds = {operation.signature.kind for _, operation, _ in circle}
-            problem = "each would do its part for another one only afterwards"
-            if self._has_other_ends():
-                problem = "each has sends and receives, and they do not match each other"
-            elif len(kinds) == 1:
-                is_send = "send" in kinds
-                problem = f"all {'send' if is_send else 'receive'} first, and nobody "
-                problem += "receives" if is_send else "sends"
-            first = "send" if kinds == {"recv"} else "receive"
-            sources = [operation.site.source for _, operation, _ in circle]
-            if self._has_other_ends():
-                step = "Give each send its recv: same two ranks, same group, same tag, same order."
-            elif any("isend" in source or "irecv" in source for source in sources):
-                step = "Issue every isend and irecv of a step before the first wait()."
-            else:
-                step = (
-                    f"Let one side {first} first, or use isend/irecv and wait afterwards "
-                    "(batch_isend_irecv issues both at once)."
-                )
+            problem, step = self._message_cycle()
         else:
             problem = "each is in a collective of another group"
             step = "Call the groups in the same order on all ranks that are members of several."
-        parts = [f"rank {rank} {self._waits_for(each, ranks)}" for rank, each, ranks in circle[:4]]
-        if len(circle) > 4:
-            parts.append(f"and {len(circle) - 4} more")
-        headline = f"{subject(self.culprits)} wait for each other in a circle: {problem}."
-        return headline, f"{', '.join(parts)}.{self._behind_circle()}", step
+        parts = [
+            f"rank {rank} {self._waits_for(each, ranks)}"
+            for rank, each, ranks in circle[:_MAX_CIRCLE]
+        ]
+        if len(circle) > _MAX_CIRCLE:
+            parts.append(f"and {len(circle) - _MAX_CIRCLE} more")
+        reason = ", ".join(parts)
+        if self.cause.alike:
+            others = ", ".join(" and ".join(map(str, ranks)) for ranks in self.cause.alike)
+            reason += f"; so do ranks {others}"
+        where = "" if len(circle) == 2 else " in a circle"
+        if self.cause.alike:
+            count = 1 + len(self.cause.alike)
+            where = f" in {count} {'pairs' if len(circle) == 2 else 'circles'}"
+        headline = f"{subject(self.culprits)} wait for each other{where}: {problem}."
+        return headline, f"{reason}.{self._behind_circle()}", step
+
+    def _message_cycle(self) -> tuple[str, str]:
+        """The problem of messages in a circle, and the next step."""
+        operations = [operation for _, operation, _ in self.cause.circle]
+        kinds = {operation.signature.kind for operation in operations}
+        if self._has_other_ends():
+            return (
+                "each has sends and receives, and they do not match each other",
+                "Give each send its recv: same two ranks, same group, same tag, same order.",
+            )
+        problem = "each would do its part for another one only afterwards"
+        if len(kinds) == 1:
+            does, other = ("send", "receives") if "send" in kinds else ("receive", "sends")
+            all_of_them = "all" if len(operations) > 2 or self.cause.alike else "both"
+            problem = f"{all_of_them} {does} first, and nobody {other}"
+        sources = [operation.site.source for operation in operations]
+        if any("isend" in source or "irecv" in source for source in sources):
+            return problem, "Issue every isend and irecv of a step before the first wait()."
+        first = "send" if kinds == {"recv"} else "receive"
+        return problem, (
+            f"Let one side {first} first, for example the even ranks, or use isend/irecv and wait "
+            "afterwards (batch_isend_irecv issues both at once)."
+        )
 
     def _has_other_ends(self) -> bool:
         """Whether each rank of the circle has open sends and receives, which do not match."""

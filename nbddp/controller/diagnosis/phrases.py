@@ -27,6 +27,7 @@ class RankVerb(Enum):
     MAKES_GROUPS = ("makes its groups again", "make their groups again")
     HAS_FINISHED = ("has finished the cell", "have finished the cell")
     RAISED = ("raised", "raised")
+    CALLED = ("called", "called")
     LEFT_DEBUGGER = ("left the debugger", "left the debugger")
     EXITED = ("exited", "exited")
     NONE = ("", "")  #: `Predicate.rest` has a verb of its own
@@ -93,7 +94,10 @@ def describe_call(signature: Signature, fields: Iterable[str]) -> str:
         is_output = wanted & {"output_sizes", "output_dtypes"}
         sizes = signature.output_sizes if is_output else signature.input_sizes
         dtypes = signature.output_dtypes if is_output else signature.input_dtypes
-        shown = [f"{dtype}{list(size)}" for dtype, size in zip(dtypes[:3], sizes[:3], strict=False)]
+        shown = [
+            f"{dtype}{list(size)}" if size else f"a scalar ({dtype})"
+            for dtype, size in zip(dtypes[:3], sizes[:3], strict=False)
+        ]
         more = f" and {signature.tensors - 3} more" if signature.tensors > 3 else ""
         text += f" of {', '.join(shown) or 'nothing'}{more}"
     if "root" in wanted:

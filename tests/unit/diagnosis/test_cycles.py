@@ -90,8 +90,8 @@ def test_a_rank_that_waits_for_itself():
 @pytest.mark.parametrize(
     ("op", "words"),
     [
-        ("send", "all send first, and nobody receives"),
-        ("recv", "all receive first, and nobody sends"),
+        ("send", "send first, and nobody receives"),
+        ("recv", "receive first, and nobody sends"),
     ],
 )
 @pytest.mark.parametrize("count", [2, 3, 5])
@@ -102,7 +102,43 @@ def test_a_ring_of_messages(op: str, words: str, count: int):
     finding = only(pool)
     everyone = str(RankSet.all(count))
     assert told(finding) == ("p2p-cycle", everyone, everyone)
-    assert words in finding.headline
+    where = ": both" if count == 2 else " in a circle: all"
+    assert finding.headline == f"Ranks {everyone} wait for each other{where} {words}."
+    assert finding.explanation.count("waits in") == count
+
+
+def test_many_pairs_are_one_cause():
+    pool = Ranks(65)
+    for rank in range(64):
+        pool[rank].blocked("recv", peer=rank ^ 1, line=3)
+    pool[64].blocked("barrier", line=4)
+    finding = only(pool)
+    assert told(finding) == ("p2p-cycle", "0-63", "0-64")
+    assert finding.headline == (
+        "Ranks 0-63 wait for each other in 32 pairs: all receive first, and nobody sends."
+    )
+    assert finding.explanation.startswith(
+        "Proven: rank 0 waits in recv from rank 1, rank 1 waits in recv from rank 0; so do ranks "
+        "2 and 3, 4 and 5, "
+    )
+    assert "62 and 63. Rank 64 waits for these in turn." in finding.explanation
+    assert len(finding.ranks) == 65
+
+
+def test_pairs_at_different_lines_are_told_apart():
+    pool = Ranks(4)
+    for rank in range(4):
+        pool[rank].blocked("recv", peer=rank ^ 1, line=3 + rank // 2)
+    assert [told(each)[1] for each in pool.diagnose().findings] == ["0-1", "2-3"]
+
+
+def test_circles_of_several_ranks_are_one_cause_too():
+    pool = Ranks(6)
+    for rank in range(6):
+        pool[rank].blocked("send", peer=rank // 3 * 3 + (rank + 1) % 3)
+    assert only(pool).headline == (
+        "Ranks 0-5 wait for each other in 2 circles: all send first, and nobody receives."
+    )
 
 
 def test_a_ring_that_one_rank_breaks():
@@ -116,7 +152,7 @@ def test_a_ring_that_one_rank_breaks():
 @pytest.mark.parametrize(
     ("source", "advice"),
     [
-        ("dist.recv(x, 1 - rank)", "Let one side send first, or use isend/irecv"),
+        ("dist.recv(x, 1 - rank)", "Let one side send first, for example the even ranks"),
         ("dist.irecv(x, 1 - rank).wait()", "Issue every isend and irecv of a step before"),
         ("dist.batch_isend_irecv(ops)[0].wait()", "Issue every isend and irecv of a step before"),
     ],

@@ -40,13 +40,28 @@ def test_the_minority_is_named():
         "Rank 2 called broadcast, ranks 0-1 called all_reduce, "
         "as collective #1 of the default group."
     )
-    assert "Rank 2 called broadcast at cell [3], line 3: `dist.broadcast(x)`" in finding.explanation
+    # Ranks that wait and ranks that raised look alike.
+    assert [str(each) for each in finding.ranks.values()] == [
+        "rank 0 called all_reduce, at cell [3], line 1: `dist.all_reduce(x)`",
+        "rank 1 called all_reduce, at cell [3], line 2: `dist.all_reduce(x)`",
+        "rank 2 called broadcast, at cell [3], line 3: `dist.broadcast(x)`",
+    ]
+
     assert finding.suspicions == (
         "rank 2 leaves out all_reduce at cell [3], line 1: `dist.all_reduce(x)`, "
         "or calls broadcast and all_reduce in another order",
     )
     assert finding.next_step == (
         "Call the same operations in the same order on all ranks of the group."
+    )
+
+
+def test_a_scalar_is_called_a_scalar():
+    finding = mismatch(
+        ("all_reduce", {"input_sizes": ((),)}), ("all_reduce", {"input_sizes": ((3,),)})
+    )
+    assert finding.headline.startswith(
+        "Rank 0 called all_reduce of a scalar (float32), rank 1 called all_reduce of float32[3], as"
     )
 
 
