@@ -15,6 +15,8 @@ _Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _Loop: TypeAlias = ast.For | ast.AsyncFor | ast.While
 #: Lines of IPython in a cell: ``%time step()``, ``!ls``, ``files = !ls``, ``step?``.
 _MAGIC = re.compile(r"^(\s*)(?:[%!].*|[\w, ]+=\s*[%!].*|\??[\w.]+\?{1,2})$")
+#: An escape in a string: Python warns of unknown ones, and the text of strings does not matter.
+_ESCAPE = re.compile(r"\\.")
 _ELSE = re.compile(r"\s*else\s*:")
 
 
@@ -68,7 +70,8 @@ class Code:
 
     @cached_property
     def _tree(self) -> list[ast.stmt]:
-        for lines in (self._lines, [_MAGIC.sub(r"\1pass", line) for line in self._lines]):
+        plain = [_ESCAPE.sub("xx", line) for line in self._lines]
+        for lines in (plain, [_MAGIC.sub(r"\1pass", line) for line in plain]):
             try:
                 return ast.parse("\n".join(lines)).body
             except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -4,14 +4,17 @@ Runs in: the notebook's process; cells are added in the thread that runs them, a
 thread.
 """
 
-import linecache
+import tokenize
+from pathlib import Path
 
 from nbddp.controller.diagnosis import Code
 from nbddp.wire.flight_recorder import Site
 
 #: Cells whose source is kept: a cell may call functions that an earlier one has defined.
 _CELLS = 1000
-_FILES = 100
+#: Syntax trees that are kept, because a cell is looked at again and again while it waits.
+_TREES = 4
+_FILE_BYTES = 1 << 20
 
 
 class SourceTexts:
@@ -19,7 +22,7 @@ class SourceTexts:
 
     def __init__(self) -> None:
         self._cells: dict[int, tuple[str, int]] = {}  # by execution count: text and first line
-        self._codes: dict[tuple[str, int], tuple[str, Code]] = {}
+        self._codes: dict[tuple[str, int], Code] = {}  # by text and first line
 
     def add_cell(self, number: int, text: str, first_line: int) -> None:
         """Remember the source of a cell; 0 is no number of a cell."""
@@ -31,18 +34,26 @@ class SourceTexts:
 
     def __call__(self, site: Site) -> Code | None:
         """Return the code with a line; None: it is not known."""
-        if site.cell:
-            text, first_line = self._cells.get(site.cell, ("", 1))
-        else:
-            text, first_line = "".join(linecache.getlines(site.file)), 1
-        if not text:
+        source = self._cells.get(site.cell) if site.cell else (_text(site.file), 1)
+        if source is None or not source[0]:
             return None
-        known = self._codes.get((site.file, site.cell))
-        if known is None or known[0] != text:
-            known = self._codes[site.file, site.cell] = text, Code(text, first_line)
-            for old in list(self._codes)[:-_FILES]:
+        code = self._codes.get(source)
+        if code is None:
+            code = self._codes[source] = Code(*source)
+            for old in list(self._codes)[:-_TREES]:
                 del self._codes[old]
-        code = known[1]
         # A file may have changed since the ranks have read it.
         is_same = site.cell or code.source(site.line).strip() == site.source
         return code if is_same else None
+
+
+def _text(file: str) -> str:
+    """Return the text of a file; empty if it cannot be read."""
+    try:
+        path = Path(file)
+        if not path.is_file() or path.stat().st_size > _FILE_BYTES:
+            return ""
+        with tokenize.open(path) as opened:
+            return opened.read()
+    except (OSError, SyntaxError, ValueError):
+        return ""

@@ -122,6 +122,12 @@ _CASES = {
         ["if x:"],
         [],
     ),
+    "escapes": (
+        "if re.match('\\d\\'', r'\\''):\n    x = 'a\\\\' + \\\n        b()",
+        3,
+        ["if re.match('\\d\\'', r'\\''):"],
+        [],
+    ),
     "no Python": ("if x\n    a()", 2, [], []),
     "beyond": ("a()", 7, [], []),
     "nothing": ("", 1, [], []),
