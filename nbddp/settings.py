@@ -39,6 +39,19 @@ AGENT_PID_ENV = "NBDDP_AGENT_PID"
 USER_PYTHONPATH_ENV = "NBDDP_USER_PYTHONPATH"
 
 
+#: The names that each rank has before its first cell.
+PREDEFINED_NAMES = (
+    "rank",
+    "world_size",
+    "local_rank",
+    "local_world_size",
+    "device",
+    "torch",
+    "dist",
+    "nbddp",
+)
+
+
 def is_rank() -> bool:
     """Return whether this process is a rank, or was forked from one: only ranks load that module.
 

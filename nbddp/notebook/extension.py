@@ -11,7 +11,8 @@ import sys
 from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.notebook import session
-from nbddp.notebook.magics import auto_mode, completion
+from nbddp.notebook.magics import auto_mode, completion, name_hint
+from nbddp.notebook.magics.first_line import move_up
 from nbddp.notebook.magics.magics import DdpMagics
 
 _pending: "_PendingUnload | None" = None
@@ -24,6 +25,10 @@ def load(shell: InteractiveShell) -> None:
     shell.register_magics(DdpMagics)
     auto_mode.install(shell)
     completion.install(shell)
+    name_hint.install(shell)
+    # First of all, so that auto mode sees a %%ddp cell as one.
+    if move_up not in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.insert(0, move_up)
     if pending is not None:
         pending.cancel()
         auto_mode.current(shell).options = pending.auto_options
@@ -35,6 +40,9 @@ def unload(shell: InteractiveShell) -> None:
     _pending = _PendingUnload(shell)
     auto_mode.uninstall(shell)
     completion.uninstall(shell)
+    name_hint.uninstall(shell)
+    if move_up in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.remove(move_up)
     for magics in (shell.magics_manager.magics["line"], shell.magics_manager.magics["cell"]):
         magics.pop("ddp", None)
     if auto_mode.runs_in_cell(sys._getframe(1)):

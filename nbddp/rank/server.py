@@ -24,6 +24,7 @@ from nbddp.rank.collectives import Collectives
 from nbddp.rank.exception_text import error_info
 from nbddp.rank.values import Variables
 from nbddp.rank.widget_comms import Comms
+from nbddp.settings import PREDEFINED_NAMES
 from nbddp.wire.flight_recorder import NodeMemory
 from nbddp.wire.launch_specs import RankLaunch
 from nbddp.wire.message_types import ErrorInfo
@@ -113,18 +114,17 @@ class RankServer:
             self._initialise()
         self._stdin.install()
         self._comms.install()
-        self._shell.predefine(
-            {
-                "rank": launch.rank,
-                "world_size": launch.pool.world_size,
-                "local_rank": launch.local_rank,
-                "local_world_size": launch.pool.nproc_per_node,
-                "device": torch.device(device),
-                "torch": torch,
-                "dist": dist,
-                "nbddp": nbddp,
-            }
+        values = (
+            launch.rank,
+            launch.pool.world_size,
+            launch.local_rank,
+            launch.pool.nproc_per_node,
+            torch.device(device),
+            torch,
+            dist,
+            nbddp,
         )
+        self._shell.predefine(dict(zip(PREDEFINED_NAMES, values, strict=True)))
         self.link.send(
             RankReady(
                 rank=launch.rank,

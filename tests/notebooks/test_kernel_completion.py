@@ -77,6 +77,10 @@ def test_names_of_the_rank_complete(named: Kernel, code: str, after: str):
     assert f"%%ddp\n{after}" in completed(named, f"%%ddp\n{code}")
 
 
+def test_names_complete_below_a_comment_and_the_magic(named: Kernel):
+    assert "# all\n\n%%ddp\nlosses" in completed(named, "# all\n\n%%ddp\nlos|")
+
+
 def test_a_name_that_the_rank_does_not_have_does_not(named: Kernel):
     assert completed(named, "%%ddp\nonly_in_note|") == []
     assert completed(named, "only_in_note|") == ["only_in_notebook"]

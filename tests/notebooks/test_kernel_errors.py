@@ -143,3 +143,35 @@ def test_nbclient_stops_at_the_first_error_and_saves_one_output(
     assert [output.output_type for output in outputs] == ["stream", "error"]
     assert notebook.cells[2].execution_count is None
     nbformat.validate(notebook)
+
+
+def test_comments_and_empty_lines_may_stand_above_the_magic(kernel: Kernel):
+    assert kernel.ok("\n# all ranks\n\n%%ddp\nprint(rank)").text == "[0]   0\n[1]   1\n"
+    cell = kernel.run("\n# all ranks\n\n%%ddp\n\n1 / 0")
+    assert f"Cell In[{cell.number}], line 6" in cell.error
+    assert "----> 6 1 / 0" in cell.error
+
+
+def test_a_name_that_only_the_ranks_have(kernel: Kernel):
+    kernel.ok("%%ddp\nonly_there = 3")
+    for name, words in {
+        "rank": "rank is a variable of the ranks: begin the cell with %%ddp to run it there\n",
+        "dist": "dist is imported on the ranks: begin the cell with %%ddp to run it there, or "
+        "import torch.distributed as dist here\n",
+        "only_there": "only_there is a variable of the ranks: begin the cell with %%ddp to run it "
+        "there, or fetch its values: only_there = %ddp pull only_there\n",
+        "nowhere": "",
+    }.items():
+        cell = kernel.run(f"print({name})")
+        assert f"NameError: name {name!r} is not defined" in cell.error
+        assert cell.text == words
+    assert kernel.run("1 / 0").text == ""
+
+
+def test_a_magic_of_the_notebook_in_a_cell_of_the_ranks(kernel: Kernel):
+    error = kernel.run("%%ddp\nprint('ran')\n%ddp status").error
+    assert error == (
+        "BadOptionError: %ddp works in the notebook, and this cell runs on the ranks. Nothing was "
+        "run. Next: give %ddp a cell of its own, without %%ddp"
+    )
+    assert kernel.ok("%%ddp\nprint('%ddp status')").text == "[0-1] %ddp status\n"

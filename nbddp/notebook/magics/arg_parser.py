@@ -165,10 +165,20 @@ class Parser(argparse.ArgumentParser):
             part for word in words for part in (self._correct(word) if word in unknown else [word])
         ]
         yield corrected
+        if self._bare in words:
+            yield self._joined(words)
         if self._bare and self._bare not in corrected:
             at = next((n for n, word in enumerate(corrected) if _is_bare(word, unknown)), None)
             if at is not None:
                 yield [*corrected[:at], self._bare, *corrected[at:]]
+
+    def _joined(self, words: list[str]) -> list[str]:
+        """The words with ``-r 0,1`` in the place of ``-r 0 1``."""
+        begin = words.index(self._bare) + 1
+        end = begin
+        while end < len(words) and _NUMBERS.fullmatch(words[end]):
+            end += 1
+        return [*words[:begin], ",".join(words[begin:end]), *words[end:]]
 
     def _correct(self, word: str) -> list[str]:
         """The nearest option: ``--nproc`` gives ``--nproc-per-node``, ``n=4`` gives ``-n 4``."""

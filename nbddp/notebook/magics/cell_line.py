@@ -4,6 +4,7 @@ Runs in: the notebook's process. Pure.
 """
 
 import argparse
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from nbddp.errors import BadOptionError
 from nbddp.notebook.magics.arg_parser import Parser
 from nbddp.notebook.magics.verb import Line
 from nbddp.notebook.output import Out
+
+#: An option of ``%ddp start`` in the line of a cell.
+_NUMBER_OF_RANKS = re.compile(r"(?:^|\s)(?:-n(?=\s|=|\d|$)|--nproc)")
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,11 @@ def parse_cell(text: str) -> CellCommand:
     Raises:
         BadOptionError: an option is not legal; the message says what is.
     """
+    if _NUMBER_OF_RANKS.search(text):
+        raise BadOptionError(
+            "%%ddp: the number of ranks is set when the pool starts: %ddp start -n 4. Next: %%ddp "
+            "for all ranks, or %%ddp -r 0-1 for some"
+        )
     return CellCommand(**vars(CELL.parser.read(text)))
 
 

@@ -39,7 +39,7 @@ from nbddp.wire.rank_set import RankSet
 LIMIT_S = 0.25
 
 #: The line of a magic, and the text that IPython allows in front of it.
-_CELL_LINE = re.compile(r"\s*%%ddp(?=\s|\Z)(?P<words>[^\n]*)(?P<end>\n|\Z)")
+_CELL_LINE = re.compile(r"(?:\s*#[^\n]*\n)*\s*%%ddp(?=\s|\Z)(?P<words>[^\n]*)(?P<end>\n|\Z)")
 _LINE = re.compile(r"\s*(?:[\w, ]+=\s*)?%ddp(?:[ \t]+(?P<words>.*))?\Z")
 _MAGIC = re.compile(r"\s*(?:[\w, ]+=\s*)?(?P<name>%%?\w*)\Z")
 _TYPES_KEY = "_jupyter_types_experimental"

@@ -12,9 +12,9 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import CellOptions, Pool
-from nbddp.errors import PoolBusyError
+from nbddp.errors import BadOptionError, PoolBusyError
 from nbddp.notebook import session, source_check
-from nbddp.notebook.magics import inspect_verbs
+from nbddp.notebook.magics import auto_mode, inspect_verbs
 from nbddp.notebook.magics.async_handle import CellHandle
 from nbddp.notebook.magics.cell_line import parse_cell
 from nbddp.notebook.magics.verbs import find_verb
@@ -53,6 +53,11 @@ class DdpMagics(Magics):
             raise PoolBusyError(
                 "%%ddp runs on the notebook's main thread only, one cell after another; "
                 "for work in the background use %%ddp --async"
+            )
+        if "%ddp" in cell and "%ddp" in auto_mode.notebook_magics(cell):
+            raise BadOptionError(
+                "%ddp works in the notebook, and this cell runs on the ranks. Nothing was run. "
+                "Next: give %ddp a cell of its own, without %%ddp"
             )
         session.await_start()
         count = session.execution_count(self.shell)

@@ -44,6 +44,10 @@ def test_cell(line: str, found: CellCommand):
         ("-r 0 extra", "%%ddp: unknown: extra"),
         ("-r 0 --ranks=1", "%%ddp: --ranks is given twice"),
         ("'open", "%%ddp: No closing quotation"),
+        ("-n 4", "is set when the pool starts: %ddp start -n 4. Next: %%ddp for all ranks"),
+        ("-r 0 --nproc-per-node=4", "is set when the pool starts"),
+        ("-r 0 1", "%%ddp: unknown: 1. Did you mean %%ddp -r 0,1?"),
+        ("--async -r 0 2-3 5", "Did you mean %%ddp --async -r 0,2-3,5?"),
     ],
 )
 def test_bad_cell_line(line: str, words: str):
