@@ -43,7 +43,7 @@ step(torch.ones(2))
         waiting="0",
         op="all_reduce",
         lines={0: 3, 1: 3},
-        quotes="line 3 ran 3 times on rank 1, 4 times on rank 0",
+        quotes="line 3 has called all_reduce 3 times on rank 1, 4 times on rank 0",
     ),
     HungCell(
         name="generator exhausted",

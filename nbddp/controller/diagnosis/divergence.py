@@ -5,7 +5,7 @@ around them are read from the source. Which branch is decisive is a guess, unles
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -105,43 +105,63 @@ def _frames(graph: WaitForGraph, rank: Rank, operation: Operation) -> tuple[Site
 def _divergence(
     cause: Cause, graph: WaitForGraph, operation: Operation, site: Site, code: Code
 ) -> Divergence | None:
-    branches = code.branches(site.line)
-    loop = next((branch for branch in branches if branch.kind == "loop"), None)
-    calls: Mapping[Rank, int] = {}
+    is_call = _line(site) == _line(operation.site)
+    reached = _reached_lines(cause.culprits, graph, operation)
+    has_run = operation.site.line in reached  # the culprits have made this call before
+    branches = [each for each in code.branches(site.line) if "__name__" not in each.source]
     exits = code.exits(site.line)
-    if _line(site) == _line(operation.site):
-        calls = _calls(graph, operation)
-        reached = _reached_lines(cause.culprits, graph, operation)
-        if site.line not in reached:
-            branches = tuple(b for b in branches if not any(line in b for line in reached))
-        elif loop is None:
-            return None  # the code as a whole has run several times
-        else:  # an iteration has left it out: the statements outside of the loop have not
-            branches = tuple(branch for branch in branches if branch.line >= loop.line)
-            exits = tuple(leave for leave in exits if leave.line in loop)
+    loop = next((branch for branch in branches if branch.kind == "loop"), None)
+    if has_run and loop is not None:
+        # An iteration has left it out: the statements outside of the loop have not.
+        branches = [branch for branch in branches if branch.line >= loop.line]
+        exits = tuple(leave for leave in exits if leave.line in loop)
+    elif has_run and is_call:
+        return None  # the code as a whole has run several times
+    elif has_run:  # from another line, or from this one: only ranks make a difference
+        branches = list(filter(is_of_ranks, branches))
+        exits = ()
+    elif is_call:
+        branches = [each for each in branches if not any(line in each for line in reached)]
+    found = _most_telling(branches, exits)
+    if found is None:
+        return None
+    branch, exits, handler = found
+    calls = _calls(graph, operation) if is_call else {}
+    return Divergence(site, code, branch, None if branch else loop, exits, handler, calls)
+
+
+def _most_telling(
+    branches: Sequence[Branch], exits: tuple[Exit, ...]
+) -> tuple[Branch | None, tuple[Exit, ...], Branch | None] | None:
+    """The decisive branch, or the exits, or the ``try``; None: nothing has kept ranks away.
+
+    All are empty if only a loop can have.
+    """
     conditions = [branch for branch in branches if branch.kind == "condition"]
     branch = next(filter(is_of_ranks, conditions), None)
-    of_ranks = tuple(leave for leave in exits if is_of_ranks(leave.condition))
     if branch is not None:
-        return Divergence(site, code, branch, calls=calls)
+        return branch, (), None
+    of_ranks = tuple(leave for leave in exits if is_of_ranks(leave.condition))
     if of_ranks:
-        return Divergence(site, code, None, loop, of_ranks, calls=calls)
+        return None, of_ranks, None
     if conditions:
-        return Divergence(site, code, conditions[0], calls=calls)
-    handler = next((branch for branch in branches if branch.kind == "try"), None)
-    if exits or loop in branches or handler is not None:
-        return Divergence(site, code, None, loop, exits, None if exits else handler, calls)
-    return None
+        return conditions[0], (), None
+    if exits:
+        return None, exits, None
+    if not branches:
+        return None
+    return None, (), next((each for each in branches if each.kind == "try"), None)
 
 
 def _calls(graph: WaitForGraph, operation: Operation) -> dict[Rank, int]:
-    """The number of calls of each rank at the line of an operation, in its run."""
+    """The number of such calls of each rank at the line of an operation, in its run."""
     counts: dict[Rank, int] = {}
     for rank, history in graph.histories.items():
         if history.is_cut and not _begins_before(history.operations.values(), operation.run_id):
             return {}
         counts[rank] = sum(
-            each.run_id == operation.run_id and _line(each.site) == _line(operation.site)
+            (each.run_id, each.signature.op) == (operation.run_id, operation.signature.op)
+            and _line(each.site) == _line(operation.site)
             for each in history.operations.values()
         )
     return counts

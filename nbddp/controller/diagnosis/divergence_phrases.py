@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Iterator
 
 from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit
-from nbddp.controller.diagnosis.divergence import Divergence, Sources
+from nbddp.controller.diagnosis.divergence import Divergence, Sources, is_of_ranks
 from nbddp.controller.diagnosis.report import CodeLine
 from nbddp.wire.flight_recorder import Operation, Site
 from nbddp.wire.rank_set import RankSet
@@ -40,6 +40,10 @@ def next_step(divergence: Divergence, operation: Operation, culprits: RankSet) -
         inside = describe_branch(divergence.branch)
         if divergence.branch.line == divergence.site.line:
             line, inside = f"the call in {_place(divergence)}", _quote(divergence.branch)
+        if not is_of_ranks(divergence.branch):
+            return (
+                f"{_capital(line)} is inside {inside}: let all ranks decide alike, or move it out."
+            )
         return (
             f"{_capital(line)} is inside {inside}: move it out, so that {culprits.describe()} "
             f"{culprits.verb('runs', 'run')} it, too."
@@ -55,24 +59,25 @@ def next_step(divergence: Divergence, operation: Operation, culprits: RankSet) -
     )
 
 
-def suspicions(divergence: Divergence, culprits: RankSet) -> Iterator[str]:
+def suspicions(divergence: Divergence, operation: Operation, culprits: RankSet) -> Iterator[str]:
     """Sentences without a period on what kept the culprits from the call."""
     for leaving in divergence.exits[:2]:
         skipped = f"skips {_place(divergence)} on {culprits.describe()}"
         yield f"{describe_exit(leaving)}, {skipped}"
     calls = _calls(divergence)
     counted = [f"{_times(count)} on {ranks.describe()}" for count, ranks in calls.items()]
-    ran = f": {_place(divergence)} ran {', '.join(counted)}" if len(calls) > 1 else ""
+    called = f": {_place(divergence)} has called {operation.signature.op} {', '.join(counted)}"
+    called = called if len(calls) > 1 else ""
     if divergence.handler is not None:
         handler = describe_branch(divergence.handler)
         yield (
             f"an exception that {handler} handles has skipped {_place(divergence)} on "
-            f"{culprits.describe()}{ran}"
+            f"{culprits.describe()}{called}"
         )
     elif divergence.loop is not None and not divergence.exits:
         yield (
             f"{describe_branch(divergence.loop)} had fewer iterations on {culprits.describe()}, as "
-            f"if the data is split unevenly{ran}"
+            f"if the data is split unevenly{called}"
         )
 
 

@@ -84,7 +84,7 @@ def _of_collective(
     if cause.kind in ("missing-rank", "group-cycle", "mismatched-collective"):
         yield from _wrong_group(cause, operation, reports)
     if divergence is not None:
-        yield from in_the_code(divergence, cause.culprits)
+        yield from in_the_code(divergence, operation, cause.culprits)
     elif cause.kind == "missing-rank":
         yield from _fewer_iterations(cause, operation, graph)
 

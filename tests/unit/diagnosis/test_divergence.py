@@ -79,7 +79,9 @@ def test_the_most_telling_branch_is_quoted(source: str, line: int, quoted: str):
 def test_a_branch_that_the_missing_rank_has_entered_is_not_to_blame():
     source = "if rank < 2:\n    dist.all_reduce(x)\n    if x:\n        dist.all_reduce(x)"
     finding = missing(source, {0: [2], 1: [2], 2: [2]}, 4)
-    assert finding.next_step.startswith("Line 4 is inside `if x:` (line 3): move it out")
+    assert finding.next_step == (
+        "Line 4 is inside `if x:` (line 3): let all ranks decide alike, or move it out."
+    )
 
 
 def test_a_continue():
@@ -107,7 +109,7 @@ def test_a_loop_with_fewer_iterations():
     finding = missing(source, {0: [2, 2], 1: [2, 2], 2: [2, 2]}, 2)
     assert finding.suspicions == (
         "`for batch in data:` (line 1) had fewer iterations on rank 1, as if the data is split "
-        "unevenly: line 2 ran 2 times on rank 1, 3 times on ranks 0,2",
+        "unevenly: line 2 has called all_reduce 2 times on rank 1, 3 times on ranks 0,2",
     )
     assert finding.next_step == (
         "Give every rank the same number of iterations of `for batch in data:` (line 1), for "
@@ -121,8 +123,8 @@ def test_an_exception_in_a_loop():
     )
     finding = missing(source, {0: [3], 1: [3], 2: [3]}, 3)
     assert finding.suspicions == (
-        "an exception that `try:` (line 2) handles has skipped line 3 on rank 1: line 3 ran 1 time "
-        "on rank 1, 2 times on ranks 0,2",
+        "an exception that `try:` (line 2) handles has skipped line 3 on rank 1: line 3 has called "
+        "all_reduce 1 time on rank 1, 2 times on ranks 0,2",
     )
     assert finding.next_step == (
         "Let every rank run line 3, `dist.all_reduce(x)`, in each iteration of `for x in y:` "
@@ -156,9 +158,40 @@ def test_the_caller_of_a_function():
     assert [line.site.cell for line in finding.code] == [7, 7, CELL]
 
 
+_STEP = "def step(x):\n    dist.all_reduce(x)"
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "words"),
+    [
+        # The function has run before: from this line, or from another one.
+        (
+            "if ready:\n    for batch in data:\n        step(x)",
+            3,
+            "iterations of `for batch in data",
+        ),
+        ("if rank >= 0:\n    for batch in data:\n        step(x)", 3, "iterations of `for batch"),
+        ("for x in y:\n    if rank:\n        step(x)", 3, "is inside `if rank:` (line 2): move it"),
+        ("if ready:\n    step(x)", 2, "Call it on all ranks of the group"),
+        ("step(x)\nif rank:\n    step(x)", 3, "Line 3, `step(x)`, is inside `if rank:` (line 2)"),
+    ],
+)
+def test_the_caller_of_a_function_that_has_run_before(source: str, line: int, words: str):
+    pool = Ranks(2)
+    pool.code = {CELL: _STEP, 7: source}
+    caller = msgspec.structs.replace(site(line, "step(x)"), cell=7)
+    for state in pool:
+        state.done(line=2)
+    record = pool[0].blocked(line=2)
+    pool[0].waits(record, stack=(site(2, "dist.all_reduce(x)", function="step"), caller))
+    pool[1].finished()
+    assert words in only(pool).next_step
+
+
 @pytest.mark.parametrize(
     ("source", "line"),
     [
+        ('if __name__ == "__main__":\n    dist.all_reduce(x)', 2),
         ("", 2),
         ("a()\ndist.all_reduce(x)", 2),
         ("with a:\n    dist.all_reduce(x)", 2),
