@@ -13,6 +13,7 @@ from dataclasses import replace
 import msgspec
 from IPython.core.error import StdinNotImplementedError
 
+from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import CellEvent, Run
 from nbddp.controller.state import NoticeChanged, RunOutcome, VerdictReached
 from nbddp.notebook.output import per_rank_blocks
@@ -50,6 +51,8 @@ from nbddp.wire.values.tensor_preview import MIME as SHOWN_MIME
 _LIVE_INTERVAL_S = 0.1
 #: Interval of the clock in the live lines.
 _CLOCK_INTERVAL_S = 1.0
+#: Ranks that wait for less time are not worth a line: most cells go on by themselves.
+_NOTICE_AFTER_S = 2.0
 #: An unfinished line is shown after this time: most lines end before.
 _OPEN_LINE_AFTER_S = 0.03
 #: This many ranks print a line within ``output_fold_s``; more ranks take longer, up to a limit.
@@ -114,6 +117,7 @@ class View:
         self._failed: dict[int, str] = {}  # short reason by rank
         self._judged: dict[str, VerdictReached] = {}  # by the id of the card
         self._notice = ""  # a line that names the ranks that wait
+        self._notice_at = 0.0  # it is shown from then on
         self._live: list[str] = []
         self._live_at = self._began - _LIVE_INTERVAL_S
         self._open_since: float | None = None
@@ -146,7 +150,7 @@ class View:
                 self._done.add(event.rank)
                 self._emit(self._output.finish_rank(event.rank, now))
             case NoticeChanged():
-                self._notice = diagnosis_card.line(event.report) if event.report is not None else ""
+                self._take_notice(event.report, now)
             case VerdictReached():
                 self._notice = ""
                 # The output that came before stands above the card.
@@ -224,6 +228,11 @@ class View:
             own_timeout_s=self._settings.own_timeout_s,
         )
 
+    def _take_notice(self, report: Report | None, now: float) -> None:
+        self._notice = "" if report is None else diagnosis_card.line(report)
+        if report is not None and report.findings:
+            self._notice_at = now - (report.findings[0].since_s or 0.0) + _NOTICE_AFTER_S
+
     def _offer_by_rank(self) -> None:
         """Show the output rank by rank below a long cell, one click away."""
         if self._folded is None or not self._labels:
@@ -255,7 +264,7 @@ class View:
             self._ranks
         ):
             lines.append(self._progress(now))
-            if self._notice:
+            if self._notice and now >= self._notice_at:
                 lines.append(self._notice)
         if lines != self._live:
             self._live = lines

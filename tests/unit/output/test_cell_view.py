@@ -1,11 +1,14 @@
 """A view survives output that it cannot show as intended."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub.run import Run
+from nbddp.controller.state.actions import NoticeChanged
 from nbddp.notebook.output import gatherer
 from nbddp.notebook.output.cell_view import View
 from nbddp.notebook.output.items import Bundle
@@ -14,6 +17,7 @@ from nbddp.settings import Settings
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import Display, Output, RunFinished, Stream
 from nbddp.wire.rank_set import RankSet
+from tests.support.recovering import finding
 
 MIXED = {"application/json": {1: [2], "a": {None: 3}}}
 
@@ -115,6 +119,30 @@ def test_the_progress_line_tells_the_first_error_and_what_the_stop_button_does(
         "1/2 ranks done | 0 s | waiting for rank 0 | rank 1 raised ValueError: bad batch"
         " | interrupted; stop again to get the prompt back"
     ]
+
+
+def test_ranks_that_wait_are_named_after_two_seconds_of_waiting(monkeypatch: pytest.MonkeyPatch):
+    now = [1000.0]
+    monkeypatch.setattr("nbddp.notebook.output.cell_view.time.monotonic", lambda: now[0])
+    live: list[list[str]] = []
+    sink = ListSink()
+    monkeypatch.setattr(sink, "live", live.append)
+    view = make_view(sink, 2, progress_after_s=0.0)
+    report = Report(run_id="r", findings=(finding("straggler", proven=False, since_s=0.5),))
+    for at_s, lines in ((0.0, 1), (1.4, 1), (1.6, 2)):
+        now[0] = 1000.0 + at_s
+        view.show(NoticeChanged("r", report if at_s == 0.0 else replace_wait(report, 0.5 + at_s)))
+        view.tick()
+        assert len(live[-1]) == lines
+    assert live[-1][1].startswith("rank 0 waits for rank 1 (2.1 s)")
+    now[0] += 0.2
+    view.show(NoticeChanged("r", None))
+    view.tick()
+    assert len(live[-1]) == 1
+
+
+def replace_wait(report: Report, since_s: float) -> Report:
+    return replace(report, findings=(replace(report.findings[0], since_s=since_s),))
 
 
 @pytest.mark.parametrize(("ranks", "folds"), [(2, False), (64, True)])
