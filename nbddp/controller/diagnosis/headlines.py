@@ -456,11 +456,15 @@ class _FindingWriter:
                 "nothing is missing: much data, or a slow or broken connection.",
                 "Wait, or interrupt the cell.",
             )
-        they = f"{subject(self.waiting)} {self.waiting.verb('waits', 'wait')} in {self._name()} for"
+        they = f"{subject(self.waiting)} {self.waiting.verb('waits', 'wait')} in {self._name()}"
+        operation = self.cause.operation
+        peers = () if operation is None else (operation.peer,)
+        if self.culprits.ranks != peers:  # else "recv from rank 1" has named it
+            they += f" for {self.culprits.describe()}"
         places = {waits_for_user(self.reports.graph.views[rank]) for rank in self.culprits}
         if "" not in places:
             return (
-                f"{they} {self.culprits.describe()}, {' or '.join(sorted(places))}.",
+                f"{they}, {' or '.join(sorted(places))}.",
                 f"{self.culprits.verb('it goes', 'they go')} on when you say so.",
                 "Answer, or continue in the debugger; an interrupt ends the cell and keeps the "
                 "variables.",
@@ -469,7 +473,7 @@ class _FindingWriter:
         state = describe_activity(views, is_outside=self.cause.kind == "stuck-outside")
         can = "it may still come" if len(self.culprits) == 1 else "they may still come"
         return (
-            f"{they} {self.culprits.describe()}, {state}.",
+            f"{they}, {state}.",
             f"{can}.",
             "Wait; `%ddp stacks` shows where every rank is; an interrupt ends the cell and keeps "
             "the variables.",

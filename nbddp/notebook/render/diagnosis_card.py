@@ -134,14 +134,23 @@ def line(report: Report) -> str:
     finding = report.findings[0]
     since = "" if finding.since_s is None else f" ({duration(finding.since_s * 1e9)})"
     places = [
-        (f"; {name_ranks(entry.ranks)} {'' if entry.is_inside else 'last '}at ", entry.site)
+        (entry, entry.site)
         for entry in _lines(finding.ranks, finding.culprits)
         if entry.is_culprit and entry.site is not None
     ]
-    at, site = places[0] if places else ("", "")
-    headline, rest = _headline(finding), clean(f"{since}{at}{site}")
-    if len(headline) + len(rest) > WIDTH and isinstance(site, Site):
-        rest = clean(f"{since}{at}{site.place}")  # without the function: the line is enough
+    headline = _headline(finding)
+    if not places:
+        return f"{shorten(headline, WIDTH - len(since))}{since}"
+    entry, site = places[0]
+    # The headline of a notice ends with what its culprits do now.
+    if entry.is_inside and not finding.proven and entry.ranks == finding.culprits:
+        begin, end = ", at ", since
+    else:
+        begin = f"{since}; {name_ranks(entry.ranks)} {'' if entry.is_inside else 'last '}at "
+        end = ""
+    rest = clean(f"{begin}{site}{end}")
+    if len(headline) + len(rest) > WIDTH:
+        rest = clean(f"{begin}{site.place}{end}")  # without the function: the line is enough
     return f"{shorten(headline, max(WIDTH // 2, WIDTH - len(rest)))}{rest}"
 
 

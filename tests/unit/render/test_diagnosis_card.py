@@ -13,6 +13,7 @@ from nbddp.notebook.render import diagnosis_card
 from nbddp.notebook.render.diagnosis_card import card, line
 from nbddp.wire.flight_recorder.schema import GroupInfo, RankLook, Site, ThreadLook, Wait
 from nbddp.wire.rank_set import RankSet
+from tests.support.looks import Ranks
 from tests.support.traces import recorders
 
 IF = Site(file="c", line=3, function="<module>", source="if rank != 2:", cell=4)
@@ -414,6 +415,24 @@ def test_the_line():
     long = missing(headline="a long headline " * 20)
     assert 90 < len(line(verdict(long))) <= 100
     assert line(verdict(long)).endswith("…; rank 2 last at cell [4], line 3")
+
+
+def test_the_line_of_a_notice_names_a_rank_once():
+    pool = Ranks(64)
+    for state in pool:
+        if state.rank != 2:
+            state.blocked(line=5, at_s=3.3)
+    pool[2].runs()
+    assert line(pool.diagnose()) == (
+        "ranks 0-1,3-63 wait in all_reduce #1 for rank 2, which still runs, at cell [3], line 2 "
+        "(3.3 s)"
+    )
+    pool = Ranks(2)
+    pool[0].blocked("recv", peer=1, at_s=3.3)
+    pool[1].runs()
+    assert line(pool.diagnose()) == (
+        "rank 0 waits in recv from rank 1, which still runs, at cell [3], line 2 (3.3 s)"
+    )
 
 
 # --- safe everywhere -----------------------------------------------------------------------------
