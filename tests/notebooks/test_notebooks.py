@@ -36,7 +36,7 @@ CARDS = [
     ("missing-rank", "Deadlock: ranks 1-3 never called all_reduce"),
     ("mismatched-collective", "Mismatch: rank 3 called all_gather of float32[24], ranks 0-2"),
     ("p2p-cycle", "Deadlock: ranks 0-3 wait for each other in a circle"),
-    ("first-error", "Error: rank 2 raised OSError: sample 1205 cannot be read"),
+    ("first-error", "rank 2 raised an error; ranks 0-1,3, which waited for it"),
     ("group-cycle", "Deadlock: ranks 0-3 wait for each other in a circle"),
     ("straggler", "Notice: ranks 0-2 wait in barrier"),
     ("missing-rank", "Deadlock: rank 3 never called barrier"),

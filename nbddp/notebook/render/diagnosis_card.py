@@ -91,12 +91,9 @@ def card(
         is_over: the cell has ended.
         own_timeout_s: operations with a shorter timeout of their own are left to it.
     """
-    if (
-        acted
-        and report.proven
-        and all(finding.kind == "left-debugger" for finding in report.proven)
-    ):
-        return _left_debugger(report.proven)
+    kinds = {finding.kind for finding in report.proven} if acted else set()
+    if kinds == {"left-debugger"}:
+        return _freed_waiters(report.proven)
     layouts = [_Layout(finding) for finding in report.findings[:_MAX_FINDINGS]]
     others = [_title(finding) for finding in report.findings[_MAX_FINDINGS:]]
     layouts = layouts or [_Layout(_no_finding(report))]
@@ -104,25 +101,34 @@ def card(
         report, acted, means, torn or {}, is_over=is_over, own_timeout_s=own_timeout_s
     )
     sections = _sections(layouts, others, now)
-    return {
-        "text/plain": _text(sections),
-        "text/html": _html(sections, _details(report, layouts, views or {})),
-    }
+    page = _html(sections, _details(report, layouts, views or {}))
+    if kinds == {"first-error"}:
+        return _freed_waiters(report.proven, page)
+    return {"text/plain": _text(sections), "text/html": page}
 
 
-def _left_debugger(findings: Sequence[Finding]) -> dict[str, str]:
-    """A line for each finding: the user has left the debugger, and nothing is wrong."""
+def _freed_waiters(findings: Sequence[Finding], details: str = "") -> dict[str, str]:
+    """A line for each finding about ranks that only waited for others, and were freed.
+
+    Args:
+        findings: the user has left the debugger, and nothing is wrong; or ranks have raised, and
+            their tracebacks say what is wrong.
+        details: HTML, folded below the lines.
+    """
     sentences = []
     for finding in findings:
         waits = {finding.ranks[rank].predicate for rank in finding.waiting if rank in finding.ranks}
         predicate = waits.pop() if len(waits) == 1 else None
         where = predicate.rest if predicate is not None and predicate.verb is RankVerb.WAITS else ""
         it, were = finding.culprits.verb("it", "them"), finding.waiting.verb("was", "were")
+        did = "left the debugger" if finding.kind == "left-debugger" else "raised an error"
         sentences.append(
-            f"{name_ranks(finding.culprits)} left the debugger; {name_ranks(finding.waiting)}, "
+            f"{name_ranks(finding.culprits)} {did}; {name_ranks(finding.waiting)}, "
             f"which waited for {it}{where}, {were} freed"
         )
     html = "".join(f'<div style="{_FAINT}">{_unbroken(sentence)}</div>' for sentence in sentences)
+    if details:
+        html = f"<details><summary>{html}</summary>{details}</details>"
     plain = (textwrap.fill(sentence, WIDTH, subsequent_indent="    ") for sentence in sentences)
     return {"text/plain": "\n".join(plain), "text/html": html}
 

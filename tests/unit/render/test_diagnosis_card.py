@@ -171,6 +171,17 @@ def test_ranks_that_left_the_debugger_are_told_in_a_line():
     assert "The stop button frees ranks 0-1,3" in text(found)
 
 
+def test_an_error_is_a_line_with_the_card_folded_in_it():
+    found = verdict(missing(kind="first-error", headline="Rank 2 raised OSError: boom."))
+    assert text(found, acted=True) == (
+        "rank 2 raised an error; ranks 0-1,3, which waited for it in all_reduce #17, were freed"
+    )
+    page = html(found, acted=True)
+    assert page.startswith("<details><summary><div")
+    assert "Error: rank 2 raised OSError: boom" in page
+    assert text(found).startswith("Error: rank 2 raised OSError: boom\n")  # on_deadlock=report
+
+
 def test_a_title_does_not_say_its_word_twice():
     found = text(verdict(missing(headline="Deadlock of ranks 0-1.")))
     assert found.startswith("Deadlock of ranks 0-1\n")
