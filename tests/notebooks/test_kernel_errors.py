@@ -175,3 +175,4 @@ def test_a_magic_of_the_notebook_in_a_cell_of_the_ranks(kernel: Kernel):
         "run. Next: give %ddp a cell of its own, without %%ddp"
     )
     assert kernel.ok("%%ddp\nprint('%ddp status')").text == "[0-1] %ddp status\n"
+    assert "%%ddp stands twice" in kernel.run("%%ddp\n%%ddp -r 0\nprint(1)").error

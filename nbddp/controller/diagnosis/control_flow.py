@@ -7,7 +7,7 @@ Runs in: the notebook's process. Pure. Reads the syntax tree of a cell or file; 
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
 
@@ -34,6 +34,7 @@ class Branch:
     source: str  #: the text of its first line
     #: For ``else``: the statement that it belongs to.
     other: "Branch | None" = None
+    test: ast.expr | None = field(default=None, compare=False)  #: of ``if`` and ``elif``
 
     @property
     def headers(self) -> tuple[int, ...]:
@@ -163,7 +164,8 @@ class Code:
         body: Sequence[ast.stmt],
     ) -> Branch:
         source = self._header(statement.lineno, body[0])
-        return Branch(kind, statement.lineno, _last(body[-1]), source)
+        test = statement.test if isinstance(statement, ast.If) else None
+        return Branch(kind, statement.lineno, _last(body[-1]), source, test=test)
 
     def _header(self, line: int, first: ast.stmt) -> str:
         """The text up to the body: ``if rank == 0:``, in one line and without a comment."""

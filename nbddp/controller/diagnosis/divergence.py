@@ -5,21 +5,24 @@ around them are read from the source. Which branch is decisive is a guess, unles
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit
+from nbddp.controller.diagnosis.rank_conditions import holds
 from nbddp.controller.diagnosis.wait_graph import Disagreement, WaitForGraph
 from nbddp.wire.flight_recorder import Operation, Site
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: Gives the code that has a line; None: it is not known.
 Sources: TypeAlias = Callable[[Site], Code | None]
+_Line: TypeAlias = tuple[str, int, int]  #: file, cell, line
 
 #: Words of conditions that are not equal on all ranks.
-_OF_RANKS = re.compile(r"rank|main_process|master|is_main", re.IGNORECASE)
+_OF_RANKS = re.compile(r"(?:\b|_)rank\b|get_rank|main_process|master|is_main", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -28,26 +31,35 @@ class Divergence:
 
     site: Site
     code: Code
-    branch: Branch | None = None  #: the decisive branch around the line
-    loop: Branch | None = None  #: the innermost loop around it
+    branches: tuple[Branch, ...] = ()  #: conditions and ``try`` around the line, outermost first
+    is_certain: bool = False  #: the one condition is false on the other ranks
+    loop: Branch | None = None  #: the loop around it
     exits: tuple[Exit, ...] = ()
-    handler: Branch | None = None  #: a ``try`` around it, inside the loop
     #: The calls that each rank has made at the line; empty: they are not known.
     calls: Mapping[Rank, int] = field(default_factory=dict)
     is_inner: bool = False  #: the line is in a function that the line of the operation calls
+    is_extra: bool = False  #: the line is that of an earlier call, which only some ranks made
 
     @property
     def lines(self) -> tuple[int, ...]:
         """The lines that explain it, in order."""
         lines = {self.site.line, *(leave.line for leave in self.exits)}
-        branches = [
-            self.branch,
-            self.loop,
-            self.handler,
-            *(leave.condition for leave in self.exits),
-        ]
-        lines.update(line for branch in branches if branch is not None for line in branch.headers)
+        branches = [*self.branches, *(leave.condition for leave in self.exits)]
+        branches += [] if self.loop is None else [self.loop]
+        lines.update(line for branch in branches for line in branch.headers)
         return tuple(sorted(lines))
+
+    @property
+    def weight(self) -> int:
+        """How much it tells: a condition on ranks more than any, that more than a loop."""
+        conditions = [branch for branch in self.branches if branch.kind == "condition"]
+        if self.is_certain or self.is_extra:
+            return 6
+        if self.exits:
+            return 5 if any(is_of_ranks(leave.condition) for leave in self.exits) else 2
+        if conditions:
+            return 4 if any(map(is_of_ranks, conditions)) else 3
+        return 1 if self.branches else 0
 
 
 def no_sources(site: Site) -> Code | None:
@@ -55,42 +67,91 @@ def no_sources(site: Site) -> Code | None:
     return None
 
 
-def missing_call(cause: Cause, graph: WaitForGraph, sources: Sources) -> Divergence | None:
-    """Return the reason in the code why culprits have not made a call; None: none is found.
+def is_of_ranks(branch: Branch) -> bool:
+    """Whether a condition names ranks, so that it is not equal on all of them."""
+    other = branch.other
+    return bool(_OF_RANKS.search(branch.source)) or (other is not None and is_of_ranks(other))
+
+
+def missing_calls(
+    cause: Cause, graph: WaitForGraph, sources: Sources
+) -> list[tuple[RankSet, Divergence]]:
+    """Return the reasons in the code why culprits have not made a call.
 
     Args:
         cause: ranks wait in an operation that the culprits have not called.
         graph: the ranks.
         sources: the code.
+
+    Returns:
+        The ranks that wait at each place, with the reason; none if none is found. There are several
+        places if ranks have made the call at different lines, or have come there on different ways.
     """
     operation = cause.operation
     if operation is None or all(graph.views[rank].state == "idle" for rank in cause.culprits):
-        return None
-    frames = _frames(graph, cause.owner, operation)
-    known = [(site, code) for site in frames if (code := sources(site)) is not None and site.line]
-    lines = [_line(site) for site in frames]
+        return []
+    places: dict[tuple[_Line, ...], list[Rank]] = {}
+    operations: dict[Rank, Operation] = {cause.owner: operation}
+    for rank in {*cause.direct, cause.owner}:
+        mine = graph.histories[rank].collective(operation.pg_id, operation.collective_seq_id)
+        operations[rank] = mine or operation
+        frames = _frames(graph, rank, operations[rank])
+        places.setdefault(tuple(map(_line, frames)), []).append(rank)
+    found = []
+    for ranks in places.values():
+        divergence = _best(_Call(cause, graph, min(ranks), operations[min(ranks)]), sources)
+        if divergence is None and len(places) > 1:
+            site = operations[min(ranks)].site
+            code = sources(site)
+            divergence = None if code is None else Divergence(site, code)
+        if divergence is not None:
+            found.append((RankSet.of(ranks), divergence))
+    found.sort(key=lambda place: place[1].site.line)
+    return found if any(place.branches or place.exits or place.loop for _, place in found) else []
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of one rank that the culprits have not made."""
+
+    cause: Cause
+    graph: WaitForGraph
+    rank: Rank
+    operation: Operation
+
+    def is_met(self, branch: Branch, rank: Rank) -> bool | None:
+        """Whether a rank takes a branch; None: that is not known."""
+        if branch.other is not None:
+            other = self.is_met(branch.other, rank)
+            return None if other is None else not other
+        return holds(branch.test, rank, len(self.graph.views))
+
+    def keeps_away(self, branch: Branch) -> bool | None:
+        """Whether a branch keeps all culprits away, and not this rank; None: that is not known."""
+        met = {self.is_met(branch, rank) for rank in self.cause.culprits}
+        if True in met or self.is_met(branch, self.rank) is False:
+            return False
+        return None if None in met else True
+
+    def may_leave(self, leaving: Exit) -> bool:
+        """Whether a culprit may take an exit."""
+        return any(
+            self.is_met(leaving.condition, rank) is not False for rank in self.cause.culprits
+        )
+
+
+def _best(call: _Call, sources: Sources) -> Divergence | None:
+    """The most telling reason, of those in the functions around a call."""
+    frames = _frames(call.graph, call.rank, call.operation)
+    lines = list(map(_line, frames))
+    at_call = lines.index(_line(call.operation.site))
     found = [
-        replace(divergence, is_inner=lines.index(_line(site)) < lines.index(_line(operation.site)))
-        for site, code in known
-        if (divergence := _divergence(cause, graph, operation, site, code)) is not None
+        replace(divergence, is_inner=number < at_call)
+        for number, site in enumerate(frames)
+        if site.line and (code := sources(site)) is not None
+        if (divergence := _divergence(call, site, code, sources)) is not None
     ]
-    return max(found, key=_weight, default=None)  # the innermost of the most telling ones
-
-
-def _weight(divergence: Divergence) -> int:
-    """How much a divergence tells: a condition on ranks more than any, that more than a loop."""
-    conditions = [leave.condition for leave in divergence.exits]
-    if divergence.branch is not None:
-        return 5 if is_of_ranks(divergence.branch) else 3
-    if conditions:
-        return 4 if any(map(is_of_ranks, conditions)) else 2
-    return 1 if divergence.handler is not None else 0
-
-
-def is_of_ranks(branch: Branch) -> bool:
-    """Whether a condition names ranks, so that it is not equal on all of them."""
-    other = branch.other
-    return bool(_OF_RANKS.search(branch.source)) or (other is not None and is_of_ranks(other))
+    return max(found, key=lambda each: each.weight, default=None)  # the innermost of equal ones
 
 
 def _frames(graph: WaitForGraph, rank: Rank, operation: Operation) -> tuple[Site, ...]:
@@ -102,19 +163,22 @@ def _frames(graph: WaitForGraph, rank: Rank, operation: Operation) -> tuple[Site
     return (operation.site,)
 
 
-def _divergence(
-    cause: Cause, graph: WaitForGraph, operation: Operation, site: Site, code: Code
-) -> Divergence | None:
-    is_call = _line(site) == _line(operation.site)
-    reached = _reached_lines(cause.culprits, graph, operation)
-    has_run = operation.site.line in reached  # the culprits have made this call before
-    branches = [each for each in code.branches(site.line) if "__name__" not in each.source]
+def _divergence(call: _Call, site: Site, code: Code, sources: Sources) -> Divergence | None:
+    is_call = _line(site) == _line(call.operation.site)
+    reached = _reached_lines(call)
+    has_run = call.operation.site.line in reached  # the culprits have made this call before
+    branches = [each for each in code.branches(site.line)[::-1] if "__name__" not in each.source]
     exits = code.exits(site.line)
-    loop = next((branch for branch in branches if branch.kind == "loop"), None)
-    if has_run and loop is not None:
-        # An iteration has left it out: the statements outside of the loop have not.
-        branches = [branch for branch in branches if branch.line >= loop.line]
-        exits = tuple(leave for leave in exits if leave.line in loop)
+    loops = [branch for branch in branches if branch.kind == "loop"]
+    calls = _calls(call.graph, call.operation) if is_call else {}
+    if is_call and has_run and calls:
+        fewest = min(calls.get(rank, 0) for rank in call.cause.culprits)
+        if calls[call.rank] <= fewest:  # each has made this call as often: another one is too many
+            return _extra_call(call, sources)
+    if has_run and loops:
+        # An iteration has left it out: the statements outside of the loops have not.
+        branches = [branch for branch in branches if branch.line >= loops[0].line]
+        exits = tuple(leave for leave in exits if leave.line in loops[0])
     elif has_run and is_call:
         return None  # the code as a whole has run several times
     elif has_run:  # from another line, or from this one: only ranks make a difference
@@ -122,35 +186,51 @@ def _divergence(
         exits = ()
     elif is_call:
         branches = [each for each in branches if not any(line in each for line in reached)]
-    found = _most_telling(branches, exits)
-    if found is None:
-        return None
-    branch, exits, handler = found
-    calls = _calls(graph, operation) if is_call else {}
-    return Divergence(site, code, branch, None if branch else loop, exits, handler, calls)
+    divergence = Divergence(site, code, loop=loops[-1] if loops else None, calls=calls)
+    return _most_telling(call, divergence, branches, exits)
 
 
 def _most_telling(
-    branches: Sequence[Branch], exits: tuple[Exit, ...]
-) -> tuple[Branch | None, tuple[Exit, ...], Branch | None] | None:
-    """The decisive branch, or the exits, or the ``try``; None: nothing has kept ranks away.
-
-    All are empty if only a loop can have.
-    """
-    conditions = [branch for branch in branches if branch.kind == "condition"]
-    branch = next(filter(is_of_ranks, conditions), None)
-    if branch is not None:
-        return branch, (), None
+    call: _Call, place: Divergence, branches: Sequence[Branch], exits: Sequence[Exit]
+) -> Divergence | None:
+    """Choose the statements to quote; None: nothing has kept ranks away."""
+    possible = [branch for branch in branches if call.keeps_away(branch) is not False]
+    conditions = [branch for branch in possible if branch.kind == "condition"]
+    certain = [branch for branch in conditions if call.keeps_away(branch)]
+    if certain:
+        return replace(place, branches=(certain[-1],), is_certain=True, loop=None)
+    exits = tuple(filter(call.may_leave, exits))
     of_ranks = tuple(leave for leave in exits if is_of_ranks(leave.condition))
     if of_ranks:
-        return None, of_ranks, None
+        return replace(place, exits=of_ranks)
+    if any(map(is_of_ranks, conditions)):
+        return replace(place, branches=tuple(filter(is_of_ranks, conditions)), loop=None)
+    decisive = tuple(branch for branch in possible if branch.kind != "loop")
     if conditions:
-        return conditions[0], (), None
+        return replace(place, branches=decisive, loop=None)
     if exits:
-        return None, exits, None
-    if not branches:
-        return None
-    return None, (), next((each for each in branches if each.kind == "try"), None)
+        return replace(place, exits=exits)
+    return replace(place, branches=decisive[-1:]) if possible else None
+
+
+def _extra_call(call: _Call, sources: Sources) -> Divergence | None:
+    """An earlier call that only this rank has made, after which the calls do not meet."""
+    op, run_id = call.operation.signature.op, call.operation.run_id
+    site_by_line: dict[_Line, Site] = {}
+    counts: dict[Rank, Counter[_Line]] = {}
+    for rank in (call.rank, *call.cause.culprits):
+        counts[rank] = Counter()
+        for each in call.graph.histories[rank].operations.values():
+            if (each.run_id, each.pg_id) == (run_id, call.operation.pg_id):
+                counts[rank][_line(each.site)] += each.signature.op == op
+                site_by_line.setdefault(_line(each.site), each.site)
+    for line, site in site_by_line.items():
+        most = max(counts[rank][line] for rank in call.cause.culprits)
+        if counts[call.rank][line] > most and (code := sources(site)) is not None:
+            conditions = [each for each in code.branches(site.line) if each.kind == "condition"]
+            calls = {rank: counts[rank][line] for rank in counts}
+            return Divergence(site, code, tuple(conditions[:1]), calls=calls, is_extra=True)
+    return None
 
 
 def _calls(graph: WaitForGraph, operation: Operation) -> dict[Rank, int]:
@@ -173,17 +253,18 @@ def _begins_before(operations: Iterable[Operation], run_id: str) -> bool:
     return oldest is not None and oldest.run_id != run_id
 
 
-def _reached_lines(ranks: RankSet, graph: WaitForGraph, operation: Operation) -> set[int]:
-    """The lines of the same function where these ranks have called operations."""
+def _reached_lines(call: _Call) -> set[int]:
+    """The lines of the same function where the culprits have called operations."""
+    operation = call.operation
     return {
         each.site.line
-        for rank in ranks
-        for each in graph.histories[rank].operations.values()
+        for rank in call.cause.culprits
+        for each in call.graph.histories[rank].operations.values()
         if each.run_id == operation.run_id and _function(each.site) == _function(operation.site)
     }
 
 
-def _line(site: Site) -> tuple[str, int, int]:
+def _line(site: Site) -> _Line:
     return site.file, site.cell, site.line
 
 
@@ -203,8 +284,8 @@ def differing_branches(
     Returns:
         The ranks at each line; none if no line has such a branch, or all calls are at one line.
     """
-    ranks_by_line: dict[tuple[str, int, int], list[Rank]] = {}
-    site_by_line: dict[tuple[str, int, int], Site] = {}
+    ranks_by_line: dict[_Line, list[Rank]] = {}
+    site_by_line: dict[_Line, Site] = {}
     for rank, operation in disagreement.operation_by_rank.items():
         if operation.signature.kind != "collective":
             return []  # one rank sends, the other receives: their lines are not meant to be equal
@@ -222,6 +303,7 @@ def differing_branches(
             if branch.kind == "condition" and not any(line in branch for line in others)
         )
         branch = next(branches, None) if others else None
-        places.append((RankSet.of(ranks_by_line[key]), Divergence(site, code, branch)))
+        around = () if branch is None else (branch,)
+        places.append((RankSet.of(ranks_by_line[key]), Divergence(site, code, around)))
     places.sort(key=lambda place: place[1].site.line)
-    return places if any(place.branch is not None for _, place in places) else []
+    return places if any(place.branches for _, place in places) else []

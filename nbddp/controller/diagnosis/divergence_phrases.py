@@ -3,7 +3,8 @@
 Runs in: the notebook's process. Pure.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit
 from nbddp.controller.diagnosis.divergence import Divergence, Sources, is_of_ranks
@@ -12,6 +13,8 @@ from nbddp.wire.flight_recorder import Operation, Site
 from nbddp.wire.rank_set import RankSet
 
 _MAX_SOURCE = 60
+#: The ranks at each place, and the reason.
+Places: TypeAlias = Sequence[tuple[RankSet, Divergence]]
 
 
 def describe_branch(branch: Branch) -> str:
@@ -33,24 +36,24 @@ def describe_exit(leaving: Exit) -> str:
     return f"`{_short(leaving.source)}` in line {leaving.line}, inside {inside}"
 
 
-def next_step(divergence: Divergence, operation: Operation, culprits: RankSet) -> str:
+def next_step(places: Places, operation: Operation, culprits: RankSet) -> str:
     """The change of the code after which the culprits make the call."""
-    if divergence.branch is not None:
-        line = _place(divergence) if _is_at(divergence, operation) else f"{_call(divergence)},"
-        inside = describe_branch(divergence.branch)
-        if divergence.branch.line == divergence.site.line:
-            line, inside = f"the call in {_place(divergence)}", _quote(divergence.branch)
-        if not is_of_ranks(divergence.branch):
-            return (
-                f"{_capital(line)} is inside {inside}: let all ranks decide alike, or move it out."
-            )
+    if len(places) > 1:
         return (
-            f"{_capital(line)} is inside {inside}: move it out, so that {culprits.describe()} "
-            f"{culprits.verb('runs', 'run')} it, too."
+            f"{differing_lines(places)[:-1]}: let every rank, {culprits.describe()} too, make one "
+            "call."
         )
+    ((_, divergence),) = places
+    line = _place(divergence) if _is_at(divergence, operation) else f"{_call(divergence)},"
+    if divergence.is_extra:
+        return _extra_step(divergence, operation)
+    if len(divergence.branches) > 1 or any(b.kind == "condition" for b in divergence.branches):
+        if divergence.branches[0].line == divergence.site.line:
+            line = f"the call in {_place(divergence)}"
+        return f"{_capital(line)} is inside {_inside_step(divergence, culprits)}"
     if divergence.loop is None:
         return f"Let {culprits.describe()} run {_call(divergence)}, too."
-    if divergence.exits or divergence.handler is not None:
+    if divergence.exits or divergence.branches:
         loop = describe_branch(divergence.loop)
         return f"Let every rank run {_call(divergence)}, in each iteration of {loop}."
     return (
@@ -59,8 +62,39 @@ def next_step(divergence: Divergence, operation: Operation, culprits: RankSet) -
     )
 
 
-def suspicions(divergence: Divergence, operation: Operation, culprits: RankSet) -> Iterator[str]:
+def _inside_step(divergence: Divergence, culprits: RankSet) -> str:
+    """The branches, and what to do about them."""
+    inside = " and ".join(map(describe_branch, divergence.branches))
+    if len(divergence.branches) > 1:
+        return f"{inside}: let {culprits.describe()} run it, too, or move it out."
+    (branch,) = divergence.branches
+    if branch.line == divergence.site.line:
+        inside = _quote(branch)
+    if not is_of_ranks(branch):
+        return f"{inside}: let all ranks decide alike, or move it out."
+    return (
+        f"{inside}: move it out, so that {culprits.describe()} {culprits.verb('runs', 'run')} it, "
+        "too."
+    )
+
+
+def _extra_step(divergence: Divergence, operation: Operation) -> str:
+    """The next step where an earlier call was made by some ranks only."""
+    most = max(divergence.calls.values())
+    callers = RankSet.of(rank for rank, count in divergence.calls.items() if count == most)
+    inside = f", inside {describe_branch(divergence.branches[0])}" if divergence.branches else ""
+    return (
+        f"{_capital(_call(divergence))}, has called {operation.signature.op} more often on "
+        f"{callers.describe()}{inside}: call it on all ranks, or not at all. Since then, calls of "
+        f"{callers.describe()} have met other calls of the other ranks: do not trust the results."
+    )
+
+
+def suspicions(places: Places, operation: Operation, culprits: RankSet) -> Iterator[str]:
     """Sentences without a period on what kept the culprits from the call."""
+    if len(places) > 1:
+        return
+    ((_, divergence),) = places
     for leaving in divergence.exits[:2]:
         skipped = f"skips {_place(divergence)} on {culprits.describe()}"
         yield f"{describe_exit(leaving)}, {skipped}"
@@ -68,8 +102,8 @@ def suspicions(divergence: Divergence, operation: Operation, culprits: RankSet) 
     counted = [f"{_times(count)} on {ranks.describe()}" for count, ranks in calls.items()]
     called = f": {_place(divergence)} has called {operation.signature.op} {', '.join(counted)}"
     called = called if len(calls) > 1 else ""
-    if divergence.handler is not None:
-        handler = describe_branch(divergence.handler)
+    if [branch.kind for branch in divergence.branches] == ["try"]:
+        handler = describe_branch(divergence.branches[0])
         yield (
             f"an exception that {handler} handles has skipped {_place(divergence)} on "
             f"{culprits.describe()}{called}"
@@ -81,30 +115,30 @@ def suspicions(divergence: Divergence, operation: Operation, culprits: RankSet) 
         )
 
 
-def excerpt(
-    divergence: Divergence, operation: Operation, waiting: RankSet, sources: Sources
-) -> list[CodeLine]:
+def excerpt(places: Places, operation: Operation, sources: Sources) -> list[CodeLine]:
     """The lines that explain it, and the line of the call, with the ranks that are there."""
-    site = divergence.site
-    lines = [
-        _line(site, divergence.code, number, waiting if number == site.line else RankSet())
-        for number in divergence.lines
-    ]
+    if len(places) > 1:
+        return differing_excerpt(places)
+    ((waiting, divergence),) = places
+    lines = differing_excerpt([(RankSet() if divergence.is_extra else waiting, divergence)])
     if _is_at(divergence, operation):
         return lines
     call = [_line(operation.site, sources(operation.site), operation.site.line, waiting)]
     return [*call, *lines] if divergence.is_inner else [*lines, *call]
 
 
-def differing_excerpt(branches: list[tuple[RankSet, Divergence]]) -> list[CodeLine]:
+def differing_excerpt(places: Places) -> list[CodeLine]:
     """The lines of different calls with the branches around them, and the ranks there."""
-    lines = {}
-    for ranks, divergence in branches:
+    lines: dict[tuple[str, int, int], CodeLine] = {}
+    for ranks, divergence in places:
         site = divergence.site
         for number in divergence.lines:
+            key = site.file, site.cell, number
             here = ranks if number == site.line else RankSet()
-            lines[number] = _line(site, divergence.code, number, here)
-    return [lines[number] for number in sorted(lines)]
+            if key in lines:
+                here = RankSet.of((*lines[key].ranks, *here))
+            lines[key] = _line(site, divergence.code, number, here)
+    return [lines[key] for key in sorted(lines)]
 
 
 def _line(site: Site, code: Code | None, number: int, ranks: RankSet) -> CodeLine:
@@ -151,12 +185,12 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def differing_lines(branches: list[tuple[RankSet, Divergence]]) -> str:
+def differing_lines(places: Places) -> str:
     r"""``Line 4 (rank 0) is inside \`if rank == 0:\` (line 3).``; empty without a branch."""
     parts = [
-        f"line {divergence.site.line} ({ranks.describe()}) is inside "
-        f"{describe_branch(divergence.branch)}"
-        for ranks, divergence in branches
-        if divergence.branch is not None
-    ][:2]
+        f"{_place(divergence)} ({ranks.describe()}) is inside "
+        f"{describe_branch(divergence.branches[-1])}"
+        for ranks, divergence in places
+        if divergence.branches
+    ][:3]
     return f"{_capital(', '.join(parts))}." if parts else ""

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from nbddp.controller.diagnosis import group_numbers
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.divergence import differing_branches, missing_call
+from nbddp.controller.diagnosis.divergence import differing_branches, missing_calls
 from nbddp.controller.diagnosis.divergence_phrases import (
     differing_excerpt,
     differing_lines,
@@ -55,7 +55,7 @@ def write_finding(cause: Cause, reports: RankReports) -> Finding:
         op=operation.signature.op if operation else "",
         collective_seq_id=operation.collective_seq_id if operation else 0,
         fields=cause.disagreement.differences.all if cause.disagreement else (),
-        suspicions=suspicions(cause, reports, writer.divergence),
+        suspicions=suspicions(cause, reports, writer.places),
         ranks=reports.ranks(concerned, operation.pg_id if operation else None)
         | (_calls(cause.disagreement, reports) if cause.disagreement is not None else {}),
         since_s=max((wait for wait in waits if wait is not None), default=None),
@@ -90,10 +90,8 @@ class _FindingWriter:
         self.pg_id = cause.operation.pg_id if cause.operation else None
         by_interrupt = was_interrupted(cause, reports)
         is_missing = cause.kind == "missing-rank" and cause.proven and not by_interrupt
-        #: Why culprits have not come to the line of the operation.
-        self.divergence = (
-            missing_call(cause, reports.graph, reports.sources) if is_missing else None
-        )
+        #: Why culprits have not come to the lines where ranks wait.
+        self.places = missing_calls(cause, reports.graph, reports.sources) if is_missing else []
         #: Ranks that made different calls at different lines, and why.
         self.branches = (
             differing_branches(cause.disagreement, reports.sources)
@@ -122,9 +120,8 @@ class _FindingWriter:
     def code(self) -> list[CodeLine]:
         """Return the lines of code that explain the finding."""
         operation = self.cause.operation
-        if self.divergence is not None and operation is not None:
-            ranks = self.cause.direct or self.waiting
-            return excerpt(self.divergence, operation, ranks, self.reports.sources)
+        if self.places and operation is not None:
+            return excerpt(self.places, operation, self.reports.sources)
         return differing_excerpt(self.branches)
 
     def _name(self) -> str:
@@ -199,6 +196,11 @@ class _FindingWriter:
         disagreement = self._disagreement()
         headline = f"{self._variants(disagreement)}, as {self._number(disagreement)}."
         reason = "these calls belong together and do not match, so they can never complete."
+        if not disagreement.differences.blocking:
+            reason = (
+                "these calls belong together and do not match, so their results would be wrong; "
+                "nothing was sent."
+            )
         behind = self.waiting - RankSet.of(disagreement.operation_by_rank)
         if behind:
             reason += f" {subject(behind)} {behind.verb('is', 'are')} blocked because of it."
@@ -435,8 +437,8 @@ class _FindingWriter:
             "Call it on all ranks of the group: look for an `if`, a `break`, or a loop with "
             "a different number of iterations around it."
         )
-        if self.divergence is not None and self.cause.operation is not None:
-            step = divergence_step(self.divergence, self.cause.operation, self.culprits)
+        if self.places and self.cause.operation is not None:
+            step = divergence_step(self.places, self.cause.operation, self.culprits)
         elif all(self.reports.graph.views[rank].state == "idle" for rank in self.culprits):
             where = f"No cell runs on {self.culprits.describe()}"
             step = f"{where}: call it in a cell of all ranks of the group, one without -r."

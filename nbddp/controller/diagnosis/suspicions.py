@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Iterable, Iterator
 
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.divergence import Divergence
+from nbddp.controller.diagnosis.divergence_phrases import Places
 from nbddp.controller.diagnosis.divergence_phrases import suspicions as in_the_code
 from nbddp.controller.diagnosis.phrases import describe_handled, place
 from nbddp.controller.diagnosis.rank_reports import RankReports
@@ -23,15 +23,13 @@ AFTER_INTERRUPT = (
 )
 
 
-def suspicions(
-    cause: Cause, reports: RankReports, divergence: Divergence | None = None
-) -> tuple[str, ...]:
+def suspicions(cause: Cause, reports: RankReports, places: Places = ()) -> tuple[str, ...]:
     """The suspicions about a cause, as sentences; the most telling one is the first.
 
     Args:
         cause: the cause.
         reports: the ranks.
-        divergence: the part of the code that culprits did not run, if it is known.
+        places: the parts of the code that culprits did not run, if they are known.
 
     Returns:
         At most three sentences without a period; none for a cause that is not proven.
@@ -41,7 +39,7 @@ def suspicions(
     hints: Iterable[str] = ()
     match cause.operation.signature.kind:
         case "collective":
-            hints = _of_collective(cause, cause.operation, reports, divergence)
+            hints = _of_collective(cause, cause.operation, reports, places)
         case "send" | "recv":
             hints = _of_message(cause, cause.operation, reports)
         case "creation":
@@ -76,15 +74,15 @@ def _handled(cause: Cause, reports: RankReports) -> Iterator[str]:
 
 
 def _of_collective(
-    cause: Cause, operation: Operation, reports: RankReports, divergence: Divergence | None
+    cause: Cause, operation: Operation, reports: RankReports, places: Places
 ) -> Iterator[str]:
     graph = reports.graph
     if cause.disagreement is not None:
         yield from _swapped(cause, operation, reports)
     if cause.kind in ("missing-rank", "group-cycle", "mismatched-collective"):
         yield from _wrong_group(cause, operation, reports)
-    if divergence is not None:
-        yield from in_the_code(divergence, operation, cause.culprits)
+    if places:
+        yield from in_the_code(places, operation, cause.culprits)
     elif cause.kind == "missing-rank":
         yield from _fewer_iterations(cause, operation, graph)
 
@@ -110,13 +108,14 @@ def _swapped(cause: Cause, operation: Operation, reports: RankReports) -> Iterat
             else:
                 yield (
                     f"rank {culprit} calls {theirs.signature.op} right after: it has one "
-                    f"{mine.signature.op} too many, or rank {other} has one too few"
+                    f"{mine.signature.op} too many, or the others have one too few"
                 )
         else:
             line = place(theirs.site)
             yield (
-                f"rank {culprit} leaves out {theirs.signature.op}{' at ' if line else ''}{line}, "
-                f"or calls {names} in another order"
+                f"rank {culprit} has one {mine.signature.op} too many, leaves out "
+                f"{theirs.signature.op}{' at ' if line else ''}{line}, or calls them in another "
+                "order"
             )
         return
 
@@ -146,6 +145,7 @@ def _fewer_iterations(cause: Cause, operation: Operation, graph: WaitForGraph) -
         and newest.site.line
         and newest.site == operation.site
         and graph.views[rank].state == "finished"
+        and _count(graph, rank, operation) < _count(graph, cause.owner, operation)
     )
     if ranks:
         yield (
@@ -153,6 +153,14 @@ def _fewer_iterations(cause: Cause, operation: Operation, graph: WaitForGraph) -
             f"loop with fewer iterations, perhaps because the data is split unevenly, or "
             f"iterations that an exception has left"
         )
+
+
+def _count(graph: WaitForGraph, rank: Rank, operation: Operation) -> int:
+    """The number of calls of a rank at the line of an operation, in its run."""
+    return sum(
+        (each.run_id, each.site) == (operation.run_id, operation.site)
+        for each in graph.histories[rank].operations.values()
+    )
 
 
 def _open_collectives(graph: WaitForGraph, rank: Rank) -> Iterator[Operation]:

@@ -54,6 +54,8 @@ class DdpMagics(Magics):
                 "%%ddp runs on the notebook's main thread only, one cell after another; "
                 "for work in the background use %%ddp --async"
             )
+        if cell.lstrip().startswith("%%ddp"):
+            raise BadOptionError("%%ddp stands twice. Next: delete one of the two lines")
         if "%ddp" in cell and "%ddp" in auto_mode.notebook_magics(cell):
             raise BadOptionError(
                 "%ddp works in the notebook, and this cell runs on the ranks. Nothing was run. "

@@ -66,8 +66,27 @@ def test_an_else():
     ("source", "line", "quoted"),
     [
         # The condition that names ranks, and not the innermost one.
-        ("if rank:\n    if step:\n        dist.all_reduce(x)", 3, "`if rank:` (line 1)"),
-        ("if a:\n    if b:\n        dist.all_reduce(x)", 3, "`if b:` (line 2)"),
+        (
+            "if rank != 1:\n    if step:\n        dist.all_reduce(x)",
+            3,
+            "`if rank != 1:` (line 1): move",
+        ),
+        (
+            "if a:\n    if b:\n        dist.all_reduce(x)",
+            3,
+            "inside `if a:` (line 1) and `if b:` (line 2)",
+        ),
+        # A condition that is true on the missing rank, too.
+        (
+            "if rank < 3:\n    if x > 1:\n        dist.all_reduce(x)",
+            3,
+            "is inside `if x > 1:` (line 2)",
+        ),
+        (
+            "if rank_ok:\n    try:\n        dist.all_reduce(x)\n    except E:\n        pass",
+            3,
+            "Line 3 is inside `if rank_ok:` (line 1) and `try:` (line 2): let rank 1 run it, too",
+        ),
         ("if a:\n    for b in c:\n        dist.all_reduce(x)", 3, "`if a:` (line 1)"),
         ("if a:\n    if is_main_process():\n        dist.all_reduce(x)", 3, "`if is_main"),
     ],
@@ -171,9 +190,17 @@ _STEP = "def step(x):\n    dist.all_reduce(x)"
             "iterations of `for batch in data",
         ),
         ("if rank >= 0:\n    for batch in data:\n        step(x)", 3, "iterations of `for batch"),
-        ("for x in y:\n    if rank:\n        step(x)", 3, "is inside `if rank:` (line 2): move it"),
+        (
+            "for x in y:\n    if not rank:\n        step(x)",
+            3,
+            "is inside `if not rank:` (line 2): move",
+        ),
         ("if ready:\n    step(x)", 2, "Call it on all ranks of the group"),
-        ("step(x)\nif rank:\n    step(x)", 3, "Line 3, `step(x)`, is inside `if rank:` (line 2)"),
+        (
+            "step(x)\nif not rank:\n    step(x)",
+            3,
+            "Line 3, `step(x)`, is inside `if not rank:` (line 2)",
+        ),
     ],
 )
 def test_the_caller_of_a_function_that_has_run_before(source: str, line: int, words: str):
@@ -203,6 +230,70 @@ def test_nothing_is_quoted_that_does_not_explain(source: str, line: int):
     finding = missing(source, {}, line)
     assert finding.next_step == _GENERIC
     assert finding.code == ()
+
+
+def test_calls_at_different_lines_are_told_apart():
+    source = "if rank == 0:\n    dist.all_reduce(x)\nif rank == 1:\n    dist.all_reduce(x)"
+    pool = Ranks(4)
+    pool.code[CELL] = source
+    pool[0].blocked(line=2)
+    pool[1].blocked(line=4)
+    pool[2].finished()
+    pool[3].finished()
+    finding = only(pool)
+    assert finding.next_step == (
+        "Line 2 (rank 0) is inside `if rank == 0:` (line 1), line 4 (rank 1) is inside "
+        "`if rank == 1:` (line 3): let every rank, ranks 2-3 too, make one call."
+    )
+    assert code(finding) == [
+        "|1|if rank == 0:",
+        "0|2|    dist.all_reduce(x)",
+        "|3|if rank == 1:",
+        "1|4|    dist.all_reduce(x)",
+    ]
+
+
+@pytest.mark.parametrize("loop", [True, False])
+def test_a_call_too_many(loop: bool):
+    """The other ranks have made each other call, as often."""
+    call = "    dist.all_reduce(x)\n"
+    source = f"for e in range(3):\n{call}    if e and rank == 2:\n    {call}"
+    pool = Ranks(3)
+    pool.code[CELL] = source if loop else source.replace("for e in range(3):", "if True:")
+    for rank in (0, 1):
+        for _ in range(3):
+            pool[rank].done(line=2)
+        pool[rank].finished()
+    for line in (2, 2, 4):
+        pool[2].done(line=line)
+    pool[2].blocked(line=2)
+    finding = only(pool)
+    assert finding.suspicions == ()
+    assert finding.next_step == (
+        "Line 4, `dist.all_reduce(x)`, has called all_reduce more often on rank 2, inside "
+        "`if e and rank == 2:` (line 3): call it on all ranks, or not at all. Since then, calls of "
+        "rank 2 have met other calls of the other ranks: do not trust the results."
+    )
+    assert "|4|        dist.all_reduce(x)" in code(finding)
+    assert "2|2|    dist.all_reduce(x)" in code(finding)
+
+
+def test_a_break_of_the_outer_loop_and_an_innocent_continue():
+    source = (
+        "for b in y:\n    for i in z:\n        if i == 1:\n            continue\n"
+        "        dist.all_reduce(x)\n    if rank == 1:\n        break"
+    )
+    finding = missing(source, {0: [5], 1: [5], 2: [5]}, 5)
+    assert finding.suspicions == (
+        "`break` in line 7, inside `if rank == 1:` (line 6), skips line 5 on rank 1",
+    )
+
+
+def test_an_exit_of_another_rank_is_not_to_blame():
+    source = "for b in y:\n    if rank == 5:\n        continue\n    dist.all_reduce(x)"
+    finding = missing(source, {0: [4], 1: [4], 2: [4]}, 4)
+    assert "continue" not in finding.suspicions[0]
+    assert "fewer iterations" in finding.suspicions[0]
 
 
 def test_the_line_has_run_before_and_no_loop_is_around_it():

@@ -48,8 +48,8 @@ def test_the_minority_is_named():
     ]
 
     assert finding.suspicions == (
-        "rank 2 leaves out all_reduce at cell [3], line 1: `dist.all_reduce(x)`, "
-        "or calls broadcast and all_reduce in another order",
+        "rank 2 has one broadcast too many, leaves out all_reduce at cell [3], line 1: "
+        "`dist.all_reduce(x)`, or calls them in another order",
     )
     assert finding.next_step == (
         "Call the same operations in the same order on all ranks of the group."
@@ -169,7 +169,7 @@ def test_an_operation_too_many():
     assert finding.culprits == RankSet.of([2])
     assert finding.suspicions == (
         "rank 2 calls all_reduce right after: it has one barrier too many, "
-        "or rank 0 has one too few",
+        "or the others have one too few",
     )
 
 

@@ -9,9 +9,9 @@ from nbddp.notebook.magics.first_line import move_up
     ("cell", "moved"),
     [
         ("%%ddp\nx\n", "%%ddp\nx\n"),
-        ("# a\n%%ddp -r 0\nx\n", "%%ddp -r 0\n# a\nx\n"),
-        ("\n  # a\n\n%%ddp\nx\n", "%%ddp\n\n  # a\n\nx\n"),
-        ("# a\n%%ddp", "%%ddp\n# a\n"),
+        ("# a\n%%ddp -r 0\nx\n", "%%ddp -r 0\n\nx\n"),
+        ("\n  # a\n\n%%ddp\nx\n", "%%ddp\n\n\n\nx\n"),
+        ("# a\n%%ddp", "%%ddp\n\n"),
         ("", ""),
         ("# a\n", "# a\n"),
         ("x\n%%ddp\n", "x\n%%ddp\n"),
