@@ -186,8 +186,12 @@ def _divergence(call: _Call, site: Site, code: Code, sources: Sources) -> Diverg
         exits = ()
     elif is_call:
         branches = [each for each in branches if not any(line in each for line in reached)]
-    divergence = Divergence(site, code, loop=loops[-1] if loops else None, calls=calls)
-    return _most_telling(call, divergence, branches, exits)
+    place = Divergence(site, code, loop=loops[-1] if loops else None, calls=calls)
+    found = _most_telling(call, place, branches, exits)
+    if found is not None and found.exits:  # the loop whose iterations the first exit leaves
+        left = [loop for loop in loops if found.exits[0].line in loop]
+        found = replace(found, loop=left[-1] if left else None)
+    return found
 
 
 def _most_telling(

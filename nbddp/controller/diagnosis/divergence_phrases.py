@@ -124,6 +124,8 @@ def excerpt(places: Places, operation: Operation, sources: Sources) -> list[Code
     if _is_at(divergence, operation):
         return lines
     call = [_line(operation.site, sources(operation.site), operation.site.line, waiting)]
+    if _code_of(divergence.site) == _code_of(operation.site):
+        return sorted({line.site.line: line for line in (*lines, *call)}.values(), key=_number)
     return [*call, *lines] if divergence.is_inner else [*lines, *call]
 
 
@@ -145,6 +147,14 @@ def _line(site: Site, code: Code | None, number: int, ranks: RankSet) -> CodeLin
     """A line of a cell or file; without its code, only that of the site is known."""
     source = site.source if code is None else code.source(number)
     return CodeLine(Site(site.file, number, site.function, source, site.cell), ranks)
+
+
+def _code_of(site: Site) -> tuple[str, int]:
+    return site.file, site.cell
+
+
+def _number(line: CodeLine) -> int:
+    return line.site.line
 
 
 def _is_at(divergence: Divergence, operation: Operation) -> bool:

@@ -102,7 +102,7 @@ def card(
     )
     sections = _sections(layouts, others, now)
     page = _html(sections, _details(report, layouts, views or {}))
-    if kinds == {"first-error"}:
+    if kinds == {"first-error"} and not torn:
         return _freed_waiters(report.proven, page)
     return {"text/plain": _text(sections), "text/html": page}
 

@@ -274,8 +274,11 @@ def test_a_call_too_many(loop: bool):
         "`if e and rank == 2:` (line 3): call it on all ranks, or not at all. Since then, calls of "
         "rank 2 have met other calls of the other ranks: do not trust the results."
     )
-    assert "|4|        dist.all_reduce(x)" in code(finding)
-    assert "2|2|    dist.all_reduce(x)" in code(finding)
+    assert code(finding) == [
+        "2|2|    dist.all_reduce(x)",
+        "|3|    if e and rank == 2:",
+        "|4|        dist.all_reduce(x)",
+    ]
 
 
 def test_a_break_of_the_outer_loop_and_an_innocent_continue():
@@ -287,6 +290,7 @@ def test_a_break_of_the_outer_loop_and_an_innocent_continue():
     assert finding.suspicions == (
         "`break` in line 7, inside `if rank == 1:` (line 6), skips line 5 on rank 1",
     )
+    assert finding.next_step.endswith("in each iteration of `for b in y:` (line 1).")
 
 
 def test_an_exit_of_another_rank_is_not_to_blame():
