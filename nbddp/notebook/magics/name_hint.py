@@ -1,13 +1,20 @@
-"""A line below a NameError of the notebook, if the ranks have that name.
+"""A line below a NameError: the ranks have that name, or the notebook has it.
 
 Runs in: the notebook's process, thread of the running cell, after the cell.
 """
 
+import re
+import types
+
+from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
+from nbddp.errors import CellError
 from nbddp.notebook.magics import completion
 from nbddp.settings import PREDEFINED_NAMES
 
+#: The text of Python's NameError.
+_UNDEFINED = re.compile(r"name '(?P<name>\w+)' is not defined")
 #: These are modules: they may as well be imported in the notebook.
 _MODULES = {"torch": "import torch", "dist": "import torch.distributed as dist"}
 
@@ -26,13 +33,30 @@ def uninstall(shell: InteractiveShell) -> None:
 
 def _print_hint(result: ExecutionResult) -> None:
     error = result.error_in_exec
+    hint = ""
     if type(error) is NameError and error.name:
-        hint = _hint(error.name)
-        if hint:
-            print(hint)
+        hint = _of_ranks(error.name)
+    elif isinstance(error, CellError):
+        hint = _of_notebook(error)
+    if hint:
+        print(hint)
 
 
-def _hint(name: str) -> str:
+def _of_notebook(error: CellError) -> str:
+    """A sentence about a name that the ranks lack; empty if the notebook lacks it, too."""
+    shell = get_ipython()
+    for exception, text in error.by_rank.values():
+        match = _UNDEFINED.match(text) if exception == "NameError" else None
+        if match is None or shell is None or match["name"] not in shell.user_ns:
+            continue
+        name = match["name"]
+        if isinstance(shell.user_ns[name], types.ModuleType):
+            return f"{name} is imported in the notebook only. Next: import it in a %%ddp cell, too"
+        return f"{name} is a variable of the notebook. Next: %ddp push {name} gives it to the ranks"
+    return ""
+
+
+def _of_ranks(name: str) -> str:
     """A sentence about a name that the notebook lacks; empty if the ranks lack it, too."""
     if name in _MODULES:
         return (
