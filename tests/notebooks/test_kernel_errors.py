@@ -23,6 +23,17 @@ def test_a_traceback_reaches_into_a_function_of_an_earlier_cell(kernel: Kernel):
     assert "return x / 0" in second.error
 
 
+def test_lines_below_a_magic_that_runs_a_cell(kernel: Kernel):
+    cell = kernel.run("%%ddp\n%%capture out\nif rank == 1:\n    1 / 0")
+    assert f"Cell In[{cell.number}], line 4" in cell.error
+    assert "----> 4     1 / 0" in cell.error
+    cell = kernel.run("%%ddp\n%%capture out\nif rank == 1:\n    dist.barrier()")
+    assert f"cell [{cell.number}], line 4: dist.barrier()" in cell.page[0].text
+    assert "Line 4 is inside `if rank == 1:` (line 3)" in cell.page[0].text
+    cell = kernel.run("%%ddp\n1 / 0")
+    assert f"Cell In[{cell.number}], line 2" in cell.error
+
+
 def test_frames_of_nbddp_are_hidden(kernel: Kernel):
     cell = kernel.run("%%ddp\nraise KeyError('lost')")
     assert "nbddp/" not in cell.error

@@ -52,10 +52,19 @@ class CellCompiler(CachingCompiler):
     syntax tree is moved down, and the source that tracebacks quote is padded to match.
     """
 
-    first_line = 1
+    _lines_above = 0
+    _number = 0
+    _is_nested = False
     #: Returns the file name of a cell with this text; None: IPython names cells itself.
     name_of: Callable[[str], str] | None = None
     _cell_name = ""
+    _padding = ""
+
+    def begin_cell(self, number: int, first_line: int) -> None:
+        """Number the next cell; ``first_line`` is the line of the notebook's cell that it is at."""
+        self._number = number
+        self._lines_above = first_line - 1
+        self._is_nested = False
 
     def format_code_name(self, name: str) -> tuple[str, str] | None:
         """Return the name in tracebacks; cells of `nbddp console` have no number."""
@@ -71,7 +80,15 @@ class CellCompiler(CachingCompiler):
 
     def cache(self, transformed_code: str, number: int = 0, raw_code: str | None = None) -> str:
         """Remember the source for tracebacks."""
-        padding = "\n" * (self.first_line - 1)
+        if self._is_nested and number in (self._number, self._number + 1):
+            # A magic such as ``%%capture`` runs the lines below it as a cell of their own; IPython 9
+            # has counted the cell around them already.
+            number = self._number
+            padding = "\n" * (self._lines_above + 1)
+        else:
+            padding = "\n" * self._lines_above
+        self._is_nested = True
+        self._padding = padding
         raw_code = transformed_code if raw_code is None else raw_code
         self._cell_name = super().cache(padding + transformed_code, number, raw_code=raw_code)
         return self._cell_name
@@ -79,7 +96,7 @@ class CellCompiler(CachingCompiler):
     def ast_parse(self, source: str, filename: str = "<unknown>", symbol: str = "exec") -> Any:
         """Compile to a syntax tree; the tree of the cell itself is moved down to its lines."""
         if filename == self._cell_name:
-            source = "\n" * (self.first_line - 1) + source
+            source = self._padding + source
         return super().ast_parse(source, filename, symbol)
 
 
@@ -215,7 +232,7 @@ class RankShell(InteractiveShell):
         self._forget_history()
         compiler = self.compile
         assert isinstance(compiler, CellCompiler)  # noqa: S101 - see compiler_class
-        compiler.first_line = first_line
+        compiler.begin_cell(request.execution_count, first_line)
 
     def _forget_history(self) -> None:
         """Drop outputs that IPython keeps for ``%notebook`` and its database; ranks have neither.
