@@ -81,7 +81,7 @@ class CellCompiler(CachingCompiler):
     def cache(self, transformed_code: str, number: int = 0, raw_code: str | None = None) -> str:
         """Remember the source for tracebacks."""
         if self._is_nested and number in (self._number, self._number + 1):
-            # A magic such as ``%%capture`` runs the lines below it as a cell of their own; IPython 9
+            # A magic such as ``%%capture`` runs the lines below it as a cell of its own. IPython 9
             # has counted the cell around them already.
             number = self._number
             padding = "\n" * (self._lines_above + 1)
