@@ -85,7 +85,7 @@ def missing_calls(
 
     Returns:
         The ranks that wait at each place, with the reason; none if none is found. There are several
-        places if ranks have made the call at different lines, or have come there on different ways.
+        places if ranks have made the call, or have called its function, at different lines.
     """
     operation = cause.operation
     if operation is None or all(graph.views[rank].state == "idle" for rank in cause.culprits):
@@ -96,7 +96,7 @@ def missing_calls(
         mine = graph.histories[rank].collective(operation.pg_id, operation.collective_seq_id)
         operations[rank] = mine or operation
         frames = _frames(graph, rank, operations[rank])
-        places.setdefault(tuple(map(_line, frames)), []).append(rank)
+        places.setdefault(tuple(site.position for site in frames), []).append(rank)
     found = []
     for ranks in places.values():
         divergence = _best(_Call(cause, graph, min(ranks), operations[min(ranks)]), sources)
@@ -143,8 +143,8 @@ class _Call:
 def _best(call: _Call, sources: Sources) -> Divergence | None:
     """The most telling reason, of those in the functions around a call."""
     frames = _frames(call.graph, call.rank, call.operation)
-    lines = list(map(_line, frames))
-    at_call = lines.index(_line(call.operation.site))
+    lines = [site.position for site in frames]
+    at_call = lines.index(call.operation.site.position)
     found = [
         replace(divergence, is_inner=number < at_call)
         for number, site in enumerate(frames)
@@ -158,13 +158,14 @@ def _frames(graph: WaitForGraph, rank: Rank, operation: Operation) -> tuple[Site
     """The line of a call, and those of the functions around it, innermost first."""
     for waiting in graph.waits[rank]:
         stack = waiting.thread.stack
-        if operation in waiting.operations and _line(operation.site) in map(_line, stack):
+        has_line = any(site.position == operation.site.position for site in stack)
+        if has_line and operation in waiting.operations:
             return stack
     return (operation.site,)
 
 
 def _divergence(call: _Call, site: Site, code: Code, sources: Sources) -> Divergence | None:
-    is_call = _line(site) == _line(call.operation.site)
+    is_call = site.position == call.operation.site.position
     reached = _reached_lines(call)
     has_run = call.operation.site.line in reached  # the culprits have made this call before
     branches = [each for each in code.branches(site.line)[::-1] if "__name__" not in each.source]
@@ -226,8 +227,8 @@ def _extra_call(call: _Call, sources: Sources) -> Divergence | None:
         counts[rank] = Counter()
         for each in call.graph.histories[rank].operations.values():
             if (each.run_id, each.pg_id) == (run_id, call.operation.pg_id):
-                counts[rank][_line(each.site)] += each.signature.op == op
-                site_by_line.setdefault(_line(each.site), each.site)
+                counts[rank][each.site.position] += each.signature.op == op
+                site_by_line.setdefault(each.site.position, each.site)
     for line, site in site_by_line.items():
         most = max(counts[rank][line] for rank in call.cause.culprits)
         if counts[call.rank][line] > most and (code := sources(site)) is not None:
@@ -245,7 +246,7 @@ def _calls(graph: WaitForGraph, operation: Operation) -> dict[Rank, int]:
             return {}
         counts[rank] = sum(
             (each.run_id, each.signature.op) == (operation.run_id, operation.signature.op)
-            and _line(each.site) == _line(operation.site)
+            and each.site.position == operation.site.position
             for each in history.operations.values()
         )
     return counts
@@ -266,10 +267,6 @@ def _reached_lines(call: _Call) -> set[int]:
         for each in call.graph.histories[rank].operations.values()
         if each.run_id == operation.run_id and _function(each.site) == _function(operation.site)
     }
-
-
-def _line(site: Site) -> _Line:
-    return site.file, site.cell, site.line
 
 
 def _function(site: Site) -> tuple[str, int, str]:
@@ -293,8 +290,8 @@ def differing_branches(
     for rank, operation in disagreement.operation_by_rank.items():
         if operation.signature.kind != "collective":
             return []  # one rank sends, the other receives: their lines are not meant to be equal
-        ranks_by_line.setdefault(_line(operation.site), []).append(rank)
-        site_by_line[_line(operation.site)] = operation.site
+        ranks_by_line.setdefault(operation.site.position, []).append(rank)
+        site_by_line[operation.site.position] = operation.site
     places = []
     for key, site in site_by_line.items():
         code = sources(site) if site.line else None

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit
 from nbddp.controller.diagnosis.divergence import Divergence, Sources, is_of_ranks
 from nbddp.controller.diagnosis.report import CodeLine
-from nbddp.wire.flight_recorder import Operation, Site
+from nbddp.wire.flight_recorder import Operation, Site, shortened
 from nbddp.wire.rank_set import RankSet
 
 _MAX_SOURCE = 60
@@ -25,24 +25,22 @@ def describe_branch(branch: Branch) -> str:
 
 
 def _quote(branch: Branch) -> str:
-    return f"`{_short(branch.source)}`"
+    return f"`{shortened(branch.source, _MAX_SOURCE)}`"
 
 
 def describe_exit(leaving: Exit) -> str:
     r"""``\`continue\` in line 8, inside \`if rank == 2:\` (line 7)``."""
     if leaving.line == leaving.condition.line:  # both on one line
-        return f"line {leaving.line}, `{_short(leaving.source)}`"
+        return f"line {leaving.line}, `{shortened(leaving.source, _MAX_SOURCE)}`"
     inside = describe_branch(leaving.condition)
-    return f"`{_short(leaving.source)}` in line {leaving.line}, inside {inside}"
+    return f"`{shortened(leaving.source, _MAX_SOURCE)}` in line {leaving.line}, inside {inside}"
 
 
 def next_step(places: Places, operation: Operation, culprits: RankSet) -> str:
     """The change of the code after which the culprits make the call."""
     if len(places) > 1:
-        return (
-            f"{differing_lines(places)[:-1]}: let every rank, {culprits.describe()} too, make one "
-            "call."
-        )
+        inside = differing_lines(places).removesuffix(".") or "The ranks wait at different lines"
+        return f"{inside}: let every rank, {culprits.describe()} too, make one call."
     ((_, divergence),) = places
     line = _place(divergence) if _is_at(divergence, operation) else f"{_call(divergence)},"
     if divergence.is_extra:
@@ -124,7 +122,7 @@ def excerpt(places: Places, operation: Operation, sources: Sources) -> list[Code
     if _is_at(divergence, operation):
         return lines
     call = [_line(operation.site, sources(operation.site), operation.site.line, waiting)]
-    if _code_of(divergence.site) == _code_of(operation.site):
+    if divergence.site.position[:2] == operation.site.position[:2]:
         return sorted({line.site.line: line for line in (*lines, *call)}.values(), key=_number)
     return [*call, *lines] if divergence.is_inner else [*lines, *call]
 
@@ -135,7 +133,7 @@ def differing_excerpt(places: Places) -> list[CodeLine]:
     for ranks, divergence in places:
         site = divergence.site
         for number in divergence.lines:
-            key = site.file, site.cell, number
+            key = (*site.position[:2], number)
             here = ranks if number == site.line else RankSet()
             if key in lines:
                 here = RankSet.of((*lines[key].ranks, *here))
@@ -149,18 +147,13 @@ def _line(site: Site, code: Code | None, number: int, ranks: RankSet) -> CodeLin
     return CodeLine(Site(site.file, number, site.function, source, site.cell), ranks)
 
 
-def _code_of(site: Site) -> tuple[str, int]:
-    return site.file, site.cell
-
-
 def _number(line: CodeLine) -> int:
     return line.site.line
 
 
 def _is_at(divergence: Divergence, operation: Operation) -> bool:
     """Whether the divergence is around the call itself, not around a caller of its function."""
-    site, call = divergence.site, operation.site
-    return (site.file, site.cell, site.line) == (call.file, call.cell, call.line)
+    return divergence.site.position == operation.site.position
 
 
 def _place(divergence: Divergence) -> str:
@@ -171,7 +164,7 @@ def _place(divergence: Divergence) -> str:
 
 
 def _call(divergence: Divergence) -> str:
-    return f"{_place(divergence)}, `{_short(divergence.site.source)}`"
+    return f"{_place(divergence)}, `{shortened(divergence.site.source, _MAX_SOURCE)}`"
 
 
 def _calls(divergence: Divergence) -> dict[int, RankSet]:
@@ -185,10 +178,6 @@ def _calls(divergence: Divergence) -> dict[int, RankSet]:
 
 def _times(count: int) -> str:
     return f"{count} time{'s' * (count != 1)}"
-
-
-def _short(source: str) -> str:
-    return source if len(source) <= _MAX_SOURCE else f"{source[: _MAX_SOURCE - 1]}…"
 
 
 def _capital(text: str) -> str:

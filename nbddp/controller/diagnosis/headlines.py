@@ -505,7 +505,7 @@ def _agree(disagreement: Disagreement) -> str:
         return "A rank must expect from each other rank what that one sends: compare the splits."
     step = f"Use the same {' and '.join(names)} on all ranks of the group"
     sites = (each.site for each in disagreement.operation_by_rank.values())
-    lines = {(site.cell, site.file, site.line) for site in sites if site.line}
+    lines = {site.position for site in sites if site.line}
     if len(lines) > 1:
         return f"{step}, or, if each line is right, call them in the same order."
     return f"{step}."

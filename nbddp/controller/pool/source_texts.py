@@ -29,8 +29,8 @@ class SourceTexts:
         if number > 0:
             self._cells.pop(number, None)
             self._cells[number] = text, first_line
-            for old in list(self._cells)[:-_CELLS]:
-                self._cells.pop(old, None)
+            if len(self._cells) > _CELLS:
+                del self._cells[next(iter(self._cells))]
 
     def __call__(self, site: Site) -> Code | None:
         """Return the code with a line; None: it is not known."""
@@ -40,8 +40,8 @@ class SourceTexts:
         code = self._codes.get(source)
         if code is None:
             code = self._codes[source] = Code(*source)
-            for old in list(self._codes)[:-_TREES]:
-                del self._codes[old]
+            if len(self._codes) > _TREES:
+                del self._codes[next(iter(self._codes))]
         # A file may have changed since the ranks have read it.
         is_same = site.cell or code.source(site.line).strip() == site.source
         return code if is_same else None

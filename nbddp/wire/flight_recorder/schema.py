@@ -56,6 +56,11 @@ class Site(_Part, frozen=True):
     cell: int = 0  #: execution count of the cell, or `CONSOLE`; 0: not a line of a cell
 
     @property
+    def position(self) -> tuple[str, int, int]:
+        """Its file, cell and line: equal for calls in one line, also of different functions."""
+        return self.file, self.cell, self.line
+
+    @property
     def place(self) -> str:
         """``cell [3], line 2``."""
         return f"{cell_name(self.cell) if self.cell else self.file or '?'}, line {self.line}"

@@ -253,6 +253,25 @@ def test_calls_at_different_lines_are_told_apart():
     ]
 
 
+def test_calls_at_different_lines_without_a_condition():
+    source = "for x in y:\n    dist.all_reduce(x)\nfor x in z:\n    dist.all_reduce(x)"
+    pool = Ranks(3)
+    pool.code[CELL] = source
+    pool[0].blocked(line=2)
+    pool[1].blocked(line=4)
+    pool[2].finished()
+    finding = only(pool)
+    assert finding.next_step == (
+        "The ranks wait at different lines: let every rank, rank 2 too, make one call."
+    )
+    assert [line.split("|")[:2] for line in code(finding)] == [
+        ["", "1"],
+        ["0", "2"],
+        ["", "3"],
+        ["1", "4"],
+    ]
+
+
 @pytest.mark.parametrize("loop", [True, False])
 def test_a_call_too_many(loop: bool):
     """The other ranks have made each other call, as often."""
