@@ -97,10 +97,20 @@ def missing_calls(
         operations[rank] = mine or operation
         frames = _frames(graph, rank, operations[rank])
         places.setdefault(tuple(site.position for site in frames), []).append(rank)
+    calls = {
+        min(ranks): _Call(cause, graph, min(ranks), operations[min(ranks)])
+        for ranks in places.values()
+    }
+    # The culprits come to the lines where they have been before, and not to those of other ranks.
+    been = {
+        rank for rank, call in calls.items() if call.operation.site.line in _reached_lines(call)
+    }
     found = []
     for ranks in places.values():
-        divergence = _best(_Call(cause, graph, min(ranks), operations[min(ranks)]), sources)
-        if divergence is None and len(places) > 1:
+        if been and min(ranks) not in been:
+            continue
+        divergence = _best(calls[min(ranks)], sources)
+        if divergence is None and len(been or calls) > 1:
             site = operations[min(ranks)].site
             code = sources(site)
             divergence = None if code is None else Divergence(site, code)

@@ -272,6 +272,25 @@ def test_calls_at_different_lines_without_a_condition():
     ]
 
 
+def test_the_line_of_other_ranks_is_not_to_blame():
+    source = (
+        "for b in y:\n    if rank == 0:\n        dist.all_reduce(x)\n    else:\n"
+        "        dist.all_reduce(x)\n        if rank == 2:\n            break"
+    )
+    pool = Ranks(3)
+    pool.code[CELL] = source
+    for rank, line in ((0, 3), (1, 5), (2, 5)):
+        pool[rank].done(line=line)
+        if rank < 2:
+            pool[rank].blocked(line=line)
+    pool[2].finished()
+    finding = only(pool)
+    assert finding.suspicions == (
+        "`break` in line 7, inside `if rank == 2:` (line 6), skips line 5 on rank 2",
+    )
+    assert "`if rank == 0:`" not in finding.next_step
+
+
 @pytest.mark.parametrize("loop", [True, False])
 def test_a_call_too_many(loop: bool):
     """The other ranks have made each other call, as often."""
