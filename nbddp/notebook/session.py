@@ -294,7 +294,14 @@ def last_report() -> Report | None:
     return None if _current is None else _current.last_report
 
 
-def make_view(pool: Pool, run: Run, *, background: bool = False, out: Out = "merged") -> View:
+def make_view(
+    pool: Pool,
+    run: Run,
+    *,
+    background: bool = False,
+    out: Out = "merged",
+    is_alone: bool = False,
+) -> View:
     """Make the view that shows a cell, in the notebook or on the terminal.
 
     Args:
@@ -302,10 +309,12 @@ def make_view(pool: Pool, run: Run, *, background: bool = False, out: Out = "mer
         run: the run of the cell.
         background: the cell has ``--async``: it asks no questions.
         out: the value of ``--out``.
+        is_alone: whether the cell of the notebook has no output but that of the ranks.
     """
     on_main_thread = threading.current_thread() is threading.main_thread()
     sink = background_sink() if background else _foreground_sink()
-    if pool.settings.fold_output and _goes_to_front_end(sink):
+    is_front_end = _goes_to_front_end(sink)
+    if pool.settings.fold_output and is_front_end:
         is_labelled = pool.world_size > 1
         sink = FoldedSink(sink, f"nbddp-fold-{run.run_id}", is_labelled=is_labelled)
     return View(
@@ -319,7 +328,20 @@ def make_view(pool: Pool, run: Run, *, background: bool = False, out: Out = "mer
         display_scope=pool.pool_id,
         widgets=_blocks(run, sink, Labels(1 if out == "ranks" else pool.world_size)),
         out=out,
+        can_redraw=is_alone and is_front_end,
     )
+
+
+def is_whole_cell(code: str) -> bool:
+    """Whether the front end's current request is this code, below a line of ``%%ddp`` or none.
+
+    If it is, no other line of that cell has shown anything.
+    """
+    request = str(_request().get("content", {}).get("code", "")).rstrip()
+    if not request.endswith(code.rstrip()):
+        return False
+    above = request[: len(request) - len(code.rstrip())].splitlines()
+    return all(not line.strip() or line.lstrip().startswith(("#", "%%ddp")) for line in above)
 
 
 def _goes_to_front_end(sink: Sink) -> bool:

@@ -182,18 +182,18 @@ def test_a_name_that_only_the_ranks_have(kernel: Kernel):
 
 
 def test_a_name_that_only_the_notebook_has(kernel: Kernel):
-    kernel.ok("only_here = 3\nimport json as here_json")
-    cell = kernel.run("%%ddp\nif rank: only_here + 1")
-    assert "NameError: name 'only_here' is not defined" in cell.error
+    kernel.ok("notebook_value = 3\nimport json as json_here")
+    cell = kernel.run("%%ddp\nif rank: notebook_value + 1")
+    assert "NameError: name 'notebook_value' is not defined" in cell.error
     assert cell.text == (
-        "only_here is a variable of the notebook. Next: %ddp push only_here gives it to the ranks\n"
+        "notebook_value is a variable of the notebook. Next: %ddp push notebook_value gives it to the ranks\n"
     )
-    assert kernel.run("%%ddp\nhere_json.dumps(1)").text == (
-        "here_json is imported in the notebook only. Next: import it in a %%ddp cell, too\n"
+    assert kernel.run("%%ddp\njson_here.dumps(1)").text == (
+        "json_here is imported in the notebook only. Next: import it in a %%ddp cell, too\n"
     )
     assert kernel.run("%%ddp\nnowhere").text == ""
-    kernel.ok("%ddp push only_here")
-    kernel.ok("%%ddp\nif rank: only_here + 1")
+    kernel.ok("%ddp push notebook_value")
+    kernel.ok("%%ddp\nif rank: notebook_value + 1")
 
 
 def test_a_magic_of_the_notebook_in_a_cell_of_the_ranks(kernel: Kernel):

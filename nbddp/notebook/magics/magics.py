@@ -68,6 +68,8 @@ class DdpMagics(Magics):
         expected = session.last_options() or PoolOptions()
         world_size = expected.world_size if current is None else current.world_size
         ranks = RankSet.parse("all" if command.ranks is None else command.ranks, world_size)
+        # The notice that a pool was started is output of this cell, too.
+        is_alone = current is not None and session.is_whole_cell(cell)
         pool = self._pool_or_default()
         options = CellOptions(
             ranks=ranks,
@@ -84,7 +86,8 @@ class DdpMagics(Magics):
                 view = session.make_view(pool, run, background=True, out=command.out)
                 return CellHandle(pool, run, view, options.cell_name)
         try:
-            pool.run_cell(cell, options, partial(session.make_view, out=command.out))
+            make_view = partial(session.make_view, out=command.out, is_alone=is_alone)
+            pool.run_cell(cell, options, make_view)
         finally:
             if command.trace:
                 inspect_verbs.show_summary(pool, count)

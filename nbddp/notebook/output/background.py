@@ -16,7 +16,7 @@ from typing import Any
 from IPython.core.getipython import get_ipython
 
 from nbddp.controller.hub import NO_RANK, BackgroundEvent
-from nbddp.notebook.output.screen import Labels, labelled
+from nbddp.notebook.output.shows import Labels, labelled
 from nbddp.notebook.output.sinks import EarlierCellSink, Sink, TerminalSink
 from nbddp.notebook.widgets import without_widget
 from nbddp.printable import harmless

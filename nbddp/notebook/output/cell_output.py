@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 from nbddp.notebook.output.rank_text import RankText
-from nbddp.notebook.output.screen import Show
+from nbddp.notebook.output.shows import Show
 from nbddp.settings import Settings
 from nbddp.wire.messages import ClearOutput, Display, Output, Result
 from nbddp.wire.rank_set import RankSet
@@ -27,6 +27,8 @@ class OutputSpec:
         display_scope: part of display ids. Cells with the same one can update each other's.
         settings: limits of text and of time.
         log_path_by_rank: the files with the whole output; a rank may be absent.
+        can_redraw: whether the output can be replaced by its final order when the cell ends: a
+            front end shows it, and the cell has no other output.
     """
 
     ranks: RankSet
@@ -34,6 +36,7 @@ class OutputSpec:
     display_scope: str
     settings: Settings
     log_path_by_rank: Mapping[int, str]
+    can_redraw: bool = False
 
     def log_paths(self, ranks: Iterable[int]) -> list[str]:
         """Return the files with the whole output of these ranks."""
@@ -58,6 +61,9 @@ class CellOutput(Protocol):
 
     def end(self, now: float) -> list[Show]:
         """Return all remaining shows: the cell has ended."""
+
+    def keep_order(self) -> None:
+        """Note that something else was shown in between: the order of the output must stay."""
 
     def next_deadline(self) -> float | None:
         """Return when to call `tick` next, if no event comes before; None: not needed."""

@@ -22,8 +22,8 @@ from nbddp.notebook.output.folded_sink import FoldedSink
 from nbddp.notebook.output.gatherer import Gatherer
 from nbddp.notebook.output.per_rank_blocks import RankBlocks
 from nbddp.notebook.output.quiet import QuietOutput
-from nbddp.notebook.output.screen import Labels, Redraw, Rich, Show, Text
 from nbddp.notebook.output.show_pictures import CellPictures
+from nbddp.notebook.output.shows import Labels, Redraw, Rich, Show, Text
 from nbddp.notebook.output.sinks import QUIET_STYLE, Sink
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
 from nbddp.notebook.render import diagnosis_card
@@ -79,6 +79,7 @@ class View:
         display_scope: see `OutputSpec`.
         widgets: None: the front end shows no widgets.
         out: ``--out`` of the cell.
+        can_redraw: see `OutputSpec`.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class View:
         display_scope: str,
         widgets: WidgetBlocks | None = None,
         out: Out = "merged",
+        can_redraw: bool = False,
     ) -> None:
         patience = len(run.ranks) / _FOLD_RANKS
         fold_s = min(settings.output_fold_s * patience, _MAX_FOLD_S)
@@ -109,7 +111,7 @@ class View:
         self._can_ask = can_ask
         self._widgets = widgets
         self._output = _OUTPUTS[out](
-            OutputSpec(run.ranks, world_size, display_scope, settings, log_path_by_rank)
+            OutputSpec(run.ranks, world_size, display_scope, settings, log_path_by_rank, can_redraw)
         )
         self._pictures = CellPictures(run.ranks, sink, f"{display_scope}-{run.run_id}", world_size)
         self._began = time.monotonic()
@@ -180,6 +182,7 @@ class View:
         """See `CellView.ask`."""
         now = time.monotonic()
         self._emit(self._output.tick(now + self._patience_s))
+        self._output.keep_order()  # the front end shows the question and the answer
         if self._folded is not None:
             self._folded.begin_new_head()
         if not self._can_ask:
@@ -242,6 +245,7 @@ class View:
             self._sink.display(bundle, {}, None, False)
 
     def _show_plainly(self, event: CellEvent, error: Exception) -> None:
+        self._output.keep_order()
         rank = getattr(event, "rank", None)
         label = f"[{rank}] " if self._labels and rank is not None else ""
         self._sink.text(
@@ -329,6 +333,8 @@ class View:
                 self._sink.text(block.stream, block.text)
             else:
                 self._emit_rich(block)
+        for card_id, judged in self._judged.items():
+            self._sink.display(self._card(judged), {}, card_id, False)
         self._live = []
 
     def _emit_rich(self, rich: Rich) -> None:

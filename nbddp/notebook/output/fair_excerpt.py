@@ -2,7 +2,7 @@
 
 Runs in: the notebook's process. Pure.
 
-Lines have the labels of `nbddp.notebook.output.screen.Labels`, or none in a pool of one rank. The
+Lines have the labels of `nbddp.notebook.output.shows.Labels`, or none in a pool of one rank. The
 lines of a rank keep their order: its hidden lines come after those of `head`, and before those of
 `tail`.
 """

@@ -18,7 +18,9 @@ from nbddp.notebook.output.excerpt import LINE_CHARS
 from nbddp.notebook.output.items import Bundle, Gap, Line, Notice, utf8_len
 from nbddp.notebook.output.line_folder import Item, LineFolder
 from nbddp.notebook.output.rank_text import RankText
-from nbddp.notebook.output.screen import Labels, Redraw, Rich, Screen, Show, Text
+from nbddp.notebook.output.screen import Screen
+from nbddp.notebook.output.settled import ItemRecord
+from nbddp.notebook.output.shows import Labels, Redraw, Rich, Show, Text
 from nbddp.notebook.output.terminal_lines import LineAssembler
 from nbddp.notebook.widgets import display_id_of
 from nbddp.printable import harmless
@@ -88,6 +90,9 @@ class Gatherer:
         self._folder = LineFolder(spec.ranks, settings.output_fold_s, settings.output_expect_s)
         self._budget = Budget(settings, len(spec.ranks))
         self._screen = Screen(settings, Labels(spec.world_size))
+        self._record = ItemRecord(spec.ranks)
+        if not spec.can_redraw or len(spec.ranks) < 2:
+            self._record.close()
 
     # Input
 
@@ -137,7 +142,17 @@ class Gatherer:
         """See `CellOutput.end`."""
         for state in self._state_by_rank.values():
             self._finish(state, now)
-        return self._collect(now, is_end=True)
+        shows = self._collect(now, is_end=True)
+        settings = self._spec.settings
+        settled = self._record.settled(Labels(self._spec.world_size), settings.notebook_total_bytes)
+        if settled is None or settled == self._screen.shown():
+            return shows
+        updates = [show for show in shows if isinstance(show, Rich) and show.update]
+        return [Redraw(settled), *updates]
+
+    def keep_order(self) -> None:
+        """See `CellOutput.keep_order`."""
+        self._record.close()
 
     def next_deadline(self) -> float | None:
         """See `CellOutput.next_deadline`."""
@@ -236,9 +251,12 @@ class Gatherer:
         if state.gap:
             state.gap.add(stream, lines)
             return
-        append, rank = self._folder.append, state.rank
         for line in lines:
-            append(rank, Line(stream, line, now))
+            self._append(state.rank, Line(stream, line, now))
+
+    def _append(self, rank: int, item: Line | Bundle) -> None:
+        self._record.add(rank, item)
+        self._folder.append(rank, item)
 
     def _add_display(self, state: _RankState, event: Display, now: float) -> None:
         given = event.transient.get("display_id")
@@ -263,7 +281,7 @@ class Gatherer:
             self._folder.insert_before_last(state.rank, bundle)
             return
         self._close_gap(state, now)
-        self._folder.append(state.rank, bundle)
+        self._append(state.rank, bundle)
 
     def _add_plain(self, state: _RankState, text: str, is_result: bool, now: float) -> None:
         """Add a bundle that is only text, as lines that stay together."""
@@ -278,10 +296,11 @@ class Gatherer:
             self._add_lines(state, "stdout", lines, now)
         else:
             state.remember(lines)
-            self._folder.append(state.rank, Line("stdout", text, now))
+            self._append(state.rank, Line("stdout", text, now))
 
     def _update(self, state: _RankState, rich: Rich) -> None:
         """Replace the content of a display, at once, since its place is known."""
+        self._record.update(rich)
         is_pending = False
         for item in self._folder.items(state.rank):
             if isinstance(item, Bundle) and item.rich.display_id == rich.display_id:
@@ -300,6 +319,7 @@ class Gatherer:
     # Gaps
 
     def _open_gap(self, state: _RankState, now: float) -> Gap:
+        self._record.close()
         state.gap = Gap(now, self._budget.tail_bytes)
         self._folder.append(state.rank, state.gap)
         return state.gap
@@ -313,6 +333,7 @@ class Gatherer:
 
     def _leave_out(self, rank: int, line: Line, now: float) -> None:
         """Open a gap for ``line``, for which there is no room, and for the text after it."""
+        self._record.close()
         state = self._state(rank)
         gap = Gap(now, self._budget.tail_bytes)
         rest = deque([line, *self._folder.drop(rank)])
@@ -345,6 +366,7 @@ class Gatherer:
     def _clear(self, state: _RankState, now: float, *, redraw_by: float) -> None:
         state.clears_with_next = False
         state.text = RankText()
+        self._record.clear(state.rank)
         self._folder.drop(state.rank)
         state.gap = None
         state.reset()

@@ -10,7 +10,7 @@ from typing import Any
 
 from nbddp.notebook.output.excerpt import TAIL, Excerpt, Limit
 from nbddp.notebook.output.line_folder import Item
-from nbddp.notebook.output.screen import Rich, rich_bytes
+from nbddp.notebook.output.shows import Rich, rich_bytes
 from nbddp.wire.messages import Stream
 
 

@@ -189,6 +189,21 @@ class LineFolder:
         while (rank := self._due(now, everything)) is not None:
             yield self._take(self._first(rank))
 
+    def drain(self) -> Iterator[tuple[tuple[int, ...], Item]]:
+        """Yield all items in an order that depends on their contents, and not on their arrival.
+
+        The ranks take turns. An item that all of them show begins a new round, so that ranks which
+        show a different number of items in between stay side by side. No item may be held.
+        """
+        turns = dict.fromkeys(self._queue_by_rank, 0)
+        while filled := [rank for rank, queue in self._queue_by_rank.items() if queue]:
+            ranks, item = self._take(self._first(min(filled, key=lambda r: (turns[r], r))))
+            if len(ranks) == len(filled):
+                turns = dict.fromkeys(turns, 0)
+            else:
+                turns.update({rank: turns[rank] + 1 for rank in ranks})
+            yield ranks, item
+
     def _due(self, now: float, everything: bool) -> int | None:
         """Return a rank whose first item must be released: it or a later one may not wait."""
         while self._ready:

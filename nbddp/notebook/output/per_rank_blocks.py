@@ -16,7 +16,7 @@ from nbddp.notebook.output.folded_sink import folded, printed_html
 from nbddp.notebook.output.gatherer import Gatherer
 from nbddp.notebook.output.items import freeze
 from nbddp.notebook.output.rank_text import RankText, keys_of
-from nbddp.notebook.output.screen import Redraw, Rich, Show, Text
+from nbddp.notebook.output.shows import Redraw, Rich, Show, Text
 from nbddp.notebook.render.colours import colour_of
 from nbddp.notebook.render.html import (
     FAINT_LINE,
@@ -154,7 +154,15 @@ class RankBlocks:
             output_fold_s=0.0,
         )
         self._gatherer_by_rank = {
-            rank: Gatherer(replace(spec, ranks=RankSet((rank,)), world_size=1, settings=settings))
+            rank: Gatherer(
+                replace(
+                    spec,
+                    ranks=RankSet((rank,)),
+                    world_size=1,
+                    settings=settings,
+                    can_redraw=False,
+                )
+            )
             for rank in spec.ranks
         }
         self._block_by_rank = {rank: _Block(RankSet((rank,))) for rank in spec.ranks}
@@ -178,6 +186,9 @@ class RankBlocks:
         for rank, gatherer in self._gatherer_by_rank.items():
             self._block_by_rank[rank].add(gatherer.tick(now))
         return []
+
+    def keep_order(self) -> None:
+        """See `CellOutput.keep_order`: the blocks are shown when the cell ends."""
 
     def next_deadline(self) -> float | None:
         """See `CellOutput.next_deadline`."""

@@ -9,7 +9,7 @@ from nbddp.notebook.output.cell_output import OutputSpec
 from nbddp.notebook.output.gatherer import Gatherer
 from nbddp.notebook.output.items import format_bytes, utf8_len
 from nbddp.notebook.output.rank_text import RankText
-from nbddp.notebook.output.screen import Rich, Show
+from nbddp.notebook.output.shows import Rich, Show
 from nbddp.notebook.render.html import escape
 from nbddp.wire.messages import ClearOutput, Display, Output, Result
 from nbddp.wire.rank_set import RankSet
@@ -44,6 +44,10 @@ class QuietOutput:
     def tick(self, now: float) -> list[Show]:
         """See `CellOutput.tick`."""
         return self._values.tick(now)
+
+    def keep_order(self) -> None:
+        """See `CellOutput.keep_order`."""
+        self._values.keep_order()
 
     def next_deadline(self) -> float | None:
         """See `CellOutput.next_deadline`."""

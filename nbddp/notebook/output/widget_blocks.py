@@ -14,7 +14,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Any
 
-from nbddp.notebook.output.screen import Labels, Rich
+from nbddp.notebook.output.shows import Labels, Rich
 from nbddp.notebook.output.sinks import Sink
 from nbddp.notebook.render.colours import colour_of
 from nbddp.notebook.render.html import PRE_STYLE, preformatted

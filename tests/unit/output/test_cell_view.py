@@ -12,7 +12,7 @@ from nbddp.controller.state.actions import NoticeChanged
 from nbddp.notebook.output import gatherer
 from nbddp.notebook.output.cell_view import View
 from nbddp.notebook.output.items import Bundle
-from nbddp.notebook.output.screen import Rich
+from nbddp.notebook.output.shows import Rich
 from nbddp.settings import Settings
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import Display, Output, RunFinished, Stream

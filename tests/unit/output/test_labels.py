@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from nbddp.notebook.output.screen import Labels, labelled
+from nbddp.notebook.output.shows import Labels, labelled
 
 
 @pytest.mark.parametrize(

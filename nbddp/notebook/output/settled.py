@@ -1,0 +1,86 @@
+"""The output of a cell in an order that depends on what the ranks printed, not on when.
+
+Runs in: the notebook's main thread. Pure: no clock, no I/O.
+
+While a cell runs, a line is shown when it has waited long enough for equal lines of other ranks. So
+a slow rank can change the order and the folding. When the cell ends, all output is there, and is
+put in order again: the same program then has the same saved output.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from nbddp.notebook.output.items import Bundle, Line
+from nbddp.notebook.output.line_folder import LineFolder
+from nbddp.notebook.output.shown_blocks import ShownBlocks
+from nbddp.notebook.output.shows import Labels, Rich, Text
+from nbddp.notebook.widgets import WIDGET_MIME
+from nbddp.wire.rank_set import RankSet
+
+#: A cell with more output than this stays as it was shown.
+_MAX_ITEMS = 4000
+_MAX_BYTES = 8 * 1024 * 1024
+
+
+class ItemRecord:
+    """The items of each rank since its last ``clear_output``, up to a limit.
+
+    Args:
+        ranks: ranks that run the cell.
+    """
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        self._items_by_rank: dict[int, list[Line | Bundle]] = {rank: [] for rank in ranks}
+        self._count = 0
+        self._bytes = 0
+        self._is_closed = False
+
+    def add(self, rank: int, item: Line | Bundle) -> None:
+        """Add the newest item of ``rank``."""
+        if self._is_closed:
+            return
+        self._count += 1
+        self._bytes += item.memory_bytes
+        if self._count > _MAX_ITEMS or self._bytes > _MAX_BYTES:
+            self.close()
+        elif isinstance(item, Bundle) and WIDGET_MIME in item.rich.data:
+            self.close()  # blocks of widgets have their own order
+        else:
+            self._items_by_rank.setdefault(rank, []).append(item)
+
+    def clear(self, rank: int) -> None:
+        """Forget the items of ``rank``."""
+        self._items_by_rank[rank] = []
+
+    def update(self, rich: Rich) -> None:
+        """Keep the latest content of the displays with this id."""
+        for item in self._bundles():
+            if item.rich.display_id == rich.display_id:
+                item.rich = replace(item.rich, data=rich.data, metadata=rich.metadata)
+
+    def close(self) -> None:
+        """Keep nothing: the order of the output must stay as it is."""
+        self._is_closed = True
+        self._items_by_rank = {}
+
+    def settled(self, labels: Labels, text_limit_bytes: int) -> tuple[Text | Rich, ...] | None:
+        """Return the output in its final order; None: it stays as it was shown."""
+        if self._is_closed:
+            return None
+        folder = LineFolder(self._items_by_rank, 0.0)
+        for rank, items in self._items_by_rank.items():
+            for item in items:
+                folder.append(rank, item)
+        blocks = ShownBlocks(labels=labels, text_limit_bytes=text_limit_bytes)
+        for ranks, settled in folder.drain():
+            if isinstance(settled, Line):
+                blocks.add_text(ranks, settled.stream, settled.text)
+            elif isinstance(settled, Bundle):
+                blocks.add_rich(replace(settled.rich, ranks=RankSet(ranks)))
+        return blocks.render()
+
+    def _bundles(self) -> Iterator[Bundle]:
+        for items in self._items_by_rank.values():
+            for item in items:
+                if isinstance(item, Bundle):
+                    yield item
