@@ -31,6 +31,7 @@ from nbddp.notebook.output import (
     FoldedSink,
     Labels,
     Out,
+    RankGrid,
     Sink,
     TerminalSink,
     View,
@@ -48,6 +49,8 @@ _start_thread: threading.Thread | None = None
 _start_has_ended = threading.Event()  #: after an interrupted `Thread.join` a thread looks ended
 _panel: Panel | None = None
 _relay: Relay | None = None  #: the widgets of the current pool, in a notebook
+#: Grids of the cells so far whose displays a later cell may update, by the id of the display.
+_grid_by_display_id: dict[str, RankGrid] = {}
 background_views = BackgroundViews()  #: shows the cells that run in the background
 
 
@@ -329,6 +332,8 @@ def make_view(
         widgets=_blocks(run, sink, Labels(1 if out == "ranks" else pool.world_size)),
         out=out,
         can_redraw=is_alone and is_front_end,
+        shows_html=is_front_end,
+        grids=_grid_by_display_id,
     )
 
 

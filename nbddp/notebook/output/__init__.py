@@ -35,6 +35,7 @@ from nbddp.notebook.output.background_views import BackgroundViews
 from nbddp.notebook.output.cell_output import Out
 from nbddp.notebook.output.cell_view import View
 from nbddp.notebook.output.folded_sink import FoldedSink, printed_html
+from nbddp.notebook.output.rank_grid import RankGrid
 from nbddp.notebook.output.shows import Labels
 from nbddp.notebook.output.sinks import CellSink, EarlierCellSink, Sink, TerminalSink
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
@@ -47,6 +48,7 @@ __all__ = [
     "FoldedSink",
     "Labels",
     "Out",
+    "RankGrid",
     "Sink",
     "TerminalSink",
     "View",

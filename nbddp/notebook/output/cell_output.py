@@ -4,9 +4,10 @@ Runs in: the notebook's main thread. Pure: no clock, no I/O; ``now`` comes in (m
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
+from nbddp.notebook.output.rank_grid import RankGrid
 from nbddp.notebook.output.rank_text import RankText
 from nbddp.notebook.output.shows import Show
 from nbddp.settings import Settings
@@ -29,6 +30,9 @@ class OutputSpec:
         log_path_by_rank: the files with the whole output; a rank may be absent.
         can_redraw: whether the output can be replaced by its final order when the cell ends: a
             front end shows it, and the cell has no other output.
+        cell_id: the start of the display ids of grids; None: there are no grids, since nothing
+            shows HTML.
+        grid_by_display_id: grids of earlier cells whose displays can be updated.
     """
 
     ranks: RankSet
@@ -37,6 +41,8 @@ class OutputSpec:
     settings: Settings
     log_path_by_rank: Mapping[int, str]
     can_redraw: bool = False
+    cell_id: str | None = None
+    grid_by_display_id: dict[str, RankGrid] = field(default_factory=dict)
 
     def log_paths(self, ranks: Iterable[int]) -> list[str]:
         """Return the files with the whole output of these ranks."""

@@ -22,6 +22,7 @@ from nbddp.notebook.output.folded_sink import FoldedSink
 from nbddp.notebook.output.gatherer import Gatherer
 from nbddp.notebook.output.per_rank_blocks import RankBlocks
 from nbddp.notebook.output.quiet import QuietOutput
+from nbddp.notebook.output.rank_grid import RankGrid
 from nbddp.notebook.output.show_pictures import CellPictures
 from nbddp.notebook.output.shows import Labels, Redraw, Rich, Show, Text
 from nbddp.notebook.output.sinks import QUIET_STYLE, Sink
@@ -80,6 +81,8 @@ class View:
         widgets: None: the front end shows no widgets.
         out: ``--out`` of the cell.
         can_redraw: see `OutputSpec`.
+        shows_html: whether displays of several ranks can stand in a grid.
+        grids: grids of earlier cells, see `OutputSpec`.
     """
 
     def __init__(
@@ -95,6 +98,8 @@ class View:
         widgets: WidgetBlocks | None = None,
         out: Out = "merged",
         can_redraw: bool = False,
+        shows_html: bool = False,
+        grids: dict[str, RankGrid] | None = None,
     ) -> None:
         patience = len(run.ranks) / _FOLD_RANKS
         fold_s = min(settings.output_fold_s * patience, _MAX_FOLD_S)
@@ -111,7 +116,16 @@ class View:
         self._can_ask = can_ask
         self._widgets = widgets
         self._output = _OUTPUTS[out](
-            OutputSpec(run.ranks, world_size, display_scope, settings, log_path_by_rank, can_redraw)
+            OutputSpec(
+                run.ranks,
+                world_size,
+                display_scope,
+                settings,
+                log_path_by_rank,
+                can_redraw,
+                run.run_id if shows_html else None,
+                {} if grids is None else grids,
+            )
         )
         self._pictures = CellPictures(run.ranks, sink, f"{display_scope}-{run.run_id}", world_size)
         self._began = time.monotonic()

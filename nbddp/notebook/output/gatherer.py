@@ -20,8 +20,9 @@ from nbddp.notebook.output.line_folder import Item, LineFolder
 from nbddp.notebook.output.rank_text import RankText
 from nbddp.notebook.output.screen import Screen
 from nbddp.notebook.output.settled import ItemRecord
-from nbddp.notebook.output.shows import Labels, Redraw, Rich, Show, Text
+from nbddp.notebook.output.shows import Redraw, Rich, Show, Text
 from nbddp.notebook.output.terminal_lines import LineAssembler
+from nbddp.notebook.render.embedded import is_embeddable
 from nbddp.notebook.widgets import display_id_of
 from nbddp.printable import harmless
 from nbddp.wire.messages import ClearOutput, Display, Output, Result, Stream
@@ -52,6 +53,7 @@ class _RankState:
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.counts = Counts()
+        self.places = 0  #: number of displays that fit in a grid
         self.last_line: str | None = None
         self.text = RankText()
         self.gap: Gap | None = None  # open: the last item of the rank's queue
@@ -89,7 +91,8 @@ class Gatherer:
         settings = spec.settings
         self._folder = LineFolder(spec.ranks, settings.output_fold_s, settings.output_expect_s)
         self._budget = Budget(settings, len(spec.ranks))
-        self._screen = Screen(settings, Labels(spec.world_size))
+        self._screen = Screen(spec)
+        self._has_grids = spec.cell_id is not None and spec.world_size > 1
         self._record = ItemRecord(spec.ranks)
         if not spec.can_redraw or len(spec.ranks) < 2:
             self._record.close()
@@ -143,12 +146,11 @@ class Gatherer:
         for state in self._state_by_rank.values():
             self._finish(state, now)
         shows = self._collect(now, is_end=True)
-        settings = self._spec.settings
-        settled = self._record.settled(Labels(self._spec.world_size), settings.notebook_total_bytes)
-        if settled is None or settled == self._screen.shown():
+        redraw = self._screen.settle(self._record)
+        if redraw is None:
             return shows
-        updates = [show for show in shows if isinstance(show, Rich) and show.update]
-        return [Redraw(settled), *updates]
+        # They may belong to displays of earlier cells.
+        return [redraw, *(show for show in shows if isinstance(show, Rich) and show.update)]
 
     def keep_order(self) -> None:
         """See `CellOutput.keep_order`."""
@@ -276,7 +278,11 @@ class Gatherer:
             self._add_plain(state, text, rich.kind == "result", now)
             return
         state.text.add_word(f"({rich.kind}: {next(reversed(rich.data), 'empty')})")
-        bundle = Bundle(rich, now)
+        place = None
+        if self._has_grids and is_embeddable(rich.data, rich.metadata):
+            state.places += 1
+            place = state.places
+        bundle = Bundle(rich, now, place)
         if state.gap and self._budget.is_spent:  # its notice comes once, at the end
             self._folder.insert_before_last(state.rank, bundle)
             return
@@ -367,6 +373,7 @@ class Gatherer:
         state.clears_with_next = False
         state.text = RankText()
         self._record.clear(state.rank)
+        state.places = 0
         self._folder.drop(state.rank)
         state.gap = None
         state.reset()
@@ -377,11 +384,12 @@ class Gatherer:
     def _collect(self, now: float, *, is_end: bool = False) -> list[Show]:
         everything = is_end or self._folder.memory_bytes > _PENDING_MEMORY_BYTES
         self._budget.share_out(self._folder.text_bytes_by_rank, now)
-        for ranks, item in self._folder.release(now, everything=everything):
+        for ranks, items in self._folder.release(now, everything=everything):
+            item = items[0]
             if isinstance(item, Line):
                 self._show_line(ranks, item, now)
             elif isinstance(item, Bundle):
-                self._screen.put_rich(replace(item.rich, ranks=RankSet(ranks)))
+                self._screen.put_bundles(ranks, items)
             elif isinstance(item, Notice):
                 notice = item.text(self._spec.log_paths(ranks))
                 self._budget.spend(len(notice))

@@ -32,16 +32,26 @@ class Line(Item):
 
 
 class Bundle(Item):
-    """A MIME bundle."""
+    """A MIME bundle.
 
-    __slots__ = ("rich",)
+    Args:
+        rich: the bundle.
+        arrived: time of its arrival.
+        place: n for the n-th display of its rank that fits in a grid: it waits for those of other
+            ranks, whatever they show. None: it waits for equal ones.
+    """
 
-    def __init__(self, rich: Rich, arrived: float) -> None:
+    __slots__ = ("place", "rich")
+
+    def __init__(self, rich: Rich, arrived: float, place: int | None = None) -> None:
         key: object = (rich.kind, freeze(rich.data), freeze(rich.metadata))
-        if rich.display_id:  # it can be updated, so it never folds; it waits for the order of ranks
+        if place is not None:
+            key = ("place", place)
+        elif rich.display_id:  # it can be updated, so it never folds
             key = ("updated", rich.display_id, id(self))
         super().__init__(key, arrived, memory_bytes=2 * rich_bytes(rich))
         self.rich = rich
+        self.place = place
 
 
 class Gap(Item):

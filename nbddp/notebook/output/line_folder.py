@@ -176,8 +176,8 @@ class LineFolder:
 
     def release(
         self, now: float, *, everything: bool = False
-    ) -> Iterator[tuple[tuple[int, ...], Item]]:
-        """Yield the items that need not, or may not, wait any longer, each with its ranks.
+    ) -> Iterator[tuple[tuple[int, ...], tuple[Item, ...]]]:
+        """Yield ranks, and their items with one key that need not, or may not, wait any longer.
 
         The caller may change the folder between two items.
 
@@ -189,20 +189,20 @@ class LineFolder:
         while (rank := self._due(now, everything)) is not None:
             yield self._take(self._first(rank))
 
-    def drain(self) -> Iterator[tuple[tuple[int, ...], Item]]:
-        """Yield all items in an order that depends on their contents, and not on their arrival.
+    def drain(self) -> Iterator[tuple[tuple[int, ...], tuple[Item, ...]]]:
+        """Yield what `release` yields, for all items, in an order that depends on keys only.
 
         The ranks take turns. An item that all of them show begins a new round, so that ranks which
         show a different number of items in between stay side by side. No item may be held.
         """
         turns = dict.fromkeys(self._queue_by_rank, 0)
         while filled := [rank for rank, queue in self._queue_by_rank.items() if queue]:
-            ranks, item = self._take(self._first(min(filled, key=lambda r: (turns[r], r))))
+            ranks, items = self._take(self._first(min(filled, key=lambda r: (turns[r], r))))
             if len(ranks) == len(filled):
                 turns = dict.fromkeys(turns, 0)
             else:
                 turns.update({rank: turns[rank] + 1 for rank in ranks})
-            yield ranks, item
+            yield ranks, items
 
     def _due(self, now: float, everything: bool) -> int | None:
         """Return a rank whose first item must be released: it or a later one may not wait."""
@@ -274,7 +274,7 @@ class LineFolder:
     def _depth(self, rank: int, key: Hashable) -> int:
         return next(i for i, item in enumerate(self._queue_by_rank[rank]) if item.key == key)
 
-    def _take(self, rank: int) -> tuple[tuple[int, ...], Item]:
+    def _take(self, rank: int) -> tuple[tuple[int, ...], tuple[Item, ...]]:
         item = self._queue_by_rank[rank][0]
         ranks: tuple[int, ...] = (rank,)
         if item.key is not None:
@@ -282,11 +282,9 @@ class LineFolder:
             if len(having) > 1:
                 first = (r for r in having if self._queue_by_rank[r][0].key == item.key)
                 ranks = tuple(sorted(first))
-        for popped in ranks:
-            self._pop(popped)
-        return ranks, item
+        return ranks, tuple([self._pop(popped) for popped in ranks])
 
-    def _pop(self, rank: int) -> None:
+    def _pop(self, rank: int) -> Item:
         queue = self._queue_by_rank[rank]
         item = queue.popleft()
         self._account(rank, item, -1)
@@ -302,6 +300,7 @@ class LineFolder:
             self._enter(rank, queue[LOOK_AHEAD - 1])
         if queue and queue[0].key is None:
             self.wake(rank)
+        return item
 
     def _account(self, rank: int, item: Item, sign: int) -> None:
         if len(self._queue_by_rank[rank]) == (sign > 0):

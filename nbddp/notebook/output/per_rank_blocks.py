@@ -161,6 +161,7 @@ class RankBlocks:
                     world_size=1,
                     settings=settings,
                     can_redraw=False,
+                    cell_id=None,
                 )
             )
             for rank in spec.ranks

@@ -7,19 +7,30 @@ a slow rank can change the order and the folding. When the cell ends, all output
 put in order again: the same program then has the same saved output.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from nbddp.notebook.output.items import Bundle, Line
-from nbddp.notebook.output.line_folder import LineFolder
+from nbddp.notebook.output.line_folder import Item, LineFolder
 from nbddp.notebook.output.shown_blocks import ShownBlocks
-from nbddp.notebook.output.shows import Labels, Rich, Text
+from nbddp.notebook.output.shows import Rich
 from nbddp.notebook.widgets import WIDGET_MIME
 from nbddp.wire.rank_set import RankSet
 
 #: A cell with more output than this stays as it was shown.
 _MAX_ITEMS = 4000
 _MAX_BYTES = 8 * 1024 * 1024
+
+
+def put_bundles(blocks: ShownBlocks, ranks: tuple[int, ...], items: Sequence[Item]) -> Rich:
+    """Add the bundles of some ranks, and return the one that shows them."""
+    bundles = [item for item in items if isinstance(item, Bundle)]
+    place = bundles[0].place
+    if place is not None:
+        return blocks.add_displays([bundle.rich for bundle in bundles], place)
+    rich = replace(bundles[0].rich, ranks=RankSet(ranks))
+    blocks.add_rich(rich)
+    return rich
 
 
 class ItemRecord:
@@ -63,21 +74,21 @@ class ItemRecord:
         self._is_closed = True
         self._items_by_rank = {}
 
-    def settled(self, labels: Labels, text_limit_bytes: int) -> tuple[Text | Rich, ...] | None:
-        """Return the output in its final order; None: it stays as it was shown."""
+    def settle(self, blocks: ShownBlocks) -> bool:
+        """Add the output in its final order; return whether it is known."""
         if self._is_closed:
-            return None
+            return False
         folder = LineFolder(self._items_by_rank, 0.0)
         for rank, items in self._items_by_rank.items():
             for item in items:
                 folder.append(rank, item)
-        blocks = ShownBlocks(labels=labels, text_limit_bytes=text_limit_bytes)
         for ranks, settled in folder.drain():
-            if isinstance(settled, Line):
-                blocks.add_text(ranks, settled.stream, settled.text)
-            elif isinstance(settled, Bundle):
-                blocks.add_rich(replace(settled.rich, ranks=RankSet(ranks)))
-        return blocks.render()
+            first = settled[0]
+            if isinstance(first, Line):
+                blocks.add_text(ranks, first.stream, first.text)
+            elif isinstance(first, Bundle):
+                put_bundles(blocks, ranks, settled)
+        return True
 
     def _bundles(self) -> Iterator[Bundle]:
         for items in self._items_by_rank.values():

@@ -4,8 +4,10 @@ Runs in: the notebook's main thread. Pure: no clock, no I/O.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from nbddp.notebook.output.rank_grid import RankGrid, folded
 from nbddp.notebook.output.shows import (
     BLOCK_OVERHEAD_BYTES,
     Labels,
@@ -36,12 +38,19 @@ class ShownBlocks:
 
     Promises: `clear` removes a rank from every block, and blocks without ranks vanish; `render`
     returns the rest, in order, with the latest content of every display.
+
+    Args:
+        labels: the labels of lines.
+        text_limit_bytes: of all text together.
+        grid_scope: the start of the display ids of grids; no other cell has it.
     """
 
-    def __init__(self, *, labels: Labels, text_limit_bytes: int) -> None:
+    def __init__(self, *, labels: Labels, text_limit_bytes: int, grid_scope: str = "") -> None:
         self._labels = labels
         self._text_limit = text_limit_bytes
-        self._blocks: deque[_Lines | Rich] = deque()
+        self._grid_scope = grid_scope
+        self._blocks: deque[_Lines | Rich | RankGrid] = deque()
+        self._grid_by_place: dict[int, RankGrid] = {}
         self.text_bytes = 0  #: memory of all texts, with overhead
         self._rich_bytes = 0
         self._has_forgotten = False
@@ -71,25 +80,74 @@ class ShownBlocks:
         self._blocks.append(rich)
         self._rich_bytes += rich_bytes(rich)
         if self._rich_bytes > RICH_MEMORY_BYTES:
-            self._forget(Rich)
+            self._forget_rich()
 
-    def update(self, rich: Rich) -> None:
-        """Keep the latest content of the displays with this id."""
+    def add_displays(self, displays: Sequence[Rich], place: int) -> Rich:
+        """Keep the n-th displays of some ranks, and return the bundle that shows them.
+
+        Args:
+            displays: of different ranks.
+            place: n. Displays of other ranks with the same one join them in their grid.
+        """
+        slots = folded(displays)
+        grid = self._grid_by_place.get(place)
+        if grid is not None and self._has_room(grid, {r for slot in slots for r in slot.ranks}):
+            self._rich_bytes -= grid.size_bytes
+            grid.add(displays)
+            self._rich_bytes += grid.size_bytes
+            return grid.as_rich(update=True)
+        if len(slots) == 1:
+            self.add_rich(slots[0])
+            return slots[0]
+        first_rank = slots[0].ranks.ranks[0]
+        grid = RankGrid(f"nbddp-grid-{self._grid_scope}-{place}-{first_rank}", slots)
+        self._grid_by_place[place] = grid
+        self._blocks.append(grid)
+        self._rich_bytes += grid.size_bytes
+        if self._rich_bytes > RICH_MEMORY_BYTES:
+            self._forget_rich()
+        return grid.as_rich()
+
+    def _has_room(self, grid: RankGrid, ranks: set[int]) -> bool:
+        """Return whether the grid is shown, and these ranks have shown nothing in or below it."""
+        for block in reversed(self._blocks):
+            if not ranks.isdisjoint(block.ranks):
+                return False
+            if block is grid:
+                return True
+        return False
+
+    @property
+    def grids(self) -> list[RankGrid]:
+        """The grids that are shown."""
+        return [block for block in self._blocks if isinstance(block, RankGrid)]
+
+    def update(self, rich: Rich) -> RankGrid | None:
+        """Keep the latest content of the displays with this id; return the grid that has them."""
+        for grid in self.grids:
+            if grid.update(rich):
+                return grid
         for index, block in enumerate(self._blocks):
             if isinstance(block, Rich) and block.display_id == rich.display_id:
                 self._rich_bytes += rich_bytes(rich) - rich_bytes(block)
                 self._blocks[index] = replace(block, data=rich.data, metadata=rich.metadata)
+        return None
 
     def clear(self, rank: int) -> bool:
         """Remove ``rank`` from all blocks, and return whether any block had it."""
         if not any(rank in block.ranks for block in self._blocks):
             return False
-        kept: deque[_Lines | Rich] = deque()
+        kept: deque[_Lines | Rich | RankGrid] = deque()
         for block in self._blocks:
             others = tuple(other for other in block.ranks if other != rank)
             if not others:
                 self._subtract(block)
             elif len(others) == len(block.ranks):
+                kept.append(block)
+            elif isinstance(block, RankGrid):
+                self._rich_bytes -= block.size_bytes
+                block.remove(rank)
+                self._rich_bytes += block.size_bytes
                 kept.append(block)
             elif isinstance(block, Rich):
                 kept.append(replace(block, ranks=RankSet(others)))
@@ -106,12 +164,12 @@ class ShownBlocks:
         if self._has_forgotten:
             parts.append("... earlier output is no longer kept\n")
         for block in self._blocks:
-            if isinstance(block, Rich) or block.stream != stream:
+            if isinstance(block, Rich | RankGrid) or block.stream != stream:
                 if parts:
                     shown.append(Text(stream, "".join(parts)))
                 parts = []
-            if isinstance(block, Rich):
-                shown.append(block)
+            if isinstance(block, Rich | RankGrid):
+                shown.append(block if isinstance(block, Rich) else block.as_rich())
             else:
                 stream = block.stream
                 label = self.label(block.ranks)
@@ -125,18 +183,24 @@ class ShownBlocks:
         """Approximate size of a redraw."""
         return self.text_bytes + self._rich_bytes
 
-    def _forget(self, kind: type[_Lines | Rich]) -> None:
-        """Drop the oldest block of this kind, unless it is the only one."""
+    def _forget_rich(self) -> None:
+        self._forget(Rich, RankGrid)
+
+    def _forget(self, *kinds: type[_Lines | Rich | RankGrid]) -> None:
+        """Drop the oldest block of these kinds, unless it is the only one."""
         for index, block in enumerate(self._blocks):
-            if isinstance(block, kind):
+            if isinstance(block, kinds):
                 if index < len(self._blocks) - 1:
                     self._subtract(block)
                     del self._blocks[index]
                     self._has_forgotten = True
                 return
 
-    def _subtract(self, block: _Lines | Rich) -> None:
-        if isinstance(block, Rich):
-            self._rich_bytes -= rich_bytes(block)
-        else:
-            self.text_bytes -= block.size
+    def _subtract(self, block: _Lines | Rich | RankGrid) -> None:
+        match block:
+            case Rich():
+                self._rich_bytes -= rich_bytes(block)
+            case RankGrid():
+                self._rich_bytes -= block.size_bytes
+            case _Lines():
+                self.text_bytes -= block.size
