@@ -19,7 +19,7 @@ from nbddp.controller.state import NoticeChanged, RunOutcome, VerdictReached
 from nbddp.notebook.output import per_rank_blocks
 from nbddp.notebook.output.cell_output import CellOutput, Out, OutputSpec
 from nbddp.notebook.output.folded_sink import FoldedSink
-from nbddp.notebook.output.gatherer import Gatherer
+from nbddp.notebook.output.merged import MergedOutput
 from nbddp.notebook.output.per_rank_blocks import RankBlocks
 from nbddp.notebook.output.quiet import QuietOutput
 from nbddp.notebook.output.rank_grid import RankGrid
@@ -61,7 +61,7 @@ _FOLD_RANKS, _MAX_FOLD_S = 16, 0.5
 _MAX_LIVE_LINES = 16
 _MAX_ERROR_CHARS = 80
 _OUTPUTS: Mapping[Out, Callable[[OutputSpec], CellOutput]] = {
-    "merged": Gatherer,
+    "merged": MergedOutput,
     "ranks": RankBlocks,
     "quiet": QuietOutput,
 }

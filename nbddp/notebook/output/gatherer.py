@@ -152,6 +152,25 @@ class Gatherer:
         # They may belong to displays of earlier cells.
         return [redraw, *(show for show in shows if isinstance(show, Rich) and show.update)]
 
+    def take_over(self, now: float) -> dict[int, list[Text | Rich]] | None:
+        """Return the output of each rank so far, which is then no longer shown here.
+
+        None: some of it cannot be shown anywhere else, such as a widget, or was left out.
+        """
+        if any(state.gap for state in self._state_by_rank.values()):
+            return None
+        shown = self._screen.shown_by_rank()
+        if shown is None:
+            return None
+        for state in self._state_by_rank.values():
+            self._commit_open(state, now)
+        for ranks, items in self._folder.release(now, everything=True):
+            if isinstance(items[0], Line):
+                self._screen.put_text(ranks, items[0].stream, items[0].text)
+            elif isinstance(items[0], Bundle):
+                self._screen.put_bundles(ranks, items)
+        return self._screen.shown_by_rank()
+
     def keep_order(self) -> None:
         """See `CellOutput.keep_order`."""
         self._record.close()

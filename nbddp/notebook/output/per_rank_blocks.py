@@ -98,7 +98,7 @@ def _fitting(text: Excerpt, room: int) -> list[str]:
 
 
 @dataclass
-class _Block:
+class RankBlock:
     """The shows of one rank, or of several ranks with equal output."""
 
     ranks: RankSet
@@ -123,6 +123,10 @@ class _Block:
                 case _:
                     self.shows.append(show)
 
+    def has(self, display_id: str | None) -> bool:
+        """Return whether the display with this id is shown."""
+        return any(isinstance(show, Rich) and show.display_id == display_id for show in self.shows)
+
     def key(self, printed: object = None) -> object:
         """Return a key that is equal for ranks with equal output.
 
@@ -138,6 +142,24 @@ class _Block:
         )
 
 
+def spec_of_rank(spec: OutputSpec, rank: int) -> OutputSpec:
+    """Return the facts for a gatherer of one rank, with its share of the text of the cell."""
+    share = max(1024, spec.settings.notebook_total_bytes // max(1, len(spec.ranks)))
+    return replace(
+        spec,
+        ranks=RankSet((rank,)),
+        world_size=1,
+        can_redraw=False,
+        cell_id=None,
+        settings=replace(
+            spec.settings,
+            notebook_burst_bytes=share,
+            notebook_total_bytes=share,
+            output_fold_s=0.0,
+        ),
+    )
+
+
 class RankBlocks:
     """The `CellOutput` that shows nothing before `end`.
 
@@ -146,27 +168,8 @@ class RankBlocks:
     """
 
     def __init__(self, spec: OutputSpec) -> None:
-        share = max(1024, spec.settings.notebook_total_bytes // max(1, len(spec.ranks)))
-        settings = replace(
-            spec.settings,
-            notebook_burst_bytes=share,
-            notebook_total_bytes=share,
-            output_fold_s=0.0,
-        )
-        self._gatherer_by_rank = {
-            rank: Gatherer(
-                replace(
-                    spec,
-                    ranks=RankSet((rank,)),
-                    world_size=1,
-                    settings=settings,
-                    can_redraw=False,
-                    cell_id=None,
-                )
-            )
-            for rank in spec.ranks
-        }
-        self._block_by_rank = {rank: _Block(RankSet((rank,))) for rank in spec.ranks}
+        self._gatherer_by_rank = {rank: Gatherer(spec_of_rank(spec, rank)) for rank in spec.ranks}
+        self._block_by_rank = {rank: RankBlock(RankSet((rank,))) for rank in spec.ranks}
 
     def add(self, event: Output | Display | Result | ClearOutput, now: float) -> list[Show]:
         """See `CellOutput.add`."""
@@ -224,7 +227,7 @@ class RankBlocks:
             _join(shows, _rich(_head(silent[0].ranks, "nothing")))
         return shows
 
-    def _folded_blocks(self) -> list[_Block]:
+    def _folded_blocks(self) -> list[RankBlock]:
         """Return one block for all ranks with equal output."""
         gatherers = self._gatherer_by_rank.values()
         counts = [count for gatherer in gatherers for count in gatherer.counts.values()]
@@ -234,14 +237,14 @@ class RankBlocks:
             for gatherer in gatherers:
                 texts.update(gatherer.text_by_rank())
             printed_by_rank = keys_of(texts, is_cut=True)
-        block_by_key: dict[object, _Block] = {}
+        block_by_key: dict[object, RankBlock] = {}
         for rank, block in self._block_by_rank.items():
             same = block_by_key.setdefault(block.key(printed_by_rank.get(rank)), block)
             same.ranks = RankSet.of((*same.ranks, rank))
         return sorted(block_by_key.values(), key=lambda block: block.ranks.ranks)
 
 
-def _shows(block: _Block, *, is_open: bool) -> list[Show]:
+def _shows(block: RankBlock, *, is_open: bool) -> list[Show]:
     """Return a heading, and the shows of the ranks, in order."""
     if all(isinstance(show, Text) for show in block.shows):
         lines = [line for show in block.shows if isinstance(show, Text) for line in _lines(show)]
@@ -251,7 +254,7 @@ def _shows(block: _Block, *, is_open: bool) -> list[Show]:
     shows: list[Show] = [_rich(_head(block.ranks))]
     for show in block.shows:
         if isinstance(show, Text):
-            html = f"<div>{_body(_lines(show))}</div>"
+            html = f"<div>{text_html(_lines(show))}</div>"
             shows.append(_rich({"text/plain": _plain(_lines(show)), "text/html": html}))
         else:
             shows.append(replace(show, ranks=block.ranks))
@@ -273,11 +276,11 @@ def _join(shows: list[Show], show: Show) -> None:
 
 def _block_html(ranks: RankSet, lines: Sequence[str], is_open: bool) -> str:
     if is_open:
-        return f"{_head(ranks)['text/html']}{_body(lines)}"
+        return f"{_head(ranks)['text/html']}{text_html(lines)}"
     last = shorten(one_line(without_codes(lines[-1])), _MAX_LAST) if lines else ""
     return (
         f'<details><summary style="cursor:pointer">{_name(ranks)} &ensp;<code>{escape(last)}</code>'
-        f"</summary>{_body(lines)}</details>"
+        f"</summary>{text_html(lines)}</details>"
     )
 
 
@@ -323,7 +326,8 @@ def _plain(lines: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _body(lines: Sequence[str]) -> str:
+def text_html(lines: Sequence[str]) -> str:
+    """Return the lines of one rank; the middle of a long text is folded."""
     if not _hidden(lines):
         return printed_html(lines)
     return printed_html(lines[:_HEAD_LINES]) + folded(lines[_HEAD_LINES:], _TAIL_LINES)["text/html"]

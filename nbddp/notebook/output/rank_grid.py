@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from nbddp.notebook.output.items import freeze
 from nbddp.notebook.output.shows import Rich, rich_bytes
 from nbddp.notebook.render import rank_grid
+from nbddp.notebook.render.embedded import embedded
 from nbddp.wire.rank_set import RankSet
 
 
@@ -58,7 +59,12 @@ class RankGrid:
 
     def as_rich(self, *, update: bool = False) -> Rich:
         """Return one bundle, without ranks: its slots have labels."""
-        slots = [rank_grid.Slot(slot.ranks, slot.data, slot.metadata) for slot in self.slots]
+        slots = [
+            rank_grid.Slot(
+                slot.ranks, embedded(slot.data, slot.metadata), str(slot.data.get("text/plain", ""))
+            )
+            for slot in self.slots
+        ]
         return Rich(
             RankSet(), "display", dict(rank_grid.bundle(slots)), {}, self.display_id, update
         )

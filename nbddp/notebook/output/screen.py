@@ -61,6 +61,10 @@ class Screen:
         """Return ``[0-3]``, or nothing in a pool of one rank."""
         return self._blocks.label(ranks)
 
+    def shown_by_rank(self) -> dict[int, list[Text | Rich]] | None:
+        """Return all that is shown, without labels; None: some of it cannot stand in HTML."""
+        return self._blocks.render_by_rank()
+
     def put_text(self, ranks: tuple[int, ...], stream: Stream, text: str) -> None:
         """Show lines."""
         if stream != self._parts_stream:

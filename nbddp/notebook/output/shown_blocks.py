@@ -16,6 +16,7 @@ from nbddp.notebook.output.shows import (
     labelled,
     rich_bytes,
 )
+from nbddp.notebook.render.embedded import is_embeddable
 from nbddp.wire.messages import Stream
 from nbddp.wire.rank_set import RankSet
 
@@ -177,6 +178,22 @@ class ShownBlocks:
         if parts:
             shown.append(Text(stream, "".join(parts)))
         return tuple(shown)
+
+    def render_by_rank(self) -> dict[int, list[Text | Rich]] | None:
+        """Return the blocks of each rank, without labels; None: one cannot stand in HTML."""
+        shown: dict[int, list[Text | Rich]] = {}
+        for block in self._blocks:
+            if isinstance(block, _Lines):
+                text = Text(block.stream, "".join(f"{line}\n" for line in block.lines))
+                for rank in block.ranks:
+                    shown.setdefault(rank, []).append(text)
+                continue
+            for rich in block.slots if isinstance(block, RankGrid) else (block,):
+                if not is_embeddable(rich.data, rich.metadata):
+                    return None
+                for rank in rich.ranks:
+                    shown.setdefault(rank, []).append(replace(rich, ranks=RankSet((rank,))))
+        return shown
 
     @property
     def size_bytes(self) -> int:

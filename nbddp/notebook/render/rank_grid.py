@@ -6,12 +6,10 @@ The grid is an HTML table: it is also one where styles are removed, as on GitHub
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from nbddp.notebook.render.colours import colour_of
-from nbddp.notebook.render.embedded import embedded
 from nbddp.notebook.render.html import details, escape, name_ranks
 from nbddp.wire.rank_set import RankSet
 
@@ -25,11 +23,11 @@ _SLOT_STYLE = "vertical-align:top;text-align:left;white-space:normal;border:none
 
 @dataclass(frozen=True)
 class Slot:
-    """The bundle of one rank, or of several ranks with equal ones."""
+    """The output of one rank, or of several ranks with equal output."""
 
     ranks: RankSet
-    data: Mapping[str, Any]
-    metadata: Mapping[str, Any]
+    html: str
+    plain: str
 
 
 def bundle(slots: Sequence[Slot]) -> dict[str, str]:
@@ -55,10 +53,10 @@ def _field(slot: Slot) -> str:
     colour = colour_of(slot.ranks)
     style = f"font-family:monospace;font-size:13px{f';color:{colour}' if colour else ''}"
     label = f'<div><b style="{style}">[{escape(str(slot.ranks))}]</b></div>'
-    content = f'<div style="overflow-x:auto">{embedded(slot.data, slot.metadata)}</div>'
+    content = f'<div style="overflow-x:auto">{slot.html}</div>'
     return f'<td style="{_SLOT_STYLE}">{label}{content}</td>'
 
 
 def _plain(slot: Slot) -> str:
-    text = str(slot.data.get("text/plain", ""))
-    return f"[{slot.ranks}]{chr(10) if chr(10) in text else ' '}{text}".rstrip()
+    space = "\n" if "\n" in slot.plain else " "
+    return f"[{slot.ranks}]{space}{slot.plain}".rstrip()

@@ -1,0 +1,206 @@
+"""The output of a cell whose ranks clear theirs: one display, with a slot for each rank.
+
+Runs in: the notebook's main thread. Pure: no clock, no I/O.
+
+A loop that clears its output and draws the next figure is how notebooks show a training live. If
+several ranks do so, the place of each must stay: the display has a slot for each rank, in order,
+and is replaced as a whole. Nothing is removed before its successor is there.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from nbddp.notebook.output.cell_output import OutputSpec
+from nbddp.notebook.output.gatherer import Gatherer
+from nbddp.notebook.output.per_rank_blocks import RankBlock, spec_of_rank, text_html
+from nbddp.notebook.output.rank_text import RankText
+from nbddp.notebook.output.screen import REDRAW_INTERVAL_S
+from nbddp.notebook.output.shows import Labels, Redraw, Rich, Show, Text, labelled
+from nbddp.notebook.render import rank_grid
+from nbddp.notebook.render.embedded import embedded, is_embeddable
+from nbddp.wire.messages import ClearOutput, Display, Output, Result
+from nbddp.wire.rank_set import RankSet
+
+#: `clear_output()` without ``wait`` keeps the old output for this time: the next one comes soon.
+_CLEAR_AFTER_S = 0.3
+#: With more ranks than this, equal slots are one also while the cell runs.
+_MAX_LIVE_SLOTS = 16
+#: Pages may send this many times ``notebook_bytes_per_s``: pictures are large.
+_PAGE_RATE = 64
+
+
+class RankSlots:
+    """A `CellOutput` with a slot for each rank.
+
+    Displays that cannot stand in HTML, such as widgets, are shown below the slots.
+
+    Args:
+        spec: the facts about the cell.
+        shown_by_rank: the output of each rank so far.
+    """
+
+    def __init__(
+        self, spec: OutputSpec, shown_by_rank: Mapping[int, Sequence[Text | Rich]]
+    ) -> None:
+        self._display_id = f"nbddp-slots-{spec.cell_id}"
+        self._labels = Labels(spec.world_size)
+        self._bytes_per_s = _PAGE_RATE * spec.settings.notebook_bytes_per_s
+        ranks = sorted({*spec.ranks, *shown_by_rank})
+        self._gatherer_by_rank = {rank: Gatherer(spec_of_rank(spec, rank)) for rank in ranks}
+        self._block_by_rank = {
+            rank: RankBlock(RankSet((rank,)), list(shown_by_rank.get(rank, ()))) for rank in ranks
+        }
+        self._below: list[Rich] = []
+        self._clear_at_by_rank: dict[int, float] = {}
+        self._is_begun = False
+        self._is_changed = True
+        self._next_page_at = float("-inf")
+
+    def add(self, event: Output | Display | Result | ClearOutput, now: float) -> list[Show]:
+        """See `CellOutput.add`."""
+        rank = event.rank
+        if rank not in self._gatherer_by_rank:
+            return []
+        clear_at = self._clear_at_by_rank.pop(rank, None)
+        if isinstance(event, ClearOutput):
+            if not event.wait:
+                self._clear_at_by_rank[rank] = now + _CLEAR_AFTER_S
+                event = msgspec.structs.replace(event, wait=True)
+        elif clear_at is not None and isinstance(event, Display) and event.update:
+            self._clear_at_by_rank[rank] = clear_at  # an update is no new output
+        shows = self._put(rank, self._gatherer_by_rank[rank].add(event, now))
+        return [*shows, *self._page(now)]
+
+    def finish_rank(self, rank: int, now: float) -> list[Show]:
+        """See `CellOutput.finish_rank`."""
+        if rank not in self._gatherer_by_rank:
+            return []
+        if self._clear_at_by_rank.pop(rank, None) is not None:
+            self._clear(rank, now)
+        shows = self._put(rank, self._gatherer_by_rank[rank].finish_rank(rank, now))
+        return [*shows, *self._page(now)]
+
+    def tick(self, now: float) -> list[Show]:
+        """See `CellOutput.tick`."""
+        for rank in [r for r, due in self._clear_at_by_rank.items() if due <= now]:
+            del self._clear_at_by_rank[rank]
+            self._clear(rank, now)
+        shows: list[Show] = []
+        for rank, gatherer in self._gatherer_by_rank.items():
+            shows += self._put(rank, gatherer.tick(now))
+        return [*shows, *self._page(now)]
+
+    def end(self, now: float) -> list[Show]:
+        """See `CellOutput.end`."""
+        shows: list[Show] = []
+        for rank in list(self._clear_at_by_rank):
+            self._clear(rank, now)
+        for rank, gatherer in self._gatherer_by_rank.items():
+            shows += self._put(rank, gatherer.end(now))
+        self._is_changed = True
+        return [*shows, *self._page(now, is_end=True)]
+
+    def next_deadline(self) -> float | None:
+        """See `CellOutput.next_deadline`."""
+        times = [gatherer.next_deadline() for gatherer in self._gatherer_by_rank.values()]
+        times += self._clear_at_by_rank.values()
+        if self._is_changed:
+            times.append(self._next_page_at)
+        return min((time for time in times if time is not None), default=None)
+
+    def open_lines(self) -> list[tuple[RankSet, str]]:
+        """See `CellOutput.open_lines`."""
+        ranks_by_row: dict[str, list[int]] = {}
+        for rank, gatherer in self._gatherer_by_rank.items():
+            for _, row in gatherer.open_lines():
+                ranks_by_row.setdefault(row, []).append(rank)
+        return [(RankSet.of(ranks), row) for row, ranks in ranks_by_row.items()]
+
+    def text_by_rank(self) -> dict[int, RankText]:
+        """Return nothing: the slots show the text."""
+        return {}
+
+    def keep_order(self) -> None:
+        """See `CellOutput.keep_order`: the slots have one order."""
+
+    def _clear(self, rank: int, now: float) -> None:
+        event = ClearOutput(run_id="", rank=rank, wait=False)
+        self._put(rank, self._gatherer_by_rank[rank].add(event, now))
+        self._put(rank, [Redraw(())])
+
+    def _put(self, rank: int, shows: Sequence[Show]) -> list[Show]:
+        """Add the shows of a rank to its slot; return those that do not fit in it."""
+        others: list[Show] = []
+        for show in shows:
+            match show:
+                case Redraw():
+                    self._drop_below(rank)
+                    self._block_by_rank[rank].add([Redraw(())])
+                    others += self._put(rank, show.blocks)
+                case Rich() if not is_embeddable(show.data, show.metadata):
+                    if not show.update:
+                        self._below.append(show)
+                    others.append(show)
+                case Rich() if show.update and not self._block_by_rank[rank].has(show.display_id):
+                    others.append(show)  # of an earlier cell
+                case _:
+                    self._block_by_rank[rank].add([show])
+                    self._is_changed = True
+            self._is_changed |= isinstance(show, Redraw)
+        return others
+
+    def _drop_below(self, rank: int) -> None:
+        kept = [rich for rich in self._below if rank not in rich.ranks]
+        if len(kept) < len(self._below):
+            self._below = kept
+            self._is_begun = False  # all is drawn again, without them
+
+    def _page(self, now: float, *, is_end: bool = False) -> list[Show]:
+        """Return the display, if it has changed and is due."""
+        if not self._is_changed or (now < self._next_page_at and not is_end):
+            return []
+        self._is_changed = False
+        bundle = self._bundle(is_end=is_end)
+        slow_s = len(bundle["text/html"]) / self._bytes_per_s
+        self._next_page_at = now + max(REDRAW_INTERVAL_S, slow_s)
+        page = Rich(RankSet(), "display", dict(bundle), {}, self._display_id, self._is_begun)
+        if self._is_begun:
+            return [page]
+        self._is_begun = True
+        return [Redraw((page, *self._below))]
+
+    def _bundle(self, *, is_end: bool) -> dict[str, str]:
+        blocks = [block for block in self._block_by_rank.values() if block.shows]
+        if is_end or len(blocks) > _MAX_LIVE_SLOTS:
+            by_key: dict[object, RankBlock] = {}
+            for block in blocks:
+                same = by_key.setdefault(block.key(), RankBlock(RankSet(), block.shows))
+                same.ranks = RankSet.of((*same.ranks, *block.ranks))
+            blocks = list(by_key.values())
+        if all(isinstance(show, Text) for block in blocks for show in block.shows):
+            text = "".join(self._labelled(block) for block in blocks).removesuffix("\n")
+            return {"text/plain": text, "text/html": text_html(text.split("\n"))}
+        slots = [
+            rank_grid.Slot(
+                block.ranks, "".join(map(_html, block.shows)), "\n".join(map(_plain, block.shows))
+            )
+            for block in blocks
+        ]
+        return rank_grid.bundle(slots)
+
+    def _labelled(self, block: RankBlock) -> str:
+        text = "".join(show.text for show in block.shows if isinstance(show, Text))
+        return labelled(self._labels.of(block.ranks.ranks), text.removesuffix("\n"))
+
+
+def _html(show: Text | Rich) -> str:
+    if isinstance(show, Text):
+        return text_html(show.text.removesuffix("\n").split("\n"))
+    return f"<div>{embedded(show.data, show.metadata)}</div>"
+
+
+def _plain(show: Text | Rich) -> str:
+    if isinstance(show, Text):
+        return show.text.removesuffix("\n")
+    return str(show.data.get("text/plain", ""))
