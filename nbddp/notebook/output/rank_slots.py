@@ -9,8 +9,6 @@ and is replaced as a whole. Nothing is removed before its successor is there.
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from nbddp.notebook.output.cell_output import OutputSpec
 from nbddp.notebook.output.gatherer import Gatherer
 from nbddp.notebook.output.per_rank_blocks import RankBlock, spec_of_rank, text_html
@@ -24,6 +22,7 @@ from nbddp.wire.rank_set import RankSet
 
 #: `clear_output()` without ``wait`` keeps the old output for this time: the next one comes soon.
 _CLEAR_AFTER_S = 0.3
+_NEVER = float("inf")
 #: With more ranks than this, equal slots are one also while the cell runs.
 _MAX_LIVE_SLOTS = 16
 #: Pages may send this many times ``notebook_bytes_per_s``: pictures are large.
@@ -43,6 +42,7 @@ class RankSlots:
     def __init__(
         self, spec: OutputSpec, shown_by_rank: Mapping[int, Sequence[Text | Rich]]
     ) -> None:
+        self._spec = spec
         self._display_id = f"nbddp-slots-{spec.cell_id}"
         self._labels = Labels(spec.world_size)
         self._bytes_per_s = _PAGE_RATE * spec.settings.notebook_bytes_per_s
@@ -52,6 +52,7 @@ class RankSlots:
             rank: RankBlock(RankSet((rank,)), list(shown_by_rank.get(rank, ()))) for rank in ranks
         }
         self._below: list[Rich] = []
+        #: When the slot is emptied, unless new output comes before; `_NEVER`: only then.
         self._clear_at_by_rank: dict[int, float] = {}
         self._is_begun = False
         self._is_changed = True
@@ -62,13 +63,13 @@ class RankSlots:
         rank = event.rank
         if rank not in self._gatherer_by_rank:
             return []
-        clear_at = self._clear_at_by_rank.pop(rank, None)
         if isinstance(event, ClearOutput):
-            if not event.wait:
-                self._clear_at_by_rank[rank] = now + _CLEAR_AFTER_S
-                event = msgspec.structs.replace(event, wait=True)
-        elif clear_at is not None and isinstance(event, Display) and event.update:
-            self._clear_at_by_rank[rank] = clear_at  # an update is no new output
+            at = _NEVER if event.wait else now + _CLEAR_AFTER_S
+            self._clear_at_by_rank[rank] = min(at, self._clear_at_by_rank.get(rank, _NEVER))
+            return []
+        is_new = not (isinstance(event, Display) and event.update)
+        if is_new and self._clear_at_by_rank.pop(rank, None) is not None:
+            self._clear(rank)
         shows = self._put(rank, self._gatherer_by_rank[rank].add(event, now))
         return [*shows, *self._page(now)]
 
@@ -76,8 +77,8 @@ class RankSlots:
         """See `CellOutput.finish_rank`."""
         if rank not in self._gatherer_by_rank:
             return []
-        if self._clear_at_by_rank.pop(rank, None) is not None:
-            self._clear(rank, now)
+        if self._clear_at_by_rank.pop(rank, _NEVER) < _NEVER:
+            self._clear(rank)
         shows = self._put(rank, self._gatherer_by_rank[rank].finish_rank(rank, now))
         return [*shows, *self._page(now)]
 
@@ -85,7 +86,7 @@ class RankSlots:
         """See `CellOutput.tick`."""
         for rank in [r for r, due in self._clear_at_by_rank.items() if due <= now]:
             del self._clear_at_by_rank[rank]
-            self._clear(rank, now)
+            self._clear(rank)
         shows: list[Show] = []
         for rank, gatherer in self._gatherer_by_rank.items():
             shows += self._put(rank, gatherer.tick(now))
@@ -94,8 +95,9 @@ class RankSlots:
     def end(self, now: float) -> list[Show]:
         """See `CellOutput.end`."""
         shows: list[Show] = []
-        for rank in list(self._clear_at_by_rank):
-            self._clear(rank, now)
+        for rank, at in self._clear_at_by_rank.items():
+            if at < _NEVER:
+                self._clear(rank)
         for rank, gatherer in self._gatherer_by_rank.items():
             shows += self._put(rank, gatherer.end(now))
         self._is_changed = True
@@ -104,7 +106,7 @@ class RankSlots:
     def next_deadline(self) -> float | None:
         """See `CellOutput.next_deadline`."""
         times = [gatherer.next_deadline() for gatherer in self._gatherer_by_rank.values()]
-        times += self._clear_at_by_rank.values()
+        times += [at for at in self._clear_at_by_rank.values() if at < _NEVER]
         if self._is_changed:
             times.append(self._next_page_at)
         return min((time for time in times if time is not None), default=None)
@@ -124,20 +126,20 @@ class RankSlots:
     def keep_order(self) -> None:
         """See `CellOutput.keep_order`: the slots have one order."""
 
-    def _clear(self, rank: int, now: float) -> None:
-        event = ClearOutput(run_id="", rank=rank, wait=False)
-        self._put(rank, self._gatherer_by_rank[rank].add(event, now))
-        self._put(rank, [Redraw(())])
+    def _clear(self, rank: int) -> None:
+        self._gatherer_by_rank[rank] = Gatherer(spec_of_rank(self._spec, rank))
+        self._block_by_rank[rank].shows = []
+        self._is_changed = True
+        kept = [rich for rich in self._below if rank not in rich.ranks]
+        if len(kept) < len(self._below):
+            self._below = kept
+            self._is_begun = False  # all is drawn again, without them
 
     def _put(self, rank: int, shows: Sequence[Show]) -> list[Show]:
         """Add the shows of a rank to its slot; return those that do not fit in it."""
         others: list[Show] = []
         for show in shows:
             match show:
-                case Redraw():
-                    self._drop_below(rank)
-                    self._block_by_rank[rank].add([Redraw(())])
-                    others += self._put(rank, show.blocks)
                 case Rich() if not is_embeddable(show.data, show.metadata):
                     if not show.update:
                         self._below.append(show)
@@ -147,14 +149,7 @@ class RankSlots:
                 case _:
                     self._block_by_rank[rank].add([show])
                     self._is_changed = True
-            self._is_changed |= isinstance(show, Redraw)
         return others
-
-    def _drop_below(self, rank: int) -> None:
-        kept = [rich for rich in self._below if rank not in rich.ranks]
-        if len(kept) < len(self._below):
-            self._below = kept
-            self._is_begun = False  # all is drawn again, without them
 
     def _page(self, now: float, *, is_end: bool = False) -> list[Show]:
         """Return the display, if it has changed and is due."""
@@ -183,7 +178,9 @@ class RankSlots:
             return {"text/plain": text, "text/html": text_html(text.split("\n"))}
         slots = [
             rank_grid.Slot(
-                block.ranks, "".join(map(_html, block.shows)), "\n".join(map(_plain, block.shows))
+                block.ranks,
+                html="".join(map(_html, block.shows)),
+                plain="\n".join(filter(None, map(_plain, block.shows))),
             )
             for block in blocks
         ]

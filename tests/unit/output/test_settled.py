@@ -1,5 +1,6 @@
 """The final output of a cell depends on what the ranks showed, not on when."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +16,9 @@ RANKS = 3
 Event = Output | Display | ClearOutput
 
 
-def make(ranks: int = RANKS, **options: Any) -> Gatherer:
-    return Gatherer(replace(spec_of(ranks, Settings(**options)), can_redraw=True))
+def make(cell_id: str | None = None, **options: Any) -> Gatherer:
+    spec = spec_of(RANKS, Settings(**options))
+    return Gatherer(replace(spec, can_redraw=True, cell_id=cell_id))
 
 
 def out(rank: int, text: str) -> Output:
@@ -37,7 +39,7 @@ class Page:
     def __init__(self, gatherer: Gatherer) -> None:
         self.gatherer = gatherer
         self.redraws = 0
-        self.parts: list[str] = []
+        self.parts: list[tuple[str | None, str]] = []
         self.now = 0.0
 
     def play(self, event: Event, after_s: float) -> None:
@@ -56,13 +58,28 @@ class Page:
                     self.parts = []
                     self.note(list(show.blocks))
                 case Text():
-                    self.parts.append(show.text)
-                case Rich() if not show.update:
-                    self.parts.append(f"<{show.ranks} {show.data['text/html']}>\n")
+                    self.parts.append((None, show.text))
+                case Rich():
+                    self.put(show)
+
+    def put(self, rich: Rich) -> None:
+        text = f"<{rich.ranks} {rich.data['text/html']}>\n"
+        if not rich.ranks:  # a grid
+            text = "<" + re.sub(r"<[^>]*>", " ", rich.data["text/html"]) + ">\n"
+            text = re.sub(r" +", " ", text)
+        part = (rich.display_id, text)
+        if rich.update:
+            self.parts = [part if known[0] == rich.display_id else known for known in self.parts]
+        else:
+            self.parts.append(part)
+
+    @property
+    def text(self) -> str:
+        return "".join(text for _, text in self.parts)
 
     def end(self) -> str:
         self.note(self.gatherer.end(self.now))
-        return "".join(self.parts)
+        return self.text
 
 
 pieces = st.sampled_from(["a\n", "b\n", "c\n", "a\nb\n", "one fig", "two fig", "clear"])
@@ -76,15 +93,16 @@ def event_of(rank: int, piece: str) -> Event:
 
 @settings(max_examples=300)
 @given(
+    st.sampled_from([None, "cell"]),
     st.lists(st.lists(pieces, max_size=6), min_size=RANKS, max_size=RANKS),
     st.data(),
 )
 def test_the_order_of_arrival_does_not_change_the_final_output(
-    printed: list[list[str]], data: st.DataObject
+    cell_id: str | None, printed: list[list[str]], data: st.DataObject
 ):
     final = set()
     for _ in range(2):
-        page = Page(make())
+        page = Page(make(cell_id))
         rest = [list(pieces) for pieces in printed]
         while any(rest):
             rank = data.draw(st.sampled_from([r for r in range(RANKS) if rest[r]]))
@@ -145,3 +163,61 @@ def test_output_that_was_cut_stays_as_it_was_shown():
     page.play(out(0, ("y" * 80 + "\n") * 100), 5.0)
     page.end()
     assert page.redraws == 0
+
+
+def test_displays_of_all_ranks_come_at_once_in_one_grid():
+    page = Page(make("cell"))
+    for rank in (2, 0, 1):
+        assert page.text == ""
+        page.play(figure(rank, f"of {rank}"), 0.0)
+    assert page.text == "< [0] of 0 [1] of 1 [2] of 2 >\n"
+    page.end()
+    assert page.redraws == 0
+
+
+def test_equal_displays_are_one_and_a_lone_one_stays_what_it_is():
+    page = Page(make("cell"))
+    for rank in range(RANKS):
+        page.play(figure(rank, "equal"), 0.0)
+    page.play(figure(1, "mine"), 0.0)
+    assert page.end() == "<0-2 equal>\n<1 mine>\n"
+
+
+def test_a_late_display_joins_the_grid():
+    page = Page(make("cell"))
+    page.play(figure(2, "two"), 0.0)
+    page.play(figure(1, "one"), 0.0)
+    page.play(out(2, "after\n"), 10.0)
+    page.play(figure(0, "zero"), 10.0)
+    page.play(out(2, "later\n"), 10.0)
+    assert page.text == "< [0] zero [1] one [2] two >\n[2]   after\n"
+    assert page.end().endswith("[2]   after\n[2]   later\n")
+    assert page.redraws == 0
+
+
+def test_a_display_never_stands_above_earlier_text_of_its_rank():
+    page = Page(make("cell"))
+    page.play(figure(1, "one"), 0.0)
+    page.play(figure(2, "two"), 0.0)
+    page.play(out(0, "before\n"), 10.0)
+    page.play(figure(0, "zero"), 10.0)
+    shown = "< [1] one [2] two >\n[0]   before\n<0 zero>\n"
+    page.play(out(1, "x\n"), 10.0)
+    assert page.text.startswith(shown)
+    assert page.end() == "[0]   before\n< [0] zero [1] one [2] two >\n[1]   x\n"
+
+
+def test_an_update_changes_its_slot_also_from_a_later_cell():
+    page = Page(make("cell"))
+    for rank in range(RANKS):
+        page.play(figure(rank, "first", "d"), 0.0)
+    page.play(figure(1, "second", "d", update=True), 0.0)
+    page.end()
+    assert page.text == "< [0] first [1] second [2] first >\n"
+    grids = page.gatherer._spec.grid_by_display_id
+    later = Gatherer(
+        replace(spec_of(RANKS), can_redraw=True, cell_id="later", grid_by_display_id=grids)
+    )
+    page.note(later.add(figure(2, "third", "d", update=True), 0.0))
+    page.note(later.end(1.0))
+    assert page.text == "< [0] first [1] second [2] third >\n"
