@@ -98,7 +98,7 @@ def test_clear_output_leaves_what_comes_after_it(kernel: Kernel):
         "%%ddp\nfrom IPython.display import clear_output\n"
         "for n in range(5):\n    clear_output(wait=True)\n    print('step', n)"
     )
-    assert "".join(m.text for m in cell.page) == "[0-1] step 4\n"
+    assert "".join(m.text for m in cell.page) == "[0-1] step 4"
 
 
 def test_html_that_is_equal_on_all_ranks_is_shown_once(kernel: Kernel):

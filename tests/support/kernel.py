@@ -80,8 +80,8 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """Both."""
-        return "".join(message.text for message in self.of("stream"))
+        """Both, as they are left when all clearings are done."""
+        return "".join(message.text for message in self._shown if message.kind == "stream")
 
     @property
     def lines(self) -> list[str]:
@@ -96,6 +96,10 @@ class Cell:
     @property
     def page(self) -> list[Message]:
         """The outputs that are left when all updates and clearings are done; blank ones not."""
+        return [message for message in self._shown if message.text.strip()]
+
+    @property
+    def _shown(self) -> list[Message]:
         shown: list[Message] = []
         clear_next = False
         for message in self.messages:
@@ -113,10 +117,12 @@ class Cell:
             shown = [] if clear_next else shown
             clear_next = False
             shown.append(message)
-        return [message for message in shown if message.text.strip()]
+        return shown
 
     def _stream(self, name: str) -> str:
-        return "".join(m.text for m in self.of("stream") if m.content["name"] == name)
+        return "".join(
+            m.text for m in self._shown if m.kind == "stream" and m.content["name"] == name
+        )
 
 
 class Kernel:
