@@ -10,6 +10,7 @@ import psutil
 from nbddp.controller.pool.pool import CellOptions, Pool
 from nbddp.controller.state.outcome import RunOutcome
 from nbddp.errors import CellInterruptedError
+from nbddp.notebook.output import Live
 from nbddp.notebook.output.cell_view import View
 from nbddp.notebook.output.screen import RICH_TOTAL_BYTES
 from nbddp.notebook.output.sinks import Sink
@@ -39,8 +40,8 @@ class _CountingSink(Sink):
     def clear(self) -> None:
         pass
 
-    def live(self, lines: list[str]) -> None:
-        assert sum(map(len, lines)) < 2 * _MB
+    def live(self, live: Live) -> None:
+        assert sum(map(len, live.open_lines)) < 2 * _MB
 
 
 def _show(pool: Pool, code: str, ranks: str | None = None) -> tuple[_CountingSink, RunOutcome]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from nbddp.notebook.output import Live
 from nbddp.wire.messages import Stream
 
 
@@ -42,8 +43,8 @@ class PageSink:
     def clear(self) -> None:
         self.outputs, self._at = [], {}
 
-    def live(self, lines: list[str]) -> None:
-        self._count(*lines)
+    def live(self, live: Live) -> None:
+        self._count(*live.status, *live.open_lines, live.strip)
 
     @property
     def plain(self) -> str:

@@ -37,7 +37,7 @@ from nbddp.notebook.output.cell_view import View
 from nbddp.notebook.output.folded_sink import FoldedSink, printed_html
 from nbddp.notebook.output.rank_grid import RankGrid
 from nbddp.notebook.output.shows import Labels
-from nbddp.notebook.output.sinks import CellSink, EarlierCellSink, Sink, TerminalSink
+from nbddp.notebook.output.sinks import CellSink, EarlierCellSink, Live, Sink, TerminalSink
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "EarlierCellSink",
     "FoldedSink",
     "Labels",
+    "Live",
     "Out",
     "RankGrid",
     "Sink",

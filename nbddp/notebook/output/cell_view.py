@@ -23,11 +23,12 @@ from nbddp.notebook.output.merged import MergedOutput
 from nbddp.notebook.output.per_rank_blocks import RankBlocks
 from nbddp.notebook.output.quiet import QuietOutput
 from nbddp.notebook.output.rank_grid import RankGrid
+from nbddp.notebook.output.rank_states import RankStates
 from nbddp.notebook.output.show_pictures import CellPictures
 from nbddp.notebook.output.shows import Labels, Redraw, Rich, Show, Text
-from nbddp.notebook.output.sinks import QUIET_STYLE, Sink
+from nbddp.notebook.output.sinks import QUIET_STYLE, Live, Sink
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
-from nbddp.notebook.render import diagnosis_card
+from nbddp.notebook.render import diagnosis_card, rank_strip
 from nbddp.notebook.render.colours import colour_of
 from nbddp.notebook.render.html import PRE_STYLE, clean, preformatted
 from nbddp.notebook.widgets import WIDGET_MIME, without_widget
@@ -134,7 +135,9 @@ class View:
         self._judged: dict[str, VerdictReached] = {}  # by the id of the card
         self._notice = ""  # a line that names the ranks that wait
         self._notice_at = 0.0  # it is shown from then on
-        self._live: list[str] = []
+        self._states = RankStates(run.ranks)
+        self._live = Live()
+        self._live_height = 0  # lines that were shown at once so far
         self._live_at = self._began - _LIVE_INTERVAL_S
         self._open_since: float | None = None
 
@@ -159,16 +162,20 @@ class View:
                 self._emit(self._output.add(event, now))
             case RunFinished():
                 self._done.add(event.rank)
+                self._states.finish(event)
                 if event.error is not None:
                     self._failed[event.rank] = _failure(event.error)
                 self._emit(self._output.finish_rank(event.rank, now))
             case RankExited():
                 self._done.add(event.rank)
+                self._states.exit(event)
                 self._emit(self._output.finish_rank(event.rank, now))
             case NoticeChanged():
+                self._states.diagnose(event.report)
                 self._take_notice(event.report, now)
             case VerdictReached():
                 self._notice = ""
+                self._states.diagnose(event.report)
                 # The output that came before stands above the card.
                 self._emit(self._output.tick(now + self._patience_s))
                 # The card of a report changes when nbddp acts upon it later.
@@ -176,8 +183,10 @@ class View:
                 is_known = card_id in self._judged
                 self._judged[card_id] = event
                 self._sink.display(self._card(event), {}, card_id, is_known)
-            case RunStarted() | InputRequest():
-                pass  # `ask` shows the request
+            case InputRequest():
+                self._states.ask(event.rank)  # `ask` shows the request
+            case RunStarted():
+                pass
 
     def tick(self) -> float | None:
         """See `CellView.tick`."""
@@ -204,6 +213,7 @@ class View:
             raise EOFError("input was asked for, and this front end cannot ask the user")
         label = f"[{request.rank}] " if self._labels else ""
         prompt = label + harmless(request.prompt)
+        self._states.ask(request.rank)
         try:
             return getpass.getpass(prompt) if request.password else builtins.input(prompt)
         except StdinNotImplementedError:
@@ -211,6 +221,8 @@ class View:
                 "input was asked for, and this notebook runs without a user "
                 "(nbclient, papermill, nbconvert and background cells have no stdin)"
             ) from None
+        finally:
+            self._states.answer(request.rank)
 
     def end(self, outcome: RunOutcome) -> None:
         """See `CellView.end`."""
@@ -218,7 +230,7 @@ class View:
         self._pictures.end()
         if self._folded is not None:
             self._folded.close()
-        self._sink.live([])
+        self._sink.live(Live())
         if self._widgets is not None:
             self._widgets.end()
         torn = outcome.torn  # known only after the ranks were freed
@@ -277,19 +289,30 @@ class View:
         since_s = now - self._live_at
         if since_s < _LIVE_INTERVAL_S:
             return _LIVE_INTERVAL_S - since_s
-        lines = self._open_lines(now)
+        status: list[str] = []
         if now - self._began >= self._settings.progress_after_s and len(self._done) < len(
             self._ranks
         ):
-            lines.append(self._progress(now))
+            status.append(self._progress(now))
             if self._notice and now >= self._notice_at:
-                lines.append(self._notice)
-        if lines != self._live:
-            self._live = lines
+                status.append(self._notice)
+        live = self._live_of(status, self._open_lines(now))
+        if live != self._live:
+            self._live = live
             self._live_at = now
-            self._sink.live(lines)
+            self._sink.live(live)
         wait_s = _CLOCK_INTERVAL_S - (now - self._began) % _CLOCK_INTERVAL_S
         return min(wait_s, _OPEN_LINE_AFTER_S) if self._open_since is not None else wait_s
+
+    def _live_of(self, status: list[str], open_lines: list[str]) -> Live:
+        if not status and not open_lines:
+            return Live()
+        has_strip = bool(status) and bool(self._labels)
+        # The line of a notice has its place from the beginning.
+        shown = len(status) + len(open_lines) + (len(status) == 1)
+        self._live_height = max(self._live_height, shown)
+        strip = rank_strip.html(self._states.chips) if has_strip else ""
+        return Live(tuple(status), tuple(open_lines), strip, self._live_height)
 
     def _open_lines(self, now: float) -> list[str]:
         open_lines = self._output.open_lines()
@@ -349,7 +372,7 @@ class View:
                 self._emit_rich(block)
         for card_id, judged in self._judged.items():
             self._sink.display(self._card(judged), {}, card_id, False)
-        self._live = []
+        self._live = Live()
 
     def _emit_rich(self, rich: Rich) -> None:
         if SHOWN_MIME in rich.data:

@@ -18,7 +18,7 @@ from typing import Any
 from nbddp.notebook.output import fair_excerpt
 from nbddp.notebook.output.excerpt import HEAD, TAIL
 from nbddp.notebook.output.items import LEFT_OUT
-from nbddp.notebook.output.sinks import Sink
+from nbddp.notebook.output.sinks import Live, Sink
 from nbddp.notebook.render.colours import colour_of
 from nbddp.notebook.render.html import (
     PRE_STYLE,
@@ -86,9 +86,9 @@ class FoldedSink:
         self.begin_new_head()
         self._sink.clear()
 
-    def live(self, lines: list[str]) -> None:
+    def live(self, live: Live) -> None:
         """See `Sink.live`."""
-        self._sink.live(lines)
+        self._sink.live(live)
 
     # --- the open block --------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ Runs in: the notebook's process. A sink shows all that it gets, and decides noth
 import html
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -23,6 +24,19 @@ QUIET_STYLE = (
 )
 
 
+@dataclass(frozen=True)
+class Live:
+    """The part of a running cell's output that changes: it goes when the cell ends."""
+
+    status: tuple[str, ...] = ()  #: the progress, and a notice
+    open_lines: tuple[str, ...] = ()  #: lines without an end, such as progress bars
+    strip: str = ""  #: a row of ranks, in HTML
+    height: int = 0  #: at least this many lines, so that nothing below moves
+
+    def __bool__(self) -> bool:
+        return bool(self.status or self.open_lines)
+
+
 class Sink(Protocol):
     """Shows text and MIME bundles."""
 
@@ -35,7 +49,7 @@ class Sink(Protocol):
     def clear(self) -> None:
         """Remove all output when the next output is shown."""
 
-    def live(self, lines: list[str]) -> None:
+    def live(self, live: Live) -> None:
         """Replace the live lines by these; no lines: remove them."""
 
 
@@ -49,11 +63,11 @@ class _JupyterSink:
     def display(self, data: Bundle, metadata: Bundle, display_id: str | None, update: bool) -> None:
         raise NotImplementedError
 
-    def live(self, lines: list[str]) -> None:
+    def live(self, live: Live) -> None:
         """See `Sink.live`."""
-        if not lines and not self._has_live:
+        if not live and not self._has_live:
             return
-        self.display(_live_bundle(lines), {}, self._live_id, self._has_live)
+        self.display(_live_bundle(live), {}, self._live_id, self._has_live)
         self._has_live = True
 
     def forget_live(self) -> None:
@@ -134,7 +148,7 @@ class TerminalSink:
 
     def text(self, stream: Stream, text: str) -> None:
         """See `Sink.text`."""
-        self.live([])
+        self.live(Live())
         file = sys.stdout if stream == "stdout" else sys.stderr
         file.write(text)
         file.flush()
@@ -148,8 +162,9 @@ class TerminalSink:
     def clear(self) -> None:
         """Do nothing: a terminal keeps its text."""
 
-    def live(self, lines: list[str]) -> None:
+    def live(self, live: Live) -> None:
         """Show the last live line, if the terminal can overwrite a line; see `Sink.live`."""
+        lines = live.status or live.open_lines
         if not sys.stderr.isatty() or not (lines or self._live_width):
             return
         line = clean(lines[-1][:120]) if lines else ""
@@ -158,11 +173,12 @@ class TerminalSink:
         self._live_width = len(line)
 
 
-def _live_bundle(lines: list[str]) -> dict[str, str]:
-    if not lines:
+def _live_bundle(live: Live) -> dict[str, str]:
+    if not live:
         return {"text/plain": ""}
-    text = "\n".join(map(clean, lines))
+    lines = [clean(line) for line in (*live.status, *live.open_lines)]
+    padded = [*lines, *[" "] * (live.height - len(lines))]
     return {
-        "text/plain": text,
-        "text/html": preformatted(html.escape(text), QUIET_STYLE),
+        "text/plain": "\n".join(lines),
+        "text/html": live.strip + preformatted(html.escape("\n".join(padded)), QUIET_STYLE),
     }

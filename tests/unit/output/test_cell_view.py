@@ -13,6 +13,7 @@ from nbddp.notebook.output import gatherer
 from nbddp.notebook.output.cell_view import View
 from nbddp.notebook.output.items import Bundle
 from nbddp.notebook.output.shows import Rich
+from nbddp.notebook.output.sinks import Live
 from nbddp.settings import Settings
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import Display, Output, RunFinished, Stream
@@ -39,7 +40,7 @@ class ListSink:
     def clear(self) -> None:
         pass
 
-    def live(self, lines: list[str]) -> None:
+    def live(self, live: Live) -> None:
         pass
 
 
@@ -98,7 +99,7 @@ def test_output_that_cannot_be_folded_is_shown_as_it_came(monkeypatch: pytest.Mo
 def test_the_progress_line_tells_the_first_error_and_what_the_stop_button_does(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    live: list[list[str]] = []
+    live: list[Live] = []
     sink = ListSink()
     monkeypatch.setattr(sink, "live", live.append)
     run = Run("r", RankSet.all(2), 1000)
@@ -115,7 +116,7 @@ def test_the_progress_line_tells_the_first_error_and_what_the_stop_button_does(
     view.show(RunFinished(run_id="r", rank=1, elapsed_s=0.1, error=error))
     run.was_interrupted = True
     view.tick()
-    assert live[-1] == [
+    assert list(live[-1].status) == [
         "1/2 ranks done | 0 s | waiting for rank 0 | rank 1 raised ValueError: bad batch"
         " | interrupted; stop again to get the prompt back"
     ]
@@ -124,7 +125,7 @@ def test_the_progress_line_tells_the_first_error_and_what_the_stop_button_does(
 def test_ranks_that_wait_are_named_after_two_seconds_of_waiting(monkeypatch: pytest.MonkeyPatch):
     now = [1000.0]
     monkeypatch.setattr("nbddp.notebook.output.cell_view.time.monotonic", lambda: now[0])
-    live: list[list[str]] = []
+    live: list[Live] = []
     sink = ListSink()
     monkeypatch.setattr(sink, "live", live.append)
     view = make_view(sink, 2, progress_after_s=0.0)
@@ -133,12 +134,12 @@ def test_ranks_that_wait_are_named_after_two_seconds_of_waiting(monkeypatch: pyt
         now[0] = 1000.0 + at_s
         view.show(NoticeChanged("r", report if at_s == 0.0 else replace_wait(report, 0.5 + at_s)))
         view.tick()
-        assert len(live[-1]) == lines
-    assert live[-1][1].startswith("rank 0 waits for rank 1 (2.1 s)")
+        assert (len(live[-1].status), live[-1].height) == (lines, 2)
+    assert live[-1].status[1].startswith("rank 0 waits for rank 1 (2.1 s)")
     now[0] += 0.2
     view.show(NoticeChanged("r", None))
     view.tick()
-    assert len(live[-1]) == 1
+    assert (len(live[-1].status), live[-1].height) == (1, 2)
 
 
 def replace_wait(report: Report, since_s: float) -> Report:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nbddp.notebook.output.show_pictures import MAX_PICTURES, CellPictures
-from nbddp.notebook.output.sinks import TerminalSink
+from nbddp.notebook.output.sinks import Live, TerminalSink
 from nbddp.notebook.render import tensor_picture
 from nbddp.notebook.render.tensor_picture import Block
 from nbddp.rank.values import tensor_preview
@@ -42,7 +42,7 @@ class PageSink:
     def clear(self) -> None:
         self.page.clear()
 
-    def live(self, lines: list[str]) -> None:
+    def live(self, live: Live) -> None:
         pass
 
     @property

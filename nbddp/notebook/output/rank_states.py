@@ -1,0 +1,74 @@
+"""The state of each rank in the running cell, from the events of the cell.
+
+Runs in: the thread that waits for the cell. Pure.
+"""
+
+from nbddp.controller.diagnosis import PerRank, RankVerb, Report
+from nbddp.errors import COLLECTIVE_ERRORS
+from nbddp.notebook.render.html import clean, shorten
+from nbddp.notebook.render.rank_strip import Chip, ChipState
+from nbddp.wire.messages import RankExited, RunFinished
+from nbddp.wire.rank_set import RankSet
+
+_MAX_NOTE = 24
+
+
+class RankStates:
+    """One chip for each rank of a cell.
+
+    Args:
+        ranks: ranks that run the cell.
+    """
+
+    def __init__(self, ranks: RankSet) -> None:
+        self._chip_by_rank = {rank: Chip(RankSet((rank,)), ChipState.RUNS) for rank in ranks}
+        self._over: set[int] = set()  # ranks that have left the cell
+
+    @property
+    def chips(self) -> list[Chip]:
+        """The chips in the order of ranks."""
+        return [chip for _, chip in sorted(self._chip_by_rank.items())]
+
+    def finish(self, event: RunFinished) -> None:
+        """Note that a rank has finished the cell, or raised."""
+        if event.error is None:
+            self._end(event.rank, ChipState.DONE)
+        elif event.error.ename in COLLECTIVE_ERRORS:
+            self._end(event.rank, ChipState.FREED)
+        else:
+            self._end(event.rank, ChipState.RAISED, event.error.ename)
+
+    def exit(self, event: RankExited) -> None:
+        """Note that the process of a rank has ended."""
+        self._end(event.rank, ChipState.DEAD)
+
+    def ask(self, rank: int) -> None:
+        """Note that a rank asks the user."""
+        self._put(rank, ChipState.PROMPT)
+
+    def answer(self, rank: int) -> None:
+        """Note that a rank has got its answer."""
+        self._put(rank, ChipState.RUNS)
+
+    def diagnose(self, report: Report | None) -> None:
+        """Take the places of ranks from a report; None: they run again."""
+        for rank, chip in self._chip_by_rank.items():
+            if chip.state is ChipState.PROMPT:
+                continue
+            place = None if report is None else report.ranks.get(rank)
+            is_waiting = place is not None and place.predicate.verb is RankVerb.WAITS
+            self._put(rank, ChipState.WAITS if is_waiting else ChipState.RUNS, _note(place))
+
+    def _end(self, rank: int, state: ChipState, note: str = "") -> None:
+        self._put(rank, state, note)
+        self._over.add(rank)
+
+    def _put(self, rank: int, state: ChipState, note: str = "") -> None:
+        if rank in self._chip_by_rank and rank not in self._over:
+            short = shorten(clean(note), _MAX_NOTE)
+            self._chip_by_rank[rank] = Chip(RankSet((rank,)), state, short)
+
+
+def _note(place: PerRank | None) -> str:
+    site = None if place is None else place.waits_at or place.site
+    return f"line {site.line}" if site is not None and site.line else ""

@@ -1,0 +1,71 @@
+"""The ranks of a running cell as one row of chips: which rank runs, waits, has raised, is done.
+
+Runs in: the notebook's process. Pure.
+
+The row has one place and one height: only its colours and signs change. No state is told by its
+colour alone.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from nbddp.notebook.render.html import escape
+from nbddp.wire.rank_set import RankSet
+
+#: More ranks than this have one chip for neighbours in the same state.
+_MAX_CHIPS = 32
+#: With more chips than this, a note is only in the title of its chip: the row is full.
+_MAX_NOTES = 8
+_ROW_STYLE = "font-family:monospace;font-size:13px;line-height:1.7;padding-left:8px"
+_CHIP_STYLE = (
+    "display:inline-block;border:1px solid rgba(128,128,128,0.5);border-radius:3px;padding:0 5px;"
+    "margin-right:4px"
+)
+
+
+class ChipState(Enum):
+    """What a rank does: its sign, its word and its background."""
+
+    RUNS = ("▸", "runs", "")
+    WAITS = ("◌", "waits", "rgba(200,160,0,0.22)")
+    PROMPT = ("?", "asks", "rgba(80,140,220,0.25)")
+    DONE = ("✓", "done", "rgba(60,160,80,0.20)")
+    RAISED = ("✗", "raised", "rgba(220,50,60,0.35)")
+    FREED = ("◌", "was freed", "rgba(200,160,0,0.22)")
+    DEAD = ("†", "dead", "rgba(220,50,60,0.35)")
+
+    @property
+    def sign(self) -> str:
+        """One character."""
+        return self.value[0]
+
+    @property
+    def word(self) -> str:
+        """The same as a verb or an adjective."""
+        return self.value[1]
+
+    @property
+    def background(self) -> str:
+        """A colour that lets the page through: it suits light and dark themes."""
+        return self.value[2]
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A rank, or neighbours in one state."""
+
+    ranks: RankSet
+    state: ChipState
+    note: str = ""  #: the line or the operation: ``all_reduce, line 4``
+
+    @property
+    def title(self) -> str:
+        """A phrase for readers who point at the chip, and for screen readers."""
+        note = ""
+
+    if has_note and chip.note:
+        note = f' <span style="opacity:0.8">{escape(chip.note)}</span>'
+    return (
+        f'<span role="listitem" title="{escape(chip.title)}" style="{_CHIP_STYLE}{colour}">'
+        f"<b>{chip.ranks}</b> {chip.state.sign}{note}</span>"
+    )
