@@ -4,7 +4,7 @@ Runs in: the thread that waits for the cell. Pure.
 """
 
 from nbddp.controller.diagnosis import PerRank, RankVerb, Report
-from nbddp.errors import COLLECTIVE_ERRORS
+from nbddp.errors import CollectiveAbortedError
 from nbddp.notebook.render.html import clean, shorten
 from nbddp.notebook.render.rank_strip import Chip, ChipState
 from nbddp.wire.messages import RankExited, RunFinished
@@ -33,7 +33,7 @@ class RankStates:
         """Note that a rank has finished the cell, or raised."""
         if event.error is None:
             self._end(event.rank, ChipState.DONE)
-        elif event.error.ename in COLLECTIVE_ERRORS:
+        elif event.error.ename == CollectiveAbortedError.__name__:
             self._end(event.rank, ChipState.FREED)
         else:
             self._end(event.rank, ChipState.RAISED, event.error.ename)

@@ -6,8 +6,10 @@ The row has one place and one height: only its colours and signs change. No stat
 colour alone.
 """
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import groupby
 
 from nbddp.notebook.render.html import escape
 from nbddp.wire.rank_set import RankSet
@@ -61,8 +63,32 @@ class Chip:
     @property
     def title(self) -> str:
         """A phrase for readers who point at the chip, and for screen readers."""
-        note = ""
+        note = f", {self.note}" if self.note else ""
+        return f"{self.ranks.describe()}: {self.state.word}{note}"
 
+
+def html(chips: Sequence[Chip]) -> str:
+    """Return the row as HTML.
+
+    Args:
+        chips: one for each rank, in order.
+    """
+    shown = list(_joined(chips) if len(chips) > _MAX_CHIPS else chips)
+    has_notes = len(shown) <= _MAX_NOTES
+    return (
+        f'<div role="list" aria-label="ranks" style="{_ROW_STYLE}">'
+        f"{''.join(_html(chip, has_note=has_notes) for chip in shown)}</div>"
+    )
+
+
+def _joined(chips: Iterable[Chip]) -> Iterator[Chip]:
+    for state, group in groupby(chips, key=lambda chip: chip.state):
+        yield Chip(RankSet.of(rank for chip in group for rank in chip.ranks), state)
+
+
+def _html(chip: Chip, *, has_note: bool) -> str:
+    colour = f";background-color:{chip.state.background}" if chip.state.background else ""
+    note = ""
     if has_note and chip.note:
         note = f' <span style="opacity:0.8">{escape(chip.note)}</span>'
     return (

@@ -30,8 +30,8 @@ def test_ranks_end_in_the_state_that_they_reached():
     states = RankStates(RankSet.all(5))
     states.finish(finished(1))
     states.finish(finished(2, "ValueError"))
-    states.finish(finished(3, "DeadlockError"))
-    states.exit(RankExited(rank=4, pid=1, exit_code=-9))
+    states.finish(finished(3, "CollectiveAbortedError"))
+    states.exit(RankExited(rank=4, pid=1, exit_code=-9, out_of_memory=False, last_output=""))
     assert states_of(states) == [
         "0 runs", "1 done", "2 raised ValueError", "3 was freed", "4 dead",
     ]  # fmt: skip

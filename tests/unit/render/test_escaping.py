@@ -73,7 +73,7 @@ TAGS = {
 }
 ATTRIBUTES = {
     *("alt", "coords", "height", "name", "open", "shape", "src", "style", "title", "usemap"),
-    *("width", "colspan"),
+    *("width", "colspan", "role", "aria-label"),
 }
 
 _EMPTY = {"area", "br", "img"}
