@@ -77,7 +77,7 @@ def test_long_output_is_folded_and_rank_by_rank_is_one_click_away(kernel: Kernel
     note, *tail = folded.text.split("\n")
     assert note.startswith(f"... {600 - head - 20} more lines, ")
     assert re.search(r" of each of ranks 0-1\)$", note)
-    assert tail == [f"[{rank}]   {n} {rank}" for rank in range(2) for n in range(290, 300)]
+    assert tail == [f"[{rank}]   {n} {rank}" for n in range(290, 300) for rank in range(2)]
     assert folded.content["data"]["text/html"].startswith("<details>")
     assert "rank by rank: 0; 1 (300 lines of each)</summary>" in by_rank["text/html"]
     captured = kernel.value(

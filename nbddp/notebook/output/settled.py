@@ -4,12 +4,15 @@ Runs in: the notebook's main thread. Pure: no clock, no I/O.
 
 While a cell runs, a line is shown when it has waited long enough for equal lines of other ranks. So
 a slow rank can change the order and the folding. When the cell ends, all output is there, and is
-put in order again: the same program then has the same saved output.
+put in order again: the same program then has the same saved output. The ranks take turns, as they
+mostly do while they run; the lines of a tensor or a table stay together, and fold only if all of
+them are equal.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from nbddp.notebook.output import text_blocks
 from nbddp.notebook.output.items import Bundle, Line
 from nbddp.notebook.output.line_folder import Item, LineFolder
 from nbddp.notebook.output.shown_blocks import ShownBlocks
@@ -20,6 +23,17 @@ from nbddp.wire.rank_set import RankSet
 #: A cell with more output than this stays as it was shown.
 _MAX_ITEMS = 4000
 _MAX_BYTES = 8 * 1024 * 1024
+
+
+def _joined(items: list[Line | Bundle], line: Line) -> bool:
+    """Add a line to the last item if it continues that, and return whether it does."""
+    last = items[-1]
+    if not isinstance(last, Line) or last.stream != line.stream:
+        return False
+    if not text_blocks.continues(last.text.split("\n"), line.text):
+        return False
+    items[-1] = Line(last.stream, f"{last.text}\n{line.text}", last.arrived)
+    return True
 
 
 def put_bundles(blocks: ShownBlocks, ranks: tuple[int, ...], items: Sequence[Item]) -> Rich:
@@ -57,7 +71,9 @@ class ItemRecord:
         elif isinstance(item, Bundle) and WIDGET_MIME in item.rich.data:
             self.close()  # blocks of widgets have their own order
         else:
-            self._items_by_rank.setdefault(rank, []).append(item)
+            items = self._items_by_rank.setdefault(rank, [])
+            if not (isinstance(item, Line) and items and _joined(items, item)):
+                items.append(item)
 
     def clear(self, rank: int) -> None:
         """Forget the items of ``rank``."""

@@ -22,6 +22,8 @@ QUIET_STYLE = (
     "margin:0;padding:0 0 0 1ch;opacity:.65;white-space:pre-wrap;"
     "font-family:var(--jp-code-font-family,monospace);font-size:var(--jp-code-font-size,13px)"
 )
+#: A line that wraps would move all that is below it.
+_LIVE_STYLE = QUIET_STYLE.replace("white-space:pre-wrap", "white-space:pre;overflow-x:hidden")
 
 
 @dataclass(frozen=True)
@@ -180,5 +182,5 @@ def _live_bundle(live: Live) -> dict[str, str]:
     padded = [*lines, *[" "] * (live.height - len(lines))]
     return {
         "text/plain": "\n".join(lines),
-        "text/html": live.strip + preformatted(html.escape("\n".join(padded)), QUIET_STYLE),
+        "text/html": live.strip + preformatted(html.escape("\n".join(padded)), _LIVE_STYLE),
     }

@@ -221,3 +221,26 @@ def test_an_update_changes_its_slot_also_from_a_later_cell():
     page.note(later.add(figure(2, "third", "d", update=True), 0.0))
     page.note(later.end(1.0))
     assert page.text == "< [0] first [1] second [2] third >\n"
+
+
+def test_the_lines_of_a_tensor_stay_together_and_fold_as_one():
+    page = Page(make())
+    for rank in (1, 0, 2):
+        matrix = f"tensor([[0., 1.],\n        [2., {rank}.]])\n"
+        page.play(out(rank, matrix + "tensor([[0.],\n        [1.]])\n"), 5.0)
+    assert page.end() == (
+        "[0]   tensor([[0., 1.],\n[0]           [2., 0.]])\n"
+        "[1]   tensor([[0., 1.],\n[1]           [2., 1.]])\n"
+        "[2]   tensor([[0., 1.],\n[2]           [2., 2.]])\n"
+        "[0-2] tensor([[0.],\n[0-2]         [1.]])\n"
+    )
+
+
+def test_the_steps_of_ranks_stay_side_by_side():
+    page = Page(make())
+    for rank in range(RANKS):
+        page.play(out(rank, f"step 0: {rank}\nstep 1: {rank}\n"), 0.0)
+    page.end()
+    assert page.text == "".join(
+        f"[{rank}]   step {step}: {rank}\n" for step in range(2) for rank in range(RANKS)
+    )
