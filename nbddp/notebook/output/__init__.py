@@ -8,11 +8,14 @@ Runs in: the notebook's process; for the running cell, on the thread that waits 
       |
     cell_output  CellOutput  one of three, by ``--out``:
       |
-      |  gatherer  Gatherer      all ranks together; its stages:
+      |  merged  MergedOutput    all ranks together; rank_slots once a rank clears its output
+      |  gatherer  Gatherer      its first form; the stages:
       |    terminal_lines        chunks of text -> lines, as a terminal leaves them
       |    line_folder           equal items of several ranks -> one (items: types of its items)
       |    budget                limits the text; the rest is a gap (excerpt: its end)
-      |    screen                labels; the text so far, for when a rank clears its part
+      |    screen                labels, rank_grid for figures; all so far (shown_blocks), for
+      |                          when a rank clears its part
+      |    settled               the order when the cell ends (text_blocks: a tensor, a table)
       |    rank_text             beside these: the text of each rank, to compare ranks
       |
       |  per_rank_blocks  RankBlocks   rank by rank, when the cell ends (a gatherer for each)
@@ -25,6 +28,9 @@ Runs in: the notebook's process; for the running cell, on the thread that waits 
     folded_sink  FoldedSink  a long text: its head, a window on its end, all of it folded
       |                      (fair_excerpt: lines of every rank are shown)
     sinks                    the running cell, an earlier cell, or a terminal
+
+shows has the types that these pass on; rank_states the chips of the row that shows, while a cell
+runs, what each rank does.
 
 background shows the output of ranks while no cell runs; background_views is the thread that shows
 the cells of ``%%ddp --async``. Code outside this package imports from here, not from its modules.

@@ -7,6 +7,8 @@ Runs in: the notebook's process. Pure.
     timeline         ``%ddp timeline``               timeline_text    the sentences below it
     variables_table  ``%ddp vars``                   diff_report      ``%ddp diff``
     tensor_picture   `nbddp.show`, on a canvas with the letters of font
+    rank_grid        figures of several ranks; embedded: a bundle inside of other HTML
+    rank_strip       one chip for each rank of a running cell
     fault_stacks     stacks that `faulthandler` wrote, when a rank did not answer
     html, colours    the parts that all of them share
 

@@ -42,9 +42,7 @@ def test_a_printed_value_is_one_block_between_others(block: str):
     assert whole in (["before", block, "after"], [f"before\n{block}", "after"])
 
 
-@pytest.mark.parametrize(
-    "text", ["step 0\nstep 1", "sad :(\nnext", "a\n\nb", "f(x,y)\ng", "a, b,\nc", ")\n)", ""]
-)
+@pytest.mark.parametrize("text", ["step 0\nstep 1", "a\n\nb", "f(x,y)\ng", "a, b,\nc", ")\n)", ""])
 def test_other_lines_are_blocks_of_their_own(text: str):
     assert blocks_of(text) == text.split("\n")
 
