@@ -12,6 +12,7 @@ If two ranks made the same items in different orders, the match that is further 
 import sys
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from heapq import heappop, heapreplace
 
 #: Number of items of each rank that are compared.
 LOOK_AHEAD = 64
@@ -196,13 +197,24 @@ class LineFolder:
         show a different number of items in between stay side by side. No item may be held.
         """
         turns = dict.fromkeys(self._queue_by_rank, 0)
-        while filled := [rank for rank, queue in self._queue_by_rank.items() if queue]:
-            ranks, items = self._take(self._first(min(filled, key=lambda r: (turns[r], r))))
-            if len(ranks) == len(filled):
-                turns = dict.fromkeys(turns, 0)
+        order = [
+            (0, rank) for rank in sorted(self._queue_by_rank)
+        ]  # a heap; its turns may be too low
+        while order:
+            turn, rank = order[0]
+            if not self._queue_by_rank[rank]:
+                heappop(order)
+            elif turn < turns[rank]:
+                heapreplace(order, (turns[rank], rank))
             else:
-                turns.update({rank: turns[rank] + 1 for rank in ranks})
-            yield ranks, items
+                filled = self._filled_queues
+                ranks, items = self._take(self._first(rank))
+                if len(ranks) == filled:
+                    turns = dict.fromkeys(turns, 0)
+                    order = [(0, rank) for rank in sorted(turns) if self._queue_by_rank[rank]]
+                else:
+                    turns.update({rank: turns[rank] + 1 for rank in ranks})
+                yield ranks, items
 
     def _due(self, now: float, everything: bool) -> int | None:
         """Return a rank whose first item must be released: it or a later one may not wait."""
