@@ -10,7 +10,7 @@ _WATCH = """id => {
     const area = cell.outputArea.node;
     window.seen = [];
     const look = () => {
-        const labels = [...area.querySelectorAll('b')].map(node => node.textContent);
+        const labels = [...area.querySelectorAll('td b')].map(node => node.textContent);
         const heights = [...area.querySelectorAll('img')].map(node => node.clientHeight);
         const first = area.querySelector('.jp-OutputArea-child');
         const box = first ? [first.offsetTop, first.offsetHeight].join() : '';

@@ -134,6 +134,11 @@ def test_tqdm_does_not_flood(kernel: Kernel):
     assert len(page.splitlines()) <= 2
 
 
+def _id_of(cell: Cell) -> str:
+    """The id of the live lines."""
+    return next(m.display_id for m in cell.messages if (m.display_id or "").startswith(_LIVE)) or ""
+
+
 def test_the_progress_line_disappears(kernel: Kernel):
     cell_id = kernel.execute(
         "%%ddp\nimport time\nif rank == 1:\n"
@@ -142,6 +147,9 @@ def test_the_progress_line_disappears(kernel: Kernel):
     cell = kernel.cells[cell_id]
     kernel.wait_for(lambda: any("1/2 ranks done" in text for text in _live_texts(cell)))
     assert any("waiting for rank 1" in text for text in _live_texts(cell))
+    rows = [m.content["data"]["text/html"] for m in cell.messages if m.display_id == _id_of(cell)]
+    assert 'title="rank 0: done"' in rows[-1]
+    assert 'title="rank 1: runs' in rows[-1]
     kernel.interrupt()
     kernel.finish(cell_id)
     assert _live_texts(cell)[-1] == ""
