@@ -46,11 +46,10 @@ class RankSlots:
         self._display_id = f"nbddp-slots-{spec.cell_id}"
         self._labels = Labels(spec.world_size)
         self._bytes_per_s = _PAGE_RATE * spec.settings.notebook_bytes_per_s
-        ranks = sorted({*spec.ranks, *shown_by_rank})
-        self._gatherer_by_rank = {rank: Gatherer(spec_of_rank(spec, rank)) for rank in ranks}
-        self._block_by_rank = {
-            rank: RankBlock(RankSet((rank,)), list(shown_by_rank.get(rank, ()))) for rank in ranks
-        }
+        self._gatherer_by_rank: dict[int, Gatherer] = {}
+        self._block_by_rank: dict[int, RankBlock] = {}
+        for rank in sorted({*spec.ranks, *shown_by_rank}):
+            self._add_rank(rank, shown_by_rank.get(rank, ()))
         self._below: list[Rich] = []
         #: When the slot is emptied, unless new output comes before; `_NEVER`: only then.
         self._clear_at_by_rank: dict[int, float] = {}
@@ -62,7 +61,7 @@ class RankSlots:
         """See `CellOutput.add`."""
         rank = event.rank
         if rank not in self._gatherer_by_rank:
-            return []
+            self._add_rank(rank)
         if isinstance(event, ClearOutput):
             at = _NEVER if event.wait else now + _CLEAR_AFTER_S
             self._clear_at_by_rank[rank] = min(at, self._clear_at_by_rank.get(rank, _NEVER))
@@ -126,6 +125,10 @@ class RankSlots:
     def keep_order(self) -> None:
         """See `CellOutput.keep_order`: the slots have one order."""
 
+    def _add_rank(self, rank: int, shown: Sequence[Text | Rich] = ()) -> None:
+        self._gatherer_by_rank[rank] = Gatherer(spec_of_rank(self._spec, rank))
+        self._block_by_rank[rank] = RankBlock(RankSet((rank,)), list(shown))
+
     def _clear(self, rank: int) -> None:
         self._gatherer_by_rank[rank] = Gatherer(spec_of_rank(self._spec, rank))
         self._block_by_rank[rank].shows = []
@@ -166,7 +169,7 @@ class RankSlots:
         return [Redraw((page, *self._below))]
 
     def _bundle(self, *, is_end: bool) -> dict[str, str]:
-        blocks = [block for block in self._block_by_rank.values() if block.shows]
+        blocks = [block for _, block in sorted(self._block_by_rank.items()) if block.shows]
         if is_end or len(blocks) > _MAX_LIVE_SLOTS:
             by_key: dict[object, RankBlock] = {}
             for block in blocks:
