@@ -49,10 +49,13 @@ def adopt_orphans() -> None:
 
 def children_of(pid: int) -> set[int]:
     """Return the direct children of a process; empty where the system does not report them."""
+    # Not glob: it raises FileNotFoundError when the process is collected while it looks.
     children: set[int] = set()
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # the thread has ended meanwhile
-            children.update(int(child) for child in path.read_text().split())
+    folder = Path(f"/proc/{pid}/task")
+    with suppress(OSError):  # the process has ended meanwhile
+        for thread in os.listdir(folder):  # noqa: PTH208 - a name is enough
+            with suppress(OSError):  # the thread has ended meanwhile
+                children.update(map(int, (folder / thread / "children").read_text().split()))
     return children
 
 
