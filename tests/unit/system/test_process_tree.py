@@ -1,4 +1,4 @@
-"""A killed process counts as ending at once; one that ends while it is looked at has no children."""
+"""A killed process counts as ending at once; one that ends meanwhile has no children."""
 
 import os
 import signal
