@@ -114,7 +114,7 @@ def take(server: Server, browser: Browser, ranks: int, views: list[View]) -> lis
     # Without names for its addresses, a machine makes torch warn once for each connection.
     quiet = "--env TORCH_CPP_LOG_LEVEL=ERROR"
     start = f"%load_ext nbddp\n%ddp start -n {ranks} --device cpu --threads 1 {quiet}"
-    book.run(start, LIMIT_S).wait_text(f"{ranks} ranks on cpu")
+    book.run(start, LIMIT_S).wait_text("on the CPU, connected with Gloo")
     written = []
     cells = {}
     for view in views:

@@ -7,8 +7,9 @@ import json
 import os
 import sys
 import threading
+import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import BackgroundEvent, Run
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import Pool
+from nbddp.controller.state import PoolSnapshot
 from nbddp.errors import NbddpError, NoPoolError, PoolBusyError, PoolExistsError
 from nbddp.notebook import source_check
 from nbddp.notebook.live_status import Panel
@@ -33,6 +35,7 @@ from nbddp.notebook.output import (
     Out,
     RankGrid,
     Sink,
+    StartDisplay,
     TerminalSink,
     View,
     WidgetBlocks,
@@ -47,10 +50,13 @@ _start_lock = threading.Lock()
 _default: PoolOptions | None = None  #: options of the pool that `start_soon` starts
 _start_thread: threading.Thread | None = None
 _start_has_ended = threading.Event()  #: after an interrupted `Thread.join` a thread looks ended
+_start_progress: PoolSnapshot | None = None  #: of that start
 _panel: Panel | None = None
 _relay: Relay | None = None  #: the widgets of the current pool, in a notebook
 #: Grids of the cells so far whose displays a later cell may update, by the id of the display.
 _grid_by_display_id: dict[str, RankGrid] = {}
+#: Interval in which a cell that waits for a start looks at its progress.
+_START_POLL_S = 0.1
 background_views = BackgroundViews()  #: shows the cells that run in the background
 
 
@@ -137,17 +143,40 @@ def start(
         >>> nbddp.start(2) is pool  # the options are the same
         True
     """
-    arguments = locals()  # this comes first, so that they hold the arguments only
+    return start_with_text(locals(), lambda pool: "")
+
+
+def start_with_text(arguments: dict[str, Any], text_of: Callable[[Pool], str]) -> Pool:
+    """Start a pool as `start` does, and show the progress.
+
+    Args:
+        arguments: the arguments of `start`, by name.
+        text_of: gives the text that stays in the place of the progress; empty: nothing stays. It
+            is not called if a pool was running.
+    """
     _refuse_in_rank("start")
-    global _current  # noqa: PLW0603 - %ddp means the one pool of the process
     options = PoolOptions.checked(**arguments)
     await_start()
+    if threading.current_thread() is _start_thread:
+        return _start(options, _note_start_progress)
+    before, display, text = current_pool(), _start_display(), ""
+    try:
+        pool = _start(options, display.show)
+        text = "" if pool is before else text_of(pool)
+    finally:
+        display.end(text)
+    return pool
+
+
+def _start(options: PoolOptions, on_progress: Callable[[PoolSnapshot], None]) -> Pool:
+    global _current  # noqa: PLW0603 - %ddp means the one pool of the process
     if not _start_lock.acquire(blocking=False):
         raise PoolBusyError("a pool is being started by another thread. Next: wait for it")
     try:
         current = current_pool()
         if current is None:
-            _current = Pool(options, Settings.from_env(), make_view, source_check.check_source)
+            settings, check_source = Settings.from_env(), source_check.check_source
+            _current = Pool(options, settings, make_view, check_source, on_progress)
             _connect_listeners(_current)
             _write_kernel_file(_current)
             return _current
@@ -210,12 +239,36 @@ def await_start() -> None:
     """
     if _start_thread is None or _start_thread is threading.current_thread():
         return
-    try:
+    if threading.current_thread() is not threading.main_thread():  # not the one of a cell
         _start_has_ended.wait()
+        return
+    if _start_has_ended.is_set():
+        return
+    display, text = _start_display(), ""
+    shown_from = time.monotonic() + Settings.from_env().progress_after_s
+    try:
+        while not _start_has_ended.wait(_START_POLL_S):
+            if _start_progress is not None and time.monotonic() >= shown_from:
+                display.show(_start_progress)
+        current = current_pool()
+        if display.is_shown and current is not None:
+            text = status_table.introduction(current, every_cell=True)
     except KeyboardInterrupt:
         raise PoolBusyError(
             "the pool is being started, and nothing was run. Next: run the cell again"
         ) from None
+    finally:
+        display.end(text)
+
+
+def _note_start_progress(snapshot: PoolSnapshot) -> None:
+    global _start_progress  # noqa: PLW0603 - one pool per process
+    _start_progress = snapshot
+
+
+def _start_display() -> StartDisplay:
+    sink = _foreground_sink()
+    return StartDisplay(sink, _new_live_id(), is_front_end=_goes_to_front_end(sink))
 
 
 def _write_kernel_file(pool: Pool) -> None:
@@ -270,8 +323,11 @@ def last_options() -> PoolOptions | None:
     return _default if _current is None else _current.options
 
 
-def start_like_last() -> Pool:
+def start_like_last(text_of: Callable[[Pool], str] = lambda pool: "") -> Pool:
     """Start a pool with the options of the last one, or with the defaults.
+
+    Args:
+        text_of: see `start_with_text`.
 
     Raises:
         PoolBusyError: another thread starts a pool.
@@ -279,7 +335,7 @@ def start_like_last() -> Pool:
         PoolStartError: the pool did not come up.
     """
     options = last_options()
-    return start() if options is None else start(**vars(options))
+    return start_with_text({} if options is None else vars(options), text_of)
 
 
 def last_report() -> Report | None:

@@ -85,7 +85,7 @@ def any_book(request: pytest.FixtureRequest, open_book: Callable[..., Book]) -> 
     """A notebook with a pool of two ranks, in each of the two applications."""
     app: App = request.param
     book = open_book(f"in-{app}.ipynb", app)
-    book.run("%load_ext nbddp\n%ddp start -n 2").wait_text("2 ranks on cpu")
+    book.run("%load_ext nbddp\n%ddp start -n 2").wait_text("2 processes (ranks 0-1) on the CPU")
     yield book
     book.close()
 
@@ -94,7 +94,7 @@ def any_book(request: pytest.FixtureRequest, open_book: Callable[..., Book]) -> 
 def lab_book(open_book: Callable[..., Book]) -> Iterator[Book]:
     """A notebook with a pool of two ranks in JupyterLab."""
     book = open_book("in-the-lab.ipynb")
-    book.run("%load_ext nbddp\n%ddp start -n 2").wait_text("2 ranks on cpu")
+    book.run("%load_ext nbddp\n%ddp start -n 2").wait_text("2 processes (ranks 0-1) on the CPU")
     yield book
     book.close()
 

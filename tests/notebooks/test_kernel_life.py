@@ -87,8 +87,24 @@ def test_a_restarted_kernel_has_no_pool_and_may_start_one(own_kernel: Kernel, fo
     own_kernel.ok("%load_ext nbddp")
     assert "no pool is running" in own_kernel.run("%ddp status").error
     cell = own_kernel.ok("%%ddp\nprint('new')")
-    assert "no pool was running, so one was started: 2 ranks" in cell.text
+    started = "no pool was running, so one was started: 2 processes (ranks 0-1) on the CPU"
+    assert cell.page[0].text.startswith(started)
     assert "[0-1] new" in cell.lines
+
+
+def test_a_start_shows_its_progress_in_one_display(folder: Path):
+    with running_kernel(TMPDIR=str(folder)) as kernel:
+        kernel.ok("%load_ext nbddp")
+        cell = kernel.ok("%ddp start -n 2")
+        first, *_ = cell.of("display_data")
+        assert re.fullmatch(r"starting( 2 ranks \.\.\. 0 of 2 ready)?", first.text)
+        assert [message.text for message in cell.page] == [
+            "2 processes (ranks 0-1) on the CPU, connected with Gloo. "
+            "A cell that begins with %%ddp runs on all of them."
+        ]
+        assert kernel.ok("%ddp start -n 2").text == (
+            "already running: 2 ranks on cpu, process group gloo\n"
+        )
 
 
 def test_a_killed_kernel_leaves_nothing(own_kernel: Kernel, folder: Path):
@@ -116,7 +132,7 @@ def test_stop_status_start_and_restart(own_kernel: Kernel, folder: Path):
     assert "stopped: 2 ranks" in own_kernel.ok("%ddp stop").text
     assert not _pool_folders(folder)
     assert "no pool is running" in own_kernel.ok("%ddp stop").text
-    assert "3 ranks" in own_kernel.ok("%ddp start -n 3").text
+    assert "3 processes" in own_kernel.ok("%ddp start -n 3").page[0].text
     assert own_kernel.ok("%%ddp\nprint(world_size)").text == "[0-2] 3\n"
 
 
@@ -190,7 +206,7 @@ def test_a_pool_without_options_is_like_the_last_one(own_kernel: Kernel):
     own_kernel.ok("%ddp start -n 3  # three")
     own_kernel.ok("%ddp stop")
     cell = own_kernel.ok("%%ddp -r 2  # the last one\nprint(world_size)")
-    assert "no pool was running, so one was started: 3 ranks" in cell.stdout
+    assert "no pool was running, so one was started: 3 processes" in cell.page[0].text
     assert cell.stdout.endswith("[2]   3\n")
 
 

@@ -49,6 +49,16 @@ def test_the_first_cell_is_distributed(own: Kernel):
     assert own.ok("x").lines == ["[0]   Out: 1", "[1]   Out: 2"]
 
 
+def test_a_first_cell_that_waits_for_the_ranks_shows_their_start():
+    with running_kernel(*LAUNCH, NBDDP_PROGRESS_AFTER_S="0") as kernel:
+        cell = kernel.ok("print(world_size)")
+    assert [message.text.strip() for message in cell.page] == [
+        "2 processes (ranks 0-1) on the CPU, connected with Gloo. "
+        "Each cell runs on all of them; %%local keeps one here.",
+        "[0-1] 2",
+    ]
+
+
 def test_local_cells_and_magics_work_in_its_own_process(own: Kernel):
     assert own.value("%%local\nimport os\nos.getpid()") == str(own.process.pid)
     assert "2 ranks on cpu" in own.ok("%ddp status").of("display_data")[0].text
@@ -79,7 +89,7 @@ def test_input_names_the_rank(own: Kernel):
 
 def test_another_pool_may_take_its_place(own: Kernel):
     own.ok("%ddp stop")
-    assert own.ok("%ddp start -n 1").text.startswith("1 rank")
+    assert own.ok("%ddp start -n 1").page[0].text.startswith("1 process")
     assert own.ok("world_size").lines == ["Out: 1"]
 
 

@@ -81,6 +81,7 @@ class Pool:
         settings: limits and durations.
         make_view: makes what shows the output of a cell.
         check_source: raises SyntaxError if the code of a cell is not legal.
+        on_progress: gets the state of the pool some times a second while it starts.
 
     Raises:
         PoolStartError: a process could not start, or the ranks were not ready in time.
@@ -103,6 +104,7 @@ class Pool:
         settings: Settings,
         make_view: "Callable[[Pool, Run], CellView]",
         check_source: Callable[[str], None] = lambda code: None,
+        on_progress: Callable[[PoolSnapshot], None] = lambda snapshot: None,
     ) -> None:
         self.options = options  #: what the user has chosen
         self.settings = settings  #: limits and durations; for the notebook layer
@@ -116,7 +118,7 @@ class Pool:
         self._failed = NO_RANKS  # in the last cell that failed
         self._failed_runs: deque[str] = deque(maxlen=_REMEMBERED_FAILURES)
         self._sources = SourceTexts()
-        self._processes = PoolProcesses(options, settings, self._sources)
+        self._processes = PoolProcesses(options, settings, self._sources, on_progress)
         self.pool_id = self._processes.pool_id  #: names the pool, for example in its messages
         #: For the notebook layer.
         self.listeners = self._processes.listeners

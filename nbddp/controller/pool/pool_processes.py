@@ -7,7 +7,7 @@ import atexit
 import os
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from nbddp.controller.cell_errors import restart_continues_text, restarted_text
@@ -42,9 +42,16 @@ class PoolProcesses:
         options: what the user has chosen, checked.
         settings: limits and durations.
         sources: the code of the user; called by the hub thread.
+        on_progress: gets the state of the pool some times a second while it starts.
     """
 
-    def __init__(self, options: PoolOptions, settings: Settings, sources: Sources) -> None:
+    def __init__(
+        self,
+        options: PoolOptions,
+        settings: Settings,
+        sources: Sources,
+        on_progress: Callable[[PoolSnapshot], None],
+    ) -> None:
         self._settings = settings
         self._all_ranks = RankSet.all(options.world_size)
         self._pid = os.getpid()
@@ -69,6 +76,7 @@ class PoolProcesses:
                 use_arena=self.arena is not None,
                 on_segment_released=self._release_segment,
                 sources=sources,
+                on_progress=on_progress,
             )
             with self._stopped_on_failure(interrupts, "start", "Next: run the cell again"):
                 self._use(self._startup.start(lambda: interrupts.count > 0))

@@ -20,7 +20,14 @@ from nbddp.controller.hub import HubThread
 from nbddp.controller.launch import LocalAgent
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.recovery import RecoveryMachine
-from nbddp.controller.state import AnnounceFailure, AnnounceUp, Phase, PoolMachine, RestartRequested
+from nbddp.controller.state import (
+    AnnounceFailure,
+    AnnounceUp,
+    Phase,
+    PoolMachine,
+    PoolSnapshot,
+    RestartRequested,
+)
 from nbddp.errors import BadOptionError, PoolStartError
 from nbddp.settings import Settings
 from nbddp.system import pool_folder
@@ -55,6 +62,7 @@ class PoolStartup:
         use_arena: whether values may travel through shared memory.
         on_segment_released: called by the hub thread, see `HubThread`.
         sources: the code of the user; called by the hub thread.
+        on_progress: gets the state of the pool some times a second while a start is awaited.
     """
 
     def __init__(
@@ -66,6 +74,7 @@ class PoolStartup:
         use_arena: bool,
         on_segment_released: Callable[[int, int], None],
         sources: Sources,
+        on_progress: Callable[[PoolSnapshot], None],
     ) -> None:
         _refuse_without_gil()
         self._options = options
@@ -74,6 +83,7 @@ class PoolStartup:
         self._use_arena = use_arena
         self._on_segment_released = on_segment_released
         self._sources = sources
+        self._on_progress = on_progress
         self._folder = _make_folder()
         self._hold_fd = pool_folder.hold(self._folder)
         pool_folder.remove_stale_folders(self._folder)
@@ -233,6 +243,7 @@ class PoolStartup:
             if time.monotonic() >= stops_until and hub.snapshot.phase is Phase.STOPPING:
                 raise _NoAnswerError
             is_served = hub.is_alive
+            self._on_progress(hub.snapshot)
             try:
                 # With a limit, so that an interrupt and the end of the hub are noticed.
                 result = hub.start_results.get(timeout=0.2 if is_served else 0.0)

@@ -96,6 +96,11 @@ class DdpMagics(Magics):
     def _pool_or_default(self) -> Pool:
         pool = session.current_pool()
         if pool is None:
-            pool = session.start_like_last()
-            print(f"no pool was running, so one was started: {status_table.headline(pool)}")
+            is_auto = auto_mode.current(self.shell).options is not None
+            pool = session.start_like_last(
+                lambda pool: (
+                    "no pool was running, so one was started: "
+                    + status_table.introduction(pool, every_cell=is_auto)
+                )
+            )
         return pool

@@ -14,6 +14,7 @@ from nbddp.controller.pool import Pool
 from nbddp.controller.state import RankState, RunOutcome
 from nbddp.errors import CellInterruptedError, PoolInterruptedError
 from nbddp.notebook import session
+from nbddp.notebook.magics import auto_mode
 from nbddp.notebook.render import status_table
 from nbddp.wire.rank_set import RankSet
 
@@ -25,7 +26,7 @@ def start(shell: InteractiveShell, **options: Any) -> None:
     """Start a pool.
 
     Args:
-        shell: not used.
+        shell: the shell whose cells run on the ranks.
         options: options of `nbddp.start`.
 
     Raises:
@@ -36,8 +37,12 @@ def start(shell: InteractiveShell, **options: Any) -> None:
         PoolStartError: the pool did not come up.
     """
     before = session.current_pool()
-    pool = session.start(**options)
-    print(("already running: " if pool is before else "") + status_table.headline(pool))
+    is_auto = auto_mode.current(shell).options is not None
+    pool = session.start_with_text(
+        options, lambda pool: status_table.introduction(pool, every_cell=is_auto)
+    )
+    if pool is before:
+        print(f"already running: {status_table.headline(pool)}")
 
 
 def stop(shell: InteractiveShell) -> None:
@@ -57,7 +62,7 @@ def stop(shell: InteractiveShell) -> None:
         raise PoolInterruptedError(
             "%ddp stop was interrupted, and still ended all processes: no pool is running"
         ) from None
-    print(f"{_ended_cell(pool, running)}stopped: {pool.world_size} ranks")
+    print(f"{_ended_cell(pool, running)}stopped: {status_table.count_ranks(pool)}")
 
 
 def restart(shell: InteractiveShell, *, ranks: str | None) -> None:

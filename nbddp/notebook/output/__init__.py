@@ -29,6 +29,8 @@ Runs in: the notebook's process; for the running cell, on the thread that waits 
       |                      (fair_excerpt: lines of every rank are shown)
     sinks                    the running cell, an earlier cell, or a terminal
 
+start_display shows the start of a pool: how many ranks are ready.
+
 shows has the types that these pass on; rank_states the chips of the row that shows, while a cell
 runs, what each rank does.
 
@@ -44,6 +46,7 @@ from nbddp.notebook.output.folded_sink import FoldedSink, printed_html
 from nbddp.notebook.output.rank_grid import RankGrid
 from nbddp.notebook.output.shows import Labels
 from nbddp.notebook.output.sinks import CellSink, EarlierCellSink, Live, Sink, TerminalSink
+from nbddp.notebook.output.start_display import StartDisplay
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
 
 __all__ = [
@@ -57,6 +60,7 @@ __all__ = [
     "Out",
     "RankGrid",
     "Sink",
+    "StartDisplay",
     "TerminalSink",
     "View",
     "WidgetBlocks",

@@ -32,6 +32,7 @@ from nbddp.wire.rank_set import RankSet
 
 #: Each rank has a row up to this many ranks; beyond, ranks with the same activity share one.
 MAX_ROWS = 16
+_BACKENDS = {"gloo": "Gloo", "nccl": "NCCL", "mpi": "MPI"}
 _MAX_STATE = 60
 _MAX_SOURCE = 60
 _MIN_PLACE = 36
@@ -158,10 +159,44 @@ def headline(pool: Pool) -> str:
     group = f"process group {backend}" if backend else "no process group yet (--init none)"
     if pool.options.plain:
         group += ", stock (--plain)"
-    ranks = "1 rank" if pool.world_size == 1 else f"{pool.world_size} ranks"
     nodes = f" on {pool.options.nnodes} nodes" if pool.options.nnodes > 1 else ""
     notes = sorted({info.note for info in infos if info.note})
-    return "; ".join([f"{ranks}{nodes} on {', '.join(devices)}, {group}", *notes])
+    return "; ".join([f"{count_ranks(pool)}{nodes} on {', '.join(devices)}, {group}", *notes])
+
+
+def count_ranks(pool: Pool) -> str:
+    """``1 rank``, ``4 ranks``."""
+    return "1 rank" if pool.world_size == 1 else f"{pool.world_size} ranks"
+
+
+def introduction(pool: Pool, *, every_cell: bool) -> str:
+    """Sentences about a new pool, for a reader to whom ranks and backends are new.
+
+    Args:
+        pool: the living pool.
+        every_cell: whether cells without ``%%ddp`` run on the ranks, too.
+
+    Returns:
+        ``4 processes (ranks 0-3) on the CPU, connected with Gloo. A cell that begins with %%ddp
+        runs on all of them.``
+    """
+    infos = pool.ranks()
+    size, backend = pool.world_size, next((info.backend for info in infos if info.backend), "")
+    processes = "1 process (rank 0)" if size == 1 else f"{size} processes (ranks 0-{size - 1})"
+    nodes = f" on {pool.options.nnodes} nodes" if pool.options.nnodes > 1 else ""
+    devices = ", ".join(sorted({info.device for info in infos if info.device}))
+    group = f"connected with {_BACKENDS.get(backend, backend)}"
+    if not backend:
+        group = "no process group yet (--init none)"
+    if pool.options.plain:
+        group += ", stock groups (--plain)"
+    them = "it" if size == 1 else "all of them"
+    cells = f"Each cell runs on {them}; %%local keeps one here"
+    if not every_cell:
+        cells = f"A cell that begins with %%ddp runs on {them}"
+    notes = "".join(f" Note: {note}." for note in sorted({info.note for info in infos} - {""}))
+    place = "the CPU" if devices == "cpu" else devices
+    return f"{processes}{nodes} on {place}, {group}. {cells}.{notes}"
 
 
 def nothing_running(pool: Pool, in_callback: RankSet) -> str:
