@@ -26,13 +26,13 @@ from nbddp.errors import NbddpError, NoPoolError, PoolBusyError, PoolExistsError
 from nbddp.notebook import source_check
 from nbddp.notebook.live_status import Panel
 from nbddp.notebook.output import (
+    AnyOut,
     BackgroundOutput,
     BackgroundViews,
     CellSink,
     EarlierCellSink,
     FoldedSink,
     Labels,
-    Out,
     RankGrid,
     Sink,
     StartDisplay,
@@ -358,7 +358,7 @@ def make_view(
     run: Run,
     *,
     background: bool = False,
-    out: Out = "merged",
+    out: AnyOut = "merged",
     is_alone: bool = False,
 ) -> View:
     """Make the view that shows a cell, in the notebook or on the terminal.

@@ -42,6 +42,7 @@ def error_info(error: BaseException | None, lines: list[str] | None = None) -> E
         traceback=[*lines, hint] if hint else lines,
         site=None if error is None else innermost_in_cell(error.__traceback__),
         handling=_handling(error),
+        name=str(error.name or "")[:_MAX_HANDLING] if isinstance(error, NameError) else "",
     )
 
 

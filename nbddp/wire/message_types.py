@@ -64,6 +64,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     site: Site | None = None  #: its innermost line of a cell; None: there is none
     #: The exception that the rank handled when an operation raised this: perhaps the real reason.
     handling: ExceptionLine | None = None
+    name: str = ""  #: of a NameError: the name that is not defined
 
 
 class ValueHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -97,6 +97,10 @@ class Execute(MessageBase, frozen=True):
     dead: tuple[Rank, ...] = ()  #: ranks without a process: no group with them can complete
     failed: tuple[RunId, ...] = ()  #: the last cells that failed on some of their ranks
     ranks: tuple[Rank, ...] = ()  #: ranks that run the cell; empty: all
+    #: Ranks that run it in a namespace of their own, which lasts while cells name the same
+    #: `aside_id`: their variables stay as they are.
+    aside: tuple[Rank, ...] = ()
+    aside_id: str = ""
 
 
 class InputReply(MessageBase, frozen=True):

@@ -8,7 +8,7 @@ interleaved and medians are compared), or large tensors, whose own time hides th
 """
 
 import nbddp
-from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.pool import CellOptions, Pool
 from tests.bench.bench_output_flood import CountingView
 from tests.bench.common import Report, interleaved, parser
 

@@ -13,7 +13,7 @@ import threading
 import time
 
 import nbddp
-from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.pool import CellOptions, Pool
 from tests.bench.bench_output_flood import CountingView
 from tests.bench.common import Report, interleaved, ms, parser
 from tests.support.kernel import Kernel, running_kernel

@@ -22,7 +22,7 @@ import time
 
 import nbddp
 from nbddp.controller.hub.run import CellEvent
-from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.pool import CellOptions, Pool
 from nbddp.controller.state.outcome import RunOutcome
 from nbddp.wire.messages import InputRequest, Output
 from tests.bench.common import Report, interleaved, parser, timed

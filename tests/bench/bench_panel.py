@@ -16,7 +16,7 @@ import time
 import psutil
 
 import nbddp
-from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.pool import CellOptions, Pool
 from nbddp.notebook.live_status import Panel
 from nbddp.notebook.render import status_table
 from tests.bench.common import Report, descendants, interleaved, ms, parser, timed

@@ -15,7 +15,7 @@ import time
 
 import nbddp
 from nbddp.controller.hub.run import CellEvent
-from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.pool import CellOptions, Pool
 from nbddp.controller.state.actions import VerdictReached
 from tests.bench.common import Report, ms, parser
 from tests.support.views import RecordingView, run_cell

@@ -7,7 +7,7 @@ from typing import Any
 
 import psutil
 
-from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.pool import CellOptions, Pool
 from nbddp.controller.state.outcome import RunOutcome
 from nbddp.errors import CellInterruptedError
 from nbddp.notebook.output import Live

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.pool import CellOptions, Pool
 from nbddp.controller.state.rank_state import RankState
 from nbddp.errors import CellInterruptedError
 from nbddp.wire.messages import InputRequest

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from nbddp.controller.hub.run import Run
-from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.pool import CellOptions, Pool
 from nbddp.controller.state.rank_state import RankState
 from nbddp.errors import (
     CellInterruptedError,

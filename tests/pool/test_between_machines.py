@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.pool import CellOptions, Pool
 from nbddp.controller.state.actions import VerdictReached
 from nbddp.errors import DeadlockError, MismatchError
 from tests.support.views import RecordingView, run_cell

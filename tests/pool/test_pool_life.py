@@ -16,8 +16,7 @@ import nbddp
 from nbddp.controller.hub.hub_thread import HubThread
 from nbddp.controller.hub.run import CellEvent
 from nbddp.controller.options import PoolOptions
-from nbddp.controller.pool import startup
-from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.pool import CellOptions, Pool, startup
 from nbddp.controller.state.rank_state import Phase
 from nbddp.errors import (
     BadOptionError,

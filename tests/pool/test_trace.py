@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.pool import CellOptions, Pool
 from nbddp.wire.flight_recorder.schema import ThreadLook, ending_of
 from tests.support.polling import poll_until
 from tests.support.views import RecordingView, begin_cell, run_cell

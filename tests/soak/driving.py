@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nbddp.controller.hub.run import CellEvent
-from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.pool import CellOptions, Pool
 from nbddp.controller.state.rank_state import RankState
 from nbddp.errors import CellError, NbddpError
 from nbddp.wire.messages import Output

@@ -28,8 +28,11 @@ def unfinished(rank: int) -> RankResult:
     return RankResult(rank, "unfinished", elapsed_s=1.0)
 
 
-def raised(rank: int, ename: str = "ValueError", evalue: str = "bad", at_ns: int = 0) -> RankResult:
-    info = ErrorInfo(ename=ename, evalue=evalue, traceback=[f"<traceback of {ename}: {evalue}>"])
+def raised(
+    rank: int, ename: str = "ValueError", evalue: str = "bad", at_ns: int = 0, name: str = ""
+) -> RankResult:
+    lines = [f"<traceback of {ename}: {evalue}>"]
+    info = ErrorInfo(ename=ename, evalue=evalue, traceback=lines, name=name)
     return RankResult(rank, "error", elapsed_s=1.0, error=info, failed_at_ns=at_ns)
 
 
@@ -53,7 +56,12 @@ def died(
     return RankResult(rank, "exited", elapsed_s=elapsed_s, exited=exited)
 
 
-def cell_error(*results: RankResult, is_plain: bool = True, **more: Any) -> CellError:
+def cell_error(
+    *results: RankResult,
+    is_plain: bool = True,
+    origins: build.NameOrigins | None = None,
+    **more: Any,
+) -> CellError:
     """The error of a cell; in a pool that cannot recover, unless the test says so."""
     outcome = RunOutcome(
         run_id="r",
@@ -62,7 +70,7 @@ def cell_error(*results: RankResult, is_plain: bool = True, **more: Any) -> Cell
         is_plain=is_plain,
         **more,
     )
-    error = build.cell_error(outcome, "cell [7]", LOGS)
+    error = build.cell_error(outcome, "cell [7]", LOGS, origins)
     assert error is not None
     return error
 

@@ -2,7 +2,7 @@
 
 import signal
 
-from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.pool import CellOptions, Pool
 from nbddp.controller.state.outcome import RunOutcome
 from nbddp.wire.messages import RunFinished
 from tests.support.views import RecordingView

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nbddp.controller.hub.run import CellEvent, Run
-from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.pool import CellOptions, Pool
 from nbddp.controller.state.outcome import RunOutcome
 from nbddp.errors import CellError
 from nbddp.wire.messages import (

@@ -6,6 +6,7 @@ Order of its text: what happened, to which ranks, during which cell, the evidenc
 """
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from nbddp.controller.cell_errors import evidence, traceback_groups
 from nbddp.controller.diagnosis import describe_handled
@@ -25,6 +26,7 @@ from nbddp.errors import (
     MismatchError,
     RankExitedError,
 )
+from nbddp.wire.flight_recorder import cell_name as name_of_cell
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 
@@ -32,8 +34,29 @@ _LAST_LINES = 6
 _RED, _OFF = "\x1b[31m", "\x1b[0m"
 
 
+class NameOrigins(Protocol):
+    """The cells that have bound names, and that have cost ranks their variables."""
+
+    def origin(self, name: str) -> int:
+        """The number of the last cell that bound a name; 0: none did."""
+
+    def fresh_since(self, rank: int) -> int:
+        """The number of the cell in which this rank's process was replaced; 0: in none."""
+
+
+class _NoOrigins:
+    def origin(self, name: str) -> int:
+        return 0
+
+    def fresh_since(self, rank: int) -> int:
+        return 0
+
+
 def cell_error(  # noqa: PLR0911 - one for each kind of error
-    outcome: RunOutcome, cell_name: str, log_path_by_rank: Mapping[int, str]
+    outcome: RunOutcome,
+    cell_name: str,
+    log_path_by_rank: Mapping[int, str],
+    origins: NameOrigins | None = None,
 ) -> CellError | None:
     """Build the error of a cell.
 
@@ -44,6 +67,7 @@ def cell_error(  # noqa: PLR0911 - one for each kind of error
         outcome: the end of the cell on each rank.
         cell_name: ``cell [3]``, for sentences.
         log_path_by_rank: the log files of ranks, for those that exited.
+        origins: the cells that have bound names; None: they are not known.
 
     Returns:
         The error, to be raised by the caller; None if the cell ended well on all ranks.
@@ -96,7 +120,11 @@ def cell_error(  # noqa: PLR0911 - one for each kind of error
     if set(alike) - set(ranks):
         ranks, error_text = alike, first.ename
     tail = [f"{_headline('CellError')}: {ranks.describe()} raised {error_text}"]
-    tail += [*_reason(outcome, ranks), *_hints(outcome, first, ranks), *_broken(outcome)]
+    tail += [
+        *_reason(outcome, ranks),
+        *_hints(outcome, first, ranks, origins or _NoOrigins()),
+        *_broken(outcome),
+    ]
     return CellError(_join(body, states, tail), by_rank)
 
 
@@ -236,9 +264,10 @@ def restarted_text(fresh: RankSet, kept: RankSet, inside: RankSet = NO_RANKS) ->
 
 def _sync_step(fresh: RankSet, kept: RankSet) -> str:
     """The next step after fresh processes have taken the places of some ranks."""
+    its, runs = fresh.verb("its", "their"), fresh.verb("it runs", "they run")
     return (
-        f"define model and optimizer there (%%ddp -r {fresh}), then "
-        f"nbddp.sync(model, optimizer, src={kept.ranks[0]}) on all ranks"
+        f"%ddp catchup makes {its} variables again: {runs} the cells that define them, and modules "
+        f"and optimizers get the state of rank {kept.ranks[0]}"
     )
 
 
@@ -398,14 +427,23 @@ def _line(error: ErrorInfo) -> tuple[int, int] | None:
     return None if error.site is None else (error.site.cell, error.site.line)
 
 
-def _hints(outcome: RunOutcome, error: ErrorInfo, ranks: RankSet) -> list[str]:
+def _hints(
+    outcome: RunOutcome, error: ErrorInfo, ranks: RankSet, origins: NameOrigins
+) -> list[str]:
     """Lines on errors of ``ranks`` that nbddp itself causes."""
     if error.ename == "NameError" and not set(ranks) - set(outcome.replacements):
         process = "a fresh process" if len(ranks) == 1 else "fresh processes"
+        cells = {origins.fresh_since(rank) for rank in ranks} - {0}
+        since = f" since {name_of_cell(cells.pop())}" if len(cells) == 1 else ""
+        origin = origins.origin(error.name)
+        lacks = f"{ranks.verb('lacks', 'lack')} the names that earlier cells defined"
+        if origin:
+            has = ranks.verb("has", "have")
+            lacks = f"{has} not run {name_of_cell(origin)}, which defines {error.name}"
         return [
-            f"  likely    {ranks.describe()} {ranks.verb('is', 'are')} {process}, and "
-            f"{ranks.verb('lacks', 'lack')} the names that earlier cells defined",
-            f"  next      run the cell that defines the name there (%%ddp -r {ranks})",
+            f"  likely    {ranks.describe()} {ranks.verb('is', 'are')} {process}{since}: "
+            f"{ranks.verb('it', 'they')} {lacks}",
+            f"  next      %ddp catchup -r {ranks} runs such cells there",
         ]
     if "initialize the default process group twice" in error.evalue:
         return [

@@ -70,7 +70,8 @@ class Code:
         return self._lines[line - 1].rstrip() if 0 < line <= len(self._lines) else ""
 
     @cached_property
-    def _tree(self) -> list[ast.stmt]:
+    def statements(self) -> list[ast.stmt]:
+        """The syntax tree, with lines of IPython left out; empty for code with an error."""
         plain = [_ESCAPE.sub("xx", line) for line in self._lines]
         for lines in (plain, [_MAGIC.sub(r"\1pass", line) for line in plain]):
             try:
@@ -97,9 +98,9 @@ class Code:
 
     def _around(self, line: int) -> tuple[Sequence[ast.stmt], list[Branch]]:
         """Return the body of the function that has the line, and the branches, outermost first."""
-        function: Sequence[ast.stmt] = self._tree
+        function: Sequence[ast.stmt] = self.statements
         branches: list[Branch] = []
-        statements: Sequence[ast.stmt] = self._tree
+        statements: Sequence[ast.stmt] = self.statements
         while True:
             inside = next(
                 (each for each in statements if _first(each) <= line <= _last(each)), None

@@ -1,8 +1,11 @@
 """The pool as Python code calls it: start, run, restart, stop."""
 
-from nbddp.controller.pool.pool import CellOptions, Pool
+from nbddp.controller.pool.cell_options import CellOptions
+from nbddp.controller.pool.pool import Pool
+from nbddp.controller.pool.rank_catch_up import CatchUp
 
 __all__ = [
+    "CatchUp",
     "CellOptions",
     "Pool",
 ]

@@ -8,17 +8,19 @@ import keyword
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from nbddp.controller.catch_up import CellHistory, PastCell
 from nbddp.controller.cell_errors import cell_error, ranks_to_debug
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub import RequestRefusedError, Run, interrupt_as_error
 from nbddp.controller.options import PoolOptions, check_seconds, check_text
+from nbddp.controller.pool.cell_options import NO_NAME, CellOptions
 from nbddp.controller.pool.cell_wait import CellView, CellWait
 from nbddp.controller.pool.pool_processes import PoolProcesses
+from nbddp.controller.pool.rank_catch_up import CatchUp, catch_up
 from nbddp.controller.pool.source_texts import SourceTexts
 from nbddp.controller.state import (
     AbandonRequested,
@@ -46,27 +48,12 @@ from nbddp.settings import Settings
 from nbddp.wire.flight_recorder import RING_LENGTH
 from nbddp.wire.messages import Execute, InputReply
 from nbddp.wire.rank_set import NO_RANKS, RankSet
-from nbddp.wire.values.value_questions import Variables
+from nbddp.wire.values.value_questions import NameKind, Names, NamesOf, Variables
 
-#: A cell of a script.
-_NO_NAME = "the cell"
 #: Cells of which the trace knows the number; ranks remember the last 1024 operations.
 _REMEMBERED_CELLS = 4096
 #: Each cell tells its ranks of the last ones that failed.
 _REMEMBERED_FAILURES = 16
-
-
-@dataclass(frozen=True)
-class CellOptions:
-    """How a cell is to be run. For the notebook layer."""
-
-    ranks: RankSet  #: the cell runs on these
-    timeout_s: float | None = None  #: seconds until the cell is interrupted; None: never
-    execution_count: int = 1  #: number of the cell, in tracebacks and in the trace
-    first_line: int = 1  #: line of the notebook's cell on which the code begins
-    cell_name: str = _NO_NAME  #: how messages name the cell
-    check: bool = False  #: ranks of several machines compare operations before each
-    parent_id: str = ""  #: id of the front end's request
 
 
 class Pool:
@@ -113,11 +100,12 @@ class Pool:
         self._run_numbers = itertools.count(1)
         self._execution_counts = itertools.count(1)
         self._cell_by_run: dict[str, int] = {}  # execution counts, for the trace
-        self._begun = (_NO_NAME, 0)  # the last cell: its name and number
+        self._begun = (NO_NAME, 0)  # the last cell: its name and number
         self._last_run: Run | None = None
         self._failed = NO_RANKS  # in the last cell that failed
         self._failed_runs: deque[str] = deque(maxlen=_REMEMBERED_FAILURES)
         self._sources = SourceTexts()
+        self._history = CellHistory()
         self._processes = PoolProcesses(options, settings, self._sources, on_progress)
         self.pool_id = self._processes.pool_id  #: names the pool, for example in its messages
         #: For the notebook layer.
@@ -246,6 +234,8 @@ class Pool:
             debugs=self._ranks_to_debug(options.ranks),
             failed=tuple(self._failed_runs),
             ranks=() if options.ranks == self.all_ranks else options.ranks.ranks,
+            aside=() if options.replay is None else options.replay.aside.ranks,
+            aside_id="" if options.replay is None else options.replay.name,
         )
         refusal = self._processes.hub.begin(
             run, RunRequested(execute, options.ranks, options.timeout_s)
@@ -254,11 +244,17 @@ class Pool:
             self._refuse(refusal, options.ranks)
         self._begun = (options.cell_name, options.execution_count)
         self._last_run = run
+        if options.replay is None and options.execution_count:
+            self._history.begin(
+                run_id,
+                PastCell(options.execution_count, code, options.first_line, options.ranks),
+            )
         return run
 
     def _note_failure(self) -> None:
         """Remember the last cell if it did not go well."""
         last = None if self._last_run is None else self._last_run.outcome
+        self._history.end(last)
         if last is None or last.run_id in self._failed_runs:
             return
         if len(last.ranks("ok")) < len(last.results):
@@ -311,9 +307,10 @@ class Pool:
             self._processes.hub.post(AbandonRequested(run.run_id))
             raise
 
-    def error_of(self, outcome: RunOutcome, cell_name: str = _NO_NAME) -> CellError | None:
+    def error_of(self, outcome: RunOutcome, cell_name: str = NO_NAME) -> CellError | None:
         """Make the error of a cell; None: it ended well. For the notebook layer."""
-        return cell_error(outcome, cell_name, self.log_path_by_rank)
+        self._history.end(outcome)
+        return cell_error(outcome, cell_name, self.log_path_by_rank, self._history)
 
     def interrupt(self) -> RankSet:
         """Interrupt the running cell, as Ctrl-C does; if no cell runs, callbacks of widgets.
@@ -464,6 +461,83 @@ class Pool:
         failure = f"could not look at {what}"
         with interrupt_as_error(f"looking at {what}"), self._exchanging(chosen) as exchange:
             return ask_variables(Descriptions(exchange, chosen, failure), names, chosen)
+
+    def catch_up(
+        self,
+        ranks: Sequence[int] | str | int | None = None,
+        *,
+        cells: Sequence[int] = (),
+    ) -> CatchUp:
+        """Give fresh ranks the variables that they lack, after others have taken their places.
+
+        The ranks run the cells again that define these names. Where the cells have collectives,
+        the other ranks run them, too, but aside: in a namespace that is thrown away, so that their
+        variables stay as they are. Then modules, optimizers and the like get the state of a rank
+        that has lived longer, as by `nbddp.sync`.
+
+        Args:
+            ranks: the ranks that lack variables; default: those that took the place of others.
+            cells: numbers of cells that run again in any case. A loop with collectives, such as a
+                training loop, is left out without it.
+
+        Returns:
+            The cells that ran, the names with a state that was given, the names that the ranks
+            still lack, and the cells that failed now.
+
+        Raises:
+            BadOptionError: there are no fresh ranks, no other ranks, or no such cell.
+            CellInterruptedError: the user interrupted a cell; the cells after it did not run.
+            RankExitedError: a rank exited in a cell; the cells after it did not run.
+            CellError: a state could not be given.
+            PoolBusyError: a cell is running.
+            PoolBrokenError: the pool was stopped, or a rank has exited or does not come back.
+
+        Example:
+            >>> outcome = pool.run("layer = torch.nn.Linear(2, 2)")
+            >>> text = pool.restart(1)
+            >>> result = pool.catch_up()
+            >>> result.ranks, result.synced, result.left_out
+            (RankSet(1), ('layer',), ())
+            >>> pool.diff("layer").is_equal
+            True
+        """
+        return catch_up(self, ranks, cells, next(self._execution_counts), self._make_view)
+
+    def catch_up_shown(
+        self,
+        ranks: Sequence[int] | str | int | None,
+        cells: Sequence[int],
+        count: int,
+        make_view: "Callable[[Pool, Run], CellView]",
+    ) -> CatchUp:
+        """Do what `catch_up` does, for the notebook layer.
+
+        Args:
+            ranks: see `catch_up`.
+            cells: see `catch_up`.
+            count: number of the notebook's cell.
+            make_view: makes what shows the cells that run again.
+        """
+        return catch_up(self, ranks, cells, count, make_view)
+
+    @property
+    def history(self) -> CellHistory:
+        """The cells that have run. For `catch_up`."""
+        self._history.end(None if self._last_run is None else self._last_run.outcome)
+        return self._history
+
+    def names_of(self, ranks: RankSet) -> list[dict[str, NameKind]]:
+        """Get the user's names on ranks, in order, with the kinds of values. For `catch_up`.
+
+        Raises:
+            TransferError: a rank cannot answer, or the user interrupted the call.
+            PoolBusyError: a cell is running.
+            PoolBrokenError: the pool was stopped, or a rank has exited or does not come back.
+        """
+        failure = "could not look at the names"
+        with interrupt_as_error("looking at names"), self._exchanging(ranks) as exchange:
+            answers = Descriptions(exchange, ranks, failure).ask(NamesOf(), Names)
+        return [answer.kind_by_name for answer in answers]
 
     def push(
         self,
@@ -878,7 +952,7 @@ class Pool:
         """Say which cell is running where, and what to do about it."""
         inside = self.unfinished.describe() if self.unfinished else "this pool"
         cell, count = self._begun
-        wait = f"Out[{count}].wait() if it has --async" if cell != _NO_NAME else "wait for it"
+        wait = f"Out[{count}].wait() if it has --async" if cell != NO_NAME else "wait for it"
         return (
             f"{cell} is still running on {inside}, and this has to wait until it has ended. "
             f"Next: {wait}, or %ddp interrupt"

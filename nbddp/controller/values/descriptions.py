@@ -16,6 +16,7 @@ from nbddp.wire.values.value_questions import (
     BlockContents,
     BytesByPath,
     ContentsOf,
+    Names,
     TensorBlocks,
     Tree,
     ValueAnswer,
@@ -23,7 +24,7 @@ from nbddp.wire.values.value_questions import (
     Variables,
 )
 
-_Answer = TypeVar("_Answer", Tree, TensorBlocks, Variables)
+_Answer = TypeVar("_Answer", Tree, TensorBlocks, Variables, Names)
 _Content = TypeVar("_Content")
 
 

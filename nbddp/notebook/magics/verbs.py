@@ -18,6 +18,7 @@ from nbddp.controller.options import LINE_OPTIONS
 from nbddp.errors import BadOptionError
 from nbddp.notebook.magics import (
     auto_mode,
+    catch_up_verb,
     config_verb,
     debug_verbs,
     help_text,
@@ -134,6 +135,18 @@ def _diff_parser() -> Parser:
     return _with_ranks(parser)
 
 
+def _catch_up_parser() -> Parser:
+    parser = _with_ranks(Parser("%ddp catchup", bare="-r"))
+    parser.add_argument(
+        "--cells",
+        type=catch_up_verb.cell_numbers,
+        metavar="N,...",
+        default=[],
+        help="run these cells again in any case, such as a training loop",
+    )
+    return parser
+
+
 def _trace_parser() -> Parser:
     parser = Parser("%ddp trace", bare="--cell")
     parser.add_argument("--cell", type=_positive, metavar="N", help="of cell [N] only")
@@ -215,6 +228,11 @@ _SECTIONS = (
             _with_ranks(Parser("%ddp restart", bare="-r")),
             "replace the ranks, with the same options; variables are lost",
             action=pool_verbs.restart,
+        ),
+        Verb(
+            _catch_up_parser(),
+            "give fresh ranks the variables that they lack: cells run again",
+            action=catch_up_verb.catch_up,
         ),
         Verb(Parser("%ddp stop"), "end the pool", action=pool_verbs.stop),
     ),

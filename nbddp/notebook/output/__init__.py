@@ -6,7 +6,7 @@ Runs in: the notebook's process; for the running cell, on the thread that waits 
       |
     cell_view  View          takes each event; `nbddp.show` goes to show_pictures
       |
-    cell_output  CellOutput  one of three, by ``--out``:
+    cell_output  CellOutput  one of four, by ``--out``:
       |
       |  merged  MergedOutput    all ranks together; rank_slots once a rank clears its output
       |  gatherer  Gatherer      its first form; the stages:
@@ -20,6 +20,7 @@ Runs in: the notebook's process; for the running cell, on the thread that waits 
       |
       |  per_rank_blocks  RankBlocks   rank by rank, when the cell ends (a gatherer for each)
       |  quiet  QuietOutput            values of last expressions only
+      |  no_output  NoOutput           nothing: cells that nbddp runs for its own ends
       |
       | Text, Rich, Redraw
       |
@@ -40,7 +41,7 @@ the cells of ``%%ddp --async``. Code outside this package imports from here, not
 
 from nbddp.notebook.output.background import BackgroundOutput
 from nbddp.notebook.output.background_views import BackgroundViews
-from nbddp.notebook.output.cell_output import Out
+from nbddp.notebook.output.cell_output import AnyOut, Out
 from nbddp.notebook.output.cell_view import View
 from nbddp.notebook.output.folded_sink import FoldedSink, printed_html
 from nbddp.notebook.output.rank_grid import RankGrid
@@ -50,6 +51,7 @@ from nbddp.notebook.output.start_display import StartDisplay
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
 
 __all__ = [
+    "AnyOut",
     "BackgroundOutput",
     "BackgroundViews",
     "CellSink",

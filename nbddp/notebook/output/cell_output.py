@@ -16,6 +16,8 @@ from nbddp.wire.rank_set import RankSet
 
 #: How the output of a cell is shown: ``%%ddp --out``.
 Out: TypeAlias = Literal["merged", "ranks", "quiet"]
+#: The same for cells that nbddp runs for its own ends.
+AnyOut: TypeAlias = Out | Literal["nothing"]
 
 
 @dataclass(frozen=True)

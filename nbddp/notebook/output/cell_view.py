@@ -17,9 +17,10 @@ from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import CellEvent, Run
 from nbddp.controller.state import NoticeChanged, RunOutcome, VerdictReached
 from nbddp.notebook.output import per_rank_blocks
-from nbddp.notebook.output.cell_output import CellOutput, Out, OutputSpec
+from nbddp.notebook.output.cell_output import AnyOut, CellOutput, OutputSpec
 from nbddp.notebook.output.folded_sink import FoldedSink
 from nbddp.notebook.output.merged import MergedOutput
+from nbddp.notebook.output.no_output import NoOutput
 from nbddp.notebook.output.per_rank_blocks import RankBlocks
 from nbddp.notebook.output.quiet import QuietOutput
 from nbddp.notebook.output.rank_grid import RankGrid
@@ -61,10 +62,11 @@ _OPEN_LINE_AFTER_S = 0.03
 _FOLD_RANKS, _MAX_FOLD_S = 16, 0.5
 _MAX_LIVE_LINES = 16
 _MAX_ERROR_CHARS = 80
-_OUTPUTS: Mapping[Out, Callable[[OutputSpec], CellOutput]] = {
+_OUTPUTS: Mapping[AnyOut, Callable[[OutputSpec], CellOutput]] = {
     "merged": MergedOutput,
     "ranks": RankBlocks,
     "quiet": QuietOutput,
+    "nothing": NoOutput,
 }
 
 
@@ -97,7 +99,7 @@ class View:
         can_ask: bool,
         display_scope: str,
         widgets: WidgetBlocks | None = None,
-        out: Out = "merged",
+        out: AnyOut = "merged",
         can_redraw: bool = False,
         shows_html: bool = False,
         grids: dict[str, RankGrid] | None = None,

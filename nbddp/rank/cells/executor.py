@@ -239,7 +239,8 @@ class CellExecutor:
         self.interrupts.expect()  # the agent interrupts only after it got `RunStarted`
         self._link.send(RunStarted(run_id=request.run_id, rank=self._rank))
         started = time.monotonic()
-        error = await self._run(request)
+        with shell.namespace_of(request):
+            error = await self._run(request)
         self.interrupts.disarm()  # again, because an interrupt may have prevented the first one
         if os.getpid() != self._pid:
             # The cell forked, and this is the child: it must not continue as a rank.

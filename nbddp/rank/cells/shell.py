@@ -196,6 +196,8 @@ class RankShell(InteractiveShell):
         self._debugger_error: tuple[BaseException, BaseException | None] | None = None
         #: Ignores interrupts while a traceback is written; see `Interrupts.held`.
         self.hold_interrupts: Callable[[], AbstractContextManager[None]] = nullcontext
+        #: The namespace beside the user's, and its id.
+        self._aside: tuple[str, types.ModuleType] | None = None
         #: Names that always exist, also after ``%reset``.
         self.predefined: dict[str, Any] = {}
         config = Config()
@@ -233,6 +235,29 @@ class RankShell(InteractiveShell):
         compiler = self.compile
         assert isinstance(compiler, CellCompiler)  # noqa: S101 - see compiler_class
         compiler.begin_cell(request.execution_count, first_line)
+
+    @contextmanager
+    def namespace_of(self, request: Execute) -> Iterator[None]:
+        """Run a cell in the user's namespace, or aside, see `Execute.aside`."""
+        if self._aside is not None and self._aside[0] != request.aside_id:
+            self._aside = None
+        if self.rank not in request.aside:
+            yield
+            return
+        if self._aside is None:
+            self._aside = request.aside_id, types.ModuleType("__main__")
+        users = self.user_module, self.user_ns
+        hidden = dict(self.user_ns_hidden)
+        self.user_module = self._aside[1]
+        self.user_ns = self.user_module.__dict__
+        try:
+            if "In" not in self.user_ns:
+                self.init_user_ns()
+            yield
+        finally:
+            self.user_module, self.user_ns = users
+            self.user_ns_hidden.clear()
+            self.user_ns_hidden.update(hidden)
 
     def _forget_history(self) -> None:
         """Drop outputs that IPython keeps for ``%notebook`` and its database; ranks have neither.

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from nbddp.errors import BadOptionError
+from nbddp.rank import torch_private
 
 #: Number of the rebuild in which this process replaced another; 0: it did not. Set by
 #: `Collectives.reform`.
@@ -27,7 +28,8 @@ def sync(*objects: Any, src: int | None = None, group: Any = None) -> None:
     Args:
         objects: tensors (any shape; equal shapes and dtypes on all ranks), or objects with
             ``state_dict()`` and ``load_state_dict()``: modules, optimizers, schedulers, scalers.
-            DistributedDataParallel modules are unwrapped.
+            DistributedDataParallel modules get the state of their modules, and new buckets of
+            gradients: those of a module that has stepped differ from those of a new one.
         src: global rank that has the state; default: the lowest of the ranks that have lived
             longest.
         group: process group; default: all ranks.
@@ -60,6 +62,13 @@ def _source(members: list[int], group: Any) -> int:
     return min(zip(times, members, strict=True))[1]
 
 
+def has_state(item: Any) -> bool:
+    """Return whether `sync` takes an object: a module, an optimizer, and the like; not a tensor."""
+    if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
+        return False
+    return not (_is_sharded(item) or any(map(_has_mesh, _tensors_of(item))))
+
+
 def _check(number: int, item: Any) -> None:
     name = f"argument {number + 1}, a {type(item).__name__}"
     if isinstance(item, torch.Tensor):
@@ -71,11 +80,15 @@ def _check(number: int, item: Any) -> None:
             f"nbddp.sync: {name}, has no state; legal: tensors, and objects with state_dict() and "
             "load_state_dict(), such as modules and optimizers"
         )
-    if any(hasattr(tensor, "device_mesh") for tensor in tensors) or _is_sharded(item):
+    if any(map(_has_mesh, tensors)) or _is_sharded(item):
         raise BadOptionError(
             f"nbddp.sync: {name}, is sharded: no rank has all of it. "
             "Next: load a checkpoint with torch.distributed.checkpoint"
         )
+
+
+def _has_mesh(tensor: Any) -> bool:
+    return hasattr(tensor, "device_mesh")
 
 
 def _tensors_of(item: Any) -> list[Any]:
@@ -94,18 +107,23 @@ def _is_sharded(item: Any) -> bool:
 
 def _sync_state(item: Any, source: int, group: Any) -> None:
     """Send the structure and small values as an object, and tensors as tensors."""
-    target = item.module if isinstance(item, torch.nn.parallel.DistributedDataParallel) else item
+    is_ddp = isinstance(item, torch.nn.parallel.DistributedDataParallel)
+    target = item.module if is_ddp else item
     is_source = dist.get_rank() == source
     state = target.state_dict() if is_source else None
     tensors: list[torch.Tensor] = []
-    skeleton = [_split(state, tensors) if is_source else None]
-    dist.broadcast_object_list(skeleton, source, group=group)
+    numbers = torch_private.numbers_of(item) if is_ddp else None
+    message = [_split(state, tensors), numbers] if is_source else [None, None]
+    dist.broadcast_object_list(message, source, group=group)
+    skeleton, numbers = message
     if not is_source:
-        _make(skeleton[0], tensors)
+        _make(skeleton, tensors)
     for tensor in tensors:
         _broadcast(tensor, source, group)
     if not is_source:
-        target.load_state_dict(_join(skeleton[0], tensors))
+        target.load_state_dict(_join(skeleton, tensors))
+    if numbers is not None:
+        torch_private.renew(item, numbers)
 
 
 def _broadcast(tensor: torch.Tensor, source: int, group: Any) -> None:

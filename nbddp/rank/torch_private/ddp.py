@@ -29,6 +29,8 @@ class _Ddp:
 
 
 _ddp_modules: "weakref.WeakKeyDictionary[Any, _Ddp]" = weakref.WeakKeyDictionary()
+#: The hooks of C++ that reduce the gradients of DDP modules.
+_builtin_hooks: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
 #: Prefix of the backend name that C++ gets.
 TRACED_PREFIX = "traced "
 _ddp_counts: dict[str, int] = {}  # by group name
@@ -47,6 +49,14 @@ def hook_ddp() -> None:
         _ddp_modules[self] = _Ddp(_ddp_counts[name])
 
     ddp_type.__init__ = init  # type: ignore[method-assign]
+    register = ddp_type._register_builtin_comm_hook
+
+    @functools.wraps(register)
+    def register_builtin(self: Any, comm_hook_type: Any) -> None:
+        register(self, comm_hook_type)
+        _builtin_hooks[self] = comm_hook_type
+
+    ddp_type._register_builtin_comm_hook = register_builtin  # type: ignore[method-assign]
     _hook_logging_data(ddp_type)
     fsdp.watch()
     _schedules.watch()
@@ -155,6 +165,47 @@ def _reset(reset: Callable[[Any], None], target: Any, name: str = "") -> None:
 def _reset_ddp(module: Any) -> None:
     module.reducer._reset_state()
     module._has_rebuilt_buckets = False
+
+
+@dataclass(frozen=True)
+class DdpNumbers:
+    """Numbers by which ranks recognize a DDP module of their group, and count the next ones."""
+
+    number: int
+    count: int
+
+
+def numbers_of(module: Any) -> DdpNumbers:
+    """Return the numbers of a DDP module, for `renew`."""
+    name = str(getattr(module.process_group, "group_name", ""))
+    return DdpNumbers(_ddp_modules[module].number, _ddp_counts[name])
+
+
+def renew(module: Any, numbers: DdpNumbers) -> None:
+    """Give a DDP module new buckets of gradients, as its constructor does. No collective.
+
+    After its first step DDP sorts gradients into other buckets, so a module that has stepped and a
+    new one would add up gradients of different parameters. Source: ``__setstate__`` of
+    ``DistributedDataParallel``, and ``Reducer::rebuild_buckets`` in ``reducer.cpp``.
+
+    Args:
+        module: the DDP module.
+        numbers: the numbers that it has on all ranks from now on.
+    """
+    parameters, is_sparse = module._build_params_for_reducer()
+    names = module._build_debug_param_to_name_mapping(parameters)
+    module._ddp_init_helper(parameters, is_sparse, names, module.static_graph)
+    if module.static_graph:
+        module.reducer._set_static_graph()
+        module.logger._set_static_graph()
+    module._has_rebuilt_buckets = False
+    package: Any = torch.distributed
+    for hook, state in module._comm_hooks:
+        package._register_comm_hook(module.reducer, state, hook)
+    if module in _builtin_hooks:
+        package._register_builtin_comm_hook(module.reducer, _builtin_hooks[module])
+    _ddp_modules[module] = _Ddp(numbers.number)
+    _ddp_counts[str(getattr(module.process_group, "group_name", ""))] = numbers.count
 
 
 def _reset_schedule(schedule: Any) -> None:

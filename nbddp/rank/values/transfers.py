@@ -36,6 +36,7 @@ from nbddp.wire.values.shared_memory import Piece
 from nbddp.wire.values.value_questions import (
     BlocksOf,
     ContentsOf,
+    NamesOf,
     TreeOf,
     ValueAnswer,
     ValueQuestion,
@@ -130,6 +131,9 @@ class Variables:
             case VariablesOf():
                 with self._describing():
                     return variable_table.variables(self._shell, question.names), []
+            case NamesOf():
+                with self._describing():
+                    return variable_table.names(self._shell), []
             case _:
                 assert_never(question)
 

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 
 from nbddp.rank.cells import RankShell
+from nbddp.rank.collectives import state_sync
 from nbddp.rank.values import tensor_hash, torch_objects
 from nbddp.rank.values.fingerprints import MAX_LEAVES, Fingerprints, local_of
 from nbddp.rank.values.tensor_preview import dtype_text, number_text
 from nbddp.rank.values.traversal import Outline, as_tensor, text_of, walk
 from nbddp.wire.values.preview_text import shape_text
-from nbddp.wire.values.value_questions import Variable, Variables
+from nbddp.wire.values.value_questions import NameKind, Names, Variable, Variables
 
 #: A request without names gets this many of the newest variables.
 _MAX_NAMES = 60
@@ -39,19 +40,37 @@ def variables(shell: RankShell, wanted: Sequence[str]) -> Variables:
     names: dict[str, Any] = shell.user_ns
     left_out = 0
     if not wanted:
-        hidden = {**shell.user_ns_hidden, **shell.predefined}  # %reset empties the first
-        wanted = [
-            name
-            for name, value in names.items()
-            if not name.startswith("_")
-            and _has_data(value)
-            # As in %who: a predefined name that the user has bound again is the user's.
-            and not (name in hidden and hidden[name] is value)
-        ]
+        wanted = [name for name, value in _of_user(shell).items() if _has_data(value)]
         left_out = max(0, len(wanted) - _MAX_NAMES)
         wanted = wanted[left_out:]
     described = tuple(_describe(shell.rank, name, names[name]) for name in wanted if name in names)
     return Variables(variables=described, left_out=left_out)
+
+
+def names(shell: RankShell) -> Names:
+    """List the user's names, with the kinds of their values."""
+    return Names(kind_by_name={name: _kind(value) for name, value in _of_user(shell).items()})
+
+
+def _of_user(shell: RankShell) -> dict[str, Any]:
+    """Return the names that the user has bound, with their values."""
+    hidden = {**shell.user_ns_hidden, **shell.predefined}  # %reset empties the first
+    return {
+        name: value
+        for name, value in shell.user_ns.items()
+        if not name.startswith("_")
+        # As in %who: a predefined name that the user has bound again is the user's.
+        and not (name in hidden and hidden[name] is value)
+    }
+
+
+def _kind(value: Any) -> NameKind:
+    if not _has_data(value):
+        return "definition"
+    try:
+        return "state" if state_sync.has_state(value) else "data"
+    except (Exception, SystemExit):  # noqa: BLE001 - of the user's class
+        return "data"
 
 
 def _has_data(value: Any) -> bool:

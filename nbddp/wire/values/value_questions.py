@@ -8,12 +8,13 @@ They travel in `DescribeValue` and `ValueDescribed`: they are typed, and nothing
       BlocksOf({".0.weight": (0, 2)})                          TensorBlocks of Blocks
       ContentsOf({".0.weight": BlockNumbers((0, 2), (5,))})    BlockContents
       VariablesOf(("model", "loss"))                           Variables of Variable
+      NamesOf()                                                Names
 
 Runs in: the notebook's process asks and compares, ranks answer. Pure.
 """
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -65,10 +66,14 @@ class VariablesOf(_Tagged, frozen=True):
     names: tuple[str, ...]  #: empty: all variables that hold data
 
 
+class NamesOf(_Tagged, frozen=True):
+    """The user's names, with the kinds of their values. Answered by `Names`."""
+
+
 #: Bytes of blocks by path and number.
 BytesByPath: TypeAlias = dict[str, dict[int, bytes]]
 
-ValueQuestion: TypeAlias = TreeOf | BlocksOf | ContentsOf | VariablesOf
+ValueQuestion: TypeAlias = TreeOf | BlocksOf | ContentsOf | VariablesOf | NamesOf
 
 
 # --- answers -------------------------------------------------------------------------------------
@@ -150,4 +155,15 @@ class Variables(_Tagged, frozen=True):
     left_out: int = 0  #: number of variables beyond the limit
 
 
-ValueAnswer: TypeAlias = Tree | TensorBlocks | BlockContents | Variables
+#: ``state``: its state can be given to other ranks by `nbddp.sync`, as that of modules and
+#: optimizers; ``definition``: a module of Python, a function or a class.
+NameKind: TypeAlias = Literal["state", "definition", "data"]
+
+
+class Names(_Tagged, frozen=True):
+    """The names that the user has bound on a rank; predefined ones and ``_x`` are left out."""
+
+    kind_by_name: dict[str, NameKind] = {}
+
+
+ValueAnswer: TypeAlias = Tree | TensorBlocks | BlockContents | Variables | Names

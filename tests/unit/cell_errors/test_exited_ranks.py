@@ -5,10 +5,11 @@ import signal
 import msgspec
 import pytest
 
+from nbddp.controller.catch_up import CellHistory, PastCell
 from nbddp.controller.cell_errors.build import restarted_text
 from nbddp.controller.cell_errors.traceback_groups import MAX_FULL
 from nbddp.controller.state.exit_text import describe_exit, exit_phrase, idle_exit_text
-from nbddp.controller.state.outcome import RankResult
+from nbddp.controller.state.outcome import RankResult, RunOutcome
 from nbddp.errors import RankExitedError
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import RankExited
@@ -208,8 +209,8 @@ def test_a_rank_that_was_replaced():
     assert text(error).endswith(
         "  replaced  rank 2 was replaced by a fresh process: its variables are gone, "
         "those of ranks 0-1,3 are kept\n"
-        "  next      define model and optimizer there (%%ddp -r 2), then "
-        "nbddp.sync(model, optimizer, src=0) on all ranks"
+        "  next      %ddp catchup makes its variables again: it runs the cells that define them, "
+        "and modules and optimizers get the state of rank 0"
     )
 
 
@@ -218,12 +219,28 @@ def test_a_name_that_only_a_fresh_rank_lacks():
     message = text(cell_error(freed(0), lacks, replacements=RankSet.of([2, 3]), is_plain=False))
     assert message.endswith(
         "CellError: rank 2 raised NameError: name 'model' is not defined\n"
-        "  likely    rank 2 is a fresh process, and lacks the names that earlier cells defined\n"
-        "  next      run the cell that defines the name there (%%ddp -r 2)"
+        "  likely    rank 2 is a fresh process: it lacks the names that earlier cells defined\n"
+        "  next      %ddp catchup -r 2 runs such cells there"
     )
     for others in (NO_RANKS, RankSet.of([3])):
         message = text(cell_error(freed(0), lacks, replacements=others, is_plain=False))
         assert "fresh" not in message
+
+
+def test_the_cell_that_defines_a_name_which_a_fresh_rank_lacks():
+    lacks = raised(2, "NameError", "name 'model' is not defined", name="model")
+    history = CellHistory()
+    for number, code, outcome in (
+        (3, "model = 1", RunOutcome("a", {2: RankResult(2, "ok")}, 0.0)),
+        (5, "1", RunOutcome("b", {2: RankResult(2, "exited")}, 0.0, fresh=RankSet.of([2]))),
+    ):
+        history.begin(outcome.run_id, PastCell(number, code, 1, RankSet.of([2])))
+        history.end(outcome)
+    message = text(cell_error(lacks, replacements=RankSet.of([2]), origins=history))
+    assert (
+        "  likely    rank 2 is a fresh process since cell [5]: it has not run cell [3], which "
+        "defines model\n"
+    ) in message
 
 
 def test_all_ranks_were_replaced():
@@ -252,8 +269,8 @@ def test_a_rank_that_is_not_to_be_replaced():
 def test_the_words_after_a_restart_of_ranks():
     assert restarted_text(RankSet.of([2]), RankSet.of([0, 1, 3])) == (
         "rank 2 is a fresh process: its variables are gone, those of ranks 0-1,3 are kept. "
-        "Next: define model and optimizer there (%%ddp -r 2), then "
-        "nbddp.sync(model, optimizer, src=0) on all ranks"
+        "Next: %ddp catchup makes its variables again: it runs the cells that define them, "
+        "and modules and optimizers get the state of rank 0"
     )
     assert restarted_text(RankSet.of([0, 1]), RankSet.of([2])).startswith(
         "ranks 0-1 are fresh processes: their variables are gone, those of rank 2 are kept."

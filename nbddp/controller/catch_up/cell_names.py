@@ -1,0 +1,177 @@
+"""The names that a cell binds, changes and reads, from its syntax tree.
+
+Runs in: the notebook's process. Pure.
+"""
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+_Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+@dataclass(frozen=True)
+class CellNames:
+    """The global names of a cell.
+
+    Attributes:
+        binds: assigned, imported or defined by it.
+        changes: names whose value it changes in place: ``model.head = ...``, ``sizes[0] = 1``.
+        reads: names that it uses, also inside its functions.
+        has_loop: whether a ``for`` or ``while`` runs with it, not only in a function.
+        has_star: whether it has ``from module import *``.
+    """
+
+    binds: frozenset[str]
+    changes: frozenset[str]
+    reads: frozenset[str]
+    has_loop: bool
+    has_star: bool
+
+
+def cell_names(statements: Sequence[ast.stmt]) -> CellNames:
+    r"""Find the global names of a cell.
+
+    Args:
+        statements: its syntax tree.
+
+    >>> found = cell_names(ast.parse("def f():\n    return a + b\nb = f()\nc.d = 1").body)
+    >>> sorted(found.binds), sorted(found.changes), sorted(found.reads)
+    (['b', 'f'], ['c'], ['a', 'b', 'c', 'f'])
+    """
+    scope = _Scope()
+    scope.read_all(statements)
+    return CellNames(
+        frozenset(scope.binds),
+        frozenset(scope.changes),
+        frozenset(scope.reads),
+        scope.has_loop,
+        scope.has_star,
+    )
+
+
+class _Scope(ast.NodeVisitor):
+    """The names of the module, or of one function, class or comprehension in it."""
+
+    def __init__(self) -> None:
+        self.binds: set[str] = set()
+        self.changes: set[str] = set()
+        self.reads: set[str] = set()
+        self.globals: set[str] = set()  # declared by a ``global`` statement
+        self.has_loop = False
+        self.has_star = False
+
+    def read_all(self, nodes: Iterable[ast.AST | None]) -> None:
+        for node in nodes:
+            if node is not None:
+                self.visit(node)
+
+    def _add_inner(self, parameters: Iterable[str], nodes: Iterable[ast.AST | None]) -> "_Scope":
+        """Add the global names of code with a scope of its own."""
+        inner = _Scope()
+        inner.read_all(nodes)
+        local = (inner.binds | set(parameters)) - inner.globals
+        self.reads |= inner.reads - local
+        self.changes |= inner.changes - local
+        self.binds |= inner.binds & inner.globals
+        return inner
+
+    def visit(self, node: ast.AST) -> None:
+        self.has_loop = self.has_loop or isinstance(node, _LOOPS)
+        super().visit(node)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        (self.reads if isinstance(node.ctx, ast.Load) else self.binds).add(node.id)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        if isinstance(node.target, ast.Name):
+            self.reads.add(node.target.id)
+        self.generic_visit(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        self._visit_part(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        self._visit_part(node)
+
+    def _visit_part(self, node: ast.Attribute | ast.Subscript) -> None:
+        if not isinstance(node.ctx, ast.Load):
+            root: ast.AST = node
+            while isinstance(root, ast.Attribute | ast.Subscript):
+                root = root.value
+            if isinstance(root, ast.Name):
+                self.changes.add(root.id)
+        self.generic_visit(node)
+
+    def visit_Global(self, node: ast.Global) -> None:
+        self.globals |= set(node.names)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        self.binds |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        names = {alias.asname or alias.name for alias in node.names}
+        self.has_star = self.has_star or "*" in names
+        self.binds |= names - {"*"}
+
+    def visit_MatchAs(self, node: ast.MatchAs) -> None:
+        if node.name is not None:
+            self.binds.add(node.name)
+        self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._visit_function(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        self._visit_function(node)
+
+    def _visit_function(self, node: _Function) -> None:
+        self.binds.add(node.name)
+        self.read_all([*node.decorator_list, node.returns, *_outside(node.args)])
+        self._add_inner(_parameters(node.args), node.body)
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self.read_all(_outside(node.args))
+        self._add_inner(_parameters(node.args), [node.body])
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self.binds.add(node.name)
+        self.read_all([*node.decorator_list, *node.bases, *node.keywords])
+        self._add_inner((), node.body)
+
+    def visit_ListComp(self, node: ast.ListComp) -> None:
+        self._visit_comprehension(node)
+
+    def visit_SetComp(self, node: ast.SetComp) -> None:
+        self._visit_comprehension(node)
+
+    def visit_DictComp(self, node: ast.DictComp) -> None:
+        self._visit_comprehension(node)
+
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> None:
+        self._visit_comprehension(node)
+
+    def _visit_comprehension(self, node: _Comprehension) -> None:
+        inner = self._add_inner((), ast.iter_child_nodes(node))
+        targets = _Scope()
+        targets.read_all(generator.target for generator in node.generators)
+        self.binds |= inner.binds - targets.binds  # of ``:=``, which binds outside
+
+
+def _parameters(arguments: ast.arguments) -> Iterator[str]:
+    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    for argument in (*named, arguments.vararg, arguments.kwarg):
+        if argument is not None:
+            yield argument.arg
+
+
+def _outside(arguments: ast.arguments) -> Iterator[ast.AST | None]:
+    """Defaults and annotations, which are evaluated outside of the function."""
+    yield from arguments.defaults
+    yield from arguments.kw_defaults
+    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    for argument in (*named, arguments.vararg, arguments.kwarg):
+        if argument is not None:
+            yield argument.annotation

@@ -1,0 +1,165 @@
+"""Chooses the cells that a fresh rank runs again.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from nbddp.controller.catch_up.cell_history import PastCell
+from nbddp.wire.rank_set import RankSet
+from nbddp.wire.values.value_questions import NameKind
+
+
+class Reason(Enum):
+    """Why names were not made again."""
+
+    NO_CELL = auto()  #: no cell binds them: `%ddp push` did, or code that is not a cell
+    FAILED = auto()  #: the cell that binds them failed
+    LOOP = auto()  #: the cell is a loop with collectives, such as a training loop
+    NEEDS = auto()  #: the cell uses names that were not made again
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Names that a fresh rank still lacks after the plan."""
+
+    names: tuple[str, ...]
+    reason: Reason
+    cell: int = 0  #: the cell that binds them; 0: none does
+
+
+@dataclass(frozen=True)
+class CatchUpPlan:
+    """The cells to run again, and the names that they do not make."""
+
+    cells: tuple[PastCell, ...]  #: in order
+    #: Whether other ranks take part, because the cells have collectives. They run them aside, in a
+    #: namespace that is thrown away.
+    has_peers: bool
+    left_out: tuple[LeftOut, ...] = ()
+
+
+def make_plan(
+    history: Iterable[PastCell],
+    lacking: Mapping[str, NameKind],
+    fresh: RankSet,
+    wanted: Sequence[int] = (),
+) -> CatchUpPlan:
+    """Choose the cells that make names again.
+
+    Chosen are, for each name, the last good cell that binds it, the cells that change its value
+    later, and the cells that bind what these use. A loop with collectives is left out, unless it
+    binds a module, an optimizer or a definition.
+
+    Args:
+        history: the cells so far, in order.
+        lacking: the names that fresh ranks lack, with the kinds of their values elsewhere.
+        fresh: the ranks that lack them.
+        wanted: numbers of cells that are chosen in any case.
+    """
+    return _Planner(list(history), lacking, fresh, frozenset(wanted)).plan()
+
+
+class _Planner:
+    def __init__(
+        self,
+        cells: list[PastCell],
+        lacking: Mapping[str, NameKind],
+        fresh: RankSet,
+        wanted: frozenset[int],
+    ) -> None:
+        self._cells = cells
+        self._lacking = lacking
+        self._fresh = set(fresh)
+        self._wanted = wanted
+        self._is_possible: dict[int, bool] = {}  # by index: whether its names can be made again
+        self._chosen: set[int] = set()
+
+    def plan(self) -> CatchUpPlan:
+        left_out: dict[tuple[int, Reason], list[str]] = {}
+        for name in self._lacking:
+            if self._is_of_others(name):
+                continue
+            index = self._binder(name, len(self._cells))
+            if index is None:
+                number = self._failed_binder(name)
+                reason = Reason.FAILED if number else Reason.NO_CELL
+                left_out.setdefault((number, reason), []).append(name)
+            elif not self._choose(index):
+                is_loop = self._is_long_loop(index)
+                key = self._cells[index].number, Reason.LOOP if is_loop else Reason.NEEDS
+                left_out.setdefault(key, []).append(name)
+        for index, cell in enumerate(self._cells):
+            if cell.number in self._wanted or (cell.names.has_star and cell.is_ok):
+                self._choose(index)
+        cells = tuple(self._cells[index] for index in sorted(self._chosen))
+        has_peers = any(cell.has_operations for cell in cells)
+        if not has_peers:
+            cells = tuple(cell for cell in cells if not self._fresh.isdisjoint(cell.ranks))
+        return CatchUpPlan(
+            cells,
+            has_peers,
+            tuple(
+                LeftOut(tuple(names), reason, number)
+                for (number, reason), names in left_out.items()
+            ),
+        )
+
+    def _choose(self, index: int) -> bool:
+        """Choose a cell with all that it uses; return whether that is possible."""
+        known = self._is_possible.get(index)
+        if known is not None:
+            return known
+        self._is_possible[index] = True  # cells may use names of each other
+        cell = self._cells[index]
+        if self._is_long_loop(index) or not all(map(self._choose, self._sources(cell, index))):
+            self._is_possible[index] = False
+            return False
+        self._chosen.add(index)
+        for later in range(index + 1, len(self._cells)):
+            changes = self._cells[later].names.changes
+            if self._cells[later].is_ok and not changes.isdisjoint(cell.names.binds):
+                self._choose(later)
+        return True
+
+    def _sources(self, cell: PastCell, index: int) -> list[int]:
+        """The cells that bind what a cell uses: before it, or else, for functions, after it."""
+        binders = []
+        for name in sorted(cell.names.reads):
+            binder = self._binder(name, index)
+            if binder is None and name not in cell.names.binds:
+                binder = self._binder(name, len(self._cells))
+            if binder is not None and binder != index:
+                binders.append(binder)
+        return binders
+
+    def _is_long_loop(self, index: int) -> bool:
+        cell = self._cells[index]
+        if not cell.has_operations or not cell.names.has_loop or cell.number in self._wanted:
+            return False
+        kinds = {
+            self._lacking[name]
+            for name in cell.names.binds.intersection(self._lacking)
+            if self._binder(name, len(self._cells)) == index
+        }
+        return kinds <= {"data"}
+
+    def _binder(self, name: str, before: int) -> int | None:
+        """The last good cell of a fresh rank above ``before`` that binds a name."""
+        for index in reversed(range(before)):
+            cell = self._cells[index]
+            if cell.is_ok and name in cell.names.binds and not self._fresh.isdisjoint(cell.ranks):
+                return index
+        return None
+
+    def _is_of_others(self, name: str) -> bool:
+        """Whether only cells that did not run on a fresh rank bind a name."""
+        binders = [cell for cell in self._cells if name in cell.names.binds]
+        return bool(binders) and all(self._fresh.isdisjoint(cell.ranks) for cell in binders)
+
+    def _failed_binder(self, name: str) -> int:
+        """The number of the last cell that would have bound a name and failed; 0: none."""
+        failed = (cell for cell in reversed(self._cells) if not cell.is_ok)
+        return next((cell.number for cell in failed if name in cell.names.binds), 0)

@@ -1,0 +1,33 @@
+"""How a cell is to be run.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from dataclasses import dataclass
+
+from nbddp.wire.rank_set import RankSet
+
+#: A cell of a script.
+NO_NAME = "the cell"
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Facts about cells that run again, so that fresh ranks get their variables."""
+
+    name: str  #: cells of one replay share the namespaces
+    aside: RankSet  #: ranks that only take part, in a namespace that is thrown away
+
+
+@dataclass(frozen=True)
+class CellOptions:
+    """How a cell is to be run. For the notebook layer."""
+
+    ranks: RankSet  #: the cell runs on these
+    timeout_s: float | None = None  #: seconds until the cell is interrupted; None: never
+    execution_count: int = 1  #: number of the cell, in tracebacks and in the trace
+    first_line: int = 1  #: line of the notebook's cell on which the code begins
+    cell_name: str = NO_NAME  #: how messages name the cell
+    check: bool = False  #: ranks of several machines compare operations before each
+    parent_id: str = ""  #: id of the front end's request
+    replay: Replay | None = None  #: it runs again for fresh ranks

@@ -1,0 +1,194 @@
+"""Gives fresh ranks the variables that they lack: cells run again, then states are given.
+
+Runs in: the notebook's process, the thread of the caller.
+
+    NamesOf --> ranks --Names--> make_plan --cells--> ranks, and others aside --> nbddp.sync
+"""
+
+import secrets
+from collections.abc import Callable, Collection, Container, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nbddp.controller.catch_up import CatchUpPlan, LeftOut, PastCell, make_plan
+from nbddp.controller.pool.cell_options import CellOptions, Replay
+from nbddp.errors import BadOptionError, CellError, CellInterruptedError, RankExitedError
+from nbddp.wire.flight_recorder import cell_name
+from nbddp.wire.rank_set import NO_RANKS, RankSet
+from nbddp.wire.values.value_questions import NameKind
+
+if TYPE_CHECKING:
+    from nbddp.controller.hub import Run
+    from nbddp.controller.pool.cell_wait import CellView
+    from nbddp.controller.pool.pool import Pool
+
+
+@dataclass(frozen=True)
+class CatchUp:
+    """What fresh ranks have got, as `Pool.catch_up` returns it.
+
+    Example:
+        >>> result = pool.catch_up(1)
+        >>> result.cells
+        ()
+    """
+
+    ranks: RankSet  #: the fresh ranks
+    source: int  #: the rank whose names and states they got
+    cells: tuple[int, ...] = ()  #: numbers of the cells that ran again
+    aside: RankSet = NO_RANKS  #: ranks that ran these cells aside
+    synced: tuple[str, ...] = ()  #: names of the objects whose state was given
+    left_out: tuple[LeftOut, ...] = ()  #: names that the ranks still lack
+    #: The numbers of cells that failed when they ran again, and the ends of their errors.
+    failed: tuple[tuple[int, str], ...] = ()
+    #: Names whose values are equal on all other ranks, and different on a fresh one.
+    different: tuple[str, ...] = ()
+
+
+def catch_up(
+    pool: "Pool",
+    ranks: Sequence[int] | str | int | None,
+    cells: Sequence[int],
+    count: int,
+    make_view: "Callable[[Pool, Run], CellView]",
+) -> CatchUp:
+    """Give fresh ranks the variables that they lack; see `Pool.catch_up`.
+
+    Args:
+        pool: the pool.
+        ranks: see `Pool.catch_up`.
+        cells: see `Pool.catch_up`.
+        count: number of the cell that asks for it.
+        make_view: makes what shows the cells.
+    """
+    replaced = RankSet.of(info.rank for info in pool.ranks() if info.is_replacement)
+    fresh = replaced if ranks is None else pool.rank_set(ranks)
+    others = pool.all_ranks - replaced - fresh
+    if not fresh:
+        raise BadOptionError(
+            "no rank is fresh: each has the variables of its cells. Next: for a rank that lacks "
+            "some, %ddp catchup -r RANK"
+        )
+    if not others:
+        raise BadOptionError(
+            "every rank is fresh, so none has variables that others lack. Next: run the cells again"
+        )
+    known = {cell.number for cell in pool.history}
+    if unknown := sorted(set(cells) - known):
+        raise BadOptionError(
+            f"the pool has not run {cell_name(unknown[0])}; it has run "
+            f"{', '.join(map(str, sorted(known))) or 'no cell'}"
+        )
+    source = others.ranks[0]
+    lacking = _lacking(pool, source, fresh)
+    plan = make_plan(pool.history, lacking, fresh, cells)
+    aside, failed = _replay(pool, plan, fresh, make_view)
+    has = pool.names_of(RankSet.of([source]))[0]
+    missing = _lacking(pool, source, fresh)
+    bound = {name for cell in plan.cells for name in cell.names.binds}
+    synced = tuple(
+        name
+        for name, kind in has.items()
+        if kind == "state" and name not in missing and (name in lacking or name in bound)
+    )
+    if synced:
+        options = CellOptions(
+            pool.all_ranks,
+            execution_count=count,
+            cell_name=cell_name(count),
+            replay=Replay("", NO_RANKS),  # the end of the replay: other namespaces are dropped
+        )
+        code = f"nbddp.sync({', '.join(synced)}, src={source})\n"
+        pool.run_cell(code, options, make_view)
+    return CatchUp(
+        ranks=fresh,
+        source=source,
+        cells=tuple(cell.number for cell in plan.cells),
+        aside=aside,
+        synced=synced,
+        left_out=_still_lacking(plan, missing),
+        failed=failed,
+        different=_different(pool, fresh, others, made=has.keys() & bound),
+    )
+
+
+def _lacking(pool: "Pool", source: int, fresh: RankSet) -> dict[str, NameKind]:
+    """The names that ``source`` has and a fresh rank has not."""
+    asked = RankSet.of([source, *fresh])
+    names = dict(zip(asked, pool.names_of(asked), strict=True))
+    return {
+        name: kind
+        for name, kind in names[source].items()
+        if any(name not in names[rank] for rank in fresh)
+    }
+
+
+def _replay(
+    pool: "Pool", plan: CatchUpPlan, fresh: RankSet, make_view: "Callable[[Pool, Run], CellView]"
+) -> tuple[RankSet, tuple[tuple[int, str], ...]]:
+    """Run the cells of a plan; return the ranks that ran them aside, and the cells that failed.
+
+    A cell may fail that did not before: a file is not there any more. What it has defined until
+    then counts, and so do the cells below it.
+    """
+    name = secrets.token_hex(4)
+    has_run_aside, failed = NO_RANKS, []
+    for cell in plan.cells:
+        ranks = cell.ranks if plan.has_peers else RankSet.of(set(cell.ranks).intersection(fresh))
+        aside = ranks - fresh
+        has_run_aside = RankSet.of([*has_run_aside, *aside])
+        options = _options_of(cell, ranks, Replay(name, aside))
+        try:
+            pool.run_cell(cell.code, options, make_view)
+        except (CellInterruptedError, RankExitedError):
+            raise
+        except CellError as error:
+            failed.append((cell.number, _brief(error, fresh)))
+    return has_run_aside, tuple(failed)
+
+
+def _brief(error: CellError, fresh: RankSet) -> str:
+    """``rank 1 raised ValueError: bad``, of a fresh rank if it raised."""
+    rank = next((rank for rank in fresh if rank in error.by_rank), min(error.by_rank))
+    name, text = error.by_rank[rank]
+    return f"rank {rank} raised {name}: {text}".partition("\n")[0].rstrip(": ")
+
+
+def _different(
+    pool: "Pool", fresh: RankSet, others: RankSet, made: Collection[str]
+) -> tuple[str, ...]:
+    """The names among ``made`` whose values are equal on several ranks and not on fresh ones."""
+    if len(others) < 2 or not made:
+        return ()
+    variables = pool.told_variables(sorted(made), ranks=str(RankSet.of([*others, *fresh])))
+    digests = {
+        rank: {variable.name: variable.digest for variable in answer.variables}
+        for rank, answer in variables.items()
+    }
+    return tuple(
+        name
+        for name in sorted(made)
+        if len(values := {digests[rank].get(name) for rank in others}) == 1
+        and (value := values.pop())
+        and any(digests[rank].get(name) not in (None, value) for rank in fresh)
+    )
+
+
+def _options_of(cell: PastCell, ranks: RankSet, replay: Replay) -> CellOptions:
+    return CellOptions(
+        ranks,
+        execution_count=cell.number,
+        first_line=cell.first_line,
+        cell_name=cell_name(cell.number),
+        replay=replay,
+    )
+
+
+def _still_lacking(plan: CatchUpPlan, missing: Container[str]) -> tuple[LeftOut, ...]:
+    """The names that were left out, without those that another cell has made."""
+    rest = [
+        LeftOut(names, left.reason, left.cell)
+        for left in plan.left_out
+        if (names := tuple(name for name in left.names if name in missing))
+    ]
+    return tuple(rest)

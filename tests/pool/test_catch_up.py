@@ -1,0 +1,173 @@
+"""A fresh rank gets the variables that it lacks, and the others keep theirs."""
+
+from collections.abc import Callable
+
+import pytest
+
+from nbddp.controller.catch_up import LeftOut, Reason
+from nbddp.controller.pool import Pool
+from nbddp.errors import BadOptionError, CellError
+from nbddp.wire.rank_set import NO_RANKS, RankSet
+from tests.support.views import run_cell
+
+MODEL = """
+network = build()
+model = DDP(network)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+"""
+STEPS = """
+def step_once(step):
+    source = torch.Generator().manual_seed(100 * step + rank)
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 6, generator=source)).square().mean()
+    loss.backward()
+    optimizer.step()
+"""
+#: Without a `__main__` guard, as cells are.
+BUILD = """
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+def build():
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 1))
+"""
+
+
+@pytest.fixture
+def own_pool(fresh_pool: Callable[..., Pool]) -> Pool:
+    return fresh_pool(3)
+
+
+def run_cells(pool: Pool, *cells: str) -> None:
+    for cell in cells:
+        pool.run(cell)
+
+
+def test_a_training_goes_on_with_a_fresh_rank(own_pool: Pool):
+    train = "for step in range(4):\n    step_once(step)"
+    run_cells(own_pool, BUILD, "torch.manual_seed(rank)", MODEL, STEPS, train)
+    before = own_pool.pull("(id(model), id(network[0].weight), network[0].weight.sum().item())")
+    own_pool.restart(1)
+    result = own_pool.catch_up()
+    assert (result.ranks, result.source) == (RankSet.of([1]), 0)
+    assert result.cells == (1, 3, 4)
+    assert result.aside == RankSet.of([0, 2])
+    assert result.synced == ("network", "model", "optimizer")
+    assert result.left_out == (LeftOut(("step",), Reason.LOOP, 5),)
+    after = own_pool.pull("(id(model), id(network[0].weight), network[0].weight.sum().item())")
+    assert (after[0], after[2]) == (before[0], before[2])
+    assert after[1][2] == before[0][2]
+    assert own_pool.diff("optimizer").is_equal
+    own_pool.run("for step in range(4, 8):\n    step_once(step)")
+    assert own_pool.diff("network").is_equal
+    assert own_pool.diff("optimizer").is_equal
+
+
+def test_the_next_steps_are_those_of_a_run_without_a_failure(own_pool: Pool):
+    def losses(pool: Pool, *, fails: bool) -> list[float]:
+        run_cells(pool, "torch.manual_seed(0)", MODEL, "for i in range(3):\n    step_once(i)")
+        if fails:
+            pool.restart(0)
+            assert pool.catch_up().source == 1
+        pool.run("for i in range(3, 6):\n    step_once(i)")
+        weights: list[float] = pool.pull("[p.sum().item() for p in network.parameters()]", ranks=0)
+        return weights
+
+    run_cells(own_pool, BUILD, STEPS)
+    whole = losses(own_pool, fails=False)
+    assert losses(own_pool, fails=True) == pytest.approx(whole, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        "model.register_comm_hook(None, default_hooks.fp16_compress_hook)",
+        "model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)",
+    ],
+)
+def test_hooks_of_gradients_are_kept(own_pool: Pool, hook: str):
+    imports = "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
+    run_cells(own_pool, BUILD, imports + MODEL + hook, STEPS, "for i in range(3): step_once(i)")
+    own_pool.restart(2)
+    own_pool.catch_up()
+    sent = len(own_pool.trace())
+    own_pool.run("for i in range(3, 6): step_once(i)")
+    assert own_pool.diff("network").is_equal
+    reduced = [part for part in own_pool.trace()[sent:] if part["op"] == "all_reduce"]
+    assert {part["nbytes"] for part in reduced} == {2 * (6 * 5 + 5 + 5 + 1)}
+
+
+def test_cells_without_collectives_run_on_the_fresh_rank_only(own_pool: Pool):
+    run_cells(own_pool, "runs = []", "runs.append(1); share = [rank] * 2\nprint(share)")
+    own_pool.restart("1-2")
+    result = own_pool.catch_up()
+    assert (result.ranks, result.aside, result.cells) == (RankSet.of([1, 2]), NO_RANKS, (1, 2))
+    assert own_pool.pull("runs, share") == [([1], [0, 0]), ([1], [1, 1]), ([1], [2, 2])]
+    assert own_pool.catch_up() == type(result)(ranks=result.ranks, source=0)
+
+
+def test_cells_that_run_aside_change_nothing_elsewhere(own_pool: Pool):
+    cell = "total = torch.ones(2)\ndist.all_reduce(total)\ncount = globals().get('count', 0) + 1"
+    run_cells(own_pool, cell, "total += rank; count = 7; extra = 1")
+    names = "sorted(name for name in globals() if not name.startswith('_'))"
+    before = own_pool.pull(names, ranks=0)
+    own_pool.restart(1)
+    assert own_pool.catch_up(cells=[1]).cells == (1, 2)
+    assert own_pool.pull("(total.tolist(), count)", ranks=0) == ([3.0, 3.0], 7)
+    assert own_pool.pull("total.tolist()", ranks=1) == [4.0, 4.0]
+    assert own_pool.pull(names, ranks=0) == before
+    assert "get_ipython" not in own_pool.vars()
+
+
+def test_names_that_no_cell_makes_again(own_pool: Pool):
+    own_pool.push(pushed=1)
+    with pytest.raises(CellError):
+        own_pool.run("bad = 1\nif rank != 1: raise ValueError")
+    own_pool.restart(1)
+    result = own_pool.catch_up()
+    assert result.left_out == (
+        LeftOut(("pushed",), Reason.NO_CELL, 0),
+        LeftOut(("bad",), Reason.FAILED, 1),
+    )
+
+
+def test_a_cell_that_fails_when_it_runs_again(own_pool: Pool):
+    run_cells(own_pool, "import os\nx = 1 // (1 - int(os.environ.get('ONCE', 0)))", "y = x")
+    own_pool.restart(1)
+    run_cell(own_pool, "import os; os.environ['ONCE'] = '1'", ranks=[1])
+    result = own_pool.catch_up()
+    assert result.failed == (
+        (1, "rank 1 raised ZeroDivisionError: integer division or modulo by zero"),
+        (2, "rank 1 raised NameError: name 'x' is not defined"),
+    )
+    run_cell(own_pool, "os.environ['ONCE'] = '0'", ranks=[1])
+    assert own_pool.catch_up().left_out == ()
+    assert own_pool.pull("y") == [1, 1, 1]
+
+
+def test_values_that_the_others_have_alike(own_pool: Pool):
+    run_cells(own_pool, "step = 0; share = rank; text = 'a'", "step += 5")
+    run_cell(own_pool, "globals()['step'] = 7")
+    own_pool.restart(1)
+    assert own_pool.catch_up().different == ("step",)
+
+
+def test_a_cell_that_defined_the_names_of_one_rank_again(own_pool: Pool):
+    run_cells(own_pool, "x = rank")
+    run_cell(own_pool, "x = 10; y = 1", ranks=[0])
+    own_pool.restart(1)
+    result = own_pool.catch_up()
+    assert (result.cells, result.left_out) == ((1,), ())
+    assert own_pool.pull("x") == [10, 1, 2]
+
+
+def test_pools_without_fresh_ranks_or_without_others(own_pool: Pool):
+    own_pool.run("x = 1")
+    with pytest.raises(BadOptionError, match="no rank is fresh"):
+        own_pool.catch_up()
+    with pytest.raises(BadOptionError, match=r"has not run cell \[9\]; it has run 1$"):
+        own_pool.catch_up(1, cells=[9])
+    assert own_pool.catch_up(1).cells == ()
+    own_pool.restart("0-1")
+    with pytest.raises(BadOptionError, match="every rank is fresh"):
+        own_pool.catch_up("0-2")

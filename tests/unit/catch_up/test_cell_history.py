@@ -1,0 +1,59 @@
+"""The cells that a pool has run."""
+
+from nbddp.controller.catch_up import CellHistory, PastCell
+from nbddp.controller.state import RankResult, RunOutcome
+from nbddp.controller.state.outcome import RankStatus
+from nbddp.wire.flight_recorder import GroupMark
+from nbddp.wire.rank_set import NO_RANKS, RankSet
+
+ALL = RankSet.of([0, 1])
+
+
+def outcome(
+    run_id: str, *calls: int, status: RankStatus = "ok", fresh: RankSet = NO_RANKS
+) -> RunOutcome:
+    results = {
+        rank: RankResult(
+            rank,
+            status if rank else "ok",
+            marks=(GroupMark(pg_id="0", collective_seq_id=count, digest=0),),
+        )
+        for rank, count in enumerate(calls)
+    }
+    return RunOutcome(run_id, results, 1.0, fresh=fresh)
+
+
+def run(history: CellHistory, number: int, code: str, ended: RunOutcome) -> None:
+    history.begin(ended.run_id, PastCell(number, code, 1, ALL))
+    history.end(ended)
+
+
+def test_how_cells_ended_and_whether_they_had_collectives():
+    history = CellHistory()
+    run(history, 1, "x = 1", outcome("a", 0, 0))
+    run(history, 2, "y = 1", outcome("b", 2, 2))
+    run(history, 3, "z = 1", outcome("c", 2, 2, status="error"))
+    assert [(cell.number, cell.is_ok, cell.has_operations) for cell in history] == [
+        (1, True, False),
+        (2, True, True),
+        (3, False, False),
+    ]
+
+
+def test_a_cell_without_an_end_and_an_end_that_is_told_twice():
+    history = CellHistory()
+    history.end(None)
+    history.begin("a", PastCell(1, "x = 1", 1, ALL))
+    history.end(outcome("other", 0, 0))
+    assert list(history) == []
+    history.end(outcome("a", 0, 0))
+    history.end(outcome("a", 0, 0))
+    assert len(list(history)) == 1
+
+
+def test_the_cell_that_bound_a_name_and_the_one_that_cost_a_rank_its_variables():
+    history = CellHistory()
+    run(history, 1, "x = 1", outcome("a", 0, 0))
+    run(history, 4, "x = 2", outcome("b", 0, 0, status="exited", fresh=RankSet.of([1])))
+    assert (history.origin("x"), history.origin("y")) == (4, 0)
+    assert (history.fresh_since(1), history.fresh_since(0)) == (4, 0)

@@ -1,0 +1,117 @@
+"""The cells that a fresh rank runs again."""
+
+from collections.abc import Mapping
+
+from nbddp.controller.catch_up import CatchUpPlan, LeftOut, PastCell, Reason, make_plan
+from nbddp.wire.rank_set import RankSet
+from nbddp.wire.values.value_questions import NameKind
+
+ALL = RankSet.of([0, 1])
+
+
+def cell(number: int, code: str, *, ok: bool = True, operations: bool = False) -> PastCell:
+    return PastCell(number, code, 2, ALL, is_ok=ok, has_operations=operations)
+
+
+def plan_of(
+    cells: list[PastCell], lacking: Mapping[str, NameKind], wanted: tuple[int, ...] = ()
+) -> CatchUpPlan:
+    return make_plan(cells, lacking, RankSet.of([1]), wanted)
+
+
+def numbers(plan: CatchUpPlan) -> list[int]:
+    return [each.number for each in plan.cells]
+
+
+def test_the_last_cell_that_binds_a_name_and_those_that_it_uses():
+    cells = [
+        cell(1, "import torch.nn as nn"),
+        cell(2, "size = 4"),
+        cell(3, "net = nn.Linear(8, 8)"),
+        cell(4, "net = nn.Linear(size, size)"),
+        cell(5, "print(net)"),
+    ]
+    plan = plan_of(cells, {"net": "state"})
+    assert numbers(plan) == [1, 2, 4]
+    assert not plan.has_peers
+    assert plan.left_out == ()
+
+
+def test_cells_that_change_a_value_in_place():
+    cells = [
+        cell(1, "net = build()"),
+        cell(2, "net.head = Head()"),
+        cell(3, "def build(): pass"),
+        cell(4, "class Head: pass"),
+    ]
+    assert numbers(plan_of(cells, {"net": "state"})) == [1, 2, 3, 4]
+
+
+def test_a_name_that_is_bound_from_its_own_last_value():
+    cells = [cell(1, "x = 1"), cell(2, "x = x + 1"), cell(3, "y = 1")]
+    assert numbers(plan_of(cells, {"x": "data"})) == [1, 2]
+
+
+def test_cells_with_collectives_need_the_other_ranks():
+    cells = [
+        cell(1, "net = Net()"),
+        cell(2, "model = DDP(net)", operations=True),
+        cell(3, "def Net(): pass"),
+    ]
+    plan = plan_of(cells, {"model": "state", "net": "state", "Net": "definition"})
+    assert numbers(plan) == [1, 2, 3]
+    assert plan.has_peers
+
+
+def test_a_training_loop_is_left_out_and_may_be_wanted():
+    loop = "for step in range(3):\n    loss = model(x)"
+    cells = [cell(1, "model = Net()"), cell(2, loop, operations=True), cell(3, "best = loss")]
+    lacking: dict[str, NameKind] = {
+        "model": "state",
+        "step": "data",
+        "loss": "data",
+        "best": "data",
+    }
+    plan = plan_of(cells, lacking)
+    assert numbers(plan) == [1]
+    assert not plan.has_peers
+    assert plan.left_out == (
+        LeftOut(("step", "loss"), Reason.LOOP, 2),
+        LeftOut(("best",), Reason.NEEDS, 3),
+    )
+    plan = plan_of(cells, lacking, wanted=(2,))
+    assert numbers(plan) == [1, 2, 3]
+    assert plan.left_out == ()
+
+
+def test_a_loop_without_collectives_or_one_that_makes_a_module_is_no_training_loop():
+    loop = "data = []\nfor i in range(3):\n    data.append(i)"
+    assert numbers(plan_of([cell(1, loop)], {"data": "data", "i": "data"})) == [1]
+    shared = "net = Net()\nfor p in net.parameters():\n    dist.broadcast(p, 0)"
+    plan = plan_of([cell(1, shared, operations=True)], {"net": "state", "p": "data"})
+    assert numbers(plan) == [1]
+
+
+def test_names_of_failed_cells_and_of_no_cell():
+    cells = [cell(1, "x = 1"), cell(2, "x = 2\ny = 2", ok=False)]
+    plan = plan_of(cells, {"x": "data", "y": "data", "z": "data"})
+    assert numbers(plan) == [1]
+    assert plan.left_out == (
+        LeftOut(("y",), Reason.FAILED, 2),
+        LeftOut(("z",), Reason.NO_CELL, 0),
+    )
+
+
+def test_a_cell_of_other_ranks_only_gives_a_fresh_rank_nothing():
+    only_0 = PastCell(1, "x = 1", 2, RankSet.of([0]), is_ok=True)
+    assert plan_of([only_0], {"x": "data"}) == CatchUpPlan((), has_peers=False)
+
+
+def test_star_imports_may_bind_anything():
+    cells = [cell(1, "from helpers import *"), cell(2, "x = helper()")]
+    assert numbers(plan_of(cells, {"x": "data"})) == [1, 2]
+
+
+def test_names_that_two_cells_use_from_each_other():
+    cells = [cell(1, "def f(): return g()"), cell(2, "def g(): return f()")]
+    assert numbers(plan_of(cells, {"f": "definition"})) == [1, 2]
