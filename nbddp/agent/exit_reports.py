@@ -38,14 +38,17 @@ class ExitReader:
             pid=process.pid,
             exit_code=NOT_REPORTED if exit_code is None else exit_code,
             reason=reason,
-            out_of_memory=exit_code == -signal.SIGKILL and self._oom_kills_seen > kills_before,
+            out_of_memory=(
+                exit_code == -signal.SIGKILL and (self._oom_kills_seen or 0) > (kills_before or 0)
+            ),
+            counts_memory_kills=self._oom_kills_seen is not None,
             last_output=process.pipes.last_output(),
             fault=process.pipes.fault(),
         )
 
 
-def _out_of_memory_kills() -> int:
-    """Return how often the kernel has killed a process for lack of memory.
+def _out_of_memory_kills() -> int | None:
+    """Return how often the kernel has killed a process for lack of memory; None: it does not count.
 
     The count is that of the whole machine since Linux 4.13, else that of our control group. Other
     processes may be killed at the same moment: a rank that SIGKILL ended just then is very likely
@@ -59,7 +62,7 @@ def _out_of_memory_kills() -> int:
         group = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]
         return _count_in(Path("/sys/fs/cgroup", group.lstrip("/"), "memory.events"))
     except (OSError, KeyError):
-        return 0
+        return None
 
 
 def _count_in(path: Path) -> int:

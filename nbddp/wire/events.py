@@ -95,6 +95,8 @@ class RankExited(MessageBase, frozen=True):
     last_output: str  #: the end of its output
     fault: str = ""  #: the Python stack at a fatal signal, as `faulthandler` writes it
     reason: str = ""  #: cause of the end, if it is known and the exit code does not show it
+    #: Whether the operating system counts the processes that it kills for memory.
+    counts_memory_kills: bool = False
 
 
 class RanksStopped(MessageBase, frozen=True):

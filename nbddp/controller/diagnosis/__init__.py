@@ -11,10 +11,21 @@ from nbddp.controller.diagnosis.phrases import (
     quote,
 )
 from nbddp.controller.diagnosis.rank_view import RankView
-from nbddp.controller.diagnosis.report import CodeLine, Finding, Kind, PerRank, RankStatus, Report
+from nbddp.controller.diagnosis.report import (
+    ChangedLine,
+    CodeChange,
+    CodeLine,
+    Finding,
+    Kind,
+    PerRank,
+    RankStatus,
+    Report,
+)
 
 __all__ = [
+    "ChangedLine",
     "Code",
+    "CodeChange",
     "CodeLine",
     "Finding",
     "Kind",

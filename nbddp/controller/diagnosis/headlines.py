@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from nbddp.controller.diagnosis import group_numbers
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.divergence import differing_branches, missing_calls
+from nbddp.controller.diagnosis.divergence import differing_branches, is_of_ranks, missing_calls
 from nbddp.controller.diagnosis.divergence_phrases import (
     differing_excerpt,
     differing_lines,
@@ -19,10 +19,11 @@ from nbddp.controller.diagnosis.divergence_phrases import next_step as divergenc
 from nbddp.controller.diagnosis.notices import describe_activity, describe_running, waits_for_user
 from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, describe_call, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
-from nbddp.controller.diagnosis.report import CodeLine, Finding, PerRank
+from nbddp.controller.diagnosis.report import ChangedLine, CodeChange, CodeLine, Finding, PerRank
+from nbddp.controller.diagnosis.suggested_change import in_two_orders, moved_out
 from nbddp.controller.diagnosis.suspicions import AFTER_INTERRUPT, suspicions, was_interrupted
 from nbddp.controller.diagnosis.wait_graph import Disagreement
-from nbddp.wire.flight_recorder import Operation, group_name_of
+from nbddp.wire.flight_recorder import Operation, Site, group_name_of
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: The words in which Gloo, the store and ``monitored_barrier`` report an expired timeout.
@@ -61,6 +62,7 @@ def write_finding(cause: Cause, reports: RankReports) -> Finding:
         since_s=max((wait for wait in waits if wait is not None), default=None),
         is_error=cause.kind == "silent-mismatch" and cause.proven and has_errors,
         code=tuple(writer.code()),
+        change=writer.change(),
     )
 
 
@@ -77,6 +79,10 @@ def _calls(disagreement: Disagreement, reports: RankReports) -> dict[Rank, PerRa
         for rank, operation in disagreement.operation_by_rank.items()
         if rank in reports.graph.views
     }
+
+
+def _change(site: Site, lines: tuple[ChangedLine, ...]) -> CodeChange | None:
+    return CodeChange(site.cell, site.file, lines) if lines else None
 
 
 class _FindingWriter:
@@ -123,6 +129,40 @@ class _FindingWriter:
         if self.places and operation is not None:
             return excerpt(self.places, operation, self.reports.sources)
         return differing_excerpt(self.branches)
+
+    def change(self) -> CodeChange | None:
+        """Return the change of the code that the next step describes."""
+        if self.cause.kind == "p2p-cycle":
+            return self._other_order()
+        if len(self.places) != 1:
+            return None
+        ((_, divergence),) = self.places
+        branches, site = divergence.branches, divergence.site
+        if divergence.exits or divergence.is_extra or len(branches) != 1:
+            return None
+        if branches[0].kind != "condition" or not is_of_ranks(branches[0]):
+            return None
+        return _change(site, moved_out(divergence.code, site.line))
+
+    def _other_order(self) -> CodeChange | None:
+        """Let every second rank of a circle send first, where all receive first."""
+        circle = self.cause.circle
+        sites = {operation.site for _, operation, _ in circle}
+        site = next(iter(sites))
+        code = self.reports.sources(site)
+        if len(sites) > 1 or code is None or self._has_other_ends():
+            return None
+        is_even = all((rank + operation.peer) % 2 for rank, operation, _ in circle) and all(
+            sum(ranks) % 2 for ranks in self.cause.alike if len(ranks) == 2
+        )
+        name = "rank" if site.cell else "dist.get_rank()"
+        if is_even:
+            condition = f"{name} % 2 == 0"
+        elif not self.cause.alike:
+            condition = f"{name} == {min(rank for rank, *_ in circle)}"
+        else:
+            return None
+        return _change(site, in_two_orders(code, site.line, condition))
 
     def _name(self) -> str:
         return self.reports.name(self.cause.operation) if self.cause.operation else "an operation"

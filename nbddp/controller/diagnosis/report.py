@@ -172,6 +172,54 @@ class CodeLine:
 
 
 @dataclass(frozen=True)
+class ChangedLine:
+    """A line of a suggested change.
+
+    Example:
+        >>> [line.source for line in nbddp.last_report().findings[0].change.lines]
+        ['if rank == 0:', '    dist.barrier()', 'dist.barrier()']
+    """
+
+    change: Literal["same", "removed", "added"]
+    line: int  #: its number; 0: it is new, or stands for several
+    source: str  #: with its indentation
+
+    def to_dict(self) -> dict[str, Any]:
+        """Make plain data of it, which `json` can write.
+
+        Example:
+            >>> nbddp.last_report().findings[0].change.lines[-1].to_dict()
+            {'change': 'added', 'line': 0, 'source': 'dist.barrier()'}
+        """
+        return {"change": self.change, "line": self.line, "source": self.source}
+
+
+@dataclass(frozen=True)
+class CodeChange:
+    """A change of the user's code after which the finding is gone.
+
+    Example:
+        >>> change = nbddp.last_report().findings[0].change
+        >>> change.file, [line.change for line in change.lines]
+        ('...', ['removed', 'removed', 'added'])
+    """
+
+    cell: int  #: number of the cell; 0: it is in a file
+    file: str
+    lines: tuple[ChangedLine, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Make plain data of it, which `json` can write.
+
+        Example:
+            >>> sorted(change.to_dict())
+            ['cell', 'file', 'lines']
+        """
+        lines = [line.to_dict() for line in self.lines]
+        return {"cell": self.cell, "file": self.file, "lines": lines}
+
+
+@dataclass(frozen=True)
 class Finding:
     """One cause, with the ranks that suffer from it.
 
@@ -203,6 +251,7 @@ class Finding:
     is_error: bool = False
     #: Lines of the user's code around the call that some ranks did not come to; often empty.
     code: tuple[CodeLine, ...] = ()
+    change: CodeChange | None = None  #: what to do, as a change of the code; None: none is known
 
     @property
     def verdict(self) -> str:
@@ -248,6 +297,7 @@ class Finding:
             "since_s": self.since_s,
             "ranks": [each.to_dict() for each in self.ranks.values()],
             "code": [line.to_dict() for line in self.code],
+            "change": None if self.change is None else self.change.to_dict(),
         }
 
     @property

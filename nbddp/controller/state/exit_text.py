@@ -50,8 +50,11 @@ def describe_exit(exited: RankExited) -> tuple[str, str]:
         )
     if name == "SIGABRT" and _CLOSED_UNDER_US.search(exited.last_output):
         return how, "the cell closed descriptors of files that it had not opened (os.closerange?)"
+    killed = "the system ran out of memory, or someone ran `kill -9`"
+    if exited.counts_memory_kills:
+        killed = "someone ran `kill -9`: the kernel has killed no process for lack of memory"
     likely = {
-        "SIGKILL": "the system ran out of memory, or someone ran `kill -9`",
+        "SIGKILL": killed,
         "SIGSEGV": "native code touched memory that is not its own",
         "SIGBUS": "native code touched memory that is not there; is /dev/shm full?",
         "SIGABRT": "native code gave up (an assertion, or an uncaught C++ exception)",

@@ -12,9 +12,18 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nbddp.controller.diagnosis import Finding, Kind, PerRank, Predicate, RankVerb, RankView, Report
+from nbddp.controller.diagnosis import (
+    CodeChange,
+    Finding,
+    Kind,
+    PerRank,
+    Predicate,
+    RankVerb,
+    RankView,
+    Report,
+)
 from nbddp.controller.trace import rows_of_views
-from nbddp.notebook.render import code_excerpt
+from nbddp.notebook.render import code_change, code_excerpt
 from nbddp.notebook.render.html import (
     FAINT_LINE,
     WIDTH,
@@ -193,6 +202,7 @@ class _Section:
 
     layout: "_Layout"
     sentences: list[tuple[str, str]]
+    change: CodeChange | None = None  #: of the last sentence, the next step
 
 
 class _Layout:
@@ -222,7 +232,8 @@ def _sections(layouts: Sequence[_Layout], others: Sequence[str], now: str) -> li
         sentences += [("Now:", now)] if not sections else []
         sentences += [("Next:", finding.next_step)] if finding.next_step not in steps else []
         steps.add(finding.next_step)
-        sections.append(_Section(layout, [pair for pair in sentences if pair[1]]))
+        change = finding.change if finding.proven else None
+        sections.append(_Section(layout, [pair for pair in sentences if pair[1]], change))
     if others:
         sections[-1].sentences.append(("Also:", "; ".join(others)))
     return sections
@@ -305,6 +316,7 @@ def _text(sections: Sequence[_Section]) -> str:
         for name, text in section.sentences:
             whole = f"{name} {one_line(text)}".strip()
             lines += textwrap.wrap(whole, WIDTH, initial_indent="  ", subsequent_indent="    ")
+        lines += code_change.text(section.change)
     return "\n".join(lines)
 
 
@@ -337,6 +349,7 @@ def _html(sections: Sequence[_Section], details: str) -> str:
         for name, text in section.sentences:
             word = f'<span style="{_FAINT}">{escape(name)}</span> ' if name else ""
             parts.append(f'<div style="margin:2px 0">{word}{_with_code(text)}</div>')
+        parts.append(code_change.html(section.change))
     return (
         f'<div style="border-left:4px solid {sections[0].layout.colour};padding:2px 0 2px 12px;'
         f'margin:6px 0;max-width:900px;line-height:1.45">{"".join(parts)}{details}</div>'

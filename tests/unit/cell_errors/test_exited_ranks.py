@@ -53,6 +53,17 @@ def test_the_death_of_a_rank():
     assert error.by_rank[2] == ("RankExited", "SIGKILL (signal 9)")
 
 
+def test_a_kill_that_was_not_for_memory():
+    exited = RankExited(
+        rank=2, pid=7, exit_code=-9, out_of_memory=False, last_output="", counts_memory_kills=True
+    )
+    likely = "someone ran `kill -9`: the kernel has killed no process for lack of memory"
+    assert describe_exit(exited) == ("SIGKILL (signal 9)", likely)
+    assert (
+        "ran out of memory" in describe_exit(msgspec.structs.replace(exited, out_of_memory=True))[1]
+    )
+
+
 def test_only_the_last_lines_are_shown():
     message = text(cell_error(died(0, printed="".join(f"line {n}\n" for n in range(20)))))
     assert "line 13\n" not in message

@@ -66,6 +66,7 @@ def test_the_report_as_plain_values():
         ),
         "since_s": 1.0,
         "code": [],
+        "change": None,
     }
     assert ranks[0] == {
         "rank": 0,

@@ -1,0 +1,238 @@
+"""Changes of the user's code after which a deadlock is gone."""
+
+import ast
+import textwrap
+
+import pytest
+
+from nbddp.controller.diagnosis import ChangedLine, Code
+from nbddp.controller.diagnosis.suggested_change import in_two_orders, moved_out
+from nbddp.notebook.render import code_change
+from tests.support.looks import CELL, Ranks, only
+
+_MARKS = {"same": " ", "removed": "-", "added": "+"}
+
+
+def shown(lines: tuple[ChangedLine, ...]) -> list[str]:
+    return [f"{_MARKS[line.change]}{line.source}" for line in lines]
+
+
+def lines_of(text: str) -> list[str]:
+    return textwrap.dedent(text).strip("\n").splitlines()
+
+
+MOVED = {
+    "alone": (
+        """
+        x = 1
+        if rank == 0:
+            # all of them
+            dist.all_reduce(x)
+        y = 2
+        """,
+        4,
+        """
+        -if rank == 0:
+        -    # all of them
+        -    dist.all_reduce(x)
+        +dist.all_reduce(x)
+        """,
+    ),
+    "last of several": (
+        """
+        if rank == 0:
+            print(1)
+            print(2)
+            print(3)
+            dist.barrier()
+        """,
+        5,
+        """
+         if rank == 0:
+             ...
+             print(3)
+        -    dist.barrier()
+        +dist.barrier()
+        """,
+    ),
+    "first of several": (
+        """
+        for step in steps:
+            if rank == 0:
+                dist.all_reduce(x, op=dist.ReduceOp.SUM,
+                                async_op=False)
+                print(x)
+        """,
+        4,
+        """
+        +    dist.all_reduce(x, op=dist.ReduceOp.SUM,
+        +                    async_op=False)
+             if rank == 0:
+        -        dist.all_reduce(x, op=dist.ReduceOp.SUM,
+        -                        async_op=False)
+                 print(x)
+        """,
+    ),
+    "else": (
+        """
+        if rank == 0:
+            y = 1
+        else:
+            dist.broadcast(x, 0)
+        """,
+        4,
+        """
+         if rank == 0:
+             y = 1
+        -else:
+        -    dist.broadcast(x, 0)
+        +dist.broadcast(x, 0)
+        """,
+    ),
+    "in a function": (
+        """
+        def step(model):
+            if dist.get_rank() == 0:
+                loss = model(1)
+                handle = dist.barrier()
+        """,
+        4,
+        """
+             if dist.get_rank() == 0:
+                 loss = model(1)
+        -        handle = dist.barrier()
+        +    handle = dist.barrier()
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_a_call_moves_out_of_its_if(name: str):
+    source, line, change = MOVED[name]
+    code = Code("\n".join(lines_of(source)))
+    assert shown(moved_out(code, line)) == lines_of(change)
+
+
+NOT_MOVED = {
+    "needs a name of the if": ("if rank == 0:\n    x = load()\n    dist.broadcast(x, 0)", 3),
+    "needs an import of the if": ("if rank == 0:\n    import a.b\n    a.f(dist.barrier())", 3),
+    "in one line": ("if rank == 0: dist.barrier()", 1),
+    "two in one line": ("if rank == 0:\n    print(1); dist.barrier()", 2),
+    "an if without statements": ("if rank == 0:\n    dist.barrier()\nelse:\n    print(1)", 2),
+    "elif": ("if rank == 0:\n    print(1)\nelif rank == 1:\n    dist.barrier()", 4),
+    "inside a loop in the if": ("if rank == 0:\n    for x in y:\n        dist.barrier()", 3),
+    "tabs": ("if rank == 0:\n\tdist.barrier()", 2),
+    "no statement": ("if rank == 0:\n    dist.barrier()", 9),
+    "no syntax": ("if rank == 0\n    dist.barrier()", 2),
+    "returned": ("def f():\n    if rank == 0:\n        return dist.barrier()", 3),
+}
+
+
+@pytest.mark.parametrize("name", NOT_MOVED)
+def test_a_call_that_cannot_be_moved(name: str):
+    source, line = NOT_MOVED[name]
+    assert moved_out(Code(source), line) == ()
+
+
+def applied(source: list[str], change: tuple[ChangedLine, ...]) -> str:
+    """The code after the change."""
+    numbers = [each.line for each in change if each.line]
+    at = numbers[0] if change[0].change == "added" else numbers[-1] + 1
+    removed = {each.line for each in change if each.change == "removed"}
+    added = [each.source for each in change if each.change == "added"]
+    text: list[str] = []
+    for number, line in enumerate([*source, ""], 1):
+        text += added if number == at else []
+        text += [line] if number not in removed else []
+    return "\n".join(text)
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_the_changed_code_is_legal(name: str):
+    source, line, _ = MOVED[name]
+    code = applied(lines_of(source), moved_out(Code("\n".join(lines_of(source))), line))
+    assert len(list(ast.walk(ast.parse(code)))) > 3
+
+
+def test_two_calls_in_two_orders():
+    source = (
+        "for step in steps:\n    dist.recv(t, src=left)\n    dist.send(t, dst=right)\n    x"
+    )
+    code = Code(source)
+    assert shown(in_two_orders(code, 2, "rank % 2 == 0")) == [
+        "-    dist.recv(t, src=left)",
+        "-    dist.send(t, dst=right)",
+        "+    if rank % 2 == 0:",
+        "+        dist.send(t, dst=right)",
+        "+        dist.recv(t, src=left)",
+        "+    else:",
+        "+        dist.recv(t, src=left)",
+        "+        dist.send(t, dst=right)",
+    ]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "dist.recv(t)",
+        "dist.recv(t)\nprint(t)",
+        "dist.recv(t)\nx = 1\ndist.send(t)",
+        "dist.recv(t)\ndist.recv(t)",
+        "dist.recv(t); dist.send(t)",
+    ],
+)
+def test_calls_that_are_no_neighbours(source: str):
+    assert in_two_orders(Code(source), 1, "rank == 0") == ()
+
+
+# --- as findings have it -------------------------------------------------------------------------
+
+
+def circle(size: int) -> list[str]:
+    """The change where each rank of a ring receives first."""
+    pool = Ranks(size)
+    pool.code[CELL] = "dist.recv(t, src=(rank - 1) % world_size)\ndist.send(t, dst=0)"
+    for rank in range(size):
+        pool[rank].blocked("recv", peer=(rank - 1) % size, line=1)
+    change = only(pool).change
+    return [] if change is None else shown(change.lines)
+
+
+def test_every_second_rank_sends_first_in_an_even_ring_and_one_in_an_odd_ring():
+    assert circle(2)[2] == circle(4)[2] == "+if rank % 2 == 0:"
+    assert circle(3)[2] == "+if rank == 0:"
+
+
+def test_a_finding_has_the_change_of_its_next_step():
+    pool = Ranks(3)
+    pool.code[CELL] = "if rank != 1:\n    dist.all_reduce(x)"
+    for rank in (0, 2):
+        pool[rank].blocked(line=2)
+    pool[1].finished()
+    finding = only(pool)
+    assert finding.change is not None
+    assert finding.change.cell == CELL
+    assert code_change.text(finding.change) == [
+        f"    cell [{CELL}], for example",
+        "      - if rank != 1:",
+        "      -     dist.all_reduce(x)",
+        "      + dist.all_reduce(x)",
+    ]
+    assert finding.to_dict()["change"]["lines"][2] == {
+        "change": "added",
+        "line": 0,
+        "source": "dist.all_reduce(x)",
+    }
+
+
+def test_a_condition_that_is_not_about_ranks_has_no_change():
+    pool = Ranks(2)
+    pool.code[CELL] = "if loss > 1:\n    dist.all_reduce(x)"
+    pool[0].blocked(line=2)
+    pool[1].finished()
+    finding = only(pool)
+    assert finding.change is None
+    assert code_change.text(None) == []
+    assert code_change.html(None) == ""
+    assert finding.to_dict()["change"] is None
