@@ -231,19 +231,22 @@ def start_soon(arguments: dict[str, Any]) -> PoolOptions:
     return _default
 
 
-def await_start() -> None:
+def await_start() -> bool:
     """Wait for the end of the start that `start_soon` has begun; return at once without one.
+
+    Returns:
+        Whether the running cell shows the start.
 
     Raises:
         PoolBusyError: the user interrupted the wait; the start continues.
     """
     if _start_thread is None or _start_thread is threading.current_thread():
-        return
+        return False
     if threading.current_thread() is not threading.main_thread():  # not the one of a cell
         _start_has_ended.wait()
-        return
+        return False
     if _start_has_ended.is_set():
-        return
+        return False
     display, text = _start_display(), ""
     shown_from = time.monotonic() + Settings.from_env().progress_after_s
     try:
@@ -259,6 +262,7 @@ def await_start() -> None:
         ) from None
     finally:
         display.end(text)
+    return display.is_shown
 
 
 def _note_start_progress(snapshot: PoolSnapshot) -> None:
@@ -268,7 +272,7 @@ def _note_start_progress(snapshot: PoolSnapshot) -> None:
 
 def _start_display() -> StartDisplay:
     sink = _foreground_sink()
-    return StartDisplay(sink, _new_live_id(), is_front_end=_goes_to_front_end(sink))
+    return StartDisplay(sink, has_live=_goes_to_front_end(sink) or isinstance(sink, TerminalSink))
 
 
 def _write_kernel_file(pool: Pool) -> None:

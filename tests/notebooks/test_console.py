@@ -95,7 +95,7 @@ def test_a_terminal_starts_no_pool(own: Kernel, terminal: "pexpect.spawn[str]"):
     terminal.expect(r"NoPoolError\S*: no pool is running\. Next: %ddp start -n 2")
     terminal.expect(r"\[1\] In: ")
     terminal.sendline("%ddp start -n 2")
-    terminal.expect("2 ranks on")
+    terminal.expect(r"2 processes \(ranks 0-1\) on")
     terminal.expect(r"\[1\] In: ")
     terminal.sendline("rank")
     terminal.expect(r"\[1\]   Out: 1")

@@ -27,6 +27,8 @@ _LIMITED = {
     "GroupInfo",
     "Known",
     "Operation",
+    "PastCell",  # the last thousand, for `%ddp catchup`
+    "RankSet",  # of a `PastCell`
     "RunText",
     "Signature",
     "Site",

@@ -55,13 +55,13 @@ def test_an_interrupted_start_is_one_line_and_leaves_nothing(
     )
     poll_until(lambda: _nothing_is_left(own_kernel, folder), 60.0)
     assert "no pool is running" in own_kernel.run("%ddp status").error
-    assert "processes" in own_kernel.run(line, limit_s=120.0).page[0].text
+    assert "processes" in own_kernel.run(line, limit_s=120.0).text
 
 
 def test_an_interrupted_restart_of_a_rank_is_one_line_and_continues(own_kernel: Kernel):
     # Each process loads torch by itself: none is there before the interrupt.
     own_kernel.ok("import os; os.environ['NBDDP_START_METHOD'] = 'spawn'")
-    assert "3 processes" in own_kernel.run("%ddp start -n 3", limit_s=120.0).page[0].text
+    assert "3 processes" in own_kernel.run("%ddp start -n 3", limit_s=120.0).text
     own_kernel.ok("%%ddp\nkept, pid = rank, __import__('os').getpid()")
     own_kernel.ok("pid = %ddp pull pid -r 1")
     before = psutil.Process(int(own_kernel.value("pid")))
@@ -81,7 +81,7 @@ def test_an_interrupted_restart_of_a_rank_is_one_line_and_continues(own_kernel: 
 def test_an_interrupted_restart_of_all_ranks_is_one_line_and_leaves_nothing(
     own_kernel: Kernel, folder: Path
 ):
-    assert "3 processes" in own_kernel.run("%ddp start -n 3", limit_s=120.0).page[0].text
+    assert "3 processes" in own_kernel.run("%ddp start -n 3", limit_s=120.0).text
     error = _interrupt_when_it_starts(own_kernel, "%ddp restart")
     assert error == (
         "PoolInterruptedError: the restart of ranks 0-2 was interrupted, and all processes were "
@@ -89,5 +89,5 @@ def test_an_interrupted_restart_of_all_ranks_is_one_line_and_leaves_nothing(
         "same options"
     )
     poll_until(lambda: _nothing_is_left(own_kernel, folder), 60.0)
-    started = own_kernel.run("%%ddp\n1", limit_s=120.0).page[0].text
+    started = own_kernel.run("%%ddp\n1", limit_s=120.0).text
     assert "so one was started: 3 processes" in started

@@ -92,16 +92,17 @@ def test_a_restarted_kernel_has_no_pool_and_may_start_one(own_kernel: Kernel, fo
     assert "[0-1] new" in cell.lines
 
 
-def test_a_start_shows_its_progress_in_one_display(folder: Path):
+def test_a_start_shows_its_progress_and_says_what_was_started(folder: Path):
     with running_kernel(TMPDIR=str(folder)) as kernel:
         kernel.ok("%load_ext nbddp")
         cell = kernel.ok("%ddp start -n 2")
         first, *_ = cell.of("display_data")
         assert re.fullmatch(r"starting( 2 ranks \.\.\. 0 of 2 ready)?", first.text)
-        assert [message.text for message in cell.page] == [
+        assert cell.text == (
             "2 processes (ranks 0-1) on the CPU, connected with Gloo. "
-            "A cell that begins with %%ddp runs on all of them."
-        ]
+            "A cell that begins with %%ddp runs on all of them.\n"
+        )
+        assert [message.kind for message in cell.page] == ["stream"]  # the progress is gone
         assert kernel.ok("%ddp start -n 2").text == (
             "already running: 2 ranks on cpu, process group gloo\n"
         )

@@ -7,7 +7,7 @@ import nbddp
 from nbddp import errors
 from nbddp.controller import options
 from nbddp.controller.diagnosis import report
-from nbddp.controller.pool.pool import Pool
+from nbddp.controller.pool import CatchUp, Pool
 from nbddp.controller.state import config, outcome, rank_state
 from nbddp.controller.values import result
 from nbddp.notebook.magics.async_handle import CellHandle
@@ -20,6 +20,7 @@ _INTERNAL = ("For the notebook layer", "For the layer of the pool")
 CLASSES: tuple[type, ...] = (
     Pool,
     options.PoolOptions,
+    CatchUp,
     outcome.RunOutcome,
     outcome.RankResult,
     rank_state.RankInfo,

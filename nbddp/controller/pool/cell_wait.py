@@ -53,6 +53,28 @@ class CellView(Protocol):
         """Show what is left: the cell has ended."""
 
 
+class SilentView:
+    """Shows nothing of a cell."""
+
+    def show(self, event: CellEvent) -> None:
+        """Do nothing."""
+
+    def tick(self) -> float | None:
+        """Return None: nothing is due."""
+        return None
+
+    def ask(self, request: InputRequest) -> str:
+        """Raise: the question would come without the text before it.
+
+        Raises:
+            EOFError: in any case.
+        """
+        raise EOFError("input was asked for in a cell that runs again, which asks no questions")
+
+    def end(self, outcome: RunOutcome) -> None:
+        """Do nothing."""
+
+
 class CellWait:
     """Waits for one run.
 

@@ -18,7 +18,7 @@ from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub import RequestRefusedError, Run, interrupt_as_error
 from nbddp.controller.options import PoolOptions, check_seconds, check_text
 from nbddp.controller.pool.cell_options import NO_NAME, CellOptions
-from nbddp.controller.pool.cell_wait import CellView, CellWait
+from nbddp.controller.pool.cell_wait import CellView, CellWait, SilentView
 from nbddp.controller.pool.pool_processes import PoolProcesses
 from nbddp.controller.pool.rank_catch_up import CatchUp, catch_up
 from nbddp.controller.pool.source_texts import SourceTexts
@@ -496,12 +496,14 @@ class Pool:
             >>> outcome = pool.run("layer = torch.nn.Linear(2, 2)")
             >>> text = pool.restart(1)
             >>> result = pool.catch_up()
-            >>> result.ranks, result.synced, result.left_out
-            (RankSet(1), ('layer',), ())
+            >>> result.ranks, result.synced
+            (RankSet(1), ('layer',))
             >>> pool.diff("layer").is_equal
             True
         """
-        return catch_up(self, ranks, cells, next(self._execution_counts), self._make_view)
+        return catch_up(
+            self, ranks, cells, next(self._execution_counts), lambda pool, run: SilentView()
+        )
 
     def catch_up_shown(
         self,
@@ -510,7 +512,7 @@ class Pool:
         count: int,
         make_view: "Callable[[Pool, Run], CellView]",
     ) -> CatchUp:
-        """Do what `catch_up` does, for the notebook layer.
+        """Do what `catch_up` does. For the notebook layer.
 
         Args:
             ranks: see `catch_up`.
@@ -522,12 +524,18 @@ class Pool:
 
     @property
     def history(self) -> CellHistory:
-        """The cells that have run. For `catch_up`."""
+        """The cells that have run, for `catch_up`. For the notebook layer."""
         self._history.end(None if self._last_run is None else self._last_run.outcome)
         return self._history
 
     def names_of(self, ranks: RankSet) -> list[dict[str, NameKind]]:
-        """Get the user's names on ranks, in order, with the kinds of values. For `catch_up`.
+        """Get the user's names, with the kinds of their values. For the notebook layer.
+
+        Args:
+            ranks: the ranks that are asked.
+
+        Returns:
+            The names of each rank, in order.
 
         Raises:
             TransferError: a rank cannot answer, or the user interrupted the call.

@@ -28,9 +28,8 @@ class CatchUp:
     """What fresh ranks have got, as `Pool.catch_up` returns it.
 
     Example:
-        >>> result = pool.catch_up(1)
-        >>> result.cells
-        ()
+        >>> pool.catch_up(1).source
+        0
     """
 
     ranks: RankSet  #: the fresh ranks

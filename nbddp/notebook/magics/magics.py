@@ -61,15 +61,15 @@ class DdpMagics(Magics):
                 "%ddp works in the notebook, and this cell runs on the ranks. Nothing was run. "
                 "Next: give %ddp a cell of its own, without %%ddp"
             )
-        session.await_start()
+        has_shown = session.await_start()
         count = session.execution_count(self.shell)
         source_check.check(self.shell, cell, first_line=first_line, execution_count=count)
         current = session.current_pool()
         expected = session.last_options() or PoolOptions()
         world_size = expected.world_size if current is None else current.world_size
         ranks = RankSet.parse("all" if command.ranks is None else command.ranks, world_size)
-        # The notice that a pool was started is output of this cell, too.
-        is_alone = current is not None and session.is_whole_cell(cell)
+        # The line about the start of a pool is output of this cell, too.
+        is_alone = current is not None and not has_shown and session.is_whole_cell(cell)
         pool = self._pool_or_default()
         options = CellOptions(
             ranks=ranks,

@@ -156,9 +156,7 @@ def test_the_changed_code_is_legal(name: str):
 
 
 def test_two_calls_in_two_orders():
-    source = (
-        "for step in steps:\n    dist.recv(t, src=left)\n    dist.send(t, dst=right)\n    x"
-    )
+    source = "for step in steps:\n    dist.recv(t, src=left)\n    dist.send(t, dst=right)\n    x"
     code = Code(source)
     assert shown(in_two_orders(code, 2, "rank % 2 == 0")) == [
         "-    dist.recv(t, src=left)",

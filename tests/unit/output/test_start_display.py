@@ -29,32 +29,32 @@ def test_the_line_counts_the_ranks_that_are_ready():
     assert progress_line(snapshot_of(STARTING)) == "starting 1 rank ... 0 of 1 ready"
 
 
-def test_one_display_of_a_front_end_changes_in_place_and_keeps_the_last_text():
+def test_a_line_changes_in_place_and_a_text_follows():
     page = PageSink()
-    display = StartDisplay(page, "id", is_front_end=True)
+    display = StartDisplay(page, has_live=True)
+    has_shown = [display.is_shown]
     display.show(snapshot_of(STARTING, STARTING))
     display.show(snapshot_of(STARTING, STARTING))
     display.show(snapshot_of(STARTING, IDLE))
+    assert [*has_shown, display.is_shown] == [False, True]
     assert page.messages == 2  # unchanged lines are not sent
-    assert page.plain == "starting 2 ranks ... 1 of 2 ready"
-    display.end("2 <processes>")
-    assert len(page.outputs) == 1
-    assert page.plain == "2 <processes>"
-    assert "2 &lt;processes&gt;" in page.html
+    display.end("2 processes")
+    assert page.messages == 4  # the line is removed
+    assert page.plain == "2 processes"
 
 
-def test_without_a_last_text_nothing_stays():
+def test_without_a_text_nothing_stays():
     page = PageSink()
-    display = StartDisplay(page, "id", is_front_end=True)
+    display = StartDisplay(page, has_live=True)
     display.end("")
-    assert page.outputs == []
+    assert page.messages == 0
     display.show(snapshot_of(STARTING))
     display.end("")
-    assert page.outputs == [{"text/plain": ""}]
+    assert page.outputs == []
 
 
-def test_outside_a_front_end_the_last_text_is_printed(capsys: pytest.CaptureFixture[str]):
-    display = StartDisplay(TerminalSink(), "id", is_front_end=False)
-    display.show(snapshot_of(STARTING))  # stderr is no terminal here
+def test_without_a_live_line_only_the_text_is_printed(capsys: pytest.CaptureFixture[str]):
+    display = StartDisplay(TerminalSink(), has_live=False)
+    display.show(snapshot_of(STARTING))
     display.end("1 process")
     assert capsys.readouterr() == ("1 process\n", "")
