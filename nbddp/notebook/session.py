@@ -362,7 +362,7 @@ def make_view(
     run: Run,
     *,
     background: bool = False,
-    out: AnyOut = "merged",
+    out: AnyOut = "folded",
     is_alone: bool = False,
 ) -> View:
     """Make the view that shows a cell, in the notebook or on the terminal.

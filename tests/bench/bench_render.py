@@ -82,7 +82,7 @@ def main() -> None:
     ranks, lines = chosen.ranks, chosen.lines
     report = Report("render")
 
-    def sampler(kind: Kind, settings: Settings, out: Out = "merged") -> float:
+    def sampler(kind: Kind, settings: Settings, out: Out = "folded") -> float:
         began = time.perf_counter()
         page = render(kind, ranks, lines, settings, out)
         took = time.perf_counter() - began

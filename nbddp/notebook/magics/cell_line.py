@@ -29,7 +29,7 @@ class CellCommand:
     is_async: bool
     trace: bool = False
     check: bool = False
-    out: Out = "merged"
+    out: Out = "folded"
 
 
 def _cell_parser() -> Parser:
@@ -54,9 +54,10 @@ def _cell_parser() -> Parser:
     parser.add_argument(
         "--out",
         choices=get_args(Out),
-        default="merged",
-        help="merged: as it comes, equal lines together (default); ranks: a block for each rank, "
-        "at the end; quiet: last expressions and errors only",
+        default="folded",
+        help="folded: as it comes, equal lines together, and of more than 8 ranks also lines that "
+        "differ in numbers only (default); merged: equal lines together; ranks: a block for each "
+        "rank, at the end; quiet: last expressions and errors only",
     )
     parser.add_argument(
         "--check",

@@ -15,7 +15,7 @@ from nbddp.wire.messages import ClearOutput, Display, Output, Result
 from nbddp.wire.rank_set import RankSet
 
 #: How the output of a cell is shown: ``%%ddp --out``.
-Out: TypeAlias = Literal["merged", "ranks", "quiet"]
+Out: TypeAlias = Literal["folded", "merged", "ranks", "quiet"]
 #: The same for cells that nbddp runs for its own ends.
 AnyOut: TypeAlias = Out | Literal["nothing"]
 
@@ -35,6 +35,7 @@ class OutputSpec:
         cell_id: the start of the display ids of grids; None: there are no grids, since nothing
             shows HTML.
         grid_by_display_id: grids of earlier cells whose displays can be updated.
+        folds_numbers: whether lines of many ranks that differ in numbers only are one line.
     """
 
     ranks: RankSet
@@ -45,6 +46,7 @@ class OutputSpec:
     can_redraw: bool = False
     cell_id: str | None = None
     grid_by_display_id: dict[str, RankGrid] = field(default_factory=dict)
+    folds_numbers: bool = False
 
     def log_paths(self, ranks: Iterable[int]) -> list[str]:
         """Return the files with the whole output of these ranks."""

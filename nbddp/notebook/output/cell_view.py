@@ -63,6 +63,7 @@ _FOLD_RANKS, _MAX_FOLD_S = 16, 0.5
 _MAX_LIVE_LINES = 16
 _MAX_ERROR_CHARS = 80
 _OUTPUTS: Mapping[AnyOut, Callable[[OutputSpec], CellOutput]] = {
+    "folded": MergedOutput,
     "merged": MergedOutput,
     "ranks": RankBlocks,
     "quiet": QuietOutput,
@@ -99,7 +100,7 @@ class View:
         can_ask: bool,
         display_scope: str,
         widgets: WidgetBlocks | None = None,
-        out: AnyOut = "merged",
+        out: AnyOut = "folded",
         can_redraw: bool = False,
         shows_html: bool = False,
         grids: dict[str, RankGrid] | None = None,
@@ -128,6 +129,7 @@ class View:
                 can_redraw,
                 run.run_id if shows_html else None,
                 {} if grids is None else grids,
+                folds_numbers=out == "folded",
             )
         )
         self._pictures = CellPictures(run.ranks, sink, f"{display_scope}-{run.run_id}", world_size)

@@ -15,8 +15,9 @@ from typing import assert_never
 from nbddp.notebook.output.budget import Budget
 from nbddp.notebook.output.cell_output import OutputSpec
 from nbddp.notebook.output.excerpt import LINE_CHARS
-from nbddp.notebook.output.items import Bundle, Gap, Line, Notice, utf8_len
+from nbddp.notebook.output.items import Bundle, Gap, Line, Notice, text_of, utf8_len
 from nbddp.notebook.output.line_folder import Item, LineFolder
+from nbddp.notebook.output.number_ranges import MIN_RANKS
 from nbddp.notebook.output.rank_text import RankText
 from nbddp.notebook.output.screen import Screen
 from nbddp.notebook.output.settled import ItemRecord
@@ -75,7 +76,8 @@ class Gatherer:
     """The `CellOutput` of most cells: folds, labels and limits the output of the ranks.
 
     Promises:
-        - The output of a rank keeps its order; only equal lines fold.
+        - The output of a rank keeps its order; only equal lines fold, or in a cell of many ranks,
+          if ``OutputSpec.folds_numbers``, lines that differ in numbers only.
         - Items that all running ranks have shown appear at once. No item within the budget waits
           longer than ``output_fold_s``, or ``output_expect_s`` for a silent rank that no item has
           waited for in vain: it may be slower.
@@ -93,6 +95,8 @@ class Gatherer:
         self._budget = Budget(settings, len(spec.ranks))
         self._screen = Screen(spec)
         self._has_grids = spec.cell_id is not None and spec.world_size > 1
+        self._folds_numbers = spec.folds_numbers and len(spec.ranks) >= MIN_RANKS
+        self._has_ranges = False  # a line that is shown stands for lines with other numbers
         self._record = ItemRecord(spec.ranks)
         if not spec.can_redraw or len(spec.ranks) < 2:
             self._record.close()
@@ -157,7 +161,7 @@ class Gatherer:
 
         None: some of it cannot be shown anywhere else, such as a widget, or was left out.
         """
-        if any(state.gap for state in self._state_by_rank.values()):
+        if self._has_ranges or any(state.gap for state in self._state_by_rank.values()):
             return None
         shown = self._screen.shown_by_rank()
         if shown is None:
@@ -166,7 +170,7 @@ class Gatherer:
             self._commit_open(state, now)
         for ranks, items in self._folder.release(now, everything=True):
             if isinstance(items[0], Line):
-                self._screen.put_text(ranks, items[0].stream, items[0].text)
+                self._screen.put_text(ranks, items[0].stream, text_of(ranks, items))
             elif isinstance(items[0], Bundle):
                 self._screen.put_bundles(ranks, items)
         return self._screen.shown_by_rank()
@@ -272,8 +276,11 @@ class Gatherer:
         if state.gap:
             state.gap.add(stream, lines)
             return
-        for line in lines:
-            self._append(state.rank, Line(stream, line, now))
+        for text in lines:
+            line = Line(stream, text, now)
+            if self._folds_numbers:
+                line.fold_numbers()
+            self._append(state.rank, line)
 
     def _append(self, rank: int, item: Line | Bundle) -> None:
         self._record.add(rank, item)
@@ -406,7 +413,7 @@ class Gatherer:
         for ranks, items in self._folder.release(now, everything=everything):
             item = items[0]
             if isinstance(item, Line):
-                self._show_line(ranks, item, now)
+                self._show_lines(ranks, items, now)
             elif isinstance(item, Bundle):
                 self._screen.put_bundles(ranks, items)
             elif isinstance(item, Notice):
@@ -417,15 +424,19 @@ class Gatherer:
                 self._spread(self._state(ranks[0]), item, now)
         return self._screen.take(now, is_settled=not self._folder.is_waiting(), is_end=is_end)
 
-    def _show_line(self, ranks: tuple[int, ...], line: Line, now: float) -> None:
+    def _show_lines(self, ranks: tuple[int, ...], items: Sequence[Item], now: float) -> None:
+        """Show lines of several ranks with one key, as one line."""
+        lines = [item for item in items if isinstance(item, Line)]
+        first, text = lines[0], text_of(ranks, lines)
+        self._has_ranges |= text != first.text
         label = self._screen.label(ranks)
-        size = (len(label) + 2) * (1 + line.text.count("\n")) + len(line.text)
-        if line.is_free:
+        size = (len(label) + 2) * (1 + text.count("\n")) + len(text)
+        if first.is_free:
             self._budget.spend(size)
         elif not self._budget.grant(size, now, ranks):
-            for rank in ranks:
+            for rank, line in zip(ranks, lines, strict=True):
                 self._leave_out(rank, line, now)
             return
         for rank in ranks:
-            self._state(rank).counts.shown_lines += 1 + line.text.count("\n")
-        self._screen.put_text(ranks, line.stream, line.text)
+            self._state(rank).counts.shown_lines += 1 + text.count("\n")
+        self._screen.put_text(ranks, first.stream, text)

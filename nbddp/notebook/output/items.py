@@ -10,6 +10,7 @@ from typing import Any
 
 from nbddp.notebook.output.excerpt import TAIL, Excerpt, Limit
 from nbddp.notebook.output.line_folder import Item
+from nbddp.notebook.output.number_ranges import pattern_of, with_ranges
 from nbddp.notebook.output.shows import Rich, rich_bytes
 from nbddp.wire.messages import Stream
 
@@ -29,6 +30,18 @@ class Line(Item):
         self.stream = stream
         self.text = text
         self.is_free = is_free  # does not count towards the budget
+
+    def fold_numbers(self) -> None:
+        """Fold with lines of other ranks that differ from this one in numbers only."""
+        pattern = pattern_of(self.text)
+        if pattern is not None:
+            self.key = (self.stream, pattern)
+
+
+def text_of(ranks: Sequence[int], lines: Sequence[Item]) -> str:
+    """Return the text that shows lines with one key."""
+    texts = [line.text for line in lines if isinstance(line, Line)]
+    return texts[0] if len(texts) == 1 else with_ranges(ranks, texts)
 
 
 class Bundle(Item):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from nbddp.notebook.output import text_blocks
-from nbddp.notebook.output.items import Bundle, Line
+from nbddp.notebook.output.items import Bundle, Line, text_of
 from nbddp.notebook.output.line_folder import Item, LineFolder
 from nbddp.notebook.output.shown_blocks import ShownBlocks
 from nbddp.notebook.output.shows import Rich
@@ -101,7 +101,7 @@ class ItemRecord:
         for ranks, settled in folder.drain():
             first = settled[0]
             if isinstance(first, Line):
-                blocks.add_text(ranks, first.stream, first.text)
+                blocks.add_text(ranks, first.stream, text_of(ranks, settled))
             elif isinstance(first, Bundle):
                 put_bundles(blocks, ranks, settled)
         return True

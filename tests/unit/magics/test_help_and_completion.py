@@ -68,7 +68,7 @@ def test_the_help_begins_with_what_is_needed_first():
         ("config", ["on_death=keep"], {"on_deadlock=report", "on_mismatch=off"}),
         ("auto", [], {"on", "off"}),
         ("auto", ["on"], {"-r", "--timeout", "--out"}),
-        ("auto", ["on", "--out"], {"merged", "ranks", "quiet"}),
+        ("auto", ["on", "--out"], {"folded", "merged", "ranks", "quiet"}),
         ("trace", ["--cell", "3"], {"--last", "--save"}),
     ],
 )
