@@ -91,7 +91,7 @@ class Page:
     """The text of a cell of so many ranks."""
 
     def __init__(self, ranks: int, *, folds: bool = True, room: int = 1_000_000) -> None:
-        spec = spec_of(ranks, Settings(notebook_total_bytes=room))
+        spec = spec_of(ranks, Settings(notebook_total_bytes=room, notebook_burst_bytes=room))
         self.ranks = ranks
         self.gatherer = Gatherer(replace(spec, folds_numbers=folds, can_redraw=True))
         self.text = ""
@@ -145,14 +145,14 @@ def test_other_lines_between_them_keep_their_place():
     assert page.end() == ["[0-8] begin", "[4]   odd", "[0-8] loss 0 … 8"]
 
 
-def test_every_line_that_does_not_fit_is_left_out_of_its_own_rank():
-    page = Page(9, room=60)
-    for step in range(6):
+def test_every_line_is_shown_or_left_out_of_its_own_rank():
+    page = Page(9, room=5_000)
+    for step in range(300):
         for rank in range(9):
-            page.print(rank, f"step {step} loss {rank}{rank}.5\n", float(step))
+            page.print(rank, f"step {step} loss {rank}{rank}.5\n", 0.0)
     page.end()
     for counts in page.gatherer.counts.values():
-        assert counts.lines == counts.shown_lines + counts.left_out_lines == 6
+        assert counts.lines == counts.shown_lines + counts.left_out_lines == 300
         assert counts.left_out_lines
 
 
