@@ -3,6 +3,7 @@
 Runs in: the notebook's main thread. Pure: no clock, no I/O.
 """
 
+import re
 from collections import deque
 from collections.abc import Sequence
 from itertools import repeat
@@ -14,6 +15,21 @@ from nbddp.notebook.output.number_ranges import pattern_of, with_ranges
 from nbddp.notebook.output.shows import Rich, rich_bytes
 from nbddp.wire.messages import Stream
 
+#: The begin of a line of torch's log: ``[W1124 09:12:33.123456789 socket.cpp:207] [c10d] ...``.
+_LOG_STARTS = ("[W", "[E", "[I")
+_LOG_TIME = re.compile(r"(?<=^\[[WEI])\d{4} [\d:.]+(?= \w+\.\w+:\d+\])")
+
+
+def without_time(text: str) -> str:
+    """Return a line of torch's log without its time, and another line as it is.
+
+    Source: ``c10/util/Logging.cpp``, ``MessageLogger``.
+
+    >>> without_time("[W1124 09:12:33.123456789 socket.cpp:207] [c10d] no name")
+    '[W socket.cpp:207] [c10d] no name'
+    """
+    return _LOG_TIME.sub("", text, count=1) if text.startswith(_LOG_STARTS) else text
+
 
 class Line(Item):
     """Text of one rank: a line, or several that stay together."""
@@ -22,7 +38,7 @@ class Line(Item):
 
     def __init__(self, stream: Stream, text: str, arrived: float, *, is_free: bool = False) -> None:
         size = len(text)
-        self.key = (stream, text)
+        self.key = (stream, without_time(text))
         self.arrived = arrived
         self.text_bytes = 0 if is_free else size
         self.memory_bytes = size
@@ -41,7 +57,9 @@ class Line(Item):
 def text_of(ranks: Sequence[int], lines: Sequence[Item]) -> str:
     """Return the text that shows lines with one key."""
     texts = [line.text for line in lines if isinstance(line, Line)]
-    return texts[0] if len(texts) == 1 else with_ranges(ranks, texts)
+    if len(texts) == 1 or texts[0].startswith(_LOG_STARTS):
+        return texts[0]
+    return with_ranges(ranks, texts)
 
 
 class Bundle(Item):

@@ -145,6 +145,15 @@ def test_other_lines_between_them_keep_their_place():
     assert page.end() == ["[0-8] begin", "[4]   odd", "[0-8] loss 0 … 8"]
 
 
+@pytest.mark.parametrize("ranks", [4, 12])
+def test_lines_of_torchs_log_fold_whatever_their_time(ranks: int):
+    page = Page(ranks)
+    text = "socket.cpp:207] [c10d] no name. err=-3"
+    for rank in range(ranks):
+        page.print(rank, f"[W1124 09:12:3{rank % 3}.{rank:09} {text}\n", 0.0)
+    assert page.end() == [f"[0-{ranks - 1}] [W1124 09:12:30.000000000 {text}"]
+
+
 def test_every_line_is_shown_or_left_out_of_its_own_rank():
     page = Page(9, room=5_000)
     for step in range(300):
