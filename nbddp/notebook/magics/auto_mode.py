@@ -59,7 +59,7 @@ _LOCAL = "%%local"
 
 
 @dataclass(frozen=True)
-class _Magic:
+class Magic:
     """A magic in transformed source."""
 
     name: str
@@ -95,6 +95,17 @@ def notebook_magics(code: str) -> list[str]:
         return []
     magics = (_magic(node) for node in ast.walk(tree))
     return [f"%{magic.name}" for magic in magics if magic is not None and magic.runs_in_notebook]
+
+
+def statements(code: str) -> list[ast.stmt]:
+    """The statements of a cell, with its magics as calls; none for code with an error."""
+    tree = _parse(code)
+    return [] if tree is None else tree.body
+
+
+def magic_of(statement: ast.stmt) -> Magic | None:
+    """The magic that a statement consists of, if it does."""
+    return _magic(statement.value) if isinstance(statement, ast.Expr) else None
 
 
 class AutoMode:
@@ -296,7 +307,7 @@ def _is_for_notebook(statement: ast.stmt) -> bool:
     return isinstance(function, ast.Name) and function.id in ("exit", "quit")
 
 
-def _magic(node: ast.AST) -> _Magic | None:
+def _magic(node: ast.AST) -> Magic | None:
     match node:
         case ast.Call(
             func=ast.Attribute(
@@ -305,7 +316,7 @@ def _magic(node: ast.AST) -> _Magic | None:
             ),
             args=[ast.Constant(value=str(name)), ast.Constant(value=str(line)), *_],
         ):
-            return _Magic(name, line, is_cell=kind == "run_cell_magic")
+            return Magic(name, line, is_cell=kind == "run_cell_magic")
         case _:
             return None
 

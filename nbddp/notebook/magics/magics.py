@@ -14,7 +14,7 @@ from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import CellOptions, Pool
 from nbddp.errors import BadOptionError, PoolBusyError
 from nbddp.notebook import session, source_check
-from nbddp.notebook.magics import auto_mode, inspect_verbs
+from nbddp.notebook.magics import auto_mode, inspect_verbs, installers
 from nbddp.notebook.magics.async_handle import CellHandle
 from nbddp.notebook.magics.cell_line import parse_cell
 from nbddp.notebook.magics.verbs import find_verb
@@ -71,6 +71,8 @@ class DdpMagics(Magics):
         # The line about the start of a pool is output of this cell, too.
         is_alone = current is not None and not has_shown and session.is_whole_cell(cell)
         pool = self._pool_or_default()
+        code = installers.run_once(self.shell, cell)
+        is_alone = is_alone and code is cell
         options = CellOptions(
             ranks=ranks,
             timeout_s=command.timeout_s,
@@ -81,13 +83,13 @@ class DdpMagics(Magics):
             parent_id=session.parent_id(),
         )
         if command.is_async:
-            run = pool.submit(cell, options)
+            run = pool.submit(code, options)
             with pool.given_up_on_failure(run):
                 view = session.make_view(pool, run, background=True, out=command.out)
                 return CellHandle(pool, run, view, options.cell_name)
         try:
             make_view = partial(session.make_view, out=command.out, is_alone=is_alone)
-            pool.run_cell(cell, options, make_view)
+            pool.run_cell(code, options, make_view)
         finally:
             if command.trace:
                 inspect_verbs.show_summary(pool, count)

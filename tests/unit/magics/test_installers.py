@@ -1,0 +1,48 @@
+"""``%pip`` in a cell of the ranks runs once, in the notebook's process."""
+
+from collections.abc import Iterator
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+from nbddp.notebook.magics import installers
+
+
+@pytest.fixture
+def installed() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def shell(installed: list[str]) -> Iterator[InteractiveShell]:
+    traits = Config()
+    traits.HistoryManager.enabled = False
+    shell = InteractiveShell(config=traits)
+    for name in ("pip", "conda"):
+        shell.register_magic_function(installed.append, magic_name=name)
+    yield shell
+
+
+CELLS = {
+    "%pip install einops": (["install einops"], "pass"),
+    "import torch\n  \n%pip install -q a b\n%conda list\nx = 1": (
+        ["install -q a b", "list"],
+        "import torch\n  \npass\npass\nx = 1",
+    ),
+    "if rank == 0:\n    %pip list": ([], "if rank == 0:\n    %pip list"),
+    "x = '''\n%pip list\n'''": ([], "x = '''\n%pip list\n'''"),
+    "print('%pip')": ([], "print('%pip')"),
+    "x = 1": ([], "x = 1"),
+    "%time x = 1": ([], "%time x = 1"),
+    "x = = 1\n%pip list": ([], "x = = 1\n%pip list"),
+}
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_an_installer_runs_once_and_its_line_is_left(
+    shell: InteractiveShell, installed: list[str], cell: str
+):
+    lines, code = CELLS[cell]
+    assert installers.run_once(shell, cell) == code
+    assert installed == lines
