@@ -33,7 +33,7 @@ DEADLY = [
         "sigkill",
         "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
         RankExitedError,
-        ("SIGKILL (signal 9)", "out of memory"),
+        ("SIGKILL (signal 9)", "`kill -9`"),
     ),
     BadCell(
         "sigterm",

@@ -52,7 +52,7 @@ def describe_exit(exited: RankExited) -> tuple[str, str]:
         return how, "the cell closed descriptors of files that it had not opened (os.closerange?)"
     killed = "the system ran out of memory, or someone ran `kill -9`"
     if exited.counts_memory_kills:
-        killed = "someone ran `kill -9`: the kernel has killed no process for lack of memory"
+        killed = "a `kill -9`: the kernel has killed no process for lack of memory"
     likely = {
         "SIGKILL": killed,
         "SIGSEGV": "native code touched memory that is not its own",

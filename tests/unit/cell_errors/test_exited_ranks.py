@@ -57,7 +57,7 @@ def test_a_kill_that_was_not_for_memory():
     exited = RankExited(
         rank=2, pid=7, exit_code=-9, out_of_memory=False, last_output="", counts_memory_kills=True
     )
-    likely = "someone ran `kill -9`: the kernel has killed no process for lack of memory"
+    likely = "a `kill -9`: the kernel has killed no process for lack of memory"
     assert describe_exit(exited) == ("SIGKILL (signal 9)", likely)
     assert (
         "ran out of memory" in describe_exit(msgspec.structs.replace(exited, out_of_memory=True))[1]

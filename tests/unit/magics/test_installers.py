@@ -1,7 +1,5 @@
 """``%pip`` in a cell of the ranks runs once, in the notebook's process."""
 
-from collections.abc import Iterator
-
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
@@ -15,13 +13,13 @@ def installed() -> list[str]:
 
 
 @pytest.fixture
-def shell(installed: list[str]) -> Iterator[InteractiveShell]:
+def shell(installed: list[str]) -> InteractiveShell:
     traits = Config()
     traits.HistoryManager.enabled = False
     shell = InteractiveShell(config=traits)
     for name in ("pip", "conda"):
-        shell.register_magic_function(installed.append, magic_name=name)
-    yield shell
+        shell.magics_manager.register_function(installed.append, "line", name)
+    return shell
 
 
 CELLS = {
