@@ -53,7 +53,8 @@ def test_a_training_goes_on_with_a_fresh_rank(own_pool: Pool):
     assert result.cells == (1, 3, 4)
     assert result.aside == RankSet.of([0, 2])
     assert result.synced == ("network", "model", "optimizer")
-    assert result.left_out == (LeftOut(("step",), Reason.LOOP, 5),)
+    assert result.left_out == ()
+    assert result.copied == ("step",)
     after = own_pool.pull("(id(model), id(network[0].weight), network[0].weight.sum().item())")
     assert (after[0], after[2]) == (before[0], before[2])
     assert after[1][2] == before[0][2]
@@ -121,14 +122,26 @@ def test_cells_that_run_aside_change_nothing_elsewhere(own_pool: Pool):
 
 def test_names_that_no_cell_makes_again(own_pool: Pool):
     own_pool.push(pushed=1)
+    run_cell(own_pool, "globals()['odd'] = rank")
     with pytest.raises(CellError):
-        own_pool.run("bad = 1\nif rank != 1: raise ValueError")
+        own_pool.run("bad = rank; alike = 5\nif rank != 1: raise ValueError")
     own_pool.restart(1)
     result = own_pool.catch_up()
-    assert result.left_out == (
-        LeftOut(("pushed",), Reason.NO_CELL, 0),
+    assert result.copied == ("alike", "pushed")
+    assert own_pool.pull("(alike, pushed)", ranks=1) == (5, 1)
+    assert set(result.left_out) == {
+        LeftOut(("odd",), Reason.NO_CELL, 0),
         LeftOut(("bad",), Reason.FAILED, 1),
-    )
+    }
+
+
+def test_an_object_of_a_class_is_not_copied(own_pool: Pool):
+    run_cells(own_pool, "class Mine:\n    part = 0\nmine = Mine()")
+    run_cell(own_pool, "setattr(mine, 'part', 1)")
+    own_pool.restart(1)
+    result = own_pool.catch_up()
+    assert result.copied == ()
+    assert "mine" not in [name for left in result.left_out for name in left.names]
 
 
 def test_a_cell_that_fails_when_it_runs_again(own_pool: Pool):
@@ -145,11 +158,13 @@ def test_a_cell_that_fails_when_it_runs_again(own_pool: Pool):
     assert own_pool.pull("y") == [1, 1, 1]
 
 
-def test_values_that_the_others_have_alike(own_pool: Pool):
+def test_plain_data_that_the_others_have_alike_is_copied(own_pool: Pool):
     run_cells(own_pool, "step = 0; share = rank; text = 'a'", "step += 5")
     run_cell(own_pool, "globals()['step'] = 7")
     own_pool.restart(1)
-    assert own_pool.catch_up().different == ("step",)
+    result = own_pool.catch_up()
+    assert result.copied == ("step",)
+    assert own_pool.pull("(step, share, text)") == [(7, rank, "a") for rank in range(3)]
 
 
 def test_a_cell_that_defined_the_names_of_one_rank_again(own_pool: Pool):

@@ -473,7 +473,8 @@ class Pool:
         The ranks run the cells again that define these names. Where the cells have collectives,
         the other ranks run them, too, but aside: in a namespace that is thrown away, so that their
         variables stay as they are. Then modules, optimizers and the like get the state of a rank
-        that has lived longer, as by `nbddp.sync`.
+        that has lived longer, as by `nbddp.sync`. Numbers, texts, containers and tensors on a CPU
+        that are equal on several other ranks are copied.
 
         Args:
             ranks: the ranks that lack variables; default: those that took the place of others.

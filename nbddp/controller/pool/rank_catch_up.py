@@ -6,21 +6,34 @@ Runs in: the notebook's process, the thread of the caller.
 """
 
 import secrets
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nbddp.controller.catch_up import CatchUpPlan, LeftOut, PastCell, make_plan
 from nbddp.controller.pool.cell_options import CellOptions, Replay
-from nbddp.errors import BadOptionError, CellError, CellInterruptedError, RankExitedError
+from nbddp.errors import (
+    BadOptionError,
+    CellError,
+    CellInterruptedError,
+    RankExitedError,
+    TransferError,
+)
 from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.rank_set import NO_RANKS, RankSet
-from nbddp.wire.values.value_questions import NameKind
+from nbddp.wire.values.value_questions import NameKind, Variable
 
 if TYPE_CHECKING:
     from nbddp.controller.hub import Run
     from nbddp.controller.pool.cell_wait import CellView
     from nbddp.controller.pool.pool import Pool
+
+
+#: Types of data that is copied; what they hold may be anything.
+_PLAIN_TYPES = frozenset(
+    ("NoneType", "bool", "int", "float", "complex", "str", "bytes", "list", "tuple", "dict", "set")
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +53,9 @@ class CatchUp:
     left_out: tuple[LeftOut, ...] = ()  #: names that the ranks still lack
     #: The numbers of cells that failed when they ran again, and the ends of their errors.
     failed: tuple[tuple[int, str], ...] = ()
-    #: Names whose values are equal on all other ranks, and different on a fresh one.
+    #: Names of plain data that was copied, since it is equal on all other ranks.
+    copied: tuple[str, ...] = ()
+    #: Other names whose values are equal on all other ranks, and different on a fresh one.
     different: tuple[str, ...] = ()
 
 
@@ -99,15 +114,23 @@ def catch_up(
         )
         code = f"nbddp.sync({', '.join(synced)}, src={source})\n"
         pool.run_cell(code, options, make_view)
+    changed = {*missing, *(has.keys() & bound)} - set(synced)
+    alike = _alike(pool, fresh, others, [name for name in sorted(changed) if has[name] == "data"])
+    copied = _copied(pool, source, fresh, alike)
     return CatchUp(
         ranks=fresh,
         source=source,
         cells=tuple(cell.number for cell in plan.cells),
         aside=aside,
         synced=synced,
-        left_out=_still_lacking(plan, missing),
+        left_out=_still_lacking(plan, missing.keys() - set(copied)),
         failed=failed,
-        different=_different(pool, fresh, others, made=has.keys() & bound),
+        copied=copied,
+        different=tuple(
+            variable.name
+            for variable in alike
+            if variable.name not in copied and variable.name not in missing
+        ),
     )
 
 
@@ -153,24 +176,45 @@ def _brief(error: CellError, fresh: RankSet) -> str:
     return f"rank {rank} raised {name}: {text}".partition("\n")[0].rstrip(": ")
 
 
-def _different(
-    pool: "Pool", fresh: RankSet, others: RankSet, made: Collection[str]
-) -> tuple[str, ...]:
-    """The names among ``made`` whose values are equal on several ranks and not on fresh ones."""
-    if len(others) < 2 or not made:
-        return ()
-    variables = pool.told_variables(sorted(made), ranks=str(RankSet.of([*others, *fresh])))
-    digests = {
-        rank: {variable.name: variable.digest for variable in answer.variables}
-        for rank, answer in variables.items()
+def _alike(pool: "Pool", fresh: RankSet, others: RankSet, names: Sequence[str]) -> list[Variable]:
+    """The variables that are equal on several other ranks, and not on all fresh ones."""
+    if len(others) < 2 or not names:
+        return []
+    answers = pool.told_variables(names, ranks=str(RankSet.of([*others, *fresh])))
+    by_rank = {
+        rank: {variable.name: variable for variable in answer.variables}
+        for rank, answer in answers.items()
     }
-    return tuple(
-        name
-        for name in sorted(made)
-        if len(values := {digests[rank].get(name) for rank in others}) == 1
+    digests = {
+        name: {rank: named[name].digest if name in named else "" for rank, named in by_rank.items()}
+        for name in names
+    }
+    return [
+        by_rank[others.ranks[0]][name]
+        for name in names
+        if len(values := {digests[name][rank] for rank in others}) == 1
         and (value := values.pop())
-        and any(digests[rank].get(name) not in (None, value) for rank in fresh)
-    )
+        and any(digests[name][rank] != value for rank in fresh)
+    ]
+
+
+def _copied(
+    pool: "Pool", source: int, fresh: RankSet, variables: Sequence[Variable]
+) -> tuple[str, ...]:
+    """Copy plain data from one rank to fresh ones; return the names of what was copied.
+
+    An object of the user's class stays: the notebook, through which values go, may lack the class.
+    """
+    copied = []
+    for variable in variables:
+        is_plain = variable.type in _PLAIN_TYPES
+        is_tensor = variable.type == "Tensor" and variable.device == "cpu" and not variable.sharding
+        if not (is_plain or is_tensor):
+            continue
+        with suppress(TransferError):  # a part cannot be pickled
+            pool.push({variable.name: pool.pull(variable.name, ranks=source)}, ranks=fresh.ranks)
+            copied.append(variable.name)
+    return tuple(copied)
 
 
 def _options_of(cell: PastCell, ranks: RankSet, replay: Replay) -> CellOptions:

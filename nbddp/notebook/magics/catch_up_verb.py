@@ -63,6 +63,9 @@ def describe(result: CatchUp) -> str:
     if result.synced:
         have = "has" if len(result.synced) == 1 else "have"
         lines.append(f"{_names(result.synced)} {have} the state of {source}")
+    if result.copied:
+        have = "has the value" if len(result.copied) == 1 else "have the values"
+        lines.append(f"{_names(result.copied)} {have} of {source}, which the other ranks have, too")
     lines += [f"{cell_name(cell)} failed now: {error}" for cell, error in result.failed]
     lines += [f"not made again: {_missing(left)}" for left in result.left_out]
     if result.different:
