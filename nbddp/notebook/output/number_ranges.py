@@ -16,9 +16,11 @@ MIN_RANKS = 9
 #: Lines with more numbers are rows of tensors and tables.
 _MAX_NUMBERS = 6
 _MAX_CHARS = 300
-#: A number that begins a word, and whose word has no more digits, as ``0x7f`` and ``2a3`` have.
+#: A number that begins a word, and whose word has no more digits, as those of ``0x7f``, ``2a3``,
+#: versions and addresses have: ``950``, ``-0.5``, ``1e-3``, ``1,950``.
 _NUMBER = re.compile(
-    r"(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?(?![\d.]*[A-Za-z_]+\d)"
+    r"(?<![\w.,])[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?"
+    r"(?!\d|[.,]\d|[\d.]*[A-Za-z_]+\d)"
 )
 _PLACE = "\0"
 _ALIGNMENT = re.compile(f" +{_PLACE}")
@@ -51,7 +53,7 @@ def with_ranges(ranks: Sequence[int], texts: Sequence[str]) -> str:
     if len(set(texts)) == 1:
         return texts[0]
     columns = list(zip(*map(_NUMBER.findall, texts), strict=True))
-    numbers = [tuple(map(float, column)) for column in columns]
+    numbers = [tuple(map(_value, column)) for column in columns]
     shown = (_range(column) for column in columns)
     line = _NUMBER.sub(lambda _: next(shown), texts[0])
     varying = [
@@ -66,5 +68,9 @@ def with_ranges(ranks: Sequence[int], texts: Sequence[str]) -> str:
 
 
 def _range(column: Sequence[str]) -> str:
-    lowest, highest = min(column, key=float), max(column, key=float)
-    return lowest if float(lowest) == float(highest) else f"{lowest} … {highest}"
+    lowest, highest = min(column, key=_value), max(column, key=_value)
+    return lowest if _value(lowest) == _value(highest) else f"{lowest} … {highest}"
+
+
+def _value(number: str) -> float:
+    return float(number.replace(",", ""))

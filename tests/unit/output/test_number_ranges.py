@@ -24,6 +24,8 @@ DIFFERENT = [
     ("0.5s", "12ms"),
     ("x1 = 3", "x2 = 3"),
     ("v2a3", "v2b3"),
+    ("version 2.0.1", "version 2.13.0"),
+    ("10.0.0.1:80", "10.0.0.2:80"),
 ]
 WITHOUT = [
     "no number",
@@ -73,6 +75,11 @@ RANGES = {
         [2, 5, 9],
         ["x 3", "x 4", "x 4"],
         "x 3 … 4 (median 4, largest on rank 5)",
+    ),
+    "thousands": (
+        [0, 1, 2],
+        ["samples 950", "samples 1,950", "samples 12,000,950.5"],
+        "samples 950 … 12,000,950.5 (median 1,950, largest on rank 2)",
     ),
     "negative": ([0, 1, 2], ["x -3", "x -4", "x 1e2"], "x -4 … 1e2 (median -3, largest on rank 2)"),
 }
