@@ -104,7 +104,7 @@ def test_cells_without_collectives_run_on_the_fresh_rank_only(own_pool: Pool):
     result = own_pool.catch_up()
     assert (result.ranks, result.aside, result.cells) == (RankSet.of([1, 2]), NO_RANKS, (1, 2))
     assert own_pool.pull("runs, share") == [([1], [0, 0]), ([1], [1, 1]), ([1], [2, 2])]
-    assert own_pool.catch_up() == type(result)(ranks=result.ranks, source=0)
+    assert own_pool.catch_up("1-2") == type(result)(ranks=result.ranks, source=0)
 
 
 def test_cells_that_run_aside_change_nothing_elsewhere(own_pool: Pool):
@@ -174,6 +174,17 @@ def test_a_cell_that_defined_the_names_of_one_rank_again(own_pool: Pool):
     result = own_pool.catch_up()
     assert (result.cells, result.left_out) == ((1,), ())
     assert own_pool.pull("x") == [10, 1, 2]
+
+
+def test_a_rank_that_has_caught_up_is_no_longer_fresh(own_pool: Pool):
+    run_cells(own_pool, "step = 0; share = rank")
+    own_pool.restart(1)
+    own_pool.catch_up()
+    run_cell(own_pool, "globals().update(step=5, share=share + 10)")
+    own_pool.restart(0)
+    result = own_pool.catch_up()
+    assert (result.ranks, result.source) == (RankSet.of([0]), 1)
+    assert own_pool.pull("(step, share)") == [(5, 0), (5, 11), (5, 12)]
 
 
 def test_pools_without_fresh_ranks_or_without_others(own_pool: Pool):

@@ -155,7 +155,8 @@ class _FindingWriter:
         is_even = all((rank + operation.peer) % 2 for rank, operation, _ in circle) and all(
             sum(ranks) % 2 for ranks in self.cause.alike if len(ranks) == 2
         )
-        name = "rank" if site.cell else "dist.get_rank()"
+        is_predefined = site.cell and site.function == "<module>"
+        name = "rank" if is_predefined else "dist.get_rank()"
         if is_even:
             condition = f"{name} % 2 == 0"
         elif not self.cause.alike:

@@ -38,7 +38,9 @@ class _Place:
         return _lines(self.statement)
 
 
-def moved_out(code: Code, line: int) -> tuple[ChangedLine, ...]:
+def moved_out(  # noqa: PLR0911 - one for each reason against it
+    code: Code, line: int
+) -> tuple[ChangedLine, ...]:
     """Move a call out of the ``if`` or ``else`` around it.
 
     Args:
@@ -56,6 +58,11 @@ def moved_out(code: Code, line: int) -> tuple[ChangedLine, ...]:
     is_elif = code.source(around.lineno).lstrip().startswith("elif")
     if is_elif or around.lineno == place.lines[0] or _needs(place.statement, before):
         return ()
+    behind = place.body[place.index + 1 :]
+    if isinstance(around.test, ast.BoolOp) or (before and behind):
+        return ()  # a part of the condition is to stay; lines before the call are to run before it
+    if not all(map(_is_print, behind)) or "async_op" in ast.unparse(place.statement):
+        return ()  # they may depend on the call, and would have to move, too
     removed = set(place.lines)
     if len(place.body) == 1:
         is_else = place.body is around.orelse
@@ -92,6 +99,9 @@ def in_two_orders(code: Code, line: int, condition: str) -> tuple[ChangedLine, .
         return ()
     if {_message(place.statement), _message(second.statement)} != {"send", "recv"}:
         return ()
+    arguments = [_names(each.statement.value) for each in (place, second)]
+    if not (arguments[0] & arguments[1]).isdisjoint(_names_of_buffers(place, second)):
+        return ()  # the message that is sent would be another one
     calls = [_shifted(code, each.lines, len(_INDENTATION)) for each in (place, second)]
     if calls[0] is None or calls[1] is None:
         return ()
@@ -176,6 +186,30 @@ def _kept(code: Code, lines: range, removed: Collection[int]) -> Iterator[Change
         elif not is_elided:
             yield ChangedLine("same", 0, source[: len(source) - len(source.lstrip())] + "...")
         is_elided = not (number in removed or number == lines[0] or is_near)
+
+
+def _is_print(statement: ast.stmt) -> bool:
+    """Whether a statement only prints."""
+    match statement:
+        case ast.Expr(value=ast.Call(func=ast.Name(id="print"))):
+            return True
+        case _:
+            return False
+
+
+def _names(node: ast.AST | None) -> set[str]:
+    nodes = () if node is None else ast.walk(node)
+    return {each.id for each in nodes if isinstance(each, ast.Name)}
+
+
+def _names_of_buffers(*places: _Place) -> set[str]:
+    """The names in the first arguments of calls: the tensors that are sent or received."""
+    names: set[str] = set()
+    for place in places:
+        call = place.statement.value
+        if isinstance(call, ast.Call) and call.args:
+            names |= _names(call.args[0])
+    return names
 
 
 def _message(statement: _Simple) -> str:

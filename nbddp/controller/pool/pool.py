@@ -106,6 +106,7 @@ class Pool:
         self._failed_runs: deque[str] = deque(maxlen=_REMEMBERED_FAILURES)
         self._sources = SourceTexts()
         self._history = CellHistory()
+        self.caught_up: set[int] = set()  #: processes that have caught up; for `catch_up`
         self._processes = PoolProcesses(options, settings, self._sources, on_progress)
         self.pool_id = self._processes.pool_id  #: names the pool, for example in its messages
         #: For the notebook layer.

@@ -75,7 +75,10 @@ def catch_up(
         count: number of the cell that asks for it.
         make_view: makes what shows the cells.
     """
-    replaced = RankSet.of(info.rank for info in pool.ranks() if info.is_replacement)
+    infos = pool.ranks()
+    replaced = RankSet.of(
+        info.rank for info in infos if info.is_replacement and info.pid not in pool.caught_up
+    )
     fresh = replaced if ranks is None else pool.rank_set(ranks)
     others = pool.all_ranks - replaced - fresh
     if not fresh:
@@ -117,6 +120,8 @@ def catch_up(
     changed = {*missing, *(has.keys() & bound)} - set(synced)
     alike = _alike(pool, fresh, others, [name for name in sorted(changed) if has[name] == "data"])
     copied = _copied(pool, source, fresh, alike)
+    if not failed:  # else the user will try again
+        pool.caught_up.update(info.pid for info in infos if info.rank in set(fresh))
     return CatchUp(
         ranks=fresh,
         source=source,

@@ -12,6 +12,7 @@ from nbddp.controller.catch_up import LeftOut, Reason
 from nbddp.controller.pool import CatchUp
 from nbddp.notebook import session
 from nbddp.wire.flight_recorder import cell_name
+from nbddp.wire.rank_set import RankSet
 
 _MAX_NAMES = 8
 
@@ -67,7 +68,7 @@ def describe(result: CatchUp) -> str:
         have = "has the value" if len(result.copied) == 1 else "have the values"
         lines.append(f"{_names(result.copied)} {have} of {source}, which the other ranks have, too")
     lines += [f"{cell_name(cell)} failed now: {error}" for cell, error in result.failed]
-    lines += [f"not made again: {_missing(left)}" for left in result.left_out]
+    lines += [f"not made again: {_missing(left, ranks)}" for left in result.left_out]
     if result.different:
         lines.append(
             f"equal on the other ranks, and not here: {_names(result.different)}. "
@@ -76,7 +77,7 @@ def describe(result: CatchUp) -> str:
     return "\n".join(lines)
 
 
-def _missing(left: LeftOut) -> str:
+def _missing(left: LeftOut, ranks: RankSet) -> str:
     names, cell = _names(left.names), cell_name(left.cell)
     match left.reason:
         case Reason.NO_CELL:
@@ -86,7 +87,7 @@ def _missing(left: LeftOut) -> str:
         case Reason.LOOP:
             return (
                 f"{names}: {cell} is a loop with collectives. "
-                f"Next: %ddp catchup --cells {left.cell}, to run it again"
+                f"Next: %ddp catchup -r {ranks} --cells {left.cell}, to run it again"
             )
         case Reason.NEEDS:
             return f"{names}: {cell} uses names that were not made again"

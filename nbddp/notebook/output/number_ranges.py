@@ -10,6 +10,7 @@ Runs in: the notebook's main thread. Pure: no clock, no I/O.
 import re
 import statistics
 from collections.abc import Sequence
+from decimal import Decimal
 
 #: Cells of more ranks have ranges.
 MIN_RANKS = 9
@@ -63,8 +64,9 @@ def with_ranges(ranks: Sequence[int], texts: Sequence[str]) -> str:
         return line
     values = numbers[varying[0]]
     median = columns[varying[0]][values.index(statistics.median_low(values))]
-    largest = min(rank for rank, value in zip(ranks, values, strict=True) if value == max(values))
-    return f"{line} (median {median}, largest on rank {largest})"
+    largest = [rank for rank, value in zip(ranks, values, strict=True) if value == max(values)]
+    where = f", largest on rank {largest[0]}" if len(largest) == 1 else ""
+    return f"{line} (median {median}{where})"
 
 
 def _range(column: Sequence[str]) -> str:
@@ -72,5 +74,6 @@ def _range(column: Sequence[str]) -> str:
     return lowest if _value(lowest) == _value(highest) else f"{lowest} … {highest}"
 
 
-def _value(number: str) -> float:
-    return float(number.replace(",", ""))
+def _value(number: str) -> Decimal:
+    """The exact value: two whole numbers may differ in their twentieth digit."""
+    return Decimal(number.replace(",", ""))

@@ -60,16 +60,16 @@ MOVED = {
         for step in steps:
             if rank == 0:
                 dist.all_reduce(x, op=dist.ReduceOp.SUM,
-                                async_op=False)
+                                group=None)
                 print(x)
         """,
         4,
         """
         +    dist.all_reduce(x, op=dist.ReduceOp.SUM,
-        +                    async_op=False)
+        +                    group=None)
              if rank == 0:
         -        dist.all_reduce(x, op=dist.ReduceOp.SUM,
-        -                        async_op=False)
+        -                        group=None)
                  print(x)
         """,
     ),
@@ -125,6 +125,13 @@ NOT_MOVED = {
     "tabs": ("if rank == 0:\n\tdist.barrier()", 2),
     "no statement": ("if rank == 0:\n    dist.barrier()", 9),
     "no syntax": ("if rank == 0\n    dist.barrier()", 2),
+    "lines before and after it": (
+        "if rank == 0:\n    x.mul_(2)\n    dist.barrier()\n    print()",
+        3,
+    ),
+    "a line behind it may need it": ("if rank == 0:\n    dist.all_reduce(x)\n    x /= 2", 2),
+    "asynchronous": ("if rank == 0:\n    h = dist.all_reduce(x, async_op=True)", 2),
+    "a part of the condition stays": ("if rank == 0 and step:\n    dist.barrier()", 2),
     "returned": ("def f():\n    if rank == 0:\n        return dist.barrier()", 3),
 }
 
@@ -156,17 +163,17 @@ def test_the_changed_code_is_legal(name: str):
 
 
 def test_two_calls_in_two_orders():
-    source = "for step in steps:\n    dist.recv(t, src=left)\n    dist.send(t, dst=right)\n    x"
+    source = "for step in steps:\n    dist.recv(t, src=left)\n    dist.send(s, dst=right)\n    x"
     code = Code(source)
     assert shown(in_two_orders(code, 2, "rank % 2 == 0")) == [
         "-    dist.recv(t, src=left)",
-        "-    dist.send(t, dst=right)",
+        "-    dist.send(s, dst=right)",
         "+    if rank % 2 == 0:",
-        "+        dist.send(t, dst=right)",
+        "+        dist.send(s, dst=right)",
         "+        dist.recv(t, src=left)",
         "+    else:",
         "+        dist.recv(t, src=left)",
-        "+        dist.send(t, dst=right)",
+        "+        dist.send(s, dst=right)",
     ]
 
 
@@ -177,6 +184,7 @@ def test_two_calls_in_two_orders():
         "dist.recv(t)\nprint(t)",
         "dist.recv(t)\nx = 1\ndist.send(t)",
         "dist.recv(t)\ndist.recv(t)",
+        "dist.recv(t, 0)\ndist.send(t, 1)",
         "dist.recv(t); dist.send(t)",
     ],
 )
@@ -190,7 +198,7 @@ def test_calls_that_are_no_neighbours(source: str):
 def circle(size: int) -> list[str]:
     """The change where each rank of a ring receives first."""
     pool = Ranks(size)
-    pool.code[CELL] = "dist.recv(t, src=(rank - 1) % world_size)\ndist.send(t, dst=0)"
+    pool.code[CELL] = "dist.recv(t, src=(rank - 1) % world_size)\ndist.send(s, dst=0)"
     for rank in range(size):
         pool[rank].blocked("recv", peer=(rank - 1) % size, line=1)
     change = only(pool).change

@@ -71,16 +71,17 @@ RANGES = {
     ),
     "only the rank": ([3, 4, 5], ["I am 3", "I am 4", "I am 5"], "I am 3 … 5"),
     "written differently": ([0, 1, 2], ["x 1.0", "x 1", "x 1.00"], "x 1.0"),
-    "of equal ones the lowest rank": (
+    "several ranks have the largest": (
         [2, 5, 9],
         ["x 3", "x 4", "x 4"],
-        "x 3 … 4 (median 4, largest on rank 5)",
+        "x 3 … 4 (median 4)",
     ),
     "thousands": (
         [0, 1, 2],
         ["samples 950", "samples 1,950", "samples 12,000,950.5"],
         "samples 950 … 12,000,950.5 (median 1,950, largest on rank 2)",
     ),
+    "large": ([0, 1], [f"{2**62}", f"{2**62 + 1}"], f"{2**62} … {2**62 + 1}"),
     "negative": ([0, 1, 2], ["x -3", "x -4", "x 1e2"], "x -4 … 1e2 (median -3, largest on rank 2)"),
 }
 
