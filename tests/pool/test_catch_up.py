@@ -197,3 +197,31 @@ def test_pools_without_fresh_ranks_or_without_others(own_pool: Pool):
     own_pool.restart("0-1")
     with pytest.raises(BadOptionError, match="every rank is fresh"):
         own_pool.catch_up("0-2")
+
+
+def test_a_module_with_buffers_that_was_evaluated(own_pool: Pool):
+    """A forward without gradients lets the next one leave out the broadcast of the buffers."""
+    model = "model = DDP(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))"
+    step = "model(torch.ones(4, 3) * rank).sum().backward()"
+    evaluation = "with torch.no_grad(): model(torch.ones(4, 3))"
+    run_cells(own_pool, BUILD, model, step, evaluation)
+    own_pool.restart(1)
+    assert own_pool.catch_up().synced == ("model",)
+    run_cells(own_pool, step, step)
+    assert own_pool.diff("[each.grad for each in model.parameters()]").is_equal
+
+
+def test_a_state_that_fits_nowhere_else(own_pool: Pool):
+    """A method froze parameters, which no syntax tree shows; the other states are given."""
+    optimizer = "optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], 0.1)"
+    freeze = "net[0].requires_grad_(False)"
+    run_cells(own_pool, f"{BUILD}\ntorch.manual_seed(rank)\nnet = build()", freeze, optimizer)
+    own_pool.restart(1)
+    result = own_pool.catch_up()
+    assert result.synced == ("net",)
+    ((name, error),) = result.not_synced
+    assert (name, error.partition(": ")[0]) == ("optimizer", "rank 1 raised ValueError")
+    assert own_pool.diff("net").is_equal
+    again = own_pool.catch_up(cells=[2, 3])
+    assert (again.ranks, again.not_synced) == (RankSet.of([1]), ())
+    assert "optimizer" in again.synced

@@ -165,3 +165,13 @@ def test_a_rendezvous_that_cannot_come_about_ends(
     assert f"in init_process_group for {awaited}" in str(view.error)
     run_cell(pool, f"{_TCP}world_size=3)")
     assert run_cell(pool, f"{SUM}, kept").result(2) == "(6.0, 'yes')"
+
+
+def test_ranks_with_another_default_dtype_form_groups_with_a_fresh_rank(
+    fresh_pool: Callable[..., Pool],
+):
+    pool = fresh_pool(2)
+    pool.run("torch.set_default_dtype(torch.float64)")
+    pool.restart(1)
+    pool.run("total = torch.ones(1, dtype=torch.float64)\ndist.all_reduce(total)")
+    assert pool.pull("total.item()") == [2.0, 2.0]

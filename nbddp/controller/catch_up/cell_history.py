@@ -3,6 +3,7 @@
 Runs in: the notebook's process, the thread that runs cells. Pure.
 """
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,6 +15,8 @@ from nbddp.controller.state import RunOutcome
 from nbddp.wire.rank_set import RankSet
 
 _MAX_CELLS = 1000
+#: ``%time`` runs the rest of its line in the namespace of the cell.
+_TIME = re.compile(r"^([ \t]*)%time[ \t]+(?=[^\s-])", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,8 @@ class PastCell:
     @cached_property
     def names(self) -> CellNames:
         """The names that it binds, changes and reads."""
-        return cell_names(Code(self.code, self.first_line).statements)
+        code = _TIME.sub(r"\1", self.code)
+        return cell_names(Code(code, self.first_line).statements)
 
 
 class CellHistory:

@@ -2,10 +2,11 @@
 
 from nbddp.controller.pool.cell_options import CellOptions
 from nbddp.controller.pool.pool import Pool
-from nbddp.controller.pool.rank_catch_up import CatchUp
+from nbddp.controller.pool.rank_catch_up import CatchUp, catch_up
 
 __all__ = [
     "CatchUp",
     "CellOptions",
     "Pool",
+    "catch_up",
 ]

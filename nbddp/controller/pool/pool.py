@@ -507,23 +507,6 @@ class Pool:
             self, ranks, cells, next(self._execution_counts), lambda pool, run: SilentView()
         )
 
-    def catch_up_shown(
-        self,
-        ranks: Sequence[int] | str | int | None,
-        cells: Sequence[int],
-        count: int,
-        make_view: "Callable[[Pool, Run], CellView]",
-    ) -> CatchUp:
-        """Do what `catch_up` does. For the notebook layer.
-
-        Args:
-            ranks: see `catch_up`.
-            cells: see `catch_up`.
-            count: number of the notebook's cell.
-            make_view: makes what shows the cells that run again.
-        """
-        return catch_up(self, ranks, cells, count, make_view)
-
     @property
     def history(self) -> CellHistory:
         """The cells that have run, for `catch_up`. For the notebook layer."""

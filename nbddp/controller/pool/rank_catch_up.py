@@ -53,6 +53,8 @@ class CatchUp:
     left_out: tuple[LeftOut, ...] = ()  #: names that the ranks still lack
     #: The numbers of cells that failed when they ran again, and the ends of their errors.
     failed: tuple[tuple[int, str], ...] = ()
+    #: Names of objects whose state could not be given, and the ends of the errors.
+    not_synced: tuple[tuple[str, str], ...] = ()
     #: Names of plain data that was copied, since it is equal on all other ranks.
     copied: tuple[str, ...] = ()
     #: Other names whose values are equal on all other ranks, and different on a fresh one.
@@ -108,19 +110,12 @@ def catch_up(
         for name, kind in has.items()
         if kind == "state" and name not in missing and (name in lacking or name in bound)
     )
-    if synced:
-        options = CellOptions(
-            pool.all_ranks,
-            execution_count=count,
-            cell_name=cell_name(count),
-            replay=Replay("", NO_RANKS),  # the end of the replay: other namespaces are dropped
-        )
-        code = f"nbddp.sync({', '.join(synced)}, src={source})\n"
-        pool.run_cell(code, options, make_view)
-    changed = {*missing, *(has.keys() & bound)} - set(synced)
+    not_synced = _sync(pool, synced, source, count, make_view)
+    synced = tuple(name for name in synced if name not in dict(not_synced))
+    changed = {*missing, *(has.keys() & bound)} - {*synced, *dict(not_synced)}
     alike = _alike(pool, fresh, others, [name for name in sorted(changed) if has[name] == "data"])
     copied = _copied(pool, source, fresh, alike)
-    if not failed:  # else the user will try again
+    if not failed and not not_synced:  # else the user will try again
         pool.caught_up.update(info.pid for info in infos if info.rank in set(fresh))
     return CatchUp(
         ranks=fresh,
@@ -130,6 +125,7 @@ def catch_up(
         synced=synced,
         left_out=_still_lacking(plan, missing.keys() - set(copied)),
         failed=failed,
+        not_synced=not_synced,
         copied=copied,
         different=tuple(
             variable.name
@@ -172,6 +168,35 @@ def _replay(
         except CellError as error:
             failed.append((cell.number, _brief(error, fresh)))
     return has_run_aside, tuple(failed)
+
+
+def _sync(
+    pool: "Pool",
+    names: Sequence[str],
+    source: int,
+    count: int,
+    make_view: "Callable[[Pool, Run], CellView]",
+) -> tuple[tuple[str, str], ...]:
+    """Give all ranks the states of a rank; return the names that failed, and their errors.
+
+    One cell for each object: the state of an optimizer whose parameters a rank has frozen by a
+    method fits nowhere else, and the other objects must not suffer from it.
+    """
+    failed = []
+    for name in names:
+        options = CellOptions(
+            pool.all_ranks,
+            execution_count=count,
+            cell_name=cell_name(count),
+            replay=Replay("", NO_RANKS),  # the end of the replay: other namespaces are dropped
+        )
+        try:
+            pool.run_cell(f"nbddp.sync({name}, src={source})\n", options, make_view)
+        except (CellInterruptedError, RankExitedError):
+            raise
+        except CellError as error:
+            failed.append((name, _brief(error, pool.all_ranks)))
+    return tuple(failed)
 
 
 def _brief(error: CellError, fresh: RankSet) -> str:

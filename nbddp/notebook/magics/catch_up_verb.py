@@ -8,6 +8,7 @@ from functools import partial
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from nbddp.controller import pool as pools
 from nbddp.controller.catch_up import LeftOut, Reason
 from nbddp.controller.pool import CatchUp
 from nbddp.notebook import session
@@ -39,14 +40,14 @@ def catch_up(shell: InteractiveShell, *, ranks: str | None, cells: list[int]) ->
 
     Raises:
         BadOptionError: there are no fresh ranks, no other ranks, or no such cell.
-        CellError: a cell was interrupted or cost a rank, or a state could not be given.
+        CellError: a cell was interrupted, or cost a rank.
         PoolBusyError: a cell is running.
         NoPoolError: no pool is running.
     """
     pool = session.pool()
     make_view = partial(session.make_view, out="nothing")
     count = session.execution_count(shell)
-    print(describe(pool.catch_up_shown(ranks, cells, count, make_view)))
+    print(describe(pools.catch_up(pool, ranks, cells, count, make_view)))
 
 
 def describe(result: CatchUp) -> str:
@@ -67,6 +68,11 @@ def describe(result: CatchUp) -> str:
     if result.copied:
         have = "has the value" if len(result.copied) == 1 else "have the values"
         lines.append(f"{_names(result.copied)} {have} of {source}, which the other ranks have, too")
+    lines += [
+        f"{name} did not get the state of {source}: {error}. Next: run the cell again that changed "
+        f"{name}: %ddp catchup -r {ranks} --cells CELL"
+        for name, error in result.not_synced
+    ]
     lines += [f"{cell_name(cell)} failed now: {error}" for cell, error in result.failed]
     lines += [f"not made again: {_missing(left, ranks)}" for left in result.left_out]
     if result.different:

@@ -213,7 +213,9 @@ def _formed_again() -> BaseException:
 
 def _check(group: TracedGroup) -> None:
     """Try a group with an all_reduce, which is not recorded because it is not the user's."""
-    ones = torch.ones(1, device=cross_node_check.device_of(group.inner))
+    # The user's default dtype is that of this process, and a fresh one has torch's.
+    device = cross_node_check.device_of(group.inner)
+    ones = torch.ones(1, dtype=torch.float32, device=device)
     options = dist.AllreduceOptions()
     work = group.inner.allreduce([ones], options)
     if work is not None:

@@ -169,16 +169,19 @@ def _reset_ddp(module: Any) -> None:
 
 @dataclass(frozen=True)
 class DdpNumbers:
-    """Numbers by which ranks recognize a DDP module of their group, and count the next ones."""
+    """The state of a DDP module that decides on its collectives, and is not in its state dict."""
 
-    number: int
-    count: int
+    number: int  #: among the DDP modules of its group
+    count: int  #: number of the last one of its group
+    is_forward_synced: bool  #: the next forward broadcasts the buffers
 
 
 def numbers_of(module: Any) -> DdpNumbers:
     """Return the numbers of a DDP module, for `renew`."""
     name = str(getattr(module.process_group, "group_name", ""))
-    return DdpNumbers(_ddp_modules[module].number, _ddp_counts[name])
+    return DdpNumbers(
+        _ddp_modules[module].number, _ddp_counts[name], module.require_forward_param_sync
+    )
 
 
 def renew(module: Any, numbers: DdpNumbers) -> None:
@@ -190,7 +193,7 @@ def renew(module: Any, numbers: DdpNumbers) -> None:
 
     Args:
         module: the DDP module.
-        numbers: the numbers that it has on all ranks from now on.
+        numbers: those that it has on all ranks from now on.
     """
     parameters, is_sparse = module._build_params_for_reducer()
     names = module._build_debug_param_to_name_mapping(parameters)
@@ -199,6 +202,8 @@ def renew(module: Any, numbers: DdpNumbers) -> None:
         module.reducer._set_static_graph()
         module.logger._set_static_graph()
     module._has_rebuilt_buckets = False
+    # A forward without gradients clears it, so a module that was evaluated differs from a new one.
+    module.require_forward_param_sync = numbers.is_forward_synced
     package: Any = torch.distributed
     for hook, state in module._comm_hooks:
         package._register_comm_hook(module.reducer, state, hook)

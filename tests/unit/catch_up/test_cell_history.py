@@ -1,5 +1,7 @@
 """The cells that a pool has run."""
 
+import pytest
+
 from nbddp.controller.catch_up import CellHistory, PastCell
 from nbddp.controller.state import RankResult, RunOutcome
 from nbddp.controller.state.outcome import RankStatus
@@ -57,3 +59,16 @@ def test_the_cell_that_bound_a_name_and_the_one_that_cost_a_rank_its_variables()
     run(history, 4, "x = 2", outcome("b", 0, 0, status="exited", fresh=RankSet.of([1])))
     assert (history.origin("x"), history.origin("y")) == (4, 0)
     assert (history.fresh_since(1), history.fresh_since(0)) == (4, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    {
+        "%time x = 1": {"x"},
+        "if rank == 0:\n    %time x = 1\ny = x": {"x", "y"},
+        "%timeit x = 1": set(),
+        "%time -h\ny = 1": {"y"},
+    }.items(),
+)
+def test_names_that_a_timed_line_binds(code: str, names: set[str]):
+    assert PastCell(1, code, 1, ALL).names.binds == names
