@@ -3,6 +3,7 @@
 Runs in: the notebook's process.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -11,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +34,11 @@ from nbddp.notebook.output import (
     CellSink,
     EarlierCellSink,
     FoldedSink,
+    KeptOutputs,
     Labels,
     RankGrid,
     Sink,
+    Source,
     StartDisplay,
     TerminalSink,
     View,
@@ -44,6 +48,7 @@ from nbddp.notebook.render import status_table
 from nbddp.notebook.widgets import Relay
 from nbddp.settings import LIVE_PREFIX, NOTEBOOK_FILE, Settings, is_rank
 from nbddp.wire.messages import RankExited
+from nbddp.wire.rank_set import RankSet
 
 _current: Pool | None = None
 _start_lock = threading.Lock()
@@ -55,6 +60,9 @@ _panel: Panel | None = None
 _relay: Relay | None = None  #: the widgets of the current pool, in a notebook
 #: Grids of the cells so far whose displays a later cell may update, by the id of the display.
 _grid_by_display_id: dict[str, RankGrid] = {}
+#: The output of the last ``%%ddp`` cells, for ``%ddp output``.
+kept_outputs = KeptOutputs()
+_replay_numbers = itertools.count(1)
 #: Interval in which a cell that waits for a start looks at its progress.
 _START_POLL_S = 0.1
 background_views = BackgroundViews()  #: shows the cells that run in the background
@@ -364,6 +372,7 @@ def make_view(
     background: bool = False,
     out: AnyOut = "folded",
     is_alone: bool = False,
+    cell: int | None = None,
 ) -> View:
     """Make the view that shows a cell, in the notebook or on the terminal.
 
@@ -373,10 +382,27 @@ def make_view(
         background: the cell has ``--async``: it asks no questions.
         out: the value of ``--out``.
         is_alone: whether the cell of the notebook has no output but that of the ranks.
+        cell: the number of the cell, under which its output is kept; None: it is not.
     """
     on_main_thread = threading.current_thread() is threading.main_thread()
     sink = background_sink() if background else _foreground_sink()
     is_front_end = _goes_to_front_end(sink)
+    began_at = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}"
+    kept = None
+    if cell is not None:
+        kept = kept_outputs.begin(
+            Source(
+                cell=cell,
+                run_id=run.run_id,
+                ranks=run.ranks,
+                world_size=pool.world_size,
+                settings=pool.settings,
+                log_path_by_rank=pool.log_path_by_rank,
+                scope=pool.pool_id,
+                out=out,
+                began_at=began_at,
+            )
+        )
     if pool.settings.fold_output and is_front_end:
         is_labelled = pool.world_size > 1
         sink = FoldedSink(sink, f"nbddp-fold-{run.run_id}", is_labelled=is_labelled)
@@ -394,6 +420,37 @@ def make_view(
         can_redraw=is_alone and is_front_end,
         shows_html=is_front_end,
         grids=_grid_by_display_id,
+        kept=kept,
+        began_at=began_at,
+    )
+
+
+def replay_view(source: Source, ranks: RankSet) -> View:
+    """Make the view that shows again what a cell printed.
+
+    Args:
+        source: the cell.
+        ranks: the ranks whose output is shown.
+    """
+    number = next(_replay_numbers)
+    sink = _foreground_sink()
+    is_front_end = _goes_to_front_end(sink)
+    if source.settings.fold_output and is_front_end:
+        sink = FoldedSink(
+            sink, f"nbddp-fold-{source.scope}-{number}", is_labelled=source.world_size > 1
+        )
+    return View(
+        Run(f"{source.run_id}-{number}", ranks, backlog_bytes=0),
+        sink,
+        world_size=source.world_size,
+        settings=source.settings,
+        log_path_by_rank=source.log_path_by_rank,
+        can_ask=False,
+        # Displays of the cell itself stay as they are.
+        display_scope=f"{source.scope}-{number}",
+        out=source.out,
+        shows_html=is_front_end,
+        clock=lambda: 0.0,  # all that was printed has come: no line waits for another
     )
 
 

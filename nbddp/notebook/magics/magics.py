@@ -85,10 +85,10 @@ class DdpMagics(Magics):
         if command.is_async:
             run = pool.submit(code, options)
             with pool.given_up_on_failure(run):
-                view = session.make_view(pool, run, background=True, out=command.out)
+                view = session.make_view(pool, run, background=True, out=command.out, cell=count)
                 return CellHandle(pool, run, view, options.cell_name)
         try:
-            make_view = partial(session.make_view, out=command.out, is_alone=is_alone)
+            make_view = partial(session.make_view, out=command.out, is_alone=is_alone, cell=count)
             pool.run_cell(code, options, make_view)
         finally:
             if command.trace:

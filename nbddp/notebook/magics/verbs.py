@@ -23,6 +23,7 @@ from nbddp.notebook.magics import (
     debug_verbs,
     help_text,
     inspect_verbs,
+    output_verb,
     pool_verbs,
     value_verbs,
 )
@@ -167,6 +168,12 @@ def _trace_parser() -> Parser:
     return parser
 
 
+def _output_parser() -> Parser:
+    parser = Parser("%ddp output")
+    parser.add_argument("cell", nargs="?", type=_positive, metavar="CELL")
+    return _with_ranks(parser, help="of these ranks only")
+
+
 def _timeline_parser() -> Parser:
     parser = Parser("%ddp timeline", bare="--cell")
     parser.add_argument("--cell", type=_positive, metavar="N", help="of cell [N]")
@@ -233,6 +240,12 @@ _SECTIONS = (
             _catch_up_parser(),
             "give fresh ranks the variables that they lack: cells run again",
             action=catch_up_verb.catch_up,
+        ),
+        Verb(
+            _output_parser(),
+            "show again what a cell printed, and how it ended; default: the last cell",
+            usage="%ddp output [CELL] [-r RANKS]",
+            action=output_verb.show_output,
         ),
         Verb(Parser("%ddp stop"), "end the pool", action=pool_verbs.stop),
     ),

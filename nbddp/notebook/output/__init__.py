@@ -30,6 +30,8 @@ Runs in: the notebook's process; for the running cell, on the thread that waits 
       |                      (fair_excerpt: lines of every rank are shown)
     sinks                    the running cell, an earlier cell, or a terminal
 
+kept_output keeps the events of the last cells: `%ddp output` gives them to another view.
+
 start_display shows the start of a pool: how many ranks are ready.
 
 shows has the types that these pass on; rank_states the chips of the row that shows, while a cell
@@ -44,6 +46,7 @@ from nbddp.notebook.output.background_views import BackgroundViews
 from nbddp.notebook.output.cell_output import AnyOut, Out
 from nbddp.notebook.output.cell_view import View
 from nbddp.notebook.output.folded_sink import FoldedSink, printed_html
+from nbddp.notebook.output.kept_output import MAX_CELLS, End, KeptOutput, KeptOutputs, Source
 from nbddp.notebook.output.rank_grid import RankGrid
 from nbddp.notebook.output.shows import Labels
 from nbddp.notebook.output.sinks import CellSink, EarlierCellSink, Live, Sink, TerminalSink
@@ -51,17 +54,22 @@ from nbddp.notebook.output.start_display import StartDisplay
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
 
 __all__ = [
+    "MAX_CELLS",
     "AnyOut",
     "BackgroundOutput",
     "BackgroundViews",
     "CellSink",
     "EarlierCellSink",
+    "End",
     "FoldedSink",
+    "KeptOutput",
+    "KeptOutputs",
     "Labels",
     "Live",
     "Out",
     "RankGrid",
     "Sink",
+    "Source",
     "StartDisplay",
     "TerminalSink",
     "View",

@@ -14,11 +14,12 @@ import msgspec
 from IPython.core.error import StdinNotImplementedError
 
 from nbddp.controller.diagnosis import Report
-from nbddp.controller.hub import CellEvent, Run
+from nbddp.controller.hub import Run
 from nbddp.controller.state import NoticeChanged, RunOutcome, VerdictReached
 from nbddp.notebook.output import per_rank_blocks
 from nbddp.notebook.output.cell_output import AnyOut, CellOutput, OutputSpec
 from nbddp.notebook.output.folded_sink import FoldedSink
+from nbddp.notebook.output.kept_output import KeptCard, KeptEvent, KeptOutput
 from nbddp.notebook.output.merged import MergedOutput
 from nbddp.notebook.output.no_output import NoOutput
 from nbddp.notebook.output.per_rank_blocks import RankBlocks
@@ -87,6 +88,9 @@ class View:
         can_redraw: see `OutputSpec`.
         shows_html: whether displays of several ranks can stand in a grid.
         grids: grids of earlier cells, see `OutputSpec`.
+        kept: gets each event, for ``%ddp output``; None: nothing is kept.
+        clock: the time in seconds; None: `time.monotonic`.
+        began_at: the time of the beginning, for the live line; empty: it names none.
     """
 
     def __init__(
@@ -104,6 +108,9 @@ class View:
         can_redraw: bool = False,
         shows_html: bool = False,
         grids: dict[str, RankGrid] | None = None,
+        kept: KeptOutput | None = None,
+        clock: Callable[[], float] | None = None,
+        began_at: str = "",
     ) -> None:
         patience = len(run.ranks) / _FOLD_RANKS
         fold_s = min(settings.output_fold_s * patience, _MAX_FOLD_S)
@@ -133,7 +140,10 @@ class View:
             )
         )
         self._pictures = CellPictures(run.ranks, sink, f"{display_scope}-{run.run_id}", world_size)
-        self._began = time.monotonic()
+        self._kept = kept
+        self._clock = clock or time.monotonic
+        self._began_at = began_at
+        self._began = self._clock()
         self._done: set[int] = set()
         self._failed: dict[int, str] = {}  # short reason by rank
         self._judged: dict[str, VerdictReached] = {}  # by the id of the card
@@ -145,15 +155,17 @@ class View:
         self._live_at = self._began - _LIVE_INTERVAL_S
         self._open_since: float | None = None
 
-    def show(self, event: CellEvent) -> None:
+    def show(self, event: KeptEvent) -> None:
         """See `CellView.show`. An event that cannot be folded is shown as it came."""
+        if self._kept is not None:
+            self._kept.add(event)
         try:
             self._show(event)
         except Exception as error:  # noqa: BLE001 - a bug in nbddp; the cell goes on
             self._show_plainly(event, error)
 
-    def _show(self, event: CellEvent) -> None:
-        now = time.monotonic()
+    def _show(self, event: KeptEvent) -> None:
+        now = self._clock()
         match event:
             case Display() if SHOWN_MIME in event.data:
                 marker = self._pictures.add_call(event, now)
@@ -186,7 +198,10 @@ class View:
                 card_id = f"nbddp-card-{event.run_id}-{event.report.fingerprint}"
                 is_known = card_id in self._judged
                 self._judged[card_id] = event
-                self._sink.display(self._card(event), {}, card_id, is_known)
+                self._show_card(self._card(event), card_id, is_update=is_known)
+            case KeptCard():
+                self._emit(self._output.tick(now + self._patience_s))
+                self._sink.display(dict(event.data), {}, None, False)
             case InputRequest():
                 self._states.ask(event.rank)  # `ask` shows the request
             case RunStarted():
@@ -194,7 +209,7 @@ class View:
 
     def tick(self) -> float | None:
         """See `CellView.tick`."""
-        now = time.monotonic()
+        now = self._clock()
         if self._folded is not None:
             self._folded.refresh(now)
         deadline = self._output.next_deadline()
@@ -207,7 +222,7 @@ class View:
 
     def ask(self, request: InputRequest) -> str:
         """See `CellView.ask`."""
-        now = time.monotonic()
+        now = self._clock()
         self._emit(self._output.tick(now + self._patience_s))
         self._output.keep_order()  # the front end shows the question and the answer
         if self._folded is not None:
@@ -230,7 +245,7 @@ class View:
 
     def end(self, outcome: RunOutcome) -> None:
         """See `CellView.end`."""
-        self._emit(self._output.end(time.monotonic()))
+        self._emit(self._output.end(self._clock()))
         self._pictures.end()
         if self._folded is not None:
             self._folded.close()
@@ -240,8 +255,16 @@ class View:
         torn = outcome.torn  # known only after the ranks were freed
         for card_id, judged in self._judged.items():
             if torn or not judged.acted:
-                self._sink.display(self._card(judged, torn, is_over=True), {}, card_id, True)
+                card = self._card(judged, torn, is_over=True)
+                self._show_card(card, card_id, is_update=True)
+        if self._kept is not None:
+            self._kept.close(outcome)
         self._offer_by_rank()
+
+    def _show_card(self, data: dict[str, str], card_id: str, *, is_update: bool) -> None:
+        if self._kept is not None:
+            self._kept.add(KeptCard(card_id, data))
+        self._sink.display(data, {}, card_id, is_update)
 
     def _card(
         self,
@@ -274,7 +297,7 @@ class View:
         if bundle is not None:
             self._sink.display(bundle, {}, None, False)
 
-    def _show_plainly(self, event: CellEvent, error: Exception) -> None:
+    def _show_plainly(self, event: KeptEvent, error: Exception) -> None:
         self._output.keep_order()
         rank = getattr(event, "rank", None)
         label = f"[{rank}] " if self._labels and rank is not None else ""
@@ -345,6 +368,8 @@ class View:
         if self._failed:
             rank, error = next(iter(self._failed.items()))
             parts.append(f"rank {rank} {error}")
+        if self._began_at:
+            parts.append(f"began {self._began_at}")
         if self._run.was_interrupted:
             parts.append("interrupted; stop again to get the prompt back")
         return " | ".join(parts)
@@ -365,7 +390,7 @@ class View:
         self._sink.clear()
         if self._widgets is not None:
             self._widgets.clear()
-        self._pictures.clear_places(time.monotonic())
+        self._pictures.clear_places(self._clock())
         if not redraw.blocks:
             # The front end clears when it gets the next output.
             self._sink.text("stdout", "")
