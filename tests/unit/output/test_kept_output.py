@@ -1,6 +1,7 @@
 """The events that `%ddp output` shows again: which are kept, and within which limit."""
 
 from nbddp.notebook.output import KeptOutput, KeptOutputs, Source
+from nbddp.notebook.output.kept_output import KeptEvent
 from nbddp.settings import Settings
 from nbddp.wire.messages import ClearOutput, Display, Output, RunStarted
 from nbddp.wire.rank_set import RankSet
@@ -29,7 +30,7 @@ def cleared(rank: int, *, wait: bool) -> ClearOutput:
 def test_events_of_the_chosen_ranks_come_in_order():
     kept = KeptOutput(source())
     kept.add(RunStarted(run_id="run", rank=0))
-    events = [printed(0, "a\n"), printed(1, "b\n"), figure(0, "c")]
+    events: list[KeptEvent] = [printed(0, "a\n"), printed(1, "b\n"), figure(0, "c")]
     for event in events:
         kept.add(event)
     assert kept.events(RankSet.all(2)) == events
