@@ -7,6 +7,7 @@ pool[2].finished()
 report = pool.diagnose()
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from nbddp.wire.flight_recorder.schema import (
     Activity,
     ExceptionLine,
     GroupInfo,
+    LoopVariable,
     Mismatch,
     Operation,
     OperationKind,
@@ -95,6 +97,7 @@ class RankState:
         run_id: str = RUN,
         at_s: float = 0.0,
         ended_s: float = 0.0,
+        iteration: Iterable[tuple[str, int]] = (),
         **fields: Any,
     ) -> int:
         """Issue an operation without waiting for it."""
@@ -128,6 +131,7 @@ class RankState:
             waited_ns=waited_ns,
             timeout_ms=timeout_ms,
             run_id=run_id,
+            iteration=tuple(LoopVariable(name, value) for name, value in iteration),
         )
         self.operations.append(operation)
         return operation.record_id
@@ -309,7 +313,7 @@ class Ranks:
 
     def compare(self) -> tuple[Finding, ...]:
         """The report about the records after the cell."""
-        return compare_records(self.views(), now_ns=NOW, run_id=RUN)
+        return compare_records(self.views(), now_ns=NOW, run_id=RUN, sources=self._source)
 
 
 def _thread(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from nbddp.wire.flight_recorder import writer as records
-from nbddp.wire.flight_recorder.layout import RING_LENGTH
+from nbddp.wire.flight_recorder.layout import RING_LENGTH, Loops
 from nbddp.wire.flight_recorder.reader import Reader
 from nbddp.wire.flight_recorder.schema import Signature, ending_of
 from nbddp.wire.flight_recorder.writer import NodeMemory, Writer
@@ -41,6 +41,23 @@ def interrupted_at(monkeypatch: pytest.MonkeyPatch, name: str, when: int = 1) ->
 
 def told(reader: Reader) -> list[str]:
     return [ending_of(each.state, each.error) for each in reader.operations()]
+
+
+def test_a_record_has_the_iteration_of_its_loops(memory: NodeMemory):
+    writer, reader = Writer(memory, 0), memory.reader(0)
+    signature = Signature(kind="collective", op="all_reduce")
+
+    def iteration(names: tuple[str, ...], outer: int, inner: int) -> tuple[tuple[str, int], ...]:
+        loops = writer.text(("loops", names), lambda: Loops(names)) if names else 0
+        text = writer.text(signature, lambda: signature)
+        record = writer.issue(text, 0, 0, 0, 1, 0, -1, 0, 0, _MAIN, 0, 100, 0, loops, outer, inner)
+        operation = reader.operation(record)
+        assert operation is not None
+        return tuple((variable.name, variable.value) for variable in operation.iteration)
+
+    assert iteration(("epoch", "step"), 2, -3) == (("epoch", 2), ("step", -3))
+    assert iteration(("step",), 0, 7) == (("step", 7),)
+    assert iteration((), 0, 0) == ()
 
 
 @pytest.mark.parametrize("name", ["_WRITE_RECORD", "_WRITE_HEAD", "_WRITE_WAIT"])

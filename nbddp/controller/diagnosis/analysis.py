@@ -10,7 +10,7 @@ docs/diagnosis.md describes every kind of finding, and what is not detected.
 
 from collections.abc import Mapping
 
-from nbddp.controller.diagnosis.causes import find_causes
+from nbddp.controller.diagnosis.causes import find_causes, shifted_causes
 from nbddp.controller.diagnosis.divergence import Sources, no_sources
 from nbddp.controller.diagnosis.headlines import write_finding
 from nbddp.controller.diagnosis.notices import find_notices
@@ -66,7 +66,11 @@ def diagnose(
     ranks = RankViews(ranks)
     graph = WaitForGraph(ranks)
     reports = RankReports(graph, now_ns, run_id, sources)
-    causes = [*find_causes(graph), *find_notices(graph, now_ns)]
+    causes = [
+        *find_causes(graph),
+        *find_notices(graph, now_ns),
+        *shifted_causes(graph, run_id),
+    ]
     timeouts = _timeouts(graph, reports)
     stuck = graph.stuck
     blocked = [
@@ -94,24 +98,30 @@ def diagnose(
 
 
 def compare_records(
-    ranks: Mapping[Rank, RankView], *, now_ns: int = 0, run_id: str = ""
+    ranks: Mapping[Rank, RankView],
+    *,
+    now_ns: int = 0,
+    run_id: str = "",
+    sources: Sources = no_sources,
 ) -> tuple[Finding, ...]:
     """Find errors that showed no sign, after a cell that ended well.
 
-    These are operations that ranks called with different arguments, and operations that some
-    members issued and others never will.
+    These are operations that ranks called with different arguments, or in different iterations of
+    a loop, and operations that some members issued and others never will.
 
     Args:
         ranks: every rank of the pool.
         now_ns: `time.monotonic_ns` of the caller.
         run_id: only operations of this run count; empty: those of all runs.
+        sources: the code of the user, from which findings name lines.
 
     Returns:
-        Findings of the kind ``silent-mismatch``.
+        Findings of the kinds ``silent-mismatch`` and ``desynchronized-loop``.
     """
     graph = WaitForGraph(RankViews(ranks))
-    reports = RankReports(graph, now_ns, run_id)
-    return tuple(write_finding(cause, reports) for cause in find_silent_mismatches(graph, run_id))
+    reports = RankReports(graph, now_ns, run_id, sources)
+    causes = [*find_silent_mismatches(graph, run_id), *shifted_causes(graph, run_id)]
+    return tuple(write_finding(cause, reports) for cause in causes)
 
 
 def _timeouts(graph: WaitForGraph, reports: RankReports) -> list[tuple[int, int]]:

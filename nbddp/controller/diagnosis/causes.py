@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from nbddp.controller.diagnosis.report import KINDS, Kind
+from nbddp.controller.diagnosis.shifted_loops import ShiftedLoop, find_shifted_loops
 from nbddp.controller.diagnosis.wait_graph import Disagreement, Obstacle, WaitForGraph
 from nbddp.wire.flight_recorder import Mismatch, Operation
 from nbddp.wire.flight_recorder.matching import Differences
@@ -28,6 +29,7 @@ class Cause:
     operation: Operation | None = None  #: the one that most of the waiting ranks wait for
     direct: RankSet = field(default_factory=RankSet)  #: ranks that wait in this very operation
     disagreement: Disagreement | None = None
+    shifted: ShiftedLoop | None = None
     #: Of a cycle: a rank, the operation in which it waits, and the ranks that it waits for.
     circle: tuple[tuple[Rank, Operation, RankSet], ...] = ()
     #: Other cycles of messages, which have the same number of ranks that wait at the same lines.
@@ -53,6 +55,26 @@ def find_causes(graph: WaitForGraph) -> list[Cause]:
     ]
     causes.sort(key=lambda cause: (not cause.waiting, KINDS.index(cause.kind)))
     return causes
+
+
+def shifted_causes(graph: WaitForGraph, run_id: str) -> list[Cause]:
+    """Ranks that called collectives in different iterations of one loop.
+
+    Args:
+        graph: the ranks at one moment.
+        run_id: only operations of this run count; empty: those of all runs.
+    """
+    return [
+        Cause(
+            "desynchronized-loop",
+            loop.culprits,
+            RankSet(),
+            owner=loop.owner,
+            operation=loop.operation,
+            shifted=loop,
+        )
+        for loop in find_shifted_loops(graph, run_id)
+    ]
 
 
 @dataclass

@@ -88,6 +88,22 @@ def _extra_step(divergence: Divergence, operation: Operation) -> str:
     )
 
 
+def skipped_step(divergence: Divergence | None, ranks: RankSet) -> str:
+    """The next step where ranks left out a call in some iterations of a loop."""
+    if divergence is None:
+        return (
+            f"{_capital(ranks.describe())} left out a call in an earlier iteration, or the others "
+            "made one too many: look for a `continue`, `break` or `if` around it."
+        )
+    line = _place(divergence)
+    if divergence.exits:
+        return (
+            f"{_capital(describe_exit(divergence.exits[0]))}, skips {line} on {ranks.describe()}."
+        )
+    inside = describe_branch(divergence.branches[0])
+    return f"{_capital(line)} is inside {inside}, which skips it on {ranks.describe()}."
+
+
 def suspicions(places: Places, operation: Operation, culprits: RankSet) -> Iterator[str]:
     """Sentences without a period on what kept the culprits from the call."""
     if len(places) > 1:

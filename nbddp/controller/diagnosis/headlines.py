@@ -4,30 +4,41 @@ Runs in: the notebook's process. Pure.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from nbddp.controller.diagnosis import group_numbers
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.divergence import differing_branches, is_of_ranks, missing_calls
+from nbddp.controller.diagnosis.divergence import (
+    differing_branches,
+    is_of_ranks,
+    missing_calls,
+    skipped_iterations,
+)
 from nbddp.controller.diagnosis.divergence_phrases import (
     differing_excerpt,
     differing_lines,
     excerpt,
+    skipped_step,
 )
 from nbddp.controller.diagnosis.divergence_phrases import next_step as divergence_step
 from nbddp.controller.diagnosis.notices import describe_activity, describe_running, waits_for_user
 from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, describe_call, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import ChangedLine, CodeChange, CodeLine, Finding, PerRank
+from nbddp.controller.diagnosis.shifted_loops import ShiftedLoop
 from nbddp.controller.diagnosis.suggested_change import in_two_orders, moved_out
 from nbddp.controller.diagnosis.suspicions import AFTER_INTERRUPT, suspicions, was_interrupted
 from nbddp.controller.diagnosis.wait_graph import Disagreement
-from nbddp.wire.flight_recorder import Operation, Site, group_name_of
+from nbddp.wire.flight_recorder import LoopVariable, Operation, Site, group_name_of
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: The words in which Gloo, the store and ``monitored_barrier`` report an expired timeout.
 _TIMED_OUT = re.compile(r"time[d -]*out", re.IGNORECASE)
+#: A variable with a name of so few letters needs an equals sign to read well.
+_SHORT_NAME = 2
+#: Sets of ranks in different iterations in a sentence.
+_MAX_CLUSTERS = 3
 #: Ranks of a circle in a sentence.
 _MAX_CIRCLE = 8
 
@@ -58,7 +69,8 @@ def write_finding(cause: Cause, reports: RankReports) -> Finding:
         fields=cause.disagreement.differences.all if cause.disagreement else (),
         suspicions=suspicions(cause, reports, writer.places),
         ranks=reports.ranks(concerned, operation.pg_id if operation else None)
-        | (_calls(cause.disagreement, reports) if cause.disagreement is not None else {}),
+        | (_calls(cause.disagreement, reports) if cause.disagreement is not None else {})
+        | (_iterations(cause.shifted, reports) if cause.shifted is not None else {}),
         since_s=max((wait for wait in waits if wait is not None), default=None),
         is_error=cause.kind == "silent-mismatch" and cause.proven and has_errors,
         code=tuple(writer.code()),
@@ -79,6 +91,34 @@ def _calls(disagreement: Disagreement, reports: RankReports) -> dict[Rank, PerRa
         for rank, operation in disagreement.operation_by_rank.items()
         if rank in reports.graph.views
     }
+
+
+def _iterations(loop: ShiftedLoop, reports: RankReports) -> dict[Rank, PerRank]:
+    """The iterations in which ranks made the call."""
+    return {
+        rank: replace(
+            reports.rank(rank),
+            predicate=Predicate(
+                RankVerb.CALLED, f" {operation.label()} at {_iteration(operation, loop.names)}"
+            ),
+            site=operation.site,
+            since_s=None,
+        )
+        for rank, operation in loop.operation_by_rank.items()
+        if rank in reports.graph.views
+    }
+
+
+def _iteration(operation: Operation, names: Iterable[str]) -> str:
+    """``epoch 0, step 3`` or ``i = 3``: of the variables that differ."""
+    return ", ".join(_value(each) for each in operation.iteration if each.name in names)
+
+
+def _value(variable: LoopVariable) -> str:
+    if variable.name == "_":
+        return f"iteration {variable.value}"
+    equals = "= " if len(variable.name) <= _SHORT_NAME else ""
+    return f"{variable.name} {equals}{variable.value}"
 
 
 def _change(site: Site, lines: tuple[ChangedLine, ...]) -> CodeChange | None:
@@ -120,6 +160,7 @@ class _FindingWriter:
             "straggler": self._notice,
             "stuck-outside": self._notice,
             "silent-mismatch": self._silent,
+            "desynchronized-loop": self._shifted,
         }
         return writers[self.cause.kind]()
 
@@ -262,6 +303,34 @@ class _FindingWriter:
             headline,
             "the records of the ranks differ.",
             f"{_agree(disagreement)} Do not trust what came out.",
+        )
+
+    def _shifted(self) -> tuple[str, str, str]:
+        """Ranks that called a collective in different iterations of a loop."""
+        loop = self.cause.shifted
+        assert loop is not None  # noqa: S101 - each cause of this kind has one
+        by_size = list(loop.clusters)
+        if loop.has_majority:
+            by_size = [*by_size[1:], by_size[0]]
+        parts = [
+            f"{ranks.describe()} {'was' if len(ranks) == 1 else 'were'} at "
+            f"{_iteration(loop.operation_by_rank[ranks.ranks[0]], loop.names)}"
+            for ranks in by_size[:_MAX_CLUSTERS]
+        ]
+        if len(by_size) > _MAX_CLUSTERS:
+            parts[-1] = "others at other iterations"
+        elif len(by_size) == 2 and len(by_size[1]) > 1:
+            iteration = _iteration(loop.operation, loop.names)
+            parts[1] = f"the others at {iteration}"
+        since = "Since" if loop.lasts and loop.is_first else "In"
+        since = since if loop.is_first or not loop.lasts else "At the latest since"
+        mixed = "the results since then are mixed" if loop.lasts else "its result is mixed"
+        ahead, size = loop.ahead, len(self.reports.graph.views)
+        skipped = skipped_iterations(loop.operation.site, ahead, size, self.reports.sources)
+        return (
+            f"{since} {self._name()}, {', '.join(parts)}: {mixed}.",
+            "the ranks called it at the same line, in different iterations of the loop.",
+            skipped_step(skipped, ahead),
         )
 
     def _disagreement(self) -> Disagreement:

@@ -33,6 +33,7 @@ Kind: TypeAlias = Literal[
     "straggler",
     "stuck-outside",
     "silent-mismatch",
+    "desynchronized-loop",
 ]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 

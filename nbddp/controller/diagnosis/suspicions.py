@@ -10,6 +10,7 @@ from nbddp.controller.diagnosis.divergence_phrases import Places
 from nbddp.controller.diagnosis.divergence_phrases import suspicions as in_the_code
 from nbddp.controller.diagnosis.phrases import describe_handled, place
 from nbddp.controller.diagnosis.rank_reports import RankReports
+from nbddp.controller.diagnosis.shifted_loops import find_shifted_loops
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import Operation
 from nbddp.wire.rank_set import Rank, RankSet
@@ -83,7 +84,7 @@ def _of_collective(
         yield from _wrong_group(cause, operation, reports)
     if places:
         yield from in_the_code(places, operation, cause.culprits)
-    elif cause.kind == "missing-rank":
+    elif cause.kind == "missing-rank" and not find_shifted_loops(graph, operation.run_id):
         yield from _fewer_iterations(cause, operation, graph)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from nbddp.controller.diagnosis import Sources, diagnose
+from nbddp.controller.diagnosis import Sources, compare_records, diagnose
 from nbddp.controller.hub import HubThread
 from nbddp.controller.launch import LocalAgent
 from nbddp.controller.options import PoolOptions
@@ -127,6 +127,7 @@ class PoolStartup:
                 ),
                 self._settings,
                 partial(diagnose, sources=self._sources),
+                partial(compare_records, sources=self._sources),
             ),
             self._on_segment_released,
         )

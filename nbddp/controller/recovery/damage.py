@@ -20,7 +20,7 @@ class Damage:
     broken: frozenset[str] = frozenset()  #: ids of groups
     is_suspicious: bool = False  #: ranks may be out of step: their groups are to be compared
     is_unsure: bool = False  #: any group may be broken
-    is_silent: bool = False  #: nothing is broken, but operations differed
+    is_silent: bool = False  #: nothing is broken, but operations or their iterations differed
 
     @property
     def is_any(self) -> bool:
@@ -37,9 +37,12 @@ def damage_of(outcome: RunOutcome, abort: OperationAbort) -> Damage:
     broken = set(abort.armed)
     has_failed = bool(outcome.ranks("error", "exited", "unfinished"))
     places: dict[str, list[tuple[int, int]]] = {}  # by group, one for each rank with a mark
+    iterations: dict[str, set[tuple[int, int, int]]] = {}
     for result in outcome.results.values():
         for mark in result.marks:
-            places.setdefault(mark.pg_id, []).append((mark.collective_seq_id, mark.digest))
+            place = mark.collective_seq_id, mark.digest
+            places.setdefault(mark.pg_id, []).append(place)
+            iterations.setdefault(mark.pg_id, set()).add((*place, mark.loop_digest))
             if mark.is_broken or (mark.open and has_failed):
                 broken.add(mark.pg_id)
     if has_failed:
@@ -53,7 +56,7 @@ def damage_of(outcome: RunOutcome, abort: OperationAbort) -> Damage:
         is_suspicious = is_suspicious or abort.was_outside or len(counts) > 1
         return Damage(frozenset(broken), is_suspicious, abort.is_unsure)
     is_silent = any(
-        len(set(marks)) > len({sequence for sequence, _ in marks}) for marks in places.values()
+        len(marks) > len({sequence for sequence, *_ in marks}) for marks in iterations.values()
     )
     return Damage(frozenset(broken), is_unsure=abort.is_unsure, is_silent=is_silent)
 

@@ -15,11 +15,12 @@ from dataclasses import replace
 
 import msgspec
 
+from nbddp.controller.diagnosis import compare_records
 from nbddp.controller.recovery.cell_recovery import CellRecovery
 from nbddp.controller.recovery.damage import damage_of, with_recovery, with_torn
 from nbddp.controller.recovery.given_up_cell import GivenUpCell
 from nbddp.controller.recovery.pending_answers import PendingAnswers
-from nbddp.controller.recovery.probes import Diagnose, RankProbes, Views
+from nbddp.controller.recovery.probes import Compare, Diagnose, RankProbes, Views
 from nbddp.controller.recovery.ranks_to_replace import TOO_OFTEN, ExitedRanks, RankRestarts
 from nbddp.controller.recovery.rebuild import PoolRebuild
 from nbddp.controller.state import (
@@ -71,14 +72,21 @@ class RecoveryMachine:
         pool: the state of the pool; all stimuli for it go through `handle`.
         settings: limits.
         diagnose: explains views of ranks, see `nbddp.controller.diagnosis.diagnose`.
+        compare: compares the records of a cell, see `nbddp.controller.diagnosis.compare_records`.
     """
 
-    def __init__(self, pool: PoolMachine, settings: Settings, diagnose: Diagnose) -> None:
+    def __init__(
+        self,
+        pool: PoolMachine,
+        settings: Settings,
+        diagnose: Diagnose,
+        compare: Compare = compare_records,
+    ) -> None:
         self.pool = pool
         self.settings = settings
         self.config = Config()
         self._questions = PendingAnswers()
-        self._probes = RankProbes(pool, self._questions, settings, diagnose)
+        self._probes = RankProbes(pool, self._questions, settings, diagnose, compare)
         self._rebuild = PoolRebuild(pool, self._questions, settings, self._rebuilt)
         self._restarts = RankRestarts(pool, settings)
         self._exited_ranks = ExitedRanks(pool, self._restarts, lambda: self.config)

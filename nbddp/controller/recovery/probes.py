@@ -14,7 +14,13 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from nbddp.controller.diagnosis import RankStatus, RankView, Report, compare_records
+from nbddp.controller.diagnosis import (
+    Finding,
+    RankStatus,
+    RankView,
+    Report,
+    compare_records,
+)
 from nbddp.controller.recovery.pending_answers import Answer, Answers, PendingAnswers
 from nbddp.controller.state import (
     Action,
@@ -49,11 +55,23 @@ class Diagnose(Protocol):
         """Explain the views."""
 
 
+class Compare(Protocol):
+    """`nbddp.controller.diagnosis.compare_records`."""
+
+    def __call__(self, views: Views, /, *, now_ns: int, run_id: str) -> tuple[Finding, ...]:
+        """Compare the records of a cell that has ended."""
+
+
 class RankProbes:
     """Probes the ranks of a pool, and knows how the latest cell has ended on each."""
 
     def __init__(
-        self, pool: PoolMachine, questions: PendingAnswers, settings: Settings, diagnose: Diagnose
+        self,
+        pool: PoolMachine,
+        questions: PendingAnswers,
+        settings: Settings,
+        diagnose: Diagnose,
+        compare: Compare = compare_records,
     ) -> None:
         self.run_id = ""  #: of the latest cell
         self.results: Mapping[Rank, RankResult] = {}  #: of the latest cell, so far
@@ -61,6 +79,7 @@ class RankProbes:
         self._questions = questions
         self._settings = settings
         self._diagnose = diagnose
+        self._compare = compare
 
     def look(
         self,
@@ -158,7 +177,7 @@ class RankProbes:
 
     def compare(self, views: Views, now: float) -> Report:
         """Compare the operations of the latest cell, which has ended."""
-        findings = compare_records(views, now_ns=int(now * 1e9), run_id=self.run_id)
+        findings = self._compare(views, now_ns=int(now * 1e9), run_id=self.run_id)
         return Report(run_id=self.run_id, findings=findings)
 
     def answer(self, requested: DiagnoseRequested, now: float) -> list[Action]:

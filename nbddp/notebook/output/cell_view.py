@@ -147,6 +147,7 @@ class View:
         self._done: set[int] = set()
         self._failed: dict[int, str] = {}  # short reason by rank
         self._judged: dict[str, VerdictReached] = {}  # by the id of the card
+        self._shown_cards: dict[str, dict[str, str]] = {}
         self._notice = ""  # a line that names the ranks that wait
         self._notice_at = 0.0  # it is shown from then on
         self._states = RankStates(run.ranks)
@@ -262,6 +263,9 @@ class View:
         self._offer_by_rank()
 
     def _show_card(self, data: dict[str, str], card_id: str, *, is_update: bool) -> None:
+        if self._shown_cards.get(card_id) == data:
+            return  # a terminal would print it again
+        self._shown_cards[card_id] = data
         if self._kept is not None:
             self._kept.add(KeptCard(card_id, data))
         self._sink.display(data, {}, card_id, is_update)

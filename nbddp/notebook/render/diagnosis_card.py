@@ -64,10 +64,15 @@ _PROVEN_TITLES: Mapping[Kind, str] = {
     "straggler": "Notice",
     "stuck-outside": "Notice",
     "silent-mismatch": "Warning",
+    "desynchronized-loop": "Warning",
 }
 # Colours of the bar at the left; they show on white and on black.
 _RED, _AMBER, _BLUE = "#d1495b", "#d08a1d", "#6a8caf"
-_COLOURS: Mapping[Kind, str] = {"silent-mismatch": _AMBER, "left-debugger": _BLUE}
+_COLOURS: Mapping[Kind, str] = {
+    "silent-mismatch": _AMBER,
+    "desynchronized-loop": _AMBER,
+    "left-debugger": _BLUE,
+}
 _FAINT = "opacity:0.7"
 _KIND = f"{_FAINT};font-size:85%;margin-left:6px;white-space:nowrap"
 _FIELD = "text-align:left;vertical-align:top;border:none;padding:1px 14px 1px 0"

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from nbddp.rank.collectives import failure_cause
 from nbddp.rank.collectives.gloo import waits
+from nbddp.rank.collectives.recording.call_sites import NO_ITERATION
+from nbddp.rank.collectives.recording.group_counters import SPARSE
 from nbddp.rank.collectives.recording.recorder import in_words
 from nbddp.rank.collectives.recording.signatures import CallSignature
 from nbddp.rank.collectives.rollback import WrittenCopies, copy_written, has_failed
@@ -28,7 +30,7 @@ _ident = threading.get_ident
 _frame = sys._getframe
 
 
-def run(
+def run(  # noqa: PLR0915 - one function, see above
     group: "TracedGroup", inner: Any, known: CallSignature, first: Any, second: Any, *more: Any
 ) -> None:
     """Record, compare, issue, and wait. Only the method of the group may call it, directly.
@@ -52,11 +54,13 @@ def run(
     between = sites.between
     try:
         frame = _frame(2 + between)
-        site, found_between, _ = sites.known[id(frame.f_code), frame.f_lasti]
+        site, found_between, _, has_loops = sites.known[id(frame.f_code), frame.f_lasti]
     except (ValueError, KeyError):
         site, found_between = 0, -1
     if found_between != between or site <= oldest:
-        site = sites.search(_frame(2))
+        site, looping = sites.search(_frame(2))
+    else:
+        looping = frame if has_loops else None
 
     signature, group_text = known.offset, counters.offset
     if signature <= oldest or group_text <= oldest:
@@ -67,10 +71,14 @@ def run(
     digest = counters.digest
     counters.seq = seq = counters.seq + 1
     counters.digest = digest ^ (known.full + seq)
+    iteration = NO_ITERATION
+    if looping is not None and (seq <= counters.dense_until or not seq % SPARSE):
+        iteration = sites.iteration(looping)
+        counters.loop_digest ^= hash((seq, iteration[1:]))
     began = _now()
     record = writer.issue(
         signature, site, group_text, recorder.run_offset, seq, 0, -1, 0, 0, thread,
-        counters.timeout_ms, began, slot,
+        counters.timeout_ms, began, slot, *iteration,
     )  # fmt: skip
     kept = work = None
     try:

@@ -1,6 +1,6 @@
 """Records of operations in shared memory: their layout, writer, reader and schema."""
 
-from nbddp.wire.flight_recorder.layout import BOARD_SLOTS, RING_LENGTH
+from nbddp.wire.flight_recorder.layout import BOARD_SLOTS, RING_LENGTH, Loops
 from nbddp.wire.flight_recorder.reader import Reader
 from nbddp.wire.flight_recorder.schema import (
     AT_BREAKPOINT,
@@ -15,6 +15,7 @@ from nbddp.wire.flight_recorder.schema import (
     ExceptionLine,
     GroupInfo,
     GroupMark,
+    LoopVariable,
     MessageCount,
     Mismatch,
     Operation,
@@ -49,6 +50,8 @@ __all__ = [
     "ExceptionLine",
     "GroupInfo",
     "GroupMark",
+    "LoopVariable",
+    "Loops",
     "MessageCount",
     "Mismatch",
     "NodeMemory",

@@ -59,7 +59,10 @@ WAIT_SINCE, WAIT_RECORD, WAIT_THREAD = range(3)
     COMPLETED,
     WAITED,
     ERROR,
-) = range(17)
+    LOOPS,
+    OUTER,
+    INNER,
+) = range(20)
 STATES: Final[tuple[OperationState, ...]] = ("scheduled", "completed", "failed")
 #: Flags; ``TAKEN``: torch has accepted the operation, which continues while its caller continues.
 ASYNC: Final = 1
@@ -67,7 +70,7 @@ TAKEN: Final = 2
 
 #: Words that are written at once, in this order: a reader trusts a record only if its id is the
 #: same before and after the read, and reads only records up to the newest of the head.
-RECORD = struct.Struct("17q")
+RECORD = struct.Struct("20q")
 END = struct.Struct("3q")  # state, completed, waited
 HEAD = struct.Struct("2q")  # open, records
 WAIT = struct.Struct("2q")  # since, record
@@ -80,6 +83,12 @@ def call_code(question: int, pg_id: str, number: int) -> int:
     A refused call gives its number back, so that the next query may use the number again.
     """
     return 1 + zlib.crc32(f"{question}/{pg_id}/{number}".encode())
+
+
+class Loops(msgspec.Struct, frozen=True):
+    """The variables of the loops in which an operation was issued, the outermost first."""
+
+    names: tuple[str, ...]  #: one, whose value is `INNER`, or two, with `OUTER` for the first
 
 
 class Text(msgspec.Struct, frozen=True):

@@ -18,10 +18,13 @@ from nbddp.wire.flight_recorder.layout import (
     FLAGS,
     GROUP,
     ID,
+    INNER,
     LARGEST_TEXT,
+    LOOPS,
     MAX_TEXTS,
     MAX_THREADS,
     OPEN,
+    OUTER,
     P2P_SEQ,
     PEER,
     PID,
@@ -46,10 +49,11 @@ from nbddp.wire.flight_recorder.layout import (
     WAIT_WORDS,
     WAITED,
     WAITS_AT,
+    Loops,
     Text,
     call_code,
 )
-from nbddp.wire.flight_recorder.schema import GroupInfo, Operation, Signature, Site
+from nbddp.wire.flight_recorder.schema import GroupInfo, LoopVariable, Operation, Signature, Site
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
@@ -143,6 +147,7 @@ class Reader:
         site = self._text(words[SITE], Site)
         run = self._text(words[RUN], Text)
         error = self._text(words[ERROR], Text)
+        loops = self._text(words[LOOPS], Loops)
         return Operation(
             record_id=record,
             pg_id=group.pg_id if group else "",
@@ -161,6 +166,7 @@ class Reader:
             run_id=run.text if run else "",
             timeout_ms=words[TIMEOUT_MS],
             thread=words[THREAD],
+            iteration=_iteration(loops, words) if loops is not None else (),
         )
 
     def operations(self, last: int = 64) -> tuple[Operation, ...]:
@@ -206,3 +212,8 @@ class Reader:
             self._cache.clear()
         self._cache[offset, kind] = text
         return text
+
+
+def _iteration(loops: Loops, words: list[int]) -> tuple[LoopVariable, ...]:
+    values = words[OUTER : INNER + 1][-len(loops.names) :]
+    return tuple(map(LoopVariable, loops.names, values))

@@ -156,6 +156,13 @@ class GroupInfo(_Part, frozen=True):
     messages: tuple[MessageCount, ...] | None = None  #: issued by this rank; None: not known
 
 
+class LoopVariable(_Part, frozen=True):
+    """The variable of a loop that counts, in one iteration."""
+
+    name: str
+    value: int
+
+
 class Operation(_Part, frozen=True):
     """One operation of one rank."""
 
@@ -176,6 +183,9 @@ class Operation(_Part, frozen=True):
     run_id: str = ""  #: of the cell; empty: issued between cells
     timeout_ms: int = 0  #: its timeout, after which it fails; 0: not known
     thread: int = 0  #: identifier of the thread that issued it, as `threading.get_ident` gives it
+    #: Variables of counting loops around its line, and of the lines that called it: the outermost
+    #: first, at most two, such as ``epoch`` with 0 and ``step`` with 3.
+    iteration: tuple[LoopVariable, ...] = ()
 
     @property
     def is_rendezvous(self) -> bool:
@@ -333,3 +343,4 @@ class GroupMark(_Part, frozen=True):
     digest: int  #: of the signatures of all collectives so far: equal on all members
     open: int = 0  #: operations issued and not complete
     is_broken: bool = False  #: nbddp freed it, or an operation failed in it: it must be rebuilt
+    loop_digest: int = 0  #: of the iterations of this cell in which collectives were called

@@ -236,6 +236,9 @@ class Writer:
         timeout_ms: int,
         created_ns: int,
         slot: int = 0,
+        loops: int = 0,
+        outer: int = 0,
+        inner: int = 0,
     ) -> int:
         """Write a new record, with offsets of texts, and return its id.
 
@@ -246,7 +249,7 @@ class Writer:
         _WRITE_RECORD(
             mapping, self._ring_start + record % RING_LENGTH * _RECORD_BYTES,
             record, signature, site, group, run, seq, p2p_seq, peer, tag, is_async, thread,
-            timeout_ms, created_ns, 0, 0, 0, 0,
+            timeout_ms, created_ns, 0, 0, 0, 0, loops, outer, inner,
         )  # fmt: skip
         self._open += 1
         # Both numbers are read last: another thread may have changed them since.

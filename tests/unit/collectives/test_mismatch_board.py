@@ -166,7 +166,10 @@ class World:
     def _call(self, recorder: Recorder, counters: GroupCounters, call: Call) -> None:
         switch, writer = self.turns.switch, recorder.writer
         site = Site(file="cell", line=call.line)
-        recorder.sites.here = lambda depth=0: writer.text(site, lambda: site)  # type: ignore[method-assign]
+        recorder.sites.here = lambda depth=0: (  # type: ignore[method-assign]
+            writer.text(site, lambda: site),
+            None,
+        )
         known = recorder.signatures.find((call,), lambda: signature_of(call))
         digest = counters.digest
         record = recorder.collective(counters, known)

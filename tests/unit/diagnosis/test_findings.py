@@ -307,6 +307,7 @@ def test_the_most_telling_cause_is_named():
 def test_kinds_are_those_of_the_documents():
     assert sorted(KINDS) == [
         "dead-rank",
+        "desynchronized-loop",
         "first-error",
         "group-cycle",
         "left-debugger",

@@ -1,5 +1,7 @@
 """Finds the line of the user's code that issued an operation, also through DDP, FSDP2 or autograd.
 
+It also finds the iteration of the loops around the line, see `counting_loops`.
+
 Runs in: the rank process, any thread, once for each operation, within half a microsecond.
 """
 
@@ -9,10 +11,12 @@ import threading
 import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
 
 import nbddp
 from nbddp.rank.code_sites import site_at
-from nbddp.wire.flight_recorder import Site, Writer
+from nbddp.rank.collectives.recording.counting_loops import CountingLoops, local_integer
+from nbddp.wire.flight_recorder import Loops, Site, Writer
 
 _CELL, _USER, _LIBRARY, _MACHINERY = 3, 2, 1, 0
 _STDLIB = sysconfig.get_path("stdlib")
@@ -23,6 +27,31 @@ _BEGINNING = str(Path(_OWN, "rank", "cells", "executor.py"))
 _MAX_STACK = 16
 #: Frames between an operation and a line that calls torch's functions directly.
 _NEAR = 4
+#: Loops of callers are looked for in this many frames.
+_MAX_CALLERS = 32
+#: Number of loops whose variables a record holds.
+_MAX_LOOPS = 2
+
+#: Offset of the names in shared memory, or 0; the value of the outer and of the inner variable.
+Iteration: TypeAlias = tuple[int, int, int]
+NO_ITERATION: Final[Iteration] = (0, 0, 0)
+
+
+class KnownLine(NamedTuple):
+    """A line that has issued operations before."""
+
+    offset: int  #: of its site in shared memory
+    between: int  #: number of torch frames in between for a line of a cell, else -1
+    code: types.CodeType  #: kept, so that no other code gets its id
+    has_loops: bool  #: a counting loop may be around it, or around the line that called it
+
+
+class _Frame(NamedTuple):
+    """What is known of the frames of an instruction."""
+
+    names: tuple[str, ...]  #: of counting loops, the innermost first
+    is_outermost: bool  #: the user's code is not called by other code of the user
+    code: types.CodeType  #: kept, so that no other code gets its id
 
 
 class Sites:
@@ -44,14 +73,17 @@ class Sites:
         self._writer = writer
         self._machinery = (_OWN, *machinery)
         self._kind_by_file: dict[str, int] = {}
-        #: By code and instruction: offset in shared memory; number of torch frames in between for
-        #: a line of a cell, else -1; the code, so that no other code gets its id.
-        self.known: dict[tuple[int, int], tuple[int, int, types.CodeType]] = {}
+        self._loops = CountingLoops()
+        #: By code and instruction.
+        self.known: dict[tuple[int, int], KnownLine] = {}
+        self._frames: dict[tuple[int, int], _Frame] = {}
         #: Number of torch frames in between at the last call: the next call mostly has as many.
         self.between = 0
 
-    def here(self, depth: int = 2) -> int:
+    def here(self, depth: int = 2) -> tuple[int, types.FrameType | None]:
         """Return the offset of the call site, searched from ``depth`` frames up.
+
+        The second value is the frame of the site, if loops may count around it, see `iteration`.
 
         The site is the innermost line of a cell; else the innermost line of the user's files; else
         of a library that is not torch.
@@ -62,11 +94,11 @@ class Sites:
             known = self.known[id(likely.f_code), likely.f_lasti]
         except (ValueError, KeyError):
             return self.search(sys._getframe(depth))
-        if known[1] == between and known[0] > self._writer.oldest_text:
-            return known[0]
+        if known.between == between and known.offset > self._writer.oldest_text:
+            return known.offset, likely if known.has_loops else None
         return self.search(sys._getframe(depth))
 
-    def search(self, frame: types.FrameType | None) -> int:
+    def search(self, frame: types.FrameType | None) -> tuple[int, types.FrameType | None]:
         """Return the offset of the call site from a frame outwards, as `here` does."""
         kinds = self._kind_by_file
         between = -1
@@ -90,20 +122,56 @@ class Sites:
             # the main thread.
             best = self._line_of_main()
             if best is None:
-                return 0
+                return 0, None
         code = best.f_code
         key = (id(code), best.f_lasti)
         known = self.known.get(key)
         is_near = best_kind == _CELL and between <= _NEAR
         if is_near:
             self.between = between
-        if known is not None and known[0] > self._writer.oldest_text:
-            offset = known[0]
+        if known is not None and known.offset > self._writer.oldest_text:
+            offset = known.offset
         else:
             site = self._site(best)
             offset = self._writer.text(site, lambda: site)
-        self.known[key] = (offset, between if is_near else -1, code)
-        return offset
+        about = self._frame(best)
+        has_loops = bool(about.names) or not about.is_outermost
+        self.known[key] = KnownLine(offset, between if is_near else -1, code, has_loops)
+        return offset, best if has_loops else None
+
+    def iteration(self, frame: types.FrameType | None) -> Iteration:
+        """Return the iteration of the loops around a line of the user's code, and its callers."""
+        names: tuple[str, ...] = ()
+        values: tuple[int, ...] = ()
+        for _ in range(_MAX_CALLERS):
+            if frame is None:
+                break
+            about = self._frames.get((id(frame.f_code), frame.f_lasti)) or self._frame(frame)
+            for name in about.names:
+                value = local_integer(frame, name)
+                if value is not None:
+                    names, values = (name, *names), (value, *values)
+                    if len(names) == _MAX_LOOPS:
+                        break
+            if about.is_outermost or len(names) == _MAX_LOOPS:
+                break
+            frame = frame.f_back
+        if not names:
+            return NO_ITERATION
+        offset = self._writer.text(("loops", names), lambda: Loops(names))
+        return offset, values[0] if len(values) == _MAX_LOOPS else 0, values[-1]
+
+    def _frame(self, frame: types.FrameType) -> _Frame:
+        """Find the counting loops around the line of a frame."""
+        code = frame.f_code
+        file = code.co_filename
+        kind = self._kind_by_file.get(file)
+        if kind is None:
+            kind = self._classify(file)
+        is_outermost = file == _BEGINNING or (kind == _CELL and code.co_name == "<module>")
+        names = self._loops.around(file, frame.f_lineno) if kind in (_CELL, _USER) else ()
+        about = self._frames[id(code), frame.f_lasti] = _Frame(names, is_outermost, code)
+        return about
 
     def _line_of_main(self) -> types.FrameType | None:
         main = threading.main_thread().ident or 0
@@ -120,6 +188,7 @@ class Sites:
     def forget(self) -> None:
         """Drop the cache before a new cell: it must not keep code of earlier cells alive."""
         self.known.clear()
+        self._frames.clear()
         self._kind_by_file = {
             file: kind for file, kind in self._kind_by_file.items() if kind != _USER
         }

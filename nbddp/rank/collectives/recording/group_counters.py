@@ -14,6 +14,11 @@ from nbddp.wire.flight_recorder import GroupInfo, MessageCount, shortened
 #: Up to this many message counters are reported; code that gives each message its own tag has more.
 _MAX_COUNTS = 256
 
+#: The first collectives of a cell have their iteration in the record, later ones only those with a
+#: number that is divisible by `SPARSE`: reading the variables takes some microseconds.
+DENSE = 64
+SPARSE = 16
+
 
 @dataclass(eq=False)
 class GroupCounters:
@@ -24,6 +29,11 @@ class GroupCounters:
     epoch: int = 0  #: number of the `RebuildGroups` that rebuilt it last
     seq: int = 0
     digest: int = 0  #: of the signatures and numbers of all collectives so far
+    #: Of the iterations in which the cell called collectives. It only says when it is worthwhile to
+    #: compare the records, so that calls that were withdrawn may stay in it.
+    loop_digest: int = 0
+    #: Up to this collective each record has its iteration, later ones only each `SPARSE` th.
+    dense_until: int = DENSE
     #: Messages so far by direction, peer and tag; all begin at `p2p_base`.
     p2p: dict[tuple[str, int, int], int] = field(default_factory=dict)
     p2p_base: int = 0

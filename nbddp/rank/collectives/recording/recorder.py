@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from nbddp.rank.collectives.recording.call_sites import Sites
-from nbddp.rank.collectives.recording.group_counters import GroupCounters
+from nbddp.rank.collectives.recording.call_sites import NO_ITERATION, Iteration, Sites
+from nbddp.rank.collectives.recording.group_counters import DENSE, SPARSE, GroupCounters
 from nbddp.rank.collectives.recording.mismatch_board import Board
 from nbddp.rank.collectives.recording.signatures import CallSignature, Signatures
 from nbddp.rank.collectives.rollback import WrittenCopies
@@ -91,6 +91,8 @@ class Recorder:
         self.torn = []
         for counters in self.counters_by_group.values():
             counters.used_before = counters.used
+            counters.loop_digest = 0
+            counters.dense_until = counters.seq + DENSE
         self._newest_before = self.writer.newest
         self.sites.forget()
         self.writer.forget_threads(thread.ident or 0 for thread in threading.enumerate())
@@ -122,6 +124,7 @@ class Recorder:
                 digest=counters.digest,
                 open=open_by_group[counters.info.pg_id],
                 is_broken=counters.is_broken,
+                loop_digest=counters.loop_digest,
             )
             for counters in self.counters_by_group.values()
             if counters.is_broken or (self.run_id and counters.used != counters.used_before)
@@ -152,10 +155,14 @@ class Recorder:
         Raises:
             CollectiveMismatchError: another rank of this machine has issued another operation.
         """
-        site = self.sites.here(depth)
+        site, looping = self.sites.here(depth)
         counters.seq = seq = counters.seq + 1
         counters.digest ^= known.full + seq  # the number makes the digest depend on the order
-        record = self._issue(counters, known, site, seq, 0, -1, 0, timeout_ms, is_async)
+        iteration = NO_ITERATION
+        if looping is not None and (seq <= counters.dense_until or not seq % SPARSE):
+            iteration = self.sites.iteration(looping)
+            counters.loop_digest ^= hash((seq, iteration[1:]))
+        record = self._issue(counters, known, site, iteration, seq, 0, -1, 0, timeout_ms, is_async)
         if self.board.is_on and counters.has_peers:
             wrong = self.board.check(counters, seq, known, record)
             if wrong is not None:
@@ -171,10 +178,10 @@ class Recorder:
         Raises:
             CollectiveMismatchError: the other end is on this machine, and does not match.
         """
-        site = self.sites.here(3)
+        site, _ = self.sites.here(3)
         key = (direction, peer, tag)
         counters.p2p[key] = count = counters.p2p.get(key, counters.p2p_base) + 1
-        record = self._issue(counters, known, site, 0, count, peer, tag, 0, is_async)
+        record = self._issue(counters, known, site, NO_ITERATION, 0, count, peer, tag, 0, is_async)
         if peer < 0:
             counters.any_source_tags.add(tag)
         elif self.board.is_on and (direction == "send" or tag not in counters.any_source_tags):
@@ -212,18 +219,20 @@ class Recorder:
         self, known: CallSignature, counters: GroupCounters | None = None, timeout_ms: int = 0
     ) -> int:
         """Record the creation of a group, or a wait for the store, and return its record."""
-        return self._issue(counters, known, self.sites.here(3), 0, 0, -1, 0, timeout_ms)
+        site, _ = self.sites.here(3)
+        return self._issue(counters, known, site, NO_ITERATION, 0, 0, -1, 0, timeout_ms)
 
     def _issue(  # noqa: PLR0917 - by position: keywords cost
-        self, counters: GroupCounters | None, known: CallSignature, site: int, seq: int,
-        p2p_seq: int, peer: int, tag: int, timeout_ms: int, is_async: bool = False,
+        self, counters: GroupCounters | None, known: CallSignature, site: int,
+        iteration: Iteration, seq: int, p2p_seq: int, peer: int, tag: int, timeout_ms: int,
+        is_async: bool = False,
     ) -> int:  # fmt: skip
         signature, group = self.texts(known, counters)
         if counters is not None:
             timeout_ms = timeout_ms or counters.info.timeout_ms
         return self.writer.issue(
             signature, site, group, self.run_offset, seq, p2p_seq, peer, tag, is_async, _ident(),
-            timeout_ms, _now(),
+            timeout_ms, _now(), 0, *iteration,
         )  # fmt: skip
 
     def texts(self, known: CallSignature, counters: GroupCounters | None) -> tuple[int, int]:

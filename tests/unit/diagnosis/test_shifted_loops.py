@@ -1,0 +1,157 @@
+"""Ranks that call the same collective in different iterations of a loop."""
+
+from typing import Any
+
+from nbddp.controller.diagnosis.analysis import Finding
+from nbddp.wire.rank_set import RankSet
+from tests.support.looks import Ranks, RankState
+
+_LOOP = """\
+for step in range(4):
+    if rank == 2 and step == 1:
+        continue
+    dist.all_reduce(grad)
+"""
+
+
+def loops(state: RankState, *steps: int, name: str = "step", **fields: Any) -> RankState:
+    """A rank has called a collective in these iterations."""
+    for step in steps:
+        state.done(**{"line": 4, "iteration": ((name, step),), **fields})
+    return state
+
+
+def finished(pool: Ranks) -> tuple[Finding, ...]:
+    for state in pool:
+        state.finished()
+    return pool.compare()
+
+
+def test_a_loop_that_goes_on_without_hanging():
+    pool = Ranks(3)
+    loops(pool[0], 0, 1, 2)
+    loops(pool[1], 0, 1, 2)
+    loops(pool[2], 0, 2, 3)
+    (finding,) = finished(pool)
+    assert (finding.kind, finding.proven) == ("desynchronized-loop", True)
+    assert (finding.culprits, finding.waiting) == (RankSet.of([2]), RankSet())
+    assert finding.collective_seq_id == 2
+    assert not finding.is_error
+    assert finding.headline == (
+        "Since all_reduce #2, rank 2 was at step 2, the others at step 1: "
+        "the results since then are mixed."
+    )
+    assert [str(each) for each in finding.ranks.values()] == [
+        "rank 0 called all_reduce #2 at step 1, at cell [3], line 4: `dist.all_reduce(x)`",
+        "rank 1 called all_reduce #2 at step 1, at cell [3], line 4: `dist.all_reduce(x)`",
+        "rank 2 called all_reduce #2 at step 2, at cell [3], line 4: `dist.all_reduce(x)`",
+    ]
+    assert finding.next_step == (
+        "Rank 2 left out a call in an earlier iteration, or the others made one too many: "
+        "look for a `continue`, `break` or `if` around it."
+    )
+
+
+def test_the_line_that_skips_the_call_is_named():
+    pool = Ranks(3)
+    pool.code[3] = _LOOP
+    loops(pool[0], 0, 1)
+    loops(pool[1], 0, 1)
+    loops(pool[2], 0, 2)
+    (finding,) = finished(pool)
+    assert finding.next_step == (
+        "`continue` in line 3, inside `if rank == 2 and step == 1:` (line 2), skips line 4 on "
+        "rank 2."
+    )
+    pool.code[3] = "for step in range(4):\n    #\n    if rank != 2 or step != 1:\n        call()\n"
+    (finding,) = pool.compare()
+    assert finding.next_step.endswith(
+        "is inside `if rank != 2 or step != 1:` (line 3), which skips it on rank 2."
+    )
+
+
+def test_beside_a_deadlock():
+    pool = Ranks(3)
+    for rank in (0, 1):
+        loops(pool[rank], 0, 1, 2)
+        pool[rank].blocked(line=4, iteration=(("step", 3),))
+    loops(pool[2], 0, 2, 3).finished()
+    hang, shift = pool.diagnose().findings
+    assert (hang.kind, shift.kind) == ("missing-rank", "desynchronized-loop")
+    assert shift.headline.startswith("Since all_reduce #2, rank 2 was at step 2, the others at")
+    assert hang.suspicions == ()  # it has no fewer iterations
+
+
+def test_one_collective_only():
+    pool = Ranks(2)
+    loops(pool[0], 0, 1, 2)
+    loops(pool[1], 0, 2, 2)
+    (finding,) = finished(pool)
+    assert finding.headline == (
+        "In all_reduce #2, rank 0 was at step 1, rank 1 was at step 2: its result is mixed."
+    )
+
+
+def test_only_the_variables_that_differ_are_named():
+    pool = Ranks(3)
+    for state, step in zip(pool, (5, 5, 6), strict=True):
+        state.done(iteration=(("epoch", 1), ("i", step)))
+    (finding,) = finished(pool)
+    assert "rank 2 was at i = 6, the others at i = 5" in finding.headline
+    pool = Ranks(3)
+    for state, place in zip(pool, ((0, 9), (0, 9), (1, 0)), strict=True):
+        state.done(iteration=(("epoch", place[0]), ("_", place[1])))
+    (finding,) = finished(pool)
+    assert "rank 2 was at epoch 1, iteration 0, the others at epoch 0, it" in finding.headline
+
+
+def test_many_iterations_are_not_listed():
+    pool = Ranks(8)
+    for rank, state in enumerate(pool):
+        state.done(iteration=(("step", rank),))
+    (finding,) = finished(pool)
+    assert finding.culprits == RankSet.all(8)
+    assert finding.headline == (
+        "Since all_reduce #1, rank 0 was at step 0, rank 1 was at step 1, others at other "
+        "iterations: the results since then are mixed."
+    )
+
+
+def test_older_records_may_have_been_the_first_ones():
+    pool = Ranks(2)
+    loops(pool[0], *range(100))
+    loops(pool[1], *range(1, 101))
+    for state in pool:
+        state.finished()
+    views = pool.views(last=10)
+    assert len(views[0].look.operations) == 10  # type: ignore[union-attr]
+    headline = pool.diagnose(last=10).findings[0].headline
+    assert headline.startswith("At the latest since all_reduce #91, rank 0 was at step 90")
+
+
+def test_what_is_no_shift():
+    def is_silent(*fields: dict[str, Any]) -> bool:
+        pool = Ranks(len(fields))
+        for state, more in zip(pool, fields, strict=True):
+            state.done(**more)
+        return not [each for each in finished(pool) if each.kind == "desynchronized-loop"]
+
+    def step(value: int) -> dict[str, Any]:
+        return {"iteration": (("step", value),)}
+
+    assert not is_silent(step(1), step(2))
+    assert is_silent(step(1), step(1))
+    assert is_silent(step(1), {})  # one of them is in no loop
+    assert is_silent(step(1), {"iteration": (("i", 2),)})
+    assert is_silent({**step(1), "line": 3}, {**step(2), "line": 4})
+    assert is_silent({**step(1), "op": "barrier"}, {**step(2), "op": "barrier"})
+    assert is_silent({**step(1), "op": "broadcast"}, step(2))  # a mismatch
+    assert is_silent({**step(1), "run_id": "earlier"}, {**step(2), "run_id": "earlier"})
+
+
+def test_calls_that_never_reached_the_others_shift_the_numbers():
+    pool = Ranks(2)
+    pool[0].issue("all_reduce", state="failed", error="ValueError: no", iteration=(("step", 0),))
+    loops(pool[0], 0, 1)
+    loops(pool[1], 0, 1, 2)
+    assert finished(pool) == ()
