@@ -44,6 +44,11 @@ def _per_operation(name, count):
         dist.all_reduce(_x, group=group)
     return (time.perf_counter() - began) / count * 1e6
 
+def _per_iteration(until, count):
+    '''With loop variables in the records up to this collective of the group.'''
+    _groups["own"].counters.dense_until = until
+    return _per_operation("own", count)
+
 def _prepare_steps(width):
     torch.manual_seed(0)
     for name, group in _groups.items():
@@ -115,6 +120,24 @@ def operations(report: Report, rounds: int, warmup: int, count: int) -> None:
         report.at_most(f"all_reduce: traced - {name}", extra.median, "us", 7)
 
 
+def iterations(report: Report, rounds: int, warmup: int, count: int) -> None:
+    """Microseconds of an all_reduce whose record has the variable of its loop, on one rank."""
+    with make_pool(1, plain=False) as pool:
+        pool.run(_PREPARE)
+        samples = interleaved(
+            {
+                "each": sampler(pool, f"_per_iteration(1 << 60, {count})"),
+                "every 16th": sampler(pool, f"_per_iteration(0, {count})"),
+            },
+            rounds,
+            warmup,
+        )
+    for name, found in samples.items():
+        report.add(f"all_reduce, 1 rank, {name} with its iteration", "us", found)
+    extra = Series("iteration", "us", differences(samples["each"], samples["every 16th"]))
+    report.at_most("all_reduce: iteration of its loop", extra.median, "us", 7)
+
+
 def steps(report: Report, rounds: int, warmup: int, count: int, width: int) -> None:
     """Milliseconds of a training step on two ranks."""
     with make_pool(2, plain=False) as traced, make_pool(2, plain=True) as plain:
@@ -144,6 +167,7 @@ def main() -> None:
     chosen = arguments.parse_args()
     report = Report("trace")
     operations(report, chosen.n, chosen.warmup, chosen.operations)
+    iterations(report, chosen.n, chosen.warmup, chosen.operations)
     steps(report, chosen.n, chosen.warmup, chosen.steps, chosen.width)
     report.show()
 
