@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.pool import Pool
@@ -18,6 +19,10 @@ from nbddp.settings import Settings
 from tests.support import leaks
 from tests.support.polling import poll_until
 from tests.support.views import RecordingView, run_cell
+
+#: A limit for each example would make tests fail on a busy machine; speed is for tests/bench.
+settings.register_profile("nbddp", deadline=None)
+settings.load_profile("nbddp")
 
 _FOLDERS_WITHOUT_LEAKS = {"pool", "chaos"}
 #: Threads and tasks that stay could call anything: no later hang would be proven.

@@ -297,7 +297,8 @@ class Agent:
         exit_code = process.collect()
         pipes.drain(time.monotonic())
         self._send_text(pipes, last=True)
-        self._uplink.send(self._exits.describe(process, exit_code))
+        _, operations = self._stall_monitor.records(rank)
+        self._uplink.send(self._exits.describe(process, exit_code, operations))
         del self._ranks[rank]
         self._stack_dumps.forget(rank)
         self._stall_monitor.forget(rank)

@@ -5,12 +5,14 @@ Runs in: the agent's thread.
 
 import signal
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 from nbddp.agent.child_process import NOT_REPORTED
 from nbddp.agent.fork_server import END_SHOWS_S, ProcessMaker
 from nbddp.agent.rank_process import RankProcess
 from nbddp.system.os_limits import what_to_do
+from nbddp.wire.flight_recorder import Operation
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import RankExited, StartFailed
 
@@ -22,8 +24,17 @@ class ExitReader:
         self._maker = maker
         self._oom_kills_seen = _out_of_memory_kills()
 
-    def describe(self, process: RankProcess, exit_code: int | None) -> RankExited:
-        """Build the message; the pipes of ``process`` must have been read empty."""
+    def describe(
+        self, process: RankProcess, exit_code: int | None, operations: Sequence[Operation] = ()
+    ) -> RankExited:
+        """Build the message.
+
+        Args:
+            process: the process; its pipes must have been read empty.
+            exit_code: its exit code; None: it is not known.
+            operations: those that it has issued, the newest last.
+        """
+        available, total = _memory()
         kills_before = self._oom_kills_seen
         self._oom_kills_seen = _out_of_memory_kills()
         reason = ""
@@ -44,6 +55,9 @@ class ExitReader:
             counts_memory_kills=self._oom_kills_seen is not None,
             last_output=process.pipes.last_output(),
             fault=process.pipes.fault(),
+            last_operation=operations[-1] if operations else None,
+            memory_available=available,
+            memory_total=total,
         )
 
 
@@ -63,6 +77,16 @@ def _out_of_memory_kills() -> int | None:
         return _count_in(Path("/sys/fs/cgroup", group.lstrip("/"), "memory.events"))
     except (OSError, KeyError):
         return None
+
+
+def _memory() -> tuple[int, int]:
+    """Return the available and the total memory of the machine in bytes; 0: not known."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        kib = {name: int(value.split()[0]) for name, _, value in (s.partition(":") for s in lines)}
+        return kib["MemAvailable"] * 1024, kib["MemTotal"] * 1024
+    except (OSError, KeyError, ValueError, IndexError):
+        return 0, 0
 
 
 def _count_in(path: Path) -> int:

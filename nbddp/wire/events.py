@@ -97,6 +97,9 @@ class RankExited(MessageBase, frozen=True):
     reason: str = ""  #: cause of the end, if it is known and the exit code does not show it
     #: Whether the operating system counts the processes that it kills for memory.
     counts_memory_kills: bool = False
+    last_operation: Operation | None = None  #: that it issued; None: none, or it is not known
+    memory_available: int = 0  #: of its machine, in bytes, when its end was noticed; 0: not known
+    memory_total: int = 0
 
 
 class RanksStopped(MessageBase, frozen=True):

@@ -84,6 +84,21 @@ class CellHistory:
         numbers = (cell.number for cell in reversed(self._cells) if name in cell.names.binds)
         return next(numbers, 0)
 
+    def lost_names(self, ranks: RankSet) -> list[tuple[int, list[str]]]:
+        """The names that processes of ranks had, which the last cell replaced, by their cells.
+
+        Returns:
+            Numbers of cells, the oldest first, with the names that no later cell bound again.
+        """
+        cells: dict[str, int] = {}
+        for cell in self._cells:
+            if any(rank in cell.ranks for rank in ranks):
+                cells.update(dict.fromkeys(sorted(cell.names.binds), cell.number))
+        names: dict[int, list[str]] = {}
+        for name, number in cells.items():
+            names.setdefault(number, []).append(name)
+        return sorted(names.items())
+
     def fresh_since(self, rank: int) -> int:
         """The number of the cell in which this rank's process was replaced; 0: in none."""
         return self._fresh_since.get(rank, 0)

@@ -7,9 +7,11 @@ from nbddp.controller.cell_errors.build import (
     restarted_text,
 )
 from nbddp.controller.cell_errors.evidence import is_end_of_wait
+from nbddp.controller.cell_errors.exit_report import exit_report
 
 __all__ = [
     "cell_error",
+    "exit_report",
     "is_end_of_wait",
     "ranks_to_debug",
     "restart_continues_text",

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from nbddp.controller.cell_errors import evidence, traceback_groups
+from nbddp.controller.cell_errors.next_steps import after_exits, sync_step
 from nbddp.controller.diagnosis import describe_handled
 from nbddp.controller.state import (
     MISMATCH_ERROR,
@@ -80,7 +81,11 @@ def cell_error(  # noqa: PLR0911 - one for each kind of error
     body = traceback_groups.grouped_tracebacks(_raised(outcome))
     if exited:
         head = _exits(outcome, exited, cell_name, log_path_by_rank)
-        return RankExitedError(_join(head, body, _after_exits(outcome)), by_rank)
+        whole = _join(head, body, _after_exits(outcome))
+        is_explained = outcome.report is not None and outcome.report.explains_exits
+        is_told = is_explained and not body
+        brief = _join(head[:1], _logs(exited, log_path_by_rank)) if is_told else ""
+        return RankExitedError(whole, by_rank, brief=brief)
     if outcome.ended_by:
         late = outcome.ranks("unfinished").describe()
         ending = f"was ended by {outcome.ended_by} before {late} had finished"
@@ -258,16 +263,7 @@ def restarted_text(fresh: RankSet, kept: RankSet, inside: RankSet = NO_RANKS) ->
         )
     return (
         f"{fresh.describe()} {are} {what}: {whose} variables are gone, those of {kept.describe()} "
-        f"are kept. Next: {_sync_step(fresh, kept)}"
-    )
-
-
-def _sync_step(fresh: RankSet, kept: RankSet) -> str:
-    """The next step after fresh processes have taken the places of some ranks."""
-    its, runs = fresh.verb("its", "their"), fresh.verb("it runs", "they run")
-    return (
-        f"%ddp catchup makes {its} variables again: {runs} the cells that define them, and modules "
-        f"and optimizers get the state of rank {kept.ranks[0]}"
+        f"are kept. Next: {sync_step(fresh, kept)}"
     )
 
 
@@ -325,35 +321,18 @@ def _exits(
     return [*lines, *(f"  others    {line}" for line in others)]
 
 
+def _logs(ranks: RankSet, log_path_by_rank: Mapping[int, str]) -> list[str]:
+    paths = [log_path_by_rank[rank] for rank in ranks if rank in log_path_by_rank]
+    return [f"  log       {path}" for path in paths[: traceback_groups.MAX_FULL]]
+
+
 def _after_exits(outcome: RunOutcome) -> list[str]:
     """Lines on the state of the pool and the next step, after ranks have exited."""
-    kept = outcome.ranks("ok", "error", "unfinished")
-    their = kept.verb("its", "their")
-    keep_theirs = f"{kept.verb('keeps', 'keep')} {their} variables"
-    fresh = outcome.fresh
-    lines = []
-    if fresh:
-        others = RankSet.of(outcome.results) - fresh
-        was = (
-            "was replaced by a fresh process: its"
-            if len(fresh) == 1
-            else ("were replaced by fresh processes: their")
-        )
-        keep = f", those of {others.describe()} are kept" if others else ""
-        lines.append(f"  replaced  {fresh.describe()} {was} variables are gone{keep}")
-        lines += _torn(outcome, "except") if keep else []
-        if not outcome.rebuild_failure:
-            next_step = "run the cells that define them again"
-            if others:
-                next_step = _sync_step(fresh, others)
-            return [*lines, f"  next      {next_step}"]
-    if outcome.rebuild_failure:
-        lines.append(f"  pool      it could not be repaired: {outcome.rebuild_failure}")
-    elif not outcome.is_plain and kept:
-        gone = outcome.ranks("exited")
-        return [f"  next      %ddp restart -r {gone}   ({kept.describe()} {keep_theirs})"]
-    loses = f"   ({kept.describe()} would lose {their} variables too)" if kept else ""
-    return [*lines, f"  next      %ddp restart{loses}"]
+    facts = after_exits(outcome)
+    lines = [f"  replaced  {facts.replaced}"] if facts.replaced else []
+    lines += _torn(outcome, "except") if facts.keeps_others else []
+    lines += [f"  pool      {facts.failure}"] if facts.failure else []
+    return [*lines, f"  next      {facts.next_step}"]
 
 
 def _states(outcome: RunOutcome) -> list[str]:

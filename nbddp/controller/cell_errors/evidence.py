@@ -197,4 +197,4 @@ def _consequence(outcome: RunOutcome, rank: Rank) -> _Consequence:
         return _Consequence(f"waited{place.predicate.rest}{at}", freed)
     if result.error is not None and result.error.ename == "KeyboardInterrupt":
         return _Consequence(passive=f"interrupted{at}")  # perhaps it waited for no other rank
-    return _Consequence(f"waited{at}" if at else "", "freed")
+    return _Consequence(f"waited{at}" if site is not None else "", "freed")

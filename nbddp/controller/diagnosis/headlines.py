@@ -30,13 +30,11 @@ from nbddp.controller.diagnosis.shifted_loops import ShiftedLoop
 from nbddp.controller.diagnosis.suggested_change import in_two_orders, moved_out
 from nbddp.controller.diagnosis.suspicions import AFTER_INTERRUPT, suspicions, was_interrupted
 from nbddp.controller.diagnosis.wait_graph import Disagreement
-from nbddp.wire.flight_recorder import LoopVariable, Operation, Site, group_name_of
+from nbddp.wire.flight_recorder import Operation, Site, group_name_of
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: The words in which Gloo, the store and ``monitored_barrier`` report an expired timeout.
 _TIMED_OUT = re.compile(r"time[d -]*out", re.IGNORECASE)
-#: A variable with a name of so few letters needs an equals sign to read well.
-_SHORT_NAME = 2
 #: Sets of ranks in different iterations in a sentence.
 _MAX_CLUSTERS = 3
 #: Ranks of a circle in a sentence.
@@ -111,14 +109,7 @@ def _iterations(loop: ShiftedLoop, reports: RankReports) -> dict[Rank, PerRank]:
 
 def _iteration(operation: Operation, names: Iterable[str]) -> str:
     """``epoch 0, step 3`` or ``i = 3``: of the variables that differ."""
-    return ", ".join(_value(each) for each in operation.iteration if each.name in names)
-
-
-def _value(variable: LoopVariable) -> str:
-    if variable.name == "_":
-        return f"iteration {variable.value}"
-    equals = "= " if len(variable.name) <= _SHORT_NAME else ""
-    return f"{variable.name} {equals}{variable.value}"
+    return ", ".join(str(each) for each in operation.iteration if each.name in names)
 
 
 def _change(site: Site, lines: tuple[ChangedLine, ...]) -> CodeChange | None:

@@ -253,6 +253,7 @@ class Finding:
     #: Lines of the user's code around the call that some ranks did not come to; often empty.
     code: tuple[CodeLine, ...] = ()
     change: CodeChange | None = None  #: what to do, as a change of the code; None: none is known
+    now: str = ""  #: the state of the pool after the cell, if the finding is about that
 
     @property
     def verdict(self) -> str:
@@ -294,6 +295,7 @@ class Finding:
             "headline": self.headline,
             "explanation": self.explanation,
             "suspicions": list(self.suspicions),
+            "now": self.now,
             "next_step": self.next_step,
             "since_s": self.since_s,
             "ranks": [each.to_dict() for each in self.ranks.values()],
@@ -357,6 +359,16 @@ class Report:
             (True, False)
         """
         return bool(self.stuck)
+
+    @property
+    def explains_exits(self) -> bool:
+        """Whether it tells how ranks exited, and what that means for the next cell.
+
+        Example:
+            >>> report.explains_exits
+            False
+        """
+        return any(finding.kind == "dead-rank" and finding.now for finding in self.findings)
 
     @property
     def confirm_after_s(self) -> float:

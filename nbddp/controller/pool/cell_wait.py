@@ -94,12 +94,14 @@ class CellWait:
         interrupt: Callable[[], None],
         abandon: Callable[[], None],
         reply: Callable[[int, InputReply], None],
+        explain: Callable[[RunOutcome], RunOutcome] = lambda outcome: outcome,
     ) -> None:
         self._run = run
         self._view = view
         self._interrupt = interrupt
         self._abandon = abandon
         self._reply = reply
+        self._explain = explain
         self._interrupts = 0
         self._interrupted_at = 0  #: number of events that had come by then
         self._given_up_at = 0.0  #: the time after which nothing is waited for; 0: not given up
@@ -152,6 +154,7 @@ class CellWait:
                     self._view.show(event)
             outcome = self._run.outcome
             assert outcome is not None  # noqa: S101 - it is set before the end marker is queued
+            outcome = self._explain(outcome)
             self._view.end(outcome)
             return outcome
 

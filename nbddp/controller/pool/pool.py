@@ -8,11 +8,12 @@ import keyword
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from nbddp.controller.catch_up import CellHistory, PastCell
-from nbddp.controller.cell_errors import cell_error, ranks_to_debug
+from nbddp.controller.cell_errors import cell_error, exit_report, ranks_to_debug
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub import RequestRefusedError, Run, interrupt_as_error
@@ -293,7 +294,16 @@ class Pool:
                 interrupt=lambda: self.interrupt_run(run),
                 abandon=lambda: self._processes.hub.post(AbandonRequested(run.run_id)),
                 reply=self._reply,
+                explain=self._explained,
             ).wait(early)
+
+    def _explained(self, outcome: RunOutcome) -> RunOutcome:
+        """Return the outcome, with a report on ranks that exited."""
+        exited = outcome.ranks("exited")
+        if not exited or outcome.ended_by:
+            return outcome
+        self._history.end(outcome)
+        return replace(outcome, report=exit_report(outcome, self._history.lost_names(exited)))
 
     @contextmanager
     def given_up_on_failure(self, run: Run) -> Iterator[None]:

@@ -18,6 +18,7 @@ from nbddp.controller.state.actions import (
 from nbddp.controller.state.cell_run import CellRun
 from nbddp.controller.state.config import LEGAL_CONFIG, Config, config_error, with_changes
 from nbddp.controller.state.exit_text import (
+    crash_site,
     crash_site_lines,
     describe_code,
     describe_exit,
@@ -25,6 +26,7 @@ from nbddp.controller.state.exit_text import (
     exception_line,
     exit_phrase,
     idle_exit_notices,
+    memory_then,
     one_line,
 )
 from nbddp.controller.state.outcome import MISMATCH_ERROR, RankResult, RunOutcome
@@ -90,6 +92,7 @@ __all__ = [
     "Tick",
     "VerdictReached",
     "config_error",
+    "crash_site",
     "crash_site_lines",
     "describe_code",
     "describe_exit",
@@ -97,6 +100,7 @@ __all__ = [
     "exception_line",
     "exit_phrase",
     "idle_exit_notices",
+    "memory_then",
     "one_line",
     "with_changes",
 ]

@@ -128,13 +128,26 @@ def one_line(error: ErrorInfo) -> str:
     return exception_line(error).summary
 
 
-def crash_site_lines(fault: str) -> list[str]:
+def memory_then(exited: RankExited) -> str:
+    """``; 1.2 of 24.0 GB of memory were free``, if that may explain the end."""
+    if exited.exit_code != -signal.SIGKILL or not exited.memory_total:
+        return ""
+    free, total = (size / 1e9 for size in (exited.memory_available, exited.memory_total))
+    return f"; {free:.1f} of {total:.1f} GB of memory were free"
+
+
+def crash_site(fault: str) -> list[str]:
     """The lines of the user's code that a fatal signal hit, from the output of `faulthandler`."""
     # Below are IPython and nbddp, above are the cell and what it called.
     of_user = takewhile(lambda frame: "/IPython/" not in frame.file, stack_text.frames(fault))
     return [
-        f"  {'called by' if number else 'at':<9} "
         f"{frame.file if frame.cell is None else cell_name(frame.cell)}, line {frame.line}, "
         f"in {frame.function}"
-        for number, frame in enumerate(islice(of_user, _MAX_FRAMES))
+        for frame in islice(of_user, _MAX_FRAMES)
     ]
+
+
+def crash_site_lines(fault: str) -> list[str]:
+    """The same as lines of an error."""
+    sites = enumerate(crash_site(fault))
+    return [f"  {'called by' if number else 'at':<9} {site}" for number, site in sites]

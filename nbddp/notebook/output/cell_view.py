@@ -254,6 +254,8 @@ class View:
         if self._widgets is not None:
             self._widgets.end()
         torn = outcome.torn  # known only after the ranks were freed
+        if outcome.report is not None and outcome.report.explains_exits:
+            self._show_exits(outcome.report, torn)
         for card_id, judged in self._judged.items():
             if torn or not judged.acted:
                 card = self._card(judged, torn, is_over=True)
@@ -261,6 +263,18 @@ class View:
         if self._kept is not None:
             self._kept.close(outcome)
         self._offer_by_rank()
+
+    def _show_exits(self, report: Report, torn: Mapping[str, RankSet]) -> None:
+        """Show how ranks exited, in place of a card about ranks that waited for them."""
+        waited = [
+            card_id
+            for card_id, judged in self._judged.items()
+            if any(finding.kind == "dead-rank" for finding in judged.report.findings)
+        ]
+        card_id = waited[0] if waited else f"nbddp-card-{report.run_id}-exits"
+        self._judged.pop(card_id, None)
+        card = diagnosis_card.card(report, torn=torn, is_over=True)
+        self._show_card(card, card_id, is_update=bool(waited))
 
     def _show_card(self, data: dict[str, str], card_id: str, *, is_update: bool) -> None:
         if self._shown_cards.get(card_id) == data:

@@ -111,7 +111,7 @@ def card(
     layouts = [_Layout(finding) for finding in report.findings[:_MAX_FINDINGS]]
     others = [_title(finding) for finding in report.findings[_MAX_FINDINGS:]]
     layouts = layouts or [_Layout(_no_finding(report))]
-    now = _now_sentence(
+    now = next((each.now for each in report.findings if each.now), "") or _now_sentence(
         report, acted, means, torn or {}, is_over=is_over, own_timeout_s=own_timeout_s
     )
     sections = _sections(layouts, others, now)

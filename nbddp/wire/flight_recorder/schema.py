@@ -156,11 +156,21 @@ class GroupInfo(_Part, frozen=True):
     messages: tuple[MessageCount, ...] | None = None  #: issued by this rank; None: not known
 
 
+#: Names of so few letters need an equals sign.
+_SHORT_NAME = 2
+
+
 class LoopVariable(_Part, frozen=True):
     """The variable of a loop that counts, in one iteration."""
 
     name: str
     value: int
+
+    def __str__(self) -> str:
+        """``step 3``; ``i = 3``, as a short name does not read well without the sign."""
+        if self.name == "_":
+            return f"iteration {self.value}"
+        return f"{self.name} {'= ' if len(self.name) <= _SHORT_NAME else ''}{self.value}"
 
 
 class Operation(_Part, frozen=True):

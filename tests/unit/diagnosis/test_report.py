@@ -60,6 +60,7 @@ def test_the_report_as_plain_values():
             "and rank 2 can no longer call it."
         ),
         "suspicions": [],
+        "now": "",
         "next_step": (
             "Call it on all ranks of the group: look for an `if`, a `break`, or a loop with "
             "a different number of iterations around it."

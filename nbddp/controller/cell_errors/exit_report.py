@@ -1,0 +1,128 @@
+"""Explains, after a cell, that ranks have exited: the card shows it above the error.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from nbddp.controller.cell_errors import evidence
+from nbddp.controller.cell_errors.next_steps import after_exits
+from nbddp.controller.diagnosis import Finding, PerRank, Predicate, RankVerb, Report
+from nbddp.controller.state import (
+    RankResult,
+    RunOutcome,
+    crash_site,
+    describe_exit,
+    exit_phrase,
+    memory_then,
+)
+from nbddp.wire.flight_recorder import Operation, cell_name
+from nbddp.wire.rank_set import Rank, RankSet
+
+#: Names that a sentence lists for a cell, and cells.
+_MAX_NAMES = 6
+_MAX_CELLS = 4
+
+
+def exit_report(
+    outcome: RunOutcome, lost_names: Sequence[tuple[int, Sequence[str]]] = ()
+) -> Report:
+    """Return the report of a cell with a finding about the ranks that exited, which comes first.
+
+    Args:
+        outcome: the end of the cell on each rank; some have exited.
+        lost_names: numbers of cells, and the names that they had bound on those ranks.
+    """
+    report = outcome.report or Report(outcome.run_id)
+    others = tuple(finding for finding in report.findings if finding.kind != "dead-rank")
+    return replace(report, findings=(_finding(outcome, lost_names), *others))
+
+
+def _finding(outcome: RunOutcome, lost_names: Sequence[tuple[int, Sequence[str]]]) -> Finding:
+    dead = outcome.ranks("exited")
+    freed = RankSet.of(rank for rank, result in outcome.results.items() if result.was_freed)
+    facts = after_exits(outcome)
+    first = outcome.results[dead.ranks[0]]
+    headline = _predicate(first).main_clause() if len(dead) == 1 else "exited"
+    whose = dead.verb("its process has", "their processes have")
+    variables = facts.state or dead.verb("its variables are gone", "their variables are gone")
+    lost = _lost(outcome.fresh, lost_names)
+    return Finding(
+        kind="dead-rank",
+        proven=True,
+        culprits=dead,
+        waiting=freed,
+        headline=f"{dead.describe().capitalize()} {headline}.",
+        reason=f"{whose} ended{_crash_sites(outcome, dead)}.",
+        suspicions=tuple(dict.fromkeys(_likely(outcome, dead))),
+        now=f"{variables}. {lost}".strip(),
+        next_step=f"{facts.next_step}.",
+        ranks={rank: _rank(outcome, rank) for rank in outcome.results},
+    )
+
+
+def _predicate(result: RankResult) -> Predicate:
+    assert result.exited is not None  # noqa: S101 - it is in the state "exited"
+    phrase = exit_phrase(result.exited)
+    return Predicate(RankVerb.NONE, f"{phrase}, {result.elapsed_s:.1f} s after the cell began")
+
+
+def _rank(outcome: RunOutcome, rank: Rank) -> PerRank:
+    result = outcome.results[rank]
+    error = result.error
+    if result.exited is not None:
+        is_alone = len(outcome.ranks("exited")) == 1  # then the headline says how
+        ended = Predicate(RankVerb.EXITED) if is_alone else _predicate(result)
+        last = result.exited.last_operation
+        if last is None or last.run_id != outcome.run_id:
+            return PerRank(rank, "dead", replace(ended, aside=_NO_OPERATION))
+        name = f"{last.label()}{_at_iteration(last)}"
+        aside = f"; its last operation was {name}", f"; their last operation was {name}"
+        return PerRank(rank, "dead", replace(ended, aside=aside), last.site)
+    site = None if error is None else error.site
+    if evidence.is_consequence(outcome, rank):
+        # Whether nbddp freed a rank, or Gloo told it before that a peer is gone, is luck.
+        return PerRank(rank, "raised", Predicate(RankVerb.NONE, "waited", _FREED), site)
+    if error is not None:
+        return PerRank(rank, "raised", Predicate(RankVerb.RAISED, f" {error.ename}"), site)
+    if result.status == "unfinished":
+        return PerRank(rank, "running", Predicate(RankVerb.IS, " still inside the cell"))
+    return PerRank(rank, "finished", Predicate(RankVerb.HAS_FINISHED))
+
+
+_FREED = " and was freed", " and were freed"
+_NO_OPERATION = "; it called no operation in this cell", "; they called no operation in this cell"
+
+
+def _at_iteration(operation: Operation) -> str:
+    values = ", ".join(str(variable) for variable in operation.iteration)
+    return f" at {values}" if values else ""
+
+
+def _crash_sites(outcome: RunOutcome, dead: RankSet) -> str:
+    """The line that a fatal signal hit, if one rank exited."""
+    exited = outcome.results[dead.ranks[0]].exited
+    sites = crash_site(exited.fault) if exited is not None and len(dead) == 1 else []
+    return f" in {', called by '.join(sites)}" if sites else ""
+
+
+def _likely(outcome: RunOutcome, dead: RankSet) -> Iterable[str]:
+    for rank in dead:
+        exited = outcome.results[rank].exited
+        likely = "" if exited is None else describe_exit(exited)[1]
+        if exited is not None and likely:
+            yield f"{likely}{memory_then(exited)}"
+
+
+def _lost(fresh: RankSet, lost_names: Sequence[tuple[int, Sequence[str]]]) -> str:
+    """The names that fresh ranks lack: ``It lacks model, history of cell [3]``."""
+    if not fresh or not lost_names:
+        return ""
+    cells = [
+        f"{', '.join(names[:_MAX_NAMES])}{' and more' * (len(names) > _MAX_NAMES)} of "
+        f"{cell_name(number)}"
+        for number, names in lost_names[:_MAX_CELLS]
+    ]
+    more = "; names of more cells" if len(lost_names) > _MAX_CELLS else ""
+    return f"{fresh.verb('It lacks', 'They lack')} {'; '.join(cells)}{more}."

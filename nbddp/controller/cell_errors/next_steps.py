@@ -1,0 +1,63 @@
+"""The state of the pool after ranks have exited, and the command to run next.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from dataclasses import dataclass
+
+from nbddp.controller.state import RunOutcome
+from nbddp.wire.rank_set import RankSet
+
+
+@dataclass(frozen=True)
+class AfterExits:
+    """Sentences without a period."""
+
+    replaced: str = ""  #: the ranks that got fresh processes; empty: none did
+    keeps_others: bool = False  #: the other ranks keep their variables
+    failure: str = ""  #: why the pool could not be repaired
+    next_step: str = ""
+
+    @property
+    def state(self) -> str:
+        """All but the next step, for one sentence."""
+        return "; ".join(filter(None, (self.replaced, self.failure)))
+
+
+def after_exits(outcome: RunOutcome) -> AfterExits:
+    """Return the state of the pool after a cell in which ranks exited."""
+    kept = outcome.ranks("ok", "error", "unfinished")
+    their = kept.verb("its", "their")
+    fresh = outcome.fresh
+    others = RankSet.of(outcome.results) - fresh
+    replaced = ""
+    if fresh:
+        was = (
+            "was replaced by a fresh process: its"
+            if len(fresh) == 1
+            else ("were replaced by fresh processes: their")
+        )
+        keep = f", those of {others.describe()} are kept" if others else ""
+        replaced = f"{fresh.describe()} {was} variables are gone{keep}"
+    keeps_others = bool(fresh and others)
+    if fresh and not outcome.rebuild_failure:
+        step = sync_step(fresh, others) if others else "run the cells that define them again"
+        return AfterExits(replaced, keeps_others, next_step=step)
+    if not outcome.rebuild_failure and not outcome.is_plain and kept:
+        keep_theirs = f"{kept.verb('keeps', 'keep')} {their} variables"
+        step = f"%ddp restart -r {outcome.ranks('exited')}   ({kept.describe()} {keep_theirs})"
+        return AfterExits(next_step=step)
+    loses = f"   ({kept.describe()} would lose {their} variables too)" if kept else ""
+    failure = ""
+    if outcome.rebuild_failure:
+        failure = f"it could not be repaired: {outcome.rebuild_failure}"
+    return AfterExits(replaced, keeps_others, failure, f"%ddp restart{loses}")
+
+
+def sync_step(fresh: RankSet, kept: RankSet) -> str:
+    """The next step after fresh processes have taken the places of some ranks."""
+    its, runs = fresh.verb("its", "their"), fresh.verb("it runs", "they run")
+    return (
+        f"%ddp catchup makes {its} variables again: {runs} the cells that define them, and modules "
+        f"and optimizers get the state of rank {kept.ranks[0]}"
+    )

@@ -1,0 +1,161 @@
+"""The card of ranks that exited in a cell."""
+
+from dataclasses import replace
+
+import msgspec
+
+from nbddp.controller.catch_up import CellHistory, PastCell
+from nbddp.controller.cell_errors import cell_error, exit_report
+from nbddp.controller.diagnosis import Finding
+from nbddp.controller.state import RankResult, RunOutcome
+from nbddp.notebook.render import diagnosis_card
+from nbddp.wire.flight_recorder import LoopVariable, Operation
+from nbddp.wire.rank_set import NO_RANKS, RankSet
+from tests.support.cell_errors import ALL_REDUCE, died, freed, ok, raised, site, unfinished
+
+NAMES = [(2, ["model", "optimizer"]), (3, ["loss"])]
+
+
+def outcome_of(*results: RankResult, fresh: RankSet = NO_RANKS) -> RunOutcome:
+    return RunOutcome("r", {result.rank: result for result in results}, 4.0, fresh=fresh)
+
+
+def finding_of(outcome: RunOutcome, names: list[tuple[int, list[str]]] | None = None) -> Finding:
+    report = exit_report(outcome, names or [])
+    assert report.explains_exits
+    return report.findings[0]
+
+
+def with_last(result: RankResult, run_id: str = "r") -> RankResult:
+    operation = Operation(
+        record_id=3,
+        pg_id="0",
+        signature=ALL_REDUCE,
+        state="completed",
+        collective_seq_id=17,
+        site=site(5),
+        run_id=run_id,
+        iteration=(LoopVariable("epoch", 1), LoopVariable("i", 4)),
+    )
+    assert result.exited is not None
+    exited = msgspec.structs.replace(
+        result.exited,
+        last_operation=operation,
+        memory_available=1_200_000_000,
+        memory_total=24_000_000_000,
+    )
+    return replace(result, exited=exited)
+
+
+def test_a_rank_that_was_killed():
+    outcome = outcome_of(freed(0), with_last(died(1)), freed(2), ok(3), fresh=RankSet.of([1]))
+    finding = finding_of(outcome, NAMES)
+    assert finding.headline == "Rank 1 exited with SIGKILL (signal 9), 3.2 s after the cell began."
+    assert (finding.culprits, finding.waiting) == (RankSet.of([1]), RankSet.of([0, 2]))
+    assert [str(each) for each in finding.ranks.values()] == [
+        "rank 0 waited and was freed, at cell [7], line 5: `dist.all_reduce(x)`",
+        "rank 1 exited; its last operation was all_reduce #17 at epoch 1, i = 4, at cell [7], "
+        "line 5: `dist.all_reduce(x)`",
+        "rank 2 waited and was freed, at cell [7], line 5: `dist.all_reduce(x)`",
+        "rank 3 has finished the cell",
+    ]
+    assert finding.suspicions == (
+        "the system ran out of memory, or someone ran `kill -9`; "
+        "1.2 of 24.0 GB of memory were free",
+    )
+    assert finding.now == (
+        "rank 1 was replaced by a fresh process: its variables are gone, those of ranks 0,2-3 are "
+        "kept. It lacks model, optimizer of cell [2]; loss of cell [3]."
+    )
+    assert finding.next_step == (
+        "%ddp catchup makes its variables again: it runs the cells that define them, and modules "
+        "and optimizers get the state of rank 0."
+    )
+
+
+def test_ranks_that_lost_the_connection_are_like_those_that_were_freed():
+    lost = raised(0, "CollectiveFailedError", "connection closed")
+    ranks = finding_of(outcome_of(lost, died(1), freed(2))).ranks
+    assert [each.what for each in ranks.values()] == [
+        "waited and was freed",
+        "exited; it called no operation in this cell",
+        "waited and was freed",
+    ]
+
+
+def test_operations_of_earlier_cells_do_not_count():
+    ranks = finding_of(outcome_of(with_last(died(0), run_id="earlier"), ok(1))).ranks
+    assert ranks[0].what == "exited; it called no operation in this cell"
+
+
+def test_several_ranks_exit_in_several_ways():
+    outcome = outcome_of(
+        died(0), died(1, exit_code=3), unfinished(2), raised(3, "ValueError", "no")
+    )
+    finding = finding_of(outcome)
+    assert finding.headline == "Ranks 0-1 exited."
+    assert [each.what for each in finding.ranks.values()] == [
+        "exited with SIGKILL (signal 9), 3.2 s after the cell began; it called no operation in "
+        "this cell",
+        "exited with code 3, 3.2 s after the cell began; it called no operation in this cell",
+        "is still inside the cell",
+        "raised ValueError",
+    ]
+    assert finding.now == "their variables are gone."
+    assert finding.next_step.startswith("%ddp restart -r 0-1 (ranks 2-3 keep")
+
+
+def test_a_crash_in_native_code():
+    fault = (
+        "Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n"
+        '  File "/usr/lib/python3/ctypes/__init__.py", line 519 in string_at\n'
+        '  File "/tmp/ipykernel_1/7.py", line 4 in <module>\n'
+    )
+    finding = finding_of(outcome_of(died(0, exit_code=-11, fault=fault), ok(1)))
+    assert finding.reason.startswith(
+        "its process has ended in /usr/lib/python3/ctypes/__init__.py, line 519, in string_at, "
+        "called by "
+    )
+    assert finding.suspicions == ("native code touched memory that is not its own",)
+
+
+def test_the_error_below_the_card_is_brief():
+    outcome = outcome_of(freed(0), died(1), fresh=RankSet.of([1]))
+    whole = cell_error(outcome, "cell [7]", {1: "/logs/rank1.log"})
+    explained = replace(outcome, report=exit_report(outcome))
+    brief = cell_error(explained, "cell [7]", {1: "/logs/rank1.log"})
+    assert whole is not None
+    assert brief is not None
+    assert str(brief) == str(whole)
+    (displayed,) = brief._render_traceback_()
+    assert displayed == (
+        "\x1b[31mRankExitedError\x1b[0m: rank 1 exited while it ran cell [7]\n"
+        "  log       /logs/rank1.log"
+    )
+    # A traceback of the user's code is not on the card.
+    outcome = outcome_of(raised(0, "ValueError", "no"), died(1), fresh=RankSet.of([1]))
+    explained = replace(outcome, report=exit_report(outcome))
+    error = cell_error(explained, "cell [7]", {})
+    assert error is not None
+    assert "ValueError: no" in error._render_traceback_()[0]
+
+
+def test_the_card():
+    outcome = outcome_of(freed(0), with_last(died(1)), fresh=RankSet.of([1]))
+    text = diagnosis_card.card(exit_report(outcome, NAMES), is_over=True)["text/plain"]
+    assert text.startswith("Dead rank: rank 1 exited with SIGKILL (signal 9), 3.2 s after the cell")
+    assert "  Now: rank 1 was replaced by a fresh process: its variables are gone" in text
+    assert "  Next: %ddp catchup makes its variables again" in text
+
+
+def test_names_that_a_fresh_rank_lacks():
+    history = CellHistory()
+    for number, code, ranks in (
+        (1, "model = 1\nstep = 0", [0, 1]),
+        (2, "mine = 2", [0]),
+        (3, "step = 1", [0, 1]),
+    ):
+        history.begin(f"r{number}", PastCell(number, code, 1, RankSet.of(ranks)))
+        history.end(RunOutcome(f"r{number}", {rank: RankResult(rank, "ok") for rank in ranks}, 0.1))
+    assert history.lost_names(RankSet.of([1])) == [(1, ["model"]), (3, ["step"])]
+    assert history.lost_names(RankSet.of([0])) == [(1, ["model"]), (2, ["mine"]), (3, ["step"])]
