@@ -7,7 +7,7 @@ from nbddp.controller.cell_errors.build import (
     restarted_text,
 )
 from nbddp.controller.cell_errors.evidence import is_end_of_wait
-from nbddp.controller.cell_errors.exit_report import exit_report
+from nbddp.controller.cell_errors.exited_ranks import exit_report
 
 __all__ = [
     "cell_error",

@@ -57,7 +57,7 @@ def _finding(outcome: RunOutcome, lost_names: Sequence[tuple[int, Sequence[str]]
         reason=f"{whose} ended{_crash_sites(outcome, dead)}.",
         suspicions=tuple(dict.fromkeys(_likely(outcome, dead))),
         now=f"{variables}. {lost}".strip(),
-        next_step=f"{facts.next_step}.",
+        next_step=f"{' '.join(facts.next_step.split())}.",
         ranks={rank: _rank(outcome, rank) for rank in outcome.results},
     )
 
