@@ -32,7 +32,7 @@ def test_a_rank_that_is_killed_in_a_loop(fresh_pool: Callable[..., Pool]):
     assert {finding.ranks[rank].what for rank in (0, 2)} == {"waited and was freed"}
     assert " GB of memory were free" in finding.suspicions[0]
     assert "It lacks model, torch of cell [2]; os, signal, step, x of cell [3]." in finding.now
-    assert finding.next_step.startswith("%ddp catchup ")
+    assert finding.next_step.startswith("`%ddp catchup` ")
 
 
 def test_a_rank_that_ends_itself(fresh_pool: Callable[..., Pool]):

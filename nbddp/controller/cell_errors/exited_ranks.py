@@ -3,6 +3,7 @@
 Runs in: the notebook's process. Pure.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -20,6 +21,8 @@ from nbddp.controller.state import (
 from nbddp.wire.flight_recorder import Operation, cell_name
 from nbddp.wire.rank_set import Rank, RankSet
 
+#: The command at the beginning of a next step.
+_COMMAND = re.compile(r"^(%ddp \w+(?: -r [\d,-]+)?)")
 #: Names that a sentence lists for a cell, and cells.
 _MAX_NAMES = 6
 _MAX_CELLS = 4
@@ -43,6 +46,7 @@ def _finding(outcome: RunOutcome, lost_names: Sequence[tuple[int, Sequence[str]]
     dead = outcome.ranks("exited")
     freed = RankSet.of(rank for rank, result in outcome.results.items() if result.was_freed)
     facts = after_exits(outcome)
+    next_step = _COMMAND.sub(r"`\1`", " ".join(facts.next_step.split()))
     first = outcome.results[dead.ranks[0]]
     headline = _predicate(first).main_clause() if len(dead) == 1 else "exited"
     whose = dead.verb("its process has", "their processes have")
@@ -57,7 +61,7 @@ def _finding(outcome: RunOutcome, lost_names: Sequence[tuple[int, Sequence[str]]
         reason=f"{whose} ended{_crash_sites(outcome, dead)}.",
         suspicions=tuple(dict.fromkeys(_likely(outcome, dead))),
         now=f"{variables}. {lost}".strip(),
-        next_step=f"{' '.join(facts.next_step.split())}.",
+        next_step=f"{next_step}.",
         ranks={rank: _rank(outcome, rank) for rank in outcome.results},
     )
 

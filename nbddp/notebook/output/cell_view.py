@@ -7,7 +7,7 @@ import builtins
 import getpass
 import html
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -16,7 +16,7 @@ from IPython.core.error import StdinNotImplementedError
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import Run
 from nbddp.controller.state import NoticeChanged, RunOutcome, VerdictReached
-from nbddp.notebook.output import per_rank_blocks
+from nbddp.notebook.output import per_rank_blocks, progress_bars
 from nbddp.notebook.output.cell_output import AnyOut, CellOutput, OutputSpec
 from nbddp.notebook.output.folded_sink import FoldedSink
 from nbddp.notebook.output.kept_output import KeptCard, KeptEvent, KeptOutput
@@ -368,14 +368,22 @@ class View:
             self._open_since = now
         if now - self._open_since < _OPEN_LINE_AFTER_S:
             return []
-        lines = [
-            f"{self._labels.of(ranks.ranks)} {text}" if self._labels else text
-            for ranks, text in open_lines
-        ]
+        lines = self._labelled(progress_bars.arranged(open_lines))
         if len(lines) > _MAX_LIVE_LINES:
             hidden = len(lines) - _MAX_LIVE_LINES
             lines = [*lines[:_MAX_LIVE_LINES], f"and {hidden} more unfinished lines"]
         return lines
+
+    def _labelled(self, rows: Sequence[progress_bars.Row]) -> list[str]:
+        """Lines without an end, with their labels; those of progress bars are aligned."""
+        if not self._labels:
+            return [row.text for row in rows]
+        heads = [f"{self._labels.of(row.ranks.ranks)} {row.word}".rstrip() for row in rows]
+        width = max(map(len, heads), default=0)
+        return [
+            f"{head.ljust(width) if row.is_bar else head} {row.text}"
+            for row, head in zip(rows, heads, strict=True)
+        ]
 
     def _progress(self, now: float) -> str:
         elapsed_s = int(now - self._began)

@@ -68,7 +68,7 @@ def test_a_rank_that_was_killed():
         "kept. It lacks model, optimizer of cell [2]; loss of cell [3]."
     )
     assert finding.next_step == (
-        "%ddp catchup makes its variables again: it runs the cells that define them, and modules "
+        "`%ddp catchup` makes its variables again: it runs the cells that define them, and modules "
         "and optimizers get the state of rank 0."
     )
 
@@ -102,7 +102,7 @@ def test_several_ranks_exit_in_several_ways():
         "raised ValueError",
     ]
     assert finding.now == "their variables are gone."
-    assert finding.next_step.startswith("%ddp restart -r 0-1 (ranks 2-3 keep")
+    assert finding.next_step.startswith("`%ddp restart -r 0-1` (ranks 2-3 keep")
 
 
 def test_a_crash_in_native_code():
@@ -145,7 +145,7 @@ def test_the_card():
     text = diagnosis_card.card(exit_report(outcome, NAMES), is_over=True)["text/plain"]
     assert text.startswith("Dead rank: rank 1 exited with SIGKILL (signal 9), 3.2 s after the cell")
     assert "  Now: rank 1 was replaced by a fresh process: its variables are gone" in text
-    assert "  Next: %ddp catchup makes its variables again" in text
+    assert "  Next: `%ddp catchup` makes its variables again" in text
 
 
 def test_names_that_a_fresh_rank_lacks():

@@ -161,3 +161,24 @@ def test_many_ranks_have_longer_to_come_to_a_line(
         view.show(Output(run_id="r", rank=rank, stream="stdout", text="hi\n"))
         view.show(RunFinished(run_id="r", rank=rank, elapsed_s=0.1, error=None))
     assert (sink.shown == [f"stdout [0-{ranks - 1}] hi\n"]) is folds
+
+
+def test_the_labels_of_progress_bars_are_aligned(monkeypatch: pytest.MonkeyPatch):
+    now = [1000.0]
+    monkeypatch.setattr("nbddp.notebook.output.cell_view.time.monotonic", lambda: now[0])
+    live: list[Live] = []
+    sink = ListSink()
+    monkeypatch.setattr(sink, "live", live.append)
+    view = make_view(sink, 12)
+    for rank in range(12):
+        bar = f"\r {rank + 20}%|██        | {rank + 20}/100 [00:01<00:02, 2.50it/s]"
+        view.show(Output(run_id="r", rank=rank, stream="stderr", text=bar))
+    for _ in range(2):
+        view.tick()
+        now[0] += 5.0
+    view.tick()
+    assert live[-1].open_lines == (
+        "[0]    slowest  20%|██        | 20/100 [00:01<00:02, 2.50it/s]",
+        "[5]    median   25%|██        | 25/100 [00:01<00:02, 2.50it/s]",
+        "[11]   fastest  31%|██        | 31/100 [00:01<00:02, 2.50it/s]",
+    )

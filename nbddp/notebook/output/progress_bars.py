@@ -1,0 +1,69 @@
+"""Arranges the progress bars of ranks while a cell runs, in rows that stay where they are.
+
+Runs in: the notebook's main thread. Pure: no clock, no I/O.
+
+Bars of several ranks differ in their rates and times, so that folding equal ones would follow
+chance. Up to 8 ranks have a row each; of more ranks, the slowest, the median and the fastest do.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nbddp.wire.rank_set import Rank, RankSet
+
+#: The bars of more ranks are three rows.
+MAX_ROWS = 8
+#: ``train:  40%|████      | 4/10 [00:01<00:02, 2.60it/s]``, as tqdm writes it. Units such as ``M``
+#: are the same on all ranks.
+_BAR = re.compile(r"^(?P<name>[^|]*?)\s*\d+%\|[^|]*\|\s*(?P<done>[\d.]+)\S*/[\d.]+\S*\s*\[")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line without an end."""
+
+    ranks: RankSet
+    text: str
+    word: str = ""  #: ``slowest``, ``median`` or ``fastest``
+    is_bar: bool = False
+
+
+def arranged(lines: Sequence[tuple[RankSet, str]]) -> list[Row]:
+    """Arrange lines without an end.
+
+    Args:
+        lines: each with all ranks that have it.
+
+    Returns:
+        Each line that is no progress bar; in the place of the first of several bars with the same
+        name, those of their ranks.
+    """
+    rows: list[Row] = []
+    bars: dict[str, list[tuple[float, Rank, str]]] = {}
+    place_by_name: dict[str, int] = {}
+    for ranks, text in lines:
+        found = _BAR.match(text)
+        if found is None:
+            rows.append(Row(ranks, text))
+            continue
+        name = found["name"]
+        if name not in bars:
+            place_by_name[name] = len(rows)
+            rows.append(Row(RankSet(), ""))
+        bars.setdefault(name, []).extend((float(found["done"]), rank, text) for rank in ranks)
+    rows_by_place = {place_by_name[name]: _rows(of_ranks) for name, of_ranks in bars.items()}
+    return [each for place, row in enumerate(rows) for each in rows_by_place.get(place, [row])]
+
+
+def _rows(bars: Sequence[tuple[float, Rank, str]]) -> list[Row]:
+    if len(bars) <= MAX_ROWS:
+        in_order = sorted(bars, key=lambda bar: bar[1])
+        return [Row(RankSet.of([rank]), text, is_bar=True) for _, rank, text in in_order]
+    by_progress = sorted(bars)
+    middle = (len(bars) - 1) // 2
+    chosen = (by_progress[0], by_progress[middle], by_progress[-1])
+    return [
+        Row(RankSet.of([rank]), text, word, is_bar=True)
+        for word, (_, rank, text) in zip(("slowest", "median", "fastest"), chosen, strict=True)
+    ]
