@@ -23,6 +23,7 @@ from nbddp.wire.rank_set import Rank, RankSet
 
 #: The command at the beginning of a next step.
 _COMMAND = re.compile(r"^(%ddp \w+(?: -r [\d,-]+)?)")
+_FOLDERS = re.compile(r"^/\S*/(?=[^/\s]+/[^/\s]+, line )")
 #: Names that a sentence lists for a cell, and cells.
 _MAX_NAMES = 6
 _MAX_CELLS = 4
@@ -108,7 +109,10 @@ def _crash_sites(outcome: RunOutcome, dead: RankSet) -> str:
     """The line that a fatal signal hit, if one rank exited."""
     exited = outcome.results[dead.ranks[0]].exited
     sites = crash_site(exited.fault) if exited is not None and len(dead) == 1 else []
-    return f" in {', called by '.join(sites)}" if sites else ""
+    # Of a file, the card has the last two parts.
+    return (
+        f" in {', called by '.join(_FOLDERS.sub('.../', site) for site in sites)}" if sites else ""
+    )
 
 
 def _likely(outcome: RunOutcome, dead: RankSet) -> Iterable[str]:

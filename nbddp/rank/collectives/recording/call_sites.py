@@ -189,6 +189,7 @@ class Sites:
         """Drop the cache before a new cell: it must not keep code of earlier cells alive."""
         self.known.clear()
         self._frames.clear()
+        self._loops.forget(self._cell_of)
         self._kind_by_file = {
             file: kind for file, kind in self._kind_by_file.items() if kind != _USER
         }

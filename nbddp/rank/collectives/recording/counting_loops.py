@@ -12,6 +12,7 @@ import ast
 import linecache
 import sys
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,10 +44,14 @@ class _Loop:
 
 
 class CountingLoops:
-    """Finds the counting loops around a line; parses each file once, as long as it is unchanged."""
+    """Finds the counting loops around a line; parses a file once, as long as it is unchanged."""
 
     def __init__(self) -> None:
         self._files: dict[str, tuple[list[str], list[_Function]]] = {}
+
+    def forget(self, is_cell: Callable[[str], object]) -> None:
+        """Forget the cells: each of them is a file."""
+        self._files = {file: loops for file, loops in self._files.items() if not is_cell(file)}
 
     def around(self, file: str, line: int) -> tuple[str, ...]:
         """Return the variables of the loops around a line of a function, the innermost first."""
