@@ -93,7 +93,7 @@ def skipped_step(divergence: Divergence | None, ranks: RankSet) -> str:
     if divergence is None:
         return (
             f"{_capital(ranks.describe())} left out a call in an earlier iteration, or the others "
-            "made one too many: look for a `continue`, `break` or `if` around it."
+            "made one too many: look for a `continue`, `break`, `if` or `except` around it."
         )
     line = _place(divergence)
     if divergence.exits:

@@ -81,6 +81,20 @@ def test_a_variable_that_the_loop_changes_does_not_count(
     assert around("for i in range(4):\n    for i in range(2):\n        here()") == ("i",)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    here()\n    break",
+        "    try:\n        here()\n        break\n    except E:\n        pass",
+        "    try:\n        here()\n    except E:\n        pass\n    else:\n        break",
+        "    try:\n        return here()\n    except E:\n        pass",
+    ],
+)
+def test_attempts_do_not_count(around: Callable[[str], tuple[str, ...]], body: str):
+    assert around(f"for attempt in range(3):\n{body}") == ()
+    assert around("for step in range(3):\n    here()\n    if late:\n        break") == ("step",)
+
+
 def test_a_function_has_loops_of_its_own(around: Callable[[str], tuple[str, ...]]):
     code = """
         for step in range(4):

@@ -48,7 +48,7 @@ def test_a_loop_that_goes_on_without_hanging():
     ]
     assert finding.next_step == (
         "Rank 2 left out a call in an earlier iteration, or the others made one too many: "
-        "look for a `continue`, `break` or `if` around it."
+        "look for a `continue`, `break`, `if` or `except` around it."
     )
 
 
@@ -127,6 +127,19 @@ def test_older_records_may_have_been_the_first_ones():
     assert len(views[0].look.operations) == 10  # type: ignore[union-attr]
     headline = pool.diagnose(last=10).findings[0].headline
     assert headline.startswith("At the latest since all_reduce #91, rank 0 was at step 90")
+
+
+def test_records_of_an_earlier_cell_show_which_one_is_the_first():
+    pool = Ranks(2)
+    for state in pool:
+        for _ in range(100):
+            state.done(run_id="earlier")
+    loops(pool[0], 0, 1)
+    loops(pool[1], 1, 2)
+    for state in pool:
+        state.finished()
+    headline = pool.diagnose(last=10).findings[0].headline
+    assert headline.startswith("Since all_reduce #101, rank 0 was at step 0, rank 1 was at step 1")
 
 
 def test_what_is_no_shift():

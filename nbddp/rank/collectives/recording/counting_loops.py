@@ -12,7 +12,7 @@ import ast
 import linecache
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -122,12 +122,26 @@ def _counter(loop: ast.For) -> str:
         return ""
     if not isinstance(target, ast.Name) or not all(map(_is_number, starts)):
         return ""
+    if _ends_with_success(loop.body):
+        return ""
     is_changed = any(
         isinstance(node, ast.Name) and node.id == target.id and not isinstance(node.ctx, ast.Load)
         for statement in loop.body
         for node in ast.walk(statement)
     )
     return "" if is_changed else target.id
+
+
+def _ends_with_success(body: Sequence[ast.stmt]) -> bool:
+    """Whether a loop tries something again, which ranks may do differently often."""
+    return any(
+        isinstance(statement, ast.Break | ast.Return)
+        or (
+            isinstance(statement, ast.Try)
+            and (_ends_with_success(statement.body) or _ends_with_success(statement.orelse))
+        )
+        for statement in body
+    )
 
 
 def _name(function: ast.expr) -> str:
