@@ -83,8 +83,8 @@ def cell_error(  # noqa: PLR0911 - one for each kind of error
         head = _exits(outcome, exited, cell_name, log_path_by_rank)
         whole = _join(head, body, _after_exits(outcome))
         is_explained = outcome.report is not None and outcome.report.explains_exits
-        is_told = is_explained and not body
-        brief = _join(head[:1], _logs(exited, log_path_by_rank)) if is_told else ""
+        told = _join(head[:1], _logs(exited, log_path_by_rank), body)
+        brief = told if is_explained else ""
         return RankExitedError(whole, by_rank, brief=brief)
     if outcome.ended_by:
         late = outcome.ranks("unfinished").describe()
