@@ -33,7 +33,7 @@ from nbddp.agent.stall_monitor import StallMonitor
 from nbddp.system import process_tree, stack_signals
 from nbddp.wire.messages import DumpStack, StackDumped
 
-#: Time for a dump to arrive: of a rank that a verdict waits for, and on request of the user.
+#: Time for a dump to arrive: of a rank that a verdict waits for, and when the user asks.
 _DUMP_S, _PATIENT_DUMP_S = 0.3, 1.0
 #: A dump that does not look complete is complete if nothing more has arrived for this long, because
 #: `faulthandler` writes without pauses.

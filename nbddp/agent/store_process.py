@@ -131,7 +131,7 @@ class StoreKeeper:
     def _handle_exit(self, store: StoreProcess) -> None:
         self._store = None
         if self._is_awaited:
-            self._read_answer(store)  # its last word
+            self._read_answer(store)  # the last message before its end
         self._ignore(store)
         exit_code = store.collect()
         reason = "its exit status is not known" if exit_code is None else ""

@@ -79,7 +79,10 @@ def session_and_start(pid: int) -> tuple[int, int]:
 
 
 def start_time(pid: int) -> int:
-    """When a process started, in clock ticks since the machine did; it tells pids apart."""
+    """Return the start of a process in clock ticks since the machine started.
+
+    With it, a process is told from a later one that has the same number.
+    """
     return session_and_start(pid)[1]
 
 

@@ -13,7 +13,7 @@ from nbddp.wire.values.value_questions import NameKind
 
 
 class Reason(Enum):
-    """Why names were not made again."""
+    """A reason why names were not made again."""
 
     NO_CELL = auto()  #: no cell binds them: `%ddp push` did, or code that is not a cell
     FAILED = auto()  #: the cell that binds them failed

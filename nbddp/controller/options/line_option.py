@@ -18,7 +18,7 @@ class TakesArguments(Protocol):
 
 @dataclass(frozen=True)
 class LineOption:
-    """How a command line names, explains, reads and writes an option."""
+    """The way in which a command line names, explains, reads and writes an option."""
 
     flags: tuple[str, ...]  #: the first one is written, the last one has the name of the field
     help: str

@@ -1,7 +1,8 @@
 """The options of a pool, checked.
 
-`PoolOptions` is the one definition. `nbddp.start`, ``%ddp start``, ``nbddp kernel install``, the
-spec of a kernel, and the message to the ranks all follow from its fields.
+`PoolOptions` is the one definition: ``%ddp start``, ``nbddp kernel install`` and the spec of a
+kernel follow from its fields. A new field also needs a parameter of `nbddp.start`, which a test
+compares, and, if ranks have to know it, a field of `PoolSpec` that `PoolOptions.spec` fills.
 
 Runs in: the notebook's process.
 """

@@ -1,4 +1,4 @@
-"""How a cell is to be run.
+"""The options of one cell.
 
 Runs in: the notebook's process. Pure.
 """
@@ -21,7 +21,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class CellOptions:
-    """How a cell is to be run. For the notebook layer."""
+    """The options of one cell. For the notebook layer."""
 
     ranks: RankSet  #: the cell runs on these
     timeout_s: float | None = None  #: seconds until the cell is interrupted; None: never

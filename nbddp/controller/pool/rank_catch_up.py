@@ -38,7 +38,7 @@ _PLAIN_TYPES = frozenset(
 
 @dataclass(frozen=True)
 class CatchUp:
-    """What fresh ranks have got, as `Pool.catch_up` returns it.
+    """The variables that fresh ranks have got, as `Pool.catch_up` returns them.
 
     Example:
         >>> pool.catch_up(1).source

@@ -40,7 +40,7 @@ from nbddp.settings import Settings
 from nbddp.wire.messages import DescribeRank, DumpStack, RankDescribed, StackDumped
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
-#: Limit for native frames, which take time and are read on request of the user only.
+#: Limit for native frames, which take time and are read only when the user asks.
 _PEEK_S = 3.5
 #: Counting the memory of a rank takes its agent 6 ms, or more, the first time.
 _SURVEY_S = 1.5
@@ -181,7 +181,7 @@ class RankProbes:
         return Report(run_id=self.run_id, findings=findings)
 
     def answer(self, requested: DiagnoseRequested, now: float) -> list[Action]:
-        """Probe the ranks on request of the user."""
+        """Probe the ranks because the user asks."""
 
         def looked(views: Views, now: float) -> list[Action]:
             alive = self._pool.ranks.in_state(RankState.IDLE, RankState.BUSY)

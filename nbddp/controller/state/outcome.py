@@ -23,7 +23,7 @@ RankStatus: TypeAlias = Literal["ok", "error", "exited", "unfinished"]
 
 @dataclass(frozen=True)
 class RankResult:
-    """How a cell ended on one rank.
+    """The end of a cell on one rank.
 
     Example:
         >>> outcome = pool.run("x = 1")
@@ -47,7 +47,7 @@ class RankResult:
 
 @dataclass(frozen=True, repr=False)
 class RunOutcome:
-    """How a cell ended on all of its ranks: what `Pool.run` gives.
+    """The end of a cell on all of its ranks, as `Pool.run` gives it.
 
     Example:
         >>> outcome = pool.run("total = rank")

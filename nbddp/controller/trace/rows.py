@@ -58,7 +58,7 @@ class RankPart:
 
     @property
     def ending(self) -> Ending:
-        """How the part ended: completed, open, interrupted, freed or failed."""
+        """The end of the part: completed, open, interrupted, freed or failed."""
         return ending_of(self.state, self.error)
 
 
@@ -117,7 +117,7 @@ class TraceRow:
 
     @cached_property
     def open_at_ns(self) -> int | None:
-        """When ranks were seen in it that may still wait; None: there are no such ranks."""
+        """The time at which ranks were seen that may still wait in it; None: there are none."""
         return max((p.open_at_ns for p in self.parts.values() if p.open_at_ns), default=None)
 
     @cached_property

@@ -12,7 +12,7 @@ from nbddp.wire.rank_set import RankSet
 
 @dataclass(frozen=True)
 class Detail:
-    """How a tensor differs between two groups of ranks.
+    """A difference of one tensor between two groups of ranks.
 
     Example:
         >>> outcome = pool.run("weight = torch.zeros(2, 3); weight[1, 2] += rank")
@@ -54,7 +54,7 @@ class LeafDifference:
 
 @dataclass(frozen=True)
 class Difference:
-    """How a value differs between ranks: what `Pool.diff` gives.
+    """The differences of a value between ranks, as `Pool.diff` gives them.
 
     Example:
         >>> outcome = pool.run("weight = torch.zeros(2, 3); weight[1, 2] += rank")

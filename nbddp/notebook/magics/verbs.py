@@ -4,7 +4,7 @@
                             |
                             +--> `%ddp help`, completion, and the legal words in errors
 
-A new verb needs an entry here and its action, and nothing else.
+A new verb needs an entry here, its action, and a section of docs/magics.md, which a test runs.
 
 Runs in: the notebook's process, thread of the running cell.
 """

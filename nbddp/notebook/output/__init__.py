@@ -20,7 +20,7 @@ Runs in: the notebook's process; for the running cell, on the thread that waits 
       |
       |  per_rank_blocks  RankBlocks   rank by rank, when the cell ends (a gatherer for each)
       |  quiet  QuietOutput            values of last expressions only
-      |  no_output  NoOutput           nothing: cells that nbddp runs for its own ends
+      |  no_output  NoOutput           nothing: cells that nbddp runs for itself
       |
       | Text, Rich, Redraw
       |

@@ -16,7 +16,7 @@ from nbddp.wire.rank_set import RankSet
 
 #: How the output of a cell is shown: ``%%ddp --out``.
 Out: TypeAlias = Literal["folded", "merged", "ranks", "quiet"]
-#: The same for cells that nbddp runs for its own ends.
+#: The same for cells that nbddp runs for itself.
 AnyOut: TypeAlias = Out | Literal["nothing"]
 
 

@@ -79,8 +79,8 @@ class Gatherer:
         - The output of a rank keeps its order; only equal lines fold, or in a cell of many ranks,
           if ``OutputSpec.folds_numbers``, lines that differ in numbers only.
         - Items that all running ranks have shown appear at once. No item within the budget waits
-          longer than ``output_fold_s``, or ``output_expect_s`` for a silent rank that no item has
-          waited for in vain: it may be slower.
+          longer than ``output_fold_s``, or ``output_expect_s`` for a silent rank that has let no
+          item wait that long: it may be slower.
         - Text beyond the budget is counted and its end kept; a notice says how much was left out
           and names the log, before later output of that rank is shown. After
           ``notebook_total_bytes`` that notice comes when the rank has ended.

@@ -165,7 +165,7 @@ class KeptOutput:
             ]
 
     def dropped(self, ranks: RankSet) -> dict[Rank, tuple[int, int]]:
-        """What is not kept: by rank, the number of characters and that of displays."""
+        """Return the output that is not kept: by rank, the numbers of characters and displays."""
         with self._lock:
             return {
                 rank: (dropped.chars, dropped.displays)

@@ -72,7 +72,7 @@ class LineFolder:
         self._expect_s = max(fold_s, expect_s)
         self._queue_by_rank: dict[int, deque[Item]] = {rank: deque() for rank in ranks}
         self._awaited = set(self._queue_by_rank)
-        self._expected = set(self._queue_by_rank)  # ranks that no item has waited for in vain
+        self._expected = set(self._queue_by_rank)  # ranks that let no item wait too long
         self._shown_by_rank = dict.fromkeys(self._queue_by_rank, 0)  # number of items so far
         self._count_by_rank_by_key: dict[Hashable, dict[int, int]] = {}  # within the look-ahead
         self._complete: list[Hashable] = []  # keys that all awaited ranks had; checked again
@@ -248,7 +248,7 @@ class LineFolder:
         if not late:
             return None
         until = min(late)[0] + self._fold_s * (1 if is_over else _BATCH)
-        if not is_over:  # ranks that are behind were waited for in vain
+        if not is_over:  # the wait for ranks that are behind has reached its limit
             number = max(number for _, number in late)
             self._expected = {r for r in self._expected if self._shown_by_rank[r] >= number}
             shown = self._least_shown()

@@ -11,7 +11,7 @@ from nbddp.wire.rank_set import RankSet
 
 
 class NoOutput:
-    """The `CellOutput` of cells that nbddp runs for its own ends."""
+    """The `CellOutput` of cells that nbddp runs for itself."""
 
     def __init__(self, spec: OutputSpec) -> None:
         pass

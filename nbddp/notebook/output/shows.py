@@ -1,4 +1,4 @@
-"""What is shown of a cell: text, bundles, redraws; the labels of its lines.
+"""The parts of a cell's output as they are shown: text, bundles, redraws; labels of lines.
 
 Runs in: the notebook's main thread. Pure: no clock, no I/O.
 """

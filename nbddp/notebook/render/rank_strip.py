@@ -26,7 +26,7 @@ _CHIP_STYLE = (
 
 
 class ChipState(Enum):
-    """What a rank does: its sign, its word and its background."""
+    """The looks of a state of a rank: its sign, its word and its background."""
 
     RUNS = ("▸", "runs", "")
     WAITS = ("◌", "waits", "rgba(200,160,0,0.22)")

@@ -47,7 +47,7 @@ class KnownLine(NamedTuple):
 
 
 class _Frame(NamedTuple):
-    """What is known of the frames of an instruction."""
+    """The known facts about the frames of an instruction."""
 
     names: tuple[str, ...]  #: of counting loops, the innermost first
     is_outermost: bool  #: the user's code is not called by other code of the user
