@@ -29,6 +29,27 @@ def own_kernel(folder: Path) -> Iterator[Kernel]:
         yield kernel
 
 
+@pytest.fixture(scope="module")
+def lasting_kernel() -> Iterator[Kernel]:
+    with running_kernel(NBDDP_INTERRUPT_WAIT_S="15") as kernel:
+        kernel.ok("%load_ext nbddp")
+        yield kernel
+
+
+@pytest.fixture
+def living_kernel(lasting_kernel: Kernel) -> Kernel:
+    """A kernel with fresh ranks, for a test that ends neither the kernel nor the extension."""
+    started = lasting_kernel.run("%ddp start -n 2")
+    if "PoolExistsError" in started.error:  # the last test has started another one
+        lasting_kernel.ok("%ddp stop")
+        lasting_kernel.ok("%ddp start -n 2")
+    elif "already running" in started.text:
+        lasting_kernel.ok("%ddp restart")
+    else:
+        assert started.status == "ok", started
+    return lasting_kernel
+
+
 def _pool_folders(folder: Path) -> list[Path]:
     return list(folder.glob("nbddp-*"))
 
@@ -71,12 +92,12 @@ def test_a_shutdown_while_a_background_cell_is_awaited_leaves_nothing(
 
 
 @pytest.mark.parametrize("how", ["stop", "restart"])
-def test_a_background_cell_ends_with_its_ranks(own_kernel: Kernel, how: str):
-    own_kernel.ok("%%ddp --async\nimport time\nwhile True: time.sleep(0.02)")
-    own_kernel.ok("handle = _")
-    own_kernel.ok(f"%ddp {how}")
-    assert own_kernel.run("handle.wait(10)").error
-    assert own_kernel.value("handle.state") == "'failed'"
+def test_a_background_cell_ends_with_its_ranks(living_kernel: Kernel, how: str):
+    living_kernel.ok("%%ddp --async\nimport time\nwhile True: time.sleep(0.02)")
+    living_kernel.ok("handle = _")
+    living_kernel.ok(f"%ddp {how}")
+    assert living_kernel.run("handle.wait(10)").error
+    assert living_kernel.value("handle.state") == "'failed'"
 
 
 def test_a_restarted_kernel_has_no_pool_and_may_start_one(own_kernel: Kernel, folder: Path):
@@ -137,16 +158,16 @@ def test_stop_status_start_and_restart(own_kernel: Kernel, folder: Path):
     assert own_kernel.ok("%%ddp\nprint(world_size)").text == "[0-2] 3\n"
 
 
-def test_a_dead_rank_ends_the_cell_and_the_kernel_continues(own_kernel: Kernel):
-    cell = own_kernel.run(
+def test_a_dead_rank_ends_the_cell_and_the_kernel_continues(living_kernel: Kernel):
+    cell = living_kernel.run(
         "%%ddp\nimport os\nprint('before')\nif rank == 1: os.kill(os.getpid(), 9)"
     )
     assert "RankExitedError: rank 1 exited while it ran cell [" in cell.error
     page = " ".join("\n".join(message.text for message in cell.page).split())
     for words in ("SIGKILL (signal 9)", "before", "rank 1 was replaced by a fresh process"):
         assert words in page
-    assert own_kernel.value("1 + 1") == "2"
-    assert own_kernel.ok("%%ddp\ndist.barrier(); print('well')").text == "[0-1] well\n"
+    assert living_kernel.value("1 + 1") == "2"
+    assert living_kernel.ok("%%ddp\ndist.barrier(); print('well')").text == "[0-1] well\n"
 
 
 #: Rank 1 locks a lock of C twice, which no signal ends, and holds the GIL.
@@ -162,17 +183,17 @@ while True:
 """
 
 
-def test_a_second_interrupt_gives_the_prompt_back(own_kernel: Kernel):
-    cell_id = own_kernel.execute(_STUCK_IN_C)
-    own_kernel.wait_text(cell_id, "in")
-    own_kernel.interrupt()
-    own_kernel.wait_text(cell_id, "waiting for rank 1")
-    own_kernel.interrupt()
-    cell = own_kernel.finish(cell_id)
+def test_a_second_interrupt_gives_the_prompt_back(living_kernel: Kernel):
+    cell_id = living_kernel.execute(_STUCK_IN_C)
+    living_kernel.wait_text(cell_id, "in")
+    living_kernel.interrupt()
+    living_kernel.wait_text(cell_id, "waiting for rank 1")
+    living_kernel.interrupt()
+    cell = living_kernel.finish(cell_id)
     assert "rank 1 is still inside the cell" in cell.error
-    assert "rank 1 is still in an old cell" in own_kernel.run("%%ddp\npass").error
-    own_kernel.ok("%ddp restart")
-    assert own_kernel.ok("%%ddp\nprint('fresh')").text == "[0-1] fresh\n"
+    assert "rank 1 is still in an old cell" in living_kernel.run("%%ddp\npass").error
+    living_kernel.ok("%ddp restart")
+    assert living_kernel.ok("%%ddp\nprint('fresh')").text == "[0-1] fresh\n"
 
 
 def test_a_flood_is_capped_and_the_kernel_stays_small(own_kernel: Kernel):
@@ -187,33 +208,33 @@ def test_a_flood_is_capped_and_the_kernel_stays_small(own_kernel: Kernel):
     assert own_kernel.process.memory_info().rss - before < 150_000_000
 
 
-def test_a_stop_ends_a_cell_in_the_background_and_says_so(own_kernel: Kernel):
-    own_kernel.ok("%%ddp --async\nimport time\nwhile True: time.sleep(0.02)")
-    own_kernel.ok("handle = _\n%ddp stop")
-    error = own_kernel.run("handle.wait(10)").error
+def test_a_stop_ends_a_cell_in_the_background_and_says_so(living_kernel: Kernel):
+    living_kernel.ok("%%ddp --async\nimport time\nwhile True: time.sleep(0.02)")
+    living_kernel.ok("handle = _\n%ddp stop")
+    error = living_kernel.run("handle.wait(10)").error
     assert "was ended by %ddp stop before ranks 0-1 had finished" in error
     assert "restart" not in error
 
 
-def test_a_rank_that_the_default_pool_would_not_have(own_kernel: Kernel):
-    own_kernel.ok("%ddp stop")
-    cell = own_kernel.run("%%ddp -r 7\npass")
+def test_a_rank_that_the_default_pool_would_not_have(living_kernel: Kernel):
+    living_kernel.ok("%ddp stop")
+    cell = living_kernel.run("%%ddp -r 7\npass")
     assert "rank 7 is out of range" in cell.error
     assert cell.text == ""
-    assert "no pool is running" in own_kernel.run("%ddp status").error
+    assert "no pool is running" in living_kernel.run("%ddp status").error
 
 
-def test_a_pool_without_options_is_like_the_last_one(own_kernel: Kernel):
-    own_kernel.ok("%ddp stop")
-    own_kernel.ok("%ddp start -n 3  # three")
-    own_kernel.ok("%ddp stop")
-    cell = own_kernel.ok("%%ddp -r 2  # the last one\nprint(world_size)")
+def test_a_pool_without_options_is_like_the_last_one(living_kernel: Kernel):
+    living_kernel.ok("%ddp stop")
+    living_kernel.ok("%ddp start -n 3  # three")
+    living_kernel.ok("%ddp stop")
+    cell = living_kernel.ok("%%ddp -r 2  # the last one\nprint(world_size)")
     assert "no pool was running, so one was started: 3 processes" in cell.page[0].text
     assert cell.stdout.endswith("[2]   3\n")
 
 
-def test_an_interrupt_has_nothing_to_do_without_a_cell(own_kernel: Kernel):
-    assert own_kernel.ok("%ddp interrupt").stdout == "no cell is running\n"
+def test_an_interrupt_has_nothing_to_do_without_a_cell(living_kernel: Kernel):
+    assert living_kernel.ok("%ddp interrupt").stdout == "no cell is running\n"
 
 
 def test_a_reload_keeps_the_pool_and_leaves_nothing_in_the_end(own_kernel: Kernel, folder: Path):
@@ -249,13 +270,13 @@ def _background_cell(kernel: Kernel, options: str = "", first: str = "") -> str:
     return f"cell [{kernel.cells[cell_id].number}]"
 
 
-def test_an_interrupt_waits_for_the_end_of_a_cell_in_the_background(own_kernel: Kernel):
-    name = _background_cell(own_kernel)
-    own_kernel.ok("handle = _")
-    said = own_kernel.ok("%ddp interrupt").stdout
+def test_an_interrupt_waits_for_the_end_of_a_cell_in_the_background(living_kernel: Kernel):
+    name = _background_cell(living_kernel)
+    living_kernel.ok("handle = _")
+    said = living_kernel.ok("%ddp interrupt").stdout
     assert re.fullmatch(rf"{re.escape(name)} was interrupted after [\d.]+ s\n", said)
-    own_kernel.wait_for(lambda: own_kernel.value("handle.is_done") == "True")
-    assert ": interrupted after" in own_kernel.value("repr(handle)")
+    living_kernel.wait_for(lambda: living_kernel.value("handle.is_done") == "True")
+    assert ": interrupted after" in living_kernel.value("repr(handle)")
 
 
 def test_a_background_cell_that_ignores_an_interrupt():
@@ -277,16 +298,18 @@ def test_a_background_cell_that_ignores_an_interrupt():
         ("stop", "stopped: 2 ranks"),
     ],
 )
-def test_a_command_that_ends_a_background_cell_says_so(own_kernel: Kernel, command: str, said: str):
-    name = _background_cell(own_kernel)
-    lines = [line for line in own_kernel.ok(f"%ddp {command}").lines if not line.startswith("[")]
+def test_a_command_that_ends_a_background_cell_says_so(
+    living_kernel: Kernel, command: str, said: str
+):
+    name = _background_cell(living_kernel)
+    lines = [line for line in living_kernel.ok(f"%ddp {command}").lines if not line.startswith("[")]
     assert lines[0] == f"{name} was running, and was ended on ranks 0-1"
     assert lines[1].startswith(said)
 
 
-def test_a_rank_cannot_be_replaced_beside_a_cell_in_the_background(own_kernel: Kernel):
-    name = _background_cell(own_kernel, "-r 0")
-    error = own_kernel.run("%ddp restart -r 1").error
+def test_a_rank_cannot_be_replaced_beside_a_cell_in_the_background(living_kernel: Kernel):
+    name = _background_cell(living_kernel, "-r 0")
+    error = living_kernel.run("%ddp restart -r 1").error
     assert f"{name} is still running on rank 0, and this has to wait" in error
-    assert own_kernel.ok("%ddp interrupt").stdout.startswith(f"{name} was interrupted after")
-    assert own_kernel.ok("%ddp restart -r 1").stdout.startswith("rank 1 is a fresh process")
+    assert living_kernel.ok("%ddp interrupt").stdout.startswith(f"{name} was interrupted after")
+    assert living_kernel.ok("%ddp restart -r 1").stdout.startswith("rank 1 is a fresh process")

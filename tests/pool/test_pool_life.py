@@ -149,6 +149,17 @@ def test_restart_gives_fresh_ranks(pool: Pool):
     assert pool.pull("x") == [[1], [1]]
 
 
+def test_a_restarted_pool_has_forgotten_its_cells(pool: Pool):
+    """Otherwise a card would say that a rank that dies loses names which it never had."""
+    run_cell(pool, "before = rank", execution_count=1)
+    pool.restart()
+    run_cell(pool, "after = rank", execution_count=2)
+    assert [cell.number for cell in pool.history] == [2]
+    view = run_cell(pool, "import os; os._exit(3)", ranks="1", execution_count=3, check=False)
+    assert view.outcome is not None and view.outcome.report is not None
+    assert "It lacks after of cell [2]; os of cell [3]." in view.outcome.report.findings[0].now
+
+
 def test_restart_while_a_cell_runs(pool: Pool):
     cell = begin_cell(pool, SLEEP)
     poll_until(lambda: cell.view.has(RunStarted, 0))

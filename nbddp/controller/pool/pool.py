@@ -5,20 +5,20 @@ Runs in: the notebook's process, or any script. Blocking; one cell at a time.
 
 import itertools
 import keyword
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from nbddp.controller.catch_up import CellHistory, PastCell
-from nbddp.controller.cell_errors import cell_error, exit_report, ranks_to_debug
+from nbddp.controller.catch_up import CellHistory
+from nbddp.controller.cell_errors import cell_error, exit_report
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub import RequestRefusedError, Run, interrupt_as_error
 from nbddp.controller.options import PoolOptions, check_seconds, check_text
 from nbddp.controller.pool.cell_options import NO_NAME, CellOptions
+from nbddp.controller.pool.cell_records import CellRecords
 from nbddp.controller.pool.cell_wait import CellView, CellWait, SilentView
 from nbddp.controller.pool.pool_processes import PoolProcesses
 from nbddp.controller.pool.rank_catch_up import CatchUp, catch_up
@@ -50,11 +50,6 @@ from nbddp.wire.flight_recorder import RING_LENGTH
 from nbddp.wire.messages import Execute, InputReply
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from nbddp.wire.values.value_questions import NameKind, Names, NamesOf, Variables
-
-#: Cells of which the trace knows the number; ranks remember the last 1024 operations.
-_REMEMBERED_CELLS = 4096
-#: Each cell tells its ranks of the last ones that failed.
-_REMEMBERED_FAILURES = 16
 
 
 class Pool:
@@ -99,15 +94,8 @@ class Pool:
         self._make_view = make_view
         self._check_source = check_source  # this layer does not know what IPython adds to Python
         self._run_numbers = itertools.count(1)
-        self._execution_counts = itertools.count(1)
-        self._cell_by_run: dict[str, int] = {}  # execution counts, for the trace
-        self._begun = (NO_NAME, 0)  # the last cell: its name and number
-        self._last_run: Run | None = None
-        self._failed = NO_RANKS  # in the last cell that failed
-        self._failed_runs: deque[str] = deque(maxlen=_REMEMBERED_FAILURES)
+        self._cells = CellRecords()
         self._sources = SourceTexts()
-        self._history = CellHistory()
-        self.caught_up: set[int] = set()  #: processes that have caught up; for `catch_up`
         self._processes = PoolProcesses(options, settings, self._sources, on_progress)
         self.pool_id = self._processes.pool_id  #: names the pool, for example in its messages
         #: For the notebook layer.
@@ -158,7 +146,7 @@ class Pool:
         options = CellOptions(
             ranks=self.rank_set(ranks),
             timeout_s=timeout,
-            execution_count=next(self._execution_counts),
+            execution_count=next(self._cells.numbers),
         )
         return self.run_cell(code, options)
 
@@ -219,12 +207,9 @@ class Pool:
         self._processes.check_alive()
         check_seconds("timeout", options.timeout_s)
         run_id = f"{self.pool_id}-{next(self._run_numbers)}"
-        self._cell_by_run[run_id] = options.execution_count
-        if len(self._cell_by_run) > _REMEMBERED_CELLS:
-            del self._cell_by_run[next(iter(self._cell_by_run))]
+        self._cells.submit(run_id, options.execution_count)
         self._sources.add_cell(options.execution_count, code, options.first_line)
         run = Run(run_id, options.ranks, self.settings.output_backlog_bytes)
-        self._note_failure()
         execute = Execute(
             run_id=run_id,
             code=code,
@@ -233,8 +218,8 @@ class Pool:
             on_mismatch=self.config.on_mismatch,
             check=options.check,
             parent_id=options.parent_id,
-            debugs=self._ranks_to_debug(options.ranks),
-            failed=tuple(self._failed_runs),
+            debugs=self._cells.ranks_to_debug(options.ranks),
+            failed=tuple(self._cells.failed_runs),
             ranks=() if options.ranks == self.all_ranks else options.ranks.ranks,
             aside=() if options.replay is None else options.replay.aside.ranks,
             aside_id="" if options.replay is None else options.replay.name,
@@ -244,34 +229,8 @@ class Pool:
         )
         if refusal is not None:
             self._refuse(refusal, options.ranks)
-        self._begun = (options.cell_name, options.execution_count)
-        self._last_run = run
-        if options.replay is None and options.execution_count:
-            self._history.begin(
-                run_id,
-                PastCell(options.execution_count, code, options.first_line, options.ranks),
-            )
+        self._cells.begin(run, code, options)
         return run
-
-    def _note_failure(self) -> None:
-        """Remember the last cell if it did not go well."""
-        last = None if self._last_run is None else self._last_run.outcome
-        self._history.end(last)
-        if last is None or last.run_id in self._failed_runs:
-            return
-        if len(last.ranks("ok")) < len(last.results):
-            self._failed_runs.append(last.run_id)
-
-    def _ranks_to_debug(self, ranks: RankSet) -> tuple[int, ...]:
-        """The ranks that failed last, if they are among ``ranks``; none for a rank that runs alone.
-
-        The user who names one rank has chosen it.
-        """
-        last = None if self._last_run is None else self._last_run.outcome
-        if last is not None:
-            self._failed = ranks_to_debug(last) or self._failed
-        failed = set(self._failed).intersection(ranks)
-        return tuple(sorted(failed)) if len(ranks) > 1 else ()
 
     def wait(self, run: Run, view: CellView, early: EarlyInterrupts | None = None) -> RunOutcome:
         """Show a run until it has ended. For the notebook layer.
@@ -302,8 +261,9 @@ class Pool:
         exited = outcome.ranks("exited")
         if not exited or outcome.ended_by:
             return outcome
-        self._history.end(outcome)
-        return replace(outcome, report=exit_report(outcome, self._history.lost_names(exited)))
+        history = self._cells.history
+        history.end(outcome)
+        return replace(outcome, report=exit_report(outcome, history.lost_names(exited)))
 
     @contextmanager
     def given_up_on_failure(self, run: Run) -> Iterator[None]:
@@ -320,8 +280,9 @@ class Pool:
 
     def error_of(self, outcome: RunOutcome, cell_name: str = NO_NAME) -> CellError | None:
         """Make the error of a cell; None: it ended well. For the notebook layer."""
-        self._history.end(outcome)
-        return cell_error(outcome, cell_name, self.log_path_by_rank, self._history)
+        history = self._cells.history
+        history.end(outcome)
+        return cell_error(outcome, cell_name, self.log_path_by_rank, history)
 
     def interrupt(self) -> RankSet:
         """Interrupt the running cell, as Ctrl-C does; if no cell runs, callbacks of widgets.
@@ -514,14 +475,18 @@ class Pool:
             True
         """
         return catch_up(
-            self, ranks, cells, next(self._execution_counts), lambda pool, run: SilentView()
+            self, ranks, cells, next(self._cells.numbers), lambda pool, run: SilentView()
         )
 
     @property
     def history(self) -> CellHistory:
         """The cells that have run, for `catch_up`. For the notebook layer."""
-        self._history.end(None if self._last_run is None else self._last_run.outcome)
-        return self._history
+        return self._cells.history
+
+    @property
+    def caught_up(self) -> set[int]:
+        """The processes that have caught up. For `catch_up`."""
+        return self._cells.caught_up
 
     def names_of(self, ranks: RankSet) -> list[dict[str, NameKind]]:
         """Get the user's names, with the kinds of their values. For the notebook layer.
@@ -590,7 +555,8 @@ class Pool:
         """End ranks and start fresh processes in their places.
 
         Variables of fresh ranks are gone. If some ranks are restarted, they join the process
-        groups of the others, which keep their variables.
+        groups of the others, which keep their variables. If all are, the pool is as after its
+        start: it forgets which cells have run, and those of `run` count from 1.
 
         Args:
             ranks: one rank as an int, several as a list or text such as ``"0,2-3"``; default: the
@@ -615,7 +581,12 @@ class Pool:
             [True, False]
         """
         self._processes.check_alive()
-        return self._processes.restart(self.rank_set(ranks))
+        restarted, last_run = self.rank_set(ranks), self._cells.last_run
+        text = self._processes.restart(restarted)
+        # Another thread may have begun a cell since the new ranks are ready.
+        if restarted == self.all_ranks and self._cells.last_run is last_run:
+            self._cells = CellRecords()
+        return text
 
     def stop(self) -> None:
         """End all processes of the pool; the variables of the ranks are gone.
@@ -868,7 +839,7 @@ class Pool:
         """
         self._processes.check_alive()
         views = self.talk.diagnose(NO_RANKS, last=RING_LENGTH).views
-        return rows_of_views(views, self._cell_by_run)
+        return rows_of_views(views, self._cells.number_by_run)
 
     @property
     def last_report(self) -> Report | None:
@@ -933,8 +904,8 @@ class Pool:
     @property
     def running_cell(self) -> tuple[str, Run] | None:
         """The name and the run of the cell that runs; None: none does. For the notebook layer."""
-        run = self._last_run
-        return None if run is None or run.outcome is not None else (self._begun[0], run)
+        run = self._cells.last_run
+        return None if run is None or run.outcome is not None else (self._cells.last_name, run)
 
     @property
     def unfinished(self) -> RankSet:
@@ -954,8 +925,12 @@ class Pool:
     def _busy_text(self) -> str:
         """Say which cell is running where, and what to do about it."""
         inside = self.unfinished.describe() if self.unfinished else "this pool"
-        cell, count = self._begun
-        wait = f"Out[{count}].wait() if it has --async" if cell != NO_NAME else "wait for it"
+        cell = self._cells.last_name
+        wait = (
+            f"Out[{self._cells.last_number}].wait() if it has --async"
+            if cell != NO_NAME
+            else "wait for it"
+        )
         return (
             f"{cell} is still running on {inside}, and this has to wait until it has ended. "
             f"Next: {wait}, or %ddp interrupt"

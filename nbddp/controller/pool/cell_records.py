@@ -1,0 +1,75 @@
+"""Notes on the cells that the processes of a pool have run.
+
+Runs in: the notebook's process, the thread that runs cells. Pure.
+"""
+
+import itertools
+from collections import deque
+
+from nbddp.controller.catch_up import CellHistory, PastCell
+from nbddp.controller.cell_errors import ranks_to_debug
+from nbddp.controller.hub import Run
+from nbddp.controller.pool.cell_options import NO_NAME, CellOptions
+from nbddp.controller.state import RunOutcome
+from nbddp.wire.rank_set import NO_RANKS, RankSet
+
+#: Cells of which the trace knows the number; ranks remember the last 1024 operations.
+_REMEMBERED_CELLS = 4096
+#: Each cell tells its ranks of the last ones that failed.
+_REMEMBERED_FAILURES = 16
+
+
+class CellRecords:
+    """The cells since the start of a pool, or since all of its ranks were restarted."""
+
+    def __init__(self) -> None:
+        self.numbers = itertools.count(1)  #: execution counts for the cells of a script
+        self.number_by_run: dict[str, int] = {}  #: execution counts, for the trace
+        self.last_run: Run | None = None
+        self.last_name = NO_NAME  #: how messages name the last cell
+        self.last_number = 0  #: its execution count
+        self.failed_runs: deque[str] = deque(maxlen=_REMEMBERED_FAILURES)
+        self.caught_up: set[int] = set()  #: processes that have caught up
+        self._failed = NO_RANKS  # in the last cell that failed
+        self._history = CellHistory()
+
+    def submit(self, run_id: str, number: int) -> None:
+        """Note the number of a cell that is about to be sent, and the end of the one before it."""
+        self.number_by_run[run_id] = number
+        if len(self.number_by_run) > _REMEMBERED_CELLS:
+            del self.number_by_run[next(iter(self.number_by_run))]
+        outcome = self.last_outcome
+        self._history.end(outcome)
+        if outcome is None or outcome.run_id in self.failed_runs:
+            return
+        if len(outcome.ranks("ok")) < len(outcome.results):
+            self.failed_runs.append(outcome.run_id)
+
+    def begin(self, run: Run, code: str, options: CellOptions) -> None:
+        """Note a cell that has begun."""
+        self.last_run = run
+        self.last_name, self.last_number = options.cell_name, options.execution_count
+        if options.replay is None and options.execution_count:
+            past = PastCell(options.execution_count, code, options.first_line, options.ranks)
+            self._history.begin(run.run_id, past)
+
+    @property
+    def last_outcome(self) -> RunOutcome | None:
+        """The end of the last cell; None: it runs, or there was none."""
+        return None if self.last_run is None else self.last_run.outcome
+
+    @property
+    def history(self) -> CellHistory:
+        """The cells that have ended."""
+        self._history.end(self.last_outcome)
+        return self._history
+
+    def ranks_to_debug(self, ranks: RankSet) -> tuple[int, ...]:
+        """The ranks that failed last, if they are among ``ranks``; none for a rank that runs alone.
+
+        The user who names one rank has chosen it.
+        """
+        if self.last_outcome is not None:
+            self._failed = ranks_to_debug(self.last_outcome) or self._failed
+        failed = set(self._failed).intersection(ranks)
+        return tuple(sorted(failed)) if len(ranks) > 1 else ()
