@@ -32,6 +32,9 @@ SEED ?= 1
 FAULTS ?= 1000
 FRAMES ?= 100000
 
+# Tests start hundreds of processes. Each would compile nbddp again if none may keep the bytecode.
+export PYTHONDONTWRITEBYTECODE :=
+
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 # What a person wants to see of pip: that it advances. Its warnings are about its own settings.

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,6 +53,10 @@ for _name in set(globals()).difference({first_names}):
     if not _name.startswith("_"):
         del globals()[_name]
 """
+
+# jsonschema, which nbformat loads, would build grammars for a format that no notebook has: 4 s of
+# each worker.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # an import of it fails
 
 os.environ[leaks.RUN_ENV] = str(os.getpid())
 # A shell has its background jobs ignore interrupts, nohup hang-ups; their children would too.

@@ -13,7 +13,10 @@ from nbddp.controller.pool.pool import Pool
 from nbddp.controller.state.rank_state import RankState
 from nbddp.errors import CellError, PoolBrokenError, PoolStartError, RankExitedError
 from tests.support.polling import poll_until
+from tests.support.restarted_pool import restarted_pool
 from tests.support.views import begin_cell, run_cell
+
+shared_pool = restarted_pool()
 
 #: A child in a session of its own, and one whose parent is gone: daemons.
 _DAEMONS = """
@@ -68,8 +71,7 @@ def _check_restart(pool: Pool) -> None:
     assert view.texts() == {0: "fresh\n", 1: "fresh\n"}
 
 
-def test_a_rank_that_dies_while_idle(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+def test_a_rank_that_dies_while_idle(pool: Pool):
     run_cell(pool, "kept = rank")
     pid = _pid(pool, 1)
     os.kill(pid, signal.SIGKILL)
@@ -78,8 +80,7 @@ def test_a_rank_that_dies_while_idle(fresh_pool: Callable[..., Pool]):
     assert view.texts() == {0: "True\n", 1: "False\n"}
 
 
-def test_a_rank_that_dies_while_idle_and_is_not_replaced(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+def test_a_rank_that_dies_while_idle_and_is_not_replaced(pool: Pool):
     pool.configure(on_death="keep")
     os.kill(_pid(pool, 1), signal.SIGKILL)
     poll_until(lambda: pool.ranks()[1].state is RankState.EXITED)
@@ -117,8 +118,7 @@ def test_groups_with_a_dead_member_refuse_until_it_is_replaced(fresh_pool: Calla
     assert again.texts() == dict.fromkeys(range(3), "all\n")
 
 
-def test_a_rank_that_dies_in_a_cell(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+def test_a_rank_that_dies_in_a_cell(pool: Pool):
     running = begin_cell(pool, "import time\nprint('step 40')\ntime.sleep(100)")
     poll_until(lambda: running.view.texts() == {0: "step 40\n", 1: "step 40\n"})
     os.kill(_pid(pool, 0), signal.SIGKILL)
@@ -136,8 +136,7 @@ def test_a_rank_that_dies_in_a_cell(fresh_pool: Callable[..., Pool]):
     assert "fresh" not in str(run_cell(pool, "kept", check=False).error)
 
 
-def test_a_rank_that_dies_while_its_value_is_pulled(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+def test_a_rank_that_dies_while_its_value_is_pulled(pool: Pool):
     with pytest.raises(PoolBrokenError, match=r"rank [01] exited before its value was transferred"):
         pool.pull("__import__('os').kill(__import__('os').getpid(), 9)")
     _check_restart(pool)
@@ -160,8 +159,7 @@ def test_a_rank_that_dies_while_it_starts(fresh_pool: Callable[..., Pool], tmp_p
     assert "SIGKILL" in str(caught.value)
 
 
-def test_children_of_a_dead_rank_are_gone(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+def test_children_of_a_dead_rank_are_gone(pool: Pool):
     children = _children_of_ranks(pool)
     for rank in (0, 1):
         os.kill(_pid(pool, rank), signal.SIGKILL)
@@ -170,9 +168,8 @@ def test_children_of_a_dead_rank_are_gone(fresh_pool: Callable[..., Pool]):
     _check_restart(pool)
 
 
-def test_processes_of_a_dead_rank_end_and_those_of_others_live(fresh_pool: Callable[..., Pool]):
+def test_processes_of_a_dead_rank_end_and_those_of_others_live(pool: Pool):
     """The same holds for a child without a mark: it never called exec and has left the session."""
-    pool = fresh_pool()
     run_cell(pool, _DAEMONS + _FORKED_DAEMON)
     pids = pool.pull("children")
     mine, other = ([psutil.Process(pid) for pid in pids[rank]] for rank in (1, 0))
@@ -184,16 +181,15 @@ def test_processes_of_a_dead_rank_end_and_those_of_others_live(fresh_pool: Calla
     assert run_cell(pool, "print('well')", ranks="0").text(0) == "well\n"
 
 
-def test_children_of_ranks_do_not_outlive_the_pool(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+@pytest.mark.breaks_pool
+def test_children_of_ranks_do_not_outlive_the_pool(pool: Pool):
     children = _children_of_ranks(pool)
     pool.stop()
     assert all(map(_is_gone, children))
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
-def test_the_agent_dies(signum: int, fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+def test_the_agent_dies(signum: int, pool: Pool):
     children = _children_of_ranks(pool)
     ranks = [psutil.Process(info.pid) for info in pool.ranks()]
     agent = _agent(pool)
@@ -205,8 +201,7 @@ def test_the_agent_dies(signum: int, fresh_pool: Callable[..., Pool]):
     _check_restart(pool)
 
 
-def test_the_agent_dies_while_a_cell_runs(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+def test_the_agent_dies_while_a_cell_runs(pool: Pool):
     running = begin_cell(pool, "import time\nprint('in')\ntime.sleep(100)")
     poll_until(lambda: running.view.texts() == {0: "in\n", 1: "in\n"})
     _agent(pool).kill()
@@ -218,8 +213,7 @@ def test_the_agent_dies_while_a_cell_runs(fresh_pool: Callable[..., Pool]):
     _check_restart(pool)
 
 
-def test_the_fork_server_dies(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+def test_the_fork_server_dies(pool: Pool):
     server = psutil.Process(_pid(pool, 0)).parent()
     assert server is not None
     before = [info.pid for info in pool.ranks()]
@@ -229,8 +223,7 @@ def test_the_fork_server_dies(fresh_pool: Callable[..., Pool]):
     assert run_cell(pool, "dist.barrier(); print('well')").texts() == {0: "well\n", 1: "well\n"}
 
 
-def test_the_fork_server_dies_while_a_cell_runs(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+def test_the_fork_server_dies_while_a_cell_runs(pool: Pool):
     running = begin_cell(pool, "import time\nprint('in')\ntime.sleep(100)")
     poll_until(lambda: running.view.texts() == {0: "in\n", 1: "in\n"})
     server = psutil.Process(_pid(pool, 0)).parent()
@@ -250,8 +243,7 @@ def test_an_exit_code_of_255_is_one(fresh_pool: Callable[..., Pool]):
     assert "fork server" not in str(view.error)
 
 
-def test_the_store_dies(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+def test_the_store_dies(pool: Pool):
     server = psutil.Process(_pid(pool, 0)).parent()
     assert server is not None
     ranks = {info.pid for info in pool.ranks()}
@@ -264,15 +256,13 @@ def test_the_store_dies(fresh_pool: Callable[..., Pool]):
     _check_restart(pool)
 
 
-def test_a_stopped_rank_does_not_keep_a_pool_from_restarting(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+def test_a_stopped_rank_does_not_keep_a_pool_from_restarting(pool: Pool):
     os.kill(_pid(pool, 1), signal.SIGSTOP)
     _check_restart(pool)
     os.kill(_pid(pool, 1), signal.SIGSTOP)  # nor from stopping
 
 
-def test_a_full_disk_costs_the_log_and_nothing_else(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+def test_a_full_disk_costs_the_log_and_nothing_else(pool: Pool):
     limit = 200_000
     resource.prlimit(_agent(pool).pid, resource.RLIMIT_FSIZE, (limit, limit))
     view = run_cell(pool, "for n in range(50_000): print('line', n)\nprint('end')")
@@ -289,9 +279,8 @@ def test_a_pool_with_nodes_loses_one_agent(fresh_pool: Callable[..., Pool]):
 
 
 def test_a_cell_waits_for_the_replacement_of_ranks_that_died_just_before(
-    fresh_pool: Callable[..., Pool],
+    pool: Pool,
 ):
-    pool = fresh_pool()
     for _ in range(5):
         for ranks in ([0], [1], [0, 1]):
             for rank in ranks:

@@ -1,7 +1,6 @@
 """Cells that were given up while a rank was inside: the rank returns late, or is replaced."""
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,10 @@ from nbddp.errors import CellInterruptedError, CellTimeoutError, PoolBrokenError
 from nbddp.wire.rank_set import RankSet
 from tests.support.interrupts import interrupted
 from tests.support.polling import poll_until
+from tests.support.restarted_pool import restarted_pool
 from tests.support.views import run_cell
+
+shared_pool = restarted_pool()
 
 #: Locks a lock of C twice, which no signal ends.
 _LOCKED = """
@@ -34,10 +36,7 @@ for _ in range(2 * rank):
     ],
     ids=["GIL held", "C call", "stopped", "SIGINT ignored"],
 )
-def test_a_second_interrupt_always_gives_the_prompt_back(
-    stuck: str, fresh_pool: Callable[..., Pool]
-):
-    pool = fresh_pool()
+def test_a_second_interrupt_always_gives_the_prompt_back(stuck: str, pool: Pool):
     outcome = interrupted(pool, stuck, presses=2, ended=(0,))
     error = pool.error_of(outcome)
     assert isinstance(error, CellInterruptedError)
@@ -67,9 +66,8 @@ if rank:
 
 
 def test_the_next_use_of_the_pool_waits_for_a_late_rank(
-    fresh_pool: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    pool = fresh_pool()
     run_cell(pool, "kept = rank")
     late, threads = PoolMachine.late, set()
 
@@ -108,18 +106,16 @@ time.sleep(100)
 
 
 def test_a_rank_that_blocks_after_its_cell_was_given_up_comes_back(
-    fresh_pool: Callable[..., Pool],
+    pool: Pool,
 ):
-    pool = fresh_pool()
     assert 1 in interrupted(pool, _LATE, presses=2).ranks("unfinished")
     poll_until(lambda: all(info.state is RankState.IDLE for info in pool.ranks()), 30.0)
     assert run_cell(pool, "dist.barrier(); print(rank)").texts() == {0: "0\n", 1: "1\n"}
 
 
 def test_stuck_ranks_replaced_one_after_another_get_a_fresh_process_group(
-    fresh_pool: Callable[..., Pool],
+    pool: Pool,
 ):
-    pool = fresh_pool()
     told: list[object] = []
     pool.listeners.background = told.append
     stuck = _LOCKED.format(library="PyDLL").replace("2 * rank", "2")
@@ -136,8 +132,7 @@ def test_stuck_ranks_replaced_one_after_another_get_a_fresh_process_group(
     assert told == []
 
 
-def test_a_rank_that_comes_back_late_can_be_used_again(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+def test_a_rank_that_comes_back_late_can_be_used_again(pool: Pool):
     outcome = interrupted(
         pool,
         "if rank: sum(range(50_000_000))  # about a second of C, which no signal ends",
@@ -159,8 +154,7 @@ _ENDLESS = """
 """
 
 
-def test_timeout_names_the_ranks_that_are_still_inside(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool()
+def test_timeout_names_the_ranks_that_are_still_inside(pool: Pool):
     view = run_cell(pool, f"if rank:\n{_ENDLESS}", timeout=0.3, check=False)
     assert isinstance(view.error, CellTimeoutError)
     assert "rank 1 is still inside the cell" in str(view.error)
@@ -179,9 +173,8 @@ while rank:
 
 
 def test_code_that_goes_on_after_an_interrupt_is_told_with_its_line(
-    fresh_pool: Callable[..., Pool],
+    pool: Pool,
 ):
-    pool = fresh_pool()
     view = run_cell(pool, _GOES_ON, timeout=0.3, check=False)
     assert isinstance(view.error, CellTimeoutError)
     (told,) = [line for line in str(view.error).splitlines() if "still inside" in line]
@@ -191,9 +184,8 @@ def test_code_that_goes_on_after_an_interrupt_is_told_with_its_line(
 
 
 def test_late_output_of_a_given_up_cell_is_not_in_the_next_one(
-    fresh_pool: Callable[..., Pool],
+    pool: Pool,
 ):
-    pool = fresh_pool()
     late: list[object] = []
     pool.listeners.background = late.append
     outcome = interrupted(

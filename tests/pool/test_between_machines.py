@@ -1,13 +1,14 @@
 """Ranks of two simulated nodes, which cannot read each other's boards."""
 
-from collections.abc import Callable
-
 import pytest
 
 from nbddp.controller.pool import CellOptions, Pool
 from nbddp.controller.state.actions import VerdictReached
 from nbddp.errors import DeadlockError, MismatchError
+from tests.support.restarted_pool import restarted_pool
 from tests.support.views import RecordingView, run_cell
+
+shared_pool = restarted_pool(1, nnodes=2)
 
 _SHAPES = "dist.all_reduce(torch.ones(3 + rank))\n"
 _DTYPES = "dist.all_reduce(torch.ones(3, dtype=torch.int32 if rank else torch.float32))\n"
@@ -30,8 +31,7 @@ def _run_checked(pool: Pool, code: str) -> None:
     pool.run_cell(code, CellOptions(ranks=pool.all_ranks, check=True))
 
 
-def test_a_mismatch_is_seen_before_data_moves_with_check(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool(1, nnodes=2)
+def test_a_mismatch_is_seen_before_data_moves_with_check(pool: Pool):
     run_cell(pool, "x = rank")
     for code, field in ((_SHAPES, "input_sizes"), (_DTYPES, "input_dtypes")):
         with pytest.raises(MismatchError, match=f"disagree in {field}") as caught:
@@ -41,8 +41,7 @@ def test_a_mismatch_is_seen_before_data_moves_with_check(fresh_pool: Callable[..
         assert view.texts() == {0: "0 2.0\n", 1: "1 2.0\n"}
 
 
-def test_a_missing_rank_is_no_hang_with_check(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool(1, nnodes=2)
+def test_a_missing_rank_is_no_hang_with_check(pool: Pool):
     with pytest.raises(DeadlockError, match="Rank 0 never called all_reduce #1"):
         _run_checked(pool, "if rank:\n    dist.all_reduce(torch.ones(3))\n")
     view = run_cell(pool, "dist.barrier(); print('well')")
@@ -50,9 +49,8 @@ def test_a_missing_rank_is_no_hang_with_check(fresh_pool: Callable[..., Pool]):
 
 
 def test_a_mismatch_that_did_not_hang_is_an_error_afterwards_without_check(
-    fresh_pool: Callable[..., Pool],
+    pool: Pool,
 ):
-    pool = fresh_pool(1, nnodes=2)
     for code, field in ((_DTYPES, "input_dtypes"), (_REDUCE_OPS, "reduce_op")):
         view = run_cell(pool, code, check=False)
         assert isinstance(view.error, MismatchError)
@@ -66,9 +64,8 @@ def test_a_mismatch_that_did_not_hang_is_an_error_afterwards_without_check(
     assert any(isinstance(event, VerdictReached) for event in view.events)
 
 
-def test_legal_differences_are_no_error_with_or_without_check(fresh_pool: Callable[..., Pool]):
+def test_legal_differences_are_no_error_with_or_without_check(pool: Pool):
     """Shapes with equally many elements; an exchange in which only one rank names its splits."""
-    pool = fresh_pool(1, nnodes=2)
     for check in (False, True):
         options = CellOptions(ranks=pool.all_ranks, check=check)
         outcome = pool.wait(pool.submit(_LEGAL, options), view := RecordingView())
@@ -76,7 +73,6 @@ def test_legal_differences_are_no_error_with_or_without_check(fresh_pool: Callab
         assert view.texts() == {0: "[0.0, 2.0]\n", 1: "[1.0, 3.0]\n"}
 
 
-def test_splits_that_do_not_fit_are_seen_with_check(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool(1, nnodes=2)
+def test_splits_that_do_not_fit_are_seen_with_check(pool: Pool):
     with pytest.raises(MismatchError, match="disagree in input_splits"):
         _run_checked(pool, _SPLITS)

@@ -1,14 +1,15 @@
 """A fresh rank gets the variables that it lacks, and the others keep theirs."""
 
-from collections.abc import Callable
-
 import pytest
 
 from nbddp.controller.catch_up import LeftOut, Reason
 from nbddp.controller.pool import Pool
 from nbddp.errors import BadOptionError, CellError
 from nbddp.wire.rank_set import NO_RANKS, RankSet
+from tests.support.restarted_pool import restarted_pool
 from tests.support.views import run_cell
+
+shared_pool = restarted_pool(3, env={"NBDDP_PRELOAD": "torch._dynamo"})
 
 MODEL = """
 network = build()
@@ -33,38 +34,33 @@ def build():
 """
 
 
-@pytest.fixture
-def own_pool(fresh_pool: Callable[..., Pool]) -> Pool:
-    return fresh_pool(3)
-
-
 def run_cells(pool: Pool, *cells: str) -> None:
     for cell in cells:
         pool.run(cell)
 
 
-def test_a_training_goes_on_with_a_fresh_rank(own_pool: Pool):
+def test_a_training_goes_on_with_a_fresh_rank(pool: Pool):
     train = "for step in range(4):\n    step_once(step)"
-    run_cells(own_pool, BUILD, "torch.manual_seed(rank)", MODEL, STEPS, train)
-    before = own_pool.pull("(id(model), id(network[0].weight), network[0].weight.sum().item())")
-    own_pool.restart(1)
-    result = own_pool.catch_up()
+    run_cells(pool, BUILD, "torch.manual_seed(rank)", MODEL, STEPS, train)
+    before = pool.pull("(id(model), id(network[0].weight), network[0].weight.sum().item())")
+    pool.restart(1)
+    result = pool.catch_up()
     assert (result.ranks, result.source) == (RankSet.of([1]), 0)
     assert result.cells == (1, 3, 4)
     assert result.aside == RankSet.of([0, 2])
     assert result.synced == ("network", "model", "optimizer")
     assert result.left_out == ()
     assert result.copied == ("step",)
-    after = own_pool.pull("(id(model), id(network[0].weight), network[0].weight.sum().item())")
+    after = pool.pull("(id(model), id(network[0].weight), network[0].weight.sum().item())")
     assert (after[0], after[2]) == (before[0], before[2])
     assert after[1][2] == before[0][2]
-    assert own_pool.diff("optimizer").is_equal
-    own_pool.run("for step in range(4, 8):\n    step_once(step)")
-    assert own_pool.diff("network").is_equal
-    assert own_pool.diff("optimizer").is_equal
+    assert pool.diff("optimizer").is_equal
+    pool.run("for step in range(4, 8):\n    step_once(step)")
+    assert pool.diff("network").is_equal
+    assert pool.diff("optimizer").is_equal
 
 
-def test_the_next_steps_are_those_of_a_run_without_a_failure(own_pool: Pool):
+def test_the_next_steps_are_those_of_a_run_without_a_failure(pool: Pool):
     def losses(pool: Pool, *, fails: bool) -> list[float]:
         run_cells(pool, "torch.manual_seed(0)", MODEL, "for i in range(3):\n    step_once(i)")
         if fails:
@@ -74,9 +70,9 @@ def test_the_next_steps_are_those_of_a_run_without_a_failure(own_pool: Pool):
         weights: list[float] = pool.pull("[p.sum().item() for p in network.parameters()]", ranks=0)
         return weights
 
-    run_cells(own_pool, BUILD, STEPS)
-    whole = losses(own_pool, fails=False)
-    assert losses(own_pool, fails=True) == pytest.approx(whole, rel=1e-5)
+    run_cells(pool, BUILD, STEPS)
+    whole = losses(pool, fails=False)
+    assert losses(pool, fails=True) == pytest.approx(whole, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -86,142 +82,142 @@ def test_the_next_steps_are_those_of_a_run_without_a_failure(own_pool: Pool):
         "model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)",
     ],
 )
-def test_hooks_of_gradients_are_kept(own_pool: Pool, hook: str):
+def test_hooks_of_gradients_are_kept(pool: Pool, hook: str):
     imports = "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
-    run_cells(own_pool, BUILD, imports + MODEL + hook, STEPS, "for i in range(3): step_once(i)")
-    own_pool.restart(2)
-    own_pool.catch_up()
-    sent = len(own_pool.trace())
-    own_pool.run("for i in range(3, 6): step_once(i)")
-    assert own_pool.diff("network").is_equal
-    reduced = [part for part in own_pool.trace()[sent:] if part["op"] == "all_reduce"]
+    run_cells(pool, BUILD, imports + MODEL + hook, STEPS, "for i in range(3): step_once(i)")
+    pool.restart(2)
+    pool.catch_up()
+    sent = len(pool.trace())
+    pool.run("for i in range(3, 6): step_once(i)")
+    assert pool.diff("network").is_equal
+    reduced = [part for part in pool.trace()[sent:] if part["op"] == "all_reduce"]
     assert {part["nbytes"] for part in reduced} == {2 * (6 * 5 + 5 + 5 + 1)}
 
 
-def test_cells_without_collectives_run_on_the_fresh_rank_only(own_pool: Pool):
-    run_cells(own_pool, "runs = []", "runs.append(1); share = [rank] * 2\nprint(share)")
-    own_pool.restart("1-2")
-    result = own_pool.catch_up()
+def test_cells_without_collectives_run_on_the_fresh_rank_only(pool: Pool):
+    run_cells(pool, "runs = []", "runs.append(1); share = [rank] * 2\nprint(share)")
+    pool.restart("1-2")
+    result = pool.catch_up()
     assert (result.ranks, result.aside, result.cells) == (RankSet.of([1, 2]), NO_RANKS, (1, 2))
-    assert own_pool.pull("runs, share") == [([1], [0, 0]), ([1], [1, 1]), ([1], [2, 2])]
-    assert own_pool.catch_up("1-2") == type(result)(ranks=result.ranks, source=0)
+    assert pool.pull("runs, share") == [([1], [0, 0]), ([1], [1, 1]), ([1], [2, 2])]
+    assert pool.catch_up("1-2") == type(result)(ranks=result.ranks, source=0)
 
 
-def test_cells_that_run_aside_change_nothing_elsewhere(own_pool: Pool):
+def test_cells_that_run_aside_change_nothing_elsewhere(pool: Pool):
     cell = "total = torch.ones(2)\ndist.all_reduce(total)\ncount = globals().get('count', 0) + 1"
-    run_cells(own_pool, cell, "total += rank; count = 7; extra = 1")
+    run_cells(pool, cell, "total += rank; count = 7; extra = 1")
     names = "sorted(name for name in globals() if not name.startswith('_'))"
-    before = own_pool.pull(names, ranks=0)
-    own_pool.restart(1)
-    assert own_pool.catch_up(cells=[1]).cells == (1, 2)
-    assert own_pool.pull("(total.tolist(), count)", ranks=0) == ([3.0, 3.0], 7)
-    assert own_pool.pull("total.tolist()", ranks=1) == [4.0, 4.0]
-    assert own_pool.pull(names, ranks=0) == before
-    assert "get_ipython" not in own_pool.vars()
+    before = pool.pull(names, ranks=0)
+    pool.restart(1)
+    assert pool.catch_up(cells=[1]).cells == (1, 2)
+    assert pool.pull("(total.tolist(), count)", ranks=0) == ([3.0, 3.0], 7)
+    assert pool.pull("total.tolist()", ranks=1) == [4.0, 4.0]
+    assert pool.pull(names, ranks=0) == before
+    assert "get_ipython" not in pool.vars()
 
 
-def test_names_that_no_cell_makes_again(own_pool: Pool):
-    own_pool.push(pushed=1)
-    run_cell(own_pool, "globals()['odd'] = rank")
+def test_names_that_no_cell_makes_again(pool: Pool):
+    pool.push(pushed=1)
+    run_cell(pool, "globals()['odd'] = rank")
     with pytest.raises(CellError):
-        own_pool.run("bad = rank; alike = 5\nif rank != 1: raise ValueError")
-    own_pool.restart(1)
-    result = own_pool.catch_up()
+        pool.run("bad = rank; alike = 5\nif rank != 1: raise ValueError")
+    pool.restart(1)
+    result = pool.catch_up()
     assert result.copied == ("alike", "pushed")
-    assert own_pool.pull("(alike, pushed)", ranks=1) == (5, 1)
+    assert pool.pull("(alike, pushed)", ranks=1) == (5, 1)
     assert set(result.left_out) == {
         LeftOut(("odd",), Reason.NO_CELL, 0),
         LeftOut(("bad",), Reason.FAILED, 1),
     }
 
 
-def test_an_object_of_a_class_is_not_copied(own_pool: Pool):
-    run_cells(own_pool, "class Mine:\n    part = 0\nmine = Mine()")
-    run_cell(own_pool, "setattr(mine, 'part', 1)")
-    own_pool.restart(1)
-    result = own_pool.catch_up()
+def test_an_object_of_a_class_is_not_copied(pool: Pool):
+    run_cells(pool, "class Mine:\n    part = 0\nmine = Mine()")
+    run_cell(pool, "setattr(mine, 'part', 1)")
+    pool.restart(1)
+    result = pool.catch_up()
     assert result.copied == ()
     assert "mine" not in [name for left in result.left_out for name in left.names]
 
 
-def test_a_cell_that_fails_when_it_runs_again(own_pool: Pool):
-    run_cells(own_pool, "import os\nx = 1 // (1 - int(os.environ.get('ONCE', 0)))", "y = x")
-    own_pool.restart(1)
-    run_cell(own_pool, "import os; os.environ['ONCE'] = '1'", ranks=[1])
-    result = own_pool.catch_up()
+def test_a_cell_that_fails_when_it_runs_again(pool: Pool):
+    run_cells(pool, "import os\nx = 1 // (1 - int(os.environ.get('ONCE', 0)))", "y = x")
+    pool.restart(1)
+    run_cell(pool, "import os; os.environ['ONCE'] = '1'", ranks=[1])
+    result = pool.catch_up()
     assert result.failed == (
         (1, "rank 1 raised ZeroDivisionError: integer division or modulo by zero"),
         (2, "rank 1 raised NameError: name 'x' is not defined"),
     )
-    run_cell(own_pool, "os.environ['ONCE'] = '0'", ranks=[1])
-    assert own_pool.catch_up().left_out == ()
-    assert own_pool.pull("y") == [1, 1, 1]
+    run_cell(pool, "os.environ['ONCE'] = '0'", ranks=[1])
+    assert pool.catch_up().left_out == ()
+    assert pool.pull("y") == [1, 1, 1]
 
 
-def test_plain_data_that_the_others_have_alike_is_copied(own_pool: Pool):
-    run_cells(own_pool, "step = 0; share = rank; text = 'a'", "step += 5")
-    run_cell(own_pool, "globals()['step'] = 7")
-    own_pool.restart(1)
-    result = own_pool.catch_up()
+def test_plain_data_that_the_others_have_alike_is_copied(pool: Pool):
+    run_cells(pool, "step = 0; share = rank; text = 'a'", "step += 5")
+    run_cell(pool, "globals()['step'] = 7")
+    pool.restart(1)
+    result = pool.catch_up()
     assert result.copied == ("step",)
-    assert own_pool.pull("(step, share, text)") == [(7, rank, "a") for rank in range(3)]
+    assert pool.pull("(step, share, text)") == [(7, rank, "a") for rank in range(3)]
 
 
-def test_a_cell_that_defined_the_names_of_one_rank_again(own_pool: Pool):
-    run_cells(own_pool, "x = rank")
-    run_cell(own_pool, "x = 10; y = 1", ranks=[0])
-    own_pool.restart(1)
-    result = own_pool.catch_up()
+def test_a_cell_that_defined_the_names_of_one_rank_again(pool: Pool):
+    run_cells(pool, "x = rank")
+    run_cell(pool, "x = 10; y = 1", ranks=[0])
+    pool.restart(1)
+    result = pool.catch_up()
     assert (result.cells, result.left_out) == ((1,), ())
-    assert own_pool.pull("x") == [10, 1, 2]
+    assert pool.pull("x") == [10, 1, 2]
 
 
-def test_a_rank_that_has_caught_up_is_no_longer_fresh(own_pool: Pool):
-    run_cells(own_pool, "step = 0; share = rank")
-    own_pool.restart(1)
-    own_pool.catch_up()
-    run_cell(own_pool, "globals().update(step=5, share=share + 10)")
-    own_pool.restart(0)
-    result = own_pool.catch_up()
+def test_a_rank_that_has_caught_up_is_no_longer_fresh(pool: Pool):
+    run_cells(pool, "step = 0; share = rank")
+    pool.restart(1)
+    pool.catch_up()
+    run_cell(pool, "globals().update(step=5, share=share + 10)")
+    pool.restart(0)
+    result = pool.catch_up()
     assert (result.ranks, result.source) == (RankSet.of([0]), 1)
-    assert own_pool.pull("(step, share)") == [(5, 0), (5, 11), (5, 12)]
+    assert pool.pull("(step, share)") == [(5, 0), (5, 11), (5, 12)]
 
 
-def test_pools_without_fresh_ranks_or_without_others(own_pool: Pool):
-    own_pool.run("x = 1")
+def test_pools_without_fresh_ranks_or_without_others(pool: Pool):
+    pool.run("x = 1")
     with pytest.raises(BadOptionError, match="no rank is fresh"):
-        own_pool.catch_up()
+        pool.catch_up()
     with pytest.raises(BadOptionError, match=r"has not run cell \[9\]; it has run 1$"):
-        own_pool.catch_up(1, cells=[9])
-    assert own_pool.catch_up(1).cells == ()
-    own_pool.restart("0-1")
+        pool.catch_up(1, cells=[9])
+    assert pool.catch_up(1).cells == ()
+    pool.restart("0-1")
     with pytest.raises(BadOptionError, match="every rank is fresh"):
-        own_pool.catch_up("0-2")
+        pool.catch_up("0-2")
 
 
-def test_a_module_with_buffers_that_was_evaluated(own_pool: Pool):
+def test_a_module_with_buffers_that_was_evaluated(pool: Pool):
     """A forward without gradients lets the next one leave out the broadcast of the buffers."""
     model = "model = DDP(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))"
     step = "model(torch.ones(4, 3) * rank).sum().backward()"
     evaluation = "with torch.no_grad(): model(torch.ones(4, 3))"
-    run_cells(own_pool, BUILD, model, step, evaluation)
-    own_pool.restart(1)
-    assert own_pool.catch_up().synced == ("model",)
-    run_cells(own_pool, step, step)
-    assert own_pool.diff("[each.grad for each in model.parameters()]").is_equal
+    run_cells(pool, BUILD, model, step, evaluation)
+    pool.restart(1)
+    assert pool.catch_up().synced == ("model",)
+    run_cells(pool, step, step)
+    assert pool.diff("[each.grad for each in model.parameters()]").is_equal
 
 
-def test_a_state_that_fits_nowhere_else(own_pool: Pool):
+def test_a_state_that_fits_nowhere_else(pool: Pool):
     """A method froze parameters, which no syntax tree shows; the other states are given."""
     optimizer = "optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], 0.1)"
     freeze = "net[0].requires_grad_(False)"
-    run_cells(own_pool, f"{BUILD}\ntorch.manual_seed(rank)\nnet = build()", freeze, optimizer)
-    own_pool.restart(1)
-    result = own_pool.catch_up()
+    run_cells(pool, f"{BUILD}\ntorch.manual_seed(rank)\nnet = build()", freeze, optimizer)
+    pool.restart(1)
+    result = pool.catch_up()
     assert result.synced == ("net",)
     ((name, error),) = result.not_synced
     assert (name, error.partition(": ")[0]) == ("optimizer", "rank 1 raised ValueError")
-    assert own_pool.diff("net").is_equal
-    again = own_pool.catch_up(cells=[2, 3])
+    assert pool.diff("net").is_equal
+    again = pool.catch_up(cells=[2, 3])
     assert (again.ranks, again.not_synced) == (RankSet.of([1]), ())
     assert "optimizer" in again.synced

@@ -156,7 +156,8 @@ def test_a_restarted_pool_has_forgotten_its_cells(pool: Pool):
     run_cell(pool, "after = rank", execution_count=2)
     assert [cell.number for cell in pool.history] == [2]
     view = run_cell(pool, "import os; os._exit(3)", ranks="1", execution_count=3, check=False)
-    assert view.outcome is not None and view.outcome.report is not None
+    assert view.outcome is not None
+    assert view.outcome.report is not None
     assert "It lacks after of cell [2]; os of cell [3]." in view.outcome.report.findings[0].now
 
 

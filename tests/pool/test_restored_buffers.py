@@ -3,14 +3,16 @@
 import os
 import signal
 import time
-from collections.abc import Callable
 
 import pytest
 
 from nbddp.controller.pool.pool import Pool
 from tests.support.polling import poll_until
 from tests.support.pool_processes import pid_of
+from tests.support.restarted_pool import restarted_pool
 from tests.support.views import begin_cell, run_cell
+
+shared_pool = restarted_pool(4)
 
 _BEFORE = "x = torch.full((3,), float(rank + 1)); parts = [torch.zeros(3) for _ in range(4)]"
 
@@ -26,20 +28,15 @@ _FAILING = {
 }
 
 
-@pytest.fixture
-def four(fresh_pool: Callable[..., Pool]) -> Pool:
-    return fresh_pool(4)
-
-
-def test_small_tensors_are_restored(four: Pool):
+def test_small_tensors_are_restored(pool: Pool):
     for how, code in _FAILING.items():
         for _ in range(2):
-            run_cell(four, _BEFORE)
-            assert run_cell(four, code, check=False).error is not None, how
-            left = four.pull("(x.tolist(), [each.sum().item() for each in parts])", ranks=[0, 2, 3])
+            run_cell(pool, _BEFORE)
+            assert run_cell(pool, code, check=False).error is not None, how
+            left = pool.pull("(x.tolist(), [each.sum().item() for each in parts])", ranks=[0, 2, 3])
             assert left == [([rank + 1.0] * 3, [0.0] * 4) for rank in (0, 2, 3)], how
             # The next operation gives its usual result.
-            run_cell(four, f"{_BEFORE}\ndist.all_reduce(x)\nassert x.tolist() == [10.0] * 3")
+            run_cell(pool, f"{_BEFORE}\ndist.all_reduce(x)\nassert x.tolist() == [10.0] * 3")
 
 
 @pytest.mark.parametrize(
@@ -51,79 +48,79 @@ def test_small_tensors_are_restored(four: Pool):
     ],
     ids=["other operation", "other shape", "other kind"],
 )
-def test_a_million_elements_are_restored(four: Pool, code: str):
-    run_cell(four, "x = torch.full((1_000_000,), float(rank))")
-    assert run_cell(four, code, check=False).error is not None
-    assert four.pull("bool(x.eq(rank).all())") == [True] * 4
+def test_a_million_elements_are_restored(pool: Pool, code: str):
+    run_cell(pool, "x = torch.full((1_000_000,), float(rank))")
+    assert run_cell(pool, code, check=False).error is not None
+    assert pool.pull("bool(x.eq(rank).all())") == [True] * 4
 
 
-def test_tensors_are_restored_after_the_stop_button(four: Pool):
-    run_cell(four, _BEFORE)
+def test_tensors_are_restored_after_the_stop_button(pool: Pool):
+    run_cell(pool, _BEFORE)
     cell = begin_cell(
-        four, "import time\nif rank == 1: time.sleep(600)\nprint('now')\ndist.all_reduce(x)"
+        pool, "import time\nif rank == 1: time.sleep(600)\nprint('now')\ndist.all_reduce(x)"
     )
     poll_until(lambda: all("now" in cell.view.text(rank) for rank in (0, 2, 3)))
-    four.interrupt()
+    pool.interrupt()
     assert cell.join().error is not None
-    assert four.pull("x.tolist()") == [[rank + 1.0] * 3 for rank in range(4)]
+    assert pool.pull("x.tolist()") == [[rank + 1.0] * 3 for rank in range(4)]
 
 
-def test_tensors_are_restored_when_an_interrupt_comes_before_the_group_is_freed(four: Pool):
+def test_tensors_are_restored_when_an_interrupt_comes_before_the_group_is_freed(pool: Pool):
     """The rank leaves an operation that goes on without it."""
-    run_cell(four, _BEFORE)
+    run_cell(pool, _BEFORE)
     cell = begin_cell(
-        four, "import time\nif rank == 1: time.sleep(600)\nprint('now')\ndist.all_reduce(x)"
+        pool, "import time\nif rank == 1: time.sleep(600)\nprint('now')\ndist.all_reduce(x)"
     )
     poll_until(lambda: all("now" in cell.view.text(rank) for rank in (0, 2, 3)))
     for rank in (2, 3):
-        os.kill(pid_of(four, rank), signal.SIGINT)
+        os.kill(pid_of(pool, rank), signal.SIGINT)
     time.sleep(0.5)  # the wait comes back to look after a fifth of a second
-    four.interrupt()
+    pool.interrupt()
     assert cell.join().error is not None
-    assert four.pull("x.tolist()") == [[rank + 1.0] * 3 for rank in range(4)]
+    assert pool.pull("x.tolist()") == [[rank + 1.0] * 3 for rank in range(4)]
 
 
-def test_results_of_completed_operations_stay(four: Pool):
+def test_results_of_completed_operations_stay(pool: Pool):
     """A later error of the rank is no reason to restore, nor is an earlier operation."""
-    run_cell(four, f"{_BEFORE}\ny = x.clone()")
+    run_cell(pool, f"{_BEFORE}\ny = x.clone()")
     code = "work = dist.all_reduce(x, async_op=True)\nwork.wait()\nif rank != 1: dist.all_reduce(y)"
-    run_cell(four, code, check=False)
-    assert four.pull("x.tolist()") == [[10.0] * 3] * 4
-    assert four.pull("y.tolist()") == [[rank + 1.0] * 3 for rank in range(4)]
+    run_cell(pool, code, check=False)
+    assert pool.pull("x.tolist()") == [[10.0] * 3] * 4
+    assert pool.pull("y.tolist()") == [[rank + 1.0] * 3 for rank in range(4)]
 
 
-def test_a_tensor_too_large_to_copy_is_named(four: Pool):
-    run_cell(four, "x = torch.ones(3_000_000)")
-    text = str(run_cell(four, "if rank != 1: dist.all_reduce(x)", check=False).error)
+def test_a_tensor_too_large_to_copy_is_named(pool: Pool):
+    run_cell(pool, "x = torch.ones(3_000_000)")
+    text = str(run_cell(pool, "if rank != 1: dist.all_reduce(x)", check=False).error)
     assert "except    the tensors of all_reduce #1 on ranks 0,2-3: too large to be put back" in text
-    run_cell(four, "x = torch.ones(3)")
-    assert "except" not in str(run_cell(four, "if rank: dist.barrier()", check=False).error)
+    run_cell(pool, "x = torch.ones(3)")
+    assert "except" not in str(run_cell(pool, "if rank: dist.barrier()", check=False).error)
 
 
-def test_a_tensor_too_large_to_copy_is_named_for_a_handle_without_wait(four: Pool):
-    run_cell(four, "x = torch.ones(3_000_000)")
+def test_a_tensor_too_large_to_copy_is_named_for_a_handle_without_wait(pool: Pool):
+    run_cell(pool, "x = torch.ones(3_000_000)")
     code = "if rank != 1: work = dist.all_reduce(x, async_op=True)\nelse: raise ValueError('bad')"
-    text = str(run_cell(four, code, check=False).error)
+    text = str(run_cell(pool, code, check=False).error)
     assert "partial   the tensors of all_reduce #1 on ranks 0,2-3: too large to be put back" in text
     code = "work = dist.all_reduce(x, async_op=True); work.wait()\nassert rank != 1"
-    assert "partial" not in str(run_cell(four, code, check=False).error)
+    assert "partial" not in str(run_cell(pool, code, check=False).error)
 
 
-def test_a_handle_without_a_partner_is_told_where_the_next_call_meets_it(four: Pool):
+def test_a_handle_without_a_partner_is_told_where_the_next_call_meets_it(pool: Pool):
     """The notice does not come earlier: the missing rank may call it in a later cell."""
     begin, end = "if rank != 1: work = dist.all_reduce(x, async_op=True)", "work.wait()"
-    run_cell(four, f"x = torch.ones(3_000_000)\n{begin}")
-    run_cell(four, f"if rank == 1: work = dist.all_reduce(x, async_op=True)\n{end}")
-    assert four.pull("x[:2].tolist()") == [[4.0, 4.0]] * 4
-    run_cell(four, begin)
-    text = str(run_cell(four, "dist.barrier()", check=False).error)
+    run_cell(pool, f"x = torch.ones(3_000_000)\n{begin}")
+    run_cell(pool, f"if rank == 1: work = dist.all_reduce(x, async_op=True)\n{end}")
+    assert pool.pull("x[:2].tolist()") == [[4.0, 4.0]] * 4
+    run_cell(pool, begin)
+    text = str(run_cell(pool, "dist.barrier()", check=False).error)
     assert "rank 1 called barrier, ranks 0,2-3 called all_reduce" in text.replace("Rank", "rank")
     assert "except    the tensors of all_reduce #2 on ranks 0,2-3" in text
 
 
-def test_neither_autograd_nor_a_profiler_sees_the_copies(four: Pool):
+def test_neither_autograd_nor_a_profiler_sees_the_copies(pool: Pool):
     run_cell(
-        four,
+        pool,
         "from torch.utils._python_dispatch import TorchDispatchMode\n"
         "seen = []\n"
         "class Spy(TorchDispatchMode):\n"

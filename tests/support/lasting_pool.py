@@ -81,7 +81,8 @@ class LastingPool:
     def get(self) -> Pool:
         if self._pool is None:
             self._pool = Pool(
-                PoolOptions.checked(self.n),
+                # Each of many ranks would load it; a test of `tests/pool` shows that they do.
+                PoolOptions.checked(self.n, env={"NBDDP_PRELOAD": "torch._dynamo"}),
                 Settings(),
                 lambda pool, run: RecordingView(),
                 source_check.check_source,
