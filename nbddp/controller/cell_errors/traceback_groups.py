@@ -6,7 +6,7 @@ Runs in: the notebook's process. Pure; a part of `nbddp.controller.cell_errors.b
 import re
 from collections.abc import Sequence
 
-from nbddp.controller.state import one_line
+from nbddp.controller.state import error_summary
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import RankSet
 
@@ -47,7 +47,7 @@ def grouped_tracebacks(raised: Raised) -> list[str]:
             lines += _messages(others, errors)
         else:
             lines += [
-                f"{RankSet.of(ranks).describe()}: {one_line(errors[ranks[0]])}"
+                f"{RankSet.of(ranks).describe()}: {error_summary(errors[ranks[0]])}"
                 for ranks in (first, *others)[:_MAX_MESSAGES]
             ]
     return lines
@@ -66,7 +66,7 @@ def _messages(groups: Sequence[Sequence[int]], errors: dict[int, ErrorInfo]) -> 
     head = f"{_BOLD}{all_ranks.describe()} at the same place{_OFF}"
     by_line: dict[str, list[int]] = {}
     for ranks in groups:
-        by_line.setdefault(one_line(errors[ranks[0]]), []).extend(ranks)
+        by_line.setdefault(error_summary(errors[ranks[0]]), []).extend(ranks)
     if len(by_line) == 1:
         return [f"{head}: {next(iter(by_line))}", ""]
     pairs = list(by_line.items())

@@ -12,8 +12,9 @@ from typing import TypeAlias
 
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit
+from nbddp.controller.diagnosis.disagreement import Disagreement
 from nbddp.controller.diagnosis.rank_conditions import holds
-from nbddp.controller.diagnosis.wait_graph import Disagreement, WaitForGraph
+from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import Operation, Site
 from nbddp.wire.rank_set import Rank, RankSet
 

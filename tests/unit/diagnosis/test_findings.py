@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbddp.controller.diagnosis.analysis import KINDS
+from nbddp.controller.diagnosis.report import KINDS
 from nbddp.wire.rank_set import RankSet
 from tests.support.looks import Ranks, only, told
 
