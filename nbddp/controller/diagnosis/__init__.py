@@ -15,11 +15,11 @@ from nbddp.controller.diagnosis.phrases import (
 )
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import (
+    TITLES,
     ChangedLine,
     CodeChange,
     CodeLine,
     Finding,
-    Kind,
     PerRank,
     RankStatus,
     Report,
@@ -27,12 +27,12 @@ from nbddp.controller.diagnosis.report import (
 from nbddp.controller.diagnosis.words.ended_ranks import exited_ranks
 
 __all__ = [
+    "TITLES",
     "ChangedLine",
     "Code",
     "CodeChange",
     "CodeLine",
     "Finding",
-    "Kind",
     "PerRank",
     "Predicate",
     "RankStatus",
