@@ -9,7 +9,7 @@ from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.words.notices import describe_running
 from nbddp.controller.diagnosis.words.shared import Words, in_turn, name
 from nbddp.wire.flight_recorder import Operation, group_counter_of, group_name_of
-from nbddp.wire.rank_set import Rank, ranks_by_value
+from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
 _NOBODY_LEFT = "every rank of the pool is blocked, or has ended the cell"
 
@@ -70,14 +70,16 @@ def _creation(cause: Cause, operation: Operation, waits: str, reports: RankRepor
 
 def _different_groups(cause: Cause, reports: RankReports) -> str:
     """The headline about ranks that make groups, and most of them do not make the same one."""
-    label_by_rank = {}
-    for rank, waited, _ in cause.circle:
-        label_by_rank[rank] = reports.name(waited)
+    ranks_by_label: dict[str, list[Rank]] = {}
+    for rank, waited, _ in cause.circle:  # a rank with several waits is there several times
+        label = reports.name(waited)
         if waited.signature.kind == "creation":
             # Torch counts the groups of each rank: the numbers show which rank has made more.
-            label_by_rank[rank] += f" as group {group_name_of(waited.pg_id)!r}"
-    ranks_by_label = ranks_by_value(label_by_rank)
-    parts = [f"{ranks.describe()} in {label}" for label, ranks in ranks_by_label.items()]
+            label += f" as group {group_name_of(waited.pg_id)!r}"
+        ranks_by_label.setdefault(label, []).append(rank)
+    parts = [
+        f"{RankSet.of(ranks).describe()} in {label}" for label, ranks in ranks_by_label.items()
+    ]
     action = "make different groups" if len(parts) > 1 else "make a group"
     return f"{subject(cause.culprits)} {action} and wait for each other: {', '.join(parts)}."
 
