@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import msgspec
 
-from nbddp.controller.diagnosis.analysis import diagnose
-from nbddp.controller.diagnosis.report import Report
+from nbddp.controller.diagnosis import Report, diagnose
 from nbddp.wire.flight_recorder.schema import MessageCount
 from tests.support.looks import NOW, RUN, Ranks
 
