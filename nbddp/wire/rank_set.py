@@ -3,13 +3,15 @@
 Runs in: every process. Pure.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from nbddp.errors import BadOptionError
 
 #: A global rank, as in ``torch.distributed``.
 Rank = int
+_Value = TypeVar("_Value", bound=Hashable)
 
 
 @dataclass(frozen=True, order=True)
@@ -122,3 +124,15 @@ class RankSet:
 
 
 NO_RANKS = RankSet()
+
+
+def ranks_by_value(value_by_rank: Mapping[Rank, _Value]) -> dict[_Value, RankSet]:
+    """The ranks that have the same value.
+
+    >>> ranks_by_value({0: "a", 1: "b", 2: "a"})
+    {'a': RankSet(0,2), 'b': RankSet(1)}
+    """
+    ranks: dict[_Value, list[Rank]] = {}
+    for rank, value in value_by_rank.items():
+        ranks.setdefault(value, []).append(rank)
+    return {value: RankSet.of(equal) for value, equal in ranks.items()}

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from nbddp.controller.diagnosis.analysis import Finding, RankView, Report, compare_records, diagnose
+from nbddp.controller.diagnosis import Finding, RankView, Report, compare_records, diagnose
 from nbddp.controller.diagnosis.control_flow import Code
 from nbddp.controller.diagnosis.report import RankStatus
 from nbddp.wire.flight_recorder.schema import (

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from nbddp.controller.diagnosis.analysis import RankView
+from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import RankStatus
 from nbddp.wire.flight_recorder.schema import (
     GroupInfo,

@@ -17,7 +17,7 @@ from nbddp.controller.state import (
     RunOutcome,
     crash_site_lines,
     describe_exit,
-    one_line,
+    error_summary,
 )
 from nbddp.errors import (
     CellError,
@@ -29,7 +29,7 @@ from nbddp.errors import (
 )
 from nbddp.wire.flight_recorder import cell_name as name_of_cell
 from nbddp.wire.message_types import ErrorInfo
-from nbddp.wire.rank_set import NO_RANKS, RankSet
+from nbddp.wire.rank_set import NO_RANKS, RankSet, ranks_by_value
 
 _LAST_LINES = 6
 _RED, _OFF = "\x1b[31m", "\x1b[0m"
@@ -120,7 +120,9 @@ def cell_error(  # noqa: PLR0911 - one for each kind of error
         tail = [f"{_headline('CellError')}: {cell_name} {ending}", *_broken(outcome)]
         return CellError(_join(states, tail), by_rank)
     ranks = _ranks_with(outcome, first)
-    error_text = one_line(outcome.results[ranks.ranks[0]].error or first)  # as in the traceback
+    error_text = error_summary(
+        outcome.results[ranks.ranks[0]].error or first
+    )  # as in the traceback
     alike = _ranks_alike(outcome, first)
     if set(alike) - set(ranks):
         ranks, error_text = alike, first.ename
@@ -301,8 +303,7 @@ def _exits(
         exited = result.exited
         assert exited is not None  # noqa: S101 - it is in the state "exited"
         how, likely = describe_exit(exited)
-        when = f"{result.elapsed_s:.1f} s after the cell began"
-        lines.append(f"  rank {rank:<4} {how}, pid {exited.pid}, {when}")
+        lines.append(f"  rank {rank:<4} {how}, pid {exited.pid}, {evidence.time_of(result)}")
         if likely:
             lines.append(f"  likely    {likely}")
         lines += crash_site_lines(exited.fault)
@@ -341,11 +342,8 @@ def _states(outcome: RunOutcome) -> list[str]:
     finished, inside = outcome.ranks("ok"), outcome.ranks("unfinished")
     if finished:
         lines.append(f"{finished.describe()} finished")
-    by_reason: dict[str, list[int]] = {}
-    for rank in inside:
-        by_reason.setdefault(outcome.results[rank].stuck, []).append(rank)
-    for reason, ranks in by_reason.items():
-        stuck = RankSet.of(ranks)
+    by_reason = ranks_by_value({rank: outcome.results[rank].stuck for rank in inside})
+    for reason, stuck in by_reason.items():
         are, they_do = ("is", "it does") if len(stuck) == 1 else ("are", "they do")
         why = reason or "in C code, stopped, or in code that ignores interrupts"
         command = "%ddp restart"

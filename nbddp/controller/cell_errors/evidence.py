@@ -5,11 +5,18 @@ Runs in: the notebook's process. Pure; a part of `nbddp.controller.cell_errors.b
 
 from dataclasses import dataclass
 
-from nbddp.controller.diagnosis import Finding, RankVerb, Report, describe_call, quote
-from nbddp.controller.state import MISMATCH_ERROR, RunOutcome, one_line
+from nbddp.controller.diagnosis import (
+    Finding,
+    RankVerb,
+    Report,
+    describe_call,
+    describe_calls,
+    quote,
+)
+from nbddp.controller.state import MISMATCH_ERROR, RankResult, RunOutcome, error_summary
 from nbddp.wire.flight_recorder import LEFT_DEBUGGER, Mismatch, Operation
 from nbddp.wire.message_types import ErrorInfo
-from nbddp.wire.rank_set import Rank, RankSet
+from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
 _LOST_ERROR = "CollectiveFailedError"
 #: The errors of a rank that was freed, from Python or from C++.
@@ -71,24 +78,17 @@ def mismatch_lines(mismatches: list[Mismatch], report: Report | None) -> list[st
     seen = [each for each in mismatches if _operation_key(each.mine) == key]
     by_rank = {each.peer: each.theirs for each in seen} | {each.rank: each.mine for each in seen}
     fields = {name for mismatch in seen for name in mismatch.fields}
-    ranks_by_call: dict[str, list[Rank]] = {}
-    ranks_by_line: dict[str, list[Rank]] = {}
-    for rank, operation in sorted(by_rank.items()):
-        call = describe_call(operation.signature, fields)
-        ranks_by_call.setdefault(call, []).append(rank)
-        ranks_by_line.setdefault(f"called {call} at {quote(operation)}", []).append(rank)
+    line_by_rank = {
+        rank: f"called {describe_call(operation.signature, fields)} at {quote(operation)}"
+        for rank, operation in sorted(by_rank.items())
+    }
     finding = _mismatch_finding(report, key)
     if finding is not None:
         headline = finding.headline.rstrip(".")
     else:
-        pairs = sorted(ranks_by_call.items(), key=lambda pair: (len(pair[1]), pair[1]))
-        calls = [f"{RankSet.of(ranks).describe()} called {call}" for call, ranks in pairs]
-        headline = f"{', '.join(calls)}; it was seen before any data was lost"
-    lines = [
-        f"  {RankSet.of(ranks).describe():<9} {line}"
-        for line, ranks in list(ranks_by_line.items())[:_MAX_LINES]
-    ]
-    return [headline, *lines]
+        headline = f"{describe_calls(by_rank, fields)}; it was seen before any data was lost"
+    ranks_by_line = list(ranks_by_value(line_by_rank).items())[:_MAX_LINES]
+    return [headline, *(f"  {ranks.describe():<9} {line}" for line, ranks in ranks_by_line)]
 
 
 def _operation_key(operation: Operation) -> tuple[str, int]:
@@ -114,6 +114,11 @@ def finding_lines(finding: Finding) -> list[str]:
         rest = RankSet.of(each.rank for each in places[_MAX_LINES:])
         lines.append(f"  and {rest.describe()}")
     return lines
+
+
+def time_of(result: RankResult) -> str:
+    """The time at which a rank ended: ``3.2 s after the cell began``."""
+    return f"{result.elapsed_s:.1f} s after the cell began"
 
 
 def ranks_that_left_debugger(outcome: RunOutcome) -> RankSet:
@@ -154,7 +159,7 @@ def _raised_in_turn(error: ErrorInfo | None) -> str:
     if error is None or error.ename in _OF_FREED:
         return ""
     site = error.site
-    return f", and raised {one_line(error)}{f' ({site})' if site is not None else ''} in turn"
+    return f", and raised {error_summary(error)}{f' ({site})' if site is not None else ''} in turn"
 
 
 @dataclass(frozen=True)
@@ -172,11 +177,8 @@ class _Consequence:
 
 def consequence_lines(outcome: RunOutcome) -> list[str]:
     """One line for each place at which ranks failed because of others."""
-    ranks_by_consequence: dict[_Consequence, list[Rank]] = {}
-    for rank in outcome.results:
-        if is_consequence(outcome, rank):
-            ranks_by_consequence.setdefault(_consequence(outcome, rank), []).append(rank)
-    return [end.describe(RankSet.of(ranks)) for end, ranks in ranks_by_consequence.items()]
+    ends = {r: _consequence(outcome, r) for r in outcome.results if is_consequence(outcome, r)}
+    return [end.describe(ranks) for end, ranks in ranks_by_value(ends).items()]
 
 
 def _consequence(outcome: RunOutcome, rank: Rank) -> _Consequence:

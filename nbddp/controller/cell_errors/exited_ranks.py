@@ -9,7 +9,16 @@ from dataclasses import replace
 
 from nbddp.controller.cell_errors import evidence
 from nbddp.controller.cell_errors.next_steps import after_exits
-from nbddp.controller.diagnosis import Finding, PerRank, Predicate, RankVerb, Report
+from nbddp.controller.diagnosis import (
+    Finding,
+    PerRank,
+    Predicate,
+    RankVerb,
+    Report,
+    exited_ranks,
+    iteration,
+    last_operation,
+)
 from nbddp.controller.state import (
     RankResult,
     RunOutcome,
@@ -18,7 +27,7 @@ from nbddp.controller.state import (
     exit_phrase,
     memory_then,
 )
-from nbddp.wire.flight_recorder import Operation, cell_name
+from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: The command at the beginning of a next step.
@@ -49,8 +58,8 @@ def _finding(outcome: RunOutcome, lost_names: Sequence[tuple[int, Sequence[str]]
     facts = after_exits(outcome)
     next_step = _COMMAND.sub(r"`\1`", " ".join(facts.next_step.split()))
     first = outcome.results[dead.ranks[0]]
-    headline = _predicate(first).main_clause() if len(dead) == 1 else "exited"
-    whose = dead.verb("its process has", "their processes have")
+    how = _predicate(first).main_clause() if len(dead) == 1 else "exited"
+    words = exited_ranks(dead, how, f"{next_step}.", where=_crash_sites(outcome, dead))
     variables = facts.state or dead.verb("its variables are gone", "their variables are gone")
     lost = _lost(outcome.fresh, lost_names)
     return Finding(
@@ -58,19 +67,18 @@ def _finding(outcome: RunOutcome, lost_names: Sequence[tuple[int, Sequence[str]]
         proven=True,
         culprits=dead,
         waiting=freed,
-        headline=f"{dead.describe().capitalize()} {headline}.",
-        reason=f"{whose} ended{_crash_sites(outcome, dead)}.",
+        headline=words.headline,
+        reason=words.reason,
         suspicions=tuple(dict.fromkeys(_likely(outcome, dead))),
         now=f"{variables}. {lost}".strip(),
-        next_step=f"{next_step}.",
+        next_step=words.next_step,
         ranks={rank: _rank(outcome, rank) for rank in outcome.results},
     )
 
 
 def _predicate(result: RankResult) -> Predicate:
     assert result.exited is not None  # noqa: S101 - it is in the state "exited"
-    phrase = exit_phrase(result.exited)
-    return Predicate(RankVerb.NONE, f"{phrase}, {result.elapsed_s:.1f} s after the cell began")
+    return Predicate(RankVerb.NONE, f"{exit_phrase(result.exited)}, {evidence.time_of(result)}")
 
 
 def _rank(outcome: RunOutcome, rank: Rank) -> PerRank:
@@ -82,9 +90,8 @@ def _rank(outcome: RunOutcome, rank: Rank) -> PerRank:
         last = result.exited.last_operation
         if last is None or last.run_id != outcome.run_id:
             return PerRank(rank, "dead", replace(ended, aside=_NO_OPERATION))
-        name = f"{last.label()}{_at_iteration(last)}"
-        aside = f"; its last operation was {name}", f"; their last operation was {name}"
-        return PerRank(rank, "dead", replace(ended, aside=aside), last.site)
+        name = f"{last.label()}{f' at {iteration(last)}' if last.iteration else ''}"
+        return PerRank(rank, "dead", replace(ended, aside=last_operation(name)), last.site)
     site = None if error is None else error.site
     if evidence.is_consequence(outcome, rank):
         # Whether nbddp freed a rank, or Gloo told it before that a peer is gone, is luck.
@@ -98,11 +105,6 @@ def _rank(outcome: RunOutcome, rank: Rank) -> PerRank:
 
 _FREED = " and was freed", " and were freed"
 _NO_OPERATION = "; it called no operation in this cell", "; they called no operation in this cell"
-
-
-def _at_iteration(operation: Operation) -> str:
-    values = ", ".join(str(variable) for variable in operation.iteration)
-    return f" at {values}" if values else ""
 
 
 def _crash_sites(outcome: RunOutcome, dead: RankSet) -> str:

@@ -6,9 +6,9 @@ Runs in: the notebook's process. Pure; a part of `nbddp.controller.cell_errors.b
 import re
 from collections.abc import Sequence
 
-from nbddp.controller.state import one_line
+from nbddp.controller.state import error_summary
 from nbddp.wire.message_types import ErrorInfo
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import RankSet, ranks_by_value
 
 #: Tracebacks shown in full; the others get a line each.
 MAX_FULL = 4
@@ -47,7 +47,7 @@ def grouped_tracebacks(raised: Raised) -> list[str]:
             lines += _messages(others, errors)
         else:
             lines += [
-                f"{RankSet.of(ranks).describe()}: {one_line(errors[ranks[0]])}"
+                f"{RankSet.of(ranks).describe()}: {error_summary(errors[ranks[0]])}"
                 for ranks in (first, *others)[:_MAX_MESSAGES]
             ]
     return lines
@@ -64,13 +64,11 @@ def _messages(groups: Sequence[Sequence[int]], errors: dict[int, ErrorInfo]) -> 
         return []
     all_ranks = RankSet.of(rank for ranks in groups for rank in ranks)
     head = f"{_BOLD}{all_ranks.describe()} at the same place{_OFF}"
-    by_line: dict[str, list[int]] = {}
-    for ranks in groups:
-        by_line.setdefault(one_line(errors[ranks[0]]), []).extend(ranks)
-    if len(by_line) == 1:
-        return [f"{head}: {next(iter(by_line))}", ""]
-    pairs = list(by_line.items())
-    lines = [f"  {RankSet.of(ranks).describe():<9} {line}" for line, ranks in pairs[:_MAX_MESSAGES]]
+    line_by_rank = {rank: error_summary(errors[ranks[0]]) for ranks in groups for rank in ranks}
+    pairs = list(ranks_by_value(line_by_rank).items())
+    if len(pairs) == 1:
+        return [f"{head}: {pairs[0][0]}", ""]
+    lines = [f"  {ranks.describe():<9} {line}" for line, ranks in pairs[:_MAX_MESSAGES]]
     more = RankSet.of(rank for _, ranks in pairs[_MAX_MESSAGES:] for rank in ranks)
     if more:
         lines.append(f"  {more.describe()} with other messages")

@@ -7,28 +7,32 @@ from nbddp.controller.diagnosis.phrases import (
     Predicate,
     RankVerb,
     describe_call,
+    describe_calls,
     describe_handled,
+    iteration,
+    last_operation,
     quote,
 )
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import (
+    TITLES,
     ChangedLine,
     CodeChange,
     CodeLine,
     Finding,
-    Kind,
     PerRank,
     RankStatus,
     Report,
 )
+from nbddp.controller.diagnosis.words.ended_ranks import exited_ranks
 
 __all__ = [
+    "TITLES",
     "ChangedLine",
     "Code",
     "CodeChange",
     "CodeLine",
     "Finding",
-    "Kind",
     "PerRank",
     "Predicate",
     "RankStatus",
@@ -38,7 +42,11 @@ __all__ = [
     "Sources",
     "compare_records",
     "describe_call",
+    "describe_calls",
     "describe_handled",
     "diagnose",
+    "exited_ranks",
+    "iteration",
+    "last_operation",
     "quote",
 ]

@@ -3,7 +3,7 @@
 Runs in: the notebook's process, hub thread. Pure: no I/O, no clock.
 
     RankView of each rank --> wait_graph (stuck ranks) --> causes, notices --> Report
-                                  facts in rank_reports, English in phrases, headlines --'
+                                  facts in rank_reports, English in phrases, words --'
 
 docs/diagnosis.md describes every kind of finding, and what is not detected.
 """
@@ -12,35 +12,14 @@ from collections.abc import Mapping
 
 from nbddp.controller.diagnosis.causes import find_causes, shifted_causes
 from nbddp.controller.diagnosis.divergence import Sources, no_sources
-from nbddp.controller.diagnosis.headlines import write_finding
 from nbddp.controller.diagnosis.notices import find_notices
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.rank_view import RankView, RankViews
-from nbddp.controller.diagnosis.report import (
-    KINDS,
-    Finding,
-    GroupRef,
-    Kind,
-    PerRank,
-    RankStatus,
-    Report,
-)
+from nbddp.controller.diagnosis.report import Finding, Report
 from nbddp.controller.diagnosis.silent_mismatches import find_silent_mismatches
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
+from nbddp.controller.diagnosis.words import write_finding
 from nbddp.wire.rank_set import Rank
-
-__all__ = [
-    "KINDS",
-    "Finding",
-    "GroupRef",
-    "Kind",
-    "PerRank",
-    "RankStatus",
-    "RankView",
-    "Report",
-    "compare_records",
-    "diagnose",
-]
 
 
 def diagnose(

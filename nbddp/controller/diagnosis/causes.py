@@ -7,9 +7,10 @@ of those that it waits for, directly or through others.
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from nbddp.controller.diagnosis.disagreement import Disagreement
 from nbddp.controller.diagnosis.report import KINDS, Kind
 from nbddp.controller.diagnosis.shifted_loops import ShiftedLoop, find_shifted_loops
-from nbddp.controller.diagnosis.wait_graph import Disagreement, Obstacle, WaitForGraph
+from nbddp.controller.diagnosis.wait_graph import Obstacle, WaitForGraph
 from nbddp.wire.flight_recorder import Mismatch, Operation
 from nbddp.wire.flight_recorder.matching import Differences
 from nbddp.wire.rank_set import Rank, RankSet
@@ -19,7 +20,7 @@ _MESSAGES = ("send", "recv")
 
 @dataclass(frozen=True)
 class Cause:
-    """The facts of a finding, before `headlines` puts them into words."""
+    """The facts of a finding, before `words` tells them."""
 
     kind: Kind
     culprits: RankSet
@@ -48,10 +49,10 @@ def find_causes(graph: WaitForGraph) -> list[Cause]:
         *search.raised(),
         *search.mismatched(),
         *_merge_alike(search.cycles()),
-        *search.unmatched(),
-        *search.uncalled(),
-        *search.missing(),
-        *search.unset_keys(),
+        *search.never_came("p2p-unmatched", _MESSAGES),
+        *search.never_came("store-wait", ("creation",)),
+        *search.never_came("missing-rank", ("collective",)),
+        *search.never_came("store-wait", ("store",)),
     ]
     causes.sort(key=lambda cause: (not cause.waiting, KINDS.index(cause.kind)))
     return causes
@@ -304,19 +305,7 @@ class _Search:
 
     # --- operations whose other side never came ------------------------------------------------
 
-    def unmatched(self) -> Iterable[Cause]:
-        return self._never_came("p2p-unmatched", _MESSAGES)
-
-    def uncalled(self) -> Iterable[Cause]:
-        return self._never_came("store-wait", ("creation",))
-
-    def missing(self) -> Iterable[Cause]:
-        return self._never_came("missing-rank", ("collective",))
-
-    def unset_keys(self) -> Iterable[Cause]:
-        return self._never_came("store-wait", ("store",))
-
-    def _never_came(self, kind: Kind, operations: tuple[str, ...]) -> Iterable[Cause]:
+    def never_came(self, kind: Kind, operations: tuple[str, ...]) -> Iterable[Cause]:
         blocked_by_key: dict[Hashable, _BlockedOperation] = {}
         for rank, obstacles in self.obstacles.items():
             for obstacle in obstacles:

@@ -12,10 +12,11 @@ from typing import TypeAlias
 
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit
+from nbddp.controller.diagnosis.disagreement import Disagreement
 from nbddp.controller.diagnosis.rank_conditions import holds
-from nbddp.controller.diagnosis.wait_graph import Disagreement, WaitForGraph
+from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import Operation, Site
-from nbddp.wire.rank_set import Rank, RankSet
+from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
 #: Gives the code that has a line; None: it is not known.
 Sources: TypeAlias = Callable[[Site], Code | None]
@@ -334,13 +335,11 @@ def differing_branches(
     Returns:
         The ranks at each line; none if no line has such a branch, or all calls are at one line.
     """
-    ranks_by_line: dict[_Line, list[Rank]] = {}
-    site_by_line: dict[_Line, Site] = {}
-    for rank, operation in disagreement.operation_by_rank.items():
-        if operation.signature.kind != "collective":
-            return []  # one rank sends, the other receives: their lines are not meant to be equal
-        ranks_by_line.setdefault(operation.site.position, []).append(rank)
-        site_by_line[operation.site.position] = operation.site
+    calls = disagreement.operation_by_rank
+    if any(call.signature.kind != "collective" for call in calls.values()):
+        return []  # one rank sends, the other receives: their lines are not meant to be equal
+    ranks_by_line = ranks_by_value({rank: call.site.position for rank, call in calls.items()})
+    site_by_line = {call.site.position: call.site for call in calls.values()}
     places = []
     for key, site in site_by_line.items():
         code = sources(site) if site.line else None
@@ -354,6 +353,6 @@ def differing_branches(
         )
         branch = next(branches, None) if others else None
         around = () if branch is None else (branch,)
-        places.append((RankSet.of(ranks_by_line[key]), Divergence(site, code, around)))
+        places.append((ranks_by_line[key], Divergence(site, code, around)))
     places.sort(key=lambda place: place[1].site.line)
     return places if any(place.branches for _, place in places) else []

@@ -28,7 +28,7 @@ def _quote(branch: Branch) -> str:
     return f"`{shortened(branch.source, _MAX_SOURCE)}`"
 
 
-def describe_exit(leaving: Exit) -> str:
+def describe_leaving(leaving: Exit) -> str:
     r"""``\`continue\` in line 8, inside \`if rank == 2:\` (line 7)``."""
     if leaving.line == leaving.condition.line:  # both on one line
         return f"line {leaving.line}, `{shortened(leaving.source, _MAX_SOURCE)}`"
@@ -97,9 +97,8 @@ def skipped_step(divergence: Divergence | None, ranks: RankSet) -> str:
         )
     line = _place(divergence)
     if divergence.exits:
-        return (
-            f"{_capital(describe_exit(divergence.exits[0]))}, skips {line} on {ranks.describe()}."
-        )
+        leaving = _capital(describe_leaving(divergence.exits[0]))
+        return f"{leaving}, skips {line} on {ranks.describe()}."
     inside = describe_branch(divergence.branches[0])
     return f"{_capital(line)} is inside {inside}, which skips it on {ranks.describe()}."
 
@@ -111,7 +110,7 @@ def suspicions(places: Places, operation: Operation, culprits: RankSet) -> Itera
     ((_, divergence),) = places
     for leaving in divergence.exits[:2]:
         skipped = f"skips {_place(divergence)} on {culprits.describe()}"
-        yield f"{describe_exit(leaving)}, {skipped}"
+        yield f"{describe_leaving(leaving)}, {skipped}"
     calls = _calls(divergence)
     counted = [f"{_times(count)} on {ranks.describe()}" for count, ranks in calls.items()]
     called = f": {_place(divergence)} has called {operation.signature.op} {', '.join(counted)}"

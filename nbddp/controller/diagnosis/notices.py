@@ -3,22 +3,17 @@
 Runs in: the notebook's process. Pure. A notice interrupts nothing and claims no bug.
 """
 
-import keyword
 import re
-from collections.abc import Sequence
 from typing import Final
 
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.rank_view import RankView
-from nbddp.controller.diagnosis.wait_graph import Point, WaitForGraph, acting_threads, can_act
-from nbddp.wire.flight_recorder import CALLBACK_THREAD, WAITS_FOR_USER, Operation, ThreadLook
+from nbddp.controller.diagnosis.wait_graph import WaitForGraph
+from nbddp.wire.flight_recorder import WAITS_FOR_USER, Operation, ThreadLook
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: An operation that all members have joined is reported after this time: it should have ended.
 IN_PROGRESS_NS: Final = 5_000_000_000
-
-#: A sentence names this many threads, and counts the others.
-_MAX_THREADS: Final = 3
 
 #: Functions of Python that wait for something outside of the ranks.
 _WAITING_FUNCTIONS: Final = frozenset(
@@ -41,12 +36,10 @@ _WAITING_FUNCTIONS: Final = frozenset(
     )
 )
 #: C functions have no frame: the line that calls them shows them.
-_WAITING_CALL: Final = re.compile(
+WAITING_CALL: Final = re.compile(
     r"\b(accept|acquire|communicate|connect|input|poll|read|readline|recv|recv_into|select"
     r"|sleep|wait)\s*\("
 )
-#: Any call, by the name in the source.
-_CALL: Final = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
 
 
 def find_notices(graph: WaitForGraph, now_ns: int) -> list[Cause]:
@@ -81,79 +74,6 @@ def is_outside(view: RankView) -> bool:
     return main is not None and main.wait is None and is_waiting_outside(main)
 
 
-def waits_for_user(view: RankView) -> str:
-    """``at a prompt`` or ``at a breakpoint``, if the rank waits for the user; else empty."""
-    main = view.look.main if view.look else None
-    return "" if main is None else WAITS_FOR_USER.get(main.innermost, "")
-
-
-def describe_activity(views: Sequence[RankView], *, is_outside: bool) -> str:
-    """A clause on the present activity of ranks that others wait for: ``which still runs``.
-
-    Args:
-        views: of these ranks.
-        is_outside: whether all of them wait for something outside of torch.distributed.
-    """
-    one = len(views) == 1
-    if all(view.look is not None and view.look.activity == "callback" for view in views):
-        return f"still in {CALLBACK_THREAD}"  # the cell begins after that
-    if is_outside:
-        clauses = {_waits_outside(view, one=one) for view in views}
-        unknown = f"which {'waits' if one else 'wait'} for something else"
-        return (clauses.pop() if len(clauses) == 1 else "") or unknown
-    return f"which still {'runs' if one else 'run'}"
-
-
-def describe_running(graph: WaitForGraph) -> str:
-    """The ranks, threads and processes that still run, so that nothing is proven.
-
-    Returns:
-        The end of a sentence: ``rank 1, which still runs; thread 'loader' of rank 0``.
-    """
-    running: list[Rank] = []
-    parents: list[Rank] = []
-    threads: list[str] = []
-    for rank, view in graph.views.items():
-        acting = [] if view.look is None else acting_threads(view.look)
-        threads += [f"thread {each.name!r} of rank {rank}" for each in acting if not each.is_main]
-        if can_act(view) and (not acting or any(each.is_main for each in acting)):
-            running.append(rank)
-        if view.look is not None and view.look.has_children:
-            parents.append(rank)
-    parts = threads[:_MAX_THREADS]
-    if len(threads) > len(parts):
-        parts[-1] += f" and {len(threads) - len(parts)} more"
-    if running:
-        ranks = RankSet.of(running)
-        parts.insert(0, f"{ranks.describe()}, which still {ranks.verb('runs', 'run')}")
-    if parents:
-        ranks = RankSet.of(parents)
-        parts.append(f"processes that {ranks.describe()} {ranks.verb('has', 'have')} started")
-    return "; ".join(parts) or "another process"
-
-
-def _waits_outside(view: RankView, *, one: bool) -> str:
-    """A clause on the place where it waits; empty if that is not known."""
-    if view.is_stopped:
-        return "whose process is stopped" if one else "whose processes are stopped"
-    if view.state == "silent":
-        return f"which {'does' if one else 'do'} not answer"
-    main = view.look.main if view.look else None
-    call = "" if main is None else _waiting_call(main)
-    return f"which {'is' if one else 'are'} in {call}()" if call else ""
-
-
-def _waiting_call(thread: ThreadLook) -> str:
-    """``time.sleep``: the only call of its line, or the one that its innermost function shows."""
-    source = thread.stack[0].source if thread.stack else ""
-    calls = [call for call in _CALL.findall(source) if not keyword.iskeyword(call)]
-    if len(calls) > 1:
-        is_python = thread.innermost not in ("", thread.stack[0].function)
-        waiting = {thread.innermost} if is_python else set(_WAITING_CALL.findall(source))
-        calls = [call for call in calls if call.rpartition(".")[2] in waiting]
-    return calls[0] if len(calls) == 1 else ""
-
-
 def is_waiting_outside(thread: ThreadLook) -> bool:
     """Whether its innermost function or line is a known wait outside of torch.distributed."""
     if thread.innermost in _WAITING_FUNCTIONS:
@@ -162,7 +82,7 @@ def is_waiting_outside(thread: ThreadLook) -> bool:
     line = thread.stack[0] if thread.stack else None
     if line is None or thread.innermost not in ("", line.function):
         return False
-    return bool(_WAITING_CALL.search(line.source))
+    return bool(WAITING_CALL.search(line.source))
 
 
 def _slow_ranks(graph: WaitForGraph, waits: dict[Rank, tuple[Operation, ...]]) -> list[Cause]:
@@ -249,7 +169,7 @@ def _slow_operations(
     graph: WaitForGraph, waits: dict[Rank, tuple[Operation, ...]], now_ns: int
 ) -> list[Cause]:
     """Collectives that all members have joined, and that have not ended in time."""
-    by_point: dict[Point, tuple[Rank, Operation, list[Rank]]] = {}
+    by_point: dict[tuple[str, int], tuple[Rank, Operation, list[Rank]]] = {}
     for rank, operations in waits.items():
         look = graph.views[rank].look
         now = look.time_ns if look else now_ns
@@ -277,7 +197,7 @@ def _silent_mismatches(
     graph: WaitForGraph, waits: dict[Rank, tuple[Operation, ...]]
 ) -> list[Cause]:
     """Collectives that will complete, though ranks called them with different arguments."""
-    cause_by_point: dict[Point, Cause] = {}
+    cause_by_point: dict[tuple[str, int], Cause] = {}
     for rank, operations in waits.items():
         for operation in operations:
             point = operation.pg_id, operation.collective_seq_id

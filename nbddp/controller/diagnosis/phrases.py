@@ -4,16 +4,18 @@ Runs in: the notebook's process. Pure. No code reads a sentence back: code that 
 a rank does reads the `verb` of its `Predicate`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
 from nbddp.wire.flight_recorder import ExceptionLine, Operation, Signature, Site
-from nbddp.wire.rank_set import Rank, RankSet
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
 
 #: The phrase about one rank, and that about several.
 Forms: TypeAlias = tuple[str, str]
+#: Different calls in a sentence.
+_MAX_CALLS = 4
 
 
 class RankVerb(Enum):
@@ -74,7 +76,7 @@ def quote(operation: Operation) -> str:
 
 
 def seconds(amount_s: float) -> str:
-    """``3.2 s``."""
+    """``3.2 s``, ``75 s``: always in seconds, other than the durations of tables and cards."""
     return f"{amount_s:.1f} s" if amount_s < 10 else f"{amount_s:.0f} s"
 
 
@@ -110,13 +112,30 @@ def describe_call(signature: Signature, fields: Iterable[str]) -> str:
     return text
 
 
+def describe_calls(
+    calls: Mapping[Rank, Operation], fields: Collection[str], culprits: RankSet = NO_RANKS
+) -> str:
+    """``rank 2 called broadcast, ranks 0-1 called all_reduce``: first culprits, then few ranks.
+
+    Args:
+        calls: calls that belong together.
+        fields: see `describe_call`.
+        culprits: ranks whose calls come first.
+    """
+    texts = {rank: describe_call(call.signature, fields) for rank, call in calls.items()}
+    variants = sorted(
+        (not set(ranks) <= set(culprits), len(ranks), ranks, text)
+        for text, ranks in ranks_by_value(texts).items()
+    )
+    parts = [f"{ranks.describe()} called {text}" for *_, ranks, text in variants[:_MAX_CALLS]]
+    return ", ".join([*parts, *["others something else"] * (len(variants) > _MAX_CALLS)])
+
+
 def describe_handled(handled_by_rank: Mapping[Rank, ExceptionLine]) -> list[str]:
     """The exceptions that ranks handled: ``rank 1 raised ValueError: boom (cell [3], line 2)``."""
-    ranks_by_text: dict[str, list[Rank]] = {}
-    for rank, handled in handled_by_rank.items():
-        ranks_by_text.setdefault(str(handled), []).append(rank)
+    text_by_rank = {rank: str(handled) for rank, handled in handled_by_rank.items()}
     texts = []
-    for ranks in map(RankSet.of, ranks_by_text.values()):
+    for ranks in ranks_by_value(text_by_rank).values():
         handled = handled_by_rank[ranks.ranks[0]]
         predicate = f"raised {handled}"
         if handled.is_interrupt:
@@ -124,6 +143,17 @@ def describe_handled(handled_by_rank: Mapping[Rank, ExceptionLine]) -> list[str]
             predicate = f"{ranks.verb('was', 'were')} interrupted{place_text}"
         texts.append(f"{ranks.describe()} {predicate}")
     return texts
+
+
+def last_operation(name: str) -> Forms:
+    """The aside on the last operation of ranks that have ended."""
+    return f"; its last operation was {name}", f"; their last operation was {name}"
+
+
+def iteration(operation: Operation, names: Iterable[str] | None = None) -> str:
+    """``epoch 0, step 3`` or ``i = 3``; only the variables ``names``, if they are given."""
+    variables = operation.iteration
+    return ", ".join(str(each) for each in variables if names is None or each.name in names)
 
 
 def subject(ranks: RankSet) -> str:

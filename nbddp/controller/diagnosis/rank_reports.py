@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from nbddp.controller.diagnosis.divergence import Sources, no_sources
 from nbddp.controller.diagnosis.history import is_local_failure
-from nbddp.controller.diagnosis.phrases import Predicate, RankVerb
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, last_operation
 from nbddp.controller.diagnosis.rank_view import RankView
-from nbddp.controller.diagnosis.report import GroupRef, PerRank
+from nbddp.controller.diagnosis.report import PerRank
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph, Waiting
 from nbddp.errors import COLLECTIVE_ERRORS
 from nbddp.wire.flight_recorder import WAITS_FOR_USER, Operation, Site
@@ -59,14 +59,10 @@ class RankReports:
         look = self.graph.views[rank].look
         return look.time_ns if look is not None and look.time_ns else self.now_ns
 
-    def group(self, operation: Operation) -> GroupRef | None:
-        """The group of an operation; None: it has none."""
-        return self.graph.group(operation)
-
     def name(self, operation: Operation, *, with_group: bool = True) -> str:
         """``all_reduce #17 of group 'tp' (ranks 0-1)``."""
         text = operation.label()
-        group = self.group(operation) if with_group else None
+        group = self.graph.group(operation) if with_group else None
         if operation.signature.kind == "creation":
             return f"{text} for {group.ranks.describe()}" if group and group.ranks else text
         return f"{text} of {group.label}" if group and group.desc != "default_pg" else text
@@ -152,7 +148,7 @@ class RankReports:
         if newest is None:
             return replace(ended, rest=f"{ended.rest} without an operation"), None
         name = self.name(newest)
-        aside = f"; its last operation was {name}", f"; their last operation was {name}"
+        aside = last_operation(name)
         if newest.state == "failed" and not is_local_failure(newest):
             aside = f"; its {name} failed", f"; their {name} failed"
         return replace(ended, aside=aside), newest.site

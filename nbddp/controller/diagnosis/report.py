@@ -36,6 +36,22 @@ Kind: TypeAlias = Literal[
     "desynchronized-loop",
 ]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+#: The first word on a card, where the finding is proven; it also chooses the colour.
+TITLES: Final[Mapping[Kind, str]] = {
+    "dead-rank": "Dead rank",
+    "first-error": "Error",
+    "mismatched-collective": "Mismatch",
+    "p2p-cycle": "Deadlock",
+    "group-cycle": "Deadlock",
+    "p2p-unmatched": "Deadlock",
+    "store-wait": "Deadlock",
+    "missing-rank": "Deadlock",
+    "left-debugger": "Notice",
+    "straggler": "Notice",
+    "stuck-outside": "Notice",
+    "silent-mismatch": "Warning",
+    "desynchronized-loop": "Warning",
+}
 
 #: The state of a rank, as the controller knows it. ``finished``, ``raised``: it has left this cell.
 #: ``idle``: it takes no part in this cell. ``silent``: it lives and does not answer.

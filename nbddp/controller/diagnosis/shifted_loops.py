@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from nbddp.controller.diagnosis.history import History, is_local_failure
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
-from nbddp.wire.flight_recorder import LoopVariable, Operation
-from nbddp.wire.rank_set import Rank, RankSet
+from nbddp.wire.flight_recorder import Operation
+from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
 #: Collectives without data, which mix nothing.
 _BARRIERS = ("barrier", "monitored_barrier")
@@ -104,7 +104,7 @@ def _shifted_loop(
             continue  # of the ranks that are shifted, only those in one iteration called it
         is_shifted = len({each.iteration for each in operation_by_rank.values()}) > 1
         rank, operation = next(iter(operation_by_rank.items()))
-        if is_shifted and graph.has_shifted_numbers(rank, operation):
+        if is_shifted and graph.has_unaligned_numbers(rank, operation):
             return None
         if is_shifted and not first:
             first = operation_by_rank
@@ -112,12 +112,8 @@ def _shifted_loop(
         lasts = is_shifted
     if not first:
         return None
-    ranks_by_iteration: dict[tuple[LoopVariable, ...], list[Rank]] = {}
-    for rank, operation in first.items():
-        ranks_by_iteration.setdefault(operation.iteration, []).append(rank)
-    clusters = sorted(
-        map(RankSet.of, ranks_by_iteration.values()), key=lambda ranks: (-len(ranks), ranks.ranks)
-    )
+    by_iteration = ranks_by_value({rank: each.iteration for rank, each in first.items()})
+    clusters = sorted(by_iteration.values(), key=lambda ranks: (-len(ranks), ranks.ranks))
     is_whole = all(_is_whole(graph.histories[rank], each.run_id) for rank, each in first.items())
     return ShiftedLoop(first, tuple(clusters), has_earlier or is_whole, lasts)
 

@@ -6,7 +6,8 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Iterator
 
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.wait_graph import Disagreement, Point, WaitForGraph
+from nbddp.controller.diagnosis.disagreement import Disagreement, Point
+from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import Operation
 from nbddp.wire.flight_recorder.matching import compare_message
 from nbddp.wire.rank_set import Rank, RankSet
@@ -34,7 +35,7 @@ def _disagreements(graph: WaitForGraph, run_id: str) -> Iterator[Cause]:
                 points.setdefault(point, (rank, operation))
     for point, (rank, operation) in sorted(points.items()):
         disagreement = graph.disagreement(point)
-        if disagreement is not None and not graph.has_shifted_numbers(rank, operation):
+        if disagreement is not None and not graph.has_unaligned_numbers(rank, operation):
             yield _disagreement_cause(rank, operation, disagreement)
 
 

@@ -17,11 +17,6 @@ from nbddp.wire.rank_set import Rank, RankSet
 
 #: More hints than these are noise.
 _MAX_HINTS = 3
-#: The next step after a mismatch of ranks that an interrupt has sent to another call.
-AFTER_INTERRUPT = (
-    "Nothing, if the interrupt was meant. It finds ranks at different lines, so a collective in "
-    "`finally` or `except` may then meet another one."
-)
 
 
 def suspicions(cause: Cause, reports: RankReports, places: Places = ()) -> tuple[str, ...]:
@@ -127,7 +122,7 @@ def _wrong_group(cause: Cause, operation: Operation, reports: RankReports) -> It
         for other in _open_collectives(reports.graph, rank):
             same = other.signature == operation.signature
             if same and other.pg_id != operation.pg_id and rank != cause.owner:
-                there, here = reports.group(other), reports.group(operation)
+                there, here = reports.graph.group(other), reports.graph.group(operation)
                 if there is not None and here is not None:
                     yield (
                         f"rank {rank} calls the same {other.signature.op} on {there.label}: is one "
@@ -187,7 +182,7 @@ def _of_message(cause: Cause, operation: Operation, reports: RankReports) -> Ite
             text = f"rank {rank} has called {other.label(has_tag=False)}"
             if other.signature.kind == wanted and other.peer in (owner, -1):
                 if other.pg_id != operation.pg_id:
-                    group = reports.group(other)
+                    group = reports.graph.group(other)
                     label = group.label if group else "another group"
                     yield f"{text} on {label}: is the group right?"
                 elif other.tag != operation.tag:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from nbddp.controller.diagnosis.disagreement import Disagreement, Point, find_disagreement
 from nbddp.controller.diagnosis.history import Histories, History
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import GroupRef
@@ -22,25 +23,10 @@ from nbddp.wire.flight_recorder import (
     GroupInfo,
     Operation,
     RankLook,
-    Signature,
     ThreadLook,
     group_name_of,
 )
-from nbddp.wire.flight_recorder.matching import EXCHANGES, Differences, compare
 from nbddp.wire.rank_set import Rank, RankSet
-
-Point = tuple[str, int]  #: a collective: ``pg_id`` and ``collective_seq_id``
-
-
-@dataclass(frozen=True)
-class Disagreement:
-    """Members of a group that called the same collective with different arguments."""
-
-    point: Point
-    operation_by_rank: Mapping[Rank, Operation]
-    clusters: tuple[RankSet, ...]  #: ranks that agree, the largest cluster first
-    culprits: RankSet  #: the minority; without one, all ranks that disagree
-    differences: Differences
 
 
 @dataclass(frozen=True)
@@ -125,7 +111,7 @@ class WaitForGraph:
     def obstacles(self, rank: Rank) -> list[Obstacle]:
         """The obstacles of all operations that a rank waits for; a stuck rank has at least one."""
         obstacles = (
-            self.obstacle(rank, operation)
+            self._obstacle_to(rank, operation)
             for waiting in self.waits[rank]
             for operation in waiting.operations
         )
@@ -161,9 +147,9 @@ class WaitForGraph:
         if not waiting.is_whole:
             return True
         ends = all if waiting.needs_all else any
-        return ends(self.obstacle(waiting.rank, each) is None for each in waiting.operations)
+        return ends(self._obstacle_to(waiting.rank, each) is None for each in waiting.operations)
 
-    def obstacle(self, rank: Rank, operation: Operation) -> Obstacle | None:
+    def _obstacle_to(self, rank: Rank, operation: Operation) -> Obstacle | None:
         """The reason why an operation of a rank can never complete; None: it may complete."""
         if operation.state != "scheduled":
             return None
@@ -209,7 +195,7 @@ class WaitForGraph:
         pg_id, seq = operation.pg_id, operation.collective_seq_id
         match operation.signature.kind:
             case "collective":
-                if self.has_shifted_numbers(rank, operation):
+                if self.has_unaligned_numbers(rank, operation):
                     return ()
                 return self._members_without(
                     rank, operation, lambda other: histories[other].has_joined(pg_id, seq)
@@ -290,7 +276,7 @@ class WaitForGraph:
 
     def blocking_disagreement(self, rank: Rank, operation: Operation) -> Disagreement | None:
         """The disagreement because of which a collective of a rank cannot complete."""
-        if operation.signature.kind != "collective" or self.has_shifted_numbers(rank, operation):
+        if operation.signature.kind != "collective" or self.has_unaligned_numbers(rank, operation):
             return None
         disagreement = self.disagreement((operation.pg_id, operation.collective_seq_id))
         is_blocking = disagreement is not None and disagreement.differences.blocking
@@ -299,25 +285,19 @@ class WaitForGraph:
     def disagreement(self, point: Point) -> Disagreement | None:
         """The disagreement of members on a collective; None: they agree, as far as is known."""
         if point not in self._disagreements:
-            self._disagreements[point] = self._disagree(point)
+            info = self._groups.get(point[0])
+            members = info.ranks if info else tuple(self.views)
+            known = {
+                rank: operation
+                for rank in members
+                if rank in self.histories
+                and (operation := self.histories[rank].collective(*point)) is not None
+            }
+            self._disagreements[point] = find_disagreement(point, known, members)
         return self._disagreements[point]
 
-    def _disagree(self, point: Point) -> Disagreement | None:
-        info = self._groups.get(point[0])
-        members = info.ranks if info else tuple(self.views)
-        known = {
-            rank: operation
-            for rank in members
-            if rank in self.histories
-            and (operation := self.histories[rank].collective(*point)) is not None
-        }
-        signatures = {operation.signature for operation in known.values()}
-        if len(signatures) == 1 and signatures.pop().op not in EXCHANGES:
-            return None  # most often
-        return disagreement(point, known, members)
-
-    def has_shifted_numbers(self, rank: Rank, operation: Operation) -> bool:
-        """Whether the numbers of some member are shifted, so that later ones prove nothing.
+    def has_unaligned_numbers(self, rank: Rank, operation: Operation) -> bool:
+        """Whether some member numbers its calls otherwise, so that later numbers prove nothing.
 
         A call that failed before it reached the others has taken a number of its member alone.
         """
@@ -389,60 +369,3 @@ def acting_threads(look: RankLook) -> list[ThreadLook]:
         for thread in look.threads
         if (is_running or not thread.is_main) and thread.wait is None and not thread.is_dormant
     ]
-
-
-def disagreement(
-    point: Point, operation_by_rank: Mapping[Rank, Operation], members: tuple[Rank, ...]
-) -> Disagreement | None:
-    """Compare the calls of members, which are ordered by their group rank; None: they agree."""
-    position = {rank: index for index, rank in enumerate(members)}
-    ranks = list(operation_by_rank)
-    pairs: list[tuple[Rank, Rank, Differences]] = []
-    cache: dict[tuple[Signature, Signature], Differences] = {}
-    for index, one in enumerate(ranks):
-        for other in ranks[index + 1 :]:
-            mine, theirs = operation_by_rank[one].signature, operation_by_rank[other].signature
-            is_pairwise = mine.op in EXCHANGES
-            differences = None if is_pairwise else cache.get((mine, theirs))
-            if differences is None:
-                differences = cache[mine, theirs] = compare(
-                    mine, theirs, me=position[one], other=position[other], size=len(members)
-                )
-            if differences:
-                pairs.append((one, other, differences))
-    if not pairs:
-        return None
-    differences = _merged([each for *_, each in pairs])
-    hard = differences.hard
-    # Where some differences are errors, warnings do not show which ranks are wrong.
-    opponents: dict[Rank, set[Rank]] = {rank: set() for rank in ranks}
-    for one, other, pair_differences in pairs:
-        if pair_differences.hard or not hard:
-            opponents[one].add(other)
-            opponents[other].add(one)
-    by_opponents: dict[frozenset[Rank], list[Rank]] = {}
-    for rank in ranks:
-        by_opponents.setdefault(frozenset(opponents[rank]), []).append(rank)
-    clusters = sorted(
-        map(RankSet.of, by_opponents.values()), key=lambda one: (-len(one), one.ranks)
-    )
-    has_majority = len(clusters[0]) > len(clusters[1])
-    return Disagreement(
-        point=point,
-        operation_by_rank=operation_by_rank,
-        clusters=tuple(clusters),
-        culprits=RankSet.of(
-            rank for cluster in clusters[has_majority:] for rank in cluster if opponents[rank]
-        ),
-        differences=differences,
-    )
-
-
-def _merged(parts: list[Differences]) -> Differences:
-    """The union of all; a field stands in its most serious category."""
-    blocking = dict.fromkeys(name for one in parts for name in one.blocking)
-    wrong = dict.fromkeys(name for one in parts for name in one.wrong if name not in blocking)
-    soft = dict.fromkeys(
-        name for one in parts for name in one.soft if name not in {**blocking, **wrong}
-    )
-    return Differences(tuple(blocking), tuple(wrong), tuple(soft))

@@ -23,11 +23,11 @@ from nbddp.controller.state.exit_text import (
     describe_code,
     describe_exit,
     describe_store_exit,
+    error_summary,
     exception_line,
     exit_phrase,
     idle_exit_notices,
     memory_then,
-    one_line,
 )
 from nbddp.controller.state.outcome import MISMATCH_ERROR, RankResult, RunOutcome
 from nbddp.controller.state.pool_machine import PoolMachine
@@ -97,10 +97,10 @@ __all__ = [
     "describe_code",
     "describe_exit",
     "describe_store_exit",
+    "error_summary",
     "exception_line",
     "exit_phrase",
     "idle_exit_notices",
     "memory_then",
-    "one_line",
     "with_changes",
 ]

@@ -123,7 +123,7 @@ def exception_line(error: ErrorInfo) -> ExceptionLine:
     return ExceptionLine(name=error.ename, text=first, site=error.site)
 
 
-def one_line(error: ErrorInfo) -> str:
+def error_summary(error: ErrorInfo) -> str:
     """``ValueError: bad``."""
     return exception_line(error).summary
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from nbddp.controller.diagnosis import ChangedLine, CodeChange
-from nbddp.notebook.render.html import FAINT_LINE, WIDTH, escape, one_line, shorten
+from nbddp.notebook.render.code_excerpt import code, heading, shown_source, table
+from nbddp.notebook.render.html import WIDTH, one_line, shorten
 from nbddp.wire.flight_recorder import cell_name
 
-_MAX_SOURCE = 100
 _MARKS: Mapping[Literal["same", "removed", "added"], str] = {
     "same": " ",
     "removed": "-",
@@ -42,19 +42,11 @@ def html(change: CodeChange | None) -> str:
     if change is None:
         return ""
     rows = [
-        f'<tr style="background-color:transparent"><th colspan="2" scope="colgroup" '
-        f'style="{_FIELD};font-weight:normal;opacity:0.7">{escape(_title(change))}</th></tr>'
-    ]
-    rows += [
         f'<tr style="{_COLOURS[mark]}"><td style="{_FIELD}">{mark}</td><td style="{_FIELD}">'
-        f'<code style="background:none;padding:0">{escape(source)}</code></td></tr>'
+        f"{code(source)}</td></tr>"
         for mark, source in _rows(change.lines)
     ]
-    return (
-        f'<table style="border-collapse:collapse;border:none;border-left:{FAINT_LINE};'
-        'margin:6px 0;font-size:100%;font-family:monospace"><tbody>'
-        f"{''.join(rows)}</tbody></table>"
-    )
+    return table([heading(_title(change), 2, _FIELD), *rows])
 
 
 def _title(change: CodeChange) -> str:
@@ -67,11 +59,6 @@ def _rows(lines: Sequence[ChangedLine]) -> list[tuple[str, str]]:
     sources = [line.source.expandtabs(4) for line in lines]
     common = min((len(s) - len(s.lstrip()) for s in sources if s.strip()), default=0)
     return [
-        (_MARKS[line.change], shorten(_clean(source[common:]), _MAX_SOURCE))
+        (_MARKS[line.change], shown_source(source[common:]))
         for line, source in zip(lines, sources, strict=True)
     ]
-
-
-def _clean(source: str) -> str:
-    indentation = source[: len(source) - len(source.lstrip())]
-    return indentation + one_line(source.strip())

@@ -38,18 +38,18 @@ def html(lines: Sequence[CodeLine]) -> str:
     rows = []
     for title, ranks, number, source in _rows(lines):
         if title:
-            rows.append(
-                f'<tr style="background-color:transparent"><th colspan="3" scope="colgroup" '
-                f'style="{_FIELD};font-weight:normal;opacity:0.7">{escape(title)}</th></tr>'
-            )
+            rows.append(heading(title, 3, _FIELD))
         fields = (
             f'<td style="{_MARGIN}"><b>{escape(ranks)}</b></td>'
             f'<td style="{_MARGIN};opacity:0.7">{number}</td>'
-            f'<td style="{_FIELD}">{_code(source, is_bold=bool(ranks))}</td>'
+            f'<td style="{_FIELD}">{f"<b>{code(source)}</b>" if ranks else code(source)}</td>'
         )
         rows.append(f'<tr style="background-color:transparent">{fields}</tr>')
-    if not rows:
-        return ""
+    return table(rows) if rows else ""
+
+
+def table(rows: Sequence[str]) -> str:
+    """A table of code from its rows, which are HTML."""
     return (
         f'<table style="border-collapse:collapse;border:none;border-left:{FAINT_LINE};'
         'margin:6px 0;font-size:100%;font-family:monospace"><tbody>'
@@ -57,9 +57,17 @@ def html(lines: Sequence[CodeLine]) -> str:
     )
 
 
-def _code(source: str, *, is_bold: bool) -> str:
-    text = f'<code style="background:none;padding:0">{escape(source)}</code>'
-    return f"<b>{text}</b>" if is_bold else text
+def heading(title: str, columns: int, style: str) -> str:
+    """A row that names a cell or file."""
+    return (
+        f'<tr style="background-color:transparent"><th colspan="{columns}" scope="colgroup" '
+        f'style="{style};font-weight:normal;opacity:0.7">{escape(title)}</th></tr>'
+    )
+
+
+def code(source: str) -> str:
+    """A line of code in a field."""
+    return f'<code style="background:none;padding:0">{escape(source)}</code>'
 
 
 def _rows(lines: Sequence[CodeLine]) -> Iterator[tuple[str, str, str, str]]:
@@ -72,7 +80,7 @@ def _rows(lines: Sequence[CodeLine]) -> Iterator[tuple[str, str, str, str]]:
         if not is_new and previous is not None and site.line > previous.line + 1:
             yield "", "", "", f"{_indent(site.source)}..."
         ranks = f"[{line.ranks}]" if line.ranks else ""
-        yield title, ranks, str(site.line), shorten(_clean(site.source), _MAX_SOURCE)
+        yield title, ranks, str(site.line), shown_source(site.source)
         previous = site
 
 
@@ -80,5 +88,6 @@ def _indent(source: str) -> str:
     return source[: len(source) - len(source.lstrip())]
 
 
-def _clean(source: str) -> str:
-    return _indent(source).expandtabs(4) + one_line(source.strip())
+def shown_source(source: str) -> str:
+    """A line with its indentation, without control characters, shortened."""
+    return shorten(_indent(source).expandtabs(4) + one_line(source.strip()), _MAX_SOURCE)

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nbddp.controller.diagnosis import (
+    TITLES,
     CodeChange,
     Finding,
-    Kind,
     PerRank,
     Predicate,
     RankVerb,
@@ -50,29 +50,9 @@ _MAX_SOURCE = 120
 _MAX_TITLE = 300
 #: A range of ranks in a text, such as ``ranks 0-1``.
 _RANKS = re.compile(r"\branks? \d[\d,]*-[\d,-]*\d")
-#: The first word of a title, where the finding is proven.
-_PROVEN_TITLES: Mapping[Kind, str] = {
-    "dead-rank": "Dead rank",
-    "first-error": "Error",
-    "mismatched-collective": "Mismatch",
-    "p2p-cycle": "Deadlock",
-    "group-cycle": "Deadlock",
-    "p2p-unmatched": "Deadlock",
-    "store-wait": "Deadlock",
-    "missing-rank": "Deadlock",
-    "left-debugger": "Notice",
-    "straggler": "Notice",
-    "stuck-outside": "Notice",
-    "silent-mismatch": "Warning",
-    "desynchronized-loop": "Warning",
-}
 # Colours of the bar at the left; they show on white and on black.
 _RED, _AMBER, _BLUE = "#d1495b", "#d08a1d", "#6a8caf"
-_COLOURS: Mapping[Kind, str] = {
-    "silent-mismatch": _AMBER,
-    "desynchronized-loop": _AMBER,
-    "left-debugger": _BLUE,
-}
+_COLOURS: Mapping[str, str] = {"Warning": _AMBER, "Notice": _BLUE}  #: by the title's first word
 _FAINT = "opacity:0.7"
 _KIND = f"{_FAINT};font-size:85%;margin-left:6px;white-space:nowrap"
 _FIELD = "text-align:left;vertical-align:top;border:none;padding:1px 14px 1px 0"
@@ -217,8 +197,7 @@ class _Layout:
         self.finding = finding
         self.title = _title(finding)
         self.kind = finding.kind if finding.waiting or finding.culprits else ""
-        self.colour = _COLOURS.get(finding.kind, _RED) if finding.proven else _BLUE
-        self.colour = _RED if finding.is_error else self.colour
+        self.colour = _COLOURS.get(_word(finding), _RED)
         self.lines = _lines(finding.ranks, finding.culprits)
         rest = self.lines[_MAX_LINES:]
         self.lines = self.lines[:_MAX_LINES]
@@ -244,9 +223,15 @@ def _sections(layouts: Sequence[_Layout], others: Sequence[str], now: str) -> li
     return sections
 
 
+def _word(finding: Finding) -> str:
+    """The first word of the title."""
+    if finding.is_error:
+        return "Mismatch"
+    return TITLES[finding.kind] if finding.proven else "Notice"
+
+
 def _title(finding: Finding) -> str:
-    word = _PROVEN_TITLES[finding.kind] if finding.proven else "Notice"
-    word = "Mismatch" if finding.is_error else word
+    word = _word(finding)
     headline = _headline(finding)
     is_alone = not (finding.waiting or finding.culprits)
     return headline if is_alone or headline.startswith(word) else f"{word}: {headline}"

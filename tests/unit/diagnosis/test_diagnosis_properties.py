@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from nbddp.controller.diagnosis.analysis import RankView, Report, diagnose
+from nbddp.controller.diagnosis import RankView, Report, diagnose
 from nbddp.wire.rank_set import RankSet
 from tests.support.programs import Step, World, silenced
 

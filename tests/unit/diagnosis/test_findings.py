@@ -2,7 +2,8 @@
 
 import pytest
 
-from nbddp.controller.diagnosis.analysis import KINDS
+from nbddp.controller.diagnosis.report import KINDS, TITLES
+from nbddp.controller.diagnosis.words import WRITERS
 from nbddp.wire.rank_set import RankSet
 from tests.support.looks import Ranks, only, told
 
@@ -302,6 +303,10 @@ def test_the_most_telling_cause_is_named():
         ],
         [("mismatched-collective", "5-6", "0,5-6"), ("p2p-cycle", "3-4", "3-4")],
     ]
+
+
+def test_each_kind_has_a_title_and_a_writer():
+    assert set(KINDS) == set(TITLES) == set(WRITERS)
 
 
 def test_kinds_are_those_of_the_documents():

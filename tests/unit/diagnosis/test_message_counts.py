@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import msgspec
 
-from nbddp.controller.diagnosis.analysis import Report, diagnose
+from nbddp.controller.diagnosis import Report, diagnose
 from nbddp.wire.flight_recorder.schema import MessageCount
 from tests.support.looks import NOW, RUN, Ranks
 

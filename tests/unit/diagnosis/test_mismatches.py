@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nbddp.controller.diagnosis.analysis import Finding
+from nbddp.controller.diagnosis.report import Finding
 from nbddp.wire.rank_set import RankSet
 from tests.support.looks import Ranks
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbddp.controller.diagnosis.analysis import Report
+from nbddp.controller.diagnosis.report import Report
 from nbddp.wire.flight_recorder.schema import OperationState
 from nbddp.wire.rank_set import RankSet
 from tests.support.looks import Ranks, notices, site

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from nbddp.controller.diagnosis.analysis import KINDS, Report, diagnose
-from nbddp.controller.diagnosis.report import GroupRef
+from nbddp.controller.diagnosis.analysis import diagnose
+from nbddp.controller.diagnosis.report import KINDS, GroupRef, Report
 from nbddp.wire.rank_set import RankSet
 from tests.support.looks import NOW, RUN, SECOND, Ranks
 

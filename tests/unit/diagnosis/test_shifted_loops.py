@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nbddp.controller.diagnosis.analysis import Finding
+from nbddp.controller.diagnosis.report import Finding
 from nbddp.wire.rank_set import RankSet
 from tests.support.looks import Ranks, RankState
 

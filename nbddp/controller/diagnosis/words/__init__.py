@@ -1,0 +1,68 @@
+"""Puts causes into words: `write_finding`, from a table with a writer for each kind.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.rank_reports import RankReports
+from nbddp.controller.diagnosis.report import Finding, Kind
+from nbddp.controller.diagnosis.suspicions import suspicions
+from nbddp.controller.diagnosis.words import (
+    collectives,
+    ended_ranks,
+    messages,
+    mismatches,
+    notices,
+    store,
+)
+from nbddp.controller.diagnosis.words.shared import Words
+from nbddp.wire.rank_set import RankSet
+
+WRITERS: Final[Mapping[Kind, Callable[[Cause, RankReports], Words]]] = {
+    "dead-rank": ended_ranks.dead_rank,
+    "first-error": ended_ranks.first_error,
+    "mismatched-collective": mismatches.mismatched_collective,
+    "p2p-cycle": messages.p2p_cycle,
+    "group-cycle": collectives.group_cycle,
+    "p2p-unmatched": messages.p2p_unmatched,
+    "store-wait": store.store_wait,
+    "missing-rank": collectives.missing_rank,
+    "left-debugger": ended_ranks.left_debugger,
+    "straggler": notices.straggler,
+    "stuck-outside": notices.straggler,
+    "silent-mismatch": mismatches.silent_mismatch,
+    "desynchronized-loop": mismatches.desynchronized_loop,
+}
+
+
+def write_finding(cause: Cause, reports: RankReports) -> Finding:
+    """Return the finding that reports a cause."""
+    words = WRITERS[cause.kind](cause, reports)
+    operation, disagreement = cause.operation, cause.disagreement
+    group = reports.graph.group(operation) if operation else None
+    members = group.ranks if group and cause.kind != "dead-rank" else RankSet()
+    concerned = {*cause.culprits, *cause.waiting, *members, *words.ranks}
+    waits = [reports.since_s(rank) for rank in cause.waiting]
+    has_errors = disagreement is not None and bool(disagreement.differences.hard)
+    return Finding(
+        kind=cause.kind,
+        proven=cause.proven,
+        culprits=cause.culprits,
+        waiting=cause.waiting,
+        headline=words.headline,
+        reason=words.reason,
+        next_step=words.next_step,
+        group=group,
+        op=operation.signature.op if operation else "",
+        collective_seq_id=operation.collective_seq_id if operation else 0,
+        fields=disagreement.differences.all if disagreement else (),
+        suspicions=suspicions(cause, reports, words.places),
+        ranks={**reports.ranks(concerned, operation.pg_id if operation else None), **words.ranks},
+        since_s=max((wait for wait in waits if wait is not None), default=None),
+        is_error=cause.kind == "silent-mismatch" and cause.proven and has_errors,
+        code=tuple(words.code),
+        change=words.change,
+    )

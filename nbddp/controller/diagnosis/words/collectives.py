@@ -1,0 +1,62 @@
+"""The words about collectives that ranks never call, or call in another order.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.divergence import is_of_ranks, missing_calls
+from nbddp.controller.diagnosis.divergence_phrases import Places, excerpt, next_step
+from nbddp.controller.diagnosis.phrases import subject
+from nbddp.controller.diagnosis.rank_reports import RankReports
+from nbddp.controller.diagnosis.report import CodeChange
+from nbddp.controller.diagnosis.suggested_change import moved_out
+from nbddp.controller.diagnosis.suspicions import was_interrupted
+from nbddp.controller.diagnosis.words.shared import Words, code_change, cycle, in_turn, name
+
+
+def group_cycle(cause: Cause, reports: RankReports) -> Words:
+    """Ranks wait for each other in collectives of different groups."""
+    problem = "each is in a collective of another group"
+    step = "Call the groups in the same order on all ranks that are members of several."
+    return cycle(cause, reports, problem, step)
+
+
+def missing_rank(cause: Cause, reports: RankReports) -> Words:
+    """Ranks can no longer call a collective in which others wait."""
+    operation, ranks, culprits = cause.operation, cause.direct, cause.culprits
+    group = reports.graph.group(operation) if operation else None
+    places: Places = []
+    if cause.proven and not was_interrupted(cause, reports):
+        places = missing_calls(cause, reports.graph, reports.sources)
+    step = (
+        "Call it on all ranks of the group: look for an `if`, a `break`, or a loop with "
+        "a different number of iterations around it."
+    )
+    if places and operation is not None:
+        step = next_step(places, operation, culprits)
+    elif all(reports.graph.views[rank].state == "idle" for rank in culprits):
+        where = f"No cell runs on {culprits.describe()}"
+        step = f"{where}: call it in a cell of all ranks of the group, one without -r."
+    return Words(
+        f"{subject(culprits)} never called {name(cause, reports)}; {ranks.describe()} "
+        f"{ranks.verb('waits', 'wait')} for {culprits.verb('it', 'them')}.",
+        f"a collective needs every member{f' of {group.label}' if group else ''}, and "
+        f"{culprits.describe()} can no longer call it.{in_turn(cause)}",
+        step,
+        code=excerpt(places, operation, reports.sources) if places and operation else (),
+        change=_moved_out(places),
+        places=places,
+    )
+
+
+def _moved_out(places: Places) -> CodeChange | None:
+    """Move the call out of a condition about ranks."""
+    if len(places) != 1:
+        return None
+    ((_, divergence),) = places
+    branches, site = divergence.branches, divergence.site
+    if divergence.exits or divergence.is_extra or len(branches) != 1:
+        return None
+    if branches[0].kind != "condition" or not is_of_ranks(branches[0]):
+        return None
+    return code_change(site, moved_out(divergence.code, site.line))

@@ -1,0 +1,72 @@
+"""The words about ranks that have exited, raised, or left the debugger, while others wait for them.
+
+Runs in: the notebook's process. Pure.
+"""
+
+import re
+
+from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.phrases import subject
+from nbddp.controller.diagnosis.rank_reports import RankReports
+from nbddp.controller.diagnosis.words.shared import Words, in_turn, they_wait
+from nbddp.wire.rank_set import RankSet
+
+#: The words in which Gloo, the store and ``monitored_barrier`` report an expired timeout.
+_TIMED_OUT = re.compile(r"time[d -]*out", re.IGNORECASE)
+
+
+def exited_ranks(
+    ranks: RankSet, how: str, next_step: str, *, where: str = "", others: str = ""
+) -> Words:
+    """Return the words about ranks that have exited, in a cell that still runs or has ended.
+
+    Args:
+        ranks: the ranks.
+        how: the predicate of the headline: ``exited with SIGKILL (signal 9)``.
+        next_step: a sentence.
+        where: the line that a fatal signal hit, with a preposition and a blank in front.
+        others: a sentence about other ranks, with a blank in front.
+    """
+    ended = ranks.verb("its process has ended", "their processes have ended")
+    return Words(f"{subject(ranks)} {how}.", f"{ended}{where}.{others}", next_step)
+
+
+def dead_rank(cause: Cause, reports: RankReports) -> Words:
+    """Ranks exited in a cell that still runs."""
+    views = {rank: reports.graph.views[rank] for rank in cause.culprits}
+    exits = [f"rank {rank}: {view.exit_text}" for rank, view in views.items() if view.exit_text]
+    how = f"exited ({'; '.join(exits)})" if exits else "exited"
+    if len(views) == 1:
+        how = views[cause.culprits.ranks[0]].exit_phrase
+    how = "; ".join(filter(None, (how, they_wait(cause, reports))))
+    step = "Look for the reason in its last output; the others keep their variables."
+    return exited_ranks(cause.culprits, how, step, others=in_turn(cause))
+
+
+def first_error(cause: Cause, reports: RankReports) -> Words:
+    """Ranks raised an error."""
+    ranks = cause.culprits
+    first, they = ranks.ranks[0], ranks.describe()
+    view = reports.graph.views[first]
+    others = "" if len(ranks) == 1 else f" (and {len(ranks) - 1} more raised)"
+    step = f"Fix the error on {they}; the others only waited for it."
+    if view.error is not None and _TIMED_OUT.search(view.error.summary):
+        step = (
+            f"Look for what {they} waited for: {ranks.verb('its', 'their')} timeout expired first."
+        )
+    return Words(
+        f"Rank {first} {view.raise_phrase}{others}; {they_wait(cause, reports)}.",
+        _have_left(they, cause),
+        step,
+    )
+
+
+def left_debugger(cause: Cause, reports: RankReports) -> Words:
+    """The user has left the cell in the debugger of ranks."""
+    headline = f"{subject(cause.culprits)} left the debugger; {they_wait(cause, reports)}."
+    return Words(headline, _have_left(cause.culprits.verb("it", "they"), cause), "")
+
+
+def _have_left(they: str, cause: Cause) -> str:
+    has = cause.culprits.verb("has", "have")
+    return f"{they} {has} left the cell and can no longer take part.{in_turn(cause)}"

@@ -1,0 +1,194 @@
+"""The words about calls that do not match, or that ranks made in different iterations of a loop.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.disagreement import Disagreement
+from nbddp.controller.diagnosis.divergence import differing_branches, skipped_iterations
+from nbddp.controller.diagnosis.divergence_phrases import (
+    Places,
+    differing_excerpt,
+    differing_lines,
+    skipped_step,
+)
+from nbddp.controller.diagnosis.phrases import (
+    Predicate,
+    RankVerb,
+    describe_call,
+    describe_calls,
+    iteration,
+    subject,
+)
+from nbddp.controller.diagnosis.rank_reports import RankReports
+from nbddp.controller.diagnosis.report import PerRank
+from nbddp.controller.diagnosis.suspicions import was_interrupted
+from nbddp.controller.diagnosis.words.shared import Words, name
+from nbddp.wire.flight_recorder import Operation
+from nbddp.wire.rank_set import Rank, RankSet
+
+#: Sets of ranks in different iterations in a sentence.
+_MAX_CLUSTERS = 3
+#: The next step after a mismatch of ranks that an interrupt has sent to another call.
+_AFTER_INTERRUPT = (
+    "Nothing, if the interrupt was meant. It finds ranks at different lines, so a collective in "
+    "`finally` or `except` may then meet another one."
+)
+_HUMAN_FIELDS: Mapping[str, str] = {
+    "input_dtypes": "dtype",
+    "input_sizes": "shape",
+    "input_splits": "split sizes",
+    "output_dtypes": "dtype",
+    "output_sizes": "shape",
+    "output_splits": "split sizes",
+    "reduce_op": "ReduceOp",
+    "root": "root",
+    "tensors": "number of tensors",
+}
+
+
+def mismatched_collective(cause: Cause, reports: RankReports) -> Words:
+    """Calls that belong together and do not match, so that a cell fails."""
+    disagreement = cause.disagreement
+    assert disagreement is not None  # noqa: S101 - each mismatch has one
+    reason = "these calls belong together and do not match, so they can never complete."
+    if not disagreement.differences.blocking:
+        reason = (
+            "these calls belong together and do not match, so their results would be wrong; "
+            "nothing was sent."
+        )
+    behind = cause.waiting - RankSet.of(disagreement.operation_by_rank)
+    if behind:
+        reason += f" {subject(behind)} {behind.verb('is', 'are')} blocked because of it."
+    branches = _branches(cause, disagreement, reports)
+    step = f"{_agree(disagreement)} {differing_lines(branches)}".rstrip()
+    return Words(
+        f"{_calls(disagreement, reports)}.",
+        reason,
+        _AFTER_INTERRUPT if was_interrupted(cause, reports) else step,
+        code=differing_excerpt(branches),
+        ranks=_ranks_that_disagree(disagreement, reports),
+    )
+
+
+def silent_mismatch(cause: Cause, reports: RankReports) -> Words:
+    """Calls that do not match, and end; or one that some ranks never made."""
+    disagreement = cause.disagreement
+    if disagreement is None:
+        called = name(cause, reports)
+        return Words(
+            f"{called[0].upper()}{called[1:]} was called by {cause.waiting.describe()}, and never "
+            f"by {cause.culprits.describe()}.",
+            "all ranks have ended their cells, and this was left open.",
+            "Call it on all ranks, and wait for asynchronous operations: the next operation of "
+            "this group would match the wrong one.",
+        )
+    return Words(
+        f"{_calls(disagreement, reports)}; that does not hang, but the results are not what was "
+        "meant.",
+        "the records of the ranks differ.",
+        f"{_agree(disagreement)} Do not trust what came out.",
+        code=differing_excerpt(_branches(cause, disagreement, reports)),
+        ranks=_ranks_that_disagree(disagreement, reports),
+    )
+
+
+def desynchronized_loop(cause: Cause, reports: RankReports) -> Words:
+    """Ranks called a collective in different iterations of a loop."""
+    loop = cause.shifted
+    assert loop is not None  # noqa: S101 - each cause of this kind has one
+    by_size = list(loop.clusters)
+    if loop.has_majority:
+        by_size = [*by_size[1:], by_size[0]]
+    parts = [
+        f"{ranks.describe()} {ranks.verb('was', 'were')} at "
+        f"{iteration(loop.operation_by_rank[ranks.ranks[0]], loop.names)}"
+        for ranks in by_size[:_MAX_CLUSTERS]
+    ]
+    if len(by_size) > _MAX_CLUSTERS:
+        parts[-1] = "others at other iterations"
+    elif len(by_size) == 2 and len(by_size[1]) > 1:
+        parts[1] = f"the others at {iteration(loop.operation, loop.names)}"
+    since = "Since" if loop.lasts and loop.is_first else "In"
+    since = since if loop.is_first or not loop.lasts else "At the latest since"
+    mixed = "the results since then are mixed" if loop.lasts else "its result is mixed"
+    ahead, size = loop.ahead, len(reports.graph.views)
+    skipped = skipped_iterations(loop.operation.site, ahead, size, reports.sources)
+    return Words(
+        f"{since} {name(cause, reports)}, {', '.join(parts)}: {mixed}.",
+        "the ranks called it at the same line, in different iterations of the loop.",
+        skipped_step(skipped, ahead),
+        ranks=_ranks_that_called(
+            loop.operation_by_rank,
+            reports,
+            lambda operation: f"{operation.label()} at {iteration(operation, loop.names)}",
+        ),
+    )
+
+
+def _branches(cause: Cause, disagreement: Disagreement, reports: RankReports) -> Places:
+    """Ranks that made different calls at different lines, and why."""
+    if was_interrupted(cause, reports):
+        return []
+    return differing_branches(disagreement, reports.sources)
+
+
+def _ranks_that_disagree(
+    disagreement: Disagreement, reports: RankReports
+) -> Mapping[Rank, PerRank]:
+    fields = disagreement.differences.reported
+    return _ranks_that_called(
+        disagreement.operation_by_rank,
+        reports,
+        lambda operation: describe_call(operation.signature, fields),
+    )
+
+
+def _ranks_that_called(
+    operation_by_rank: Mapping[Rank, Operation],
+    reports: RankReports,
+    describe: Callable[[Operation], str],
+) -> Mapping[Rank, PerRank]:
+    """The calls of ranks: whether a rank waits in its call, or has raised, is luck."""
+    return {
+        rank: replace(
+            reports.rank(rank),
+            predicate=Predicate(RankVerb.CALLED, f" {describe(operation)}"),
+            site=operation.site,
+            since_s=None,
+        )
+        for rank, operation in operation_by_rank.items()
+        if rank in reports.graph.views
+    }
+
+
+def _calls(disagreement: Disagreement, reports: RankReports) -> str:
+    """``Rank 2 called broadcast, ranks 0-1 called all_reduce, as collective #17 of ...``."""
+    some = next(iter(disagreement.operation_by_rank.values()))
+    group = reports.graph.group(some)
+    number = f"the two ends of message #{some.p2p_seq_id}"
+    if some.signature.kind == "collective":
+        number = f"collective #{some.collective_seq_id}"
+    fields, culprits = disagreement.differences.reported, disagreement.culprits
+    calls = describe_calls(disagreement.operation_by_rank, fields, culprits)
+    of_group = f" of {group.label}" if group else ""
+    return f"{calls[0].upper()}{calls[1:]}, as {number}{of_group}"
+
+
+def _agree(disagreement: Disagreement) -> str:
+    """The next step after a mismatch."""
+    fields = disagreement.differences.reported
+    if "op" in fields:
+        return "Call the same operations in the same order on all ranks of the group."
+    names = list(dict.fromkeys(_HUMAN_FIELDS.get(name, name) for name in fields))
+    if "split sizes" in names:
+        return "A rank must expect from each other rank what that one sends: compare the splits."
+    step = f"Use the same {' and '.join(names)} on all ranks of the group"
+    sites = (each.site for each in disagreement.operation_by_rank.values())
+    lines = {site.position for site in sites if site.line}
+    if len(lines) > 1:
+        return f"{step}, or, if each line is right, call them in the same order."
+    return f"{step}."

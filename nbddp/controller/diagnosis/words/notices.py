@@ -1,0 +1,128 @@
+"""The words about ranks that others wait for and that may still come.
+
+Runs in: the notebook's process. Pure.
+"""
+
+import keyword
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.notices import WAITING_CALL
+from nbddp.controller.diagnosis.phrases import subject
+from nbddp.controller.diagnosis.rank_reports import RankReports
+from nbddp.controller.diagnosis.rank_view import RankView
+from nbddp.controller.diagnosis.wait_graph import WaitForGraph, acting_threads, can_act
+from nbddp.controller.diagnosis.words.shared import Words, name
+from nbddp.wire.flight_recorder import CALLBACK_THREAD, WAITS_FOR_USER, ThreadLook
+from nbddp.wire.rank_set import Rank, RankSet
+
+#: A sentence names this many threads, and counts the others.
+_MAX_THREADS: Final = 3
+
+#: Any call, by the name in the source.
+_CALL: Final = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
+
+
+def straggler(cause: Cause, reports: RankReports) -> Words:
+    """Ranks wait for ranks that may still come, or for an operation that all have joined."""
+    ranks, culprits, operation = cause.waiting, cause.culprits, cause.operation
+    if not culprits:
+        return Words(
+            f"All ranks have come to {name(cause, reports)}, and it is not over yet.",
+            "nothing is missing: much data, or a slow or broken connection.",
+            "Wait, or interrupt the cell.",
+        )
+    they = f"{subject(ranks)} {ranks.verb('waits', 'wait')} in {name(cause, reports)}"
+    peers = () if operation is None else (operation.peer,)
+    if culprits.ranks != peers:  # else "recv from rank 1" has named it
+        they += f" for {culprits.describe()}"
+    views = [reports.graph.views[rank] for rank in culprits]
+    places = {_waits_for_user(view) for view in views}
+    if "" not in places:
+        return Words(
+            f"{they}, {' or '.join(sorted(places))}.",
+            f"{culprits.verb('it goes', 'they go')} on when you say so.",
+            "Answer, or continue in the debugger; an interrupt ends the cell and keeps the "
+            "variables.",
+        )
+    return Words(
+        f"{they}, {_activity(views, is_outside=cause.kind == 'stuck-outside')}.",
+        f"{culprits.verb('it', 'they')} may still come.",
+        "Wait; `%ddp stacks` shows where every rank is; an interrupt ends the cell and keeps "
+        "the variables.",
+    )
+
+
+def _waits_for_user(view: RankView) -> str:
+    """``at a prompt`` or ``at a breakpoint``, if the rank waits for the user; else empty."""
+    main = view.look.main if view.look else None
+    return "" if main is None else WAITS_FOR_USER.get(main.innermost, "")
+
+
+def _activity(views: Sequence[RankView], *, is_outside: bool) -> str:
+    """A clause on the present activity of ranks that others wait for: ``which still runs``.
+
+    Args:
+        views: of these ranks.
+        is_outside: whether all of them wait for something outside of torch.distributed.
+    """
+    one = len(views) == 1
+    if all(view.look is not None and view.look.activity == "callback" for view in views):
+        return f"still in {CALLBACK_THREAD}"  # the cell begins after that
+    if is_outside:
+        clauses = {_waits_outside(view, one=one) for view in views}
+        unknown = f"which {'waits' if one else 'wait'} for something else"
+        return (clauses.pop() if len(clauses) == 1 else "") or unknown
+    return f"which still {'runs' if one else 'run'}"
+
+
+def describe_running(graph: WaitForGraph) -> str:
+    """The ranks, threads and processes that still run, so that nothing is proven.
+
+    Returns:
+        The end of a sentence: ``rank 1, which still runs; thread 'loader' of rank 0``.
+    """
+    running: list[Rank] = []
+    parents: list[Rank] = []
+    threads: list[str] = []
+    for rank, view in graph.views.items():
+        acting = [] if view.look is None else acting_threads(view.look)
+        threads += [f"thread {each.name!r} of rank {rank}" for each in acting if not each.is_main]
+        if can_act(view) and (not acting or any(each.is_main for each in acting)):
+            running.append(rank)
+        if view.look is not None and view.look.has_children:
+            parents.append(rank)
+    parts = threads[:_MAX_THREADS]
+    if len(threads) > len(parts):
+        parts[-1] += f" and {len(threads) - len(parts)} more"
+    if running:
+        ranks = RankSet.of(running)
+        parts.insert(0, f"{ranks.describe()}, which still {ranks.verb('runs', 'run')}")
+    if parents:
+        ranks = RankSet.of(parents)
+        parts.append(f"processes that {ranks.describe()} {ranks.verb('has', 'have')} started")
+    return "; ".join(parts) or "another process"
+
+
+def _waits_outside(view: RankView, *, one: bool) -> str:
+    """A clause on the place where it waits; empty if that is not known."""
+    if view.is_stopped:
+        return "whose process is stopped" if one else "whose processes are stopped"
+    if view.state == "silent":
+        return f"which {'does' if one else 'do'} not answer"
+    main = view.look.main if view.look else None
+    call = "" if main is None else _waiting_call(main)
+    return f"which {'is' if one else 'are'} in {call}()" if call else ""
+
+
+def _waiting_call(thread: ThreadLook) -> str:
+    """``time.sleep``: the only call of its line, or the one that its innermost function shows."""
+    source = thread.stack[0].source if thread.stack else ""
+    calls = [call for call in _CALL.findall(source) if not keyword.iskeyword(call)]
+    if len(calls) > 1:
+        is_python = thread.innermost not in ("", thread.stack[0].function)
+        waiting = {thread.innermost} if is_python else set(WAITING_CALL.findall(source))
+        calls = [call for call in calls if call.rpartition(".")[2] in waiting]
+    return calls[0] if len(calls) == 1 else ""

@@ -1,0 +1,85 @@
+"""The words of one finding, and the phrases that findings of several kinds share.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.divergence_phrases import Places
+from nbddp.controller.diagnosis.phrases import subject
+from nbddp.controller.diagnosis.rank_reports import RankReports
+from nbddp.controller.diagnosis.report import ChangedLine, CodeChange, CodeLine, PerRank
+from nbddp.wire.flight_recorder import Site
+from nbddp.wire.rank_set import Rank
+
+#: Ranks of a circle in a sentence.
+_MAX_CIRCLE = 8
+
+
+@dataclass(frozen=True)
+class Words:
+    """The sentences of a finding, and the code that they are about."""
+
+    headline: str
+    reason: str
+    next_step: str
+    code: Sequence[CodeLine] = ()  #: lines that explain the finding
+    change: CodeChange | None = None  #: the next step, as a change of the code
+    places: Places = ()  #: the parts of the code that culprits did not run
+    ranks: Mapping[Rank, PerRank] = field(default_factory=dict)  #: not as `RankReports` has them
+
+
+def code_change(site: Site, lines: tuple[ChangedLine, ...]) -> CodeChange | None:
+    """The change of the cell or file of a site; None: there are no lines."""
+    return CodeChange(site.cell, site.file, lines) if lines else None
+
+
+def name(cause: Cause, reports: RankReports) -> str:
+    """``all_reduce #17 of group 'tp' (ranks 0-1)``."""
+    return reports.name(cause.operation) if cause.operation else "an operation"
+
+
+def they_wait(cause: Cause, reports: RankReports) -> str:
+    """``ranks 0-1 wait for it in all_reduce #17``; empty if no rank waits."""
+    ranks = cause.direct or cause.waiting
+    if not ranks:
+        return ""
+    waits, them = ranks.verb("waits", "wait"), cause.culprits.verb("it", "them")
+    return f"{ranks.describe()} {waits} for {them} in {name(cause, reports)}"
+
+
+def in_turn(cause: Cause) -> str:
+    """A sentence on the ranks that wait for the waiting ranks, with a blank in front."""
+    others = cause.waiting - cause.direct - cause.culprits
+    if not others or not cause.direct:
+        return ""
+    return (
+        f" {subject(others)} {others.verb('waits', 'wait')} for {cause.direct.describe()} in turn."
+    )
+
+
+def cycle(
+    cause: Cause,
+    reports: RankReports,
+    problem: str,
+    next_step: str,
+    change: CodeChange | None = None,
+) -> Words:
+    """The words about ranks that wait for each other in a circle, or in several."""
+    circle, alike = cause.circle, cause.alike
+    parts = []
+    for rank, waited, ranks in circle[:_MAX_CIRCLE]:
+        whom = f" for {ranks.describe()}" if waited.signature.kind == "collective" else ""
+        parts.append(f"rank {rank} waits in {reports.name(waited)}{whom}")
+    if len(circle) > _MAX_CIRCLE:
+        parts.append(f"and {len(circle) - _MAX_CIRCLE} more")
+    reason, where = ", ".join(parts), "" if len(circle) == 2 else " in a circle"
+    if alike:
+        reason += f"; so do ranks {', '.join(' and '.join(map(str, ranks)) for ranks in alike)}"
+        where = f" in {1 + len(alike)} {'pairs' if len(circle) == 2 else 'circles'}"
+    if others := cause.waiting - cause.culprits:
+        reason += f". {subject(others)} {others.verb('waits', 'wait')} for these in turn"
+    headline = f"{subject(cause.culprits)} wait for each other{where}: {problem}."
+    return Words(headline, f"{reason}.", next_step, change=change)

@@ -1,0 +1,129 @@
+"""The words about keys of the store, and about groups, whose members meet in the store.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.phrases import place, subject
+from nbddp.controller.diagnosis.rank_reports import RankReports
+from nbddp.controller.diagnosis.words.notices import describe_running
+from nbddp.controller.diagnosis.words.shared import Words, in_turn, name
+from nbddp.wire.flight_recorder import Operation, group_counter_of, group_name_of
+from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
+
+_NOBODY_LEFT = "every rank of the pool is blocked, or has ended the cell"
+
+
+def store_wait(cause: Cause, reports: RankReports) -> Words:
+    """Ranks wait for a key that no rank sets, or make a group that not all members make."""
+    operation = cause.operation
+    ranks = cause.direct or cause.waiting
+    waits = f"{subject(ranks)} {ranks.verb('waits', 'wait')} in"
+    if operation is not None and operation.signature.kind == "creation":
+        return _creation(cause, operation, waits, reports)
+    if not cause.proven:
+        return Words(
+            f"{waits} {name(cause, reports)}; nobody has set it yet.",
+            f"it may still be set by {describe_running(reports.graph)}.",
+            "Wait, or interrupt the cell.",
+        )
+    if operation is not None and operation.is_rendezvous:
+        return Words(
+            f"{waits} init_process_group for {operation.signature.keys[0]}, which can no longer "
+            "join.",
+            f"{_NOBODY_LEFT}.{in_turn(cause)}",
+            "Call init_process_group on all ranks, with the number of ranks as world_size and "
+            "each rank once.",
+        )
+    return Words(
+        f"{waits} {name(cause, reports)}, and no rank is left that could set it.",
+        f"{_NOBODY_LEFT}; only a process outside of the pool could still set it.{in_turn(cause)}",
+        "Set the key on some rank before another one waits for it.",
+    )
+
+
+def _creation(cause: Cause, operation: Operation, waits: str, reports: RankReports) -> Words:
+    """Ranks make a group, and not all of its members do."""
+    ranks, culprits, op = cause.direct or cause.waiting, cause.culprits, operation.signature.op
+    if not culprits:
+        return Words(
+            f"{waits} {reports.name(operation)} for other members, and no rank is left that could "
+            "be one.",
+            f"{_NOBODY_LEFT}; only a process outside of the pool could still come.{in_turn(cause)}",
+            f"Call {op} on as many ranks as world_size says.",
+        )
+    needs = "a group is made by all of its members, and these can no longer take part."
+    if set(cause.direct) & set(culprits):
+        return Words(
+            _different_groups(cause, reports),
+            f"{needs}{in_turn(cause)}",
+            f"Call {op} on all ranks, in the same order, with the same ranks; also on ranks that "
+            "are no members.",
+        )
+    return _several_numbers(cause, operation, reports) or Words(
+        f"{reports.name(operation)} was never called by {culprits.describe()}; "
+        f"{ranks.describe()} {ranks.verb('waits', 'wait')} for that.",
+        f"{needs}{in_turn(cause)}",
+        f"Call {op} on all ranks, in the same order.",
+    )
+
+
+def _different_groups(cause: Cause, reports: RankReports) -> str:
+    """The headline about ranks that make groups, and most of them do not make the same one."""
+    ranks_by_label: dict[str, list[Rank]] = {}
+    for rank, waited, _ in cause.circle:  # a rank with several waits is there several times
+        label = reports.name(waited)
+        if waited.signature.kind == "creation":
+            # Torch counts the groups of each rank: the numbers show which rank has made more.
+            label += f" as group {group_name_of(waited.pg_id)!r}"
+        ranks_by_label.setdefault(label, []).append(rank)
+    parts = [
+        f"{RankSet.of(ranks).describe()} in {label}" for label, ranks in ranks_by_label.items()
+    ]
+    action = "make different groups" if len(parts) > 1 else "make a group"
+    return f"{subject(cause.culprits)} {action} and wait for each other: {', '.join(parts)}."
+
+
+def _several_numbers(cause: Cause, operation: Operation, reports: RankReports) -> Words | None:
+    """A group that its members make under different numbers; None: the reason is another one.
+
+    Torch numbers the groups of each rank in the order of their creation, and the members of a group
+    meet under its number. A rank that has made one group more than the others never meets them.
+    """
+    calls = _calls_of_culprits(cause, operation, reports)
+    if not calls:
+        return None
+    everyone = {**dict.fromkeys(cause.direct, operation), **calls}
+    numbers = {rank: group_name_of(call.pg_id) for rank, call in everyone.items()}
+    ranks_by_number = ranks_by_value(numbers)
+    lowest = min(ranks_by_number, key=int)
+    first = ""
+    for ranks in (ranks for number, ranks in ranks_by_number.items() if number != lowest):
+        some = ranks.ranks[0]
+        made = reports.graph.histories[some].creation_of(lowest, everyone[some])
+        if made is not None and (line := place(made.site)):
+            first = f" {subject(ranks)} made group {lowest} at {line}."
+    parts = [f"group {n} on {ranks.describe()}" for n, ranks in ranks_by_number.items()]
+    return Words(
+        f"{reports.name(operation)} is {' and '.join(parts)}, so its members wait for each other.",
+        "torch numbers the groups of each rank in the order of their creation, and members meet "
+        f"by that number.{first}{in_turn(cause)}",
+        f"Call {operation.signature.op} for every group on all ranks, members or not, in the same "
+        "order; or pass use_local_synchronization=True.",
+    )
+
+
+def _calls_of_culprits(
+    cause: Cause, operation: Operation, reports: RankReports
+) -> dict[Rank, Operation]:
+    """The call of each culprit; empty if one of them makes another group, or none."""
+    calls: dict[Rank, Operation] = {}
+    number, counter = group_name_of(operation.pg_id), group_counter_of(operation.pg_id)
+    for rank in cause.culprits:
+        for call in reports.graph.histories[rank].operations.values():
+            other = group_name_of(call.pg_id)
+            is_counted = other.isdecimal() and group_counter_of(call.pg_id) == counter
+            is_like = call.signature == operation.signature and call.state == "scheduled"
+            if is_like and is_counted and other != number:
+                calls[rank] = call
+    return calls if number.isdecimal() and len(calls) == len(cause.culprits) else {}
