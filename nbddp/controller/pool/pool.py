@@ -485,7 +485,7 @@ class Pool:
 
     @property
     def caught_up(self) -> set[int]:
-        """The process ids of ranks that have caught up. For the layer of `catch_up`."""
+        """The process ids of ranks that have caught up. For the layer of the pool."""
         return self._cells.caught_up
 
     def names_of(self, ranks: RankSet) -> list[dict[str, NameKind]]:
