@@ -5,11 +5,14 @@ Runs in: every process. Pure.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from nbddp.errors import BadOptionError
 
 #: A global rank, as in ``torch.distributed``.
 Rank = int
+
+_K = TypeVar("_K")
 
 
 @dataclass(frozen=True, order=True)
@@ -122,3 +125,15 @@ class RankSet:
 
 
 NO_RANKS = RankSet()
+
+
+def ranks_by(pairs: Iterable[tuple[_K, Rank]]) -> dict[_K, RankSet]:
+    """Group ranks by a key; the keys are in the order in which they first appear.
+
+    >>> ranks_by([("even", 2), ("odd", 1), ("even", 0)])
+    {'even': RankSet(0,2), 'odd': RankSet(1)}
+    """
+    ranks_by_key: dict[_K, list[Rank]] = {}
+    for key, rank in pairs:
+        ranks_by_key.setdefault(key, []).append(rank)
+    return {key: RankSet.of(ranks) for key, ranks in ranks_by_key.items()}

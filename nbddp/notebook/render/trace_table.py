@@ -18,7 +18,7 @@ from nbddp.notebook.render.html import (
     size,
 )
 from nbddp.wire.flight_recorder import Site, cell_name
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import RankSet, ranks_by
 
 #: Operations that ``%ddp trace`` shows.
 DEFAULT_LAST = 20
@@ -206,10 +206,8 @@ def _is_incomplete(row: TraceRow, rank: int) -> bool:
 
 def _states_text(row: TraceRow) -> str:
     """``done [4]:5 0-61; never came 63``."""
-    ranks_by_state: dict[str, list[int]] = {}
-    for rank in (*row.parts, *row.missing):
-        ranks_by_state.setdefault(_rank_state(row, rank), []).append(rank)
-    texts = [f"{state}: {RankSet.of(ranks)}" for state, ranks in ranks_by_state.items()]
+    states = ranks_by((_rank_state(row, rank), rank) for rank in (*row.parts, *row.missing))
+    texts = [f"{state}: {ranks}" for state, ranks in states.items()]
     more = f"; {len(texts) - 4} more" if len(texts) > 4 else ""
     return "; ".join(texts[:4]) + more
 
