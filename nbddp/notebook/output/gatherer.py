@@ -325,7 +325,7 @@ class Gatherer:
         state.settle_at = None
         state.is_finished = True
         self._close_gap(state, now)
-        self._folder.set_awaited(state.rank, is_awaited=False)
+        self._folder.stop_awaiting(state.rank)
 
     # Gaps
 

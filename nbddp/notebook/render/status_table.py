@@ -19,6 +19,7 @@ from nbddp.notebook.render.html import (
     Column,
     Table,
     clean,
+    details,
     duration,
     escape,
     name_ranks,
@@ -84,11 +85,7 @@ class Survey:
         table = _table(self.rows, is_live=is_live)
         below = "".join(f"<div>{escape(text)}</div>" for text in notes)
         if len(self.rows) > MAX_ROWS and not is_live:  # an update would close it again
-            whole_table = _table(self.rows, is_folded=False).html()
-            below += (
-                '<details style="margin:4px 0"><summary style="opacity:0.7;cursor:pointer">'
-                f"every rank</summary>{whole_table}</details>"
-            )
+            below += details("every rank", _table(self.rows, is_folded=False).html())
         if logs:
             below += f'<div style="opacity:0.7;font-size:90%">{escape(logs)}</div>'
         return {

@@ -31,7 +31,7 @@ from nbddp.rank.torch_private.hooks import (
     is_wrapped,
     nccl_backends,
     original_store_wait,
-    set_async,
+    set_synchronous,
 )
 from nbddp.rank.torch_private.process_groups import (
     c10d,
@@ -102,10 +102,10 @@ __all__ = [
     "reset_modules",
     "rpc_timeout",
     "separate_rendezvous",
-    "set_async",
     "set_default_group",
     "set_group_count",
     "set_registered_store",
+    "set_synchronous",
     "sharding_of",
     "share_store",
     "shared_prefix",
