@@ -31,7 +31,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class _Count:
+class _PageCount:
     """A count of the pages of one process."""
 
     pss_bytes: int
@@ -44,38 +44,38 @@ class MemoryReader:
     """Reads the memory of ranks, and keeps the counts that are expensive."""
 
     def __init__(self) -> None:
-        self._counts: dict[int, dict[int, _Count]] = {}  # by rank, by process
+        self._page_counts: dict[int, dict[int, _PageCount]] = {}  # by rank, by process
 
     def read(self, rank: int, pid: int, now: float) -> Memory:
         """Return the memory of a rank with this process, and of all its descendants."""
-        old_counts = self._counts.get(rank, {})
-        counts: dict[int, _Count] = {}
+        old_page_counts = self._page_counts.get(rank, {})
+        page_counts: dict[int, _PageCount] = {}
         rss_bytes = pss_bytes = 0
         is_pss = True
         for process in (pid, *process_tree.descendants_of(pid)):
             resident = _resident_bytes(process)
             rss_bytes += resident
-            count = old_counts.get(process)
-            if count is None or self._is_old(count, now):
-                count = _count(process, resident, now)
-            if count is None:
+            page_count = old_page_counts.get(process)
+            if page_count is None or self._is_old(page_count, now):
+                page_count = _count_pages(process, resident, now)
+            if page_count is None:
                 is_pss = is_pss and not resident  # resident is 0 if the process has ended
                 continue
-            counts[process] = count
-            pss_bytes += max(0, count.pss_bytes + resident - count.rss_bytes)
-        self._counts[rank] = counts
+            page_counts[process] = page_count
+            pss_bytes += max(0, page_count.pss_bytes + resident - page_count.rss_bytes)
+        self._page_counts[rank] = page_counts
         return Memory(pss_bytes if is_pss else rss_bytes, is_pss)
 
     def forget(self, rank: int) -> None:
         """Forget the counts of a rank whose process has ended."""
-        self._counts.pop(rank, None)
+        self._page_counts.pop(rank, None)
 
-    def _is_old(self, count: _Count, now: float) -> bool:
-        total = sum(map(len, self._counts.values()))
-        return now - count.made_at > max(_LEAST_AGE_S, _REST * total * count.cost_s)
+    def _is_old(self, page_count: _PageCount, now: float) -> bool:
+        total = sum(map(len, self._page_counts.values()))
+        return now - page_count.made_at > max(_LEAST_AGE_S, _REST * total * page_count.cost_s)
 
 
-def _count(pid: int, resident: int, now: float) -> _Count | None:
+def _count_pages(pid: int, resident: int, now: float) -> _PageCount | None:
     """Count; None: the process has ended or is not accessible, or the system has no such count."""
     began = time.thread_time()
     try:
@@ -83,7 +83,7 @@ def _count(pid: int, resident: int, now: float) -> _Count | None:
         kilobytes = int(text.partition("\nPss:")[2].split(maxsplit=1)[0])
     except (OSError, IndexError, ValueError):
         return None
-    return _Count(kilobytes * 1024, resident, now, time.thread_time() - began)
+    return _PageCount(kilobytes * 1024, resident, now, time.thread_time() - began)
 
 
 def _resident_bytes(pid: int) -> int:

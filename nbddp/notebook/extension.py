@@ -6,15 +6,16 @@ IPython reloads an extension by an unload and a load, and neither call can know 
 reload. So an unload stops the pool at the end of the cell, unless that cell has loaded again.
 """
 
+import re
 import sys
 
 from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.notebook import session
 from nbddp.notebook.magics import auto_mode, completion, name_hint
-from nbddp.notebook.magics.first_line import move_up
 from nbddp.notebook.magics.magics import DdpMagics
 
+_MAGIC = re.compile(r"%%ddp(?=\s|$)")
 _pending: "_PendingUnload | None" = None
 
 
@@ -49,6 +50,22 @@ def unload(shell: InteractiveShell) -> None:
         shell.events.register("post_execute", _pending.end)
     else:
         _pending.end()
+
+
+def move_up(lines: list[str]) -> list[str]:
+    r"""Move ``%%ddp`` to the first line, where IPython wants it; the code keeps its line numbers.
+
+    >>> move_up(["# all ranks\n", "%%ddp\n", "print(rank)\n"])
+    ['%%ddp\n', '\n', 'print(rank)\n']
+    """
+    for number, line in enumerate(lines):
+        if _MAGIC.match(line):
+            magic = line if line.endswith("\n") else f"{line}\n"
+            # Empty lines: tracebacks would show comments beside the number of another line.
+            return [magic, *["\n"] * number, *lines[number + 1 :]] if number else lines
+        if line.strip() and not line.lstrip().startswith("#"):
+            break
+    return lines
 
 
 class _PendingUnload:

@@ -242,7 +242,7 @@ class RankServer:
                 if self._collectives is not None:
                     if request.initialises:
                         self._rebuild_number, self._init_count = request.number, 0
-                    self._collectives.reform(request, self._initialise)
+                    self._collectives.rebuild(request, self._initialise)
                     torn = tuple(self._collectives.recorder.torn)
                 rank = self._launch.rank
                 self.link.send(GroupsRebuilt(number=request.number, rank=rank, torn=torn))

@@ -60,11 +60,11 @@ def _connect() -> None:
 
 
 def _make_stdout() -> None:
-    sys.stdout = sys.__stdout__ = _text_stream(1, line_buffering=True)  # type: ignore[misc]  # final only in the stubs
+    sys.stdout = sys.__stdout__ = _text_stream(1)  # type: ignore[misc]  # final only in the stubs
 
 
 def _make_stderr() -> None:
-    sys.stderr = sys.__stderr__ = _text_stream(2, line_buffering=True)  # type: ignore[misc]  # final only in the stubs
+    sys.stderr = sys.__stderr__ = _text_stream(2)  # type: ignore[misc]  # final only in the stubs
 
 
 def _is_same_file(target: int, pipe: int) -> bool:
@@ -78,11 +78,9 @@ def _is_writable(stream: object) -> bool:
     return callable(getattr(stream, "write", None)) and not getattr(stream, "closed", False)
 
 
-def _text_stream(fd: int, *, line_buffering: bool) -> io.TextIOWrapper:
+def _text_stream(fd: int) -> io.TextIOWrapper:
     raw = open(fd, "wb", closefd=False, buffering=1 << 16)  # noqa: SIM115 - for the whole process
-    stream = io.TextIOWrapper(
-        raw, encoding="utf-8", errors="backslashreplace", line_buffering=line_buffering
-    )
+    stream = io.TextIOWrapper(raw, "utf-8", errors="backslashreplace", line_buffering=True)
     _own_streams[fd] = stream
     return stream
 

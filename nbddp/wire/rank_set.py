@@ -11,7 +11,7 @@ from nbddp.errors import BadOptionError
 
 #: A global rank, as in ``torch.distributed``.
 Rank = int
-_Value = TypeVar("_Value", bound=Hashable)
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 @dataclass(frozen=True, order=True)
@@ -126,13 +126,22 @@ class RankSet:
 NO_RANKS = RankSet()
 
 
-def ranks_by_value(value_by_rank: Mapping[Rank, _Value]) -> dict[_Value, RankSet]:
+def ranks_by(pairs: Iterable[tuple[_Key, Rank]]) -> dict[_Key, RankSet]:
+    """Group ranks by a key; the keys are in the order in which they first appear.
+
+    >>> ranks_by([("even", 2), ("odd", 1), ("even", 0)])
+    {'even': RankSet(0,2), 'odd': RankSet(1)}
+    """
+    ranks_by_key: dict[_Key, list[Rank]] = {}
+    for key, rank in pairs:
+        ranks_by_key.setdefault(key, []).append(rank)
+    return {key: RankSet.of(ranks) for key, ranks in ranks_by_key.items()}
+
+
+def ranks_by_value(value_by_rank: Mapping[Rank, _Key]) -> dict[_Key, RankSet]:
     """The ranks that have the same value.
 
     >>> ranks_by_value({0: "a", 1: "b", 2: "a"})
     {'a': RankSet(0,2), 'b': RankSet(1)}
     """
-    ranks: dict[_Value, list[Rank]] = {}
-    for rank, value in value_by_rank.items():
-        ranks.setdefault(value, []).append(rank)
-    return {value: RankSet.of(equal) for value, equal in ranks.items()}
+    return ranks_by((value, rank) for rank, value in value_by_rank.items())

@@ -40,6 +40,7 @@ from nbddp.wire.messages import Execute, RankReady, RunFinished, RunStarted
 from nbddp.wire.rank_set import RankSet
 from tests.bench import common
 from tests.bench.common import Report, interleaved, ms, parser, timed
+from tests.support.machines import make_spec
 
 _PROCESSES = 4
 
@@ -75,7 +76,7 @@ class SimulatedPool:
         self._numbers = iter(range(1_000_000))
         token = secrets.token_hex(16)
         path = folder / "hub.sock"
-        self.spec = pool_spec(nodes, per_node)
+        self.spec = make_spec(per_node, nodes)
         self._settings = Settings()
         machine = PoolMachine(self.spec, self._settings, time.monotonic(), host="simulated", port=0)
         recovery = RecoveryMachine(machine, self._settings, diagnose)
@@ -139,27 +140,6 @@ def without_sockets(spec: PoolSpec) -> Callable[[], None]:
             raise RuntimeError("the cell has not ended")
 
     return work
-
-
-def pool_spec(nodes: int, per_node: int) -> PoolSpec:
-    """The options of a pool whose ranks do not exist."""
-    return PoolSpec(
-        pool_id="simulated",
-        generation=0,
-        nproc_per_node=per_node,
-        nnodes=nodes,
-        backend="gloo",
-        device="cpu",
-        devices=(),
-        init="env",
-        init_file="",
-        threads=1,
-        timeout_s=0.0,
-        cwd="/",
-        sys_path=(),
-        env={},
-        use_arena=False,
-    )
 
 
 def execute(run_id: str) -> Execute:

@@ -73,12 +73,12 @@ def test_a_callback_that_hangs_is_seen_and_interrupted(pool: Pool, way: str):
     slider = Slider(pool, f"print('begins')\n{WAYS_TO_HANG[way]}")
     slider.move(1)
     slider.wait_text("begins")
-    assert pool.in_callback() == pool.rank_set([1])
+    assert pool._processes.in_callback() == pool.rank_set([1])
     main = next(each for each in pool.survey().looks[1].threads if each.is_main)
     assert main.stack[0].function == "changed"
     assert pool.interrupt() == pool.rank_set([1])
     slider.wait_text("KeyboardInterrupt")
-    poll_until(lambda: not pool.in_callback(), LIMIT_S)
+    poll_until(lambda: not pool._processes.in_callback(), LIMIT_S)
     assert run_cell(pool, HEALTHY).texts() == {0: "2\n", 1: "2\n"}
 
 
@@ -89,10 +89,10 @@ def test_a_callback_that_outlives_its_cell_is_interrupted_too(pool: Pool):
     poll_until(lambda: cell.view.text(1), LIMIT_S)
     slider.move(1)
     cell.join()
-    assert pool.in_callback() == pool.rank_set([1])
+    assert pool._processes.in_callback() == pool.rank_set([1])
     assert pool.interrupt() == pool.rank_set([1])
     slider.wait_text("KeyboardInterrupt")
-    poll_until(lambda: not pool.in_callback(), LIMIT_S)
+    poll_until(lambda: not pool._processes.in_callback(), LIMIT_S)
     slider.move(1)
     slider.wait_text("begins 2")
     assert run_cell(pool, HEALTHY).texts() == {0: "2\n", 1: "2\n"}

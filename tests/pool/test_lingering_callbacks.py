@@ -56,7 +56,7 @@ def test_a_callback_that_no_rank_joins_is_told_and_freed(
     assert outcome.report.findings[0].headline.startswith("Rank 1 never called all_reduce #")
     words = ": Rank 1 never called all_reduce #"
     poll_until(lambda: words in cell.view.text(0, "stderr") + slider.text, LIMIT_S)
-    assert not pool.in_callback()
+    assert not pool._processes.in_callback()
     assert run_cell(pool, HEALTHY).texts() == {0: "2\n", 1: "2\n"}
 
 
@@ -82,5 +82,5 @@ def test_an_interrupt_frees_it_too(pool: Pool, flag: Callable[[str], str], tmp_p
     poll_until(lambda: waits(pool, "main"), LIMIT_S)
     pool.interrupt()
     assert isinstance(cell.join(LIMIT_S).error, CellInterruptedError)
-    poll_until(lambda: not pool.in_callback(), LIMIT_S)
+    poll_until(lambda: not pool._processes.in_callback(), LIMIT_S)
     assert run_cell(pool, HEALTHY).texts() == {0: "2\n", 1: "2\n"}

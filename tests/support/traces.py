@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from nbddp.controller.trace.rows import TraceRow, rows
 from nbddp.wire.flight_recorder.layout import Text
 from nbddp.wire.flight_recorder.schema import GroupInfo, Operation, OperationKind, Signature, Site
 from nbddp.wire.flight_recorder.writer import NodeMemory, Writer
@@ -135,3 +136,15 @@ def recorders(count: int) -> list[Recorder]:
 def by_rank(made: list[Recorder]) -> dict[int, list[Operation]]:
     """The argument of `nbddp.controller.trace.rows.rows`."""
     return {recorder.rank: recorder.operations for recorder in made}
+
+
+def three_cells() -> list[TraceRow]:
+    """An all_reduce of four ranks in each of cells 7 to 9, and a message in the last one."""
+    ranks = recorders(4)
+    for number in range(3):
+        for recorder in ranks:
+            recorder.collective(
+                at=number * 10 + recorder.rank, end=number * 10 + 5, run_id=f"run-{number}"
+            )
+    ranks[0].message("send", 1, at=40, run_id="run-2")
+    return rows(by_rank(ranks), GROUPS, {"run-0": 7, "run-1": 8, "run-2": 9})

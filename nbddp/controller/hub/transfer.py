@@ -12,7 +12,7 @@ from types import TracebackType
 
 from nbddp.errors import NbddpError, PoolBrokenError, TransferInterruptedError
 from nbddp.wire.messages import RankExited, ValueDescribed, ValuePulled, ValuePushed
-from nbddp.wire.rank_set import Rank, RankSet
+from nbddp.wire.rank_set import Rank, RankSet, ranks_by
 
 #: Seconds between checks of ranks that do not answer.
 _PATIENCE_S = 2.0
@@ -185,13 +185,10 @@ class interrupt_as_error:  # noqa: N801 - used like a function, without contextl
 
 def _how_far(stopped: WaitInterrupt) -> str:
     """``: rank 0 had answered, rank 1 was in cell [3], line 4. No variable was changed``."""
-    by_place: dict[str, list[Rank]] = {}
-    for rank, place in sorted(stopped.left.items()):
-        by_place.setdefault(place, []).append(rank)
+    by_place = ranks_by((place, rank) for rank, place in sorted(stopped.left.items()))
     had = f"{stopped.answered.describe()} had answered" if stopped.answered else ""
     parts = [had] if had else []
-    for place, group in by_place.items():
-        ranks = RankSet.of(group)
+    for place, ranks in by_place.items():
         where = f"{ranks.verb('was', 'were')} in {place}" if place else "had not answered"
         parts.append(f"{ranks.describe()} {where}")
     steps = []

@@ -96,7 +96,7 @@ def checked_threads(threads: Any, env: Mapping[str, str]) -> int:
     """
     if threads is None:
         return _first_number(env.get(_THREADS_ENV, os.environ.get(_THREADS_ENV, ""))) or 1
-    check_number("threads", threads, 1, _MAX_THREADS)
+    check_number("threads", threads, _MAX_THREADS)
     if _THREADS_ENV in env and _first_number(env[_THREADS_ENV]) != threads:
         raise BadOptionError(
             f"--threads {threads} and --env {_THREADS_ENV}={env[_THREADS_ENV]} disagree; "
@@ -111,14 +111,14 @@ def _first_number(text: str) -> int:
     return int(first) if first.isdecimal() and int(first) <= _MAX_THREADS else 0
 
 
-def check_number(name: str, value: Any, low: int, high: int) -> None:
-    """Check that ``value`` is a whole number from ``low`` to ``high``.
+def check_number(name: str, value: Any, high: int) -> None:
+    """Check that ``value`` is a whole number from 1 to ``high``.
 
     Raises:
         BadOptionError: it is not.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise BadOptionError(f"{name} is {value!r}; legal: a whole number from {low} to {high}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
+        raise BadOptionError(f"{name} is {value!r}; legal: a whole number from 1 to {high}")
 
 
 def checked_variables(env: Any) -> dict[str, str]:

@@ -163,9 +163,9 @@ class PoolOptions:
             '-n 4 --plain'
         """
         asked = cls(nproc_per_node, **given)
-        check_number("nproc_per_node (-n)", asked.nproc_per_node, 1, MAX_RANKS)
-        check_number("nnodes", asked.nnodes, 1, MAX_RANKS)
-        check_number("nproc_per_node x nnodes", asked.world_size, 1, MAX_RANKS)
+        check_number("nproc_per_node (-n)", asked.nproc_per_node, MAX_RANKS)
+        check_number("nnodes", asked.nnodes, MAX_RANKS)
+        check_number("nproc_per_node x nnodes", asked.world_size, MAX_RANKS)
         check_choice("device", asked.device, get_args(Device))
         check_choice("init", asked.init, get_args(InitMethod))
         check_backend(asked.backend, asked.device)

@@ -763,25 +763,6 @@ class Pool:
         """
         return self._processes.survey()
 
-    def in_callback(self) -> RankSet:
-        """Find the ranks on which a widget's callback runs, and no cell. For the notebook layer.
-
-        Raises:
-            PoolBrokenError: the pool was stopped, or its hub has ended.
-        """
-        return self._processes.in_callback()
-
-    def interrupt_callbacks(self) -> RankSet:
-        """Interrupt callbacks of widgets. For the notebook layer.
-
-        Returns:
-            The ranks on which one ran; those of a plain pool are not known.
-
-        Raises:
-            PoolBrokenError: the pool was stopped, or its hub has ended.
-        """
-        return self._processes.interrupt_callbacks()
-
     def stacks(self, ranks: Sequence[int] | str | int | None = None) -> Diagnosed:
         """Get the Python stacks of ranks, also of ranks that are stuck in C.
 

@@ -13,7 +13,7 @@ from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
     RankExited,
 )
-from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by
 
 #: The error of a rank that saw a mismatch.
 MISMATCH_ERROR = CollectiveMismatchError.__name__
@@ -108,11 +108,9 @@ class RunOutcome:
             >>> outcome.torn
             {}
         """
-        ranks_by_name: dict[str, list[Rank]] = {}
-        for rank, result in self.results.items():
-            for name in result.torn:
-                ranks_by_name.setdefault(name, []).append(rank)
-        return {name: RankSet.of(ranks) for name, ranks in ranks_by_name.items()}
+        return ranks_by(
+            (name, rank) for rank, result in self.results.items() for name in result.torn
+        )
 
     @property
     def raised_mismatches(self) -> list[Mismatch]:

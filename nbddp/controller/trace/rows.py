@@ -27,7 +27,7 @@ from nbddp.wire.flight_recorder import (
     ending_of,
     group_name_of,
 )
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import RankSet, ranks_by
 
 #: Like `nbddp.wire.flight_recorder.schema.OperationKind`, but a ``message`` is a send and its recv.
 RowKind: TypeAlias = Literal["collective", "message", "creation", "store"]
@@ -162,10 +162,7 @@ class TraceRow:
     @cached_property
     def sites(self) -> dict[Site, RankSet]:
         """The distinct lines, with the ranks at each."""
-        ranks_by_site: dict[Site, list[int]] = {}
-        for rank, part in self.parts.items():
-            ranks_by_site.setdefault(part.site, []).append(rank)
-        return {site: RankSet.of(ranks) for site, ranks in ranks_by_site.items()}
+        return ranks_by((part.site, rank) for rank, part in self.parts.items())
 
 
 def rows(

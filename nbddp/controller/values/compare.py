@@ -16,7 +16,7 @@ from nbddp.controller.values import details
 from nbddp.controller.values.descriptions import Descriptions
 from nbddp.controller.values.result import Difference, LeafDifference, grouped, largest_first
 from nbddp.errors import BadOptionError
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import RankSet, ranks_by
 from nbddp.wire.values.value_questions import (
     BlockNumbers,
     BlocksOf,
@@ -99,10 +99,6 @@ def _compare(expression: str, trees: Mapping[int, Tree]) -> Difference:
         rank: {leaf.path: leaf for leaf in tree.leaves} for rank, tree in trees.items()
     }
     ranks = RankSet.of(trees)
-    errors: dict[str, list[int]] = {}
-    for rank, tree in sorted(trees.items()):
-        if tree.error:
-            errors.setdefault(tree.error, []).append(rank)
     with_value = [rank for rank in ranks if not trees[rank].error]
     labels: dict[int, list[object]] = {rank: [trees[rank].error] for rank in ranks}
     differences = _compare_outlines(
@@ -133,7 +129,7 @@ def _compare(expression: str, trees: Mapping[int, Tree]) -> Difference:
         nbytes=sum(leaf.nbytes for leaf in first.values()),
         sharding=sharding,
         unknown=tuple(unknown),
-        errors={text: RankSet.of(failed) for text, failed in errors.items()},
+        errors=ranks_by((tree.error, rank) for rank, tree in sorted(trees.items()) if tree.error),
         is_cut=any(tree.is_cut for tree in trees.values()),
     )
 

@@ -27,7 +27,7 @@ from nbddp.wire.messages import (
     ValuePulled,
     ValuePushed,
 )
-from nbddp.wire.rank_set import Rank, RankSet
+from nbddp.wire.rank_set import Rank, RankSet, ranks_by
 from nbddp.wire.values import pickling
 from nbddp.wire.values.shared_memory import Arena, Piece, SegmentUnreachableError
 
@@ -264,11 +264,9 @@ def _raise_if_any(
         return
     if any(error.ename == SegmentUnreachableError.__name__ for error in errors.values()):
         raise SegmentUnreachableError(failure)
-    by_text: dict[str, list[Rank]] = {}
-    for rank, error in errors.items():
-        text = error.evalue if error.ename == "TransferError" else f"{error.ename}: {error.evalue}"
-        by_text.setdefault(text, []).append(rank)
-    reasons = "; ".join(
-        f"{RankSet.of(ranks).describe()}: {text}" for text, ranks in by_text.items()
+    by_text = ranks_by(
+        (error.evalue if error.ename == "TransferError" else f"{error.ename}: {error.evalue}", rank)
+        for rank, error in errors.items()
     )
+    reasons = "; ".join(f"{ranks.describe()}: {text}" for text, ranks in by_text.items())
     raise TransferError(f"{failure} ({reasons}){consequence}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import RankSet, ranks_by_value
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,5 @@ def largest_first(ranks: Sequence[int]) -> tuple[int, int]:
 
 def grouped(label_by_rank: Mapping[int, object]) -> tuple[RankSet, ...]:
     """Return groups of ranks with equal labels, the largest group first."""
-    groups: dict[object, list[int]] = {}
-    for rank, label in label_by_rank.items():
-        groups.setdefault(label, []).append(rank)
-    return tuple(RankSet.of(group) for group in sorted(groups.values(), key=largest_first))
+    groups = ranks_by_value(label_by_rank)
+    return tuple(sorted(groups.values(), key=lambda group: largest_first(group.ranks)))

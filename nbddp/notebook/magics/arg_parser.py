@@ -209,11 +209,5 @@ def option_text(action: argparse.Action, *, is_long: bool = False) -> str:
     return f"{', '.join(names)} {value}".strip()
 
 
-def closest_match(word: str, legal: Iterable[str]) -> str:
-    """The legal word that resembles ``word`` most; empty if none does."""
-    matches = difflib.get_close_matches(word.lower(), legal, n=1, cutoff=0.7)
-    return matches[0] if matches else ""
-
-
 def _is_bare(word: str, unknown: set[str]) -> bool:
     return word in unknown and _NUMBERS.fullmatch(word) is not None

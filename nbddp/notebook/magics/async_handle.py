@@ -1,6 +1,6 @@
 """A cell that runs in the background: ``%%ddp --async``.
 
-Runs in: the notebook's process; `nbddp.notebook.output.background_views` shows the output, in the
+Runs in: the notebook's process; `nbddp.notebook.output.background` shows the output, in the
 cell that started it.
 """
 

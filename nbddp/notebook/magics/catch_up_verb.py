@@ -12,6 +12,7 @@ from nbddp.controller import pool as pools
 from nbddp.controller.catch_up import LeftOut, Reason
 from nbddp.controller.pool import CatchUp
 from nbddp.notebook import session
+from nbddp.notebook.render.html import words
 from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.rank_set import RankSet
 
@@ -105,7 +106,5 @@ def _cells(numbers: tuple[int, ...]) -> str:
 
 
 def _names(names: tuple[str, ...]) -> str:
-    shown = list(names[:_MAX_NAMES])
-    if len(names) > _MAX_NAMES:
-        return f"{', '.join(shown)} and {len(names) - _MAX_NAMES} more"
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+    rest = len(names) - _MAX_NAMES
+    return words([*names[:_MAX_NAMES], *([f"{rest} more"] if rest > 0 else [])])

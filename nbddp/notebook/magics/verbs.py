@@ -10,6 +10,9 @@ Runs in: the notebook's process, thread of the running cell.
 """
 
 import argparse
+import difflib
+import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -21,18 +24,21 @@ from nbddp.notebook.magics import (
     catch_up_verb,
     config_verb,
     debug_verbs,
-    help_text,
     inspect_verbs,
     output_verb,
     pool_verbs,
     value_verbs,
 )
-from nbddp.notebook.magics.arg_parser import Parser, closest_match
+from nbddp.notebook.magics.arg_parser import Parser, option_text
 from nbddp.notebook.magics.cell_line import CELL, AutoParser
 from nbddp.notebook.magics.expressions import ExpressionParser, NamesParser
-from nbddp.notebook.magics.verb import Verb
+from nbddp.notebook.magics.verb import Line, Verb
 from nbddp.notebook.render.trace_table import DEFAULT_LAST
 
+#: The columns at which explanations of the help begin and end, and the indent of options.
+_COLUMN = 37
+_WIDTH = 100
+_INDENT = "    "
 _ENDING = (
     "RANKS, behind -r or --ranks: all, a rank, or a list such as 0,2-3. In a cell: rank, "
     "world_size, local_rank, local_world_size, device, torch, dist and nbddp are defined. "
@@ -56,15 +62,31 @@ def find_verb(line: str) -> tuple[Verb, str]:
     if not name or name.startswith("#"):
         return VERBS["help"], ""
     if name not in VERBS:
-        guess = closest_match(name, VERBS)
-        legal = f". Did you mean %ddp {guess}? Legal" if guess else "; legal"
+        guesses = difflib.get_close_matches(name.lower(), VERBS, n=1, cutoff=0.7)
+        legal = f". Did you mean %ddp {guesses[0]}? Legal" if guesses else "; legal"
         raise BadOptionError(f"%ddp has no verb {name!r}{legal}: {', '.join(VERBS)}")
     return VERBS[name], text
 
 
 def help_page() -> str:
-    """The text of ``%ddp help``."""
-    return help_text.render([[CELL], *_SECTIONS], _ENDING)
+    """The text of ``%ddp help``: a line for each verb and option, an empty one between groups."""
+    sections = [[CELL], *_SECTIONS]
+    texts = ["\n".join(row for line in section for row in _rows(line)) for section in sections]
+    return "\n\n".join([*texts, textwrap.fill(_ENDING, _WIDTH)])
+
+
+def _rows(line: Line) -> Iterator[str]:
+    yield _row(line.usage or line.parser.usage_line(), line.summary)
+    for action in line.parser.arguments():
+        if action.option_strings and action.help:
+            yield _row(_INDENT + option_text(action, is_long=True), action.help)
+    for usage, explanation in line.rows:
+        yield _row(usage, explanation)
+
+
+def _row(usage: str, explanation: str) -> str:
+    first, *rest = textwrap.wrap(explanation, _WIDTH - _COLUMN, break_on_hyphens=False)
+    return "\n".join([f"{usage:<{_COLUMN}}{first}", *(" " * _COLUMN + text for text in rest)])
 
 
 # --- parsers -------------------------------------------------------------------------------------

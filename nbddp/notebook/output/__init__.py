@@ -37,12 +37,11 @@ start_display shows the start of a pool: how many ranks are ready.
 shows has the types that these pass on; rank_states the chips of the row that shows, while a cell
 runs, what each rank does.
 
-background shows the output of ranks while no cell runs; background_views is the thread that shows
-the cells of ``%%ddp --async``. Code outside this package imports from here, not from its modules.
+background shows the output of ranks while no cell runs, and has the thread that shows the cells of
+``%%ddp --async``. Code outside this package imports from here, not from its modules.
 """
 
-from nbddp.notebook.output.background import BackgroundOutput
-from nbddp.notebook.output.background_views import BackgroundViews
+from nbddp.notebook.output.background import BackgroundOutput, BackgroundViews
 from nbddp.notebook.output.cell_output import AnyOut, Out
 from nbddp.notebook.output.cell_view import View
 from nbddp.notebook.output.folded_sink import FoldedSink, printed_html

@@ -5,6 +5,8 @@ neither. Late output of a cell is shown in that cell, other output in the cell t
 last, so that the next cell gets only its own output.
 
     hub thread --put--> queue --> nbddp-background --> sink
+
+The cells that run in the background are shown by a thread of their own, ``nbddp-views``.
 """
 
 import queue
@@ -122,3 +124,39 @@ class BackgroundOutput:
             # The last message of the front end was for a widget, which has no place for output.
             parent = self._last_parent() or parent
         return EarlierCellSink(kernel, parent, live_id="")
+
+
+class BackgroundViews:
+    """The thread that shows the cells that run in the background; it starts with the first one.
+
+    Cells run one at a time, so one thread is enough for all of them. A thread for each cell would
+    cost three descriptors: ipykernel opens a socket for every thread that sends, and closes the
+    sockets of ended threads every ten seconds.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def put(self, show: Callable[[], None]) -> None:
+        """Call ``show``, which must not raise, after all functions that were put before."""
+        with self._lock:
+            self._waiting.put(show)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="nbddp-views", daemon=True)
+                self._thread.start()
+
+    def end(self) -> None:
+        """End the thread after the cells that wait; the next `put` starts a new one."""
+        with self._lock:
+            if self._thread is not None:
+                self._waiting.put(None)
+                self._thread = None
+                self._waiting = queue.SimpleQueue()
+
+    def _serve(self) -> None:
+        waiting = self._waiting
+        while (show := waiting.get()) is not None:
+            show()
+            del show  # it holds a view, and the next cell may come hours later

@@ -32,7 +32,7 @@ from nbddp.notebook.output.sinks import QUIET_STYLE, Live, Sink
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
 from nbddp.notebook.render import diagnosis_card, rank_strip
 from nbddp.notebook.render.colours import colour_of
-from nbddp.notebook.render.html import PRE_STYLE, clean, preformatted
+from nbddp.notebook.render.html import PRE_STYLE, clean, duration, preformatted
 from nbddp.notebook.widgets import WIDGET_MIME, without_widget
 from nbddp.printable import harmless
 from nbddp.settings import Settings
@@ -387,7 +387,8 @@ class View:
 
     def _progress(self, now: float) -> str:
         elapsed_s = int(now - self._began)
-        parts = [f"{len(self._done)}/{len(self._ranks)} ranks done", _duration(elapsed_s)]
+        elapsed = f"{elapsed_s} s" if elapsed_s < 60 else duration(elapsed_s * 1e9)
+        parts = [f"{len(self._done)}/{len(self._ranks)} ranks done", elapsed]
         if self._done:
             waiting = RankSet.of(set(self._ranks) - self._done)
             parts.append(f"waiting for {waiting.describe()}")
@@ -456,11 +457,3 @@ def _failure(error: ErrorInfo) -> str:
         return "left the debugger"
     first_line = error.evalue.partition("\n")[0][:_MAX_ERROR_CHARS]
     return clean(f"raised {error.ename}: {first_line}".rstrip(": "))
-
-
-def _duration(seconds: int) -> str:
-    if seconds < 60:
-        return f"{seconds} s"
-    minutes, seconds = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02} min"

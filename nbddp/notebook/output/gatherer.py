@@ -9,13 +9,13 @@ Runs in: the notebook's main thread. Pure: no clock, no I/O; ``now`` comes in (m
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import assert_never
 
 from nbddp.notebook.output.budget import Budget
 from nbddp.notebook.output.cell_output import OutputSpec
 from nbddp.notebook.output.excerpt import LINE_CHARS
-from nbddp.notebook.output.items import Bundle, Gap, Line, Notice, text_of, utf8_len
+from nbddp.notebook.output.items import Bundle, Gap, Line, Notice, text_of
 from nbddp.notebook.output.line_folder import Item, LineFolder
 from nbddp.notebook.output.number_ranges import MIN_RANKS
 from nbddp.notebook.output.rank_text import RankText
@@ -27,9 +27,9 @@ from nbddp.notebook.render.embedded import is_embeddable
 from nbddp.notebook.widgets import display_id_of
 from nbddp.printable import harmless
 from nbddp.wire.messages import ClearOutput, Display, Output, Result, Stream
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import RankSet, ranks_by
 
-__all__ = ["Counts", "Gatherer", "Redraw", "Rich", "Show", "Text"]
+__all__ = ["Gatherer", "Redraw", "Rich", "Show", "Text"]
 
 #: Rows above the cursor become lines after this time without a cursor-up code.
 _SETTLE_S = 1.0
@@ -37,23 +37,11 @@ _SETTLE_S = 1.0
 _PENDING_MEMORY_BYTES = 32 * 1024 * 1024
 
 
-@dataclass
-class Counts:
-    """Amounts of text that one rank printed, and of its parts that were shown or left out."""
-
-    lines: int = 0
-    output_bytes: int = 0
-    shown_lines: int = 0
-    left_out_lines: int = 0
-    left_out_bytes: int = 0
-
-
 class _RankState:
     """The state of one rank's output."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
-        self.counts = Counts()
         self.places = 0  #: number of displays that fit in a grid
         self.last_line: str | None = None
         self.text = RankText()
@@ -96,6 +84,7 @@ class Gatherer:
         self._screen = Screen(spec)
         self._has_grids = spec.cell_id is not None and spec.world_size > 1
         self._folds_numbers = spec.folds_numbers and len(spec.ranks) >= MIN_RANKS
+        self.has_left_out = False  #: a notice has said that text was left out
         self._has_ranges = False  # a line that is shown stands for lines with other numbers
         self._record = ItemRecord(spec.ranks)
         if not spec.can_redraw or len(spec.ranks) < 2:
@@ -192,12 +181,13 @@ class Gatherer:
 
     def open_lines(self) -> list[tuple[RankSet, str]]:
         """See `CellOutput.open_lines`."""
-        ranks_by_row: dict[tuple[str, int, str], list[int]] = {}
-        for rank, state in sorted(self._state_by_rank.items()):
-            for stream, assembler in state.assembler_by_stream.items():
-                for index, row in enumerate(map(harmless, assembler.open_rows())):
-                    ranks_by_row.setdefault((stream, index, row), []).append(rank)
-        return [(RankSet.of(ranks), row) for (_, _, row), ranks in ranks_by_row.items()]
+        ranks_by_row = ranks_by(
+            ((stream, index, harmless(row)), rank)
+            for rank, state in sorted(self._state_by_rank.items())
+            for stream, assembler in state.assembler_by_stream.items()
+            for index, row in enumerate(assembler.open_rows())
+        )
+        return [(ranks, row) for (_, _, row), ranks in ranks_by_row.items()]
 
     def last_line(self, rank: int) -> str | None:
         """Return the last line of ``rank``, shown or not, complete or not; None: there is none."""
@@ -209,11 +199,6 @@ class Gatherer:
     def text_by_rank(self) -> dict[int, RankText]:
         """See `CellOutput.text_by_rank`."""
         return {rank: state.text for rank, state in sorted(self._state_by_rank.items())}
-
-    @property
-    def counts(self) -> dict[int, Counts]:
-        """Lines and bytes of each rank: all, those shown, and those left out."""
-        return {rank: state.counts for rank, state in self._state_by_rank.items()}
 
     # From events to items
 
@@ -229,8 +214,6 @@ class Gatherer:
 
     def _add_output(self, state: _RankState, event: Output, now: float) -> None:
         stream, text = event.stream, event.text
-        state.counts.lines += text.count("\n")
-        state.counts.output_bytes += event.dropped_bytes + utf8_len(text)
         state.text.note_printed(stream, text, event.dropped_bytes)
         if event.dropped_bytes:
             self._commit_open(state, now)
@@ -263,9 +246,7 @@ class Gatherer:
 
     def _commit_open(self, state: _RankState, now: float) -> None:
         for stream, assembler in state.assembler_by_stream.items():
-            lines = assembler.commit()
-            state.counts.lines += len(lines)
-            self._add_lines(state, stream, lines, now)
+            self._add_lines(state, stream, assembler.commit(), now)
 
     def _add_lines(
         self, state: _RankState, stream: Stream, lines: Sequence[str], now: float
@@ -321,8 +302,6 @@ class Gatherer:
             text = f"Out:\n{text}" if "\n" in text else f"Out: {text}"
         text = harmless(text)
         lines = text.split("\n")
-        state.counts.lines += len(lines)
-        state.counts.output_bytes += utf8_len(text) + 1
         state.text.note_printed("result", text)
         if state.gap:
             self._add_lines(state, "stdout", lines, now)
@@ -346,7 +325,7 @@ class Gatherer:
         state.settle_at = None
         state.is_finished = True
         self._close_gap(state, now)
-        self._folder.set_awaited(state.rank, is_awaited=False)
+        self._folder.stop_awaiting(state.rank)
 
     # Gaps
 
@@ -383,8 +362,7 @@ class Gatherer:
 
     def _spread(self, state: _RankState, gap: Gap, now: float) -> None:
         """Show the notice and the last lines of a closed gap, also beyond the budget."""
-        state.counts.left_out_lines += gap.text.left_out_lines
-        state.counts.left_out_bytes += gap.left_out_bytes
+        self.has_left_out |= gap.left_out_bytes > 0
         items: list[Item] = [Notice(gap, now)] if gap.left_out_bytes else []
         items += [Line(stream, text, now, is_free=True) for stream, text in gap.tail]
         self._folder.prepend(state.rank, items)
@@ -437,6 +415,4 @@ class Gatherer:
             for rank, line in zip(ranks, lines, strict=True):
                 self._leave_out(rank, line, now)
             return
-        for rank in ranks:
-            self._state(rank).counts.shown_lines += 1 + text.count("\n")
         self._screen.put_text(ranks, first.stream, text)

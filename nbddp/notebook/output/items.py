@@ -13,6 +13,7 @@ from nbddp.notebook.output.excerpt import TAIL, Excerpt, Limit
 from nbddp.notebook.output.line_folder import Item
 from nbddp.notebook.output.number_ranges import pattern_of, with_ranges
 from nbddp.notebook.output.shows import Rich, rich_bytes
+from nbddp.notebook.render.html import size
 from nbddp.wire.messages import Stream
 
 #: The begin of a line of torch's log: ``[W1124 09:12:33.123456789 socket.cpp:207] [c10d] ...``.
@@ -145,7 +146,7 @@ class Notice(Item):
 
     def text(self, log_paths: Sequence[str]) -> str:
         """Return ``... 99,000 lines (1.2 MB) left out here; the whole output: /path/rank2.log``."""
-        amount = format_bytes(self._bytes)
+        amount = size(self._bytes)
         if self._lines:
             amount = f"{self._lines:,} line{'' if self._lines == 1 else 's'} ({amount})"
         if not log_paths:
@@ -155,18 +156,6 @@ class Notice(Item):
             folder, _, name = last.rpartition("/")
             where += f" to {name if where.rpartition('/')[0] == folder else last}"
         return f"... {amount}{LEFT_OUT}; the whole output: {where}"
-
-
-def format_bytes(size: int) -> str:
-    """Return ``1.2 MB``."""
-    if size < 1000:
-        return f"{size} B"
-    number = float(size)
-    for unit in ("kB", "MB"):
-        number /= 1000
-        if number < 999.95:
-            return f"{number:.1f} {unit}"
-    return f"{number / 1000:.1f} GB"
 
 
 def utf8_len(text: str) -> int:

@@ -136,11 +136,9 @@ class LineFolder:
         self._shown_by_rank[rank] = 0
         self.text_bytes_by_rank[rank] = 0
 
-    def set_awaited(self, rank: int, is_awaited: bool) -> None:
-        """Set whether items of other ranks wait for equal ones of ``rank``; initially they do."""
-        if is_awaited:
-            self._awaited.add(rank)
-        elif rank in self._awaited:
+    def stop_awaiting(self, rank: int) -> None:
+        """Let items of other ranks no longer wait for equal ones of ``rank``."""
+        if rank in self._awaited:
             self._awaited.remove(rank)
             self._expected.discard(rank)
             keys = self._count_by_rank_by_key

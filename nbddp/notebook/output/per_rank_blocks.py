@@ -28,7 +28,7 @@ from nbddp.notebook.render.html import (
 )
 from nbddp.notebook.render.html import details as folded_details
 from nbddp.wire.messages import ClearOutput, Display, Output, Result
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import RankSet, ranks_by
 
 #: More blocks than this are folded, each with its last line as summary.
 _MAX_OPEN = 8
@@ -42,10 +42,8 @@ _MAX_CHARS = 12_000
 
 def details(text_by_rank: Mapping[int, RankText]) -> dict[str, str] | None:
     """Return the folded output rank by rank; None if all ranks are equal, or printed little."""
-    ranks_by_key: dict[object, list[int]] = {}
-    for rank, key in keys_of(text_by_rank).items():
-        ranks_by_key.setdefault(key, []).append(rank)
-    groups = [(RankSet.of(ranks), text_by_rank[ranks[0]]) for ranks in ranks_by_key.values()]
+    by_key = ranks_by((key, rank) for rank, key in keys_of(text_by_rank).items())
+    groups = [(ranks, text_by_rank[ranks.ranks[0]]) for ranks in by_key.values()]
     totals = [text.excerpt.lines for _, text in groups if text.excerpt.lines]
     if len(totals) < 2 or sum(totals) < _MIN_LINES:
         return None
@@ -201,12 +199,12 @@ class RankBlocks:
 
     def open_lines(self) -> list[tuple[RankSet, str]]:
         """Return the last line of each rank: nothing else is shown before `end`."""
-        ranks_by_line: dict[str, list[int]] = {}
-        for rank, gatherer in self._gatherer_by_rank.items():
-            line = gatherer.last_line(rank)
-            if line is not None:
-                ranks_by_line.setdefault(line, []).append(rank)
-        return [(RankSet.of(ranks), line) for line, ranks in ranks_by_line.items()]
+        ranks_by_line = ranks_by(
+            (line, rank)
+            for rank, gatherer in self._gatherer_by_rank.items()
+            if (line := gatherer.last_line(rank)) is not None
+        )
+        return [(ranks, line) for line, ranks in ranks_by_line.items()]
 
     def text_by_rank(self) -> dict[int, RankText]:
         """Return nothing: the blocks show the text."""
@@ -230,9 +228,8 @@ class RankBlocks:
     def _folded_blocks(self) -> list[RankBlock]:
         """Return one block for all ranks with equal output."""
         gatherers = self._gatherer_by_rank.values()
-        counts = [count for gatherer in gatherers for count in gatherer.counts.values()]
         printed_by_rank: dict[int, object] = {}
-        if any(count.left_out_bytes for count in counts):
+        if any(gatherer.has_left_out for gatherer in gatherers):
             texts: dict[int, RankText] = {}
             for gatherer in gatherers:
                 texts.update(gatherer.text_by_rank())

@@ -7,10 +7,10 @@ from pathlib import PurePath
 
 from nbddp.notebook.output.cell_output import OutputSpec
 from nbddp.notebook.output.gatherer import Gatherer
-from nbddp.notebook.output.items import format_bytes, utf8_len
+from nbddp.notebook.output.items import utf8_len
 from nbddp.notebook.output.rank_text import RankText
 from nbddp.notebook.output.shows import Rich, Show
-from nbddp.notebook.render.html import escape
+from nbddp.notebook.render.html import escape, size
 from nbddp.wire.messages import ClearOutput, Display, Output, Result
 from nbddp.wire.rank_set import RankSet
 
@@ -68,7 +68,7 @@ class QuietOutput:
         if self._text_bytes:
             where = f", which is in {self._log_paths[0]}" if self._log_paths else ""
             where += f" to {PurePath(self._log_paths[-1]).name}" if len(self._log_paths) > 1 else ""
-            parts.append(f"{format_bytes(self._text_bytes)} of text{where}")
+            parts.append(f"{size(self._text_bytes)} of text{where}")
         if self._displays:
             parts.append(f"{self._displays} display{'' if self._displays == 1 else 's'}")
         if parts:

@@ -18,7 +18,7 @@ from nbddp.notebook.output.shows import Labels, Redraw, Rich, Show, Text, labell
 from nbddp.notebook.render import rank_grid
 from nbddp.notebook.render.embedded import embedded, is_embeddable
 from nbddp.wire.messages import ClearOutput, Display, Output, Result
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import RankSet, ranks_by
 
 #: `clear_output()` without ``wait`` keeps the old output for this time: the next one comes soon.
 _CLEAR_AFTER_S = 0.3
@@ -112,11 +112,12 @@ class RankSlots:
 
     def open_lines(self) -> list[tuple[RankSet, str]]:
         """See `CellOutput.open_lines`."""
-        ranks_by_row: dict[str, list[int]] = {}
-        for rank, gatherer in self._gatherer_by_rank.items():
-            for _, row in gatherer.open_lines():
-                ranks_by_row.setdefault(row, []).append(rank)
-        return [(RankSet.of(ranks), row) for row, ranks in ranks_by_row.items()]
+        ranks_by_row = ranks_by(
+            (row, rank)
+            for rank, gatherer in self._gatherer_by_rank.items()
+            for _, row in gatherer.open_lines()
+        )
+        return [(ranks, row) for row, ranks in ranks_by_row.items()]
 
     def text_by_rank(self) -> dict[int, RankText]:
         """Return nothing: the slots show the text."""

@@ -4,7 +4,9 @@ A saved notebook keeps these pictures. Lengths are those of the page (CSS pixels
 `SCALE` times as many in each direction, so that it is sharp on a good screen, and its tag has to
 name the width and height. The background is transparent: use `INK` on it, a grey that can be read
 on white and on black. The letters are those of the font inside Pillow (Aileron), which is the same
-on every machine.
+on every machine. A font draws a meaningless box for a letter that it lacks, and this one has ASCII
+and a few more: accents are left out, signs and Greek letters are spelled as in source code, and
+every other letter becomes ``?``. The text form beside each picture keeps the letters themselves.
 
 A pixel is the index of a colour in a palette, here as in the PNG: with four bytes for each pixel
 the file would be three times as large.
@@ -17,10 +19,9 @@ Runs in: the notebook's process. Pure. Imports Pillow when the first picture is 
 import io
 import itertools
 import math
+import unicodedata
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, TypeAlias, cast
-
-from nbddp.notebook.render.drawable_text import drawable
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -281,3 +282,57 @@ def _hatched_line(gap: float) -> bytes:
     half = SCALE / math.sqrt(2)
     shares = (half + 0.5 - min(column, pixels - column) for column in range(pixels))
     return bytes(round(255 * min(1.0, max(0.0, share))) for share in shares)
+
+
+# --- letters -------------------------------------------------------------------------------------
+
+#: Characters of the font beside ASCII; `tests/unit/render/test_canvas.py` checks them.
+BESIDE_ASCII = "…·±°\u2018\u2019\u201c\u201d"  # the last four: quotation marks
+
+_SPELLED = {
+    "→": "->",
+    "←": "<-",
+    "↔": "<->",
+    "⇒": "=>",
+    "\N{MULTIPLICATION SIGN}": "x",
+    "\N{MINUS SIGN}": "-",
+    "\N{FRACTION SLASH}": "/",  # in ½, taken apart
+    "≤": "<=",
+    "≥": ">=",
+    "≠": "!=",
+    "≈": "~",
+    "µ": "u",  # the sign of units; the Greek letter is another character
+    "∞": "inf",
+    "∇": "nabla",
+    "∂": "d",
+    "∑": "sum",
+    "√": "sqrt",
+}
+#: Accents and joiners; dashes; spaces and control characters.
+_BY_CATEGORY = {"Mn": "", "Me": "", "Cf": "", "Pd": "-", "Zs": " ", "Cc": " "}
+
+
+def drawable(text: str) -> str:
+    """Return the text in letters of the font.
+
+    >>> drawable("∇θ → naïve, 梯度")
+    'nablatheta -> naive, ??'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_spell(letter) for letter in text)
+
+
+def _spell(letter: str) -> str:
+    if " " <= letter <= "~" or letter in BESIDE_ASCII:
+        return letter
+    if letter in _SPELLED:
+        return _SPELLED[letter]
+    parts = unicodedata.normalize("NFKD", letter)
+    if parts != letter:
+        spelled = drawable(parts)
+        return "?" if "?" in spelled else spelled
+    kind, _, name = unicodedata.name(letter, "").partition(" LETTER ")
+    if kind.startswith("GREEK") and name:
+        return name.split()[-1].lower()
+    return _BY_CATEGORY.get(unicodedata.category(letter), "?")

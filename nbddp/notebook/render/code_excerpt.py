@@ -1,21 +1,37 @@
-"""Lines of the user's code that explain a finding, with the ranks in the margin.
+"""Lines of the user's code: those that explain a finding, and a suggested change.
 
 Runs in: the notebook's process. Pure.
 
-    cell [3]
-           3  if rank == 0:
-    [0]  > 4      dist.all_reduce(loss)
+    cell [3]                            cell [3], for example
+           3  if rank == 0:               - if rank == 0:
+    [0]  > 4      dist.all_reduce(loss)   -     dist.all_reduce(loss)
+                                          + dist.all_reduce(loss)
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
-from nbddp.controller.diagnosis import CodeLine
+from nbddp.controller.diagnosis import ChangedLine, CodeChange, CodeLine
 from nbddp.notebook.render.html import FAINT_LINE, WIDTH, escape, one_line, shorten
 from nbddp.wire.flight_recorder import Site, cell_name
 
 _MAX_SOURCE = 100
 _FIELD = "text-align:left;border:none;padding:0 10px 0 0;vertical-align:top;white-space:pre"
 _MARGIN = f"{_FIELD};text-align:right"
+_MARKS: Mapping[Literal["same", "removed", "added"], str] = {
+    "same": " ",
+    "removed": "-",
+    "added": "+",
+}
+_COLOURS: Mapping[str, str] = {
+    "-": "background-color:rgba(220,60,60,.16)",
+    "+": "background-color:rgba(40,160,80,.18)",
+    " ": "background-color:transparent",
+}
+_CHANGE_FIELD = "text-align:left;border:none;padding:0 10px 0 4px;white-space:pre"
+
+
+# --- lines with the ranks in the margin ----------------------------------------------------------
 
 
 def text(lines: Sequence[CodeLine]) -> list[str]:
@@ -38,36 +54,15 @@ def html(lines: Sequence[CodeLine]) -> str:
     rows = []
     for title, ranks, number, source in _rows(lines):
         if title:
-            rows.append(heading(title, 3, _FIELD))
+            rows.append(_title_row(title, 3, _FIELD))
+        code = _code(source)
         fields = (
             f'<td style="{_MARGIN}"><b>{escape(ranks)}</b></td>'
             f'<td style="{_MARGIN};opacity:0.7">{number}</td>'
-            f'<td style="{_FIELD}">{f"<b>{code(source)}</b>" if ranks else code(source)}</td>'
+            f'<td style="{_FIELD}">{f"<b>{code}</b>" if ranks else code}</td>'
         )
         rows.append(f'<tr style="background-color:transparent">{fields}</tr>')
-    return table(rows) if rows else ""
-
-
-def table(rows: Sequence[str]) -> str:
-    """A table of code from its rows, which are HTML."""
-    return (
-        f'<table style="border-collapse:collapse;border:none;border-left:{FAINT_LINE};'
-        'margin:6px 0;font-size:100%;font-family:monospace"><tbody>'
-        f"{''.join(rows)}</tbody></table>"
-    )
-
-
-def heading(title: str, columns: int, style: str) -> str:
-    """A row that names a cell or file."""
-    return (
-        f'<tr style="background-color:transparent"><th colspan="{columns}" scope="colgroup" '
-        f'style="{style};font-weight:normal;opacity:0.7">{escape(title)}</th></tr>'
-    )
-
-
-def code(source: str) -> str:
-    """A line of code in a field."""
-    return f'<code style="background:none;padding:0">{escape(source)}</code>'
+    return _table(rows) if rows else ""
 
 
 def _rows(lines: Sequence[CodeLine]) -> Iterator[tuple[str, str, str, str]]:
@@ -76,18 +71,80 @@ def _rows(lines: Sequence[CodeLine]) -> Iterator[tuple[str, str, str, str]]:
     for line in lines:
         site = line.site
         is_new = previous is None or (previous.file, previous.cell) != (site.file, site.cell)
-        title = (cell_name(site.cell) if site.cell else one_line(site.file)) if is_new else ""
+        title = _place(site.cell, site.file) if is_new else ""
         if not is_new and previous is not None and site.line > previous.line + 1:
             yield "", "", "", f"{_indent(site.source)}..."
         ranks = f"[{line.ranks}]" if line.ranks else ""
-        yield title, ranks, str(site.line), shown_source(site.source)
+        yield title, ranks, str(site.line), shorten(_clean(site.source), _MAX_SOURCE)
         previous = site
+
+
+# --- a small diff --------------------------------------------------------------------------------
+
+
+def change_text(change: CodeChange | None) -> list[str]:
+    """The change as a terminal shows it; none for None."""
+    if change is None:
+        return []
+    shown = [f"{mark} {source}".rstrip() for mark, source in _change_rows(change.lines)]
+    return [f"    {_title(change)}", *(shorten(f"      {line}", WIDTH) for line in shown)]
+
+
+def change_html(change: CodeChange | None) -> str:
+    """The change as a table; empty for None."""
+    if change is None:
+        return ""
+    rows = [
+        f'<tr style="{_COLOURS[mark]}"><td style="{_CHANGE_FIELD}">{mark}</td>'
+        f'<td style="{_CHANGE_FIELD}">{_code(source)}</td></tr>'
+        for mark, source in _change_rows(change.lines)
+    ]
+    return _table([_title_row(_title(change), 2, _CHANGE_FIELD), *rows])
+
+
+def _title(change: CodeChange) -> str:
+    return f"{_place(change.cell, change.file)}, for example"
+
+
+def _change_rows(lines: Sequence[ChangedLine]) -> list[tuple[str, str]]:
+    """Mark and source of each line, without the indentation that all have."""
+    sources = [_clean(line.source) for line in lines]
+    common = min((len(_indent(source)) for source in sources if source.strip()), default=0)
+    return [
+        (_MARKS[line.change], shorten(source[common:], _MAX_SOURCE))
+        for line, source in zip(lines, sources, strict=True)
+    ]
+
+
+# --- parts of both -------------------------------------------------------------------------------
+
+
+def _table(rows: Iterable[str]) -> str:
+    return (
+        f'<table style="border-collapse:collapse;border:none;border-left:{FAINT_LINE};'
+        'margin:6px 0;font-size:100%;font-family:monospace"><tbody>'
+        f"{''.join(rows)}</tbody></table>"
+    )
+
+
+def _title_row(title: str, columns: int, style: str) -> str:
+    return (
+        f'<tr style="background-color:transparent"><th colspan="{columns}" scope="colgroup" '
+        f'style="{style};font-weight:normal;opacity:0.7">{escape(title)}</th></tr>'
+    )
+
+
+def _code(source: str) -> str:
+    return f'<code style="background:none;padding:0">{escape(source)}</code>'
+
+
+def _place(cell: int, file: str) -> str:
+    return cell_name(cell) if cell else one_line(file)
 
 
 def _indent(source: str) -> str:
     return source[: len(source) - len(source.lstrip())]
 
 
-def shown_source(source: str) -> str:
-    """A line with its indentation, without control characters, shortened."""
-    return shorten(_indent(source).expandtabs(4) + one_line(source.strip()), _MAX_SOURCE)
+def _clean(source: str) -> str:
+    return _indent(source).expandtabs(4) + one_line(source.strip())

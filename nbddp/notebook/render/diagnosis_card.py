@@ -23,7 +23,7 @@ from nbddp.controller.diagnosis import (
     Report,
 )
 from nbddp.controller.trace import rows_of_views
-from nbddp.notebook.render import code_change, code_excerpt
+from nbddp.notebook.render import code_excerpt
 from nbddp.notebook.render.html import (
     FAINT_LINE,
     WIDTH,
@@ -306,7 +306,7 @@ def _text(sections: Sequence[_Section]) -> str:
         for name, text in section.sentences:
             whole = f"{name} {one_line(text)}".strip()
             lines += textwrap.wrap(whole, WIDTH, initial_indent="  ", subsequent_indent="    ")
-        lines += code_change.text(section.change)
+        lines += code_excerpt.change_text(section.change)
     return "\n".join(lines)
 
 
@@ -339,7 +339,7 @@ def _html(sections: Sequence[_Section], details: str) -> str:
         for name, text in section.sentences:
             word = f'<span style="{_FAINT}">{escape(name)}</span> ' if name else ""
             parts.append(f'<div style="margin:2px 0">{word}{_with_code(text)}</div>')
-        parts.append(code_change.html(section.change))
+        parts.append(code_excerpt.change_html(section.change))
     return (
         f'<div style="border-left:4px solid {sections[0].layout.colour};padding:2px 0 2px 12px;'
         f'margin:6px 0;max-width:900px;line-height:1.45">{"".join(parts)}{details}</div>'

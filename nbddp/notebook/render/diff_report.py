@@ -135,11 +135,7 @@ def _table(difference: Difference) -> Table | None:
         Column("norms", cut="end"),
     ]
     rows = [row for leaf in leaves for row in _rows(difference.expression, leaf)]
-    used = [any(row[at].text for row in rows) for at in range(len(columns))]
-    return Table(
-        [column for column, is_used in zip(columns, used, strict=True) if is_used],
-        [[cell for cell, is_used in zip(row, used, strict=True) if is_used] for row in rows],
-    )
+    return Table.of_used(columns, rows)
 
 
 def _shown_leaves(difference: Difference) -> list[LeafDifference]:

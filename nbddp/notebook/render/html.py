@@ -11,6 +11,7 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Literal
 
 from nbddp.wire.rank_set import RankSet
@@ -57,6 +58,12 @@ class Table:
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
+
+    @classmethod
+    def of_used(cls, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> "Table":
+        """Make a table without the columns that say nothing."""
+        used = [any(row[at].text for row in rows) for at in range(len(columns))]
+        return cls(list(compress(columns, used)), [list(compress(row, used)) for row in rows])
 
     def text(self, width: int = WIDTH) -> str:
         """The table as text, aligned with spaces and cut at ``width`` characters."""

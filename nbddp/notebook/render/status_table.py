@@ -19,6 +19,7 @@ from nbddp.notebook.render.html import (
     Column,
     Table,
     clean,
+    details,
     duration,
     escape,
     name_ranks,
@@ -28,7 +29,7 @@ from nbddp.notebook.render.html import (
 )
 from nbddp.wire.flight_recorder import CALLBACK_THREAD, WAITS_FOR_USER, ending_of
 from nbddp.wire.messages import StackDumped
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import RankSet, ranks_by
 
 #: Each rank has a row up to this many ranks; beyond, ranks with the same activity share one.
 MAX_ROWS = 16
@@ -84,11 +85,7 @@ class Survey:
         table = _table(self.rows, is_live=is_live)
         below = "".join(f"<div>{escape(text)}</div>" for text in notes)
         if len(self.rows) > MAX_ROWS and not is_live:  # an update would close it again
-            whole_table = _table(self.rows, is_folded=False).html()
-            below += (
-                '<details style="margin:4px 0"><summary style="opacity:0.7;cursor:pointer">'
-                f"every rank</summary>{whole_table}</details>"
-            )
+            below += details("every rank", _table(self.rows, is_folded=False).html())
         if logs:
             below += f'<div style="opacity:0.7;font-size:90%">{escape(logs)}</div>'
         return {
@@ -412,10 +409,11 @@ def _notes(pool: Pool, snapshot: PoolSnapshot, diagnosed: Diagnosed) -> list[str
 
 def fresh_notes(infos: Sequence[RankInfo]) -> list[str]:
     """A line for each reason why ranks are fresh, without their variables."""
-    by_cause: dict[str, list[int]] = {}
-    for info in infos:
-        if info.replaced and info.state is not RankState.EXITED:
-            by_cause.setdefault(info.replaced, []).append(info.rank)
+    by_cause = ranks_by(
+        (info.replaced, info.rank)
+        for info in infos
+        if info.replaced and info.state is not RankState.EXITED
+    )
     notes = []
     for cause, ranks in by_cause.items():
         is_one = len(ranks) == 1
@@ -424,7 +422,7 @@ def fresh_notes(infos: Sequence[RankInfo]) -> list[str]:
             why = "it took the place of one" if is_one else "they took the places of others"
             why += " that exited"
         is_fresh = "is fresh" if is_one else "are fresh"
-        notes.append(f"{name_ranks(RankSet.of(ranks))} {is_fresh}: {why}, without the variables")
+        notes.append(f"{name_ranks(ranks)} {is_fresh}: {why}, without the variables")
     return notes
 
 

@@ -19,7 +19,7 @@ from nbddp.notebook.render.canvas import (
     text_height,
     text_width,
 )
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import RankSet, ranks_by
 from nbddp.wire.values import preview_text
 from nbddp.wire.values.tensor_preview import Grid, TensorShown
 
@@ -64,22 +64,23 @@ class Block:
         """The ranks of each tile, and the number of ranks without a tile."""
         if len(self.ranks) <= _MAX_APART:
             return [RankSet.of([rank]) for rank in self.ranks], 0
-        by_look: dict[object, list[int]] = {}
-        for rank in self.ranks:
-            look = tuple(_look_key(tensors.get(rank), rank) for _, tensors in self.stages)
-            by_look.setdefault(look, []).append(rank)
-        groups = [RankSet.of(ranks) for ranks in by_look.values()]
+        by_look = ranks_by(
+            (tuple(_look_key(tensors.get(rank), rank) for _, tensors in self.stages), rank)
+            for rank in self.ranks
+        )
+        groups = list(by_look.values())
         return groups[:_MAX_TILES], sum(map(len, groups[_MAX_TILES:]))
 
     def remark(self, stage: int) -> str:
         """The text below a row of tiles: ranks with equal tensors, ranks without a tensor."""
         tensors = self.stages[stage][1]
-        by_look: dict[object, list[int]] = {}
-        for rank, tensor in sorted(tensors.items()):
-            if tensor.part is None:
-                by_look.setdefault(_look_key(tensor, rank), []).append(rank)
+        by_look = ranks_by(
+            (_look_key(tensor, rank), rank)
+            for rank, tensor in sorted(tensors.items())
+            if tensor.part is None
+        )
         parts = []
-        groups = [RankSet.of(ranks) for ranks in by_look.values() if len(ranks) > 1]
+        groups = [ranks for ranks in by_look.values() if len(ranks) > 1]
         if len(groups) > 2:
             parts.append(f"{len(by_look)} different values")
         elif len(groups) == 1 and len(groups[0]) == len(self.ranks) and self.has_all_ranks:

@@ -32,7 +32,7 @@ from nbddp.notebook.render.colours import RANK_COLOURS, colour_of
 from nbddp.notebook.render.html import WIDTH, clean, duration, escape, name_ranks, shorten, size
 from nbddp.notebook.render.timeline_text import open_operations, straggler
 from nbddp.wire.flight_recorder import Ending
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import RankSet, ranks_by_value
 
 #: Width of the picture as shown: areas with tips must not be scaled, and paper is not wider.
 _WIDTH_PX = 560
@@ -245,10 +245,9 @@ def _text_rows(chart: Chart, late_rank: int) -> list[str]:
     width = WIDTH
     while head > WIDTH - width:  # the labels depend on which rows are equal at this width
         width = WIDTH - head
-        by_line: dict[str, list[int]] = {}
-        for rank in chart.ranks:
-            by_line.setdefault(_text_row(chart, chart.bars[rank], width), []).append(rank)
-        labels = {line: name_ranks(RankSet.of(ranks), 16) for line, ranks in by_line.items()}
+        rows = {rank: _text_row(chart, chart.bars[rank], width) for rank in chart.ranks}
+        by_line = ranks_by_value(rows)
+        labels = {line: name_ranks(ranks, 16) for line, ranks in by_line.items()}
         head = max(map(len, labels.values())) + 2
     labelled_lines = list(labels.items())
     if late_rank in chart.ranks:

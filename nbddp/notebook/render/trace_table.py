@@ -18,7 +18,7 @@ from nbddp.notebook.render.html import (
     size,
 )
 from nbddp.wire.flight_recorder import Site, cell_name
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import RankSet, ranks_by
 
 #: Operations that ``%ddp trace`` shows.
 DEFAULT_LAST = 20
@@ -30,6 +30,8 @@ _MAX_BESIDE_SOURCE = 2
 #: The text form shows the source where it has this much room, in characters.
 _MIN_SOURCE = 16
 _MAX_GROUPS = 3
+#: The maximum number of operations in `grid`.
+_GRID_ROWS = 8
 _LAST_MARK = "*"
 
 
@@ -114,18 +116,17 @@ def not_kept(all_rows: Sequence[TraceRow], shown_rows: Sequence[TraceRow]) -> st
     return "; earlier operations are not kept" if is_cut else ""
 
 
-def grid(rows: Sequence[TraceRow], pg_ids: Collection[str] = (), last: int = 8) -> Table | None:
+def grid(rows: Sequence[TraceRow], pg_ids: Collection[str] = ()) -> Table | None:
     """A table of the state of each rank in the last operations.
 
     Args:
         rows: from `nbddp.controller.trace.rows.rows_seen`.
         pg_ids: only operations of these groups; empty: of all groups.
-        last: the maximum number of operations.
 
     Returns:
         None if no operation is known.
     """
-    last_rows = select([row for row in rows if not pg_ids or row.pg_id in pg_ids], last=last)
+    last_rows = select([row for row in rows if not pg_ids or row.pg_id in pg_ids], last=_GRID_ROWS)
     if not last_rows:
         return None
     ranks = RankSet.of(rank for row in last_rows for rank in (*row.parts, *row.missing))
@@ -206,10 +207,8 @@ def _is_incomplete(row: TraceRow, rank: int) -> bool:
 
 def _states_text(row: TraceRow) -> str:
     """``done [4]:5 0-61; never came 63``."""
-    ranks_by_state: dict[str, list[int]] = {}
-    for rank in (*row.parts, *row.missing):
-        ranks_by_state.setdefault(_rank_state(row, rank), []).append(rank)
-    texts = [f"{state}: {RankSet.of(ranks)}" for state, ranks in ranks_by_state.items()]
+    states = ranks_by((_rank_state(row, rank), rank) for rank in (*row.parts, *row.missing))
+    texts = [f"{state}: {ranks}" for state, ranks in states.items()]
     more = f"; {len(texts) - 4} more" if len(texts) > 4 else ""
     return "; ".join(texts[:4]) + more
 

@@ -44,12 +44,7 @@ def bundle(
     is_all = len(ranks) > 1 and world_size in (None, len(ranks))
     word = "all" if is_all else rank_numbers(ranks, 18)
     rows = [row for name, by_rank in by_name.items() for row in _rows(name, by_rank, ranks, word)]
-    # A column that says nothing is left out.
-    used = [any(row[at].text for row in rows) for at in range(len(_COLUMNS))]
-    table = Table(
-        [column for column, is_used in zip(_COLUMNS, used, strict=True) if is_used],
-        [[cell for cell, is_used in zip(row, used, strict=True) if is_used] for row in rows],
-    )
+    table = Table.of_used(_COLUMNS, rows)
     left_out = max(answer.left_out for answer in variables.values())
     note = f"and {left_out} older names; %ddp vars NAME shows one" if left_out else ""
     return {

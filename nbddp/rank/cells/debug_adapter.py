@@ -3,7 +3,7 @@
 Runs in: the rank process. Thread ``nbddp-debug``, which starts with the first request, owns an
 event loop, so that a front end gets answers while the main thread is stopped at a breakpoint.
 
-    nbddp-io --Debug--> nbddp-debug --> `nbddp.rank.cells.debugger`
+    nbddp-io --Debug--> nbddp-debug --> `nbddp.rank.cells.debugpy_client`
     nbddp-io <--Debugged, DebugEvent--
 """
 
@@ -21,7 +21,7 @@ from nbddp.rank.cells.shell import RankShell
 from nbddp.wire.messages import Debug, DebugEvent, Debugged
 
 if TYPE_CHECKING:
-    from nbddp.rank.cells.debugger import RankDebugger
+    from nbddp.rank.cells.debugpy_client import RankDebugger
 
 #: ``STATE_RUN`` and ``STATE_SUSPEND`` of ``_pydevd_bundle.pydevd_constants``.
 _RUNS, _SUSPENDED = 1, 2
@@ -80,7 +80,7 @@ class DebugAdapter:
     def _make(self) -> "RankDebugger":
         # Ranks come from a fork server with frozen modules, which need no validation.
         os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
-        module = importlib.import_module("nbddp.rank.cells.debugger")  # loads debugpy
+        module = importlib.import_module("nbddp.rank.cells.debugpy_client")  # loads debugpy
         debugger: RankDebugger = module.RankDebugger(
             self._send_event, lambda: asyncio.wrap_future(self._call_in_main_thread(module.listen))
         )

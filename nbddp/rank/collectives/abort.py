@@ -42,9 +42,9 @@ class OperationAbort:
         factory: GroupFactory,
         recorder: Recorder,
         store_port: int,
-        is_reforming: Callable[[], bool],
+        is_rebuilding: Callable[[], bool],
     ) -> None:
-        self.is_reforming = is_reforming  #: groups are being rebuilt, which is not recorded
+        self.is_rebuilding = is_rebuilding  #: groups are being rebuilt, which is not recorded
         self._factory = factory
         self._recorder = recorder
         self._store_port = store_port
@@ -70,14 +70,14 @@ class OperationAbort:
             for group in chosen:
                 group.counters.ended = reason
                 group.counters.is_broken = True
-            if blocked_outside or self.is_reforming():
+            if blocked_outside or self.is_rebuilding():
                 self._factory.store_wait.ended = reason
         else:
             self.was_fired = self.was_fired or bool(chosen) or blocked_outside
             sockets.settle(fd for group in chosen for fd in group.fds)
             for group in chosen:
                 _abort_group(group)
-            if blocked_outside or self.is_reforming():
+            if blocked_outside or self.is_rebuilding():
                 self._end_creation()
             if not (chosen or blocked_outside) and self.was_interrupted():
                 stuck = self._running_code()

@@ -328,7 +328,7 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             return self._handle(work, record, copies=copies)
         if self.is_careful:
-            torch_private.set_async(args[-1], is_async=False)
+            torch_private.set_synchronous(args[-1])
         return fast_path.run(self, inner, call, *args)
 
     run.__name__ = method

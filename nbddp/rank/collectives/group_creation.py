@@ -67,7 +67,7 @@ class GroupFactory:
         torch_private.hook_batched_messages(TracedGroup)
         torch_private.hook_hashed_names()
         torch_private.hook_options()
-        torch_private.hook_ddp()
+        torch_private.hook_modules()
         torch_private.hook_join()
         torch_private.hook_timeouts(_note_timeout)
         torch_private.hook_store_waits(self.store_wait.wait_for_store)

@@ -173,15 +173,11 @@ def _all_to_all_single(  # noqa: PLR0917 - as in torch
     return _signature_of(group, recorder, "all_to_all_single", [input], [output], splits=splits)
 
 
-def _tensors_only(name: str) -> Callable[..., CallSignature]:
-    def describe(
-        group: Any, recorder: Recorder, tensors: Any, options: Any = None, *_: Any, **__: Any
-    ) -> CallSignature:
-        return _signature_of(
-            group, recorder, name, list(tensors), [], reduce_op=getattr(options, "reduceOp", None)
-        )
-
-    return describe
+def _all_reduce_coalesced(
+    group: Any, recorder: Recorder, tensors: Any, options: Any = None, *_: Any, **__: Any
+) -> CallSignature:
+    op = getattr(options, "reduceOp", None)
+    return _signature_of(group, recorder, "all_reduce_coalesced", list(tensors), [], reduce_op=op)
 
 
 #: torch's names of the arguments, by their names in the functions above.
@@ -249,7 +245,7 @@ def message(recorder: Recorder, direction: str, tensors: _Tensors) -> CallSignat
 #: By method; some have several names, because torch has renamed them over time.
 COLLECTIVES: dict[str, Callable[..., CallSignature]] = {
     "allreduce": _all_reduce,
-    "allreduce_coalesced": _tensors_only("all_reduce_coalesced"),
+    "allreduce_coalesced": _all_reduce_coalesced,
     "broadcast": _broadcast,
     "reduce": _reduce,
     "allgather": _out_in("all_gather"),

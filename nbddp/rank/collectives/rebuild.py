@@ -38,10 +38,10 @@ class GroupRebuild:
         self._recorder = recorder
         self._prefix = prefix
         self._client: Any = None
-        #: Number of the request by which this process replaced another one; 0: it did not.
-        self.joined = 0
+        #: Number of the rebuild in which this process replaced another one; 0: it did not.
+        self.fresh_since = 0
 
-    def reform(self, request: RebuildGroups, initialise: Callable[[], None]) -> None:
+    def rebuild(self, request: RebuildGroups, initialise: Callable[[], None]) -> None:
         """Rebuild the groups of the request, and check that they work.
 
         Args:
@@ -55,10 +55,10 @@ class GroupRebuild:
         self._factory.store_wait.begin_attempt(request.number)
         if request.initialises:
             self._initialise(initialise)
-            self.joined = request.number
+            self.fresh_since = request.number
             return
         try:
-            self._form(request, self._store(request.number))
+            self._rebuild_groups(request, self._store(request.number))
         except BaseException:
             self._client = None  # the abort may have closed its connection
             raise
@@ -75,20 +75,25 @@ class GroupRebuild:
         if isinstance(world, TracedGroup):
             _check(world)
 
-    def _form(self, request: RebuildGroups, store: Any) -> None:
+    def _rebuild_groups(self, request: RebuildGroups, store: Any) -> None:
+        """Rebuild the groups, then reset the modules that are not whole on all of their ranks.
+
+        The order is essential: each rank counts in the store what is whole, then rebuilds groups,
+        and reads the counts only then. A rank that has rebuilt a group with others knows that
+        these have counted. Groups are rebuilt in the order of the request, equal on all ranks.
+        """
         rank = self._recorder.rank
-        formed = {info.pg_id for info in request.groups}
-        whole = _count_whole_modules(formed, store)
-        units = [(unit, _count_whole_unit(unit, store)) for unit in torch_private.units()]
+        rebuilt = {info.pg_id for info in request.groups}
+        whole = _report_whole_modules(rebuilt, store)
+        units = [(unit, _report_whole_unit(unit, store)) for unit in torch_private.units()]
         for info in request.groups:
             if rank in info.ranks:
                 self._rebuild_group(info, store, request.number)
         torch_private.set_group_count(request.group_count)
         if rank in request.fresh:
-            self.joined = request.number
-        # A rank that has formed a group with others knows that these have counted.
+            self.fresh_since = request.number
         spared = [module for module, key, size in whole if not key or store.add(key, 0) == size]
-        torn_units = [unit for unit, key in units if not _can_stay(unit, key, formed, store)]
+        torn_units = [unit for unit, key in units if not _can_stay(unit, key, rebuilt, store)]
         torch_private.reset_modules(request.number, spared, torn_units)
         for info in request.groups:
             if rank in info.ranks:
@@ -101,29 +106,29 @@ class GroupRebuild:
         if self._client is None:
             host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
             self._client = torch_private.new_store_client(host, port, _STORE_TIMEOUT_S)
-        return PrefixStore(f"{self._prefix}/reform/{number}", self._client)
+        return PrefixStore(f"{self._prefix}/rebuild/{number}", self._client)
 
     def _rebuild_group(self, info: GroupInfo, store: Any, number: int) -> None:
         name = f"{info.name}~{number}"
         group = self._factory.groups.get(info.pg_id)
         if group is not None and group.counters.ended is None:
-            group.counters.ended = _formed_again  # set before any rank shuts a socket
+            group.counters.ended = _rebuilt_before_end  # set before any rank shuts a socket
         arrived = f"arrived/{info.pg_id}"
         timeout = timedelta(seconds=_TIMEOUT_S)
         self._factory.store_wait.gather(store, arrived, len(info.ranks), timeout)
         if group is None:
-            group = self._join(info, store, number)
+            group = self._make_group(info, store, number)
         else:
             sockets.shut(group.fds)  # the destructor waits for open operations
             inner, group.fds = self._factory.make_inner(self._arguments(group, info), name, store)
-            held = [group.inner]
+            held = [group.inner]  # soon the only reference: `release` chooses who destroys it
             group.replace(inner)
             waits.release(held, group.counters, lambda: self._recorder.is_busy(info.pg_id))
         self._recorder.abandon(info.pg_id)
         group.counters.restart(number, info.collective_seq_id, info.p2p_seq_id)
         self._recorder.board.forget(info.pg_id)
         group_store = PrefixStore(f"{name}/", store)
-        torch_private.share_store(group_store, f"{self._prefix}/reform/{number}/{name}")
+        torch_private.share_store(group_store, f"{self._prefix}/rebuild/{number}/{name}")
         torch_private.set_registered_store(group, group_store)
 
     def _arguments(self, group: TracedGroup, info: GroupInfo) -> dict[str, Any]:
@@ -148,7 +153,7 @@ class GroupRebuild:
             "group_desc": info.desc,
         }
 
-    def _join(self, info: GroupInfo, store: Any, number: int) -> TracedGroup:
+    def _make_group(self, info: GroupInfo, store: Any, number: int) -> TracedGroup:
         """Make a group on a fresh rank, which the other members have already."""
         arguments = self._fresh_arguments(info)
         inner, fds = self._factory.make_inner(arguments, f"{info.name}~{number}", store)
@@ -168,25 +173,25 @@ def _torch_ranks(info: GroupInfo) -> list[int]:
     return [world.counters.info.ranks.index(rank) for rank in info.ranks]
 
 
-def _count_whole_modules(formed: set[str], store: Any) -> list[tuple[Any, str, int]]:
-    """Count DDP modules that are whole on this rank.
+def _report_whole_modules(rebuilt: set[str], store: Any) -> list[tuple[Any, str, int]]:
+    """Add the DDP modules that are whole on this rank to counters in the store.
 
     Returns:
-        ``(module, key of the count, size of its group)``; the key is empty if its group is not
+        ``(module, key of its counter, size of its group)``; the key is empty if its group is not
         rebuilt.
     """
     counted = []
     for module, state in torch_private.whole_modules():
         group, key = module.process_group, ""
-        if isinstance(group, TracedGroup) and group.counters.info.pg_id in formed:
+        if isinstance(group, TracedGroup) and group.counters.info.pg_id in rebuilt:
             key = f"whole/{group.counters.info.pg_id}/{state}"
             store.add(key, 1)
         counted.append((module, key, group.size()))
     return counted
 
 
-def _count_whole_unit(unit: torch_private.Unit, store: Any) -> str:
-    """Count a unit if it is whole on this rank; returns the key of the count, else ""."""
+def _report_whole_unit(unit: torch_private.Unit, store: Any) -> str:
+    """Add a unit to counters in the store; return the key of the one for whole units, or ""."""
     store.add(f"sharded/{unit.number}", 1)
     if unit.is_torn():
         return ""
@@ -195,19 +200,19 @@ def _count_whole_unit(unit: torch_private.Unit, store: Any) -> str:
     return key
 
 
-def _can_stay(unit: torch_private.Unit, key: str, formed: set[str], store: Any) -> bool:
+def _can_stay(unit: torch_private.Unit, key: str, rebuilt: set[str], store: Any) -> bool:
     """Return whether all ranks agree that a step, or its gradients, may go on in the next cell.
 
     If any rank has left it in the middle, the default group is among the groups to rebuild.
     """
     world = torch_private.default_group()
-    if not key or not isinstance(world, TracedGroup) or world.counters.info.pg_id not in formed:
+    if not key or not isinstance(world, TracedGroup) or world.counters.info.pg_id not in rebuilt:
         return bool(key)
     count = store.add(key, 0)
     return bool(count >= unit.size() and count == store.add(f"sharded/{unit.number}", 0))
 
 
-def _formed_again() -> BaseException:
+def _rebuilt_before_end() -> BaseException:
     return CollectiveAbortedError("its group was formed again before it had ended")
 
 

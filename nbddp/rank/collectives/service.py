@@ -2,8 +2,8 @@
 
 Runs in: the rank process. `answer` on the I/O thread, all other methods on the main thread.
 
-    RankServer --begin_cell, end_cell, reform-> Collectives --> Recorder, GroupFactory, GroupRebuild
-    nbddp-io   --------------answer-----------> Collectives --> RankIntrospection, OperationAbort
+    RankServer --begin_cell, end_cell, rebuild> Collectives --> Recorder, GroupFactory, GroupRebuild
+    nbddp-io   -------------answer------------> Collectives --> RankIntrospection, OperationAbort
 """
 
 import os
@@ -122,14 +122,14 @@ class Collectives:
         # The error that C++ raises to its caller cannot be replaced everywhere.
         return self._abort.was_fired and isinstance(error, RuntimeError | KeyboardInterrupt)
 
-    def reform(self, request: RebuildGroups, initialise: Callable[[], None]) -> None:
-        """Rebuild groups; arguments and exceptions are those of `GroupRebuild.reform`."""
+    def rebuild(self, request: RebuildGroups, initialise: Callable[[], None]) -> None:
+        """Rebuild groups; arguments and exceptions are those of `GroupRebuild.rebuild`."""
         self._introspection.activity = "reforming"
         if request.fresh:
             self._remote_calls.lose_worker()
         try:
-            self._rebuild.reform(request, initialise)
-            state_sync.joined = self._rebuild.joined
+            self._rebuild.rebuild(request, initialise)
+            state_sync.fresh_since = self._rebuild.fresh_since
         finally:
             self._introspection.activity = "idle"
             self.recorder.writer.touch()

@@ -12,8 +12,8 @@ from nbddp.errors import BadOptionError
 from nbddp.rank import torch_private
 
 #: Number of the rebuild in which this process replaced another; 0: it did not. Set by
-#: `Collectives.reform`.
-joined = 0
+#: `Collectives.rebuild`.
+fresh_since = 0
 
 _SHARDED = ("FullyShardedDataParallel", "ZeroRedundancyOptimizer")
 
@@ -58,7 +58,7 @@ def sync(*objects: Any, src: int | None = None, group: Any = None) -> None:
 def _source(members: list[int], group: Any) -> int:
     """Return the default source; ranks ask each other, because a fresh one lacks the history."""
     times: list[Any] = [None] * len(members)
-    dist.all_gather_object(times, joined, group=group)
+    dist.all_gather_object(times, fresh_since, group=group)
     return min(zip(times, members, strict=True))[1]
 
 

@@ -6,16 +6,15 @@ depends on it is left out, as the docstrings say.
 
 from nbddp.rank.torch_private.ddp import (
     TRACED_PREFIX,
-    groups_of_torn,
     groups_of_unfinished,
-    hook_ddp,
+    hook_modules,
     numbers_of,
     renew,
     reset_modules,
     whole_modules,
 )
 from nbddp.rank.torch_private.device_meshes import forget_meshes
-from nbddp.rank.torch_private.fsdp import Unit, units
+from nbddp.rank.torch_private.fsdp import Unit, groups_of_torn, units
 from nbddp.rank.torch_private.hooks import (
     BLOCKING_FUNCTIONS,
     hide_from_compiler,
@@ -31,7 +30,7 @@ from nbddp.rank.torch_private.hooks import (
     is_wrapped,
     nccl_backends,
     original_store_wait,
-    set_async,
+    set_synchronous,
 )
 from nbddp.rank.torch_private.process_groups import (
     c10d,
@@ -79,11 +78,11 @@ __all__ = [
     "hook_backward",
     "hook_batched_messages",
     "hook_builtin_comm_hooks",
-    "hook_ddp",
     "hook_group_creation",
     "hook_hashed_names",
     "hook_init_rpc",
     "hook_join",
+    "hook_modules",
     "hook_options",
     "hook_store_waits",
     "hook_timeouts",
@@ -102,10 +101,10 @@ __all__ = [
     "reset_modules",
     "rpc_timeout",
     "separate_rendezvous",
-    "set_async",
     "set_default_group",
     "set_group_count",
     "set_registered_store",
+    "set_synchronous",
     "sharding_of",
     "share_store",
     "shared_prefix",

@@ -1,4 +1,6 @@
-"""Private names of DDP and pipelines: their state after a recovery. See `fsdp` for sharded modules.
+"""Private names of DDP and pipelines, and the reset of all modules after a recovery.
+
+Only `reset_modules` and `hook_modules` are also about sharded modules: see `fsdp`.
 
 Runs in: the rank process, main thread, between cells.
 """
@@ -17,7 +19,6 @@ from typing import Any
 import torch
 
 from nbddp.rank.torch_private import fsdp
-from nbddp.rank.torch_private.process_groups import default_group
 
 
 @dataclass
@@ -36,7 +37,7 @@ TRACED_PREFIX = "traced "
 _ddp_counts: dict[str, int] = {}  # by group name
 
 
-def hook_ddp() -> None:
+def hook_modules() -> None:
     """Track the DistributedDataParallel and FSDP modules and pipelines of this process."""
     ddp_type = torch.nn.parallel.DistributedDataParallel
     original = ddp_type.__init__
@@ -44,7 +45,7 @@ def hook_ddp() -> None:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        name = str(getattr(self.process_group, "group_name", ""))
+        name = _group_name(self)
         _ddp_counts[name] = _ddp_counts.get(name, 0) + 1
         _ddp_modules[self] = _Ddp(_ddp_counts[name])
 
@@ -86,18 +87,6 @@ def _hook_logging_data(ddp_type: Any) -> None:
         return data
 
     ddp_type._get_ddp_logging_data = logging_data
-
-
-def groups_of_torn(*, has_failed: bool) -> list[Any]:
-    """Return the groups of sharded modules that were left in the middle of a step.
-
-    The default group is among them, because all ranks of a mesh must be notified, and not all of
-    them share one of its groups.
-    """
-    units = fsdp.torn_units(has_failed=has_failed)
-    torn = [group for unit in units for group in unit.groups()]
-    world = default_group()
-    return torn if world is None or not torn else [world, *torn]
 
 
 def groups_of_unfinished() -> list[Any]:
@@ -178,10 +167,8 @@ class DdpNumbers:
 
 def numbers_of(module: Any) -> DdpNumbers:
     """Return the numbers of a DDP module, for `renew`."""
-    name = str(getattr(module.process_group, "group_name", ""))
-    return DdpNumbers(
-        _ddp_modules[module].number, _ddp_counts[name], module.require_forward_param_sync
-    )
+    count = _ddp_counts[_group_name(module)]
+    return DdpNumbers(_ddp_modules[module].number, count, module.require_forward_param_sync)
 
 
 def renew(module: Any, numbers: DdpNumbers) -> None:
@@ -210,7 +197,11 @@ def renew(module: Any, numbers: DdpNumbers) -> None:
     if module in _builtin_hooks:
         package._register_builtin_comm_hook(module.reducer, _builtin_hooks[module])
     _ddp_modules[module] = _Ddp(numbers.number)
-    _ddp_counts[str(getattr(module.process_group, "group_name", ""))] = numbers.count
+    _ddp_counts[_group_name(module)] = numbers.count
+
+
+def _group_name(module: Any) -> str:
+    return str(getattr(module.process_group, "group_name", ""))
 
 
 def _reset_schedule(schedule: Any) -> None:

@@ -21,6 +21,7 @@ import torch
 from torch.distributed import _composable_state
 
 from nbddp.rank.torch_private import fsdp1, fsdp2
+from nbddp.rank.torch_private.process_groups import default_group
 
 #: The kinds of states, by class name: a module each, with the same functions.
 _KINDS: dict[str, Any] = {"FSDPState": fsdp2, "FullyShardedDataParallel": fsdp1}
@@ -141,6 +142,17 @@ def torn_units(*, has_failed: bool) -> list[Unit]:
     torn = [unit for unit in candidates if not _is_at_work(unit) and unit.is_torn()]
     _abandoned.intersection_update(unit.number for unit in torn)
     return torn
+
+
+def groups_of_torn(*, has_failed: bool) -> list[Any]:
+    """Return the groups of sharded modules that were left in the middle of a step.
+
+    The default group is among them, because all ranks of a mesh must be notified, and not all of
+    them share one of its groups.
+    """
+    torn = [group for unit in torn_units(has_failed=has_failed) for group in unit.groups()]
+    world = default_group()
+    return torn if world is None or not torn else [world, *torn]
 
 
 def _is_at_work(unit: Unit) -> bool:

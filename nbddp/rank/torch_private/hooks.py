@@ -49,7 +49,7 @@ def hook_options() -> None:
     """Let options of collectives keep values in Python, because reading them from C++ is slow.
 
     Reading a ReduceOp takes 2 us, and ``asyncOp`` half of one. ``asyncOp`` is not even passed to
-    C++: only NCCL reads it, see `set_async`.
+    C++: only NCCL reads it, see `set_synchronous`.
     """
     for name in _OPTIONS:
         base = getattr(c10d, name, None)
@@ -75,12 +75,12 @@ _OPTIONS = (
 )  # fmt: skip
 
 
-def set_async(options: Any, *, is_async: bool) -> None:
-    """Pass ``asyncOp`` to C++, which `hook_options` keeps in Python only."""
+def set_synchronous(options: Any) -> None:
+    """Pass ``asyncOp = False`` to C++, which `hook_options` keeps in Python only."""
     for kind in type(options).__mro__[1:]:
         stock = vars(kind).get("asyncOp")
         if stock is not None:
-            stock.__set__(options, is_async)
+            stock.__set__(options, False)
             return
 
 

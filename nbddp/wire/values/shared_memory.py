@@ -181,11 +181,6 @@ class Arena:
             for number in list(self._leased):
                 self._release(number, reader)
 
-    def trim(self) -> None:
-        """Return the memory of free segments to the system."""
-        with self._lock:
-            self._trim(keep_bytes=0, keep_segments=0)
-
     def close(self) -> None:
         """Close all segments. Values that readers have attached stay valid."""
         with self._lock:

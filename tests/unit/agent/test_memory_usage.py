@@ -61,13 +61,13 @@ def take_more(parent: "subprocess.Popen[str]") -> None:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The processes whose pages were counted."""
     made: list[int] = []
-    count = memory_usage._count
+    count = memory_usage._count_pages
 
     def recorded(pid: int, *arguments: Any) -> Any:
         made.append(pid)
         return count(pid, *arguments)
 
-    monkeypatch.setattr(memory_usage, "_count", recorded)
+    monkeypatch.setattr(memory_usage, "_count_pages", recorded)
     return made
 
 
@@ -104,10 +104,10 @@ def test_many_large_ranks_are_counted_less_often(fork: int, counted: list[int]):
     for rank in range(40):
         reader.read(rank, fork, now=0.0)
     dear = {
-        rank: {fork: memory_usage._Count(MB, MB, made_at=0.0, cost_s=0.1)}
-        for rank in reader._counts
+        rank: {fork: memory_usage._PageCount(MB, MB, made_at=0.0, cost_s=0.1)}
+        for rank in reader._page_counts
     }
-    reader._counts = dear
+    reader._page_counts = dear
     counted.clear()
     reader.read(0, fork, now=199.0)  # 40 counts of 0.1 s are 2 % of 200 s
     assert counted == []

@@ -7,7 +7,7 @@ import pytest
 
 from nbddp.controller.diagnosis import ChangedLine, Code
 from nbddp.controller.diagnosis.suggested_change import in_two_orders, moved_out
-from nbddp.notebook.render import code_change
+from nbddp.notebook.render import code_excerpt
 from tests.support.looks import CELL, Ranks, only
 
 _MARKS = {"same": " ", "removed": "-", "added": "+"}
@@ -219,7 +219,7 @@ def test_a_finding_has_the_change_of_its_next_step():
     finding = only(pool)
     assert finding.change is not None
     assert finding.change.cell == CELL
-    assert code_change.text(finding.change) == [
+    assert code_excerpt.change_text(finding.change) == [
         f"    cell [{CELL}], for example",
         "      - if rank != 1:",
         "      -     dist.all_reduce(x)",
@@ -239,6 +239,6 @@ def test_a_condition_that_is_not_about_ranks_has_no_change():
     pool[1].finished()
     finding = only(pool)
     assert finding.change is None
-    assert code_change.text(None) == []
-    assert code_change.html(None) == ""
+    assert code_excerpt.change_text(None) == []
+    assert code_excerpt.change_html(None) == ""
     assert finding.to_dict()["change"] is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbddp.notebook.magics.first_line import move_up
+from nbddp.notebook.extension import move_up
 
 
 @pytest.mark.parametrize(

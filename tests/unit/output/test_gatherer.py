@@ -369,11 +369,3 @@ def test_the_last_line_of_a_rank():
     assert gatherer.last_line(0) == "b"
     gatherer.add(out(0, "open"), 0.0)
     assert gatherer.last_line(0) == "open"
-
-
-def test_counts():
-    gatherer = make(2)
-    add_all(gatherer, "é\nb\n", 2)
-    counts = gatherer.counts[1]
-    assert (counts.lines, counts.output_bytes, counts.shown_lines) == (2, 5, 2)
-    assert (counts.left_out_lines, counts.left_out_bytes) == (0, 0)

@@ -8,8 +8,7 @@ import pytest
 from PIL import Image, ImageFont
 
 from nbddp.notebook.render import canvas as picture
-from nbddp.notebook.render.canvas import INK, WHITE, Picture
-from nbddp.notebook.render.drawable_text import BESIDE_ASCII, drawable
+from nbddp.notebook.render.canvas import BESIDE_ASCII, INK, WHITE, Picture, drawable
 from tests.support.png import Pixels, Rgba, decode
 
 RED = (200, 10, 20)

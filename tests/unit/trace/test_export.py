@@ -3,20 +3,9 @@
 import json
 
 from nbddp.controller.trace.export import chrome_trace, trace_records
-from nbddp.controller.trace.rows import TraceRow, rows
+from nbddp.controller.trace.rows import rows
 from nbddp.wire.rank_set import RankSet
-from tests.support.traces import GROUPS, MS, by_rank, recorders
-
-
-def three_cells() -> list[TraceRow]:
-    ranks = recorders(4)
-    for number in range(3):
-        for recorder in ranks:
-            recorder.collective(
-                at=number * 10 + recorder.rank, end=number * 10 + 5, run_id=f"run-{number}"
-            )
-    ranks[0].message("send", 1, at=40, run_id="run-2")
-    return rows(by_rank(ranks), GROUPS, {"run-0": 7, "run-1": 8, "run-2": 9})
+from tests.support.traces import MS, by_rank, recorders, three_cells
 
 
 def test_records_are_flat():

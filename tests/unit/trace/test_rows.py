@@ -9,7 +9,7 @@ from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.trace.rows import TraceRow, rows, rows_of_views, select
 from nbddp.wire.flight_recorder.schema import GroupInfo, Operation, RankLook, Site
 from nbddp.wire.rank_set import RankSet
-from tests.support.traces import GROUPS, MS, WORLD, by_rank, recorders
+from tests.support.traces import GROUPS, MS, WORLD, by_rank, recorders, three_cells
 
 PAIR = GroupInfo(pg_id="3/0-1", name="3", desc="dp", ranks=(0, 1))
 
@@ -287,17 +287,6 @@ def test_a_rank_that_came_alone_has_no_spread_and_is_not_last():
 
 
 # --- select -----------------------------------------------------------------------------
-
-
-def three_cells() -> list[TraceRow]:
-    ranks = recorders(4)
-    for number in range(3):
-        for recorder in ranks:
-            recorder.collective(
-                at=number * 10 + recorder.rank, end=number * 10 + 5, run_id=f"run-{number}"
-            )
-    ranks[0].message("send", 1, at=40, run_id="run-2")
-    return rows(by_rank(ranks), GROUPS, {"run-0": 7, "run-1": 8, "run-2": 9})
 
 
 def test_select():
