@@ -1,0 +1,44 @@
+"""A file holds one concept, in fewer than 400 lines of code."""
+
+import ast
+import io
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+LIMIT = 400
+FILES = [*(ROOT / "nbddp").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+_NO_CODE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
+
+
+def code_lines(source: str) -> int:
+    """Count the lines that hold more than a comment or a docstring."""
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in _NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                lines.difference_update(range(first.lineno, (first.end_lineno or 0) + 1))
+    return len(lines)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_is_small(path: Path):
+    assert code_lines(path.read_text(encoding="utf-8")) < LIMIT
+
+
+def test_comments_and_docstrings_do_not_count():
+    source = '"""Module."""\n\n# why\ndef f():\n    """Doc\n\n    string."""\n    return (\n        1\n    )\n'
+    assert code_lines(source) == 4
