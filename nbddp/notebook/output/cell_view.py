@@ -244,6 +244,12 @@ class View:
         finally:
             self._states.answer(request.rank)
 
+    def tell(self, text: str) -> None:
+        """See `CellView.tell`."""
+        self._emit(self._output.tick(self._clock() + self._patience_s))
+        self._output.keep_order()
+        self._sink.text("stdout", text + "\n")
+
     def end(self, outcome: RunOutcome) -> None:
         """See `CellView.end`."""
         self._emit(self._output.end(self._clock()))
