@@ -23,8 +23,8 @@ from nbddp.wire.flight_recorder import Site
 from nbddp.wire.messages import InputRequest
 from nbddp.wire.rank_set import Rank, RankSet
 
-#: Ranks that come to a breakpoint within this time are there together: the first of them is asked.
-_TOGETHER_S = 0.3
+#: The first prompt waits this long for other ranks that may be about to come to a breakpoint.
+_TOGETHER_S = 1.0
 #: A rank that still runs this long after a command is left behind, if another one is at a prompt.
 _PATIENCE_S = 3.0
 #: The same for a rank that waits for other ranks: it may have been freed since it was seen.
@@ -107,13 +107,15 @@ class PromptTurns:
         places = {} if report is None else report.ranks
         waits = {
             rank: place.what
-            for rank in self._awaited
-            if (place := places.get(rank)) is not None and place.predicate.verb is RankVerb.WAITS
+            for rank, place in places.items()
+            if place.predicate.verb is RankVerb.WAITS and rank not in self.ranks
         }
-        if self._awaited and self._awaited == waits.keys():
+        if self._inside <= {*self.ranks, *waits}:
+            self._ask_at = min(self._ask_at, now + _WAITING_S)
+        if self._awaited and self._awaited <= waits.keys():
             self._awaited_until = min(self._awaited_until, now + _WAITING_S)
-        if self._current in waits:
-            self._goes_on = waits[self._current]
+            if self._current in waits and self._current in self._awaited:
+                self._goes_on = waits[self._current]
 
     def be_patient(self, now: float) -> None:
         """Note that the user has answered a question of the program, which may take part in it."""

@@ -87,6 +87,13 @@ class Breakpoint(UserStack):
         if not _is_statement(frame):
             super().user_return(frame, return_value)
 
+    def user_exception(self, frame: types.FrameType, exc_info: Any) -> None:
+        """Stop at an exception, unless it only tells the machinery that a coroutine has ended."""
+        if not _is_machinery(frame):
+            super().user_exception(frame, exc_info)
+        elif self.stopframe is not None and not _is_machinery(self.stopframe):
+            self.set_step()  # a statement with ``await`` has ended: the next one follows
+
 
 def install(shell: InteractiveShell) -> None:
     """Make `breakpoint()` and the functions that it stands for open a `Breakpoint`."""

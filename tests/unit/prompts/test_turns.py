@@ -81,6 +81,17 @@ def test_the_first_prompt_comes_at_once_when_all_ranks_are_there():
     assert cell.asked() == 0
 
 
+def test_the_first_prompt_waits_for_no_rank_that_waits_itself():
+    cell = Cell(0, 1, 2)
+    cell.stop(1)
+    cell.note({0: WAITS, 2: RUNS})
+    cell.now += 0.5
+    assert cell.is_quiet()
+    cell.note({0: WAITS, 1: WAITS, 2: WAITS})
+    cell.now += 0.4
+    assert cell.asked() == 1
+
+
 def test_a_single_prompt_says_nothing_else():
     cell = stopped(2)
     assert cell.sent("n") == [(2, "n")]
@@ -223,7 +234,7 @@ def test_ranks_that_all_go_on_meet_again_before_the_next_prompt():
     assert cell.turn().tells == ()
     cell.type("all c")
     cell.stop(1)
-    cell.now += 0.5
+    cell.now = cell.turns.due_at() or 0.0
     assert cell.asked() == 1
 
 
