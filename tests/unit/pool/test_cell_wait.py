@@ -8,7 +8,7 @@ import pytest
 
 from nbddp.controller.hub.run import Run
 from nbddp.controller.pool import cell_wait
-from nbddp.controller.pool.cell_wait import CellWait
+from nbddp.controller.pool.cell_wait import CellWait, SilentView
 from nbddp.controller.state.outcome import RankResult, RunOutcome
 from nbddp.errors import CellInterruptedError
 from nbddp.wire.flight_recorder import Site
@@ -228,6 +228,12 @@ def test_answers_to_a_command_for_all_are_shown_in_the_order_of_ranks(pressed: l
 def test_the_list_names_ranks_outside_of_debuggers(pressed: list[int]):
     view, _ = debug(2, "ranks", "c", order=(1, 0))
     assert view.told[-1].splitlines()[1:] == ["rank 2     is busy", "the prompt is on rank 0"]
+
+
+def test_a_cell_that_runs_again_passes_its_breakpoints():
+    assert SilentView().ask(debugger(0)) == "c"
+    with pytest.raises(EOFError, match="in a cell that runs again"):
+        SilentView().ask(question(0))
 
 
 def test_debuggers_of_all_ranks_end_without_a_user(pressed: list[int]):
