@@ -226,11 +226,12 @@ class CellWait:
         reply = self._ask(turn.request, turn.number)
         if reply is None:
             return 0.0
-        if reply.value is None:
+        if reply.reason:  # no user can be asked
             for request in self._turns.close():
-                self._send(request, reply.value, reply.reason)
+                self._send(request, None, reply.reason)
             return 0.0
-        answer = self._turns.answer(reply.value, time.monotonic())
+        line = "q" if reply.value is None else reply.value  # Ctrl-D
+        answer = self._turns.answer(line, time.monotonic())
         for request, text in answer.replies:
             self._send(request, text)
         if answer.wants_list:

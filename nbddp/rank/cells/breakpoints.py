@@ -53,12 +53,15 @@ class Breakpoint(UserStack):
     def open(self, frame: types.FrameType) -> None:
         """Ask for commands in ``frame``; return when the program goes on.
 
-        It stops before it traces: an event after `breakpoint()` may be the return of its statement,
-        or may never come. Python 3.13 and later stop there by themselves.
+        Python 3.13 and later stop there by themselves. Before, the event after `breakpoint()` may
+        be the return of its statement, so the debugger asks before it traces.
 
         Raises:
             bdb.BdbQuit: the user has left the debugger.
         """
+        if sys.version_info >= (3, 13):
+            super().set_trace(frame)
+            return
         self.reset()
         self.interaction(frame, None)
         if self.quitting:

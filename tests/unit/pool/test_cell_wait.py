@@ -191,14 +191,16 @@ class Debugged:
         for each in self._order:
             if (got := self._waiting.pop(each, None)) is None:
                 continue
-            if got.value in ("c", None):
+            if got.value in ("c", "q", None):
                 end(self._run)
                 return
             self._run.put(output(each, f"{got.value} {each}"))
             self._run.put(debugger(each, got.question + 1))
 
 
-def debug(ranks: int, *answers: str, order: tuple[int, ...]) -> tuple[RecordingView, Debugged]:
+def debug(
+    ranks: int, *answers: str | BaseException, order: tuple[int, ...]
+) -> tuple[RecordingView, Debugged]:
     run = Run("r", RankSet.all(ranks), 1000)
     for rank in order:
         run.put(debugger(rank))
@@ -228,6 +230,11 @@ def test_answers_to_a_command_for_all_are_shown_in_the_order_of_ranks(pressed: l
 def test_the_list_names_ranks_outside_of_debuggers(pressed: list[int]):
     view, _ = debug(2, "ranks", "c", order=(1, 0))
     assert view.told[-1].splitlines()[1:] == ["rank 2     is busy", "the prompt is on rank 0"]
+
+
+def test_the_end_of_input_leaves_one_debugger(pressed: list[int]):
+    _, debugged = debug(2, EOFError(), order=(1, 0))
+    assert debugged.sent == [(0, "q")]
 
 
 def test_a_cell_that_runs_again_passes_its_breakpoints():
