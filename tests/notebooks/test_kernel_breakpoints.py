@@ -52,8 +52,7 @@ def test_the_prompt_stays_on_a_rank_until_the_user_chooses_another(four: Kernel)
     assert cell.status == "ok"
     assert in_order(
         cell,
-        "ranks 0-3 are at a prompt; this is rank 0. For another rank: `rank 3`, for all: `all c`; "
-        "see `help`",
+        "ranks 0-3 are at a prompt; this is rank 0. Also: `rank 3`, `ranks`, `all c`; see `help`",
         "[0]   1",
         "[0]   2",
         f"the prompt is on rank 2, at cell [{cell.number}], line 4: `breakpoint()`",

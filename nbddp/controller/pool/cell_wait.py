@@ -154,6 +154,8 @@ class CellWait:
                     self._give_up_when_due()
                 wait_s = self._view.tick()
                 wait_s = _WAIT_S if wait_s is None else min(wait_s, _WAIT_S)
+                if self._held and not self._turns.gathered:
+                    self._show_held()
                 if self._questions:
                     left_s = self._ask_at - time.monotonic()
                     if left_s <= 0:
@@ -212,8 +214,6 @@ class CellWait:
 
     def _ask_debugger(self) -> float:
         """Show the prompt that is due, and send its answer; return the seconds until the next."""
-        if not self._turns.gathered:
-            self._show_held()
         self._turns.drop(self._interrupted_at)
         now = time.monotonic()
         turn = self._turns.due(now)

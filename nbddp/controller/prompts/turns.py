@@ -143,8 +143,8 @@ class PromptTurns:
         tells, self._tells = self._tells, []
         if not self._has_begun and len(self.ranks) > 1:
             tells.append(
-                f"{self.ranks.describe()} are at a prompt; this is rank {rank}. For another rank: "
-                f"`rank {self.ranks.ranks[-1]}`, for all: `all c`; see `help`"
+                f"{self.ranks.describe()} are at a prompt; this is rank {rank}. Also: "
+                f"`rank {self.ranks.ranks[-1]}`, `ranks`, `all c`; see `help`"
             )
         elif current not in (None, rank):
             tells.append(f"rank {current} {self._goes_on}; the prompt is on {_at(turn.request)}")

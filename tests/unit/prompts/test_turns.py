@@ -69,8 +69,7 @@ def test_the_first_prompt_waits_for_ranks_that_come_together():
     cell.stop(1)
     cell.now = cell.turns.due_at() or 0.0
     assert cell.turn().tells == (
-        "ranks 1-2 are at a prompt; this is rank 1. For another rank: `rank 2`, for all: `all c`; "
-        "see `help`",
+        "ranks 1-2 are at a prompt; this is rank 1. Also: `rank 2`, `ranks`, `all c`; see `help`",
     )
 
 
