@@ -5,7 +5,7 @@ Runs in: every process. Import them from `nbddp.wire.messages`.
 
 from typing import Any, Literal
 
-from nbddp.wire.flight_recorder import GroupMark, Mismatch, Operation, RankLook
+from nbddp.wire.flight_recorder import GroupMark, Mismatch, Operation, RankLook, Site
 from nbddp.wire.message_types import (
     CommType,
     ErrorInfo,
@@ -190,13 +190,14 @@ class ClearOutput(InOrder, frozen=True, kw_only=True):
 
 
 class InputRequest(InOrder, frozen=True, kw_only=True):
-    """One rank waits in ``input()`` or ``getpass()``. Answered by `InputReply`."""
+    """One rank waits in ``input()``, ``getpass()`` or a debugger. Answered by `InputReply`."""
 
     run_id: RunId
     rank: Rank
     question: int  #: counts up per rank; its threads may ask at the same time
     prompt: str
     password: bool
+    debugger: Site | None = None  #: the line that a debugger is at; None: no debugger asks
 
 
 class RunFinished(MessageBase, frozen=True):

@@ -50,6 +50,9 @@ class CountingView:
     def ask(self, request: InputRequest) -> str:
         raise EOFError
 
+    def tell(self, text: str) -> None:
+        pass
+
     def end(self, outcome: RunOutcome) -> None:
         pass
 

@@ -29,6 +29,13 @@ def test_post_mortem_on_the_rank_that_failed(kernel: Kernel):
     assert cell.status == "ok"
 
 
+def test_the_stack_of_a_post_mortem_is_that_of_the_user(kernel: Kernel):
+    kernel.run(_FAILS)
+    cell = kernel.run("%ddp debug", "up", "up", "w", "q")
+    assert "Oldest frame" in cell.text
+    assert "IPython" not in cell.text
+
+
 def test_post_mortem_on_a_chosen_rank(kernel: Kernel):
     kernel.run("%%ddp\nmine = [rank]\nmine[5]")
     for rank in (0, 1):

@@ -150,6 +150,19 @@ def test_a_breakpoint_with_variables_stack_step_and_continue(
     assert shown["data"] == {"text/plain": "2"}
 
 
+def test_steps_stay_in_the_cell(own: Kernel, make_front_end: Callable[[], FrontEnd]):
+    front_end = make_front_end()
+    code = "a = rank\nb = a + 1\nc = b + 1\nd = c + 1\ne = d + 1\nf = e + 1"
+    path = front_end.break_at(code, 2)
+    cell_id = own.execute(code)
+    for line in (2, 3, 4, 5, 6):
+        thread = front_end.wait_for_stop()
+        (frame, *_) = front_end.frames(thread)
+        assert (frame["source"]["path"], frame["line"]) == (path, line)
+        front_end.ok("next", threadId=thread)
+    assert own.finish(cell_id).status == "ok"
+
+
 def test_a_breakpoint_on_another_rank(own: Kernel, make_front_end: Callable[[], FrontEnd]):
     assert "works on rank 0" in own.ok("%ddp debugger").text
     assert "works on rank 1: switch it off and on" in own.ok("%ddp debugger -r 1").text

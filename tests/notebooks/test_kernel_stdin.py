@@ -43,7 +43,7 @@ def test_breakpoint_opens_a_debugger_on_the_rank(kernel: Kernel):
 
 
 def test_leaving_the_debugger_ends_the_cell_and_not_the_rank(kernel: Kernel):
-    cell = kernel.run("%%ddp -r 0\nimport pdb\npdb.set_trace()\nprint('not reached')", "q")
+    cell = kernel.run("%%ddp -r 0\nimport pdb\npdb.set_trace()\nprint('not', 'reached')", "q")
     assert "not reached" not in cell.text
     assert cell.questions[0].startswith("[0] ")
 

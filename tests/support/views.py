@@ -32,6 +32,7 @@ class RecordingView:
         self._answers = list(answers)
         self.events: list[CellEvent] = []
         self.asked: list[InputRequest] = []
+        self.told: list[str] = []
         self.outcome: RunOutcome | None = None
         #: The error that the notebook would raise; set by `run_cell`.
         self.error: CellError | None = None
@@ -52,6 +53,9 @@ class RecordingView:
         if isinstance(answer, BaseException):
             raise answer
         return answer
+
+    def tell(self, text: str) -> None:
+        self.told.append(text)
 
     def end(self, outcome: RunOutcome) -> None:
         self.outcome = outcome

@@ -8,14 +8,16 @@ import signal
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbddp.controller.hub import CellEvent, Run
-from nbddp.controller.state import RankResult, RunOutcome
+from nbddp.controller.prompts import PromptTurns
+from nbddp.controller.state import NoticeChanged, RankResult, RunOutcome, VerdictReached
 from nbddp.errors import CellInterruptedError
-from nbddp.wire.messages import InputReply, InputRequest
+from nbddp.wire.messages import InputReply, InputRequest, RankExited, RunFinished
+from nbddp.wire.rank_set import Rank
 
 if TYPE_CHECKING:
     from nbddp.controller.early_interrupts import EarlyInterrupts
@@ -26,6 +28,8 @@ _WAIT_S = 0.2
 _GIVE_UP_S = 1.0
 #: Questions that come within this time are asked in the order of ranks.
 _TOGETHER_S = 0.1
+#: Events that are held back at most, until all ranks have answered a command for all of them.
+_MAX_HELD = 1000
 
 
 class CellView(Protocol):
@@ -49,6 +53,9 @@ class CellView(Protocol):
             KeyboardInterrupt: the user interrupted the question.
         """
 
+    def tell(self, text: str) -> None:
+        """Show lines of nbddp's own, after all output so far."""
+
     def end(self, outcome: RunOutcome) -> None:
         """Show what is left: the cell has ended."""
 
@@ -64,12 +71,17 @@ class SilentView:
         return None
 
     def ask(self, request: InputRequest) -> str:
-        """Raise: the question would come without the text before it.
+        """Continue a debugger; else raise: the question would come without the text before it.
 
         Raises:
-            EOFError: in any case.
+            EOFError: the user's code asks.
         """
+        if request.debugger is not None:
+            return "c"
         raise EOFError("input was asked for in a cell that runs again, which asks no questions")
+
+    def tell(self, text: str) -> None:
+        """Do nothing."""
 
     def end(self, outcome: RunOutcome) -> None:
         """Do nothing."""
@@ -84,6 +96,8 @@ class CellWait:
         interrupt: called for the first SIGINT; must not block.
         abandon: called for the second; makes the run end at once, if the hub is well.
         reply: sends the answer to a question.
+        explain: adds to the outcome what is known when the cell has ended.
+        describe: gives a sentence about each rank: what it does now.
     """
 
     def __init__(
@@ -95,6 +109,7 @@ class CellWait:
         abandon: Callable[[], None],
         reply: Callable[[int, InputReply], None],
         explain: Callable[[RunOutcome], RunOutcome] = lambda outcome: outcome,
+        describe: Callable[[], Mapping[Rank, str]] = dict,
     ) -> None:
         self._run = run
         self._view = view
@@ -102,12 +117,15 @@ class CellWait:
         self._abandon = abandon
         self._reply = reply
         self._explain = explain
+        self._describe = describe
         self._interrupts = 0
         self._interrupted_at = 0  #: number of events that had come by then
         self._given_up_at = 0.0  #: the time after which nothing is waited for; 0: not given up
         self._is_main = threading.current_thread() is threading.main_thread()
         self._questions: list[tuple[InputRequest, int]] = []  # to be asked; events until each
         self._ask_at = 0.0
+        self._turns = PromptTurns(run.ranks)
+        self._held: list[tuple[Rank, CellEvent]] = []  # of `PromptTurns.gathered`
         self._is_asking = False
         self._break_is_due = False  #: the next SIGINT is ours: the run has ended during a question
         self._break_lock = threading.Lock()  # between a question's end and `_break_question`
@@ -136,27 +154,99 @@ class CellWait:
                     self._give_up_when_due()
                 wait_s = self._view.tick()
                 wait_s = _WAIT_S if wait_s is None else min(wait_s, _WAIT_S)
+                if self._held and not self._turns.gathered:
+                    self._show_held()
                 if self._questions:
                     left_s = self._ask_at - time.monotonic()
                     if left_s <= 0:
                         self._answer_all()
                         continue
                     wait_s = min(wait_s, left_s)
+                else:  # a question of the program comes first
+                    wait_s = min(wait_s, self._ask_debugger())
                 try:
                     event = self._run.get(wait_s)
                 except TimeoutError:
                     continue
                 if event is None:
                     break
-                if isinstance(event, InputRequest):
-                    self._note_question(event)
-                else:
-                    self._view.show(event)
+                self._take(event)
+            self._show_held()
             outcome = self._run.outcome
             assert outcome is not None  # noqa: S101 - it is set before the end marker is queued
             outcome = self._explain(outcome)
             self._view.end(outcome)
             return outcome
+
+    def _take(self, event: CellEvent) -> None:
+        match event:
+            case InputRequest(debugger=None):
+                self._note_question(event)
+                return
+            case InputRequest():
+                self._turns.add(event, self._run.taken_count, time.monotonic())
+                return
+            case RunFinished() | RankExited():
+                self._hold_or_show(event)
+                self._turns.leave(event.rank)
+                return
+            case NoticeChanged():
+                self._turns.note(event.report, time.monotonic())
+            case _:
+                pass
+        self._hold_or_show(event)
+
+    def _hold_or_show(self, event: CellEvent) -> None:
+        if isinstance(event, NoticeChanged | VerdictReached) or (
+            (rank := event.rank) not in self._turns.gathered
+        ):
+            self._view.show(event)
+            return
+        self._held.append((rank, event))
+        if len(self._held) > _MAX_HELD:
+            self._show_held()
+
+    def _show_held(self) -> None:
+        """Show the events that were held back, in the order of ranks."""
+        held, self._held = self._held, []
+        for _, event in sorted(held, key=lambda pair: pair[0]):
+            self._view.show(event)
+
+    def _ask_debugger(self) -> float:
+        """Show the prompt that is due, and send its answer; return the seconds until the next."""
+        self._turns.drop(self._interrupted_at)
+        now = time.monotonic()
+        turn = self._turns.due(now)
+        if turn is None:
+            due_at = self._turns.due_at()
+            return _WAIT_S if due_at is None else max(0.0, due_at - now)
+        self._show_held()
+        for text in turn.tells:
+            self._view.tell(text)
+        reply = self._ask(turn.request, turn.number)
+        if reply is None:
+            return 0.0
+        if reply.reason:  # no user can be asked
+            for request in self._turns.close():
+                self._send(request, None, reply.reason)
+            return 0.0
+        line = "q" if reply.value is None else reply.value  # Ctrl-D
+        answer = self._turns.answer(line, time.monotonic())
+        for request, text in answer.replies:
+            self._send(request, text)
+        if answer.wants_list:
+            self._view.tell(self._turns.listing(self._describe()))
+        for text in answer.tells:
+            self._view.tell(text)
+        return 0.0
+
+    def _send(self, request: InputRequest, value: str | None, reason: str = "") -> None:
+        self._reply(
+            request.rank,
+            InputReply(
+                run_id=request.run_id, question=request.question, value=value, reason=reason
+            ),
+        )
 
     def _note_question(self, request: InputRequest) -> None:
         if not self._questions:
@@ -167,20 +257,25 @@ class CellWait:
 
     def _answer_all(self) -> None:
         """Ask the questions in the order of ranks; those that come meanwhile are asked later."""
+        self._show_held()
         questions, self._questions = self._questions, []
         for request, number in sorted(questions, key=lambda question: question[0].rank):
-            self._answer(request, number)
+            reply = self._ask(request, number)
+            if reply is not None:
+                self._reply(request.rank, reply)
+                self._turns.be_patient(time.monotonic())
 
-    def _answer(self, request: InputRequest, number: int) -> None:
+    def _ask(self, request: InputRequest, number: int) -> InputReply | None:
+        """Ask the user; return None if no reply is needed: the cell has ended or is interrupted."""
         value: str | None = None
         reason = ""
         if number <= self._interrupted_at:
-            return  # the interrupt ended this question too, before it was asked
+            return None  # the interrupt ended this question too, before it was asked
         self._is_asking = True
         try:
             # After that assignment, and `_break_question` looks after the outcome was set.
             if self._run.outcome is not None:
-                return
+                return None
             value = self._view.ask(request)
         except EOFError as error:
             reason = str(error)
@@ -188,17 +283,16 @@ class CellWait:
             self._is_asking = False
             if self._run.outcome is None:
                 self._on_sigint()
-            return  # the first one ends the question; after the second the hub answers all of them
+            return None  # the first one ends it; after the second the hub answers all questions
         finally:
             self._is_asking = False
             with self._break_lock:
                 pass  # the hub thread is not in the middle of it
             while self._break_is_due:
                 time.sleep(0.001)  # the signal is on its way, and no other code may get it
-        reply = InputReply(
+        return InputReply(
             run_id=request.run_id, question=request.question, value=value, reason=reason
         )
-        self._reply(request.rank, reply)
 
     def _break_question(self) -> None:
         """The run has ended, for example by a death: no answer is needed. Hub thread."""

@@ -254,7 +254,15 @@ class Pool:
                 abandon=lambda: self._processes.hub.post(AbandonRequested(run.run_id)),
                 reply=self._reply,
                 explain=self._explained,
+                describe=self._descriptions,
             ).wait(early)
+
+    def _descriptions(self) -> dict[int, str]:
+        """Return what each rank does now; empty: the pool was stopped meanwhile."""
+        try:
+            return {rank: place.description for rank, place in self.diagnose().ranks.items()}
+        except PoolBrokenError:
+            return {}
 
     def _explained(self, outcome: RunOutcome) -> RunOutcome:
         """Return the outcome, with a report on ranks that exited."""

@@ -223,6 +223,8 @@ class View:
 
     def ask(self, request: InputRequest) -> str:
         """See `CellView.ask`."""
+        if self._out == "nothing" and request.debugger is not None:
+            return "c"  # a cell that runs again passes its breakpoints
         now = self._clock()
         self._emit(self._output.tick(now + self._patience_s))
         self._output.keep_order()  # the front end shows the question and the answer
@@ -243,6 +245,14 @@ class View:
             ) from None
         finally:
             self._states.answer(request.rank)
+
+    def tell(self, text: str) -> None:
+        """See `CellView.tell`."""
+        if self._out == "nothing":
+            return
+        self._emit(self._output.tick(self._clock() + self._patience_s))
+        self._output.keep_order()
+        self._sink.text("stdout", text + "\n")
 
     def end(self, outcome: RunOutcome) -> None:
         """See `CellView.end`."""

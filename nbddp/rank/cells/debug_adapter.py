@@ -103,13 +103,23 @@ def leave_stop() -> None:
     Where pydevd uses `sys.monitoring`, from Python 3.12, it would stop again at the next line that
     it sees, because it only knows that the thread has to be suspended.
     """
-    module: Any = sys.modules.get("_pydevd_bundle.pydevd_additional_thread_info")
-    if module is None:
-        return
-    info = module.set_additional_thread_info(threading.main_thread())
-    if info.pydev_state == _SUSPENDED:
+    info = _main_thread()
+    if info is not None and info.pydev_state == _SUSPENDED:
         info.pydev_state = _RUNS
         info.pydev_step_cmd, info.pydev_step_stop = _NO_STEP, None
+
+
+def end_step() -> None:
+    """End a step over the last line of a cell; otherwise it would stop in code after the cell."""
+    info = _main_thread()
+    if info is not None:
+        info.pydev_step_cmd, info.pydev_step_stop = _NO_STEP, None
+
+
+def _main_thread() -> Any:
+    """Return what pydevd notes about the main thread; None: it is not loaded."""
+    module: Any = sys.modules.get("_pydevd_bundle.pydevd_additional_thread_info")
+    return module and module.set_additional_thread_info(threading.main_thread())
 
 
 def _exempt_own_threads() -> None:

@@ -24,6 +24,7 @@ from typing import Any
 
 import debugpy
 import IPython
+import traitlets
 from ipykernel.compiler import get_file_name, get_tmp_directory
 from ipykernel.debugger import Debugger
 
@@ -32,9 +33,15 @@ import nbddp
 _HEADER_END = b"\r\n\r\n"
 #: debugpy answers at once, unless Python is stopped in C.
 _ANSWER_S = 20.0
-#: Steps skip the code that runs the cell, and the code that records its collectives.
-_MACHINERY = tuple(
-    str(Path(str(module.__file__)).parent) for module in (nbddp, IPython, asyncio, multiprocessing)
+#: Steps skip the code that runs the cell, and the code that records its collectives. Between two
+#: statements of a cell IPython calls modules of the standard library.
+_MACHINERY = (
+    *(
+        f"{Path(str(module.__file__)).parent}{os.sep}**"
+        for module in (nbddp, IPython, traitlets, asyncio, multiprocessing)
+    ),
+    f"{Path(os.__file__).parent}{os.sep}*.py",
+    "<string>",
 )
 
 
@@ -153,7 +160,7 @@ class RankDebugger(Debugger):
             "event_callback": on_event,
             "shell_socket": None,
             "session": None,
-            "kernel_modules": [f"{folder}{os.sep}**" for folder in _MACHINERY] + ["<string>"],
+            "kernel_modules": list(_MACHINERY),
             "just_my_code": False,
             "filter_internal_frames": True,
         }

@@ -19,6 +19,7 @@ import msgspec
 
 from nbddp.rank import streams, torch_private
 from nbddp.rank.agent_link import Link
+from nbddp.rank.cells import breakpoints, debug_adapter
 from nbddp.rank.cells.import_guard import ImportWatch
 from nbddp.rank.cells.shell import RankShell
 from nbddp.rank.cells.signal_wakeup import Wakeup
@@ -241,6 +242,8 @@ class CellExecutor:
         started = time.monotonic()
         with shell.namespace_of(request):
             error = await self._run(request)
+        breakpoints.end_steps()
+        debug_adapter.end_step()
         self.interrupts.disarm()  # again, because an interrupt may have prevented the first one
         if os.getpid() != self._pid:
             # The cell forked, and this is the child: it must not continue as a rank.

@@ -12,9 +12,8 @@ import queue
 import sys
 from typing import Any
 
-from IPython.core import debugger
-
 from nbddp.rank.agent_link import Link
+from nbddp.rank.cells import breakpoints
 from nbddp.rank.cells.shell import RankShell
 from nbddp.wire.messages import InputReply, InputRequest
 
@@ -36,7 +35,7 @@ class Stdin:
         """Make ``input``, ``getpass`` and ``breakpoint`` ask in the notebook."""
         builtins.input = self.ask
         getpass.getpass = self._getpass
-        sys.breakpointhook = _breakpoint
+        breakpoints.install(self._shell)
 
     def answer(self, reply: InputReply) -> None:
         """Take an answer. Called by the I/O thread."""
@@ -65,6 +64,7 @@ class Stdin:
                     question=number,
                     prompt=str(prompt),
                     password=password,
+                    debugger=breakpoints.asking_debugger(sys._getframe(1)),
                 )
             )
             reply = self._wait_for_answer(replies, run_id)
@@ -88,8 +88,3 @@ class Stdin:
 
     def _getpass(self, prompt: str = "Password: ", stream: Any = None) -> str:
         return self.ask(prompt, password=True)
-
-
-def _breakpoint(*args: Any, **kwargs: Any) -> None:
-    """Open IPython's debugger in the caller's frame, for `breakpoint()`."""
-    debugger.Pdb().set_trace(sys._getframe(1))  # as pdb.set_trace does

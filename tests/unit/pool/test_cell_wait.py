@@ -8,10 +8,11 @@ import pytest
 
 from nbddp.controller.hub.run import Run
 from nbddp.controller.pool import cell_wait
-from nbddp.controller.pool.cell_wait import CellWait
+from nbddp.controller.pool.cell_wait import CellWait, SilentView
 from nbddp.controller.state.outcome import RankResult, RunOutcome
 from nbddp.errors import CellInterruptedError
-from nbddp.wire.messages import InputRequest
+from nbddp.wire.flight_recorder import Site
+from nbddp.wire.messages import InputReply, InputRequest, Output
 from nbddp.wire.rank_set import RankSet
 from tests.support.views import RecordingView
 
@@ -156,3 +157,93 @@ def test_an_interrupt_of_a_question_is_for_the_cell(pressed: list[int]):
     view = Asking(lambda: signal.pthread_kill(main, signal.SIGINT))
     assert wait(run, view) == (run.outcome, ["interrupt"])
     assert pressed == []
+
+
+def debugger(rank: int, number: int = 0) -> InputRequest:
+    return InputRequest(
+        run_id="r",
+        rank=rank,
+        question=number,
+        prompt="?",
+        password=False,
+        debugger=Site(line=number),
+    )
+
+
+def output(rank: int, text: str) -> Output:
+    return Output(run_id="r", rank=rank, stream="stdout", text=text)
+
+
+class Debugged:
+    """Ranks whose debuggers answer each command in an order of their own."""
+
+    def __init__(self, run: Run, order: tuple[int, ...]) -> None:
+        self._run = run
+        self._order = order
+        self._waiting: dict[int, InputReply] = {}
+        self.sent: list[tuple[int, str | None]] = []
+
+    def reply(self, rank: int, reply: InputReply) -> None:
+        self.sent.append((rank, reply.value))
+        self._waiting[rank] = reply
+        if reply.value == "p x" and len(self._waiting) < len(self._order):
+            return
+        for each in self._order:
+            if (got := self._waiting.pop(each, None)) is None:
+                continue
+            if got.value in ("c", "q", None):
+                end(self._run)
+                return
+            self._run.put(output(each, f"{got.value} {each}"))
+            self._run.put(debugger(each, got.question + 1))
+
+
+def debug(
+    ranks: int, *answers: str | BaseException, order: tuple[int, ...]
+) -> tuple[RecordingView, Debugged]:
+    run = Run("r", RankSet.all(ranks), 1000)
+    for rank in order:
+        run.put(debugger(rank))
+    view, debugged = RecordingView(answers), Debugged(run, order)
+    CellWait(
+        run, view, interrupt=lambda: None, abandon=lambda: None, reply=debugged.reply,
+        describe=lambda: dict.fromkeys(range(ranks + 1), "is busy"),
+    ).wait()  # fmt: skip
+    return view, debugged
+
+
+def test_a_debugger_keeps_the_prompt(pressed: list[int]):
+    view, debugged = debug(3, "n", "n", "rank 2", "s", "c", order=(2, 0, 1))
+    assert [asked.rank for asked in view.asked] == [0, 0, 0, 2, 2]
+    assert debugged.sent == [(0, "n"), (0, "n"), (2, "s"), (2, "c")]
+    assert "the prompt is on rank 2" in view.told[-1]
+
+
+def test_answers_to_a_command_for_all_are_shown_in_the_order_of_ranks(pressed: list[int]):
+    view, debugged = debug(3, "all p x", "c", order=(2, 0, 1))
+    assert debugged.sent == [(0, "p x"), (1, "p x"), (2, "p x"), (0, "c")]
+    assert view.texts() == {0: "p x 0", 1: "p x 1", 2: "p x 2"}
+    assert [event.rank for event in view.events if isinstance(event, Output)] == [0, 1, 2]
+    assert [asked.rank for asked in view.asked] == [0, 0]
+
+
+def test_the_list_names_ranks_outside_of_debuggers(pressed: list[int]):
+    view, _ = debug(2, "ranks", "c", order=(1, 0))
+    assert view.told[-1].splitlines()[1:] == ["rank 2     is busy", "the prompt is on rank 0"]
+
+
+def test_the_end_of_input_leaves_one_debugger(pressed: list[int]):
+    _, debugged = debug(2, EOFError(), order=(1, 0))
+    assert debugged.sent == [(0, "q")]
+
+
+def test_a_cell_that_runs_again_passes_its_breakpoints():
+    assert SilentView().ask(debugger(0)) == "c"
+    with pytest.raises(EOFError, match="in a cell that runs again"):
+        SilentView().ask(question(0))
+
+
+def test_debuggers_of_all_ranks_end_without_a_user(pressed: list[int]):
+    view, debugged = debug(2, order=(1, 0))
+    assert debugged.sent == [(1, None), (0, None)]
+    assert len(view.asked) == 1

@@ -1,0 +1,158 @@
+"""The debugger that `breakpoint()` opens: its steps and its stack stay in the user's code.
+
+Runs in: the rank process, the thread that comes to the breakpoint.
+
+IPython runs each statement of a cell as a module of its own. So the debugger leaves out the call
+and the return of a statement, and the code between two of them.
+"""
+
+import bdb
+import cmd
+import pdb
+import sys
+import types
+from collections.abc import Iterable
+from typing import Any
+
+from IPython.core import debugger
+from IPython.core.interactiveshell import InteractiveShell
+
+from nbddp.rank import code_sites
+from nbddp.wire.flight_recorder import Site
+
+#: Packages of code that runs the user's code, and of the debugger itself.
+_MACHINERY = frozenset(
+    ("IPython", "asyncio", "bdb", "cmd", "contextlib", "ipykernel", "nbddp", "pdb", "traitlets")
+)
+_NEVER = -1  #: `bdb.Bdb.stoplineno` after ``c``
+
+
+class UserStack(debugger.Pdb):
+    """A debugger whose stack begins with the user's cell, and has no frame of the machinery."""
+
+    def get_stack(self, *args: Any, **kwargs: Any) -> tuple[list[Any], int]:
+        """Return the frames of the user's code, and the index of the current one."""
+        stack, index = super().get_stack(*args, **kwargs)
+        cell = next((place for place, (frame, _) in enumerate(stack) if _is_cell(frame)), None)
+        if cell is None:
+            return stack, index
+        kept = [
+            place
+            for place in range(cell, len(stack))
+            if place == index or not _is_machinery(stack[place][0])
+        ]
+        return [stack[place] for place in kept], max(0, sum(place <= index for place in kept) - 1)
+
+
+class Breakpoint(UserStack):
+    """The debugger of one `breakpoint()`."""
+
+    def __init__(self) -> None:
+        super().__init__(nosigint=True)  # the stop button interrupts the cell also after ``c``
+
+    def open(self, frame: types.FrameType) -> None:
+        """Ask for commands in ``frame``; return when the program goes on.
+
+        Python 3.13 and later stop there by themselves. Before, the event after `breakpoint()` may
+        be the return of its statement, so the debugger asks before it traces.
+
+        Raises:
+            bdb.BdbQuit: the user has left the debugger.
+        """
+        if sys.version_info >= (3, 13):
+            super().set_trace(frame)
+            return
+        self.reset()
+        self.interaction(frame, None)
+        if self.quitting:
+            raise bdb.BdbQuit
+        stop_frame, return_frame, stop_line = self.stopframe, self.returnframe, self.stoplineno
+        goes_on = stop_frame is None and stop_line == _NEVER
+        if goes_on and not self.breaks:
+            return
+        super().set_trace(frame)
+        self.stopframe = self.botframe if goes_on else stop_frame
+        self.returnframe, self.stoplineno = return_frame, stop_line
+
+    def stop_here(self, frame: types.FrameType) -> bool:
+        """Return whether a step ends in ``frame``. Called by `bdb.Bdb`."""
+        if _is_machinery(frame) or (self.stopframe is None and not _is_in_cell(frame)):
+            return False
+        return bool(super().stop_here(frame))
+
+    def user_call(self, frame: types.FrameType, argument_list: Any) -> None:
+        """Stop at a call, unless a statement of a cell begins: its line comes next."""
+        if not _is_statement(frame):
+            super().user_call(frame, argument_list)
+
+    def user_return(self, frame: types.FrameType, return_value: Any) -> None:
+        """Stop at a return, unless a statement of a cell ends: the next one follows."""
+        if not _is_statement(frame):
+            super().user_return(frame, return_value)
+
+    def user_exception(self, frame: types.FrameType, exc_info: Any) -> None:
+        """Stop at an exception, unless it only tells the machinery that a coroutine has ended."""
+        if not _is_machinery(frame):
+            super().user_exception(frame, exc_info)
+        elif self.stopframe is not None and not _is_machinery(self.stopframe):
+            self.set_step()  # a statement with ``await`` has ended: the next one follows
+
+
+def install(shell: InteractiveShell) -> None:
+    """Make `breakpoint()` and the functions that it stands for open a `Breakpoint`."""
+    sys.breakpointhook = pdb.set_trace = debugger.set_trace = _set_trace
+
+    class PostMortem(UserStack, shell.debugger_cls):  # type: ignore[misc, name-defined]
+        """The debugger of ``%debug``."""
+
+    shell.InteractiveTB.debugger_cls = PostMortem
+
+
+def end_steps() -> None:
+    """End a step that has not ended with its cell; breakpoints that the user has set stay."""
+    tracer = getattr(sys.gettrace(), "__self__", None)
+    if isinstance(tracer, Breakpoint):
+        tracer.set_continue()
+
+
+def asking_debugger(frame: types.FrameType) -> Site | None:
+    """Return the line that a debugger is at, if ``frame`` is its prompt; else None."""
+    asking = frame.f_locals.get("self") if frame.f_code is cmd.Cmd.cmdloop.__code__ else None
+    if not isinstance(asking, pdb.Pdb) or not asking.stack:
+        return None
+    at, line = asking.stack[asking.curindex]
+    return code_sites.site_at(at.f_code, line, code_sites.cell_of(at.f_code.co_filename))
+
+
+def _set_trace(
+    frame: types.FrameType | None = None,
+    header: str | None = None,
+    commands: Iterable[str] | None = None,
+) -> None:
+    opened = Breakpoint()
+    if header is not None:
+        opened.message(header)
+    opened.rcLines.extend(commands or ())
+    opened.open(frame or sys._getframe(1))
+
+
+def _is_machinery(frame: types.FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in _MACHINERY
+
+
+def _is_cell(frame: types.FrameType) -> bool:
+    return bool(code_sites.cell_of(frame.f_code.co_filename))
+
+
+def _is_in_cell(frame: types.FrameType | None) -> bool:
+    """Return whether a cell has called ``frame``, and not the code that runs cells."""
+    while frame is not None:
+        if _is_cell(frame):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_statement(frame: types.FrameType) -> bool:
+    """Return whether it is a whole statement of a cell."""
+    return frame.f_code.co_name.startswith(("<module>", "<cell line")) and _is_cell(frame)
