@@ -9,7 +9,7 @@ from nbddp.controller.pool.pool import Pool
 from tests.support.changes import apply_change
 from tests.support.views import RecordingView, run_cell
 
-_LIMIT_S = 60.0
+_LIMIT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,84 @@ print(got.item())
 """,
         marks=("if rank % 2 == 0:", "    # mine", "else:"),
         printed=("1.0\n", "0.0\n"),
+    ),
+    FaultyCell(
+        name="a loader of an earlier cell, with a last batch on one rank",
+        before="""\
+from torch.utils.data import DataLoader
+size = 4
+mine = torch.arange(9.0)[rank::world_size]
+loader = DataLoader(
+    mine,
+    batch_size=size,  # small
+)
+""",
+        code="""\
+for step, batch in enumerate(loader):
+    total = batch.sum()
+    dist.all_reduce(total)
+print(step, total.item())
+""",
+        marks=("    batch_size=size, drop_last=True,  # small",),
+        printed=("0 28.0\n", "0 28.0\n"),
+        in_cell=1,
+    ),
+    FaultyCell(
+        name="a loader in the head of a loop, of data with known lengths",
+        code="""\
+seen = 0
+for batch in torch.utils.data.DataLoader(torch.ones(8 + 2 * rank, 3), batch_size=4):
+    dist.all_reduce(batch)
+    seen += 1
+print(seen)
+""",
+        marks=(
+            "for batch in torch.utils.data.DataLoader("
+            "torch.ones(8 + 2 * rank, 3), batch_size=4, drop_last=True):",
+        ),
+        printed=("2\n", "2\n"),
+    ),
+    FaultyCell(
+        name="DDP, with more batches on one rank",
+        before="net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))",
+        code="""\
+data = torch.utils.data.DataLoader(torch.ones(8 + 8 * rank, 4), batch_size=4)
+for epoch in range(2):
+    for batch in data:
+        # a step
+        net(batch).sum().backward()
+print(len(data))
+""",
+        marks=(
+            "    with net.join():",
+            "        for batch in data:",
+            "            # a step",
+            "            net(batch).sum().backward()",
+        ),
+        printed=("2\n", "4\n"),
+    ),
+    FaultyCell(
+        name="all_gather of different lengths",
+        code="""\
+mine = torch.full((2 + rank, 2), rank)
+# all of them
+found = [torch.empty_like(mine) for _ in range(world_size)]
+dist.all_gather(found, mine)
+print([each.shape[0] for each in found], found[1].sum().item())
+""",
+        marks=("longest = torch.tensor(len(mine), device=mine.device)",),
+        printed=("[3, 3] 6\n", "[3, 3] 6\n"),
+    ),
+    FaultyCell(
+        name="gather of the last batch",
+        code="""\
+for batch in torch.utils.data.DataLoader(torch.arange(8 - rank), batch_size=4):
+    found = [torch.zeros_like(batch) for _ in range(world_size)] if rank == 0 else None
+    dist.gather(batch, found, dst=0)
+print(None if found is None else found[1].tolist())
+""",
+        marks=("    batch = torch.cat([batch, batch.new_zeros(int(longest) - len(batch))])",),
+        printed=("[4, 5, 6, 0]\n", "None\n"),
     ),
 ]
 

@@ -23,12 +23,14 @@ from nbddp.controller.diagnosis.divergence_phrases import (
 )
 from nbddp.controller.diagnosis.divergence_phrases import next_step as divergence_step
 from nbddp.controller.diagnosis.notices import describe_activity, describe_running, waits_for_user
+from nbddp.controller.diagnosis.padded_tensors import advice, padded
 from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, describe_call, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import ChangedLine, CodeChange, CodeLine, Finding, PerRank
 from nbddp.controller.diagnosis.shifted_loops import ShiftedLoop
 from nbddp.controller.diagnosis.suggested_change import in_two_orders, moved_out
 from nbddp.controller.diagnosis.suspicions import AFTER_INTERRUPT, suspicions, was_interrupted
+from nbddp.controller.diagnosis.uneven_loops import even_loop
 from nbddp.controller.diagnosis.wait_graph import Disagreement
 from nbddp.wire.flight_recorder import Operation, Site, group_name_of
 from nbddp.wire.rank_set import Rank, RankSet
@@ -162,19 +164,28 @@ class _FindingWriter:
             return excerpt(self.places, operation, self.reports.sources)
         return differing_excerpt(self.branches)
 
-    def change(self) -> CodeChange | None:
+    def change(self) -> CodeChange | None:  # noqa: PLR0911 - one for each kind of change
         """Return the change of the code that the next step describes."""
         if self.cause.kind == "p2p-cycle":
             return self._other_order()
+        if self.cause.disagreement is not None:
+            return self._padded(self.cause.disagreement)
         if len(self.places) != 1:
             return None
         ((_, divergence),) = self.places
         branches, site = divergence.branches, divergence.site
+        if not branches:
+            return even_loop(divergence, self.reports.sources, len(self.reports.graph.views))
         if divergence.exits or divergence.is_extra or len(branches) != 1:
             return None
         if branches[0].kind != "condition" or not is_of_ranks(branches[0]):
             return None
         return _change(site, moved_out(divergence.code, site.line))
+
+    def _padded(self, disagreement: Disagreement) -> CodeChange | None:
+        site = self._some(disagreement).site
+        code = self.reports.sources(site) if self.cause.kind == "mismatched-collective" else None
+        return None if code is None else _change(site, padded(disagreement, code))
 
     def _other_order(self) -> CodeChange | None:
         """Let every second rank of a circle send first, where all receive first."""
@@ -609,4 +620,4 @@ def _agree(disagreement: Disagreement) -> str:
     lines = {site.position for site in sites if site.line}
     if len(lines) > 1:
         return f"{step}, or, if each line is right, call them in the same order."
-    return f"{step}."
+    return f"{step}. {advice(disagreement)}".rstrip()
