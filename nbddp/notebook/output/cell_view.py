@@ -16,7 +16,7 @@ from IPython.core.error import StdinNotImplementedError
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import Run
 from nbddp.controller.state import NoticeChanged, RunOutcome, VerdictReached
-from nbddp.notebook.output import per_rank_blocks, progress_bars
+from nbddp.notebook.output import per_rank_blocks, progress_bars, rank_states
 from nbddp.notebook.output.cell_output import AnyOut, CellOutput, OutputSpec
 from nbddp.notebook.output.folded_sink import FoldedSink
 from nbddp.notebook.output.kept_output import KeptCard, KeptEvent, KeptOutput
@@ -260,6 +260,8 @@ class View:
             if torn or not judged.acted:
                 card = self._card(judged, torn, is_over=True)
                 self._show_card(card, card_id, is_update=True)
+        if chips := rank_states.ends(outcome, has_card=bool(self._shown_cards)):
+            self._sink.display(rank_strip.ends(chips), {}, None, False)
         if self._kept is not None:
             self._kept.close(outcome)
         self._offer_by_rank()

@@ -284,6 +284,7 @@ def others(bad: str) -> Iterable[Mapping[str, Any]]:
     yield static_text.bundle_of([static_text.Row("[0]", bad)])
     chips = [rank_strip.Chip(RankSet((1,)), rank_strip.ChipState.RAISED, bad)]
     yield _live_bundle(Live((bad,), (bad,), rank_strip.html(chips)))
+    yield rank_strip.ends(chips)
     grid = Grid(texts=[[bad]], values=[[1.0]], label=bad)
     shown = TensorShown(name=bad, shape=[1, 1], dtype=bad, device=bad, grids=[grid], digest="")
     sink = PageSink()
