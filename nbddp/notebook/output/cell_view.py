@@ -31,7 +31,7 @@ from nbddp.notebook.output.shows import Labels, Redraw, Rich, Show, Text
 from nbddp.notebook.output.sinks import QUIET_STYLE, Live, Sink
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
 from nbddp.notebook.render import diagnosis_card, rank_strip
-from nbddp.notebook.render.colours import colour_of
+from nbddp.notebook.render.colours import tint_of
 from nbddp.notebook.render.html import PRE_STYLE, clean, preformatted
 from nbddp.notebook.widgets import WIDGET_MIME, without_widget
 from nbddp.printable import harmless
@@ -231,7 +231,7 @@ class View:
         if not self._can_ask:
             # Equal on all ranks, so that their errors are shown once.
             raise EOFError("input was asked for, and this front end cannot ask the user")
-        label = f"[{request.rank}] " if self._labels else ""
+        label = f"{self._labels.of((request.rank,))} " if self._labels else ""
         prompt = label + harmless(request.prompt)
         self._states.ask(request.rank)
         try:
@@ -446,10 +446,10 @@ class View:
 
 def _label_bundle(ranks: RankSet) -> dict[str, str]:
     label = f"[{ranks}]"
-    colour = colour_of(ranks)
+    tint = tint_of(ranks)
     style, text = QUIET_STYLE, html.escape(label)
-    if colour:  # a fainter style would make the colour hard to see
-        style, text = PRE_STYLE, f'<b style="color:{colour}">{text}</b>'
+    if tint:  # a fainter style would make the colour hard to see
+        style, text = PRE_STYLE, f'<b style="{tint}">{text}</b>'
     return {"text/plain": label, "text/html": preformatted(text, style)}
 
 

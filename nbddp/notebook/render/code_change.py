@@ -26,6 +26,7 @@ _COLOURS: Mapping[str, str] = {
     "+": "background-color:rgba(40,160,80,.18)",
     " ": "background-color:transparent",
 }
+_NAMES: Mapping[str, str] = {"-": ' aria-label="removed"', "+": ' aria-label="added"', " ": ""}
 _FIELD = "text-align:left;border:none;padding:0 10px 0 4px;white-space:pre"
 
 
@@ -46,7 +47,8 @@ def html(change: CodeChange | None) -> str:
         f'style="{_FIELD};font-weight:normal;opacity:0.7">{escape(_title(change))}</th></tr>'
     ]
     rows += [
-        f'<tr style="{_COLOURS[mark]}"><td style="{_FIELD}">{mark}</td><td style="{_FIELD}">'
+        f'<tr style="{_COLOURS[mark]}"><th scope="row"{_NAMES[mark]} style="{_FIELD};'
+        f'font-weight:normal">{mark}</th><td style="{_FIELD}">'
         f'<code style="background:none;padding:0">{escape(source)}</code></td></tr>'
         for mark, source in _rows(change.lines)
     ]

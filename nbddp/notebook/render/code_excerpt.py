@@ -44,7 +44,7 @@ def html(lines: Sequence[CodeLine]) -> str:
             )
         fields = (
             f'<td style="{_MARGIN}"><b>{escape(ranks)}</b></td>'
-            f'<td style="{_MARGIN};opacity:0.7">{number}</td>'
+            f'<th scope="row" style="{_MARGIN};font-weight:normal;opacity:0.7">{number}</th>'
             f'<td style="{_FIELD}">{_code(source, is_bold=bool(ranks))}</td>'
         )
         rows.append(f'<tr style="background-color:transparent">{fields}</tr>')

@@ -73,7 +73,7 @@ TAGS = {
 }
 ATTRIBUTES = {
     *("alt", "coords", "height", "name", "open", "shape", "src", "style", "title", "usemap"),
-    *("width", "colspan", "role", "aria-label"),
+    *("width", "colspan", "role", "aria-label", "aria-level", "scope"),
 }
 
 _EMPTY = {"area", "br", "img"}
