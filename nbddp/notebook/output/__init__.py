@@ -51,6 +51,7 @@ from nbddp.notebook.output.rank_grid import RankGrid
 from nbddp.notebook.output.shows import Labels
 from nbddp.notebook.output.sinks import CellSink, EarlierCellSink, Live, Sink, TerminalSink
 from nbddp.notebook.output.start_display import StartDisplay
+from nbddp.notebook.output.still_sink import StillSink
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
 
 __all__ = [
@@ -71,6 +72,7 @@ __all__ = [
     "Sink",
     "Source",
     "StartDisplay",
+    "StillSink",
     "TerminalSink",
     "View",
     "WidgetBlocks",

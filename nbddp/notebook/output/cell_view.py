@@ -231,6 +231,9 @@ class View:
         if not self._can_ask:
             # Equal on all ranks, so that their errors are shown once.
             raise EOFError("input was asked for, and this front end cannot ask the user")
+        # Text that stands with the live lines belongs above the question.
+        self._sink.live(Live())
+        self._sink.live(self._live)
         label = f"{self._labels.of((request.rank,))} " if self._labels else ""
         prompt = label + harmless(request.prompt)
         self._states.ask(request.rank)
