@@ -29,6 +29,7 @@ Runs in: the notebook's process; for the running cell, on the thread that waits 
     folded_sink  FoldedSink  a long text: its head, a window on its end, all of it folded
       |                      (fair_excerpt: lines of every rank are shown)
     sinks                    the running cell, an earlier cell, or a terminal
+                             (still_sink: printed lines keep their place above the live lines)
 
 kept_output keeps the events of the last cells: `%ddp output` gives them to another view.
 
