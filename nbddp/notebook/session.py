@@ -40,6 +40,7 @@ from nbddp.notebook.output import (
     Sink,
     Source,
     StartDisplay,
+    StillSink,
     TerminalSink,
     View,
     WidgetBlocks,
@@ -385,7 +386,8 @@ def make_view(
         cell: the number of the cell, under which its output is kept; None: it is not.
     """
     on_main_thread = threading.current_thread() is threading.main_thread()
-    sink = background_sink() if background else _foreground_sink()
+    folds = pool.settings.fold_output  # else the text has no limit
+    sink = background_sink() if background else _foreground_sink(keeps_place=folds)
     is_front_end = _goes_to_front_end(sink)
     began_at = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}"
     kept = None
@@ -403,7 +405,7 @@ def make_view(
                 began_at=began_at,
             )
         )
-    if pool.settings.fold_output and is_front_end:
+    if folds and is_front_end:
         is_labelled = pool.world_size > 1
         sink = FoldedSink(sink, f"nbddp-fold-{run.run_id}", is_labelled=is_labelled)
     return View(
@@ -553,11 +555,17 @@ def end_panel() -> str:
     return "the live table stays as it is now"
 
 
-def _foreground_sink() -> Sink:
+def _foreground_sink(*, keeps_place: bool = False) -> Sink:
     shell = get_ipython()
     if shell is None or getattr(shell, "kernel", None) is None:
         return TerminalSink()
-    return CellSink(shell, _new_live_id())
+    # JupyterLab names the cell. Others may not update displays (jupyter console), or somebody reads
+    # the text as it comes (papermill).
+    names_cells = "cellId" in (_request().get("metadata") or {})
+    sink = CellSink(shell, _new_live_id())
+    if keeps_place and names_cells and _goes_to_front_end(sink):
+        return StillSink(shell, _new_live_id())
+    return sink
 
 
 def background_sink() -> Sink:

@@ -32,7 +32,7 @@ def test_lines_come_while_the_cell_runs_and_equal_ones_are_folded(any_book: Book
 
 def test_a_question_names_its_rank_and_gets_the_answer(any_book: Book):
     cell = any_book.start("%%ddp -r 1\nname = input('who? ')\nprint('hello', name)")
-    assert any_book.answer("Ada").strip() == "[1] who?"
+    assert any_book.answer("Ada").strip() == "[1]   who?"
     cell.wait_done().wait_text("[1]   hello Ada")
 
 

@@ -90,7 +90,7 @@ def test_the_live_panel_changes_and_stays_as_a_table(
 def test_the_debugger_of_a_rank_asks_in_the_notebook(lab_book: Book):
     lab_book.run("%%ddp\ndef half(n):\n    return 1 / n\n\nhalf(rank)")
     cell = lab_book.start("%ddp debug -r 0")
-    assert lab_book.answer("p f'n is {n}'").strip() == "[0] ipdb>"
+    assert lab_book.answer("p f'n is {n}'").strip() == "[0]   ipdb>"
     cell.wait_text("'n is 0'")
     lab_book.answer("q")
     cell.wait_done()

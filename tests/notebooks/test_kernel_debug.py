@@ -23,7 +23,7 @@ def test_post_mortem_on_the_rank_that_failed(kernel: Kernel):
     failed = kernel.run(_FAILS)
     assert "rank 1 raised ZeroDivisionError" in failed.error
     cell = kernel.run("%ddp debug", "p doubled", "up", "p rank", "q")
-    assert cell.questions == ["[1] ipdb> "] * 4
+    assert cell.questions == ["[1]   ipdb> "] * 4
     assert "[1]   ----> 4     return doubled / (rank - 1)" in cell.lines
     assert {"[1]   42", "[1]   1"} <= set(cell.lines)
     assert cell.status == "ok"
@@ -71,12 +71,12 @@ def test_debug_on_all_ranks_opens_where_the_last_cell_failed(kernel: Kernel):
     kernel.ok("%%ddp\nprint('well')")
     cell = kernel.run("%%ddp\n%debug\ndist.barrier()\nprint('both')", "p rank + 40", "q")
     assert cell.status == "ok"
-    assert cell.questions == ["[1] ipdb> "] * 2
+    assert cell.questions == ["[1]   ipdb> "] * 2
     assert "[1]   41" in cell.lines
     assert cell.lines[-1] == "[0-1] both"
     assert "[0]   %debug opens on rank 1, which failed last; " in cell.text
     # One rank that is named is meant.
-    assert kernel.run("%%ddp -r 0\n%debug", "p old", "q").questions == ["[0] ipdb> "] * 2
+    assert kernel.run("%%ddp -r 0\n%debug", "p old", "q").questions == ["[0]   ipdb> "] * 2
 
 
 def test_a_debugger_without_stdin_ends_at_once(kernel: Kernel):

@@ -5,7 +5,7 @@ from tests.support.kernel import Kernel
 
 def test_input_asks_with_the_rank_named(kernel: Kernel):
     cell = kernel.run("%%ddp -r 1\nprint('got', input('name? '))", "Ada")
-    assert cell.questions == ["[1] name? "]
+    assert cell.questions == ["[1]   name? "]
     assert cell.stdout == "[1]   got Ada\n"
 
 
@@ -19,7 +19,7 @@ def test_each_rank_gets_its_own_answer(kernel: Kernel):
 
 def test_getpass_asks_without_echo(kernel: Kernel):
     cell = kernel.run("%%ddp -r 0\nimport getpass\nprint(len(getpass.getpass('key: ')))", "secret")
-    assert cell.questions == ["[0] key: "]
+    assert cell.questions == ["[0]   key: "]
     assert cell.stdout == "[0]   6\n"
 
 
@@ -27,7 +27,7 @@ def test_printed_text_comes_before_the_question(kernel: Kernel):
     cell_id = kernel.execute("%%ddp -r 0\nprint('first')\ninput('then? ')", stdin=True)
     kernel.wait_text(cell_id, "first")
     cell = kernel.finish(cell_id, ("yes",))
-    assert cell.questions == ["[0] then? "]
+    assert cell.questions == ["[0]   then? "]
 
 
 def test_breakpoint_opens_a_debugger_on_the_rank(kernel: Kernel):

@@ -84,7 +84,7 @@ def test_an_interrupt_ends_the_cell_on_all_ranks(own: Kernel):
 
 def test_input_names_the_rank(own: Kernel):
     cell = own.run("if rank == 1: print(input('name? '))", "Ada")
-    assert (cell.questions, cell.lines) == (["[1] name? "], ["[1]   Ada"])
+    assert (cell.questions, cell.lines) == (["[1]   name? "], ["[1]   Ada"])
 
 
 def test_another_pool_may_take_its_place(own: Kernel):
@@ -205,7 +205,7 @@ def test_a_console_works_on_it(installed: str):
         console.expect(r"In \[2\]: ")
         console.sendline("if rank == 0: input('who? ')")
         console.sendline("")
-        console.expect(r"\[0\] who\? ")
+        console.expect(r"\[0\]   who\? ")
         console.sendline("me")
         console.expect(r"In \[3\]: ")
         console.sendline("exit")

@@ -6,12 +6,13 @@ from nbddp.controller.cell_errors.build import (
     restart_continues_text,
     restarted_text,
 )
-from nbddp.controller.cell_errors.evidence import is_end_of_wait
+from nbddp.controller.cell_errors.evidence import is_consequence, is_end_of_wait
 from nbddp.controller.cell_errors.exited_ranks import exit_report
 
 __all__ = [
     "cell_error",
     "exit_report",
+    "is_consequence",
     "is_end_of_wait",
     "ranks_to_debug",
     "restart_continues_text",

@@ -69,6 +69,15 @@ class Code:
         """Return the text of a line, with its indentation; empty where there is none."""
         return self._lines[line - 1].rstrip() if 0 < line <= len(self._lines) else ""
 
+    @property
+    def text(self) -> str:
+        """The whole text; lines before its first one are empty."""
+        return "\n".join(self._lines)
+
+    def mentions(self, word: str) -> bool:
+        """Return whether a line has a word, or a part of one; no syntax tree is needed."""
+        return any(word in line for line in self._lines)
+
     @cached_property
     def statements(self) -> list[ast.stmt]:
         """The syntax tree, with lines of IPython left out; empty for code with an error."""

@@ -1,4 +1,4 @@
-"""Evaluates conditions about ranks in the user's code, as far as they are about nothing else.
+"""Evaluates conditions and numbers in the user's code that depend on the rank only.
 
 Runs in: the notebook's process. Pure. A condition is true, false, or not known (None):
 ``rank == 2 and step == 1`` is false on rank 0, and not known on rank 2.
@@ -49,6 +49,19 @@ def holds(test: ast.expr | None, rank: int, world_size: int) -> bool | None:
         return bool(_value(test, {"rank": rank, "world_size": world_size}))
     except (_UnknownError, ArithmeticError, TypeError, ValueError, RecursionError):
         return None
+
+
+def number(node: ast.expr, rank: int, world_size: int) -> int | None:
+    """Return the value of an expression on a rank; None: that is not known.
+
+    >>> number(ast.parse("8 + 4 * rank", mode="eval").body, 1, 4)
+    12
+    """
+    try:
+        value = _value(node, {"rank": rank, "world_size": world_size})
+    except (_UnknownError, ArithmeticError, TypeError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, int) else None
 
 
 def _value(node: ast.expr, names: Mapping[str, int]) -> Any:  # noqa: PLR0911 - one for each kind

@@ -5,37 +5,32 @@ it is possible: the call needs nothing that its ``if`` has defined, and stands o
 """
 
 import ast
+import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
 
+from nbddp.controller.diagnosis.code_places import (
+    INDENTATION,
+    Place,
+    Simple,
+    called,
+    communicates,
+    find_place,
+    has_long_text,
+    lines_of,
+    names_in,
+    shifted,
+    with_comments,
+)
 from nbddp.controller.diagnosis.control_flow import Code
 from nbddp.controller.diagnosis.report import ChangedLine
 
-#: A statement that can be moved.
-_Simple: TypeAlias = ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign
 #: Lines around a change that are shown.
 _CONTEXT = 1
-_INDENTATION = " " * 4
-
-
-@dataclass(frozen=True)
-class _Place:
-    """A statement and the statements around it."""
-
-    statement: _Simple
-    parent: ast.AST
-    body: Sequence[ast.stmt]
-
-    @property
-    def index(self) -> int:
-        """Its position among the statements of its body."""
-        return self.body.index(self.statement)
-
-    @property
-    def lines(self) -> range:
-        """Its lines."""
-        return _lines(self.statement)
+#: Functions that a line with `print` may call: they communicate with no other rank.
+_HARMLESS = re.compile(
+    "print|str|repr|int|float|bool|len|round|min|max|sum|abs|list|tuple|type|item|tolist|mean|std|"
+    "numpy|cpu|detach|size|dim|format|join|get_rank|get_world_size|time"
+)
 
 
 def moved_out(  # noqa: PLR0911 - one for each reason against it
@@ -50,33 +45,58 @@ def moved_out(  # noqa: PLR0911 - one for each reason against it
     Returns:
         The ``if`` before and after the change; none if the call cannot be moved.
     """
-    place = _place(code, line)
-    if place is None or not isinstance(place.parent, ast.If) or not _has_own_lines(place):
+    place = find_place(code, line)
+    if place is None or not isinstance(place.parent, ast.If):
         return ()
     around = place.parent
-    before = place.body[: place.index]
+    before, calls, behind = _split(place)
     is_elif = code.source(around.lineno).lstrip().startswith("elif")
-    if is_elif or around.lineno == place.lines[0] or _needs(place.statement, before):
+    if is_elif or around.lineno == place.lines[0] or _needs(calls, before):
         return ()
-    behind = place.body[place.index + 1 :]
     if isinstance(around.test, ast.BoolOp) or (before and behind):
         return ()  # a part of the condition is to stay; lines before the call are to run before it
-    if not all(map(_is_print, behind)) or "async_op" in ast.unparse(place.statement):
+    if communicates(*before) or (len(calls) > 1 and around.orelse):
+        return ()  # other ranks may have made these calls, or other ones in their place
+    if not all(map(_is_print, behind)) or "async_op" in "".join(map(ast.unparse, calls)):
         return ()  # they may depend on the call, and would have to move, too
-    removed = set(place.lines)
-    if len(place.body) == 1:
+    if has_long_text(*calls) or not all(
+        Place(each, around, place.body).has_own_lines for each in calls
+    ):
+        return ()
+    lines = range(with_comments(code, calls[0].lineno), lines_of(calls[-1])[-1] + 1)
+    removed = set(lines)
+    if not before and not behind:
         is_else = place.body is around.orelse
         if around.orelse and not is_else:
             return ()  # an `if` without statements
         header = code.branches(line)[0].line if is_else else around.lineno
-        removed.update(range(header, place.lines[0]))
-    moved = _shifted(code, place.lines, around.col_offset - place.statement.col_offset)
+        removed.update(range(header, lines[0]))
+    moved = shifted(code, lines, around.col_offset - place.statement.col_offset)
     if moved is None:
         return ()
     added = [ChangedLine("added", 0, source) for source in moved]
-    kept = list(_kept(code, _lines(around), removed))
-    is_last = place.index == len(place.body) - 1
-    return tuple([*kept, *added] if is_last else [*added, *kept])
+    kept = list(_kept(code, lines_of(around), removed))
+    return tuple([*added, *kept] if behind else [*kept, *added])
+
+
+def _split(place: Place) -> tuple[Sequence[ast.stmt], Sequence[Simple], Sequence[ast.stmt]]:
+    """The calls to move, and the statements of the body before and behind them.
+
+    All calls that follow one another move together: the next one would hang as well, and a rank
+    may have made the one before alone, since a sender does not always wait.
+    """
+    first = last = place.index
+    if communicates(place.statement):
+        while first and _is_call(place.body[first - 1]):
+            first -= 1
+        while last + 1 < len(place.body) and _is_call(place.body[last + 1]):
+            last += 1
+    calls = [each for each in place.body[first : last + 1] if isinstance(each, Simple)]
+    return place.body[:first], calls, place.body[last + 1 :]
+
+
+def _is_call(statement: ast.stmt) -> bool:
+    return isinstance(statement, Simple) and communicates(statement)
 
 
 def in_two_orders(code: Code, line: int, condition: str) -> tuple[ChangedLine, ...]:
@@ -90,19 +110,20 @@ def in_two_orders(code: Code, line: int, condition: str) -> tuple[ChangedLine, .
     Returns:
         The two calls before and after the change; none if they are no neighbours.
     """
-    place = _place(code, line)
-    if place is None or place.index + 1 == len(place.body):
-        return ()
-    other = place.body[place.index + 1]
-    second = _Place(other, place.parent, place.body) if isinstance(other, _Simple) else None
-    if second is None or not (_has_own_lines(place) and _has_own_lines(second)):
+    place = find_place(code, line)
+    second = None if place is None else place.next
+    if place is None or second is None or not (place.has_own_lines and second.has_own_lines):
         return ()
     if {_message(place.statement), _message(second.statement)} != {"send", "recv"}:
         return ()
-    arguments = [_names(each.statement.value) for each in (place, second)]
+    if has_long_text(place.statement, second.statement):
+        return ()
+    arguments = [names_in(each.statement.value) for each in (place, second)]
     if not (arguments[0] & arguments[1]).isdisjoint(_names_of_buffers(place, second)):
         return ()  # the message that is sent would be another one
-    calls = [_shifted(code, each.lines, len(_INDENTATION)) for each in (place, second)]
+    # The comments between the two calls are about the second one.
+    second_lines = range(with_comments(code, second.lines[0]), second.lines[-1] + 1)
+    calls = [shifted(code, each, len(INDENTATION)) for each in (place.lines, second_lines)]
     if calls[0] is None or calls[1] is None:
         return ()
     outer = " " * place.statement.col_offset
@@ -114,38 +135,9 @@ def in_two_orders(code: Code, line: int, condition: str) -> tuple[ChangedLine, .
     )
 
 
-def _place(code: Code, line: int) -> _Place | None:
-    """The simple statement that has a line."""
-    waiting: list[ast.AST] = list(code.statements)
-    module = ast.Module(code.statements, [])
-    bodies = [_Place(each, module, module.body) for each in _simple(module.body)]
-    while waiting:
-        parent = waiting.pop()
-        for _, value in ast.iter_fields(parent):
-            if isinstance(value, list):
-                waiting += [each for each in value if isinstance(each, ast.AST)]
-                if value and all(isinstance(each, ast.stmt) for each in value):
-                    bodies += [_Place(each, parent, value) for each in _simple(value)]
-    return next((place for place in bodies if line in place.lines), None)
-
-
-def _simple(statements: Sequence[ast.stmt]) -> Iterator[_Simple]:
-    return (each for each in statements if isinstance(each, _Simple))
-
-
-def _lines(statement: ast.stmt) -> range:
-    return range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
-
-
-def _has_own_lines(place: _Place) -> bool:
-    """Whether no other statement of its body shares a line with it."""
-    others = (each for each in place.body if each is not place.statement)
-    return all(set(_lines(each)).isdisjoint(place.lines) for each in others)
-
-
-def _needs(statement: ast.stmt, before: Sequence[ast.stmt]) -> bool:
-    """Whether a statement reads a name that the statements before it may bind."""
-    reads = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+def _needs(statements: Sequence[ast.stmt], before: Sequence[ast.stmt]) -> bool:
+    """Whether statements read a name that the statements before them may bind."""
+    reads = {name for each in statements for name in names_in(each)}
     binds: set[str] = set()
     for node in (node for each in before for node in ast.walk(each)):
         match node:
@@ -158,19 +150,6 @@ def _needs(statement: ast.stmt, before: Sequence[ast.stmt]) -> bool:
             case _:
                 pass
     return not reads.isdisjoint(binds)
-
-
-def _shifted(code: Code, lines: range, by: int) -> list[str] | None:
-    """The text of lines with another indentation; None: it is not one of spaces."""
-    shifted = []
-    for source in map(code.source, lines):
-        if by >= 0:
-            shifted.append(" " * by + source if source else "")
-        elif source and source[:-by].strip(" "):
-            return None
-        else:
-            shifted.append(source[-by:])
-    return shifted
 
 
 def _kept(code: Code, lines: range, removed: Collection[int]) -> Iterator[ChangedLine]:
@@ -189,32 +168,23 @@ def _kept(code: Code, lines: range, removed: Collection[int]) -> Iterator[Change
 
 
 def _is_print(statement: ast.stmt) -> bool:
-    """Whether a statement only prints."""
-    match statement:
-        case ast.Expr(value=ast.Call(func=ast.Name(id="print"))):
-            return True
-        case _:
-            return False
+    """Whether a statement only prints: no function that it calls may wait for another rank."""
+    if not isinstance(statement, ast.Expr) or called(statement.value) != "print":
+        return False
+    calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
+    return all(_HARMLESS.fullmatch(called(call)) for call in calls)
 
 
-def _names(node: ast.AST | None) -> set[str]:
-    nodes = () if node is None else ast.walk(node)
-    return {each.id for each in nodes if isinstance(each, ast.Name)}
-
-
-def _names_of_buffers(*places: _Place) -> set[str]:
+def _names_of_buffers(*places: Place) -> set[str]:
     """The names in the first arguments of calls: the tensors that are sent or received."""
     names: set[str] = set()
     for place in places:
         call = place.statement.value
         if isinstance(call, ast.Call) and call.args:
-            names |= _names(call.args[0])
+            names |= names_in(call.args[0])
     return names
 
 
-def _message(statement: _Simple) -> str:
+def _message(statement: Simple) -> str:
     """``send`` or ``recv``: the function that a statement calls; empty for another one."""
-    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
-        return ""
-    function = statement.value.func
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return called(statement.value) if isinstance(statement, ast.Expr) else ""

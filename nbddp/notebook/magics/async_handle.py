@@ -195,7 +195,6 @@ class CellHandle:
 
 #: Lines of an error that is shown open; a longer one is folded below its headline.
 _MAX_OPEN = 4
-_RED = "#d1495b"
 
 
 def failure_bundle(
@@ -230,7 +229,7 @@ def _headline(lines: list[str], name: str) -> str:
 
 def _errors_html(lines: list[str], name: str) -> str:
     """The lines of an error as HTML, with its name in bold."""
-    bold = f'<b style="color:{_RED}">{name}</b>'
+    bold = f"<b>{name}</b>"
     html_lines = [
         f"{bold}{escape(line[len(name) :])}" if line.startswith(name) else escape(line)
         for line in lines

@@ -29,6 +29,7 @@ Runs in: the notebook's process; for the running cell, on the thread that waits 
     folded_sink  FoldedSink  a long text: its head, a window on its end, all of it folded
       |                      (fair_excerpt: lines of every rank are shown)
     sinks                    the running cell, an earlier cell, or a terminal
+                             (still_sink: printed lines keep their place above the live lines)
 
 kept_output keeps the events of the last cells: `%ddp output` gives them to another view.
 
@@ -50,6 +51,7 @@ from nbddp.notebook.output.rank_grid import RankGrid
 from nbddp.notebook.output.shows import Labels
 from nbddp.notebook.output.sinks import CellSink, EarlierCellSink, Live, Sink, TerminalSink
 from nbddp.notebook.output.start_display import StartDisplay
+from nbddp.notebook.output.still_sink import StillSink
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
 
 __all__ = [
@@ -70,6 +72,7 @@ __all__ = [
     "Sink",
     "Source",
     "StartDisplay",
+    "StillSink",
     "TerminalSink",
     "View",
     "WidgetBlocks",

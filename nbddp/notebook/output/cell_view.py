@@ -16,7 +16,7 @@ from IPython.core.error import StdinNotImplementedError
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import Run
 from nbddp.controller.state import NoticeChanged, RunOutcome, VerdictReached
-from nbddp.notebook.output import per_rank_blocks, progress_bars
+from nbddp.notebook.output import per_rank_blocks, progress_bars, rank_states
 from nbddp.notebook.output.cell_output import AnyOut, CellOutput, OutputSpec
 from nbddp.notebook.output.folded_sink import FoldedSink
 from nbddp.notebook.output.kept_output import KeptCard, KeptEvent, KeptOutput
@@ -31,7 +31,7 @@ from nbddp.notebook.output.shows import Labels, Redraw, Rich, Show, Text
 from nbddp.notebook.output.sinks import QUIET_STYLE, Live, Sink
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
 from nbddp.notebook.render import diagnosis_card, rank_strip
-from nbddp.notebook.render.colours import colour_of
+from nbddp.notebook.render.colours import tint_of
 from nbddp.notebook.render.html import PRE_STYLE, clean, duration, preformatted
 from nbddp.notebook.widgets import WIDGET_MIME, without_widget
 from nbddp.printable import harmless
@@ -233,7 +233,10 @@ class View:
         if not self._can_ask:
             # Equal on all ranks, so that their errors are shown once.
             raise EOFError("input was asked for, and this front end cannot ask the user")
-        label = f"[{request.rank}] " if self._labels else ""
+        # Text that stands with the live lines belongs above the question.
+        self._sink.live(Live())
+        self._sink.live(self._live)
+        label = f"{self._labels.of((request.rank,))} " if self._labels else ""
         prompt = label + harmless(request.prompt)
         self._states.ask(request.rank)
         try:
@@ -270,6 +273,8 @@ class View:
             if torn or not judged.acted:
                 card = self._card(judged, torn, is_over=True)
                 self._show_card(card, card_id, is_update=True)
+        if chips := rank_states.ends(outcome, has_card=bool(self._shown_cards)):
+            self._sink.display(rank_strip.ends(chips), {}, None, False)
         if self._kept is not None:
             self._kept.close(outcome)
         self._offer_by_rank()
@@ -455,10 +460,10 @@ class View:
 
 def _label_bundle(ranks: RankSet) -> dict[str, str]:
     label = f"[{ranks}]"
-    colour = colour_of(ranks)
+    tint = tint_of(ranks)
     style, text = QUIET_STYLE, html.escape(label)
-    if colour:  # a fainter style would make the colour hard to see
-        style, text = PRE_STYLE, f'<b style="color:{colour}">{text}</b>'
+    if tint:  # a fainter style would make the colour hard to see
+        style, text = PRE_STYLE, f'<b style="{tint}">{text}</b>'
     return {"text/plain": label, "text/html": preformatted(text, style)}
 
 

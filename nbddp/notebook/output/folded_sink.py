@@ -19,7 +19,7 @@ from nbddp.notebook.output import fair_excerpt
 from nbddp.notebook.output.excerpt import HEAD, TAIL
 from nbddp.notebook.output.items import LEFT_OUT
 from nbddp.notebook.output.sinks import Live, Sink
-from nbddp.notebook.render.colours import colour_of
+from nbddp.notebook.render.colours import tint_of
 from nbddp.notebook.render.html import (
     PRE_STYLE,
     SUMMARY_STYLE,
@@ -162,7 +162,7 @@ def folded(
 
 
 def printed_html(lines: Sequence[str], *, is_coloured: bool = False) -> str:
-    """Return printed lines as HTML, with the label of a single rank in its colour."""
+    """Return printed lines as HTML, with the label of a single rank on its colour."""
     escaped = [escape(without_codes(line)) for line in lines]
     if is_coloured:
         escaped = [_coloured(line) for line in escaped]
@@ -173,5 +173,5 @@ def _coloured(line: str) -> str:
     label = _SINGLE.match(line)
     if label is None:
         return line
-    colour = colour_of(RankSet((int(label[1]),)))
-    return f'<b style="color:{colour}">{label[0]}</b>{line[label.end() :]}'
+    style = tint_of(RankSet((int(label[1]),)))
+    return f'<b style="{style}">{label[0]}</b>{line[label.end() :]}'

@@ -17,7 +17,7 @@ from nbddp.notebook.output.gatherer import Gatherer
 from nbddp.notebook.output.items import freeze
 from nbddp.notebook.output.rank_text import RankText, keys_of
 from nbddp.notebook.output.shows import Redraw, Rich, Show, Text
-from nbddp.notebook.render.colours import colour_of
+from nbddp.notebook.render.colours import tint_of
 from nbddp.notebook.render.html import (
     FAINT_LINE,
     escape,
@@ -301,8 +301,8 @@ def _plain_head(ranks: RankSet) -> str:
 
 
 def _name(ranks: RankSet) -> str:
-    colour = colour_of(ranks)
-    style = f' style="color:{colour}"' if colour else ""
+    tint = tint_of(ranks)
+    style = f' style="{tint}"' if tint else ""
     return f"<b{style}>{escape(name_ranks(ranks))}</b>"
 
 

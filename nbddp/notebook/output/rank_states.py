@@ -3,14 +3,19 @@
 Runs in: the thread that waits for the cell. Pure.
 """
 
+from nbddp.controller.cell_errors import is_consequence
 from nbddp.controller.diagnosis import PerRank, RankVerb, Report
+from nbddp.controller.state import MISMATCH_ERROR, RankResult, RunOutcome
 from nbddp.errors import CollectiveAbortedError
 from nbddp.notebook.render.html import clean, shorten
 from nbddp.notebook.render.rank_strip import Chip, ChipState
+from nbddp.wire.flight_recorder import LEFT_DEBUGGER
 from nbddp.wire.messages import RankExited, RunFinished
 from nbddp.wire.rank_set import RankSet
 
 _MAX_NOTE = 24
+#: In a pool of at most this many ranks, a card or the one error says how each of them ended.
+_FEW_RANKS = 4
 
 
 class RankStates:
@@ -67,6 +72,48 @@ class RankStates:
         if rank in self._chip_by_rank and rank not in self._over:
             short = shorten(clean(note), _MAX_NOTE)
             self._chip_by_rank[rank] = Chip(RankSet((rank,)), state, short)
+
+
+def ends(outcome: RunOutcome, *, has_card: bool) -> list[Chip]:
+    """Return how each rank ended a cell, if that is worth a row.
+
+    Args:
+        outcome: the end of the cell.
+        has_card: whether a card names the ranks.
+
+    Returns:
+        The chips in the order of ranks; none if all ranks ended alike, or if there are few of them
+        and the card or the error below says the same.
+    """
+    errors = [result.error for result in outcome.results.values() if result.error is not None]
+    if any(error.ename == MISMATCH_ERROR for error in errors):
+        return []  # the card has the calls; which ranks raised, and which still waited, is chance
+    chips = [_end(outcome, result) for _, result in sorted(outcome.results.items())]
+    kinds = {(chip.state, chip.note) for chip in chips}
+    bad = [state for state, _ in kinds if state is not ChipState.DONE]
+    is_told = len(chips) <= _FEW_RANKS and (has_card or len(bad) == 1)
+    return [] if len(kinds) < 2 or is_told else chips
+
+
+def _end(outcome: RunOutcome, result: RankResult) -> Chip:
+    name = "" if result.error is None else result.error.ename
+    note = ""
+    match result.status:
+        case "ok":
+            state = ChipState.DONE
+        case "exited":
+            state = ChipState.DEAD
+        case "unfinished":
+            state = ChipState.GIVEN_UP
+        case "error" if name == "KeyboardInterrupt":
+            state = ChipState.INTERRUPTED
+        case "error" if name == LEFT_DEBUGGER:
+            state, note = ChipState.INTERRUPTED, "in the debugger"
+        case "error" if is_consequence(outcome, result.rank):
+            state = ChipState.FREED
+        case "error":
+            state, note = ChipState.RAISED, shorten(clean(name), _MAX_NOTE)
+    return Chip(RankSet((result.rank,)), state, note)
 
 
 def _note(place: PerRank | None) -> str:

@@ -69,7 +69,7 @@ class _JupyterSink:
         """See `Sink.live`."""
         if not live and not self._has_live:
             return
-        self.display(_live_bundle(live), {}, self._live_id, self._has_live)
+        self.display(live_bundle(live), {}, self._live_id, self._has_live)
         self._has_live = True
 
     def forget_live(self) -> None:
@@ -175,7 +175,8 @@ class TerminalSink:
         self._live_width = len(line)
 
 
-def _live_bundle(live: Live) -> dict[str, str]:
+def live_bundle(live: Live) -> dict[str, str]:
+    """The live lines as a MIME bundle; without a height if there are none."""
     if not live:
         return {"text/plain": ""}
     lines = [clean(line) for line in (*live.status, *live.open_lines)]

@@ -16,7 +16,7 @@ from typing import Any
 
 from nbddp.notebook.output.shows import Labels, Rich
 from nbddp.notebook.output.sinks import Sink
-from nbddp.notebook.render.colours import colour_of
+from nbddp.notebook.render.colours import tint_of
 from nbddp.notebook.render.html import PRE_STYLE, preformatted
 from nbddp.notebook.widgets import WIDGET_ID_SUFFIX, WIDGET_MIME, Relay, static_text
 from nbddp.wire.rank_set import RankSet
@@ -298,5 +298,5 @@ def is_named(rich: Rich) -> bool:
 def _label(labels: Labels, rank: int) -> dict[str, str]:
     width = len(labels.of((rank,))) - 2  # as wide as the label of the last rank
     label = f"[{rank}]".ljust(width)
-    text = f'<b style="color:{colour_of(RankSet.of([rank]))}">{html.escape(label)}</b>'
+    text = f'<b style="{tint_of(RankSet.of([rank]))}">{html.escape(label)}</b>'
     return {"text/plain": label.rstrip(), "text/html": preformatted(text, PRE_STYLE)}

@@ -28,6 +28,7 @@ _COLOURS: Mapping[str, str] = {
     "+": "background-color:rgba(40,160,80,.18)",
     " ": "background-color:transparent",
 }
+_NAMES: Mapping[str, str] = {"-": ' aria-label="removed"', "+": ' aria-label="added"', " ": ""}
 _CHANGE_FIELD = "text-align:left;border:none;padding:0 10px 0 4px;white-space:pre"
 
 
@@ -58,7 +59,7 @@ def html(lines: Sequence[CodeLine]) -> str:
         code = _code(source)
         fields = (
             f'<td style="{_MARGIN}"><b>{escape(ranks)}</b></td>'
-            f'<td style="{_MARGIN};opacity:0.7">{number}</td>'
+            f'<th scope="row" style="{_MARGIN};font-weight:normal;opacity:0.7">{number}</th>'
             f'<td style="{_FIELD}">{f"<b>{code}</b>" if ranks else code}</td>'
         )
         rows.append(f'<tr style="background-color:transparent">{fields}</tr>')
@@ -95,7 +96,8 @@ def change_html(change: CodeChange | None) -> str:
     if change is None:
         return ""
     rows = [
-        f'<tr style="{_COLOURS[mark]}"><td style="{_CHANGE_FIELD}">{mark}</td>'
+        f'<tr style="{_COLOURS[mark]}"><th scope="row"{_NAMES[mark]} '
+        f'style="{_CHANGE_FIELD};font-weight:normal">{mark}</th>'
         f'<td style="{_CHANGE_FIELD}">{_code(source)}</td></tr>'
         for mark, source in _change_rows(change.lines)
     ]

@@ -54,6 +54,8 @@ _RANKS = re.compile(r"\branks? \d[\d,]*-[\d,-]*\d")
 _RED, _AMBER, _BLUE = "#d1495b", "#d08a1d", "#6a8caf"
 _COLOURS: Mapping[str, str] = {"Warning": _AMBER, "Notice": _BLUE}  #: by the title's first word
 _FAINT = "opacity:0.7"
+#: An ``<h4>`` would be in the table of contents of the notebook.
+_HEADING = ' role="heading" aria-level="4"'
 _KIND = f"{_FAINT};font-size:85%;margin-left:6px;white-space:nowrap"
 _FIELD = "text-align:left;vertical-align:top;border:none;padding:1px 14px 1px 0"
 _SPACES = (  # CSS white-space of the fields of a row; paper cannot scroll
@@ -331,7 +333,7 @@ def _html(sections: Sequence[_Section], details: str) -> str:
         gap = f"border-top:{FAINT_LINE};margin-top:8px;padding-top:6px" if number else "margin:0"
         layout = section.layout
         kind = f' <span style="{_KIND}">{layout.kind}</span>' if layout.kind else ""
-        parts.append(f'<div style="{gap}"><b>{_unbroken(layout.title)}</b>{kind}</div>')
+        parts.append(f'<div style="{gap}"><b{_HEADING}>{_unbroken(layout.title)}</b>{kind}</div>')
         parts.append(_html_lines(layout.lines))
         if layout.more:
             parts.append(f'<div style="{_FAINT}">{escape(layout.more)}</div>')
@@ -360,10 +362,11 @@ def _html_lines(lines: Sequence[_Line]) -> str:
             f'<span style="{_FAINT}">{place}</span>' if place else "",
             f"<code>{escape(entry.source)}</code>" if entry.source else "",
         )
-        row = "".join(
-            f'<td style="{_FIELD};white-space:{space}">{field}</td>'
+        head, *rest = (
+            f' style="{_FIELD};font-weight:normal;white-space:{space}">{field}</t'
             for field, space in zip(fields, _SPACES, strict=True)
         )
+        row = f'<th scope="row"{head}h>' + "".join(f"<td{field}d>" for field in rest)
         rows.append(f'<tr style="background-color:transparent">{row}</tr>')
     return (
         '<table style="border-collapse:collapse;border:none;margin:4px 0;font-size:100%"><tbody>'

@@ -49,7 +49,7 @@ class Cell:
     mark: str = ""  #: a sign in front, in the text form only
     is_bold: bool = False
     bar: float = 0.0  #: the part of the field that is filled, 0 to 1
-    colour: str = ""  #: colour of the text; it never carries information alone
+    style: str = ""  #: of the text, such as a tint; it never carries information alone
 
 
 @dataclass(frozen=True)
@@ -116,15 +116,15 @@ class Table:
     def html(self) -> str:
         """The table as HTML; it scrolls sideways where it is too wide."""
         head = "".join(
-            f'<th style="{_field_style(column)};border-bottom:{FAINT_LINE};font-weight:normal;'
-            f'opacity:0.7">{escape(column.title)}</th>'
+            f'<th scope="col" style="{_field_style(column)};border-bottom:{FAINT_LINE};'
+            f'font-weight:normal;opacity:0.7">{escape(column.title)}</th>'
             for column in self.columns
         )
         body = "".join(
             "<tr>"
             + "".join(
-                f'<td style="{_field_style(column, cell)}">{_html(cell, column)}</td>'
-                for cell, column in zip(row, self.columns, strict=True)
+                _field(cell, column, is_head=number == 0)
+                for number, (cell, column) in enumerate(zip(row, self.columns, strict=True))
             )
             + "</tr>"
             for row in self.rows
@@ -133,6 +133,14 @@ class Table:
             '<div style="overflow-x:auto"><table style="border-collapse:collapse;border:none;'
             f'margin:4px 0"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
         )
+
+
+def _field(cell: Cell, column: Column, *, is_head: bool) -> str:
+    """A field of a row; the first one names the row, for screen readers."""
+    style, content = _field_style(column, cell), _html(cell, column)
+    if is_head:
+        return f'<th scope="row" style="{style};font-weight:normal">{content}</th>'
+    return f'<td style="{style}">{content}</td>'
 
 
 def escape(text: str) -> str:
@@ -239,8 +247,8 @@ def _plain(cell: Cell) -> str:
 
 def _html(cell: Cell, column: Column) -> str:
     text = escape(shorten(cell.text, _MAX_CELL))
-    if cell.colour:
-        text = f'<span style="color:{cell.colour}">{text}</span>'
+    if cell.style:
+        text = f'<span style="{cell.style}">{text}</span>'
     if cell.is_bold:
         text = f"<b>{text}</b>"
     code = (

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nbddp.notebook.render.colours import colour_of
+from nbddp.notebook.render.colours import tint_of
 from nbddp.notebook.render.html import details, escape, name_ranks
 from nbddp.wire.rank_set import RankSet
 
@@ -46,12 +46,11 @@ def _table(slots: Sequence[Slot], columns: int) -> str:
         f'<tr style="{_ROW_STYLE}">{"".join(map(_field, slots[first : first + columns]))}</tr>'
         for first in range(0, len(slots), columns)
     )
-    return f'<table style="{_TABLE_STYLE}"><tbody>{rows}</tbody></table>'
+    return f'<table role="presentation" style="{_TABLE_STYLE}"><tbody>{rows}</tbody></table>'
 
 
 def _field(slot: Slot) -> str:
-    colour = colour_of(slot.ranks)
-    style = f"font-family:monospace;font-size:13px{f';color:{colour}' if colour else ''}"
+    style = f"font-family:monospace;font-size:13px;{tint_of(slot.ranks)}".rstrip(";")
     label = f'<div><b style="{style}">[{escape(str(slot.ranks))}]</b></div>'
     content = f'<div style="overflow-x:auto">{slot.html}</div>'
     return f'<td style="{_SLOT_STYLE}">{label}{content}</td>'

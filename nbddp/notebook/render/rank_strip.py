@@ -3,21 +3,24 @@
 Runs in: the notebook's process. Pure.
 
 The row has one place and one height: only its colours and signs change. No state is told by its
-colour alone.
+colour alone. When ranks have ended in several ways, a row with words stays in the saved output:
+
+    ranks  0-4 ✓ done  5 ✗ raised ValueError  6-7 ◌ waited
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import groupby
 
-from nbddp.notebook.render.html import escape
+from nbddp.notebook.render.html import WIDTH, escape, one_line
 from nbddp.wire.rank_set import RankSet
 
 #: More ranks than this have one chip for neighbours in the same state.
 _MAX_CHIPS = 32
 #: With more chips than this, a note is only in the title of its chip: the row is full.
 _MAX_NOTES = 8
+_END_STYLE = "font-family:monospace;font-size:12px;line-height:1.7;padding-left:8px"
 _ROW_STYLE = "font-family:monospace;font-size:13px;line-height:1.7;padding-left:8px"
 _CHIP_STYLE = (
     "display:inline-block;border:1px solid rgba(128,128,128,0.5);border-radius:3px;padding:0 5px;"
@@ -33,8 +36,10 @@ class ChipState(Enum):
     PROMPT = ("?", "asks", "rgba(80,140,220,0.25)")
     DONE = ("✓", "done", "rgba(60,160,80,0.20)")
     RAISED = ("✗", "raised", "rgba(220,50,60,0.35)")
-    FREED = ("◌", "was freed", "rgba(200,160,0,0.22)")
+    FREED = ("◌", "waited", "rgba(200,160,0,0.22)")
     DEAD = ("†", "dead", "rgba(220,50,60,0.35)")
+    INTERRUPTED = ("■", "interrupted", "rgba(200,160,0,0.22)")
+    GIVEN_UP = ("…", "given up", "rgba(220,50,60,0.35)")
 
     @property
     def sign(self) -> str:
@@ -73,7 +78,9 @@ def html(chips: Sequence[Chip]) -> str:
     Args:
         chips: one for each rank, in order.
     """
-    shown = list(_joined(chips) if len(chips) > _MAX_CHIPS else chips)
+    shown = list(chips)
+    if len(chips) > _MAX_CHIPS:
+        shown = list(_joined(replace(chip, note="") for chip in chips))
     has_notes = len(shown) <= _MAX_NOTES
     return (
         f'<div role="list" aria-label="ranks" style="{_ROW_STYLE}">'
@@ -81,9 +88,52 @@ def html(chips: Sequence[Chip]) -> str:
     )
 
 
+def ends(chips: Sequence[Chip]) -> Mapping[str, str]:
+    """Return the row that stays: how each rank has ended, as plain text and as HTML.
+
+    Args:
+        chips: one for each rank, in order.
+    """
+    shown = list(_joined(chips))
+    if len(_text(shown)) > WIDTH:
+        ranks_by_end: dict[tuple[ChipState, str], list[int]] = {}
+        for chip in chips:
+            ranks_by_end.setdefault(_end(chip), []).extend(chip.ranks)
+        shown = [Chip(RankSet.of(ranks), *end) for end, ranks in ranks_by_end.items()]
+    return {
+        "text/plain": _text(shown),
+        "text/html": (
+            f'<div role="list" aria-label="how the ranks ended" style="{_END_STYLE}">ranks '
+            f"{''.join(_end_html(chip) for chip in shown)}</div>"
+        ),
+    }
+
+
+def _text(chips: Iterable[Chip]) -> str:
+    return "  ".join(["ranks", *(one_line(f"{chip.ranks} {_words(chip)}") for chip in chips)])
+
+
+def _end(chip: Chip) -> tuple[ChipState, str]:
+    return chip.state, chip.note
+
+
+def _words(chip: Chip) -> str:
+    """``✗ raised ValueError``."""
+    return f"{chip.state.sign} {chip.state.word} {chip.note}".rstrip()
+
+
+def _end_html(chip: Chip) -> str:
+    colour = f";background-color:{chip.state.background}" if chip.state.background else ""
+    return (
+        f'<span role="listitem" style="{_CHIP_STYLE}{colour}"><b>{chip.ranks}</b> '
+        f"{escape(_words(chip))}</span> "
+    )
+
+
 def _joined(chips: Iterable[Chip]) -> Iterator[Chip]:
-    for state, group in groupby(chips, key=lambda chip: chip.state):
-        yield Chip(RankSet.of(rank for chip in group for rank in chip.ranks), state)
+    """Make one chip of neighbours in the same state."""
+    for (state, note), group in groupby(chips, key=_end):
+        yield Chip(RankSet.of(rank for chip in group for rank in chip.ranks), state, note)
 
 
 def _html(chip: Chip, *, has_note: bool) -> str:

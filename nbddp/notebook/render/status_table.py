@@ -12,7 +12,7 @@ from nbddp.controller.diagnosis import RankView
 from nbddp.controller.pool import Pool
 from nbddp.controller.state import Diagnosed, PoolSnapshot, RankInfo, RankState
 from nbddp.notebook.render import fault_stacks
-from nbddp.notebook.render.colours import colour_of
+from nbddp.notebook.render.colours import tint_of
 from nbddp.notebook.render.html import (
     WIDTH,
     Cell,
@@ -328,7 +328,7 @@ def _table(
         first = group[0]
         ranks = RankSet.of(row.rank for row in group)
         line = [
-            Cell(str(ranks), is_bold=True, colour=colour_of(ranks)),
+            Cell(str(ranks), is_bold=True, style=tint_of(ranks)),
             Cell(first.state, is_bold=first.rank in odd),
         ]
         line += [Cell(_collective_text(group))] if has_collectives else []

@@ -28,7 +28,7 @@ from nbddp.notebook.render.canvas import (
     text_height,
     text_width,
 )
-from nbddp.notebook.render.colours import RANK_COLOURS, colour_of
+from nbddp.notebook.render.colours import RANK_COLOURS, colour_of, tint
 from nbddp.notebook.render.html import WIDTH, clean, duration, escape, name_ranks, shorten, size
 from nbddp.notebook.render.timeline_text import open_operations, straggler
 from nbddp.wire.flight_recorder import Ending
@@ -281,8 +281,8 @@ def _text_row(chart: Chart, bars: Sequence[Bar], width: int) -> str:
 def _legend(chart: Chart, *, is_html: bool) -> str:
     parts = []
     for op, letter in chart.letters.items():
-        mark = f'<b style="color:{_op_colour(letter)}">{letter}</b>' if is_html else letter
-        parts.append(f"{mark} {escape(op) if is_html else op}")
+        tinted = f'<b style="{tint(_op_colour(letter))}">&nbsp;{letter}&nbsp;</b> {escape(op)}'
+        parts.append(tinted if is_html else f"{letter} {op}")
     bars = [bar for bars in chart.bars.values() for bar in bars]
     if any(chart.letter(bar) == _OTHER for bar in bars):
         parts.append(f"{_OTHER} other")
@@ -312,9 +312,13 @@ def _image(chart: Chart, sentence: str, late_rank: int) -> str:
     for index, rank in enumerate(ranks):
         top = index * row_px
         high = row_px - 3
-        ink = INK if rank != late_rank else _rgb(colour_of(RankSet((rank,))))
         label_top = top + (high - text_height(text_size)) / 2
-        picture.text(0, label_top, labels[index], ink, size=text_size)
+        ink = INK
+        if rank == late_rank:  # letters need more contrast than a transparent background has
+            ink = WHITE
+            label_wide = text_width(labels[index], text_size) + 4
+            picture.fill(0, top, label_wide, high, _rgb(colour_of(rank)))
+        picture.text(2, label_top, labels[index], ink, size=text_size)
         picture.fill(left, top + high / 2, _WIDTH_PX - left, 0.5, (*INK, 70))
         for bar in chart.bars[rank]:
             lane_px = high / bar.lanes

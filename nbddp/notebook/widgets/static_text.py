@@ -35,7 +35,7 @@ _IMAGES = ("image/png", "image/jpeg")
 _MAX_IMAGE_CHARS = 2_000_000
 #: Full blocks would be the darkest part of the page.
 _BLOCKS = re.compile(f"[█{_EIGHTHS.strip()}]+")
-_BLOCKS_STYLE = "opacity:.45"
+_BLOCKS_STYLE = "opacity:0.65"
 _ENDED_STYLES = frozenset({"success", "danger"})
 
 

@@ -8,6 +8,7 @@ import pytest
 from nbddp.controller.diagnosis import ChangedLine, Code
 from nbddp.controller.diagnosis.suggested_change import in_two_orders, moved_out
 from nbddp.notebook.render import code_excerpt
+from tests.support.changes import apply_change
 from tests.support.looks import CELL, Ranks, only
 
 _MARKS = {"same": " ", "removed": "-", "added": "+"}
@@ -35,7 +36,66 @@ MOVED = {
         -if rank == 0:
         -    # all of them
         -    dist.all_reduce(x)
+        +# all of them
         +dist.all_reduce(x)
+        """,
+    ),
+    "a comment before others": (
+        """
+        if rank == 0:
+            y = 1
+            # of all
+
+            # in place
+            dist.all_reduce(x)  # the sum
+        """,
+        6,
+        """
+         if rank == 0:
+             y = 1
+        -    # of all
+        -
+        -    # in place
+        -    dist.all_reduce(x)  # the sum
+        +# of all
+        +
+        +# in place
+        +dist.all_reduce(x)  # the sum
+        """,
+    ),
+    "the first of two": (
+        """
+        if rank == 0:
+            dist.all_reduce(x)
+            # and the count
+            dist.all_reduce(count)
+            print(x / count, round(x.item()))
+        """,
+        2,
+        """
+        +dist.all_reduce(x)
+        +# and the count
+        +dist.all_reduce(count)
+         if rank == 0:
+        -    dist.all_reduce(x)
+        -    # and the count
+        -    dist.all_reduce(count)
+             print(x / count, round(x.item()))
+        """,
+    ),
+    "the second of two, as a rank that broadcasts goes on alone": (
+        """
+        if rank == 0:
+            dist.broadcast(x, 0)
+            dist.barrier()
+        """,
+        3,
+        """
+        -if rank == 0:
+        -    dist.broadcast(x, 0)
+        -    dist.barrier()
+        +dist.broadcast(x, 0)
+        +dist.barrier()
         """,
     ),
     "last of several": (
@@ -132,6 +192,22 @@ NOT_MOVED = {
     "a line behind it may need it": ("if rank == 0:\n    dist.all_reduce(x)\n    x /= 2", 2),
     "asynchronous": ("if rank == 0:\n    h = dist.all_reduce(x, async_op=True)", 2),
     "a part of the condition stays": ("if rank == 0 and step:\n    dist.barrier()", 2),
+    "two, and others in the else": (
+        "if rank == 0:\n    dist.barrier()\n    dist.barrier()\nelse:\n    dist.barrier()",
+        3,
+    ),
+    "two that are no neighbours": (
+        "if rank == 0:\n    dist.broadcast(x, 0)\n    y = 1\n    dist.barrier()",
+        4,
+    ),
+    "a line that prints may call another one": (
+        "if rank == 0:\n    dist.barrier()\n    print(total(x))",
+        2,
+    ),
+    "a text of several lines": (
+        'if rank == 0:\n    dist.broadcast_object_list(["""a\n    b"""])',
+        2,
+    ),
     "returned": ("def f():\n    if rank == 0:\n        return dist.barrier()", 3),
 }
 
@@ -142,23 +218,11 @@ def test_a_call_that_cannot_be_moved(name: str):
     assert moved_out(Code(source), line) == ()
 
 
-def applied(source: list[str], change: tuple[ChangedLine, ...]) -> str:
-    """The code after the change."""
-    numbers = [each.line for each in change if each.line]
-    at = numbers[0] if change[0].change == "added" else numbers[-1] + 1
-    removed = {each.line for each in change if each.change == "removed"}
-    added = [each.source for each in change if each.change == "added"]
-    text: list[str] = []
-    for number, line in enumerate([*source, ""], 1):
-        text += added if number == at else []
-        text += [line] if number not in removed else []
-    return "\n".join(text)
-
-
 @pytest.mark.parametrize("name", MOVED)
 def test_the_changed_code_is_legal(name: str):
     source, line, _ = MOVED[name]
-    code = applied(lines_of(source), moved_out(Code("\n".join(lines_of(source))), line))
+    text = "\n".join(lines_of(source))
+    code = apply_change(text, moved_out(Code(text), line))
     assert len(list(ast.walk(ast.parse(code)))) > 3
 
 
@@ -174,6 +238,20 @@ def test_two_calls_in_two_orders():
         "+    else:",
         "+        dist.recv(t, src=left)",
         "+        dist.send(s, dst=right)",
+    ]
+
+
+def test_a_comment_stays_with_its_call():
+    code = Code("# first\ndist.recv(t, 1)\n\n# then\ndist.send(s, 1)  # to 1")
+    assert shown(in_two_orders(code, 2, "rank"))[4:] == [
+        "+if rank:",
+        "+    # then",
+        "+    dist.send(s, 1)  # to 1",
+        "+    dist.recv(t, 1)",
+        "+else:",
+        "+    dist.recv(t, 1)",
+        "+    # then",
+        "+    dist.send(s, 1)  # to 1",
     ]
 
 

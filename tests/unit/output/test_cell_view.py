@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub.run import Run
+from nbddp.controller.state import RankResult, RunOutcome
 from nbddp.controller.state.actions import NoticeChanged
 from nbddp.notebook.output import gatherer
 from nbddp.notebook.output.cell_view import View
@@ -182,3 +183,14 @@ def test_the_labels_of_progress_bars_are_aligned(monkeypatch: pytest.MonkeyPatch
         "[5]    median   25%|██        | 25/100 [00:01<00:02, 2.50it/s]",
         "[11]   fastest  31%|██        | 31/100 [00:01<00:02, 2.50it/s]",
     )
+
+
+def test_a_row_stays_where_ranks_ended_differently():
+    def shown(*statuses: Literal["ok", "unfinished"]) -> list[object]:
+        sink = ListSink()
+        results = {rank: RankResult(rank, status) for rank, status in enumerate(statuses)}
+        make_view(sink, len(results)).end(RunOutcome("r", results, 0.1))
+        return [each["text/plain"] for each in sink.shown if isinstance(each, Mapping)]
+
+    assert shown("ok", "ok", "ok", "ok", "ok") == []
+    assert shown("ok", "ok", "ok", "ok", "unfinished") == ["ranks  0-3 ✓ done  4 … given up"]

@@ -3,10 +3,12 @@
 import pytest
 
 from nbddp.controller.diagnosis import PerRank, Predicate, RankVerb, Report
+from nbddp.controller.state import MISMATCH_ERROR, RankResult, RunOutcome
+from nbddp.notebook.output import rank_states
 from nbddp.notebook.output.rank_states import RankStates
 from nbddp.notebook.render import rank_strip
 from nbddp.notebook.render.rank_strip import Chip, ChipState
-from nbddp.wire.flight_recorder import Site
+from nbddp.wire.flight_recorder import LEFT_DEBUGGER, Site
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import RankExited, RunFinished
 from nbddp.wire.rank_set import RankSet
@@ -33,11 +35,11 @@ def test_ranks_end_in_the_state_that_they_reached():
     states.finish(finished(3, "CollectiveAbortedError"))
     states.exit(RankExited(rank=4, pid=1, exit_code=-9, out_of_memory=False, last_output=""))
     assert states_of(states) == [
-        "0 runs", "1 done", "2 raised ValueError", "3 was freed", "4 dead",
+        "0 runs", "1 done", "2 raised ValueError", "3 waited", "4 dead",
     ]  # fmt: skip
     states.diagnose(None)
     states.answer(2)
-    assert states_of(states)[1:4] == ["1 done", "2 raised ValueError", "3 was freed"]
+    assert states_of(states)[1:4] == ["1 done", "2 raised ValueError", "3 waited"]
 
 
 def test_ranks_that_wait_are_shown_with_their_line_until_they_go_on():
@@ -80,3 +82,75 @@ def test_a_note_is_beside_its_chip_only_where_there_is_room():
     html = rank_strip.html(chips(9))
     assert "line 4</span></span>" not in html
     assert 'title="rank 3: runs, line 4"' in html
+
+
+# --- the row that stays --------------------------------------------------------------------------
+
+
+def result(rank: int, end: str) -> RankResult:
+    """A rank that ended: ``ok``, ``exited``, ``unfinished``, ``freed``, or with an exception."""
+    if end in ("ok", "exited", "unfinished"):
+        return RankResult(rank, end)  # type: ignore[arg-type]  # one of three
+    error = ErrorInfo(
+        ename="CollectiveAbortedError" if end == "freed" else end, evalue="", traceback=[]
+    )
+    return RankResult(rank, "error", error=error, was_freed=end == "freed")
+
+
+def row(*ends: str, has_card: bool = False) -> str:
+    outcome = RunOutcome("r", {rank: result(rank, end) for rank, end in enumerate(ends)}, 0.1)
+    found = rank_states.ends(outcome, has_card=has_card)
+    return rank_strip.ends(found)["text/plain"] if found else ""
+
+
+def test_the_row_says_how_each_rank_ended():
+    ends = ["ok", "ok", "ValueError", "KeyboardInterrupt", "freed", "exited", "unfinished"]
+    assert row(*ends, "Quit") == (
+        "ranks  0-1 ✓ done  2 ✗ raised ValueError  3 ■ interrupted  4 ◌ waited  5 † dead  "
+        "6 … given up  7 ✗ raised Quit"
+    )
+    assert row(*ends, LEFT_DEBUGGER).endswith("7 ■ interrupted in the debugger")
+
+
+@pytest.mark.parametrize("end", ["ok", "ValueError", "freed"])
+def test_no_row_stays_where_all_ranks_end_alike(end: str):
+    assert row(*[end] * 64) == ""
+
+
+@pytest.mark.parametrize(
+    ("ends", "has_card", "has_row"),
+    [
+        (("ok", "ValueError"), False, False),  # the error says the same
+        (("freed", "freed", "ok", "ok"), True, False),  # and so does the card
+        (("ok", "ValueError", "KeyError", "ok"), False, True),
+        (("ValueError", "KeyError"), False, True),
+        (("ok", "ok", "ok", "ok", "ValueError"), False, True),
+        (("ok", "ok", "ok", "ok", "freed"), True, True),
+    ],
+)
+def test_few_ranks_have_a_row_where_nothing_else_names_them_all(
+    ends: tuple[str, ...], *, has_card: bool, has_row: bool
+):
+    assert bool(row(*ends, has_card=has_card)) is has_row
+
+
+def test_a_rank_that_lost_the_connection_to_a_dead_one_only_waited():
+    assert row("freed", "CollectiveFailedError", "exited", "CollectiveFailedError", "freed") == (
+        "ranks  0-1 ◌ waited  2 † dead  3-4 ◌ waited"
+    )
+
+
+def test_a_mismatch_has_no_row_since_chance_decides_which_rank_raises():
+    assert row("ok", "ok", "ok", "freed", MISMATCH_ERROR) == ""
+
+
+def test_64_ranks_have_one_line_also_if_neighbours_differ():
+    assert row(*["ok"] * 63, "KeyError") == "ranks  0-62 ✓ done  63 ✗ raised KeyError"
+    text = row(*["ok", "KeyError"] * 8)
+    assert text == "ranks  0,2,4,6,8,10,12,14 ✓ done  1,3,5,7,9,11,13,15 ✗ raised KeyError"
+
+
+def test_the_row_is_a_list_of_words_without_colours():
+    html = rank_strip.ends([Chip(RankSet((1,)), ChipState.RAISED, "ValueError")])["text/html"]
+    assert "<b>1</b> ✗ raised ValueError</span>" in html
+    assert 'role="list" aria-label="how the ranks ended"' in html

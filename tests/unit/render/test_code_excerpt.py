@@ -45,7 +45,8 @@ def test_each_cell_and_file_has_a_title():
         "    /home/me/lib.py",
         "      [0] > 5      return dist.all_reduce(x)",
     ]
-    assert html(lines).count("<th ") == 2
+    assert html(lines).count('<th colspan="3" scope="colgroup"') == 2
+    assert html(lines).count('<th scope="row"') == 2
 
 
 def test_html_tells_the_same_and_is_escaped():

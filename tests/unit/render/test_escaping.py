@@ -19,7 +19,7 @@ from nbddp.notebook.magics import async_handle
 from nbddp.notebook.output import folded_sink, per_rank_blocks
 from nbddp.notebook.output.rank_text import RankText
 from nbddp.notebook.output.show_pictures import CellPictures
-from nbddp.notebook.output.sinks import Live, _live_bundle
+from nbddp.notebook.output.sinks import Live, live_bundle
 from nbddp.notebook.render import (
     diagnosis_card,
     diff_report,
@@ -73,7 +73,7 @@ TAGS = {
 }
 ATTRIBUTES = {
     *("alt", "coords", "height", "name", "open", "shape", "src", "style", "title", "usemap"),
-    *("width", "colspan", "role", "aria-label"),
+    *("width", "colspan", "role", "aria-label", "aria-level", "scope"),
 }
 
 _EMPTY = {"area", "br", "img"}
@@ -283,7 +283,8 @@ def others(bad: str) -> Iterable[Mapping[str, Any]]:
     yield async_handle.failure_bundle(f"cell {bad}", CellInterruptedError(f"{bad}\nat {bad}", {}))
     yield static_text.bundle_of([static_text.Row("[0]", bad)])
     chips = [rank_strip.Chip(RankSet((1,)), rank_strip.ChipState.RAISED, bad)]
-    yield _live_bundle(Live((bad,), (bad,), rank_strip.html(chips)))
+    yield live_bundle(Live((bad,), (bad,), rank_strip.html(chips)))
+    yield rank_strip.ends(chips)
     grid = Grid(texts=[[bad]], values=[[1.0]], label=bad)
     shown = TensorShown(name=bad, shape=[1, 1], dtype=bad, device=bad, grids=[grid], digest="")
     sink = PageSink()

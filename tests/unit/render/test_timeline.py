@@ -260,7 +260,7 @@ def test_the_tooltip_of_a_bar_lies_over_the_bar(count: int):
     for left, top, right, bottom in (map(int, area) for area in areas):
         drawn |= set(itertools.product(range(2 * left, 2 * right), range(2 * top, 2 * bottom)))
         # The gap below a bar is a part of its area; the last tenth of a bar is filled.
-        assert pixels[2 * top][2 * right - 2] == (47, 127, 193, 255)
+        assert pixels[2 * top][2 * right - 2] == (45, 121, 184, 255)
     first = min(left for left, _ in drawn)
     bars = {
         (column, row)

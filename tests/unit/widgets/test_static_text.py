@@ -147,4 +147,4 @@ def test_pictures_of_an_output_stay():
 
 def test_a_bar_is_not_the_darkest_thing_on_the_page():
     page = static_text.bundle_of([Row("[0]", "|██▌ |")])["text/html"]
-    assert '|<span style="opacity:.45">██▌</span> |' in page
+    assert '|<span style="opacity:0.65">██▌</span> |' in page

@@ -11,6 +11,7 @@ from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeChange
 from nbddp.controller.diagnosis.suggested_change import moved_out
 from nbddp.controller.diagnosis.suspicions import was_interrupted
+from nbddp.controller.diagnosis.uneven_loops import even_loop
 from nbddp.controller.diagnosis.words.shared import Words, code_change, cycle, in_turn, name
 
 
@@ -44,17 +45,19 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
         f"{culprits.describe()} can no longer call it.{in_turn(cause)}",
         step,
         code=excerpt(places, operation, reports.sources) if places and operation else (),
-        change=_moved_out(places),
+        change=_change(places, reports),
         places=places,
     )
 
 
-def _moved_out(places: Places) -> CodeChange | None:
-    """Move the call out of a condition about ranks."""
+def _change(places: Places, reports: RankReports) -> CodeChange | None:
+    """Move the call out of a condition about ranks, or give all ranks as many iterations."""
     if len(places) != 1:
         return None
     ((_, divergence),) = places
     branches, site = divergence.branches, divergence.site
+    if not branches:
+        return even_loop(divergence, reports.sources, len(reports.graph.views))
     if divergence.exits or divergence.is_extra or len(branches) != 1:
         return None
     if branches[0].kind != "condition" or not is_of_ranks(branches[0]):

@@ -15,6 +15,7 @@ from nbddp.controller.diagnosis.divergence_phrases import (
     differing_lines,
     skipped_step,
 )
+from nbddp.controller.diagnosis.padded_tensors import advice, padded
 from nbddp.controller.diagnosis.phrases import (
     Predicate,
     RankVerb,
@@ -24,9 +25,9 @@ from nbddp.controller.diagnosis.phrases import (
     subject,
 )
 from nbddp.controller.diagnosis.rank_reports import RankReports
-from nbddp.controller.diagnosis.report import PerRank
+from nbddp.controller.diagnosis.report import CodeChange, PerRank
 from nbddp.controller.diagnosis.suspicions import was_interrupted
-from nbddp.controller.diagnosis.words.shared import Words, name
+from nbddp.controller.diagnosis.words.shared import Words, code_change, name
 from nbddp.wire.flight_recorder import Operation
 from nbddp.wire.rank_set import Rank, RankSet
 
@@ -70,6 +71,7 @@ def mismatched_collective(cause: Cause, reports: RankReports) -> Words:
         reason,
         _AFTER_INTERRUPT if was_interrupted(cause, reports) else step,
         code=differing_excerpt(branches),
+        change=_padded(disagreement, reports),
         ranks=_ranks_that_disagree(disagreement, reports),
     )
 
@@ -191,4 +193,11 @@ def _agree(disagreement: Disagreement) -> str:
     lines = {site.position for site in sites if site.line}
     if len(lines) > 1:
         return f"{step}, or, if each line is right, call them in the same order."
-    return f"{step}."
+    return f"{step}. {advice(disagreement)}".rstrip()
+
+
+def _padded(disagreement: Disagreement, reports: RankReports) -> CodeChange | None:
+    """Pad the tensors to the longest one."""
+    site = next(iter(disagreement.operation_by_rank.values())).site
+    code = reports.sources(site)
+    return None if code is None else code_change(site, padded(disagreement, code))

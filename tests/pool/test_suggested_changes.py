@@ -1,0 +1,185 @@
+"""A cell that hangs or mismatches runs on real ranks after the change that its card suggests."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from nbddp.controller.diagnosis import CodeChange
+from nbddp.controller.pool.pool import Pool
+from tests.support.changes import apply_change
+from tests.support.views import RecordingView, run_cell
+
+_LIMIT_S = 30.0
+
+
+@dataclass(frozen=True)
+class FaultyCell:
+    """A cell with one fault."""
+
+    name: str
+    code: str
+    marks: tuple[str, ...]  #: lines that the change adds
+    printed: tuple[str, str] = ("", "")  #: by each rank, after the change
+    before: str = ""  #: an earlier cell
+    in_cell: int = 2  #: the cell that is changed
+
+
+CELLS = [
+    FaultyCell(
+        name="a call in an if, with its comment",
+        code="""\
+x = torch.ones(1)
+if rank == 0:
+    # the sum of all
+    dist.all_reduce(x)
+    print(x.item())
+""",
+        marks=("# the sum of all", "dist.all_reduce(x)"),
+        printed=("2.0\n", ""),
+    ),
+    FaultyCell(
+        name="two calls in one if",
+        code="""\
+x, count = torch.ones(2)
+if rank == 0:
+    dist.all_reduce(x)
+    # and the other one
+    dist.all_reduce(count)
+print(x + count)
+""",
+        marks=("dist.all_reduce(x)", "# and the other one", "dist.all_reduce(count)"),
+        printed=("tensor(4.)\n", "tensor(4.)\n"),
+    ),
+    FaultyCell(
+        name="a broadcast, after which the sender goes on alone",
+        code="""\
+x = torch.full((2,), 5.0 - rank)
+if rank == 0:
+    dist.broadcast(x, src=0)
+    dist.barrier()
+print(x.tolist())
+""",
+        marks=("dist.broadcast(x, src=0)", "dist.barrier()"),
+        printed=("[5.0, 5.0]\n", "[5.0, 5.0]\n"),
+    ),
+    FaultyCell(
+        name="all receive first",
+        code="""\
+got, mine = torch.zeros(1), torch.ones(1) * rank
+dist.recv(got, src=1 - rank)
+# mine
+dist.send(mine, dst=1 - rank)
+print(got.item())
+""",
+        marks=("if rank % 2 == 0:", "    # mine", "else:"),
+        printed=("1.0\n", "0.0\n"),
+    ),
+    FaultyCell(
+        name="a loader of an earlier cell, with a last batch on one rank",
+        before="""\
+from torch.utils.data import DataLoader
+size = 4
+mine = torch.arange(9.0)[rank::world_size]
+loader = DataLoader(
+    mine,
+    batch_size=size,  # small
+)
+""",
+        code="""\
+for step, batch in enumerate(loader):
+    total = batch.sum()
+    dist.all_reduce(total)
+print(step, total.item())
+""",
+        marks=("    batch_size=size, drop_last=True,  # small",),
+        printed=("0 28.0\n", "0 28.0\n"),
+        in_cell=1,
+    ),
+    FaultyCell(
+        name="a loader in the head of a loop, of data with known lengths",
+        code="""\
+seen = 0
+for batch in torch.utils.data.DataLoader(torch.ones(8 + 2 * rank, 3), batch_size=4):
+    dist.all_reduce(batch)
+    seen += 1
+print(seen)
+""",
+        marks=(
+            "for batch in torch.utils.data.DataLoader("
+            "torch.ones(8 + 2 * rank, 3), batch_size=4, drop_last=True):",
+        ),
+        printed=("2\n", "2\n"),
+    ),
+    FaultyCell(
+        name="DDP, with more batches on one rank",
+        before="net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))",
+        code="""\
+data = torch.utils.data.DataLoader(torch.ones(8 + 8 * rank, 4), batch_size=4)
+for epoch in range(2):
+    for batch in data:
+        # a step
+        net(batch).sum().backward()
+print(len(data))
+""",
+        marks=(
+            "    with net.join():",
+            "        for batch in data:",
+            "            # a step",
+            "            net(batch).sum().backward()",
+        ),
+        printed=("2\n", "4\n"),
+    ),
+    FaultyCell(
+        name="all_gather of different lengths",
+        code="""\
+mine = torch.full((2 + rank, 2), rank)
+# all of them
+found = [torch.empty_like(mine) for _ in range(world_size)]
+dist.all_gather(found, mine)
+print([each.shape[0] for each in found], found[1].sum().item())
+""",
+        marks=("longest = torch.tensor(len(mine), device=mine.device)",),
+        printed=("[3, 3] 6\n", "[3, 3] 6\n"),
+    ),
+    FaultyCell(
+        name="gather of the last batch",
+        code="""\
+for batch in torch.utils.data.DataLoader(torch.arange(8 - rank), batch_size=4):
+    found = [torch.zeros_like(batch) for _ in range(world_size)] if rank == 0 else None
+    dist.gather(batch, found, dst=0)
+print(None if found is None else found[1].tolist())
+""",
+        marks=("    batch = torch.cat([batch, batch.new_zeros(int(longest) - len(batch))])",),
+        printed=("[4, 5, 6, 0]\n", "None\n"),
+    ),
+]
+
+
+def run(pool: Pool, code: str, number: int) -> RecordingView:
+    return run_cell(pool, code, timeout=_LIMIT_S, check=False, execution_count=number)
+
+
+def change_of(view: RecordingView) -> CodeChange:
+    assert view.outcome is not None
+    assert view.outcome.report is not None, view.error
+    change = view.outcome.report.findings[0].change
+    assert change is not None, view.outcome.report.findings[0]
+    return change
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
+def test_a_changed_cell_runs(cell: FaultyCell, pool: Pool):
+    texts = {1: cell.before, 2: cell.code}
+    for number in filter(texts.get, texts):
+        view = run(pool, texts[number], number)
+    assert view.error is not None
+    change = change_of(view)
+    assert change.cell == cell.in_cell
+    added = [line.source for line in change.lines if line.change == "added"]
+    assert set(cell.marks) <= set(added), added
+
+    texts[cell.in_cell] = apply_change(texts[cell.in_cell], change.lines)
+    for number in filter(texts.get, texts):
+        view = run(pool, texts[number], number)
+        assert view.error is None, view.error
+    assert (view.text(0), view.text(1)) == cell.printed

@@ -1,0 +1,91 @@
+"""Text that is printed while live lines are shown stands above them, and becomes a stream."""
+
+import io
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nbddp.notebook.output import Live, StillSink
+
+
+class Page:
+    """The outputs of a cell, as a front end shows them."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.outputs: list[tuple[str, str]] = []  # display id or name of a stream; text
+        for name in ("stdout", "stderr"):
+            stream = io.StringIO()
+            patch.setattr(stream, "write", lambda text, name=name: self._write(name, text))
+            patch.setattr(sys, name, stream)
+        shell: Any = SimpleNamespace(display_pub=self)
+        self.sink = StillSink(shell, "live")
+
+    def _write(self, name: str, text: str) -> None:
+        if self.outputs and self.outputs[-1][0] == name:
+            text = self.outputs.pop()[1] + text
+        self.outputs.append((name, text))
+
+    def publish(
+        self, data: dict[str, str], metadata: object, transient: dict[str, str], *, update: bool
+    ) -> None:
+        output = transient.get("display_id", ""), data["text/plain"]
+        if update:
+            place = [name for name, _ in self.outputs].index(output[0])
+            self.outputs[place] = output
+        else:
+            self.outputs.append(output)
+
+    def clear_output(self, *, wait: bool) -> None:
+        self.outputs.clear()
+
+
+LIVE = Live(("0/2 ranks done",))
+
+
+def test_text_is_printed_at_once_without_live_lines(monkeypatch: pytest.MonkeyPatch):
+    page = Page(monkeypatch)
+    page.sink.text("stdout", "a\n")
+    page.sink.live(Live())
+    assert page.outputs == [("stdout", "a\n")]
+
+
+def test_text_stands_above_the_live_lines_and_becomes_a_stream(monkeypatch: pytest.MonkeyPatch):
+    page = Page(monkeypatch)
+    page.sink.text("stdout", "a\n")
+    page.sink.live(LIVE)
+    page.sink.text("stdout", "b\n")
+    page.sink.text("stderr", "\x1b[31mc\x1b[0m\n")
+    assert page.outputs == [("stdout", "a\n"), ("live", "b\nc\n0/2 ranks done")]
+    page.sink.live(Live(("1/2 ranks done",)))
+    assert page.outputs[1:] == [("live", "b\nc\n1/2 ranks done")]
+    page.sink.live(Live())
+    assert page.outputs == [
+        ("stdout", "a\n"), ("live", ""), ("stdout", "b\n"), ("stderr", "\x1b[31mc\x1b[0m\n"),
+    ]  # fmt: skip
+
+
+def test_a_display_stands_above_the_live_lines(monkeypatch: pytest.MonkeyPatch):
+    page = Page(monkeypatch)
+    page.sink.live(LIVE)
+    page.sink.text("stdout", "b\n")
+    page.sink.display({"text/plain": "figure"}, {}, "x", False)
+    assert page.outputs == [
+        ("live", ""), ("stdout", "b\n"), ("x", "figure"), ("live-1", "0/2 ranks done"),
+    ]  # fmt: skip
+    page.sink.display({"text/plain": "other"}, {}, "x", True)
+    page.sink.text("stdout", "c\n")
+    page.sink.live(Live())
+    assert page.outputs[2:] == [("x", "other"), ("live-1", ""), ("stdout", "c\n")]
+
+
+def test_cleared_text_does_not_come_back(monkeypatch: pytest.MonkeyPatch):
+    page = Page(monkeypatch)
+    page.sink.live(LIVE)
+    page.sink.text("stdout", "b\n")
+    page.sink.clear()
+    page.sink.text("stdout", "c\n")
+    page.sink.live(LIVE)
+    page.sink.live(Live())
+    assert [text for _, text in page.outputs] == ["c\n", ""]
