@@ -142,8 +142,8 @@ class Gatherer:
         redraw = self._screen.settle(self._record)
         if redraw is None:
             return shows
-        # They may belong to displays of earlier cells.
-        return [redraw, *(show for show in shows if isinstance(show, Rich) and show.update)]
+        # They may belong to displays of earlier cells. Those of this cell are in the redraw, too.
+        return [*(show for show in shows if isinstance(show, Rich) and show.update), redraw]
 
     def take_over(self, now: float) -> dict[int, list[Text | Rich]] | None:
         """Return the output of each rank so far, which is then no longer shown here.

@@ -112,6 +112,28 @@ def test_the_order_of_arrival_does_not_change_the_final_output(
     assert len(final) == 1
 
 
+def test_a_figure_that_comes_last_is_not_in_an_earlier_grid_too():
+    """When the cell ends it joins the grid on the page, which is then drawn again without it."""
+    page = Page(make("cell"))
+    for rank, piece, after_s in (
+        (1, "a\n", 0.0),
+        (1, "a\n", 3.0),
+        (0, "a\n", 3.0),
+        (1, "a\n", 0.0),
+        (1, "a\n", 0.01),
+        (1, "a\n", 0.0),
+        (2, "one fig", 0.2),
+        (0, "two fig", 0.0),
+        (2, "a\n", 0.2),
+        (1, "one fig", 0.0),
+    ):
+        page.play(event_of(rank, piece), after_s)
+    assert (
+        page.end()
+        == "[0-1] a\n< [0] two fig [2] one fig >\n[1-2] a\n" + "[1]   a\n" * 3 + "<1 one fig>\n"
+    )
+
+
 def test_a_slow_rank_changes_nothing_in_the_end():
     page = Page(make())
     for step in range(2):
