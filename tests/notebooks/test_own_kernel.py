@@ -212,7 +212,7 @@ def test_a_console_works_on_it(installed: str):
         console.expect(r"In \[3\]: ")
         console.sendline("nbddp.show(torch.ones(2))")
         console.expect(r"equal on all ranks\s+rank 0   rank 1\s+1 1      1 1")
-        console.expect(r"In \[4\]: ")
+        console.expect(r"In \[\d\]: ")
         console.sendline("exit")
         console.expect(pexpect.EOF)
     finally:
