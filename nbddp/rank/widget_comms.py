@@ -12,7 +12,7 @@ passes over its messages: a front end has the model, and may speak to it, while 
 runs.
 
 A loop may set the value of a progress bar thousands of times a second, so changes of a model within
-a short interval are sent together.
+a short interval are sent together, but none later than a message that shows a widget.
 """
 
 import asyncio
@@ -33,15 +33,13 @@ from comm.base_comm import BaseComm, CommManager
 from nbddp.rank.agent_link import Link
 from nbddp.rank.cells import Interrupts, RankShell, output_capture
 from nbddp.wire.messages import CommFromRank, CommToRank, CommType
+from nbddp.wire.widget_references import WIDGET_MIME, refers_to_widgets
 
 #: A main thread that has not handled messages for this long is occupied by a cell.
 _GRACE_S = 0.03
 #: A model's state is sent at once, and then at this interval.
 _INTERVAL_S = 0.05
 _WIDGETS = "ipywidgets"
-_VIEW = "application/vnd.jupyter.widget-view+json"
-#: A state with one of these shows another widget.
-_REFERENCES = ("IPY_MODEL_", _VIEW)
 
 
 class RankComm(BaseComm):
@@ -105,7 +103,8 @@ class Comms:
         self._note_shown()
 
     def _note_display(self, data: Mapping[str, Any]) -> None:
-        if _VIEW in data:
+        if WIDGET_MIME in data:
+            self._send_held()  # some views draw the state that they begin with, and no other
             self._note_shown()
 
     def _note_shown(self) -> None:
@@ -135,8 +134,13 @@ class Comms:
         if os.getpid() != self._pid:
             return  # a forked child has no connection
         comm_id, data = content["comm_id"], content["data"]
-        self._note_message(msg_type, comm_id, data)
-        if msg_type != "comm_msg" or data.get("method") != "update" or buffers:
+        is_update = msg_type == "comm_msg" and data.get("method") == "update"
+        refers = is_update and refers_to_widgets(data["state"])
+        if msg_type == "comm_open" and self._shell.run_id is not None:
+            self._unshown.add(comm_id)
+        elif refers and comm_id not in self._unshown:
+            self._note_shown()
+        if not is_update or refers or buffers:
             self._send_held()
             if msg_type == "comm_close":
                 self._sent_at.pop(comm_id, None)
@@ -152,15 +156,6 @@ class Comms:
             self._held[comm_id] = {**(held or {}), **data["state"]}
         if held is None:
             self._wake_thread()
-
-    def _note_message(self, msg_type: CommType, comm_id: str, data: dict[str, Any]) -> None:
-        """Note the widgets that a message makes, or shows in another one."""
-        if msg_type == "comm_open" and self._shell.run_id is not None:
-            self._unshown.add(comm_id)
-        elif self._unshown and comm_id not in self._unshown:
-            text = repr(data.get("state"))
-            if any(reference in text for reference in _REFERENCES):
-                self._note_shown()
 
     def _send_held(self) -> None:
         with self._lock:

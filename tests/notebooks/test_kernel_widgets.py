@@ -281,11 +281,47 @@ def test_a_widget_hears_nothing_before_it_is_shown_or_the_cell_ends(
     # A later message for a widget that is shown has been handled: the first one was passed over.
     data = {"method": "update", "state": {"value": 3}, "buffer_paths": []}
     front.send(front.of_rank(block, 1), data, subshell)
-    kernel.wait_for(lambda: any("moved to 3" in message.text for message in front.messages()))
+    kernel.wait_text(running, "moved to 3")
     gate.touch()
     assert kernel.finish(running).status == "ok"
     kernel.wait_text(running, "the manager got refresh")
     assert "Error" not in "".join(message.text for message in kernel.cells[running].messages)
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        "display(made)",
+        "display(widgets.VBox([made]))",
+        "box.children = [made]",
+        "with output: display(made)",
+    ],
+)
+def test_a_front_end_has_the_whole_state_of_a_widget_before_it_is_shown(front: FrontEnd, show: str):
+    """Views of plotly draw what their model has when they are shown, and no later change."""
+    kernel = front.kernel
+    kernel.ok(
+        "%%ddp\nimport ipywidgets as widgets\nfrom IPython.display import display\n"
+        "box = widgets.VBox()\noutput = widgets.Output()\ndisplay(box, output)"
+    )
+    before = set(front.ids("Label"))
+    kernel.ok(
+        f"%%ddp\nmade = widgets.Label()\nfor made.value in ('some', 'more', 'all'): pass\n{show}"
+    )
+    made = set(front.ids("Label")) - before
+    assert len(made) == 2
+    values: dict[str, str] = {}
+    shown_with: dict[str, str] = {}
+    for message in front.messages():
+        comm_id, text = message.content.get("comm_id", ""), str(message.content)
+        if comm_id in made:
+            state = message.content["data"]["state"]
+            values[comm_id] = state.get("value", values.get(comm_id))
+        else:
+            for each in made - shown_with.keys():
+                if each in text:
+                    shown_with[each] = values[each]
+    assert shown_with == dict.fromkeys(made, "all")
 
 
 def test_a_page_that_is_loaded_again_gets_the_state_of_a_model(front: FrontEnd):
