@@ -26,6 +26,9 @@ POOL_ID_ENV = "NBDDP_POOL_ID"
 RANK_MARK_ENV = "NBDDP_RANK_MARK"
 #: The file in a pool's folder that describes its kernel, for ``nbddp console``.
 NOTEBOOK_FILE = "notebook.json"
+#: Messages of ``nbddp console`` on the control channel, and their answers.
+CONSOLE_REQUEST = "nbddp_console_request"
+CONSOLE_REPLY = "nbddp_console_reply"
 #: The prefix of the ids of displays that are empty in the end, such as the progress line.
 LIVE_PREFIX = "nbddp-live-"
 #: More modules for the fork server, with commas: ``torch._dynamo`` spares each rank the import by

@@ -1,7 +1,8 @@
 """``nbddp console``: a terminal on one rank of a pool that a notebook has started.
 
-Runs in: a process of its own, which is one more front end of the notebook's kernel. A cell that is
-typed here runs on the rank after the cell that the notebook runs now.
+Runs in: a process of its own, which is one more front end of the notebook's kernel. While a cell
+runs on the rank, the kernel's control channel answers what needs no code to run: see
+`nbddp.notebook.magics.console_answers`.
 
 `nbddp.notebook.session` describes the kernel in a file in the folder of the pool, which only its
 user can enter. The file names the connection file of the kernel, which is as private and has the
@@ -11,16 +12,18 @@ key.
 import argparse
 import getpass
 import json
+import math
 import os
 import queue
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbddp.errors import NbddpError, NoPoolError
-from nbddp.settings import LIVE_PREFIX, NOTEBOOK_FILE
+from nbddp.settings import CONSOLE_REQUEST, LIVE_PREFIX, NOTEBOOK_FILE
 from nbddp.wire.rank_set import RankSet
 
 if TYPE_CHECKING:
@@ -31,6 +34,10 @@ _FOR_NOTEBOOK = ("%ddp", "%%ddp", "%%local", "%pip")
 _POLL_S = 0.1
 _READY_S = 30.0
 _COMPLETE_S = 1.0
+#: An answer about a busy rank takes less, unless the machine is very busy.
+_ANSWER_S = 10.0
+#: A cell that has not begun after this time waits for one of the notebook.
+_BEGIN_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -41,10 +48,11 @@ class NotebookPool:
     world_size: int
     pid: int  #: the process of the kernel
     cwd: str
-    connection_file: str
+    connection_file: str  #: empty: the process is a terminal's, and no kernel
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.world_size} ranks, kernel {self.pid}, in {self.cwd})"
+        process = "kernel" if self.connection_file else "process"
+        return f"{self.name} ({self.world_size} ranks, {process} {self.pid}, in {self.cwd})"
 
 
 def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -77,10 +85,19 @@ def choose(name: str) -> NotebookPool:
         name: the name of the pool, or a part of it; empty: the only pool.
 
     Raises:
-        NoPoolError: no pool matches, or several do; the message lists them.
+        NoPoolError: no pool matches, or several do; the message lists them. Or the pool is not one
+            of a kernel.
     """
-    pools = find_pools()
+    found = find_pools()
+    pools = [pool for pool in found if pool.connection_file]
     matches = [pool for pool in pools if name in pool.name]
+    without_kernel = [pool for pool in found if pool not in pools and name in pool.name]
+    if not matches and without_kernel:
+        raise NoPoolError(
+            "the pool of a terminal IPython or a script has no kernel to connect to: "
+            f"{', '.join(map(str, without_kernel))}. Next: type %%ddp -r RANK there, or start "
+            "IPython as `jupyter console`, whose pool has one"
+        )
     if len(matches) == 1:
         return matches[0]
     if not pools:
@@ -124,6 +141,7 @@ class Console:
         self._rank = rank
         self._is_running = False  # a cell of this console runs, not one of the notebook
         self._interrupt_is_due = False  # the user interrupted a cell before it began
+        self._late_at = math.inf  # when it is told that the cell has not begun
 
     def serve(self) -> None:
         """Read and run cells until the end of input, or ``exit``.
@@ -147,22 +165,46 @@ class Console:
                 self.run(code)
 
     def run(self, code: str) -> None:
-        """Run a cell on the rank, and print its output.
+        """Run a cell on the rank, and print its output; or the answer of a busy rank.
 
         Raises:
             NbddpError: the notebook's kernel has ended.
         """
+        try:
+            text = self._ask_busy_rank(code)
+        except KeyboardInterrupt:
+            return
+        if text:
+            print(text)  # noqa: T201 - for the person at the terminal
+            return
         if not code.lstrip().startswith(_FOR_NOTEBOOK):
             code = f"get_ipython().run_cell_magic('_ddp_console', '-r {self._rank}', {code!r})"
         # The cell stays out of the history, so that the cells of the notebook keep their numbers.
         msg_id = self._client.execute(code, store_history=False, allow_stdin=True)
         self._is_running = self._interrupt_is_due = False
+        self._late_at = time.monotonic() + _BEGIN_S
         while True:
             try:
                 if self._step(msg_id):
                     return
             except KeyboardInterrupt:
                 self._interrupt()
+
+    def _ask_busy_rank(self, code: str) -> str:
+        """The answer of a rank that runs a cell; empty if it runs none."""
+        message = self._client.session.msg(CONSOLE_REQUEST, {"rank": self._rank, "code": code})
+        self._client.control_channel.send(message)
+        deadline = time.monotonic() + _ANSWER_S
+        while time.monotonic() < deadline:
+            if not self._client.is_alive():
+                raise NbddpError("the notebook's kernel has ended")
+            try:
+                reply = self._client.get_control_msg(timeout=_POLL_S)
+            except queue.Empty:
+                continue
+            if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
+                return str(reply["content"].get("text", ""))
+        return ""
 
     # --- input ---------------------------------------------------------------------------------
 
@@ -217,6 +259,9 @@ class Console:
         if not self._client.is_alive():
             raise NbddpError("the notebook's kernel has ended")
         self._answer()
+        if time.monotonic() >= self._late_at and not self._is_running:
+            self._late_at = math.inf
+            print("your cell waits for a cell of the notebook, and runs after it")  # noqa: T201
         try:
             message = self._client.get_iopub_msg(timeout=_POLL_S)
         except queue.Empty:

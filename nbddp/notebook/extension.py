@@ -12,7 +12,7 @@ import sys
 from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.notebook import session
-from nbddp.notebook.magics import auto_mode, completion, name_hint
+from nbddp.notebook.magics import auto_mode, completion, console_answers, name_hint
 from nbddp.notebook.magics.magics import DdpMagics
 
 _MAGIC = re.compile(r"%%ddp(?=\s|$)")
@@ -26,6 +26,7 @@ def load(shell: InteractiveShell) -> None:
     shell.register_magics(DdpMagics)
     auto_mode.install(shell)
     completion.install(shell)
+    console_answers.install(shell)
     name_hint.install(shell)
     # First of all, so that auto mode sees a %%ddp cell as one.
     if move_up not in shell.input_transformers_cleanup:
@@ -41,6 +42,7 @@ def unload(shell: InteractiveShell) -> None:
     _pending = _PendingUnload(shell)
     auto_mode.uninstall(shell)
     completion.uninstall(shell)
+    console_answers.uninstall(shell)
     name_hint.uninstall(shell)
     if move_up in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.remove(move_up)

@@ -285,15 +285,13 @@ def _start_display() -> StartDisplay:
 
 
 def _write_kernel_file(pool: Pool) -> None:
-    """Describe the kernel for ``nbddp console``, in the folder that only this user can enter."""
+    """Describe the kernel, if any, for ``nbddp console``; only this user enters the folder."""
     app = getattr(getattr(get_ipython(), "kernel", None), "parent", None)
-    if app is None:
-        return
     kernel_fields = {
         "world_size": pool.world_size,
         "pid": os.getpid(),
         "cwd": str(Path.cwd()),
-        "connection_file": app.abs_connection_file,
+        "connection_file": "" if app is None else app.abs_connection_file,
     }
     with suppress(OSError):  # only the console needs it
         folder = Path(pool.log_path_by_rank[0]).parent

@@ -7,8 +7,12 @@ wait for a button.
     widget --RankComm--> Link --> notebook --> front end
     nbddp-io --receive--> queue --> main thread, or nbddp-comms --> widget
 
+A widget that a cell makes is complete when the cell shows it, or has ended. Until then the thread
+passes over its messages: a front end has the model, and may speak to it, while its constructor
+runs.
+
 A loop may set the value of a progress bar thousands of times a second, so changes of a model within
-a short interval are sent together.
+a short interval are sent together, but none later than a message that shows a widget.
 """
 
 import asyncio
@@ -19,6 +23,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -28,6 +33,7 @@ from comm.base_comm import BaseComm, CommManager
 from nbddp.rank.agent_link import Link
 from nbddp.rank.cells import Interrupts, RankShell, output_capture
 from nbddp.wire.messages import CommFromRank, CommToRank, CommType
+from nbddp.wire.widget_references import WIDGET_MIME, refers_to_widgets
 
 #: A main thread that has not handled messages for this long is occupied by a cell.
 _GRACE_S = 0.03
@@ -73,6 +79,7 @@ class Comms:
         shell.callbacks.before_interrupt = interrupts.expect_for_callback
         self._manager = CommManager()
         self._waiting: deque[tuple[CommToRank, list[bytes]]] = deque()
+        self._unshown: set[str] = set()  # comms of the running cell that it has not shown yet
         self._handling = threading.Lock()  # one message at a time, in any thread
         self._has_work = threading.Event()
         self._thread: threading.Thread | None = None
@@ -88,7 +95,24 @@ class Comms:
         comm.create_comm = self._create
         comm.get_comm_manager = lambda: self._manager
         # This sends the state before the report that the cell has ended.
-        self._shell.events.register("post_run_cell", lambda _: self._send_held())
+        self._shell.events.register("post_run_cell", lambda _: self._end_cell())
+        self._shell.before_display = self._note_display
+
+    def _end_cell(self) -> None:
+        self._send_held()
+        self._note_shown()
+
+    def _note_display(self, data: Mapping[str, Any]) -> None:
+        if WIDGET_MIME in data:
+            self._send_held()  # some views draw the state that they begin with, and no other
+            self._note_shown()
+
+    def _note_shown(self) -> None:
+        """Note that the widgets so far are complete."""
+        if self._unshown:
+            self._unshown.clear()
+            if self._waiting:
+                self._wake_thread()
 
     def _create(self, *arguments: Any, **options: Any) -> RankComm:
         widgets = sys.modules.get(_WIDGETS)
@@ -110,7 +134,13 @@ class Comms:
         if os.getpid() != self._pid:
             return  # a forked child has no connection
         comm_id, data = content["comm_id"], content["data"]
-        if msg_type != "comm_msg" or data.get("method") != "update" or buffers:
+        is_update = msg_type == "comm_msg" and data.get("method") == "update"
+        refers = is_update and refers_to_widgets(data["state"])
+        if msg_type == "comm_open" and self._shell.run_id is not None:
+            self._unshown.add(comm_id)
+        elif refers and comm_id not in self._unshown:
+            self._note_shown()
+        if not is_update or refers or buffers:
             self._send_held()
             if msg_type == "comm_close":
                 self._sent_at.pop(comm_id, None)
@@ -193,12 +223,22 @@ class Comms:
 
     def _handle_all(self) -> None:
         # The thread that handles messages also handles those that arrive meanwhile.
-        while self._waiting and self._handling.acquire(blocking=False):
+        while self._next() is not None and self._handling.acquire(blocking=False):
             try:
-                while self._waiting:
-                    self._handle(*self._waiting.popleft())
+                while (index := self._next()) is not None:
+                    message, buffers = self._waiting[index]
+                    del self._waiting[index]
+                    self._handle(message, buffers)
             finally:
                 self._handling.release()
+
+    def _next(self) -> int | None:
+        """Return the place of the next message that this thread may handle."""
+        is_main = threading.current_thread() is threading.main_thread()
+        for index, (message, _) in enumerate(list(self._waiting)):
+            if is_main or message.content.get("comm_id") not in self._unshown:
+                return index
+        return None
 
     def _handle(self, message: CommToRank, buffers: list[bytes]) -> None:
         raw = {

@@ -224,6 +224,9 @@ class Inspect(MessageBase, frozen=True):
     code: str
     cursor: Annotated[int, msgspec.Meta(ge=0)]  #: in code points
     detail_level: Literal[0, 1] = 0  #: 1: with its source
+    is_glance: bool = (
+        False  #: the value of the whole ``code`` instead, as far as no code runs for it
+    )
 
 
 class CommToRank(MessageBase, frozen=True):

@@ -1,6 +1,7 @@
 """`nbddp console`: a terminal on one rank of the pool of a notebook."""
 
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -89,6 +90,75 @@ def test_ctrl_c_ends_the_cell_and_not_the_terminal(own: Kernel, terminal: "pexpe
     assert own.ok("%%ddp\nprint(rank)").status == "ok"
 
 
+HUNG = """%%ddp
+import time
+from pathlib import Path
+
+def step(kept):
+    local = kept * 2
+    while rank == 0 and not Path({path!r}).exists():
+        time.sleep(0.01)
+    dist.all_reduce(local)
+    return local
+
+losses = [0.5, 0.25]
+print(step(torch.ones(3)))"""
+
+
+def test_a_rank_that_waits_in_a_collective_is_looked_at(
+    own: Kernel, terminal: "pexpect.spawn[str]", tmp_path: Path
+):
+    gate = tmp_path / "gate"
+    msg_id = own.execute(HUNG.format(path=str(gate)))
+    try:
+        own.wait_text(msg_id, "waits in all_reduce #1 for rank 0")
+        for typed, answers in [
+            ("losses[-1]", [r"0\.25"]),
+            ("kept", [r"Tensor  float32 \(3,\)  1, 1, 1"]),
+            ("local.shape[0]", ["3"]),
+            ("lossses", ["NameError: name 'lossses' is not defined"]),
+            ("%ddp vars", [r"losses = \[0\.5, 0\.25\]"]),
+            ("%ddp status", ["2 ranks", "waits"]),
+            ("%ddp stacks", ["rank 0: ", "rank 1: waits in all_reduce #1"]),
+            ("%ddp diagnose", ["Notice: rank 1 waits in all_reduce #1 for rank 0"]),
+            (
+                "local.sum()",
+                [
+                    r"rank 1 is busy: waits in all_reduce #1 for [\d.]+ m?s",
+                    r"cell \[\d+\], line 9, in step  dist\.all_reduce\(local\)",
+                    "[Rr]ank 1 waits in all_reduce #1 for rank 0",
+                    "Nothing was run.* a name with attributes and items",
+                ],
+            ),
+        ]:
+            terminal.sendline(typed)
+            for answer in answers:
+                terminal.expect(answer)
+            terminal.expect(r"\[1\] In: ")
+    finally:
+        gate.touch()
+    assert own.finish(msg_id).lines == ["[0-1] tensor([4., 4., 4.])"]
+    terminal.sendline("losses + [rank]")  # it runs again
+    terminal.expect(r"Out: \[0\.5, 0\.25, 1\]")
+
+
+def test_a_cell_of_the_notebook_itself_is_waited_for(
+    own: Kernel, terminal: "pexpect.spawn[str]", tmp_path: Path
+):
+    gate = tmp_path / "gate"
+    msg_id = own.execute(
+        f"import os\nprint('begun')\nwhile not os.path.exists({str(gate)!r}): pass"
+    )
+    try:
+        own.wait_text(msg_id, "begun")
+        terminal.sendline("rank + 10")
+        terminal.expect("your cell waits for a cell of the notebook, and runs after it")
+    finally:
+        gate.touch()
+    own.finish(msg_id)
+    terminal.expect("Out: 11")
+
+
 def test_a_terminal_starts_no_pool(own: Kernel, terminal: "pexpect.spawn[str]"):
     own.ok("%ddp stop")
     terminal.sendline("rank")
@@ -116,3 +186,26 @@ def test_pools_are_found_by_what_they_leave_and_only_while_they_live(
     own.ok("%ddp stop")
     with pytest.raises(NoPoolError, match="none of your notebooks has a pool"):
         console.choose("")
+
+
+def test_the_pool_of_a_script_is_named_and_cannot_be_entered(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", folder)
+    code = "import nbddp\npool = nbddp.start(1)\nprint('ready', flush=True)\ninput()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "TMPDIR": folder},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as script:
+        assert script.stdout is not None
+        assert script.stdout.readline() == "ready\n"
+        with pytest.raises(
+            NoPoolError,
+            match=rf"has no kernel to connect to: nbddp-\w+ \(1 ranks, process {script.pid}, in .*"
+            r"Next: .*jupyter console",
+        ):
+            console.choose("")
+        script.communicate("\n", timeout=30)

@@ -1,6 +1,7 @@
 """Widgets that live in ranks, with a client that plays the front end."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -207,14 +208,23 @@ def test_interact_calls_its_function_on_the_rank(front: FrontEnd):
     assert kernel.ok("%%ddp -r 1\nprint(seen)").text == "[1]   [3, 4]\n"
 
 
-def test_a_button_ends_the_cell_that_waits_for_it(front: FrontEnd):
-    kernel = front.kernel
-    features = kernel.client.kernel_info(reply=True, timeout=LIMIT_S)["content"]
+@pytest.fixture
+def subshell(front: FrontEnd) -> Iterator[str]:
+    """A subshell, through which the kernel hears widgets while a cell runs."""
+    client = front.kernel.client
+    features = client.kernel_info(reply=True, timeout=LIMIT_S)["content"]
     if "kernel subshells" not in features.get("supported_features", []):
         pytest.skip("this ipykernel hears nothing while a cell runs")
-    session, control = kernel.client.session, kernel.client.control_channel
+    session, control = client.session, client.control_channel
     control.send(session.msg("create_subshell_request", {}))
-    subshell = kernel.client.get_control_msg(timeout=LIMIT_S)["content"]["subshell_id"]
+    made: str = client.get_control_msg(timeout=LIMIT_S)["content"]["subshell_id"]
+    yield made
+    control.send(session.msg("delete_subshell_request", {"subshell_id": made}))
+    client.get_control_msg(timeout=LIMIT_S)
+
+
+def test_a_button_ends_the_cell_that_waits_for_it(front: FrontEnd, subshell: str):
+    kernel = front.kernel
     before = set(front.ids("Button"))
     running = kernel.execute(
         "%%ddp\nimport ipywidgets as widgets, time\nfrom IPython.display import display\n"
@@ -227,8 +237,91 @@ def test_a_button_ends_the_cell_that_waits_for_it(front: FrontEnd):
         front.send(button, {"method": "custom", "content": {"event": "click"}}, subshell)
     cell = kernel.finish(running)
     assert (cell.status, cell.text) == ("ok", "[0-1] stopped\n")
-    control.send(session.msg("delete_subshell_request", {"subshell_id": subshell}))
-    kernel.client.get_control_msg(timeout=LIMIT_S)
+
+
+UNFINISHED = """%%ddp -r 1
+import ipywidgets as widgets, time
+from IPython.display import display
+from pathlib import Path
+
+class Canvas(widgets.Button):
+    # As that of ipympl: a front end has its model, and speaks to it, before it is complete.
+    def __init__(self):
+        super().__init__(description='canvas')
+        self.manager = None
+        self.on_msg(lambda widget, content, buffers: self.manager.handle(content))
+
+class Manager:
+    def handle(self, content):
+        print('the manager got', content['type'])
+        canvas.manager = None
+
+canvas = Canvas()
+while not Path({path!r}).exists(): time.sleep(0.01)
+canvas.manager = Manager()
+{show}
+"""
+
+
+@pytest.mark.parametrize("show", ["display(canvas)", "box.children = [canvas]", "pass"])
+def test_a_widget_hears_nothing_before_it_is_shown_or_the_cell_ends(
+    front: FrontEnd, subshell: str, tmp_path: Path, show: str
+):
+    kernel, gate = front.kernel, tmp_path / "gate"
+    block = only_view(kernel.ok(SLIDER))[WIDGET]["model_id"]
+    kernel.ok("%%ddp -r 1\nbox = widgets.VBox()\nbox")
+    before = set(front.ids("Button"))
+    # Where it is shown, the cell waits until it has heard.
+    wait = "" if show == "pass" else "while canvas.manager: time.sleep(0.01)"
+    code = UNFINISHED.format(path=str(gate), show=f"{show}\n{wait}")
+    running = kernel.execute(code)
+    kernel.wait_for(lambda: set(front.ids("Button")) - before)
+    (canvas,) = set(front.ids("Button")) - before
+    front.send(canvas, {"method": "custom", "content": {"type": "refresh"}}, subshell)
+    # A later message for a widget that is shown has been handled: the first one was passed over.
+    data = {"method": "update", "state": {"value": 3}, "buffer_paths": []}
+    front.send(front.of_rank(block, 1), data, subshell)
+    kernel.wait_text(running, "moved to 3")
+    gate.touch()
+    assert kernel.finish(running).status == "ok"
+    kernel.wait_text(running, "the manager got refresh")
+    assert "Error" not in "".join(message.text for message in kernel.cells[running].messages)
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        "display(made)",
+        "display(widgets.VBox([made]))",
+        "box.children = [made]",
+        "with output: display(made)",
+    ],
+)
+def test_a_front_end_has_the_whole_state_of_a_widget_before_it_is_shown(front: FrontEnd, show: str):
+    """Views of plotly draw what their model has when they are shown, and no later change."""
+    kernel = front.kernel
+    kernel.ok(
+        "%%ddp\nimport ipywidgets as widgets\nfrom IPython.display import display\n"
+        "box = widgets.VBox()\noutput = widgets.Output()\ndisplay(box, output)"
+    )
+    before = set(front.ids("Label"))
+    kernel.ok(
+        f"%%ddp\nmade = widgets.Label()\nfor made.value in ('some', 'more', 'all'): pass\n{show}"
+    )
+    made = set(front.ids("Label")) - before
+    assert len(made) == 2
+    values: dict[str, str] = {}
+    shown_with: dict[str, str] = {}
+    for message in front.messages():
+        comm_id, text = message.content.get("comm_id", ""), str(message.content)
+        if comm_id in made:
+            state = message.content["data"]["state"]
+            values[comm_id] = state.get("value", values.get(comm_id))
+        else:
+            for each in made - shown_with.keys():
+                if each in text:
+                    shown_with[each] = values[each]
+    assert shown_with == dict.fromkeys(made, "all")
 
 
 def test_a_page_that_is_loaded_again_gets_the_state_of_a_model(front: FrontEnd):

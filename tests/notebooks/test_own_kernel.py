@@ -1,5 +1,6 @@
 """The kernel "Python (nbddp, 2 ranks)", as `nbddp kernel install` adds it to Jupyter."""
 
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -196,6 +197,7 @@ def test_a_console_works_on_it(installed: str):
         ["-m", "jupyter_console", "--simple-prompt", "--kernel", installed],
         timeout=20,
         encoding="utf8",
+        env={**os.environ, "NBDDP_FOLD_OUTPUT": "0"},
     )
     try:
         console.expect("cells run on 2 ranks")
@@ -208,6 +210,9 @@ def test_a_console_works_on_it(installed: str):
         console.expect(r"\[0\]   who\? ")
         console.sendline("me")
         console.expect(r"In \[3\]: ")
+        console.sendline("nbddp.show(torch.ones(2))")
+        console.expect(r"equal on all ranks\s+rank 0   rank 1\s+1 1      1 1")
+        console.expect(r"In \[\d\]: ")
         console.sendline("exit")
         console.expect(pexpect.EOF)
     finally:

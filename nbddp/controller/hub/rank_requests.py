@@ -131,6 +131,18 @@ class RankRequests:
             limit_s,
         )
 
+    def glance(self, rank: int, code: str, limit_s: float) -> Inspected | None:
+        """Describe the value of a name with attributes and items; empty: of all variables.
+
+        The answer is not ``found`` if the rank had to run code for it.
+        """
+        return self._ask(
+            Inspected,
+            rank,
+            lambda number: Inspect(number=number, code=code, cursor=0, is_glance=True),
+            limit_s,
+        )
+
     def debug(
         self, rank: int, content: dict[str, Any], limit_s: float, *, folder: str = ""
     ) -> Debugged | None:

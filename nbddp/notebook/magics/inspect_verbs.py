@@ -51,15 +51,18 @@ def diagnose(shell: InteractiveShell) -> None:
         PoolBrokenError: the pool was stopped, or its hub has ended.
     """
     _refuse_plain("diagnose")
-    pool = session.pool()
+    _show(diagnosis(session.pool()))
+
+
+def diagnosis(pool: Pool) -> dict[str, str]:
+    """The card of ``%ddp diagnose``."""
     diagnosed = pool.observe()
-    card = diagnosis_card.card(
+    return diagnosis_card.card(
         diagnosed.report,
         views=diagnosed.views,
         means="`%ddp interrupt`",  # of a cell with ``--async``: the stop button does not reach it
         own_timeout_s=pool.settings.own_timeout_s,
     )
-    _show(card)
 
 
 def show_stacks(shell: InteractiveShell, *, ranks: str | None) -> None:

@@ -139,7 +139,13 @@ class View:
                 folds_numbers=out == "folded",
             )
         )
-        self._pictures = CellPictures(run.ranks, sink, f"{display_scope}-{run.run_id}", world_size)
+        self._pictures = CellPictures(
+            run.ranks,
+            sink,
+            f"{display_scope}-{run.run_id}",
+            world_size,
+            can_update=settings.fold_output,
+        )
         self._kept = kept
         self._clock = clock or time.monotonic
         self._began_at = began_at

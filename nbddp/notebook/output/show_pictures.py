@@ -59,9 +59,13 @@ class CellPictures:
         sink: shows the pictures.
         scope: makes display ids unique.
         world_size: number of ranks of the pool.
+        can_update: whether displays can change. If not, the text form is shown when it is complete.
     """
 
-    def __init__(self, ranks: RankSet, sink: Sink, scope: str, world_size: int) -> None:
+    def __init__(
+        self, ranks: RankSet, sink: Sink, scope: str, world_size: int, *, can_update: bool = True
+    ) -> None:
+        self._can_update = can_update and not isinstance(sink, TerminalSink)
         self._ranks = ranks
         self._world_size = world_size
         self._sink = sink
@@ -94,7 +98,12 @@ class CellPictures:
             picture.before[event.rank] = call.tensors
         picture.due = now + (_SETTLE_S if self._has_all(picture) else _PATIENCE_S)
         if call.stage != "now":
-            if self._is_terminal and picture.has_place and picture.after and self._has_all(picture):
+            if (
+                not self._can_update
+                and picture.has_place
+                and picture.after
+                and self._has_all(picture)
+            ):
                 self._draw(picture)  # at once: later text goes below it
             return None
         return msgspec.structs.replace(event, data={MIME: {"key": call.key}})
@@ -102,9 +111,12 @@ class CellPictures:
     def place(self, bundle: Mapping[str, Any]) -> None:
         """Make a place here for the picture of a call, which may be drawn later."""
         picture = self._picture_by_key[bundle[MIME]["key"]]
-        if not picture.has_place and not self._is_terminal:
-            self._sink.display({"text/plain": ""}, {}, picture.display_id, False)
+        if not picture.has_place and self._can_update:
             picture.is_drawn = False
+            if self._has_all(picture):
+                self._draw(picture)
+            else:
+                self._sink.display({"text/plain": ""}, {}, picture.display_id, False)
         picture.has_place = True
 
     def clear_places(self, now: float) -> None:
@@ -117,7 +129,9 @@ class CellPictures:
         """Draw the pictures that are due, and return the next deadline."""
         waiting = [picture for picture in self._picture_by_key.values() if picture.due is not None]
         for picture in waiting:
-            is_early = self._is_terminal and not self._has_all(picture)  # it cannot be drawn again
+            is_early = not self._can_update and not self._has_all(
+                picture
+            )  # it cannot be drawn again
             if (
                 picture.has_place
                 and not is_early
@@ -134,10 +148,6 @@ class CellPictures:
             if picture.has_place and picture.due is not None:  # it has no place with `--out quiet`
                 self._draw(picture)
 
-    @property
-    def _is_terminal(self) -> bool:
-        return isinstance(self._sink, TerminalSink)
-
     def _has_all(self, picture: _Picture) -> bool:
         tensors = picture.after if picture.is_opened else picture.before
         return len(tensors) == len(self._ranks)
@@ -149,14 +159,15 @@ class CellPictures:
         except Exception as error:  # noqa: BLE001 - a bug in nbddp; the cell goes on
             text = f"nbddp could not draw this ({type(error).__name__}: {error})"
             bundle, metadata = {"text/plain": text}, {}
-        self._sink.display(bundle, metadata, picture.display_id, not self._is_terminal)
+        update = self._can_update and picture.has_place
+        self._sink.display(bundle, metadata, picture.display_id, update)
         picture.is_drawn = True
 
     def _bundle(self, picture: _Picture) -> tuple[dict[str, Any], dict[str, Any]]:
         blocks = _blocks(self._ranks, picture, self._world_size)
         text = clean(tensor_picture.text(picture.title, blocks))
         bundle: dict[str, Any] = {"text/plain": text}
-        if self._is_terminal or (not picture.is_drawn and self._picture_count >= MAX_PICTURES):
+        if not self._can_update or (not picture.is_drawn and self._picture_count >= MAX_PICTURES):
             return bundle, {}
         self._picture_count += not picture.is_drawn
         drawn = tensor_picture.draw(picture.title, blocks)

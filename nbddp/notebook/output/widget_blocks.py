@@ -235,6 +235,7 @@ class WidgetBlocks:
             if model_id not in self._relay.models:
                 return False
             block = self._place(rich, model_id)
+            self._relay.send_states()
             bundle = {} if block is None else block.bundle()
         if block is not None:
             if block.is_single and self._labels and not rich.update:

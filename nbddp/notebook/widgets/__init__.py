@@ -14,9 +14,9 @@ Code outside this package imports from here; only the text form of widgets is im
 from nbddp.notebook.widgets.relay import Relay
 from nbddp.notebook.widgets.static_text import (
     WIDGET_ID_SUFFIX,
-    WIDGET_MIME,
     display_id_of,
     without_widget,
 )
+from nbddp.wire.widget_references import WIDGET_MIME
 
 __all__ = ["WIDGET_ID_SUFFIX", "WIDGET_MIME", "Relay", "display_id_of", "without_widget"]

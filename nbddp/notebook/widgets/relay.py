@@ -7,7 +7,9 @@ handles a front end's message sends it on; ``nbddp-widgets`` sends delayed updat
     rank <--CommToRank---- Proxy <--comm_manager-- front end
 
 A moving progress bar in each of 64 ranks exceeds the message rate of a notebook server, so new
-values of one model are merged: a front end gets its latest state at most ten times a second.
+values of one model are merged: a front end gets its latest state at most ten times a second. A
+message that shows a widget comes after all states: some views draw the state that they begin with,
+and no other.
 """
 
 import threading
@@ -23,6 +25,7 @@ from nbddp.notebook.widgets import buffers as binaries
 from nbddp.notebook.widgets import page_reload, static_text
 from nbddp.notebook.widgets.static_text import Model
 from nbddp.wire.messages import CommFromRank, CommType, RankExited
+from nbddp.wire.widget_references import refers_to_widgets
 
 _TARGET = "jupyter.widget"
 _PROTOCOL_VERSION = "2.1.0"  # of ipywidgets 8, as in the messages that open its widgets
@@ -148,6 +151,7 @@ class Relay:
         with self._lock:
             parent = self.parent_by_run.get(event.run_id or "")
             if event.msg_type == "comm_open":
+                self.send_states()
                 content = _slim(content)
                 state = (content.get("data") or {}).get("state") or {}
                 self.models[comm_id] = Model(event.rank, dict(state))
@@ -170,7 +174,9 @@ class Relay:
                 state = data.get("state") or {}
                 self.models[comm_id].state.update(state)
                 self._update_binaries(self.models[comm_id], data, buffers)
-                if not buffers:
+                if refers_to_widgets(state):
+                    self.send_states()
+                elif not buffers:
                     self.update_soon(comm_id, state)
                     return
             self._send_held(comm_id)
@@ -200,11 +206,16 @@ class Relay:
             self._has_held.clear()
             pause.wait(max(_UPDATE_INTERVAL_S, len(self._sent_at) / _UPDATES_PER_S))
             with self._lock:
-                for comm_id in list(self._held):
-                    self._send_held(comm_id)
+                self.send_states()
                 # Models without recent updates do not count for the rate.
                 old = time.monotonic() - 1.0
                 self._sent_at = {i: at for i, at in self._sent_at.items() if at > old}
+
+    def send_states(self) -> None:
+        """Send the states of all models that are not sent yet."""
+        with self._lock:
+            for comm_id in list(self._held):
+                self._send_held(comm_id)
 
     def _send_held(self, comm_id: str) -> None:
         state = self._held.pop(comm_id, None)
@@ -306,6 +317,7 @@ class Relay:
         return comm_id
 
     def _open(self, comm_id: str, model: Model, parent: Any) -> None:
+        self.send_states()
         self.models[comm_id] = model
         rank = None if model.rank < 0 else model.rank
         self._kernel.comm_manager.register_comm(Proxy(self, rank, comm_id, _TARGET))
@@ -342,8 +354,7 @@ class Relay:
             own: blocks of this cell, whose saved static form is updated.
         """
         with self._lock:
-            for comm_id in list(self._held):
-                self._send_held(comm_id)
+            self.send_states()
             for block in list(self.blocks):
                 block.settle(refresh=block in own)
 

@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nbddp.notebook.render.html import PRE_STYLE, clean, details, preformatted
-
-#: MIME type of a widget that a rank shows: it has the id of the model.
-WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
+from nbddp.wire.widget_references import REFERENCE, WIDGET_MIME
 
 #: If there are more rows than this, all but the first ones are folded.
 MAX_OPEN_ROWS = 16
@@ -21,7 +19,6 @@ _FIRST_ROWS = 8
 #: End of the id of a display to which the user gave no id.
 WIDGET_ID_SUFFIX = "-widget"
 
-_REFERENCE = "IPY_MODEL_"
 _TAG = re.compile(r"<[^<>]*>")
 _BAR_CHARS = 20
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -79,20 +76,20 @@ def without_widget(data: Mapping[str, Any]) -> dict[str, Any]:
 def children_of(models: Models, model_id: str) -> list[str]:
     """Return the ids of the open models that a box shows."""
     references = models[model_id].state.get("children") or ()
-    ids = [str(reference).removeprefix(_REFERENCE) for reference in references]
+    ids = [str(reference).removeprefix(REFERENCE) for reference in references]
     return [child_id for child_id in ids if child_id in models]
 
 
 def parts_of(models: Models, model_id: str) -> set[str]:
     """Return the ids of a model and its parts: children, layout, style."""
     parts: set[str] = set()
-    waiting: list[Any] = [f"{_REFERENCE}{model_id}"]
+    waiting: list[Any] = [f"{REFERENCE}{model_id}"]
     while waiting:
         value = waiting.pop()
         if isinstance(value, list | tuple):
             waiting += value
-        elif isinstance(value, str) and value.startswith(_REFERENCE):
-            part = value.removeprefix(_REFERENCE)
+        elif isinstance(value, str) and value.startswith(REFERENCE):
+            part = value.removeprefix(REFERENCE)
             if part in models and part not in parts:
                 parts.add(part)
                 waiting += models[part].state.values()

@@ -23,6 +23,7 @@ from IPython.utils.tokenutil import token_at_cursor
 from torch import nn
 
 from nbddp.rank.agent_link import Link
+from nbddp.rank.cells.glances import NoGlanceError, glance
 from nbddp.rank.cells.shell import RankShell
 from nbddp.rank.user_code_context import Question
 from nbddp.wire.messages import Complete, Completed, Inspect, Inspected
@@ -144,9 +145,18 @@ def _bound_names(code: str) -> Iterator[str]:
 
 def _inspect(shell: RankShell, question: Inspect) -> Completed | Inspected:
     try:
+        if question.is_glance:
+            text = glance(shell, question.code)
+            return Inspected(
+                number=question.number,
+                rank=shell.rank,
+                found=True,
+                data={"text/plain": text},
+                metadata={},
+            )
         name = token_at_cursor(question.code, question.cursor)
         data = shell.object_inspect_mime(name, detail_level=question.detail_level)
-    except (KeyError, SyntaxError, tokenize.TokenError):
+    except (KeyError, NoGlanceError, SyntaxError, tokenize.TokenError):
         return empty_answer(shell.rank, question)
     data.pop("text/html", None)  # as ipykernel does: its front ends read the text
     return Inspected(

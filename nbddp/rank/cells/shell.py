@@ -10,7 +10,7 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -116,6 +116,7 @@ class RankDisplayPublisher(DisplayPublisher):
         **_: Any,
     ) -> None:
         """Send a MIME bundle, after all text printed so far."""
+        self.shell.before_display(data)
         captured = output_capture.current()
         if captured is not None:
             display_id = (transient or {}).get("display_id")
@@ -155,6 +156,7 @@ class RankDisplayHook(DisplayHook):
         self, format_dict: dict[str, Any], md_dict: dict[str, Any] | None = None
     ) -> None:
         """Send the value as a MIME bundle."""
+        self.shell.before_display(format_dict)
         self.shell.link.send_in_order(
             Result(
                 run_id=self.shell.run_id,
@@ -189,6 +191,8 @@ class RankShell(InteractiveShell):
         self.last_error: ErrorInfo | None = None
         #: Id of the front end's request; empty: there is no front end that shows widgets.
         self.parent_id = ""
+        #: Called with each MIME bundle that is shown.
+        self.before_display: Callable[[Mapping[str, Any]], None] = lambda data: None
         #: Ranks on which a bare ``%debug`` opens; empty: all ranks.
         self.debugs: tuple[int, ...] = ()
         self.callbacks = Callbacks()

@@ -7,21 +7,38 @@ from typing import Any
 
 import pytest
 
+from nbddp.cli import console
 from nbddp.cli.console import Console
+from nbddp.settings import CONSOLE_REQUEST
 
 
 class Kernel:
     """Stands for the client: what it gets on the IOPub channel, and what it is told.
 
     Args:
-        heard: states of our cell; ``"^C"`` is the person at the terminal.
+        heard: states of our cell; ``"^C"`` is the person at the terminal, ``""`` is silence.
+        answer: of the kernel's control channel, about what was typed.
     """
 
-    def __init__(self, heard: list[str]) -> None:
+    def __init__(self, heard: list[str], answer: str = "") -> None:
         self._heard: Iterator[str] = iter(heard)
-        self.session = SimpleNamespace(msg=lambda kind, _: kind)
+        self._answer = answer
+        self.session = SimpleNamespace(
+            msg=lambda kind, content: {"header": {"msg_id": "asked"}, "kind": kind, **content}
+        )
         self.sent: list[str] = []
-        self.control_channel = SimpleNamespace(send=self.sent.append)
+        self.control_channel = SimpleNamespace(send=self._send)
+        self.asked: list[dict[str, Any]] = []
+
+    def _send(self, message: dict[str, Any]) -> None:
+        if message["kind"] == CONSOLE_REQUEST:
+            self.asked.append(message)
+        else:
+            self.sent.append(message["kind"])
+
+    def get_control_msg(self, timeout: float) -> dict[str, Any]:
+        assert self.asked
+        return {"parent_header": {"msg_id": "asked"}, "content": {"text": self._answer}}
 
     def execute(self, code: str, **_: Any) -> str:
         return "ours"
@@ -36,6 +53,8 @@ class Kernel:
         state = next(self._heard)
         if state == "^C":
             raise KeyboardInterrupt
+        if not state:
+            raise queue.Empty
         self.sent.append(state)
         content = {"execution_state": state}
         return {"parent_header": {"msg_id": "ours"}, "msg_type": "status", "content": content}
@@ -56,3 +75,20 @@ def test_an_interrupt_ends_the_cell_of_the_terminal_and_none_of_the_notebook(
     Console(kernel, 1).run("while True: pass")  # type: ignore[arg-type]  # all that it needs
     assert kernel.sent == sent
     assert ("waits for a cell of the notebook" in capsys.readouterr().out) == (heard[0] == "^C")
+
+
+def test_what_a_busy_rank_answers_is_printed_and_nothing_is_run(
+    capsys: pytest.CaptureFixture[str],
+):
+    kernel = Kernel([], answer="rank 1 is busy: runs")
+    Console(kernel, 1).run("loss")  # type: ignore[arg-type]  # as above
+    assert [(each["rank"], each["code"]) for each in kernel.asked] == [(1, "loss")]
+    assert capsys.readouterr().out == "rank 1 is busy: runs\n"
+
+
+def test_a_cell_that_waits_for_one_of_the_notebook_says_so_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(console, "_BEGIN_S", 0.0)
+    Console(Kernel(["", "", "busy", "idle"]), 1).run("1")  # type: ignore[arg-type]  # as above
+    assert capsys.readouterr().out.count("waits for a cell of the notebook") == 1

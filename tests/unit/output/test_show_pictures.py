@@ -196,6 +196,33 @@ def test_a_terminal_gets_text_once(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out.count("equal on all ranks") == 1
 
 
+def test_a_page_that_cannot_change_gets_each_text_once_and_complete():
+    sink = PageSink()
+    showing = CellPictures(RankSet.all(2), sink, "scope", 2, can_update=False)
+    for rank in (0, 1):
+        give(showing, call(rank, torch.ones(2), key="now"))
+        give(showing, call(rank, torch.ones(2)), call(rank, stage="opened"))
+    showing.tick(LATER)
+    assert [text.count("before") for text in sink.texts] == [0]
+    for rank in (0, 1):
+        give(showing, call(rank, torch.ones(2), stage="after"))
+    showing.end()
+    assert [text.count("before") for text in sink.texts] == [0, 1]
+    assert not any("image/png" in data for data in sink.page.values())
+    assert sink.count == len(sink.page), "no updates"
+
+
+def test_a_call_that_all_ranks_have_made_is_shown_without_an_update():
+    sink = PageSink()
+    showing = CellPictures(RankSet.all(2), sink, "scope", 2)
+    events = [showing.add_call(call(rank, torch.ones(2)), 0.0) for rank in (0, 1)]
+    assert events[0] is not None
+    showing.place(events[0].data)  # equal markers are one
+    showing.end()
+    assert ["image/png" in data for data in sink.page.values()] == [True]
+    assert sink.count == len(sink.page), "no updates"
+
+
 def test_a_display_that_is_no_call_is_shown_as_it_came():
     showing = CellPictures(RankSet.all(2), PageSink(), "scope", 2)
     data = {MIME: {"made": "by the user"}, "text/plain": "of the user"}
