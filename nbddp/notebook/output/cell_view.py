@@ -7,7 +7,7 @@ import builtins
 import getpass
 import html
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -16,28 +16,26 @@ from IPython.core.error import StdinNotImplementedError
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import Run
 from nbddp.controller.state import NoticeChanged, RunOutcome, VerdictReached
-from nbddp.notebook.output import per_rank_blocks, progress_bars, rank_states
+from nbddp.notebook.output import per_rank_blocks, rank_states
 from nbddp.notebook.output.cell_output import AnyOut, CellOutput, OutputSpec
 from nbddp.notebook.output.folded_sink import FoldedSink
 from nbddp.notebook.output.kept_output import KeptCard, KeptEvent, KeptOutput
+from nbddp.notebook.output.live_lines import LiveLines
 from nbddp.notebook.output.merged import MergedOutput
 from nbddp.notebook.output.no_output import NoOutput
 from nbddp.notebook.output.per_rank_blocks import RankBlocks
 from nbddp.notebook.output.quiet import QuietOutput
 from nbddp.notebook.output.rank_grid import RankGrid
-from nbddp.notebook.output.rank_states import RankStates
 from nbddp.notebook.output.show_pictures import CellPictures
 from nbddp.notebook.output.shows import Labels, Redraw, Rich, Show, Text
 from nbddp.notebook.output.sinks import QUIET_STYLE, Live, Sink
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
 from nbddp.notebook.render import diagnosis_card, rank_strip
 from nbddp.notebook.render.colours import tint_of
-from nbddp.notebook.render.html import PRE_STYLE, clean, duration, preformatted
+from nbddp.notebook.render.html import PRE_STYLE, preformatted
 from nbddp.notebook.widgets import WIDGET_MIME, without_widget
 from nbddp.printable import harmless
 from nbddp.settings import Settings
-from nbddp.wire.flight_recorder import LEFT_DEBUGGER
-from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
     ClearOutput,
     Display,
@@ -51,18 +49,8 @@ from nbddp.wire.messages import (
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values.tensor_preview import MIME as SHOWN_MIME
 
-#: The live lines change at most this often.
-_LIVE_INTERVAL_S = 0.1
-#: Interval of the clock in the live lines.
-_CLOCK_INTERVAL_S = 1.0
-#: Ranks that wait for less time are not worth a line: most cells go on by themselves.
-_NOTICE_AFTER_S = 2.0
-#: An unfinished line is shown after this time: most lines end before.
-_OPEN_LINE_AFTER_S = 0.03
 #: This many ranks print a line within ``output_fold_s``; more ranks take longer, up to a limit.
 _FOLD_RANKS, _MAX_FOLD_S = 16, 0.5
-_MAX_LIVE_LINES = 16
-_MAX_ERROR_CHARS = 80
 _OUTPUTS: Mapping[AnyOut, Callable[[OutputSpec], CellOutput]] = {
     "folded": MergedOutput,
     "merged": MergedOutput,
@@ -148,19 +136,15 @@ class View:
         )
         self._kept = kept
         self._clock = clock or time.monotonic
-        self._began_at = began_at
-        self._began = self._clock()
-        self._done: set[int] = set()
-        self._failed: dict[int, str] = {}  # short reason by rank
+        self._live = LiveLines(
+            run,
+            self._labels,
+            progress_after_s=settings.progress_after_s,
+            began=self._clock(),
+            began_at=began_at,
+        )
         self._judged: dict[str, VerdictReached] = {}  # by the id of the card
         self._shown_cards: dict[str, dict[str, str]] = {}
-        self._notice = ""  # a line that names the ranks that wait
-        self._notice_at = 0.0  # it is shown from then on
-        self._states = RankStates(run.ranks)
-        self._live = Live()
-        self._live_height = 0  # lines that were shown at once so far
-        self._live_at = self._began - _LIVE_INTERVAL_S
-        self._open_since: float | None = None
 
     def show(self, event: KeptEvent) -> None:
         """See `CellView.show`. An event that cannot be folded is shown as it came."""
@@ -183,22 +167,13 @@ class View:
                 self._emit(self._output.add(plain, now))
             case Output() | Display() | Result() | ClearOutput():
                 self._emit(self._output.add(event, now))
-            case RunFinished():
-                self._done.add(event.rank)
-                self._states.finish(event)
-                if event.error is not None:
-                    self._failed[event.rank] = _failure(event.error)
-                self._emit(self._output.finish_rank(event.rank, now))
-            case RankExited():
-                self._done.add(event.rank)
-                self._states.exit(event)
+            case RunFinished() | RankExited():
+                self._live.finish(event)
                 self._emit(self._output.finish_rank(event.rank, now))
             case NoticeChanged():
-                self._states.diagnose(event.report)
-                self._take_notice(event.report, now)
+                self._live.diagnose(event.report, now)
             case VerdictReached():
-                self._notice = ""
-                self._states.diagnose(event.report)
+                self._live.judge(event.report)
                 # The output that came before stands above the card.
                 self._emit(self._output.tick(now + self._patience_s))
                 # The card of a report changes when nbddp acts upon it later.
@@ -210,7 +185,7 @@ class View:
                 self._emit(self._output.tick(now + self._patience_s))
                 self._sink.display(dict(event.data), {}, None, False)
             case InputRequest():
-                self._states.ask(event.rank)  # `ask` shows the request
+                self._live.states.ask(event.rank)  # `ask` shows the request
             case RunStarted():
                 pass
 
@@ -225,7 +200,10 @@ class View:
             deadline = self._output.next_deadline()
         deadlines = (deadline, self._pictures.tick(now))
         waits = [max(0.0, due - now) for due in deadlines if due is not None]
-        return min([self._refresh_live(now), *waits])
+        live, wait_s = self._live.refresh(now, self._output.open_lines())
+        if live is not None:
+            self._sink.live(live)
+        return min([wait_s, *waits])
 
     def ask(self, request: InputRequest) -> str:
         """See `CellView.ask`."""
@@ -241,10 +219,10 @@ class View:
             raise EOFError("input was asked for, and this front end cannot ask the user")
         # Text that stands with the live lines belongs above the question.
         self._sink.live(Live())
-        self._sink.live(self._live)
+        self._sink.live(self._live.shown)
         label = f"{self._labels.of((request.rank,))} " if self._labels else ""
         prompt = label + harmless(request.prompt)
-        self._states.ask(request.rank)
+        self._live.states.ask(request.rank)
         try:
             return getpass.getpass(prompt) if request.password else builtins.input(prompt)
         except StdinNotImplementedError:
@@ -253,7 +231,7 @@ class View:
                 "(nbclient, papermill, nbconvert and background cells have no stdin)"
             ) from None
         finally:
-            self._states.answer(request.rank)
+            self._live.states.answer(request.rank)
 
     def tell(self, text: str) -> None:
         """See `CellView.tell`."""
@@ -323,11 +301,6 @@ class View:
             own_timeout_s=self._settings.own_timeout_s,
         )
 
-    def _take_notice(self, report: Report | None, now: float) -> None:
-        self._notice = "" if report is None else diagnosis_card.line(report)
-        if report is not None and report.findings:
-            self._notice_at = now - (report.findings[0].since_s or 0.0) + _NOTICE_AFTER_S
-
     def _offer_by_rank(self) -> None:
         """Show the output rank by rank below a long cell, one click away."""
         if self._folded is None or not self._labels:
@@ -347,80 +320,6 @@ class View:
             self._sink.text(event.stream, label + harmless(event.text))
         elif isinstance(event, Display | Result):
             self._sink.display(event.data, event.metadata, None, False)
-
-    # --- live lines ----------------------------------------------------------------------------
-
-    def _refresh_live(self, now: float) -> float:
-        """Show unfinished lines and the progress; return the seconds until the next call."""
-        since_s = now - self._live_at
-        if since_s < _LIVE_INTERVAL_S:
-            return _LIVE_INTERVAL_S - since_s
-        status: list[str] = []
-        if now - self._began >= self._settings.progress_after_s and len(self._done) < len(
-            self._ranks
-        ):
-            status.append(self._progress(now))
-            if self._notice and now >= self._notice_at:
-                status.append(self._notice)
-        live = self._live_of(status, self._open_lines(now))
-        if live != self._live:
-            self._live = live
-            self._live_at = now
-            self._sink.live(live)
-        wait_s = _CLOCK_INTERVAL_S - (now - self._began) % _CLOCK_INTERVAL_S
-        return min(wait_s, _OPEN_LINE_AFTER_S) if self._open_since is not None else wait_s
-
-    def _live_of(self, status: list[str], open_lines: list[str]) -> Live:
-        if not status and not open_lines:
-            return Live()
-        has_strip = bool(status) and bool(self._labels)
-        # The line of a notice has its place from the beginning.
-        shown = len(status) + len(open_lines) + (len(status) == 1)
-        self._live_height = max(self._live_height, shown)
-        strip = rank_strip.html(self._states.chips) if has_strip else ""
-        return Live(tuple(status), tuple(open_lines), strip, self._live_height)
-
-    def _open_lines(self, now: float) -> list[str]:
-        open_lines = self._output.open_lines()
-        if not open_lines:
-            self._open_since = None
-            return []
-        if self._open_since is None:
-            self._open_since = now
-        if now - self._open_since < _OPEN_LINE_AFTER_S:
-            return []
-        lines = self._labelled(progress_bars.arranged(open_lines))
-        if len(lines) > _MAX_LIVE_LINES:
-            hidden = len(lines) - _MAX_LIVE_LINES
-            lines = [*lines[:_MAX_LIVE_LINES], f"and {hidden} more unfinished lines"]
-        return lines
-
-    def _labelled(self, rows: Sequence[progress_bars.Row]) -> list[str]:
-        """Lines without an end, with their labels; those of progress bars are aligned."""
-        if not self._labels:
-            return [row.text for row in rows]
-        heads = [f"{self._labels.of(row.ranks.ranks)} {row.word}".rstrip() for row in rows]
-        width = max(map(len, heads), default=0)
-        return [
-            f"{head.ljust(width) if row.is_bar else head} {row.text}"
-            for row, head in zip(rows, heads, strict=True)
-        ]
-
-    def _progress(self, now: float) -> str:
-        elapsed_s = int(now - self._began)
-        elapsed = f"{elapsed_s} s" if elapsed_s < 60 else duration(elapsed_s * 1e9)
-        parts = [f"{len(self._done)}/{len(self._ranks)} ranks done", elapsed]
-        if self._done:
-            waiting = RankSet.of(set(self._ranks) - self._done)
-            parts.append(f"waiting for {waiting.describe()}")
-        if self._failed:
-            rank, error = next(iter(self._failed.items()))
-            parts.append(f"rank {rank} {error}")
-        if self._began_at:
-            parts.append(f"began {self._began_at}")
-        if self._run.was_interrupted:
-            parts.append("interrupted; stop again to get the prompt back")
-        return " | ".join(parts)
 
     # --- out -----------------------------------------------------------------------------------
 
@@ -449,7 +348,7 @@ class View:
                 self._emit_rich(block)
         for card_id, judged in self._judged.items():
             self._sink.display(self._card(judged), {}, card_id, False)
-        self._live = Live()
+        self._live.shown = Live()
 
     def _emit_rich(self, rich: Rich) -> None:
         if SHOWN_MIME in rich.data:
@@ -471,10 +370,3 @@ def _label_bundle(ranks: RankSet) -> dict[str, str]:
     if tint:  # a fainter style would make the colour hard to see
         style, text = PRE_STYLE, f'<b style="{tint}">{text}</b>'
     return {"text/plain": label, "text/html": preformatted(text, style)}
-
-
-def _failure(error: ErrorInfo) -> str:
-    if error.ename == LEFT_DEBUGGER:
-        return "left the debugger"
-    first_line = error.evalue.partition("\n")[0][:_MAX_ERROR_CHARS]
-    return clean(f"raised {error.ename}: {first_line}".rstrip(": "))

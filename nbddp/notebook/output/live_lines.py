@@ -1,0 +1,167 @@
+"""The lines below the output of a running cell: unfinished lines, the row of chips, the progress.
+
+Runs in: the thread that waits for the cell. No clock: the time comes in.
+"""
+
+from collections.abc import Sequence
+
+from nbddp.controller.diagnosis import Report
+from nbddp.controller.hub import Run
+from nbddp.notebook.output import progress_bars
+from nbddp.notebook.output.rank_states import RankStates
+from nbddp.notebook.output.shows import Labels
+from nbddp.notebook.output.sinks import Live
+from nbddp.notebook.render import diagnosis_card, rank_strip
+from nbddp.notebook.render.html import clean, duration
+from nbddp.wire.flight_recorder import LEFT_DEBUGGER
+from nbddp.wire.message_types import ErrorInfo
+from nbddp.wire.messages import RankExited, RunFinished
+from nbddp.wire.rank_set import RankSet
+
+#: The lines change at most this often.
+_INTERVAL_S = 0.1
+#: Interval of the clock in them.
+_CLOCK_INTERVAL_S = 1.0
+#: Ranks that wait for less time are not worth a line: most cells go on by themselves.
+_NOTICE_AFTER_S = 2.0
+#: An unfinished line is shown after this time: most lines end before.
+_OPEN_LINE_AFTER_S = 0.03
+_MAX_OPEN_LINES = 16
+_MAX_ERROR_CHARS = 80
+
+
+class LiveLines:
+    """The live lines of one cell.
+
+    Args:
+        run: the cell.
+        labels: the labels of lines.
+        progress_after_s: the progress is shown after so many seconds.
+        began: the time of the beginning.
+        began_at: the same for a reader; empty: the progress does not name it.
+    """
+
+    def __init__(
+        self, run: Run, labels: Labels, *, progress_after_s: float, began: float, began_at: str
+    ) -> None:
+        self.states = RankStates(run.ranks)  #: what each rank does, for the row of chips
+        self.shown = Live()  #: the lines that were given last
+        self._run = run
+        self._ranks = run.ranks
+        self._labels = labels
+        self._progress_after_s = progress_after_s
+        self._began, self._began_at = began, began_at
+        self._done: set[int] = set()
+        self._failed: dict[int, str] = {}  # short reason by rank
+        self._notice = ""  # a line that names the ranks that wait
+        self._notice_at = 0.0  # it is shown from then on
+        self._height = 0  # lines that were shown at once so far
+        self._shown_at = began - _INTERVAL_S
+        self._open_since: float | None = None
+
+    def finish(self, event: RunFinished | RankExited) -> None:
+        """Note that a rank has ended the cell."""
+        self._done.add(event.rank)
+        if isinstance(event, RankExited):
+            self.states.exit(event)
+            return
+        self.states.finish(event)
+        if event.error is not None:
+            self._failed[event.rank] = _failure(event.error)
+
+    def diagnose(self, report: Report | None, now: float) -> None:
+        """Take a line about the ranks that wait; None: there are none any more."""
+        self.states.diagnose(report)
+        self._notice = "" if report is None else diagnosis_card.line(report)
+        if report is not None and report.findings:
+            self._notice_at = now - (report.findings[0].since_s or 0.0) + _NOTICE_AFTER_S
+
+    def judge(self, report: Report) -> None:
+        """Note a verdict, which has a card instead of a line."""
+        self.states.diagnose(report)
+        self._notice = ""
+
+    def refresh(
+        self, now: float, open_lines: Sequence[tuple[RankSet, str]]
+    ) -> tuple[Live | None, float]:
+        """Return the new lines, None if they are as before, and the seconds until the next call.
+
+        Args:
+            now: the time.
+            open_lines: lines that ranks have not ended yet.
+        """
+        since_s = now - self._shown_at
+        if since_s < _INTERVAL_S:
+            return None, _INTERVAL_S - since_s
+        status: list[str] = []
+        is_late = now - self._began >= self._progress_after_s
+        if is_late and len(self._done) < len(self._ranks):
+            status.append(self._progress(now))
+            if self._notice and now >= self._notice_at:
+                status.append(self._notice)
+        live = self._lines(status, self._open_lines(open_lines, now))
+        changed = None if live == self.shown else live
+        if changed is not None:
+            self.shown, self._shown_at = live, now
+        wait_s = _CLOCK_INTERVAL_S - (now - self._began) % _CLOCK_INTERVAL_S
+        if self._open_since is not None:
+            wait_s = min(wait_s, _OPEN_LINE_AFTER_S)
+        return changed, wait_s
+
+    def _lines(self, status: list[str], open_lines: list[str]) -> Live:
+        if not status and not open_lines:
+            return Live()
+        has_strip = bool(status) and bool(self._labels)
+        # The line of a notice has its place from the beginning.
+        shown = len(status) + len(open_lines) + (len(status) == 1)
+        self._height = max(self._height, shown)
+        strip = rank_strip.html(self.states.chips) if has_strip else ""
+        return Live(tuple(status), tuple(open_lines), strip, self._height)
+
+    def _open_lines(self, open_lines: Sequence[tuple[RankSet, str]], now: float) -> list[str]:
+        if not open_lines:
+            self._open_since = None
+            return []
+        if self._open_since is None:
+            self._open_since = now
+        if now - self._open_since < _OPEN_LINE_AFTER_S:
+            return []
+        lines = self._labelled(progress_bars.arranged(list(open_lines)))
+        if len(lines) > _MAX_OPEN_LINES:
+            hidden = len(lines) - _MAX_OPEN_LINES
+            lines = [*lines[:_MAX_OPEN_LINES], f"and {hidden} more unfinished lines"]
+        return lines
+
+    def _labelled(self, rows: Sequence[progress_bars.Row]) -> list[str]:
+        """Lines without an end, with their labels; those of progress bars are aligned."""
+        if not self._labels:
+            return [row.text for row in rows]
+        heads = [f"{self._labels.of(row.ranks.ranks)} {row.word}".rstrip() for row in rows]
+        width = max(map(len, heads), default=0)
+        return [
+            f"{head.ljust(width) if row.is_bar else head} {row.text}"
+            for row, head in zip(rows, heads, strict=True)
+        ]
+
+    def _progress(self, now: float) -> str:
+        elapsed_s = int(now - self._began)
+        elapsed = f"{elapsed_s} s" if elapsed_s < 60 else duration(elapsed_s * 1e9)
+        parts = [f"{len(self._done)}/{len(self._ranks)} ranks done", elapsed]
+        if self._done:
+            waiting = RankSet.of(set(self._ranks) - self._done)
+            parts.append(f"waiting for {waiting.describe()}")
+        if self._failed:
+            rank, error = next(iter(self._failed.items()))
+            parts.append(f"rank {rank} {error}")
+        if self._began_at:
+            parts.append(f"began {self._began_at}")
+        if self._run.was_interrupted:
+            parts.append("interrupted; stop again to get the prompt back")
+        return " | ".join(parts)
+
+
+def _failure(error: ErrorInfo) -> str:
+    if error.ename == LEFT_DEBUGGER:
+        return "left the debugger"
+    first_line = error.evalue.partition("\n")[0][:_MAX_ERROR_CHARS]
+    return clean(f"raised {error.ename}: {first_line}".rstrip(": "))
