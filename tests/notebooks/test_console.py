@@ -69,7 +69,7 @@ def test_cells_run_on_the_rank(own: Kernel, terminal: "pexpect.spawn[str]"):
     assert "Console cell, line 1" in plain(terminal.before or ""), terminal.before
     terminal.expect(r"\[1\] In: ")
     terminal.sendline("answer = input('who? ')")
-    terminal.expect(r"\[1\] who\? ")
+    terminal.expect(r"\[1\]   who\? ")
     terminal.sendline("me")
     terminal.expect(r"\[1\] In: ")
     terminal.sendline("exit")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.kernel import Cell, Kernel, running_kernel
 
-_PROMPT = re.compile(r"\[(\d)\] ipdb> ")
+_PROMPT = re.compile(r"\[(\d)\]   ipdb> ")
 _CURRENT_LINE = re.compile(r"-+> (\d+) ")
 
 
@@ -64,7 +64,7 @@ def test_the_prompt_stays_on_a_rank_until_the_user_chooses_another(four: Kernel)
 def test_an_answer_is_shown_before_the_next_prompt(four: Kernel):
     cell_id = four.execute(_STOPS, stdin=True)
     for command in ("p 40 + 2", "p 40 + 3"):
-        four.wait_for(lambda: four.question(cell_id) == "[0] ipdb> ", "the prompt")
+        four.wait_for(lambda: four.question(cell_id) == "[0]   ipdb> ", "the prompt")
         four.client.input(command)
         four.wait_text(cell_id, f"[0]   {eval(command[2:])}")
     assert four.finish(cell_id, ("all c",)).status == "ok"
@@ -141,9 +141,9 @@ def test_all_ranks_meet_at_the_next_breakpoint(four: Kernel):
 
 def test_the_stop_button_and_the_prompt(four: Kernel):
     cell_id = four.execute(_STOPS, stdin=True)
-    four.wait_for(lambda: four.question(cell_id) == "[0] ipdb> ", "the prompt")
+    four.wait_for(lambda: four.question(cell_id) == "[0]   ipdb> ", "the prompt")
     four.client.input("rank 2")
-    four.wait_for(lambda: four.question(cell_id) == "[2] ipdb> ", "the prompt")
+    four.wait_for(lambda: four.question(cell_id) == "[2]   ipdb> ", "the prompt")
     four.interrupt()
     cell = four.finish(cell_id, ("p mine", "all q"))
     assert asked(cell) == "22"
@@ -167,8 +167,8 @@ def test_questions_of_the_program_come_in_between(four: Kernel):
         "%%ddp\nname = input('name? ')\nbreakpoint()\nthen = 1",
         "a", "b", "c", "d", "p input('more? ')", "yes", "all p name", "all c",
     )  # fmt: skip
-    names = [f"[{rank}] name? " for rank in range(4)]
-    prompts = ["[0] ipdb> ", "[0] more? ", "[0] ipdb> ", "[0] ipdb> "]
+    names = [f"[{rank}]   name? " for rank in range(4)]
+    prompts = ["[0]   ipdb> ", "[0]   more? ", "[0]   ipdb> ", "[0]   ipdb> "]
     assert cell.questions == names + prompts
     assert in_order(cell, "[0]   'yes'", "[0]   'a'", "[1]   'b'", "[2]   'c'", "[3]   'd'")
 
