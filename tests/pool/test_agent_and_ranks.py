@@ -230,7 +230,7 @@ def test_a_rank_without_handlers_is_not_harmed(make_node: Callable[..., Node], h
     code = "import signal; signal.signal({}, signal.{})"
     node.run(code.format(stack_signals.C, handler), 0)
     poll_until(lambda: "rank/server.py" in peek(node, 0)[0].stack)  # Python writes it
-    node.begin("import time; time.sleep(0.5)\nsum(range(2 * 10**8))", 0)
+    node.begin("import time; time.sleep(0.5)\nsum(range(5 * 10**7))", 0)
     poll_until(lambda: not peek(node, 0)[0].stack)  # C code, in which Python runs no handler
     node.finished(0)
     node.run(code.format(stack_signals.PYTHON, handler), 0)

@@ -11,27 +11,6 @@ from tests.support.views import run_cell
 
 SUM = "t = torch.ones(1) * (rank + 1); dist.all_reduce(t); t.item()"
 
-CALLS = {
-    "env": "dist.init_process_group('gloo')",
-    "env url": "dist.init_process_group('gloo', init_method='env://')",
-    "tcp": (
-        "import os\n"
-        "url = f\"tcp://{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}\"\n"
-        "dist.init_process_group('gloo', init_method=url, rank=rank, world_size=world_size)"
-    ),
-    "file": (
-        "dist.init_process_group('gloo', init_method=f'file://{path}', "
-        "rank=rank, world_size=world_size)"
-    ),
-    "store": (
-        "import os\n"
-        "store = dist.TCPStore(os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']), "
-        "world_size, is_master=False)\n"
-        "store = dist.PrefixStore(f'own {round_}', store)\n"
-        "dist.init_process_group('gloo', store=store, rank=rank, world_size=world_size)"
-    ),
-}
-
 
 @pytest.mark.parametrize("init", ["env", "tcp", "file"])
 def test_the_pool_initialises(fresh_pool: Callable[..., Pool], init: str):
@@ -42,56 +21,9 @@ def test_the_pool_initialises(fresh_pool: Callable[..., Pool], init: str):
     assert run_cell(pool, SUM).result(1) == "3.0"
 
 
-def test_the_user_initialises(fresh_pool: Callable[..., Pool], tmp_path: Path):
-    """Each way, twice in a row, in one pool: the store outlives the groups."""
-    pool = fresh_pool(2, init="none")
-    assert run_cell(pool, "dist.is_initialized()").result(1) == "False"
-    assert [info.backend for info in pool.ranks()] == ["", ""]
-    for name, call in CALLS.items():
-        run_cell(pool, f"path = {str(tmp_path / name)!r}")
-        for round_ in range(2):
-            run_cell(pool, f"round_ = '{name} {round_}'\n{call}")
-            assert run_cell(pool, SUM).result(1) == "3.0", (name, round_)
-            run_cell(pool, "dist.destroy_process_group()")
-
-
-def test_twice_in_one_cell(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool(2, init="none")
-    once = f"{CALLS['env']}\n{SUM}\ndist.destroy_process_group()\n"
-    run_cell(pool, once + once + CALLS["tcp"])
-    assert run_cell(pool, SUM).result(0) == "3.0"
-
-
-def test_an_init_after_one_that_failed_on_one_rank(fresh_pool: Callable[..., Pool]):
-    pool = fresh_pool(2, init="none")
-    code = (
-        "from datetime import timedelta\n"
-        "if rank == 0: dist.init_process_group('gloo', timeout=timedelta(seconds=0.3))"
-    )
-    with pytest.raises(CellError) as caught:
-        run_cell(pool, code)
-    assert set(caught.value.by_rank) == {0}
-    run_cell(pool, CALLS["env"])
-    assert run_cell(pool, SUM).result(1) == "3.0"
-
-
-def test_a_port_that_the_user_chose(fresh_pool: Callable[..., Pool]):
-    """As in tutorials, rank 0 serves the store at an address that the cell chooses."""
-    pool = fresh_pool(2, init="none")
-    free = run_cell(
-        pool, "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.getsockname()[1]"
-    )
-    call = (
-        f"s.close()\nurl = 'tcp://127.0.0.1:{free.result()}'\n"
-        "dist.init_process_group('gloo', init_method=url, rank=rank, world_size=world_size)"
-    )
-    run_cell(pool, call)
-    assert run_cell(pool, SUM).result(1) == "3.0"
-
-
 def test_a_second_init_says_what_to_do(pool: Pool):
     with pytest.raises(CellError, match="%ddp start --init none"):
-        run_cell(pool, CALLS["env"])
+        run_cell(pool, "dist.init_process_group('gloo')")
 
 
 def test_two_nodes(fresh_pool: Callable[..., Pool]):

@@ -24,7 +24,9 @@ class Kept:
     def get(self, ranks: int) -> Pool:
         if self._pool is None or self._ranks != ranks:
             self.stop()
-            self._pool, self._ranks = make_pool(ranks), ranks
+            # Each rank would load it.
+            self._pool = make_pool(ranks, env={"NBDDP_PRELOAD": "torch._dynamo"})
+            self._ranks = ranks
             run_cell(self._pool, PRELUDE, timeout=_LIMIT_S)
         return self._pool
 
