@@ -6,7 +6,7 @@ from nbddp.controller.cell_errors.build import (
     restart_continues_text,
     restarted_text,
 )
-from nbddp.controller.cell_errors.evidence import is_consequence, is_end_of_wait
+from nbddp.controller.cell_errors.evidence import is_consequence, is_end_of_wait, with_all_raised
 from nbddp.controller.cell_errors.exited_ranks import exit_report
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "ranks_to_debug",
     "restart_continues_text",
     "restarted_text",
+    "with_all_raised",
 ]

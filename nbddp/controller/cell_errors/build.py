@@ -101,9 +101,9 @@ def cell_error(  # noqa: PLR0911 - one for each kind of error
             kind, ended = _ended_by_user(outcome, cell_name)
             tail = [f"{ended}; after that, {tail[0][0].lower()}{tail[0][1:]}", *tail[1:]]
         headline = f"{_headline(kind.__name__)}: {tail[0]}"
-        kept = [*_handling(outcome), *_kept(outcome)]
-        brief = _join([headline], kept) if _is_shown_by_card(outcome) else ""
-        return kind(_join(body, states, [headline, *tail[1:], *kept]), by_rank, brief=brief)
+        end = [*_handling(outcome), *_kept(outcome), *_next_step(outcome)]
+        brief = _join([headline], end) if _is_shown_by_card(outcome) else ""
+        return kind(_join(body, states, [headline, *tail[1:], *end]), by_rank, brief=brief)
     if _is_ended_by_user(outcome):
         kind, ended = _ended_by_user(outcome, cell_name)
         head = [f"{_headline(kind.__name__)}: {ended}", *_broken(outcome)]
@@ -189,6 +189,15 @@ def _handling(outcome: RunOutcome) -> list[str]:
         f"  before    {text}, and was here while handling it"
         for text in describe_handled(handled_by_rank)[: traceback_groups.MAX_FULL]
     ]
+
+
+def _next_step(outcome: RunOutcome) -> list[str]:
+    """The line on what to change: below a long card it is the one that a reader sees first."""
+    report = outcome.report
+    is_clear = report is not None and report.proven and not outcome.rebuild_failure
+    if not is_clear or report is None or evidence.was_caused_by_interrupt(outcome):
+        return []
+    return [f"  next      {report.proven[0].next_step}"] if report.proven[0].next_step else []
 
 
 def _is_shown_by_card(outcome: RunOutcome) -> bool:

@@ -3,7 +3,7 @@
 Runs in: the notebook's process. Pure; a part of `nbddp.controller.cell_errors.build`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nbddp.controller.diagnosis import (
     Finding,
@@ -173,6 +173,25 @@ class _Consequence:
         """``ranks 0,2 waited in all_reduce #17 (cell [4], line 5) and were freed``."""
         passive = f"{ranks.verb('was', 'were')} {self.passive}" if self.passive else ""
         return f"{ranks.describe()} {' and '.join(filter(None, (self.active, passive)))}"
+
+
+def with_all_raised(report: Report, outcome: RunOutcome) -> Report:
+    """Return the report of a first error with all ranks that raised one by the end of the cell.
+
+    When the ranks that waited were freed, some ranks were still about to raise.
+    """
+    raised = {rank for rank in outcome.ranks("error") if not is_consequence(outcome, rank)}
+    findings = tuple(
+        replace(
+            finding,
+            culprits=RankSet.of({*finding.culprits, *raised}),
+            waiting=finding.waiting - RankSet.of(raised),
+        )
+        if finding.kind == "first-error" and not raised.issuperset(finding.waiting)
+        else finding
+        for finding in report.findings
+    )
+    return replace(report, findings=findings)
 
 
 def consequence_lines(outcome: RunOutcome) -> list[str]:

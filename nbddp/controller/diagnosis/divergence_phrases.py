@@ -36,8 +36,17 @@ def describe_leaving(leaving: Exit) -> str:
     return f"`{shortened(leaving.source, _MAX_SOURCE)}` in line {leaving.line}, inside {inside}"
 
 
-def next_step(places: Places, operation: Operation, culprits: RankSet) -> str:
-    """The change of the code after which the culprits make the call."""
+def next_step(
+    places: Places, operation: Operation, culprits: RankSet, *, can_move: bool = True
+) -> str:
+    """The change of the code after which the culprits make the call.
+
+    Args:
+        places: the lines that ranks have not come to.
+        operation: the operation in which the others wait.
+        culprits: ranks that have not called it.
+        can_move: whether the call can move out of its condition as it is.
+    """
     if len(places) > 1:
         inside = differing_lines(places).removesuffix(".") or "The ranks wait at different lines"
         return f"{inside}: let every rank, {culprits.describe()} too, make one call."
@@ -48,7 +57,7 @@ def next_step(places: Places, operation: Operation, culprits: RankSet) -> str:
     if len(divergence.branches) > 1 or any(b.kind == "condition" for b in divergence.branches):
         if divergence.branches[0].line == divergence.site.line:
             line = f"the call in {_place(divergence)}"
-        return f"{_capital(line)} is inside {_inside_step(divergence, culprits)}"
+        return f"{_capital(line)} is inside {_inside_step(divergence, culprits, can_move)}"
     if divergence.loop is None:
         return f"Let {culprits.describe()} run {_call(divergence)}, too."
     if divergence.exits or divergence.branches:
@@ -60,7 +69,7 @@ def next_step(places: Places, operation: Operation, culprits: RankSet) -> str:
     )
 
 
-def _inside_step(divergence: Divergence, culprits: RankSet) -> str:
+def _inside_step(divergence: Divergence, culprits: RankSet, can_move: bool) -> str:
     """The branches, and what to do about them."""
     inside = " and ".join(map(describe_branch, divergence.branches))
     if len(divergence.branches) > 1:
@@ -70,6 +79,8 @@ def _inside_step(divergence: Divergence, culprits: RankSet) -> str:
         inside = _quote(branch)
     if not is_of_ranks(branch):
         return f"{inside}: let all ranks decide alike, or move it out."
+    if not can_move and branch.line != divergence.site.line:
+        return f"{inside}: let {culprits.describe()} run it, too, with all that it needs."
     return (
         f"{inside}: move it out, so that {culprits.describe()} {culprits.verb('runs', 'run')} it, "
         "too."

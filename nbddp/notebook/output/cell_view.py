@@ -13,6 +13,7 @@ from dataclasses import replace
 import msgspec
 from IPython.core.error import StdinNotImplementedError
 
+from nbddp.controller.cell_errors import with_all_raised
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import Run
 from nbddp.controller.state import NoticeChanged, RunOutcome, VerdictReached
@@ -113,6 +114,7 @@ class View:
         self._patience_s = max(settings.output_fold_s, settings.output_expect_s)
         self._labels = Labels(world_size)
         self._can_ask = can_ask
+        self._can_redraw = can_redraw
         self._widgets = widgets
         self._output = _OUTPUTS[out](
             OutputSpec(
@@ -254,8 +256,11 @@ class View:
         if outcome.report is not None and outcome.report.explains_exits:
             self._show_exits(outcome.report, torn)
         for card_id, judged in self._judged.items():
-            if torn or not judged.acted:
-                card = self._card(judged, torn, is_over=True)
+            ended = replace(judged, report=with_all_raised(judged.report, outcome))
+            # A terminal would print it again.
+            is_other = self._can_redraw and ended.report.findings != judged.report.findings
+            if torn or not judged.acted or is_other:
+                card = self._card(ended, torn, is_over=True)
                 self._show_card(card, card_id, is_update=True)
         if chips := rank_states.ends(outcome, has_card=bool(self._shown_cards)):
             self._sink.display(rank_strip.ends(chips), {}, None, False)

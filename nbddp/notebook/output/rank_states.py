@@ -105,6 +105,8 @@ def _end(outcome: RunOutcome, result: RankResult) -> Chip:
             state = ChipState.DEAD
         case "unfinished":
             state = ChipState.GIVEN_UP
+        case "error" if result.was_freed and not (outcome.interrupted or outcome.timed_out):
+            state = ChipState.FREED  # also of a wait in Python, which a signal ends
         case "error" if name == "KeyboardInterrupt":
             state = ChipState.INTERRUPTED
         case "error" if name == LEFT_DEBUGGER:

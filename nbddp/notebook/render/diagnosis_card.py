@@ -122,9 +122,11 @@ def _freed_waiters(findings: Sequence[Finding], details: str = "") -> dict[str, 
             f"{name_ranks(finding.culprits)} {did}; {name_ranks(finding.waiting)}, "
             f"which waited for {it}{where}, {were} freed"
         )
-    html = "".join(f'<div style="{_FAINT}">{_unbroken(sentence)}</div>' for sentence in sentences)
-    if details:
-        html = f"<details><summary>{html}</summary>{details}</details>"
+    lines = "<br>".join(map(_unbroken, sentences))
+    html = f'<div style="{_FAINT}">{lines}</div>'
+    if details:  # a block in the summary would stand below its triangle
+        summary = f'<summary><span style="{_FAINT}">{lines}</span></summary>'
+        html = f"<details>{summary}{details}</details>"
     plain = (textwrap.fill(sentence, WIDTH, subsequent_indent="    ") for sentence in sentences)
     return {"text/plain": "\n".join(plain), "text/html": html}
 

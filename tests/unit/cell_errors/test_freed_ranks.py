@@ -2,9 +2,11 @@
 
 import pytest
 
-from nbddp.controller.state.outcome import RankResult
+from nbddp.controller.cell_errors import with_all_raised
+from nbddp.controller.state.outcome import RankResult, RunOutcome
 from nbddp.errors import CellError, DeadlockError
 from nbddp.wire.message_types import ErrorInfo
+from nbddp.wire.rank_set import RankSet
 from tests.support.cell_errors import cell_error, freed, ok, raised, rendered, report, text
 
 
@@ -18,7 +20,8 @@ def test_a_deadlock():
         "  rank 1    has finished the cell; its last operation was all_reduce #16\n"
         "  rank 0    waits in all_reduce #17, at cell [7], line 5: `dist.all_reduce(x)`\n"
         "  rank 2    waits in all_reduce #17, at cell [7], line 5: `dist.all_reduce(x)`\n"
-        "  kept      every variable is kept; the process groups are ready again"
+        "  kept      every variable is kept; the process groups are ready again\n"
+        "  next      Call it on all ranks."
     )
     assert error.by_rank == dict.fromkeys((0, 2), ("CollectiveAbortedError", "freed"))
 
@@ -27,7 +30,8 @@ def test_an_error_below_a_card_is_brief():
     error = cell_error(freed(0), ok(1), freed(2), report=report(), is_plain=False)
     assert rendered(error) == (
         "DeadlockError: Rank 1 never called all_reduce #17; ranks 0,2 wait for it\n"
-        "  kept      every variable is kept; the process groups are ready again"
+        "  kept      every variable is kept; the process groups are ready again\n"
+        "  next      Call it on all ranks."
     )
 
 
@@ -130,3 +134,16 @@ def test_freed_ranks_without_a_known_place():
 def test_the_reason_for_freeing_is_told_without_a_report():
     message = text(cell_error(freed(0, ename="CollectiveAbortedError"), is_plain=False))
     assert "CellError: cell [7] was ended by nbddp: " in message
+
+
+def test_ranks_that_raised_after_the_first_error_belong_to_it():
+    """Whether a rank raises just before the others are freed, or just after, is luck."""
+    first = report("first-error")
+    results = {result.rank: result for result in (freed(0), raised(1), raised(2))}
+    ended = with_all_raised(first, RunOutcome("r", results, 1.0))
+    [finding] = ended.findings
+    assert (finding.culprits, finding.waiting) == (RankSet.of([1, 2]), RankSet.of([0]))
+    nobody_waited = {rank: raised(rank) for rank in range(3)}
+    assert with_all_raised(first, RunOutcome("r", nobody_waited, 1.0)) == first
+    missing = report()
+    assert with_all_raised(missing, RunOutcome("r", results, 1.0)) == missing

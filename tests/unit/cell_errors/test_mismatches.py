@@ -38,7 +38,8 @@ def test_a_mismatch_that_was_seen_before_data_moved():
         "it was seen before any data was lost\n"
         "  rank 0    called all_reduce at cell [7], line 5: `dist.all_reduce(x)`\n"
         "  rank 1    called broadcast at cell [7], line 9: `dist.broadcast(x, 0)`\n"
-        "  kept      every variable is kept; the process groups are ready again"
+        "  kept      every variable is kept; the process groups are ready again\n"
+        "  next      Call it on all ranks."
     )
 
 

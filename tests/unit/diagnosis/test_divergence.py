@@ -54,6 +54,15 @@ def test_an_if_in_the_same_line():
     )
 
 
+def test_a_call_that_needs_a_name_of_its_if_cannot_move_alone():
+    code = "if rank == 0:\n    metrics = torch.ones(3)\n    dist.all_reduce(metrics)"
+    finding = missing(code, {}, 3)
+    assert finding.change is None
+    assert finding.next_step == (
+        "Line 3 is inside `if rank == 0:` (line 1): let rank 1 run it, too, with all that it needs."
+    )
+
+
 def test_an_else():
     finding = missing("if rank == 1:\n    pass\nelse:\n    dist.all_reduce(x)", {}, 4)
     assert finding.next_step.startswith(

@@ -97,6 +97,15 @@ def result(rank: int, end: str) -> RankResult:
     return RankResult(rank, "error", error=error, was_freed=end == "freed")
 
 
+def test_a_wait_that_an_interrupt_of_nbddp_ended_was_freed():
+    """Python's own waits end with a KeyboardInterrupt, also if no user has pressed stop."""
+    error = ErrorInfo(ename="KeyboardInterrupt", evalue="", traceback=[])
+    results = {rank: result(rank, "ok") for rank in range(5)} | {5: result(5, "exited")}
+    results[4] = RankResult(4, "error", error=error, was_freed=True)
+    ends = rank_states.ends(RunOutcome("r", results, 0.1), has_card=True)
+    assert rank_strip.ends(ends)["text/plain"] == "ranks  0-3 ✓ done  4 ◌ waited  5 † dead"
+
+
 def row(*ends: str, has_card: bool = False) -> str:
     outcome = RunOutcome("r", {rank: result(rank, end) for rank, end in enumerate(ends)}, 0.1)
     found = rank_states.ends(outcome, has_card=has_card)

@@ -177,7 +177,7 @@ def test_an_error_is_a_line_with_the_card_folded_in_it():
         "rank 2 raised an error; ranks 0-1,3, which waited for it in all_reduce #17, were freed"
     )
     page = html(found, acted=True)
-    assert page.startswith("<details><summary><div")
+    assert page.startswith("<details><summary><span")
     assert "Error: rank 2 raised OSError: boom" in page
     assert text(found).startswith("Error: rank 2 raised OSError: boom\n")  # on_deadlock=report
 

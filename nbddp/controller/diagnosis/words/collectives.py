@@ -33,8 +33,9 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
         "Call it on all ranks of the group: look for an `if`, a `break`, or a loop with "
         "a different number of iterations around it."
     )
+    change = _change(places, reports)
     if places and operation is not None:
-        step = next_step(places, operation, culprits)
+        step = next_step(places, operation, culprits, can_move=change is not None)
     elif all(reports.graph.views[rank].state == "idle" for rank in culprits):
         where = f"No cell runs on {culprits.describe()}"
         step = f"{where}: call it in a cell of all ranks of the group, one without -r."
@@ -45,7 +46,7 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
         f"{culprits.describe()} can no longer call it.{in_turn(cause)}",
         step,
         code=excerpt(places, operation, reports.sources) if places and operation else (),
-        change=_change(places, reports),
+        change=change,
         places=places,
     )
 

@@ -88,11 +88,15 @@ def silent_mismatch(cause: Cause, reports: RankReports) -> Words:
             "Call it on all ranks, and wait for asynchronous operations: the next operation of "
             "this group would match the wrong one.",
         )
+    is_wrong = bool(disagreement.differences.hard)
+    results, step = "may not be", "Check what came out."
+    if is_wrong:
+        results, step = "are not", "Do not trust what came out."
     return Words(
-        f"{_calls(disagreement, reports)}; that does not hang, but the results are not what was "
+        f"{_calls(disagreement, reports)}; that does not hang, but the results {results} what was "
         "meant.",
         "the records of the ranks differ.",
-        f"{_agree(disagreement)} Do not trust what came out.",
+        f"{_agree(disagreement)} {step}",
         code=differing_excerpt(_branches(cause, disagreement, reports)),
         ranks=_ranks_that_disagree(disagreement, reports),
     )
