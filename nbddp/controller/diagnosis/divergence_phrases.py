@@ -63,9 +63,12 @@ def next_step(
     if divergence.exits or divergence.branches:
         loop = describe_branch(divergence.loop)
         return f"Let every rank run {_call(divergence)}, in each iteration of {loop}."
+    # `Join` stands in for no collective that the cell calls itself.
+    is_in_backward = ".backward(" in divergence.code.source(divergence.site.line)
+    join = ", or use `torch.distributed.algorithms.Join`" if is_in_backward else ""
     return (
         f"Give every rank the same number of iterations of {describe_branch(divergence.loop)}, for "
-        "example by drop_last=True, or use `torch.distributed.algorithms.Join`."
+        f"example by drop_last=True{join}."
     )
 
 
@@ -104,7 +107,8 @@ def skipped_step(divergence: Divergence | None, ranks: RankSet) -> str:
     if divergence is None:
         return (
             f"{_capital(ranks.describe())} left out a call in an earlier iteration, or the others "
-            "made one too many: look for a `continue`, `break`, `if` or `except` around it."
+            "made one too many, perhaps in a loop that had more iterations there: look for a "
+            "`continue`, `break`, `if` or `except` around it."
         )
     line = _place(divergence)
     if divergence.exits:

@@ -55,7 +55,7 @@ def _view(pool: Pool, code: str) -> str:
         case ["%ddp", "stacks"]:
             bundle = stacks.stacks(pool.stacks(None).views)
         case ["%ddp", "diagnose"] if not pool.options.plain:
-            bundle = inspect_verbs.diagnosis(pool)
+            bundle = inspect_verbs.diagnosis(pool, "The notebook's stop button")
         case _:
             return ""
     return bundle["text/plain"]

@@ -54,13 +54,18 @@ def diagnose(shell: InteractiveShell) -> None:
     _show(diagnosis(session.pool()))
 
 
-def diagnosis(pool: Pool) -> dict[str, str]:
-    """The card of ``%ddp diagnose``."""
+def diagnosis(pool: Pool, means: str = "`%ddp interrupt`") -> dict[str, str]:
+    """The card of ``%ddp diagnose``.
+
+    Args:
+        pool: the pool.
+        means: interrupts the cell; the default reaches cells with ``--async``, too.
+    """
     diagnosed = pool.observe()
     return diagnosis_card.card(
         diagnosed.report,
         views=diagnosed.views,
-        means="`%ddp interrupt`",  # of a cell with ``--async``: the stop button does not reach it
+        means=means,
         own_timeout_s=pool.settings.own_timeout_s,
     )
 

@@ -141,7 +141,15 @@ def test_a_loop_with_fewer_iterations():
     )
     assert finding.next_step == (
         "Give every rank the same number of iterations of `for batch in data:` (line 1), for "
-        "example by drop_last=True, or use `torch.distributed.algorithms.Join`."
+        "example by drop_last=True."
+    )
+
+
+def test_join_is_offered_for_a_backward_only():
+    source = "for batch in data:\n    model(batch).sum().backward()"
+    finding = missing(source, {0: [2, 2], 1: [2, 2], 2: [2, 2]}, 2)
+    assert finding.next_step.endswith(
+        "for example by drop_last=True, or use `torch.distributed.algorithms.Join`."
     )
 
 

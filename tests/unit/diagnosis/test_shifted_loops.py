@@ -47,8 +47,9 @@ def test_a_loop_that_goes_on_without_hanging():
         "rank 2 called all_reduce #2 at step 2, at cell [3], line 4: `dist.all_reduce(x)`",
     ]
     assert finding.next_step == (
-        "Rank 2 left out a call in an earlier iteration, or the others made one too many: "
-        "look for a `continue`, `break`, `if` or `except` around it."
+        "Rank 2 left out a call in an earlier iteration, or the others made one too many, "
+        "perhaps in a loop that had more iterations there: look for a `continue`, "
+        "`break`, `if` or `except` around it."
     )
 
 
