@@ -35,6 +35,7 @@ class Callbacks:
         self._in_callback: ContextVar[bool] = ContextVar("nbddp_is_in_callback", default=False)
         #: The thread in which a callback runs; 0: none runs.
         self.thread = 0
+        self._ending = threading.Lock()  # held while a callback ends, or is interrupted
         #: Called before SIGINT is sent for a callback, see `Interrupts.expect_for_callback`.
         self.before_interrupt: Callable[[], None] = lambda: None
         self._question: ContextVar[Question | None] = ContextVar("nbddp_question", default=None)
@@ -83,24 +84,39 @@ class Callbacks:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Mark this thread as running a callback within this block."""
-        token = self._in_callback.set(True)
+        self._in_callback.set(True)
         self.thread = threading.get_ident()
         try:
             yield
         finally:
-            self.thread = 0
-            self._in_callback.reset(token)
+            try:
+                self._end()
+            except KeyboardInterrupt:  # the callback has ended anyway
+                self._end()
+
+    def _end(self) -> None:
+        with self._ending:
+            thread, self.thread = self.thread, 0
+            if thread and thread != threading.main_thread().ident:
+                _raise_in(thread, None)  # an interrupt that came too late is not for what follows
+        self._in_callback.set(False)
 
     def interrupt(self) -> None:
         """Raise `KeyboardInterrupt` in the callback, if one runs. Callable from any thread."""
-        thread = self.thread
-        if thread == threading.main_thread().ident:
-            self.before_interrupt()
-            signal.pthread_kill(thread, signal.SIGINT)  # also wakes it from a wait
-        elif thread:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(thread), ctypes.py_object(KeyboardInterrupt)
-            )
+        with self._ending:
+            thread = self.thread
+            if thread == threading.main_thread().ident:
+                self.before_interrupt()
+                signal.pthread_kill(thread, signal.SIGINT)  # also wakes it from a wait
+            elif thread:
+                _raise_in(thread, KeyboardInterrupt)
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    """Raise ``error`` in a thread as soon as it runs Python code; None: take it back."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread), None if error is None else ctypes.py_object(error)
+    )
 
 
 def _is_foreign() -> bool:

@@ -24,7 +24,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import comm
@@ -209,13 +208,17 @@ class Comms:
     def _serve(self) -> None:
         pause = threading.Event()
         while True:
-            self._has_work.wait()
-            self._has_work.clear()
-            with suppress(KeyboardInterrupt):  # it was for a callback that has just ended
+            try:
+                self._has_work.wait()
+                self._has_work.clear()
                 pause.wait(_GRACE_S)
                 self._send_held()
                 self._handle_all()
                 self._send_held()
+            except (KeyboardInterrupt, SystemExit):
+                # The first was for a callback that was just ending, a callback has raised the
+                # second: neither ends the thread, or what waits.
+                self._has_work.set()
 
     def _handle_on_main_thread(self) -> None:
         with self._interrupts.in_callback():

@@ -98,6 +98,16 @@ def test_a_callback_that_outlives_its_cell_is_interrupted_too(pool: Pool):
     assert run_cell(pool, HEALTHY).texts() == {0: "2\n", 1: "2\n"}
 
 
+def test_a_callback_that_exits_does_not_end_the_thread_of_callbacks(pool: Pool):
+    slider = Slider(pool, "print('begins')\nraise SystemExit")
+    cell = begin_cell(pool, "print('runs')\nwhile slider.value < 2: time.sleep(0.01)", ranks=[1])
+    poll_until(lambda: cell.view.text(1), LIMIT_S)
+    slider.move(1)
+    poll_until(lambda: "begins" in cell.view.text(1), LIMIT_S)
+    slider.move(1)
+    assert cell.join(LIMIT_S).error is None
+
+
 def test_a_pull_during_a_callback_is_told_why_it_waits(pool: Pool):
     slider = Slider(pool, "print('begins')\nwhile True: time.sleep(0.01)")
     slider.move(1)

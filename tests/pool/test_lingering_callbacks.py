@@ -34,7 +34,12 @@ def begin(pool: Pool, code: str) -> tuple[BackgroundCell, Slider]:
     cell = begin_cell(pool, f"print('runs')\n{code}")
     poll_until(lambda: cell.view.text(0), LIMIT_S)
     slider.move(0)
-    poll_until(lambda: waits(pool, "callback"), LIMIT_S)
+
+    def is_waiting() -> bool:
+        assert waits(pool, "callback"), cell.view.text(0, "stderr") + slider.text
+        return True
+
+    poll_until(is_waiting, LIMIT_S)
     return cell, slider
 
 
