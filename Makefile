@@ -85,17 +85,22 @@ format: $(READY)  ## format the code and fix what ruff can fix
 	$(VENV)/bin/ruff check --fix
 	$(VENV)/bin/ruff format
 
+SUITE := -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=10 -o log_level=INFO
+
 .PHONY: test
 test: $(READY)  ## run the test suite
-	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow" \
-	  --durations=10 -o log_level=INFO $(TESTS)
+	$(PY) $(SUITE) -m "not slow and not full" $(TESTS)
+
+.PHONY: test-full
+test-full: $(READY)  ## run it with tests that repeat or compare for long, and those in a browser, as CI does
+	$(PY) $(SUITE) -m "not slow" $(TESTS)
 
 .PHONY: test-fast
 test-fast: $(READY)  ## run the tests that start no rank: tests/unit and tests/wire
 	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile tests/unit tests/wire
 
 .PHONY: test-slow
-test-slow: $(READY)  ## run what that leaves out: each benchmark once, Notebook 7, papermill
+test-slow: $(READY)  ## run what that leaves out, too: each benchmark once, Notebook 7, papermill
 	$(PY) -m pytest -q -m slow -o log_level=INFO $(TESTS)
 
 # Environments of their own, made once: remove the folder to have one made again.
@@ -104,7 +109,7 @@ test-oldest:  ## run it with the lowest versions that pyproject.toml allows, in 
 	@mkdir -p .venv-oldest
 	@sed -n '/^dependencies = \[/,/^\]/s/^ *"\([^">]*\)>=\([^"]*\)".*/\1==\2/p' pyproject.toml \
 	  > .venv-oldest/constraints.txt
-	PIP_CONSTRAINT=$(CURDIR)/.venv-oldest/constraints.txt $(MAKE) test VENV=.venv-oldest \
+	PIP_CONSTRAINT=$(CURDIR)/.venv-oldest/constraints.txt $(MAKE) test-full VENV=.venv-oldest \
 	  PYTHON=$(OLDEST_PYTHON) TORCH="$$(grep ^torch .venv-oldest/constraints.txt)"
 
 .PHONY: test-newest
@@ -113,7 +118,7 @@ test-newest:  ## run it with NEWEST_PYTHONS and the newest releases, in .venv-3.
 	  version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])') \
 	    || { echo "name the Pythons: make test-newest NEWEST_PYTHONS='/path/to/python ...'"; exit 1; }; \
 	  venv=.venv-$$version; \
-	  echo "== $$venv"; $(MAKE) test VENV=$$venv PYTHON=$$python; \
+	  echo "== $$venv"; $(MAKE) test-full VENV=$$venv PYTHON=$$python; \
 	done
 
 .PHONY: browser
@@ -148,7 +153,7 @@ soak: $(READY)  ## run FAULTS random faults (1000) from SEED (1) on one pool, ea
 	$(PY) -m tests.soak --seed $(SEED) -n $(FAULTS)
 
 .PHONY: soak-tests
-soak-tests: $(READY)  ## run `make test` 10 times, and 3 times beside 6 busy processes
+soak-tests: $(READY)  ## run `make test-full` 10 times, and 3 times beside 6 busy processes
 	$(PY) -m tests.repeat
 
 .PHONY: fidelity

@@ -26,6 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in Path(item.path).parents:
             item.add_marker(pytest.mark.browser)
+            item.add_marker(pytest.mark.full)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(180))  # a page loads for long on a busy machine
             if reason:

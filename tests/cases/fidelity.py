@@ -101,9 +101,15 @@ class Program:
     timeout_s: float = 40.0
     #: Before, torch compiles calls of stock groups only.
     since: str = "2.11"
+    #: Whether it takes many seconds, and is left to `make test-full`.
+    is_long: bool = False
 
 
 def parametrize(programs: list[Program]) -> pytest.MarkDecorator:
     """A test for each program, those with equally many ranks together."""
     ordered = sorted(programs, key=lambda program: program.ranks)
-    return pytest.mark.parametrize("program", ordered, ids=lambda program: program.name)
+    cases = [
+        pytest.param(program, id=program.name, marks=[pytest.mark.full] if program.is_long else [])
+        for program in ordered
+    ]
+    return pytest.mark.parametrize("program", cases)

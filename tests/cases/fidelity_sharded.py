@@ -301,6 +301,7 @@ torch._dynamo.reset()
 """,
         timeout_s=60,
         since="2.13",
+        is_long=True,
     ),
     Program(
         "remote calls",

@@ -249,5 +249,6 @@ torch._dynamo.reset()
         ranks=4,
         timeout_s=60.0,
         since="2.13",
+        is_long=True,
     ),
 ]

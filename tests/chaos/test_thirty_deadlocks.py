@@ -70,6 +70,7 @@ def _deadlock(pool: Pool, cell: HungCell) -> None:
     run_cell(pool, "dist.all_reduce(x := torch.ones(1))\nassert x.item() == 4", timeout=_LIMIT_S)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("shared_pool", [4], indirect=True)
 def test_thirty_deadlocks_in_a_row(pool: Pool, shared_pool: LastingPool):

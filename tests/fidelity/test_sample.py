@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_torchs_own_tests_give_the_same_on_both_kinds_of_groups():
     command = [sys.executable, "-m", "tests.fidelity", "--ranks", "3", "--limit", "60"]

@@ -84,6 +84,7 @@ def _count(kernel: Kernel) -> dict[str, _Counted]:
     return dict(zip(("kernel", "rank 0", "rank 1"), found, strict=True))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", _CELLS)
 def test_kept_objects_do_not_grow_with_the_number_of_cells(kind: str, kernel: Kernel):
     def run(cells: int) -> None:

@@ -73,6 +73,7 @@ def executed(path: Path) -> NotebookNode:
     with pytest.MonkeyPatch.context() as patch:
         # Equal lines fold, also where a rank of a busy machine is a little late.
         patch.setenv("NBDDP_OUTPUT_FOLD_S", "0.5")
+        patch.setenv("NBDDP_PRELOAD", "torch._dynamo")  # each rank would load it for DDP: seconds
         NotebookClient(
             notebook,
             timeout=120,
@@ -300,6 +301,7 @@ def in_a_shell(command: str, folder: Path) -> str:
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.full
 def test_the_script_in_the_text_ends_in_the_same_loss_under_torchrun(tmp_path: Path):
     said = in_a_shell(scripts_in_the_text(tmp_path), tmp_path)
     # torchrun runs Python with -u, where the end of a line is a write of its own: what two ranks
@@ -336,6 +338,7 @@ def read(path):
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.full
 def test_the_script_in_the_text_leaves_no_thread_behind(tmp_path: Path):
     """A thread that is left aborts the process if it needs the interpreter during shutdown."""
     scripts_in_the_text(tmp_path)

@@ -18,6 +18,11 @@ from tests.cases.fidelity_works import WORKS
 from tests.conftest import make_pool
 from tests.support.views import run_cell
 
+#: Modules of the programs that take long to load; each rank would load them again.
+LOADED_ONCE = {
+    "NBDDP_PRELOAD": "torch._dynamo,torch.distributed.fsdp,torch.distributed.tensor.parallel"
+}
+
 
 class Pair:
     """Two pools, one with stock groups; when another size is asked for, others take their place."""
@@ -32,7 +37,7 @@ class Pair:
             self._ranks = ranks
         pool = self._pools.get(plain)
         if pool is None:
-            pool = self._pools[plain] = make_pool(ranks, plain=plain)
+            pool = self._pools[plain] = make_pool(ranks, plain=plain, env=LOADED_ONCE)
             run_cell(pool, PRELUDE)
         return pool
 

@@ -23,11 +23,13 @@ def _left(pool: Pool, times: int) -> list[dict[str, int]]:
     return counted
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_no_tensor_outlives_its_operation(pool: Pool):
     assert _left(pool, _TIMES) == [{}, {}]
 
 
+@pytest.mark.full
 def test_no_tensor_outlives_its_operation_on_stock_groups(
     no_leaks: None, own_temporary_folder: object
 ):

@@ -1,7 +1,7 @@
 """Repeats the whole suite: ``python -m tests.repeat [--quiet N] [--loaded N] [TESTS]``.
 
-First on the machine as it is, then beside busy processes. Each run is ``make test``. A test that
-fails once is printed with its run; the exit status is 1 if there is one.
+First on the machine as it is, then beside busy processes. Each run is ``make test-full``. A test
+that fails once is printed with its run; the exit status is 1 if there is one.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def _suite(tests: list[str]) -> SuiteRun:
         report = Path(folder) / "report.xml"
         began = time.monotonic()
         process = subprocess.run(
-            ["make", "test", f"TESTS=--junit-xml={report} {' '.join(tests)}"],
+            ["make", "test-full", f"TESTS=--junit-xml={report} {' '.join(tests)}"],
             cwd=_ROOT,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
