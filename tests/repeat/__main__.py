@@ -1,7 +1,8 @@
 """Repeats the whole suite: ``python -m tests.repeat [--quiet N] [--loaded N] [TESTS]``.
 
 First on the machine as it is, then beside busy processes. Each run is ``make test-full``. A test
-that fails once is printed with its run; the exit status is 1 if there is one.
+that fails once is printed with its run; the exit status is 1 if there is one. What it printed is in
+out/repeat/run-N.xml.
 """
 
 import argparse
@@ -9,7 +10,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +18,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 _ROOT = Path(__file__).parents[2]
+_REPORTS = _ROOT / "out" / "repeat"
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def main() -> int:
     all_green = True
     for number, busy in enumerate(loads, 1):
         with _busy_processes(busy):
-            run = _suite(arguments.tests)
+            run = _suite(number, arguments.tests)
         beside = f"beside {busy} busy processes" if busy else "alone"
         print(
             f"run {number}/{len(loads)}, {beside}: {run.tests} tests, {len(run.failures)} failed, "
@@ -56,19 +57,19 @@ def main() -> int:
     return 0 if all_green else 1
 
 
-def _suite(tests: list[str]) -> SuiteRun:
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        began = time.monotonic()
-        process = subprocess.run(
-            ["make", "test-full", f"TESTS=--junit-xml={report} {' '.join(tests)}"],
-            cwd=_ROOT,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
-        )
-        minutes = (time.monotonic() - began) / 60
-        cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
+def _suite(number: int, tests: list[str]) -> SuiteRun:
+    report = _REPORTS / f"run-{number}.xml"
+    report.unlink(missing_ok=True)
+    began = time.monotonic()
+    process = subprocess.run(
+        ["make", "test-full", f"TESTS=--junit-xml={report} {' '.join(tests)}"],
+        cwd=_ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    minutes = (time.monotonic() - began) / 60
+    cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
     failures = [
         f"{case.get('classname')}::{case.get('name')}"
         for case in cases
