@@ -41,6 +41,7 @@ def main() -> int:
     arguments = _parse()
     loads = [0] * arguments.quiet + [arguments.busy] * arguments.loaded
     all_green = True
+    _REPORTS.mkdir(parents=True, exist_ok=True)
     for number, busy in enumerate(loads, 1):
         with _busy_processes(busy):
             run = _suite(number, arguments.tests)
