@@ -45,7 +45,8 @@ def begin(pool: Pool, code: str) -> tuple[BackgroundCell, Slider]:
 
 def waits(pool: Pool, who: str) -> bool:
     """Whether the callback of rank 0 waits in its collective, or the main thread for it."""
-    threads = pool.survey().looks[0].threads
+    look = pool.survey().looks.get(0)  # a rank of a busy machine may be late with its answer
+    threads = look.threads if look is not None else ()
     chosen = [t for t in threads if (t.name == CALLBACK_THREAD if who == "callback" else t.is_main)]
     return any(thread.wait is not None for thread in chosen)
 
