@@ -27,7 +27,7 @@ Raised on ranks, in the user's own line:
 | `CollectiveAbortedError` | nbddp ended the operation in which this rank was blocked |
 | `CollectiveFailedError` | the connection to another member of the group was lost |
 | `CollectiveMismatchError` | the operation does not match that of another rank; nothing was sent |
-| `CollectiveRefusedError` | a widget's callback, which one rank runs, called it; nothing was sent |
+| `CollectiveRefusedError` | it could not end well, as in one rank's callback; nothing was sent |
 
 Runs in: every process. Pure.
 """
@@ -332,7 +332,7 @@ class CollectiveFailedError(CollectiveError):
 
 
 class CollectiveRefusedError(CollectiveError):
-    """Some members would never join: they do not run the code. Nothing was recorded."""
+    """The call would never end, or give wrong values: nothing was sent, or counted."""
 
 
 class CollectiveMismatchError(CollectiveError):

@@ -260,6 +260,23 @@ dist.barrier()
         "dist.barrier()",
     ),
     tricky(
+        "strides that all ranks have, or that send nothing in another order",
+        2,
+        """\
+turned = (torch.arange(6.0) + rank).reshape(3, 2).t()
+dist.all_reduce(turned)
+assert turned.tolist() == [[1.0, 5.0, 9.0], [3.0, 7.0, 11.0]]
+line = torch.ones(4, 1) if rank else torch.ones(1, 4).t()
+dist.broadcast(line, 0)
+channels = torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last)
+dist.all_reduce(channels)
+assert channels.sum() == 2 * channels.numel()
+parts = [torch.empty(2, 3), torch.empty(3, 2).t()]
+dist.all_gather(parts, turned if rank else turned.contiguous())
+assert torch.equal(parts[0], parts[1])
+""",
+    ),
+    tricky(
         "checkpoint of all ranks",
         2,
         """\

@@ -20,6 +20,7 @@ from tests.cases.hung_failures import DEATHS, ERRORS
 from tests.cases.hung_messages import STORE, UNMATCHED
 from tests.cases.hung_mismatches import MESSAGES, MISMATCHED
 from tests.cases.hung_modules import MODULES
+from tests.cases.hung_strides import STRIDES
 from tests.cases.hung_suspects import SUSPECTS
 from tests.cases.hung_wrapped import WRAPPED
 from tests.support.lasting_pool import choose_lasting_pool, make_lasting_pools
@@ -37,6 +38,7 @@ CELLS = [
     *WRAPPED,
     *MODULES,
     *MISMATCHED,
+    *STRIDES,
     *MESSAGES,
     *UNMATCHED,
     *CYCLES,

@@ -92,8 +92,9 @@ def describe_call(signature: Signature, fields: Iterable[str]) -> str:
     """
     wanted = set(fields)
     text = signature.op
-    if wanted & {"input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "tensors"}:
-        is_output = wanted & {"output_sizes", "output_dtypes"}
+    sized = {"input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "tensors", "strides"}
+    if wanted & sized:
+        is_output = wanted & {"output_sizes", "output_dtypes"} or not signature.input_sizes
         sizes = signature.output_sizes if is_output else signature.input_sizes
         dtypes = signature.output_dtypes if is_output else signature.input_dtypes
         shown = [
@@ -102,6 +103,9 @@ def describe_call(signature: Signature, fields: Iterable[str]) -> str:
         ]
         more = f" and {signature.tensors - 3} more" if signature.tensors > 3 else ""
         text += f" of {', '.join(shown) or 'nothing'}{more}"
+    if "strides" in wanted:
+        strides = ", ".join(map(str, signature.strides[:3]))
+        text += f" with strides {strides}" if strides else ", contiguous"
     if "root" in wanted:
         text += f" with root {signature.root}"
     if "reduce_op" in wanted:

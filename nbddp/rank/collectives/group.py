@@ -284,11 +284,9 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
         if counters.ended is not None:
             raise counters.ended()
         try:
-            if kwargs:
-                call = describe(self, recorder, *args, **methods.renamed(method, kwargs))
-            else:
-                call = describe(self, recorder, *args)
-        except (TypeError, AttributeError, IndexError, ValueError):
+            keywords = methods.renamed(method, kwargs) if kwargs else {}
+            call = describe(self, recorder, *args, **keywords)
+        except (TypeError, AttributeError, IndexError, ValueError, RuntimeError):
             # Torch reports what is wrong with the arguments. The peers must not see the call before
             # that: a refused call takes no number, and their next call may have this number.
             refusals.refuse(recorder, method, counters.info.ranks)
@@ -296,6 +294,8 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
             call = methods.undescribed(recorder, method)
             is_async = methods.is_async(args, kwargs)
             return self._handle(work, recorder.collective(counters, call, is_async=is_async))
+        if call.has_gaps:
+            refusals.refuse_gaps(recorder, counters, call.signature)
         pull = None
         if recorder.is_careful:
             refusals.refuse(recorder, call.signature.op, counters.info.ranks)

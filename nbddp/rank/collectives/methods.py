@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.collectives.recording.signatures import CallSignature, make
+from nbddp.wire.flight_recorder.matching import IN_MEMORY_ORDER
 
 _Tensors = Sequence[torch.Tensor]
 
@@ -33,7 +34,9 @@ def _all_reduce(
         op = getattr(op, "op", op)
         # Its id is no key: C++ returns a new object each time, for example to DDP.
         number = -1 if op is None else int(op)
-    key = (number, tensor.dtype, tensor.shape)
+    key: tuple[Any, ...] = (number, tensor.dtype, tensor.shape)
+    if not tensor.is_contiguous():
+        key = (*key, tensor.stride())
     call = recorder.signatures.known.get(key)
     if call is not None:
         return call
@@ -78,10 +81,14 @@ def _signature_of(
     reduce_op: Any = None,
     splits: tuple[tuple[int, ...], tuple[int, ...]] = ((), ()),
 ) -> CallSignature:
-    key = (
+    key: tuple[Any, ...] = (
         name, tuple([(t.dtype, t.shape) for t in inputs]),
         tuple([(t.dtype, t.shape) for t in outputs]), root, reduce_op, splits,
     )  # fmt: skip
+    if name in IN_MEMORY_ORDER:
+        tensors = [*inputs, *outputs]
+        if not all(map(torch.Tensor.is_contiguous, tensors)):
+            key = (*key, *map(torch.Tensor.stride, tensors))
     call = recorder.signatures.known.get(key)
     if call is not None:
         return call

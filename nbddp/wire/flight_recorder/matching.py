@@ -152,6 +152,8 @@ _OUTPUTS: Final = (
 REDUCE_OP: Final = Rule("reduce_op", lambda signature: signature.reduce_op, _WRONG)
 _ROOT: Final = (Rule("root", lambda signature: signature.root, _BLOCKS),)
 _INPUTS: Final = (*_DTYPES, *_TENSORS, *_SIZES)
+#: The elements are sent as they lie in memory; other operations copy them into one buffer first.
+_STRIDES: Final = (Rule("strides", lambda signature: signature.strides, _WRONG),)
 #: The amounts between two members are compared pair by pair, see `compare`.
 _EXCHANGE: Final = _DTYPES
 #: Operations for which an equal signature does not prove that two members agree.
@@ -163,20 +165,24 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     "all_gather_coalesced": _INPUTS,
     "all_gather_into_tensor": _INPUTS,
     "all_gather_into_tensor_coalesced": _INPUTS,
-    "all_reduce": (*_INPUTS, REDUCE_OP),
+    "all_reduce": (*_INPUTS, *_STRIDES, REDUCE_OP),
     "all_reduce_coalesced": (*_INPUTS, REDUCE_OP),
     "all_to_all": _EXCHANGE,
     "all_to_all_single": _EXCHANGE,
     "barrier": (),
-    "broadcast": (*_INPUTS, *_ROOT),
+    "broadcast": (*_INPUTS, *_STRIDES, *_ROOT),
     "gather": (*_INPUTS, *_ROOT),
     "monitored_barrier": (),
-    "reduce": (*_INPUTS, REDUCE_OP, *_ROOT),
+    "reduce": (*_INPUTS, *_STRIDES, REDUCE_OP, *_ROOT),
     "reduce_scatter": (*_INPUTS, REDUCE_OP),
     "reduce_scatter_tensor": (*_INPUTS, REDUCE_OP),
     "reduce_scatter_tensor_coalesced": (*_INPUTS, REDUCE_OP),
-    "scatter": (*_OUTPUTS, *_ROOT),
+    "scatter": (*_OUTPUTS, *_STRIDES, *_ROOT),
 }
+#: Operations that send their tensors in the order of memory.
+IN_MEMORY_ORDER: Final = frozenset(
+    op for op, rules in RULES.items() if any(rule in rules for rule in _STRIDES)
+)
 #: The rules of an unknown operation: its members may have inputs of different sizes.
 _OTHERS: Final = (*_DTYPES, REDUCE_OP, *_ROOT)
 #: The rules for the two ends of a message: nothing hangs, Gloo aborts or fills a part only.

@@ -113,6 +113,9 @@ class Signature(_Part, frozen=True):
     root: int = -1  #: source or destination of a rooted collective; -1: none
     input_splits: tuple[int, ...] = ()  #: of all_to_all_single
     output_splits: tuple[int, ...] = ()
+    #: Strides of the tensors, if the elements are sent in the order of memory and that is not the
+    #: order of the indices; strides of dimensions of size 1 are 0. Empty: all are contiguous.
+    strides: tuple[tuple[int, ...], ...] = ()
     #: Keys that a store operation waits for; members of a group that is being created.
     keys: tuple[str, ...] = ()
 

@@ -179,6 +179,14 @@ def test_all_to_all_with_lists():
     assert both("all_to_all", mine, wrong) == (("input_sizes",), ())
 
 
+@pytest.mark.parametrize("op", ["all_reduce", "broadcast", "reduce", "scatter"])
+def test_the_order_in_memory(op: str):
+    turned = {"strides": ((1, 2),)}
+    assert both(op, turned, turned) == ((), ())
+    assert both(op, turned, {}) == (("strides",), ())
+    assert both("all_gather", turned, {}) == ((), ())  # these are copied first
+
+
 def test_an_unknown_operation_is_compared_by_name_and_dtype_only():
     assert both("all_mingle", sizes((4,)), sizes((5,))) == ((), ())
 
@@ -216,6 +224,7 @@ def _signatures(draw: st.DrawFn, kind: OperationKind, op: str) -> Signature:
         reduce_op=draw(st.sampled_from(["SUM", "MAX"])),
         root=draw(st.integers(0, 1)),
         input_splits=splits,
+        strides=draw(st.sampled_from([(), ((1, 2),)])),
     )
 
 

@@ -47,6 +47,7 @@ _HUMAN_FIELDS: Mapping[str, str] = {
     "output_splits": "split sizes",
     "reduce_op": "ReduceOp",
     "root": "root",
+    "strides": "strides",
     "tensors": "number of tensors",
 }
 
@@ -192,6 +193,11 @@ def _agree(disagreement: Disagreement) -> str:
     names = list(dict.fromkeys(_HUMAN_FIELDS.get(name, name) for name in fields))
     if "split sizes" in names:
         return "A rank must expect from each other rank what that one sends: compare the splits."
+    if names == ["strides"]:
+        return (
+            "Pass contiguous tensors on all ranks of the group, `x = x.contiguous()`: elements are "
+            "sent in the order of memory."
+        )
     step = f"Use the same {' and '.join(names)} on all ranks of the group"
     sites = (each.site for each in disagreement.operation_by_rank.values())
     lines = {site.position for site in sites if site.line}

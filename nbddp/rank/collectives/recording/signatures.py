@@ -28,6 +28,7 @@ class CallSignature:
     hard: int  #: fingerprint of `matching.hard_key`: compared before data moves
     full: int  #: fingerprint of `matching.full_key`: compared after the cell
     is_uneven: bool = False  #: ``hard`` does not cover all, see `matching.is_uneven`
+    has_gaps: bool = False  #: a tensor that is sent as it lies in memory does not fill it
     offset: int = 0  #: in shared memory
     keep: object = None  #: the object whose id is in the key
 
@@ -63,6 +64,7 @@ def known(signature: Signature, keep: object = None) -> CallSignature:
         fingerprint(matching.hard_key(signature)),
         fingerprint(matching.full_key(signature)),
         matching.is_uneven(signature),
+        _has_gaps(signature),
         keep=keep,
     )
 
@@ -99,6 +101,7 @@ def make(
         root=root,
         input_splits=tuple(map(int, input_splits)),
         output_splits=tuple(map(int, output_splits)),
+        strides=_strides(op, [*inputs, *outputs]),
         keys=keys,
     )
 
@@ -109,6 +112,35 @@ def _sizes(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
 
 def _dtypes(tensors: Sequence[torch.Tensor]) -> tuple[str, ...]:
     return tuple(str(tensor.dtype).removeprefix("torch.") for tensor in tensors[:_MAX_SHAPES])
+
+
+def _strides(op: str, tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
+    """Return the strides of tensors that are sent in the order of memory; empty: contiguous."""
+    if op not in matching.IN_MEMORY_ORDER or all(map(torch.Tensor.is_contiguous, tensors)):
+        return ()
+    strides = [
+        tuple(
+            0 if size == 1 else stride
+            for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        )
+        for tensor in tensors[:_MAX_SHAPES]
+    ]
+    # A root scatters a list in the order of its own tensor: they must all be alike.
+    return tuple(sorted(set(strides))) if op == "scatter" else tuple(strides)
+
+
+def _has_gaps(signature: Signature) -> bool:
+    """Return whether elements of a tensor are apart in memory, or share a place."""
+    shapes = signature.input_sizes or signature.output_sizes
+    if signature.op == "scatter":
+        shapes = signature.output_sizes * len(signature.strides)
+    for shape, strides in zip(shapes, signature.strides, strict=False):
+        expected = 1
+        for stride, size in sorted(zip(strides, shape, strict=True)):
+            if size != 1 and stride != expected:
+                return True
+            expected *= size
+    return False
 
 
 def _reduce_op_name(op: object) -> str:

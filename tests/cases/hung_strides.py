@@ -1,0 +1,36 @@
+"""Cells in which ranks pass tensors whose elements lie in another order in memory."""
+
+from nbddp.errors import MismatchError
+from tests.cases.hung_cells import HungCell
+
+STRIDES = [
+    HungCell(
+        name="strides",
+        n=3,
+        code="""\
+x = torch.arange(6.0).reshape(2, 3)
+if rank == 2:
+    x = x.t().contiguous().t()
+dist.broadcast(x, 0)
+""",
+        kind="mismatched-collective",
+        culprits="2",
+        waiting=None,
+        fields=("strides",),
+        error=MismatchError,
+        words=("strides=(1, 2)", "float32[2, 3], contiguous", "x.contiguous()"),
+    ),
+    HungCell(
+        name="strides of the tensors that the root scatters",
+        code="""\
+x = torch.arange(6.0).reshape(3, 2).t()
+dist.scatter(torch.empty(2, 3), [x, x] if rank == 0 else None, src=0)
+""",
+        kind="mismatched-collective",
+        culprits="0-1",
+        waiting=None,
+        fields=("strides",),
+        error=MismatchError,
+        words=("scatter",),
+    ),
+]
