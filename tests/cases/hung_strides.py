@@ -21,6 +21,17 @@ dist.broadcast(x, 0)
         words=("strides=(1, 2)", "float32[2, 3], contiguous", "x.contiguous()"),
     ),
     HungCell(
+        name="strides after a call with the same shape",
+        n=3,
+        before="dist.all_reduce(torch.ones(2, 3))",
+        code="x = torch.ones(3, 2).t() if rank == 0 else torch.ones(2, 3)\ndist.all_reduce(x)",
+        kind="mismatched-collective",
+        culprits="0",
+        waiting=None,
+        fields=("strides",),
+        error=MismatchError,
+    ),
+    HungCell(
         name="strides of the tensors that the root scatters",
         code="""\
 x = torch.arange(6.0).reshape(3, 2).t()

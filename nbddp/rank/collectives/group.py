@@ -401,10 +401,11 @@ def _all_reduce(general: Callable[..., Any]) -> Callable[..., Any]:
             tensor = tensors[0]
             # Options made by `dist.all_reduce` have both attributes.
             call = recorder.signatures.known[id(options.nbddp_op), tensor.dtype, tensor.shape]
-            is_async = options.asyncOp
-        except (TypeError, AttributeError, IndexError, KeyError):
-            is_async = True
-        if is_async or self.is_careful or recorder.is_careful or self.counters.ended is not None:
+            is_usual = tensor.is_contiguous() and not options.asyncOp
+        except (TypeError, AttributeError, IndexError, KeyError, RuntimeError):
+            is_usual = False
+        is_careful = self.is_careful or recorder.is_careful
+        if not is_usual or is_careful or self.counters.ended is not None:
             args = (tensors, options, *more)
             return general(self, *(value for value in args if value is not None), **names)
         return fast_path.run(self, self.inner_allreduce, call, tensors, options)
