@@ -46,26 +46,28 @@ def in_order(cell: Cell, *lines: str) -> bool:
 _CHIP = re.compile(r'title="([^"]+)"')
 
 
+def chips(cell: Cell) -> list[str]:
+    """What the row of chips says now."""
+    shown = [
+        message.content["data"].get("text/html", "")
+        for message in cell.of("display_data", "update_display_data")
+    ]
+    rows = [_CHIP.findall(html) for html in shown if 'aria-label="ranks"' in html]
+    return rows[-1] if rows else []
+
+
 def test_the_chips_show_which_ranks_are_at_a_prompt_and_which_one_is_asked(four: Kernel):
     code = "import time; time.sleep(1.2)  # until there is a row\nif rank != 3:\n    breakpoint()\n"
     cell_id = four.execute(f"%%ddp\n{code}dist.barrier()", stdin=True)
-    rows = []
-    for line in ("rank 2", "all p rank", "all c"):
+    cell = four.cells[cell_id]
+    for rank, line in ((0, "rank 2"), (2, "all p rank"), (2, "all c")):
         four.wait_for(lambda: four.question(cell_id), "the prompt")
-        four.pump()
-        shown = [
-            message.content["data"].get("text/html", "")
-            for message in four.cells[cell_id].of("display_data", "update_display_data")
-        ]
-        rows.append([_CHIP.findall(html) for html in shown if 'aria-label="ranks"' in html][-1])
+        at_prompt = [f"rank {each}: at a prompt" for each in range(3)]
+        at_prompt[rank] = f"rank {rank}: asks you now"
+        four.wait_for(lambda row=at_prompt: chips(cell)[:3] == row, f"the row for rank {rank}")
+        assert chips(cell)[3].startswith(("rank 3: runs", "rank 3: waits"))
         four.client.input(line)
     assert four.finish(cell_id).status == "ok"
-    assert all(row[3].startswith(("rank 3: runs", "rank 3: waits")) for row in rows)
-    assert [row[:3] for row in rows] == [
-        ["rank 0: asks you now", "rank 1: at a prompt", "rank 2: at a prompt"],
-        ["rank 0: at a prompt", "rank 1: at a prompt", "rank 2: asks you now"],
-        ["rank 0: at a prompt", "rank 1: at a prompt", "rank 2: asks you now"],
-    ]
 
 
 _STOPS = "%%ddp\nmine = 10 * rank\ndist.barrier()\nbreakpoint()\nthen = 1"
