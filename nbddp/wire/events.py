@@ -213,6 +213,7 @@ class RunFinished(MessageBase, frozen=True):
     marks: tuple[GroupMark, ...] = ()  #: of the groups that were used, or are broken
     torn: tuple[str, ...] = ()  #: operations whose tensors may hold partial results
     group_count: int = 0  #: torch's number for the next group, which becomes its name
+    made_groups: bool = False  #: the rank became a member of a new group in the cell
 
 
 class ValuePulled(MessageBase, frozen=True):

@@ -219,12 +219,14 @@ class View:
         if not self._can_ask:
             # Equal on all ranks, so that their errors are shown once.
             raise EOFError("input was asked for, and this front end cannot ask the user")
-        # Text that stands with the live lines belongs above the question.
+        self._live.states.turn(request.rank)
+        # Text that stands with the live lines belongs above the question. Nothing changes them
+        # before the answer.
+        self._live.refresh(now, self._output.open_lines(), at_once=True)
         self._sink.live(Live())
         self._sink.live(self._live.shown)
         label = f"{self._labels.of((request.rank,))} " if self._labels else ""
         prompt = label + harmless(request.prompt)
-        self._live.states.ask(request.rank)
         try:
             return getpass.getpass(prompt) if request.password else builtins.input(prompt)
         except StdinNotImplementedError:
@@ -233,7 +235,11 @@ class View:
                 "(nbclient, papermill, nbconvert and background cells have no stdin)"
             ) from None
         finally:
-            self._live.states.answer(request.rank)
+            self._live.states.ask(request.rank)  # the line may have been for another rank
+
+    def leave_prompt(self, request: InputRequest) -> None:
+        """See `CellView.leave_prompt`."""
+        self._live.states.answer(request.rank)
 
     def tell(self, text: str) -> None:
         """See `CellView.tell`."""

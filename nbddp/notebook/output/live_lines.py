@@ -82,16 +82,21 @@ class LiveLines:
         self._notice = ""
 
     def refresh(
-        self, now: float, open_lines: Sequence[tuple[RankSet, str]]
+        self,
+        now: float,
+        open_lines: Sequence[tuple[RankSet, str]],
+        *,
+        at_once: bool = False,
     ) -> tuple[Live | None, float]:
         """Return the new lines, None if they are as before, and the seconds until the next call.
 
         Args:
             now: the time.
             open_lines: lines that ranks have not ended yet.
+            at_once: also right after the last change.
         """
         since_s = now - self._shown_at
-        if since_s < _INTERVAL_S:
+        if since_s < _INTERVAL_S and not at_once:
             return None, _INTERVAL_S - since_s
         status: list[str] = []
         is_late = now - self._began >= self._progress_after_s
