@@ -18,7 +18,7 @@ import torch.distributed as dist
 import nbddp
 from nbddp.rank import environment, torch_private
 from nbddp.rank.agent_link import Link
-from nbddp.rank.cells import CellExecutor, NameLookupThread, RankShell, Stdin
+from nbddp.rank.cells import CellExecutor, NameLookupThread, RankShell, Stdin, open_debugger
 from nbddp.rank.cells.debug_adapter import DebugAdapter, leave_stop
 from nbddp.rank.collectives import Collectives
 from nbddp.rank.exception_text import error_info
@@ -83,10 +83,15 @@ class RankServer:
         self._name_lookup = NameLookupThread(self._shell, self.link)
         self._debug_adapter = DebugAdapter(self._shell, self.link, self._loop)
         self._collectives = self._make_collectives()
+        if self._collectives is not None:
+            self._collectives.stops.ask = self._stdin.ask_stop
+            self._collectives.stops.debug = open_debugger
         self._executor = CellExecutor(
             self._shell, self.link, self._loop, launch.rank, self._collectives
         )
         self._executor.interrupts.before_raise = leave_stop
+        if self._collectives is not None:
+            self._collectives.stops.interrupts = lambda: self._executor.interrupts.received
         self._variables = Variables(self._shell, self.link, launch, self._executor.interrupts)
         self._comms = Comms(self._shell, self.link, self._loop, self._executor.interrupts)
         self._busy = asyncio.Lock()

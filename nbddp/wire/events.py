@@ -198,6 +198,7 @@ class InputRequest(InOrder, frozen=True, kw_only=True):
     prompt: str
     password: bool
     debugger: Site | None = None  #: the line that a debugger is at; None: no debugger asks
+    stop: Operation | None = None  #: the operation before which the rank stopped: ``%%ddp --step``
 
 
 class RunFinished(MessageBase, frozen=True):

@@ -92,6 +92,7 @@ class Execute(MessageBase, frozen=True):
     store_history: bool = True
     on_mismatch: OnMismatch = "raise"
     check: bool = False  #: ranks of several machines exchange fingerprints before each operation
+    step: bool = False  #: ranks stop before each operation and ask what to do
     parent_id: str = ""  #: id of the front end's request; an Output widget names it
     debugs: tuple[Rank, ...] = ()  #: ranks on which a bare ``%debug`` opens; empty: all
     dead: tuple[Rank, ...] = ()  #: ranks without a process: no group with them can complete

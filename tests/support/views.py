@@ -29,7 +29,7 @@ class RecordingView:
     """
 
     def __init__(self, answers: Iterable[str | BaseException] = ()) -> None:
-        self._answers = list(answers)
+        self._answers = iter(answers)
         self.events: list[CellEvent] = []
         self.asked: list[InputRequest] = []
         self.told: list[str] = []
@@ -48,9 +48,9 @@ class RecordingView:
 
     def ask(self, request: InputRequest) -> str:
         self.asked.append(request)
-        if not self._answers:
+        answer = next(self._answers, None)
+        if answer is None:
             raise EOFError("the test has no more answers")
-        answer = self._answers.pop(0)
         if isinstance(answer, BaseException):
             raise answer
         return answer
@@ -118,6 +118,7 @@ def run_cell(
     check: bool = True,
     execution_count: int = 1,
     first_line: int = 1,
+    step: bool = False,
 ) -> RecordingView:
     """Run a cell to its end.
 
@@ -130,9 +131,10 @@ def run_cell(
         check: raise the cell's error; else it is `RecordingView.error`.
         execution_count: number of the cell in tracebacks.
         first_line: line of the notebook's cell on which ``code`` begins.
+        step: stop before each operation, and ask what to do.
     """
     view = RecordingView(answers)
-    options = _options(pool, ranks, timeout, execution_count, first_line)
+    options = _options(pool, ranks, timeout, execution_count, first_line, step=step)
     run = pool.submit(_complete(code), options)
     outcome = pool.wait(run, view)
     view.error = pool.error_of(outcome)
@@ -185,12 +187,15 @@ def _options(
     timeout: float | None,
     execution_count: int,
     first_line: int,
+    *,
+    step: bool = False,
 ) -> CellOptions:
     return CellOptions(
         ranks=pool.rank_set(ranks),
         timeout_s=timeout,
         execution_count=execution_count,
         first_line=first_line,
+        step=step,
     )
 
 

@@ -29,5 +29,6 @@ class CellOptions:
     first_line: int = 1  #: line of the notebook's cell on which the code begins
     cell_name: str = NO_NAME  #: how messages name the cell
     check: bool = False  #: ranks of several machines compare operations before each
+    step: bool = False  #: ranks stop before each operation, and the user lets them go
     parent_id: str = ""  #: id of the front end's request
     replay: Replay | None = None  #: it runs again for fresh ranks

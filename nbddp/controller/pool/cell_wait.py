@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbddp.controller.hub import CellEvent, Run
-from nbddp.controller.prompts import PromptTurns
+from nbddp.controller.prompts import PromptTurns, StepTurns
 from nbddp.controller.state import NoticeChanged, RankResult, RunOutcome, VerdictReached
 from nbddp.errors import CellInterruptedError
 from nbddp.wire.messages import InputReply, InputRequest, RankExited, RunFinished
-from nbddp.wire.rank_set import Rank
+from nbddp.wire.rank_set import Rank, RankSet
 
 if TYPE_CHECKING:
     from nbddp.controller.early_interrupts import EarlyInterrupts
@@ -74,12 +74,12 @@ class SilentView:
         return None
 
     def ask(self, request: InputRequest) -> str:
-        """Continue a debugger; else raise: the question would come without the text before it.
+        """Continue a debugger or a step; else raise: a question would come without its context.
 
         Raises:
             EOFError: the user's code asks.
         """
-        if request.debugger is not None:
+        if request.debugger is not None or request.stop is not None:
             return "c"
         raise EOFError("input was asked for in a cell that runs again, which asks no questions")
 
@@ -104,6 +104,7 @@ class CellWait:
         reply: sends the answer to a question.
         explain: adds to the outcome what is known when the cell has ended.
         describe: gives a sentence about each rank: what it does now.
+        world_size: number of ranks of the pool.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class CellWait:
         reply: Callable[[int, InputReply], None],
         explain: Callable[[RunOutcome], RunOutcome] = lambda outcome: outcome,
         describe: Callable[[], Mapping[Rank, str]] = dict,
+        world_size: int = 0,
     ) -> None:
         self._run = run
         self._view = view
@@ -131,7 +133,8 @@ class CellWait:
         self._questions: list[tuple[InputRequest, int]] = []  # to be asked; events until each
         self._ask_at = 0.0
         self._turns = PromptTurns(run.ranks)
-        self._held: list[tuple[Rank, CellEvent]] = []  # of `PromptTurns.gathered`
+        self._steps = StepTurns(run.ranks, world_size or len(run.ranks))
+        self._held: list[tuple[Rank, CellEvent]] = []  # of `_gathered`
         self._is_asking = False
         self._break_is_due = False  #: the next SIGINT is ours: the run has ended during a question
         self._break_lock = threading.Lock()  # between a question's end and `_break_question`
@@ -160,7 +163,7 @@ class CellWait:
                     self._give_up_when_due()
                 wait_s = self._view.tick()
                 wait_s = _WAIT_S if wait_s is None else min(wait_s, _WAIT_S)
-                if self._held and not self._turns.gathered:
+                if self._held and not self._gathered:
                     self._show_held()
                 if self._questions:
                     left_s = self._ask_at - time.monotonic()
@@ -169,7 +172,7 @@ class CellWait:
                         continue
                     wait_s = min(wait_s, left_s)
                 else:  # a question of the program comes first
-                    wait_s = min(wait_s, self._ask_debugger())
+                    wait_s = min(wait_s, self._ask_debugger(), self._ask_step())
                 try:
                     event = self._run.get(wait_s)
                 except TimeoutError:
@@ -185,33 +188,43 @@ class CellWait:
             return outcome
 
     def _take(self, event: CellEvent) -> None:
+        now = time.monotonic()
         match event:
             case InputRequest():
                 self._view.show(event)
-                if event.debugger is None:
+                if event.stop is not None:
+                    self._steps.add(event, self._run.taken_count, now)
+                elif event.debugger is None:
                     self._note_question(event)
                 else:
-                    self._turns.add(event, self._run.taken_count, time.monotonic())
+                    self._turns.add(event, self._run.taken_count, now)
                 return
             case RunFinished() | RankExited():
                 self._hold_or_show(event)
                 self._turns.leave(event.rank)
+                self._steps.leave(event.rank, now)
                 return
             case NoticeChanged():
-                self._turns.note(event.report, time.monotonic())
+                self._turns.note(event.report, now)
+                self._steps.note(event.report, now)
             case _:
                 pass
         self._hold_or_show(event)
 
     def _hold_or_show(self, event: CellEvent) -> None:
         if isinstance(event, NoticeChanged | VerdictReached) or (
-            (rank := event.rank) not in self._turns.gathered
+            (rank := event.rank) not in self._gathered
         ):
             self._view.show(event)
             return
         self._held.append((rank, event))
         if len(self._held) > _MAX_HELD:
             self._show_held()
+
+    @property
+    def _gathered(self) -> RankSet:
+        """Ranks whose output is held back, so that it is shown together and in their order."""
+        return self._turns.gathered or self._steps.gathered
 
     def _show_held(self) -> None:
         """Show the events that were held back, in the order of ranks."""
@@ -247,6 +260,43 @@ class CellWait:
         for text in answer.tells:
             self._view.tell(text)
         return 0.0
+
+    def _ask_step(self) -> float:
+        """Show the prompt of ranks that have stopped, if it is due; return as `_ask_debugger`."""
+        for request in self._steps.drop(self._interrupted_at):
+            self._view.leave_prompt(request)
+        now = time.monotonic()
+        prompt = None if self._turns.ranks else self._steps.due(now)
+        if prompt is None:
+            due_at = None if self._turns.ranks else self._steps.due_at()
+            return _WAIT_S if due_at is None else max(0.0, due_at - now)
+        self._show_held()
+        if prompt.wants_table:
+            self._show_steps()
+        for text in prompt.tells:
+            self._view.tell(text)
+        reply = self._ask(prompt.request, prompt.number)
+        if reply is None:
+            return 0.0
+        if reply.reason:  # no user can be asked: the cell goes on without stops
+            for request in self._steps.close():
+                self._send(request, "continue")
+            return 0.0
+        line = "quit" if reply.value is None else reply.value  # Ctrl-D
+        answer = self._steps.answer(line, time.monotonic())
+        for request, step in answer.replies:
+            self._send(request, str(step))
+        if answer.wants_table:
+            self._show_steps()
+        for text in answer.tells:
+            self._view.tell(text)
+        if answer.ends_cell:
+            self._on_sigint()
+        return 0.0
+
+    def _show_steps(self) -> None:
+        others = {} if self._steps.are_all_stopped else self._describe()
+        self._view.tell(self._steps.table(others))
 
     def _send(self, request: InputRequest, value: str | None, reason: str = "") -> None:
         self._view.leave_prompt(request)

@@ -167,7 +167,7 @@ class Pool:
             How the cell ended on each rank.
 
         Raises:
-            BadOptionError: the timeout is not legal.
+            BadOptionError: the timeout is not legal, or the pool is plain and cannot step.
             PoolBusyError: another cell is running.
             PoolBrokenError: the pool was stopped, or a rank has exited or does not come back.
             CellError: the cell failed on at least one rank.
@@ -200,12 +200,17 @@ class Pool:
             The run, from which `wait` takes the events.
 
         Raises:
-            BadOptionError: the timeout is not legal.
+            BadOptionError: the timeout is not legal, or the pool is plain and cannot step.
             PoolBusyError: another cell is running.
             PoolBrokenError: the pool was stopped, or a rank has exited or does not come back.
         """
         self._processes.check_alive()
         check_seconds("timeout", options.timeout_s)
+        if options.step and self.options.plain:
+            raise BadOptionError(
+                "--step stops ranks before their operations, and a pool with --plain traces none. "
+                "Nothing was run. Next: %ddp stop, then %ddp start without --plain"
+            )
         run_id = f"{self.pool_id}-{next(self._run_numbers)}"
         self._cells.submit(run_id, options.execution_count)
         self._sources.add_cell(options.execution_count, code, options.first_line)
@@ -217,6 +222,7 @@ class Pool:
             first_line=options.first_line,
             on_mismatch=self.config.on_mismatch,
             check=options.check,
+            step=options.step,
             parent_id=options.parent_id,
             debugs=self._cells.ranks_to_debug(options.ranks),
             failed=tuple(self._cells.failed_runs),
@@ -255,6 +261,7 @@ class Pool:
                 reply=self._reply,
                 explain=self._explained,
                 describe=self._descriptions,
+                world_size=self.world_size,
             ).wait(early)
 
     def _descriptions(self) -> dict[int, str]:

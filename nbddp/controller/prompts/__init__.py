@@ -1,9 +1,11 @@
-"""One prompt for the debuggers of all ranks: which rank is asked, and what a line means. Pure.
+"""One prompt for all ranks: for their debuggers, and where they stop before operations. Pure.
 
 Runs in: the thread that waits for the cell.
 """
 
 from nbddp.controller.prompts.commands import HELP
+from nbddp.controller.prompts.step_commands import STEP_HELP
+from nbddp.controller.prompts.step_turns import StepTurns
 from nbddp.controller.prompts.turns import Answer, PromptTurns, Turn
 
-__all__ = ["HELP", "Answer", "PromptTurns", "Turn"]
+__all__ = ["HELP", "STEP_HELP", "Answer", "PromptTurns", "StepTurns", "Turn"]

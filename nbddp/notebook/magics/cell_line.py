@@ -29,6 +29,7 @@ class CellCommand:
     is_async: bool
     trace: bool = False
     check: bool = False
+    step: bool = False
     out: Out = "folded"
 
 
@@ -64,6 +65,11 @@ def _cell_parser() -> Parser:
         action="store_true",
         help="compare operations between machines before each (slower)",
     )
+    parser.add_argument(
+        "--step",
+        action="store_true",
+        help="stop all ranks before each collective or message, and ask what they do",
+    )
     return parser
 
 
@@ -81,7 +87,13 @@ def parse_cell(text: str) -> CellCommand:
             "%%ddp: the number of ranks is set when the pool starts: %ddp start -n 4. Next: %%ddp "
             "for all ranks, or %%ddp -r 0-1 for some"
         )
-    return CellCommand(**vars(CELL.parser.read(text)))
+    command = CellCommand(**vars(CELL.parser.read(text)))
+    if command.step and command.is_async:
+        raise BadOptionError(
+            "%%ddp: --step asks you what the ranks do, and a cell with --async asks nothing. Next: "
+            "leave out one of the two"
+        )
+    return command
 
 
 class AutoParser(Parser):

@@ -80,6 +80,7 @@ class DdpMagics(Magics):
             first_line=first_line,
             cell_name=cell_name(count),
             check=command.check,
+            step=command.step,
             parent_id=session.parent_id(),
         )
         if command.is_async:

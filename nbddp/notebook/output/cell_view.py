@@ -50,6 +50,8 @@ from nbddp.wire.messages import (
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values.tensor_preview import MIME as SHOWN_MIME
 
+#: Asks what all ranks do that have stopped before an operation.
+_STEP_PROMPT = "(step) "
 #: This many ranks print a line within ``output_fold_s``; more ranks take longer, up to a limit.
 _FOLD_RANKS, _MAX_FOLD_S = 16, 0.5
 _OUTPUTS: Mapping[AnyOut, Callable[[OutputSpec], CellOutput]] = {
@@ -209,7 +211,8 @@ class View:
 
     def ask(self, request: InputRequest) -> str:
         """See `CellView.ask`."""
-        if self._out == "nothing" and request.debugger is not None:
+        is_stop = request.stop is not None
+        if self._out == "nothing" and (request.debugger is not None or is_stop):
             return "c"  # a cell that runs again passes its breakpoints
         now = self._clock()
         self._emit(self._output.tick(now + self._patience_s))
@@ -219,14 +222,15 @@ class View:
         if not self._can_ask:
             # Equal on all ranks, so that their errors are shown once.
             raise EOFError("input was asked for, and this front end cannot ask the user")
-        self._live.states.turn(request.rank)
+        if not is_stop:
+            self._live.states.turn(request.rank)
         # Text that stands with the live lines belongs above the question. Nothing changes them
         # before the answer.
         self._live.refresh(now, self._output.open_lines(), at_once=True)
         self._sink.live(Live())
         self._sink.live(self._live.shown)
         label = f"{self._labels.of((request.rank,))} " if self._labels else ""
-        prompt = label + harmless(request.prompt)
+        prompt = _STEP_PROMPT if is_stop else label + harmless(request.prompt)
         try:
             return getpass.getpass(prompt) if request.password else builtins.input(prompt)
         except StdinNotImplementedError:

@@ -3,6 +3,7 @@
 Runs in: the rank process.
 """
 
+from nbddp.rank.cells.breakpoints import open_debugger
 from nbddp.rank.cells.executor import CellExecutor, Interrupts
 from nbddp.rank.cells.name_lookup import NameLookupThread
 from nbddp.rank.cells.shell import RankShell
@@ -14,4 +15,5 @@ __all__ = [
     "NameLookupThread",
     "RankShell",
     "Stdin",
+    "open_debugger",
 ]

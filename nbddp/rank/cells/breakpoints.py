@@ -108,6 +108,15 @@ def install(shell: InteractiveShell) -> None:
     shell.InteractiveTB.debugger_cls = PostMortem
 
 
+def open_debugger(frame: types.FrameType) -> None:
+    """Ask for commands in a frame, as `breakpoint()` there would.
+
+    Raises:
+        bdb.BdbQuit: the user has left the debugger.
+    """
+    Breakpoint().open(frame)
+
+
 def end_steps() -> None:
     """End a step that has not ended with its cell; breakpoints that the user has set stay."""
     tracer = getattr(sys.gettrace(), "__self__", None)

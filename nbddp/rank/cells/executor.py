@@ -65,6 +65,11 @@ class Interrupts:
         self._wakeup = Wakeup(lambda: self._handled)
         self.install()
 
+    @property
+    def received(self) -> int:
+        """Number of interrupts that have reached the process; the main thread may be in C."""
+        return self._wakeup.received
+
     def install(self) -> None:
         """Install the handler, also again because a cell may have replaced it."""
         signal.signal(signal.SIGINT, self._handle)

@@ -35,6 +35,8 @@ class Wakeup:
 
     def __init__(self, handled: Callable[[], int]) -> None:
         self._handled = handled
+        #: Number of interrupts that have reached the process, also while the main thread is in C.
+        self.received = 0
         self._settled = 0  #: number of handled interrupts whose wake-up has ended
         self._read_fd, self._write_fd = os.pipe()
         os.set_blocking(self._write_fd, False)
@@ -66,6 +68,7 @@ class Wakeup:
             except OSError:
                 return  # a cell has closed the descriptor, see `nbddp.controller.state.exit_text`
             if signal.SIGINT in numbers:
+                self.received += 1
                 self._wake_until_handled()
                 self._settled = self._handled()
 

@@ -10,11 +10,13 @@ import itertools
 import os
 import queue
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from nbddp.rank.agent_link import Link
 from nbddp.rank.cells import breakpoints
 from nbddp.rank.cells.shell import RankShell
+from nbddp.wire.flight_recorder import Operation, Site
 from nbddp.wire.messages import InputReply, InputRequest
 
 _POLL_S = 0.1  # a wait without limit could not be interrupted on every platform
@@ -49,6 +51,30 @@ class Stdin:
         Raises:
             EOFError: the notebook cannot ask, or the user ended the input.
         """
+        debugger = breakpoints.asking_debugger(sys._getframe(1))
+        return self._ask(str(prompt), password=password, debugger=debugger)
+
+    def ask_stop(self, stop: Operation, check: Callable[[], None]) -> str:
+        """Ask what to do before an operation.
+
+        Args:
+            stop: the operation, which has not been issued.
+            check: raises if the answer is not needed any more.
+
+        Raises:
+            EOFError: the notebook cannot ask.
+        """
+        return self._ask("", stop=stop, check=check)
+
+    def _ask(
+        self,
+        prompt: str,
+        *,
+        password: bool = False,
+        debugger: Site | None = None,
+        stop: Operation | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> str:
         run_id = self._shell.run_id
         if os.getpid() != self._pid:
             raise EOFError("input() is not available in a forked child of a rank")
@@ -62,19 +88,22 @@ class Stdin:
                     run_id=run_id,
                     rank=self._shell.rank,
                     question=number,
-                    prompt=str(prompt),
+                    prompt=prompt,
                     password=password,
-                    debugger=breakpoints.asking_debugger(sys._getframe(1)),
+                    debugger=debugger,
+                    stop=stop,
                 )
             )
-            reply = self._wait_for_answer(replies, run_id)
+            reply = self._wait_for_answer(replies, run_id, check)
         finally:
             del self._replies[number]
         if reply.value is None:
             raise EOFError(reply.reason or "end of input")
         return reply.value
 
-    def _wait_for_answer(self, replies: "queue.SimpleQueue[InputReply]", run_id: str) -> InputReply:
+    def _wait_for_answer(
+        self, replies: "queue.SimpleQueue[InputReply]", run_id: str, check: Callable[[], None]
+    ) -> InputReply:
         """Wait for the answer.
 
         The diagnosis identifies this function by its name, see `flight_recorder.schema.AT_PROMPT`.
@@ -85,6 +114,7 @@ class Stdin:
             except queue.Empty:
                 if self._shell.run_id != run_id:  # a thread that outlives its cell
                     raise EOFError("the cell that asked has ended") from None
+                check()
 
     def _getpass(self, prompt: str = "Password: ", stream: Any = None) -> str:
         return self.ask(prompt, password=True)

@@ -179,7 +179,7 @@ class TracedGroup(dist.ProcessGroup):
         if self.counters.ended is not None:
             raise self.counters.ended()
         call = methods.monitored_barrier(recorder)
-        refusals.refuse(recorder, call.signature.op, self.counters.info.ranks)
+        self._prepare(call)
         milliseconds = 0 if timeout is None else int(timeout.total_seconds() * 1000)
         record = recorder.collective(self.counters, call, timeout_ms=milliseconds)
         with RecordedCall(self, record):
@@ -221,6 +221,22 @@ class TracedGroup(dist.ProcessGroup):
             raise failure from error
         finally:
             writer.end_wait(slot)
+
+    def _prepare(self, call: CallSignature, peer: int = -1, tag: int = 0) -> Question | None:
+        """Refuse a call that some members would not make; stop before it if the user steps.
+
+        Returns:
+            The query for whose expression the call is made; None: for none.
+        """
+        recorder = self.recorder
+        refusals.refuse(recorder, call.signature.op, self.counters.info.ranks)
+        pull = refusals.pull(recorder)
+        before = recorder.before_operation
+        if before is not None and pull is None and not recorder.callbacks.is_in_callback:
+            before(self.counters, call.signature, peer, tag)
+            if self.counters.ended is not None:
+                raise self.counters.ended()
+        return pull
 
     def _await_members(
         self, question: Question, record: int, call: CallSignature, digest: int
@@ -298,8 +314,7 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
             refusals.refuse_gaps(recorder, counters, call.signature)
         pull = None
         if recorder.is_careful:
-            refusals.refuse(recorder, call.signature.op, counters.info.ranks)
-            pull = refusals.pull(recorder)
+            pull = self._prepare(call)
         if (
             pull is not None
             or recorder.check
@@ -359,7 +374,7 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
             raise ValueError(f"{method}: there is no rank {args[0]} in a group of {self._size}")
         call = methods.message(recorder, direction, tensors)
         if recorder.is_careful:
-            refusals.refuse(recorder, direction, counters.info.ranks)
+            self._prepare(call, peer, int(args[-1]))
         is_async = not torch_private.is_awaited_message(_frame(0))
         record = recorder.message(counters, call, direction, peer, int(args[-1]), is_async=is_async)
         try:

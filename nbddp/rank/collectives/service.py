@@ -20,6 +20,7 @@ from nbddp.rank.collectives.introspection import RankIntrospection
 from nbddp.rank.collectives.rebuild import GroupRebuild
 from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.collectives.rpc_lifecycle import RemoteCalls
+from nbddp.rank.collectives.stops import Stops
 from nbddp.rank.user_code_context import Callbacks
 from nbddp.wire.flight_recorder import GroupMark, Mismatch, NodeMemory
 from nbddp.wire.launch_specs import RankLaunch
@@ -63,6 +64,7 @@ class Collectives:
         self._introspection = RankIntrospection(
             self.recorder, launch.rank, self.factory.store_wait.check_age_ns
         )
+        self.stops = Stops(self.recorder)
         self._abort = OperationAbort(
             self.factory,
             self.recorder,
@@ -89,6 +91,7 @@ class Collectives:
         self._abort.begin_cell()
         self.factory.begin_cell(request.execution_count, request.aside_id)
         self.recorder.begin_cell(request.run_id, request.on_mismatch, check=request.check)
+        self.stops.begin_cell(step=request.step)
         refusals.end_groups_of_dead(self.recorder, request.dead)
         self.recorder.cell_ranks = request.ranks
         self._remote_calls.begin_cell(request.failed)
@@ -107,6 +110,7 @@ class Collectives:
             Its mismatches, the marks of its groups, and operations that may have written half.
         """
         self._introspection.activity = "idle"
+        self.stops.end_cell()
         break_torn(has_failed=has_failed)
         marks = self.recorder.end_cell()
         return tuple(self.recorder.mismatches), marks, tuple(self.recorder.torn)

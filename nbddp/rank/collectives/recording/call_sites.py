@@ -100,29 +100,9 @@ class Sites:
 
     def search(self, frame: types.FrameType | None) -> tuple[int, types.FrameType | None]:
         """Return the offset of the call site from a frame outwards, as `here` does."""
-        kinds = self._kind_by_file
-        between = -1
-        best: types.FrameType | None = None
-        best_kind = _MACHINERY
-        while frame is not None:
-            between += 1
-            file = frame.f_code.co_filename
-            kind = kinds.get(file)
-            if kind is None:
-                kind = self._classify(file)
-            if kind > best_kind:
-                best = frame
-                if kind == _CELL:
-                    best_kind = kind
-                    break
-                best_kind = kind
-            frame = frame.f_back
+        best, best_kind, between = self._innermost(frame)
         if best is None:
-            # A thread of autograd, or a thread of Gloo in a callback, works for the current line of
-            # the main thread.
-            best = self._line_of_main()
-            if best is None:
-                return 0, None
+            return 0, None
         code = best.f_code
         key = (id(code), best.f_lasti)
         known = self.known.get(key)
@@ -138,6 +118,37 @@ class Sites:
         has_loops = bool(about.names) or not about.is_outermost
         self.known[key] = KnownLine(offset, between if is_near else -1, code, has_loops)
         return offset, best if has_loops else None
+
+    def user_frame(self, frame: types.FrameType | None) -> types.FrameType | None:
+        """Return the frame of the call site, from a frame outwards; None: it is not known."""
+        return self._innermost(frame)[0]
+
+    def site_of(self, frame: types.FrameType | None) -> Site:
+        """Return the line that a frame is at."""
+        return Site() if frame is None else self._site(frame)
+
+    def _innermost(self, frame: types.FrameType | None) -> tuple[types.FrameType | None, int, int]:
+        """Return the frame of the call site, its kind, and the number of frames before it."""
+        kinds = self._kind_by_file
+        between = -1
+        best: types.FrameType | None = None
+        best_kind = _MACHINERY
+        while frame is not None:
+            between += 1
+            file = frame.f_code.co_filename
+            kind = kinds.get(file)
+            if kind is None:
+                kind = self._classify(file)
+            if kind > best_kind:
+                best, best_kind = frame, kind
+                if kind == _CELL:
+                    break
+            frame = frame.f_back
+        if best is None:
+            # A thread of autograd, or a thread of Gloo in a callback, works for the current line of
+            # the main thread.
+            best = self._line_of_main()
+        return best, best_kind, between
 
     def iteration(self, frame: types.FrameType | None) -> Iteration:
         """Return the iteration of the loops around a line of the user's code, and its callers."""

@@ -48,8 +48,11 @@ class Recorder:
         self.mismatches: list[Mismatch] = []
         self.torn: list[str] = []  #: operations whose tensors may hold partial results
         self.on_mismatch: OnMismatch = "raise"
+        #: Called before an operation is issued, while the user steps, see `stops.Stops.before`.
+        self.before_operation: Callable[..., None] | None = None
         self.check = False  #: compare with members on other machines before each collective
-        #: `check`, or this is a child, or no cell runs, or a name is looked up during a cell.
+        #: `check`, or this is a child, or no cell runs, or the user steps, or a name is looked up
+        #: during a cell.
         self.is_careful = True
         self._careful_lock = threading.Lock()
         self.callbacks = callbacks
@@ -70,7 +73,8 @@ class Recorder:
         """Update ``is_careful`` after a change of its conditions. For any thread."""
         with self._careful_lock:
             is_in_cell = bool(self.run_id) and not self.is_child
-            self.is_careful = self.check or not is_in_cell or self.callbacks.is_answering_lookup
+            is_watched = self.check or self.before_operation is not None
+            self.is_careful = is_watched or not is_in_cell or self.callbacks.is_answering_lookup
 
     # --- cells ---------------------------------------------------------------------------------
 

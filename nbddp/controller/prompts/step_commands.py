@@ -1,0 +1,115 @@
+"""The lines that the user types while the ranks of a cell are stopped before operations.
+
+Runs in: the thread that waits for the cell. Pure.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from nbddp.errors import BadOptionError
+from nbddp.wire.rank_set import RankSet
+from nbddp.wire.step_replies import StepReply, StepVerb
+
+STEP_HELP: Final = """\
+Each rank has stopped before its operation, which is not issued yet. [-r RANKS]: only these ranks
+  step, s [N] [-r 0,2]  do the operation (N of them), and stop before the next one
+  continue, c [-r 0,2]  do it, and go on to the end of the cell
+  print, p EXPR [-r 2]  the value of an expression in the user's frame, on all stopped ranks
+  run CODE [-r 2]       run statements there
+  where, w [-r 2]       the lines of the user's code that have led there
+  rank 2                open the debugger (pdb) of rank 2 there; q comes back
+  ranks                 show this table again, and what the other ranks do
+  quit, q               end the cell: every variable is kept, all ranks are freed
+An empty line repeats step."""
+
+_RANKS = re.compile(r"\s+-r\s*(?P<ranks>all|[\d,\s-]*\d|\d[\d,\s-]*)$")
+_VERBS: Final = {
+    **dict.fromkeys(("step", "s", "n", "next"), StepVerb.STEP),
+    **dict.fromkeys(("continue", "c", "cont"), StepVerb.CONTINUE),
+    **dict.fromkeys(("print", "p", "run", "!"), StepVerb.RUN),
+    **dict.fromkeys(("where", "w", "bt"), StepVerb.WHERE),
+}
+
+
+@dataclass(frozen=True)
+class Send:
+    """A reply for stopped ranks; ``ranks`` None: for all of them."""
+
+    reply: StepReply
+    ranks: RankSet | None = None
+
+
+@dataclass(frozen=True)
+class ShowTable:
+    """Show what each rank does."""
+
+
+@dataclass(frozen=True)
+class EndCell:
+    """Interrupt the cell."""
+
+
+@dataclass(frozen=True)
+class Tell:
+    """The line has no other effect than this text."""
+
+    text: str
+
+
+StepCommand: TypeAlias = Send | ShowTable | EndCell | Tell
+
+#: Commands without arguments that are not for ranks.
+_OTHERS: Final[dict[str, StepCommand]] = {
+    **dict.fromkeys(("ranks", "waits", "table"), ShowTable()),
+    **dict.fromkeys(("quit", "q", "exit"), EndCell()),
+    **dict.fromkeys(("help", "h", "?"), Tell(STEP_HELP)),
+}
+
+
+def parse(line: str, world_size: int) -> StepCommand:
+    """Return the meaning of a line.
+
+    Args:
+        line: as the user has typed it.
+        world_size: number of ranks of the pool, of which ``-r`` chooses some.
+    """
+    text = line.strip() or "step"
+    ranks = None
+    if match := _RANKS.search(text):
+        try:
+            ranks = RankSet.parse(match["ranks"], world_size)
+        except BadOptionError as error:
+            return Tell(str(error))
+        text = text[: match.start()].rstrip()
+    word, _, rest = text.partition(" ")
+    command = _command(word, rest.strip(), ranks, world_size)
+    return command or Tell(
+        f"{line.strip()!r} is no command here. Legal: step [N], continue, print EXPR, run CODE, "
+        "where, each with -r RANKS; rank N, ranks, quit, help"
+    )
+
+
+def _command(word: str, rest: str, ranks: RankSet | None, world_size: int) -> StepCommand | None:
+    if word in _OTHERS and not rest:
+        return _OTHERS[word]
+    if word == "rank":
+        return _debug(rest, world_size)
+    verb = _VERBS.get(word)
+    if verb is StepVerb.STEP and (not rest or _is_count(rest)):
+        return Send(StepReply(verb, count=int(rest or 1)), ranks)
+    if verb is StepVerb.RUN and rest:
+        return Send(StepReply(verb, code=rest), ranks)
+    if verb in (StepVerb.CONTINUE, StepVerb.WHERE) and not rest:
+        return Send(StepReply(verb), ranks)
+    return None
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and int(text) > 0
+
+
+def _debug(text: str, world_size: int) -> StepCommand:
+    if text.isascii() and text.isdigit() and int(text) < world_size:
+        return Send(StepReply(StepVerb.DEBUG), RankSet.of([int(text)]))
+    return Tell(f"`rank` needs one of the ranks 0 to {world_size - 1}: `rank {world_size - 1}`")

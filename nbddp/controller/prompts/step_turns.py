@@ -1,0 +1,217 @@
+"""One prompt for all ranks that have stopped before an operation: ``%%ddp --step``.
+
+Runs in: the thread that waits for the cell. Pure: ``now`` comes in (monotonic seconds).
+
+The prompt comes when all ranks that were let go have stopped again, ended the cell, or wait for a
+rank that is stopped; or after some seconds. Before it there is a table of what each rank is about
+to do, ranks at the same place in one row.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nbddp.controller.diagnosis import RankVerb, Report, describe_call
+from nbddp.controller.prompts.step_commands import EndCell, Send, ShowTable, Tell, parse
+from nbddp.wire.messages import InputRequest
+from nbddp.wire.rank_set import Rank, RankSet, ranks_by
+from nbddp.wire.step_replies import StepReply, StepVerb
+
+#: A rank that still runs after this time is shown as it is, if another one has stopped.
+_PATIENCE_S = 3.0
+#: The same, if all ranks that were let go wait for others: one may have been freed meanwhile.
+_WAITING_S = 0.3
+
+
+_HINT = "step does these operations; print EXPR looks at each rank; help lists all commands"
+
+
+@dataclass(frozen=True)
+class StepPrompt:
+    """The prompt to show next."""
+
+    request: InputRequest  #: of the lowest rank that has stopped
+    number: int  #: of the event with the newest request
+    wants_table: bool  #: show `StepTurns.table` first
+    tells: tuple[str, ...] = ()  #: lines after the table
+
+
+@dataclass(frozen=True)
+class StepAnswer:
+    """The effects of a line that the user has typed."""
+
+    replies: tuple[tuple[InputRequest, StepReply], ...] = ()
+    tells: tuple[str, ...] = ()
+    wants_table: bool = False
+    ends_cell: bool = False
+
+
+class StepTurns:
+    """The stops of one cell.
+
+    Args:
+        ranks: ranks that run the cell.
+        world_size: number of ranks of the pool.
+    """
+
+    def __init__(self, ranks: RankSet, world_size: int) -> None:
+        self._inside = set(ranks)
+        self._world_size = world_size
+        #: By rank and number of the question, because several threads of a rank may stop.
+        self._open: dict[tuple[Rank, int], tuple[InputRequest, int]] = {}
+        self._due_at = 0.0
+        self._waiting: set[Rank] = set()
+        self._debugged: set[Rank] = set()  #: ranks whose debugger is open
+        self._is_fresh = True  #: a table is due
+        self._hints: tuple[str, ...] = (_HINT,)  #: lines that were not shown yet
+        #: Ranks whose output is held back, so that it is shown together and in their order.
+        self.gathered = RankSet()
+
+    @property
+    def ranks(self) -> RankSet:
+        """The ranks that have stopped."""
+        return RankSet.of({rank for rank, _ in self._open})
+
+    @property
+    def are_all_stopped(self) -> bool:
+        """Whether all ranks that have not ended the cell have stopped."""
+        return self._inside <= set(self.ranks)
+
+    # --- what ranks do ---------------------------------------------------------------------------
+
+    def add(self, request: InputRequest, number: int, now: float) -> None:
+        """Note that a rank has stopped; ``number`` is that of the event, see `drop`."""
+        if not self._open and not self._due_at:
+            self._due_at = now + _PATIENCE_S
+        self._open[request.rank, request.question] = request, number
+        self._waiting.discard(request.rank)
+        self._debugged.discard(request.rank)
+        self.gathered = RankSet.of(set(self.gathered) - {request.rank})
+        self._see_if_all_are_there(now)
+
+    def leave(self, rank: Rank, now: float) -> None:
+        """Note that a rank has ended the cell."""
+        self._inside.discard(rank)
+        self._open = {key: stop for key, stop in self._open.items() if key[0] != rank}
+        self._debugged.discard(rank)
+        self.gathered = RankSet.of(set(self.gathered) - {rank})
+        self._see_if_all_are_there(now)
+
+    def note(self, report: Report | None, now: float) -> None:
+        """Take from a report which ranks wait for others."""
+        places = {} if report is None else report.ranks
+        self._waiting = {
+            rank
+            for rank, place in places.items()
+            if place.predicate.verb is RankVerb.WAITS and rank not in self.ranks
+        }
+        if self._waiting and self._inside <= {*self.ranks, *self._waiting}:
+            self._due_at = min(self._due_at, now + _WAITING_S)
+
+    def drop(self, up_to: int) -> list[InputRequest]:
+        """Drop the stops of events up to this number, which an interrupt has ended."""
+        dropped = [request for request, number in self._open.values() if number <= up_to]
+        for request in dropped:
+            del self._open[request.rank, request.question]
+        return dropped
+
+    # --- what comes next -------------------------------------------------------------------------
+
+    def due(self, now: float) -> StepPrompt | None:
+        """The prompt that is due; None: no rank has stopped, or another one is awaited."""
+        when = self.due_at()
+        if when is None or now < when:
+            return None
+        self.gathered = RankSet()
+        request = self._open[min(self._open)][0]
+        number = max(number for _, number in self._open.values())
+        wants_table, self._is_fresh = self._is_fresh, False
+        hints, self._hints = self._hints, ()
+        return StepPrompt(request, number, wants_table, hints)
+
+    def due_at(self) -> float | None:
+        """The time of the next prompt, if nothing comes before; None: there is none."""
+        return None if not self._open or self._debugged else self._due_at
+
+    def table(self, descriptions: Mapping[Rank, str]) -> str:
+        """Return what each rank does, ranks with the same text in one row.
+
+        Args:
+            descriptions: of ranks that have not stopped.
+        """
+        stopped = self.ranks
+        places: list[tuple[tuple[str, str], Rank]] = [
+            (_at(request), request.rank) for request, _ in self._open.values()
+        ]
+        places += [
+            ((descriptions.get(rank) or "runs", ""), rank)
+            for rank in sorted({*descriptions, *self._inside} - set(stopped))
+        ]
+        by_place = ranks_by(sorted(places, key=lambda place: place[1]))
+        rows = [(ranks.describe(), text, place) for (text, place), ranks in by_place.items()]
+        names, middles = (max(len(row[column]) for row in rows) for column in (0, 1))
+        return "\n".join(
+            f"{name.ljust(names)}  {text.ljust(middles)}  {place}".rstrip()
+            for name, text, place in rows
+        )
+
+    # --- what the user says ----------------------------------------------------------------------
+
+    def answer(self, line: str, now: float) -> StepAnswer:
+        """Take the line that the user has typed."""
+        match parse(line, self._world_size):
+            case ShowTable():
+                return StepAnswer(wants_table=True)
+            case EndCell():
+                return StepAnswer(ends_cell=True)
+            case Tell(text):
+                return StepAnswer(tells=(text,))
+            case Send(reply, ranks):
+                return self._send(reply, self.ranks if ranks is None else ranks, now)
+
+    def close(self) -> list[InputRequest]:
+        """Take all open requests: no user can be asked."""
+        requests = [request for request, _ in self._open.values()]
+        self._open.clear()
+        return requests
+
+    def _send(self, reply: StepReply, ranks: RankSet, now: float) -> StepAnswer:
+        absent = RankSet.of(set(ranks) - set(self.ranks))
+        if absent:
+            return StepAnswer(
+                tells=(
+                    f"{absent.describe()} {absent.verb('is', 'are')} not stopped; "
+                    f"{self.ranks.describe()} {self.ranks.verb('is', 'are')}",
+                )
+            )
+        self._is_fresh = reply.verb in (StepVerb.STEP, StepVerb.CONTINUE)
+        keys = [key for key in sorted(self._open) if key[0] in ranks]
+        if not self._is_fresh:  # one thread of each rank says it
+            keys = list({rank: (rank, number) for rank, number in reversed(keys)}.values())
+        requests = [self._open.pop(key)[0] for key in sorted(keys)]
+        self._due_at = now + _PATIENCE_S
+        if reply.verb is StepVerb.DEBUG:
+            self._debugged.update(ranks)
+        elif not self._is_fresh:
+            self.gathered = ranks
+        return StepAnswer(replies=tuple((request, reply) for request in requests))
+
+    def _see_if_all_are_there(self, now: float) -> None:
+        if self.are_all_stopped:
+            self._due_at = now
+
+
+def _at(request: InputRequest) -> tuple[str, str]:
+    """Return what a stopped rank is about to do, and where."""
+    stop = request.stop
+    assert stop is not None  # noqa: S101 - see `CellWait`
+    signature = stop.signature
+    shown = {
+        "input_sizes": signature.input_sizes,
+        "output_sizes": signature.output_sizes and not signature.input_sizes,
+        "reduce_op": signature.reduce_op,
+        "root": signature.root >= 0,
+    }
+    fields = [field for field, is_there in shown.items() if is_there]
+    call = describe_call(signature, fields).removeprefix(signature.op)
+    place = f"{stop.site}: `{stop.site.source}`" if stop.site.source else str(stop.site)
+    return f"before {stop.label()}{call}", place

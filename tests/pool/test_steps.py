@@ -1,0 +1,207 @@
+"""``%%ddp --step``: ranks stop before each operation, on real ranks."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nbddp.controller.pool.pool import Pool
+from nbddp.errors import BadOptionError, CellError, CellInterruptedError, DeadlockError
+from tests.cases.fidelity import CLEAN_UP, PRELUDE, Program, parametrize
+from tests.cases.fidelity_collectives import COLLECTIVES
+from tests.cases.fidelity_sharded import SHARDED
+from tests.cases.fidelity_training import TRAINING
+from tests.cases.fidelity_works import WORKS
+from tests.conftest import make_pool
+from tests.support.views import RecordingView, run_cell
+
+SUM = "x = torch.full((2,), float(rank + 1))\ndist.all_reduce(x)\nprint(x.tolist())"
+
+
+def tables(view: RecordingView) -> list[list[str]]:
+    """The tables that were shown, as rows with one space between columns."""
+    found = [[" ".join(row.split()) for row in text.splitlines()] for text in view.told]
+    return [table for table in found if table[0].startswith(("rank ", "ranks "))]
+
+
+# --- programs ------------------------------------------------------------------------------------
+
+PROGRAMS = [
+    program
+    for program in [*COLLECTIVES, *WORKS, *TRAINING, *SHARDED]
+    if program.ranks == 2 and not program.is_long
+]
+
+
+@pytest.fixture(scope="module")
+def stepped(own_temporary_folder: object) -> Iterator[Pool]:
+    preload = {"NBDDP_PRELOAD": "torch._dynamo,torch.distributed.fsdp,torch.distributed.tensor"}
+    pool = make_pool(2, env=preload)
+    run_cell(pool, PRELUDE)
+    yield pool
+    pool.stop()
+
+
+@pytest.fixture
+def no_leaks() -> None:
+    """The pool lives from one test to the next; other tests look for what they leave behind."""
+
+
+@pytest.mark.timeout(180)
+@parametrize(PROGRAMS)
+def test_a_program_gives_the_same_step_by_step(stepped: Pool, program: Program):
+    results = []
+    for step in (False, True):
+        view = run_cell(
+            stepped,
+            program.code,
+            timeout=2 * program.timeout_s,
+            step=step,
+            answers=itertools.repeat("step"),
+        )
+        assert view.error is None
+        results.append(stepped.pull("plainly([result])"))
+        run_cell(stepped, CLEAN_UP, timeout=program.timeout_s)
+    assert results[0] == results[1]
+
+
+def test_there_are_enough_of_them():
+    assert len(PROGRAMS) >= 30
+
+
+# --- commands ------------------------------------------------------------------------------------
+
+
+def test_a_table_comes_before_the_operation_is_issued(pool: Pool):
+    view = run_cell(pool, SUM, step=True, answers=["p x.tolist()", "step"])
+    (table,) = tables(view)
+    assert len(table) == 1
+    assert table[0].startswith("ranks 0-1 before all_reduce #")
+    assert table[0].endswith(" of float32[2] with SUM cell [1], line 2: `dist.all_reduce(x)`")
+    assert view.texts() == {0: "[1.0, 1.0]\n[3.0, 3.0]\n", 1: "[2.0, 2.0]\n[3.0, 3.0]\n"}
+    assert [request.rank for request in view.asked] == [0, 0]
+
+
+def test_ranks_at_different_lines_have_different_rows(pool: Pool):
+    code = "x = torch.ones(1)\nif rank:\n    dist.broadcast(x, 1)\nelse:\n    dist.barrier()"
+    view = run_cell(pool, code, step=True, answers=["step"], check=False)
+    assert [row.split(" #")[0] for row in tables(view)[0]] == [
+        "rank 0 before barrier",
+        "rank 1 before broadcast",
+    ]
+    assert isinstance(view.error, CellError)  # the mismatch is seen as in every cell
+
+
+def test_one_rank_goes_ahead_and_waits_for_the_other(pool: Pool):
+    view = run_cell(pool, SUM, step=True, answers=["step -r 0", "p x.tolist()", "step"])
+    _, after = tables(view)
+    assert after[0].startswith("rank 0 waits in all_reduce #")
+    assert after[1].startswith("rank 1 before all_reduce #")
+    assert view.texts() == {0: "[3.0, 3.0]\n", 1: "[2.0, 2.0]\n[3.0, 3.0]\n"}
+
+
+def test_several_steps_at_once(pool: Pool):
+    code = "for i in range(5):\n    dist.barrier()\nprint(i)"
+    view = run_cell(pool, code, step=True, answers=["step 3", "p i", "", "continue"])
+    assert len(tables(view)) == 3  # before the first, the fourth and the fifth
+    assert view.texts() == {0: "3\n4\n", 1: "3\n4\n"}
+
+
+def test_code_runs_in_the_frame_of_the_user(pool: Pool):
+    code = """\
+def scaled(value, factor):
+    dist.all_reduce(value)
+    return value * factor
+
+print(scaled(torch.ones(1), 10).item())
+"""
+    view = run_cell(
+        pool, code, step=True, answers=["p factor + rank", "run value += 1", "where", "c"]
+    )
+    assert view.text(1).splitlines() == [
+        "11",
+        "cell [1], line 2, in scaled: dist.all_reduce(value)",
+        "cell [1], line 5: print(scaled(torch.ones(1), 10).item())",
+        "40.0",
+    ]
+
+
+def test_an_error_of_the_code_is_a_line(pool: Pool):
+    view = run_cell(pool, SUM, step=True, answers=["p unknown", "p dist.barrier()", "c"])
+    first, second, *_ = view.text(0).splitlines()
+    assert first == "NameError: name 'unknown' is not defined"
+    assert second.startswith(
+        "nbddp.errors.CollectiveRefusedError: barrier was called at the prompt"
+    )
+
+
+def test_the_debugger_of_one_rank_comes_back(pool: Pool):
+    view = run_cell(pool, SUM, step=True, answers=["rank 1", "p x.tolist()", "q", "step"])
+    assert [(request.rank, request.stop is None) for request in view.asked] == [
+        (0, False),
+        (1, True),
+        (1, True),
+        (0, False),
+    ]
+    assert "[2.0, 2.0]\n" in view.text(1)
+    assert view.text(0) == "[3.0, 3.0]\n"
+
+
+def test_the_user_ends_the_cell(pool: Pool):
+    view = run_cell(pool, f"kept = rank\n{SUM}", step=True, answers=["quit"], check=False)
+    assert isinstance(view.error, CellInterruptedError)
+    assert view.texts() == {}
+    assert pool.pull("kept") == [0, 1]
+
+
+def test_an_interrupt_at_the_prompt_ends_the_cell(pool: Pool):
+    view = run_cell(pool, SUM, step=True, answers=[KeyboardInterrupt()], check=False)
+    assert isinstance(view.error, CellInterruptedError)
+
+
+def test_an_interrupt_in_a_backward_pass_ends_the_cell(pool: Pool):
+    code = """\
+from torch.nn.parallel import DistributedDataParallel as DDP
+model = DDP(torch.nn.Linear(2, 1))
+model(torch.ones(1, 2)).sum().backward()
+"""
+    answers: list[str | BaseException] = [*["step"] * 3, KeyboardInterrupt()]
+    view = run_cell(pool, code, step=True, answers=answers, check=False)
+    assert isinstance(view.error, CellInterruptedError)
+    assert "line 3" in tables(view)[-1][0]
+
+
+def test_where_no_user_can_be_asked_the_cell_goes_on(pool: Pool):
+    view = run_cell(pool, SUM, step=True, answers=[EOFError("no user")])
+    assert view.texts() == {0: "[3.0, 3.0]\n", 1: "[3.0, 3.0]\n"}
+
+
+def test_a_deadlock_is_proven_as_in_every_cell(pool: Pool):
+    code = "if rank == 0:\n    dist.barrier()"
+    view = run_cell(pool, code, step=True, answers=["step"], check=False)
+    assert isinstance(view.error, DeadlockError)
+
+
+def test_later_cells_do_not_stop(pool: Pool):
+    run_cell(pool, SUM, step=True, answers=["step"])
+    assert run_cell(pool, SUM).asked == []
+
+
+def test_a_long_look_is_no_hang(pool: Pool):
+    """The ranks are at a prompt: no notice accuses them, and no time-out of theirs runs."""
+
+    def slow() -> Iterator[str]:
+        time.sleep(6)  # longer than the notices of ranks that wait
+        yield "step -r 0"
+        time.sleep(6)
+        yield "step"
+
+    view = run_cell(pool, SUM, step=True, answers=slow())
+    assert view.texts() == {0: "[3.0, 3.0]\n", 1: "[3.0, 3.0]\n"}
+    assert view.error is None
+
+
+def test_a_plain_pool_says_that_it_cannot_step(fresh_pool: Callable[..., Pool]):
+    with pytest.raises(BadOptionError, match="plain"):
+        run_cell(fresh_pool(2, plain=True), SUM, step=True)
