@@ -161,6 +161,14 @@ class RunStarted(MessageBase, frozen=True):
     rank: Rank
 
 
+class ImportChanged(MessageBase, frozen=True):
+    """The cell now imports this module of a library, seen at intervals of a quarter of a second."""
+
+    run_id: RunId
+    rank: Rank
+    module: str  #: the one that was asked for, not those that it needs; empty: no longer any
+
+
 class Display(InOrder, frozen=True, kw_only=True):
     """Rich output, with the content of Jupyter's ``display_data`` and ``update_display_data``."""
 
@@ -213,6 +221,7 @@ class RunFinished(MessageBase, frozen=True):
     marks: tuple[GroupMark, ...] = ()  #: of the groups that were used, or are broken
     torn: tuple[str, ...] = ()  #: operations whose tensors may hold partial results
     group_count: int = 0  #: torch's number for the next group, which becomes its name
+    made_groups: bool = False  #: the rank became a member of a new group in the cell
 
 
 class ValuePulled(MessageBase, frozen=True):

@@ -50,6 +50,9 @@ class CountingView:
     def ask(self, request: InputRequest) -> str:
         raise EOFError
 
+    def leave_prompt(self, request: InputRequest) -> None:
+        pass
+
     def tell(self, text: str) -> None:
         pass
 

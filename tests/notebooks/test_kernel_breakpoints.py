@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -41,6 +42,38 @@ def in_order(cell: Cell, *lines: str) -> bool:
     """Whether these lines were shown, in this order."""
     rest = iter(cell.lines)
     return all(line in rest for line in lines)
+
+
+_CHIP = re.compile(r'title="([^"]+)"')
+
+
+def chips(cell: Cell) -> list[str]:
+    """What the row of chips says now."""
+    shown = [
+        message.content["data"].get("text/html", "")
+        for message in cell.of("display_data", "update_display_data")
+    ]
+    rows = [_CHIP.findall(html) for html in shown if 'aria-label="ranks"' in html]
+    return rows[-1] if rows else []
+
+
+def has_chips(cell: Cell, row: list[str]) -> bool:
+    """Whether the row begins with these."""
+    return chips(cell)[: len(row)] == row
+
+
+def test_the_chips_show_which_ranks_are_at_a_prompt_and_which_one_is_asked(four: Kernel):
+    code = "import time; time.sleep(1.2)  # until there is a row\nif rank != 3:\n    breakpoint()\n"
+    cell_id = four.execute(f"%%ddp\n{code}dist.barrier()", stdin=True)
+    cell = four.cells[cell_id]
+    for rank, line in ((0, "rank 2"), (2, "all p rank"), (2, "all c")):
+        four.wait_for(lambda: four.question(cell_id), "the prompt")
+        at_prompt = [f"rank {each}: at a prompt" for each in range(3)]
+        at_prompt[rank] = f"rank {rank}: asks you now"
+        four.wait_for(partial(has_chips, cell, at_prompt), f"the row for rank {rank}")
+        assert chips(cell)[3].startswith(("rank 3: runs", "rank 3: waits"))
+        four.client.input(line)
+    assert four.finish(cell_id).status == "ok"
 
 
 _STOPS = "%%ddp\nmine = 10 * rank\ndist.barrier()\nbreakpoint()\nthen = 1"
@@ -158,7 +191,11 @@ def test_the_stop_button_after_the_debugger(four: Kernel):
     four.wait_text(cell_id, "[0-3] on")
     four.interrupt()
     cell = four.finish(cell_id)
-    assert cell.error.splitlines()[-1].startswith("CellInterruptedError")
+    assert cell.error.splitlines()[-3:] == [
+        f"CellInterruptedError: cell [{cell.number}] was interrupted",
+        "  kept      every variable is kept",
+        "  next      run the next cell, or this one again",
+    ]
     assert "Program interrupted" not in cell.text
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from nbddp.controller.catch_up import LeftOut, Reason
-from nbddp.controller.pool import Pool
+from nbddp.controller.pool import CatchUp, Pool
 from nbddp.errors import BadOptionError, CellError
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from tests.support.restarted_pool import restarted_pool
@@ -46,7 +46,7 @@ def test_a_training_goes_on_with_a_fresh_rank(pool: Pool):
     pool.restart(1)
     result = pool.catch_up()
     assert (result.ranks, result.source) == (RankSet.of([1]), 0)
-    assert result.cells == (1, 3, 4)
+    assert result.cells == (1, 2, 3, 4)
     assert result.aside == RankSet.of([0, 2])
     assert result.synced == ("network", "model", "optimizer")
     assert result.left_out == ()
@@ -100,7 +100,7 @@ def test_cells_without_collectives_run_on_the_fresh_rank_only(pool: Pool):
     result = pool.catch_up()
     assert (result.ranks, result.aside, result.cells) == (RankSet.of([1, 2]), NO_RANKS, (1, 2))
     assert pool.pull("runs, share") == [([1], [0, 0]), ([1], [1, 1]), ([1], [2, 2])]
-    assert pool.catch_up("1-2") == type(result)(ranks=result.ranks, source=0)
+    assert pool.catch_up("1-2") == CatchUp(result.ranks, others=RankSet.of([0]), source=0)
 
 
 def test_cells_that_run_aside_change_nothing_elsewhere(pool: Pool):
@@ -221,3 +221,137 @@ def test_a_state_that_fits_nowhere_else(pool: Pool):
     again = pool.catch_up(cells=[2, 3])
     assert (again.ranks, again.not_synced) == (RankSet.of([1]), ())
     assert "optimizer" in again.synced
+
+
+# --- side effects, random numbers, groups, deleted names -----------------------------------------
+
+
+def test_names_that_a_cell_has_deleted_are_deleted_again(pool: Pool):
+    run_cells(pool, "a = 1; b = rank; only = {1: 5} if rank == 1 else 0", "c = a + 1", "del a")
+    pool.restart(1)
+    run_cell(pool, "mine = 1", ranks=[1])
+    result = pool.catch_up()
+    assert (result.cells, result.deleted) == ((1, 2), ("a",))
+    names = "sorted(name for name in ('a', 'b', 'c', 'mine') if name in globals())"
+    assert pool.pull(names) == [["b", "c"], ["b", "c", "mine"], ["b", "c"]]
+
+
+#: Ways to make groups, and an operation in one of them. Rank 1 is a member, and rank 0 is not
+#: always.
+GROUPS = {
+    "two": ("g = dist.new_group([0, 1])", "if rank < 2: dist.all_reduce(t, group=g)"),
+    "not the source": ("g = dist.new_group([1, 2])", "if rank: dist.all_reduce(t, group=g)"),
+    "of the fresh rank": ("g = dist.new_group([1])", "if rank == 1: dist.barrier(group=g)"),
+    "all": ("g = dist.new_group()", "dist.all_reduce(t, group=g)"),
+    "alike": (
+        "gs = [dist.new_group([0, 1]) for _ in range(3)]\nh, g = gs[:2]",
+        "if rank < 2: dist.all_reduce(t, group=g); dist.all_reduce(t, group=h)",
+    ),
+    "used at once": (
+        "g = dist.new_group([0, 1])\nif rank < 2: dist.barrier(group=g)",
+        "if rank < 2: dist.all_reduce(t, group=g)",
+    ),
+    "enumeration": (
+        "g, gs = dist.new_subgroups_by_enumeration([[0, 1], [2]])",
+        "dist.all_reduce(t, group=g)",
+    ),
+    "local": (
+        "g = dist.new_group([0, 1], use_local_synchronization=True) if rank < 2 else None",
+        "if rank < 2: dist.all_reduce(t, group=g)",
+    ),
+    "mesh": (
+        "from torch.distributed.device_mesh import init_device_mesh\n"
+        "mesh = init_device_mesh('cpu', (3, 1), mesh_dim_names=('a', 'b'))",
+        "dist.all_reduce(t, group=mesh['a'].get_group())\n"
+        "dist.all_reduce(t, group=mesh['b'].get_group())",
+    ),
+    "ddp": (
+        f"{BUILD}g = dist.new_group([0, 1])\n"
+        "model = DDP(build(), process_group=g) if rank < 2 else None",
+        "if rank < 2: model(torch.ones(1, 6)).sum().backward()",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_groups_that_cells_made_are_those_of_the_other_ranks(pool: Pool, name: str):
+    make, use = GROUPS[name]
+    run_cells(pool, "t = torch.ones(1)", "other = dist.new_group([0, 1])", make, use)
+    pool.restart(1)
+    result = pool.catch_up()
+    assert (result.failed, result.left_out) == ((), ())
+    assert "g" not in result.copied  # all others may have the number that says "no member"
+    run_cells(pool, use, "t += rank; dist.barrier()")
+    pool.restart(0)  # the source, with rank 1 as a survivor
+    assert pool.catch_up().failed == ()
+    run_cells(pool, use)
+
+
+def test_groups_of_fresh_ranks_only_are_made_anew(pool: Pool):
+    run_cells(pool, "g = dist.new_group([0, 1]); h = dist.new_group()")
+    pool.restart("0-1")
+    result = pool.catch_up()
+    assert (result.failed, result.copied) == ((), ())
+    run_cells(pool, "if rank < 2: dist.barrier(group=g)\ndist.barrier(group=h)")
+
+
+def test_an_object_that_only_the_fresh_rank_has_is_kept(pool: Pool):
+    run_cells(pool, "import io\nlog = io.StringIO() if rank == 1 else None")
+    pool.restart(1)
+    result = pool.catch_up()
+    assert (result.copied, result.different) == ((), ())
+    assert pool.pull("log is None") == [True, False, True]
+
+
+def test_a_group_that_was_destroyed_is_made_again(pool: Pool):
+    run_cells(pool, "g = dist.new_group([0, 1])", "if rank < 2: dist.destroy_process_group(g)")
+    pool.restart(1)
+    assert pool.catch_up().failed == ()
+    pool.run("dist.barrier()")
+
+
+DRAWS = "import random; drawn = (random.random(), torch.rand(1).item())"
+
+
+def test_random_numbers_of_ranks_that_draw_alike_go_on(pool: Pool):
+    run_cells(pool, "import random; random.seed(rank)\ntorch.manual_seed(5)", DRAWS, DRAWS)
+    before = pool.pull("torch.rand(3).tolist()", ranks=[0, 2])
+    assert before[0] == before[1]
+    pool.restart(1)
+    result = pool.catch_up()
+    assert (result.alike_random, result.seeding) == (("torch",), (1,))
+    drawn = pool.pull("(torch.rand(3).tolist(), random.random())")
+    assert drawn[0][0] == drawn[1][0] == drawn[2][0] != before[0]
+    assert len({number for _, number in drawn}) == 3
+
+
+def test_a_rank_with_numbers_of_its_own_begins_at_its_seed(pool: Pool):
+    run_cells(pool, "torch.manual_seed(100 + rank)", "x = torch.rand(1).item()")
+    drawn = pool.pull("x")
+    pool.run("y = torch.rand(1).item()")
+    after = pool.pull("torch.get_rng_state().sum().item()", ranks=[0, 2])
+    pool.restart(1)
+    result = pool.catch_up()
+    assert (result.cells, result.alike_random, result.seeding) == ((1, 2, 3), (), (1,))
+    assert pool.pull("x") == drawn
+    assert pool.pull("torch.get_rng_state().sum().item()", ranks=[0, 2]) == after
+
+
+def test_ranks_that_take_part_aside_keep_their_random_numbers(pool: Pool):
+    run_cells(
+        pool,
+        "import random, numpy\ntorch.manual_seed(rank)\nrandom.seed(rank)\n"
+        "numpy.random.seed(rank)\ndist.barrier()",
+        # The sizes agree only if the numbers of the cell before go on aside.
+        "torch.manual_seed(7)",
+        "size = int(torch.randint(1, 1000, ()))\nt = torch.ones(size)\ndist.all_reduce(t)",
+        "torch.manual_seed(rank)",
+    )
+    numpy = "numpy.random.get_state()[1].tolist()"
+    state = f"(torch.get_rng_state().tolist(), random.getstate(), {numpy})"
+    before = pool.pull(state, ranks=[0, 2])
+    pool.restart(1)
+    result = pool.catch_up()
+    assert (result.failed, result.aside) == ((), RankSet.of([0, 2]))
+    assert pool.pull(state, ranks=[0, 2]) == before
+    assert pool.diff("size").is_equal

@@ -130,6 +130,31 @@ print(len(data))
         printed=("2\n", "4\n"),
     ),
     FaultyCell(
+        name="two models of DDP, with more batches on one rank",
+        before="""\
+from torch.nn.parallel import DistributedDataParallel as DDP
+critic = DDP(torch.nn.Linear(4, 3))
+net = DDP(torch.nn.Sequential(torch.nn.Linear(4, 1), torch.nn.BatchNorm1d(1)))
+opt = torch.optim.SGD([*net.parameters(), *critic.parameters()], lr=0.1)
+""",
+        code="""\
+data = torch.utils.data.DataLoader(torch.ones(8 + 12 * rank, 4), batch_size=4)
+for batch in data:
+    opt.zero_grad()
+    loss = net(batch).square().mean()
+    loss.backward()
+    critic(batch).sum().backward()
+    opt.step()
+print(len(data))
+""",
+        marks=(
+            "from torch.distributed.algorithms import Join",
+            "with Join([net, critic]):",
+            "    for batch in data:",
+        ),
+        printed=("2\n", "5\n"),
+    ),
+    FaultyCell(
         name="all_gather of different lengths",
         code="""\
 mine = torch.full((2 + rank, 2), rank)

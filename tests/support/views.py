@@ -33,6 +33,7 @@ class RecordingView:
         self.events: list[CellEvent] = []
         self.asked: list[InputRequest] = []
         self.told: list[str] = []
+        self.left_prompts: list[InputRequest] = []
         self.outcome: RunOutcome | None = None
         #: The error that the notebook would raise; set by `run_cell`.
         self.error: CellError | None = None
@@ -53,6 +54,9 @@ class RecordingView:
         if isinstance(answer, BaseException):
             raise answer
         return answer
+
+    def leave_prompt(self, request: InputRequest) -> None:
+        self.left_prompts.append(request)
 
     def tell(self, text: str) -> None:
         self.told.append(text)

@@ -29,6 +29,7 @@ class PastCell:
     ranks: RankSet  #: it ran on these
     is_ok: bool = False  #: it ended well on all of them
     has_operations: bool = False  #: a rank issued collectives in it
+    makes_groups: bool = False  #: a rank became a member of a new group in it
 
     @cached_property
     def names(self) -> CellNames:
@@ -66,6 +67,7 @@ class CellHistory:
                 cell,
                 is_ok=outcome.ranks("ok") == cell.ranks,
                 has_operations=self._note_calls(outcome),
+                makes_groups=any(result.made_groups for result in outcome.results.values()),
             )
         )
 
@@ -94,6 +96,8 @@ class CellHistory:
         for cell in self._cells:
             if any(rank in cell.ranks for rank in ranks):
                 cells.update(dict.fromkeys(sorted(cell.names.binds), cell.number))
+                for name in cell.names.deletes:
+                    cells.pop(name, None)
         names: dict[int, list[str]] = {}
         for name, number in cells.items():
             names.setdefault(number, []).append(name)

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
+#: Functions that seed random numbers: of these modules, or, with the last names, of any origin.
+_SEEDED_MODULES = ("torch", "random", "np", "numpy")
+_SEEDING = ("manual_seed", "manual_seed_all", "seed", "seed_all")
+_SEEDING_ALL = ("manual_seed", "set_seed", "seed_all", "seed_everything")
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,8 @@ class CellNames:
         binds: assigned, imported or defined by it.
         changes: names whose value it changes in place: ``model.head = ...``, ``sizes[0] = 1``.
         reads: names that it uses, also inside its functions.
+        deletes: names that ``del`` has removed when it ends.
+        seeds: whether it seeds random numbers, not only in a function.
         has_loop: whether a ``for`` or ``while`` runs with it, not only in a function.
         has_star: whether it has ``from module import *``.
     """
@@ -29,6 +35,8 @@ class CellNames:
     reads: frozenset[str]
     has_loop: bool
     has_star: bool
+    deletes: frozenset[str] = frozenset()
+    seeds: bool = False
 
 
 def cell_names(statements: Sequence[ast.stmt]) -> CellNames:
@@ -49,6 +57,8 @@ def cell_names(statements: Sequence[ast.stmt]) -> CellNames:
         frozenset(scope.reads),
         scope.has_loop,
         scope.has_star,
+        frozenset(scope.deletes),
+        scope.seeds,
     )
 
 
@@ -59,9 +69,11 @@ class _Scope(ast.NodeVisitor):
         self.binds: set[str] = set()
         self.changes: set[str] = set()
         self.reads: set[str] = set()
+        self.deletes: set[str] = set()
         self.globals: set[str] = set()  # declared by a ``global`` statement
         self.has_loop = False
         self.has_star = False
+        self.seeds = False
 
     def read_all(self, nodes: Iterable[ast.AST | None]) -> None:
         for node in nodes:
@@ -72,7 +84,7 @@ class _Scope(ast.NodeVisitor):
         """Add the global names of code with a scope of its own."""
         inner = _Scope()
         inner.read_all(nodes)
-        local = (inner.binds | set(parameters)) - inner.globals
+        local = (inner.binds | inner.deletes | set(parameters)) - inner.globals
         self.reads |= inner.reads - local
         self.changes |= inner.changes - local
         self.binds |= inner.binds & inner.globals
@@ -83,7 +95,22 @@ class _Scope(ast.NodeVisitor):
         super().visit(node)
 
     def visit_Name(self, node: ast.Name) -> None:
-        (self.reads if isinstance(node.ctx, ast.Load) else self.binds).add(node.id)
+        match node.ctx:
+            case ast.Store():
+                self._bind(node.id)
+            case ast.Del():
+                self.reads.add(node.id)
+                self.deletes.add(node.id)
+            case _:
+                self.reads.add(node.id)
+
+    def _bind(self, *names: str) -> None:
+        self.binds.update(names)
+        self.deletes.difference_update(names)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        self.seeds = self.seeds or _seeds(node.func)
+        self.generic_visit(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         if isinstance(node.target, ast.Name):
@@ -109,16 +136,16 @@ class _Scope(ast.NodeVisitor):
         self.globals |= set(node.names)
 
     def visit_Import(self, node: ast.Import) -> None:
-        self.binds |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        self._bind(*(alias.asname or alias.name.partition(".")[0] for alias in node.names))
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         names = {alias.asname or alias.name for alias in node.names}
         self.has_star = self.has_star or "*" in names
-        self.binds |= names - {"*"}
+        self._bind(*(names - {"*"}))
 
     def visit_MatchAs(self, node: ast.MatchAs) -> None:
         if node.name is not None:
-            self.binds.add(node.name)
+            self._bind(node.name)
         self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
@@ -128,7 +155,7 @@ class _Scope(ast.NodeVisitor):
         self._visit_function(node)
 
     def _visit_function(self, node: _Function) -> None:
-        self.binds.add(node.name)
+        self._bind(node.name)
         self.read_all([*node.decorator_list, node.returns, *_outside(node.args)])
         self._add_inner(_parameters(node.args), node.body)
 
@@ -137,7 +164,7 @@ class _Scope(ast.NodeVisitor):
         self._add_inner(_parameters(node.args), [node.body])
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        self.binds.add(node.name)
+        self._bind(node.name)
         self.read_all([*node.decorator_list, *node.bases, *node.keywords])
         self._add_inner((), node.body)
 
@@ -158,6 +185,19 @@ class _Scope(ast.NodeVisitor):
         targets = _Scope()
         targets.read_all(generator.target for generator in node.generators)
         self.binds |= inner.binds - targets.binds  # of ``:=``, which binds outside
+
+
+def _seeds(function: ast.expr) -> bool:
+    """Return whether a function seeds generators that a process has: `torch.manual_seed`."""
+    if isinstance(function, ast.Name):
+        return function.id in _SEEDING_ALL
+    if not isinstance(function, ast.Attribute):
+        return False
+    root: ast.expr = function.value
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    is_module = isinstance(root, ast.Name) and root.id in _SEEDED_MODULES
+    return function.attr in (_SEEDING if is_module else _SEEDING_ALL[1:])
 
 
 def _parameters(arguments: ast.arguments) -> Iterator[str]:

@@ -39,6 +39,7 @@ class CatchUpPlan:
     #: namespace that is thrown away.
     has_peers: bool
     left_out: tuple[LeftOut, ...] = ()
+    deleted: frozenset[str] = frozenset()  #: names that they bind and a cell has deleted since
 
 
 def make_plan(
@@ -50,8 +51,8 @@ def make_plan(
     """Choose the cells that make names again.
 
     Chosen are, for each name, the last good cell that binds it, the cells that change its value
-    later, and the cells that bind what these use. A loop with collectives is left out, unless it
-    binds a module, an optimizer or a definition.
+    later, the cells that bind what these use, and cells that seed random numbers. A loop with
+    collectives is left out, unless it binds a module, an optimizer or a definition.
 
     Args:
         history: the cells so far, in order.
@@ -94,8 +95,12 @@ class _Planner:
         for index, cell in enumerate(self._cells):
             if cell.number in self._wanted or (cell.names.has_star and cell.is_ok):
                 self._choose(index)
+        if self._chosen:
+            for index, cell in enumerate(self._cells):
+                if cell.names.seeds and cell.is_ok:
+                    self._choose(index)
         cells = tuple(self._cells[index] for index in sorted(self._chosen))
-        has_peers = any(cell.has_operations for cell in cells)
+        has_peers = any(cell.has_operations or cell.makes_groups for cell in cells)
         if not has_peers:
             cells = tuple(cell for cell in cells if not self._fresh.isdisjoint(cell.ranks))
         return CatchUpPlan(
@@ -105,7 +110,17 @@ class _Planner:
                 LeftOut(tuple(names), reason, number)
                 for (number, reason), names in left_out.items()
             ),
+            self._deleted(cells),
         )
+
+    def _deleted(self, chosen: Iterable[PastCell]) -> frozenset[str]:
+        """The names that chosen cells bind, and that are deleted at the end of all cells."""
+        deleted: set[str] = set()
+        for cell in self._cells:
+            if cell.is_ok and not self._fresh.isdisjoint(cell.ranks):
+                deleted = (deleted - cell.names.binds) | cell.names.deletes
+        bound = {name for cell in chosen for name in cell.names.binds}
+        return frozenset(deleted & bound)
 
     def _choose(self, index: int) -> bool:
         """Choose a cell with all that it uses; return whether that is possible."""

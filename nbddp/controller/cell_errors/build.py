@@ -106,12 +106,11 @@ def cell_error(  # noqa: PLR0911 - one for each kind of error
         return kind(_join(body, states, [headline, *tail[1:], *end]), by_rank, brief=brief)
     if _is_ended_by_user(outcome):
         kind, ended = _ended_by_user(outcome, cell_name)
-        head = [f"{_headline(kind.__name__)}: {ended}", *_broken(outcome)]
+        head = [f"{_headline(kind.__name__)}: {ended}", *_after_interrupt(outcome)]
         return kind(_join(body, states, head), by_rank)
     first = _first_failure(outcome)
     if first is None and quitters:
-        kept = _kept(outcome) if outcome.report is not None else _broken(outcome)
-        head = [f"{_headline('CellInterruptedError')}: {quit_lines[0]}", *kept]
+        head = [f"{_headline('CellInterruptedError')}: {quit_lines[0]}", *_after_interrupt(outcome)]
         brief = _join(head) if _is_shown_by_card(outcome) else ""
         return CellInterruptedError(_join(others, head), by_rank, brief=brief)
     if first is None:
@@ -228,6 +227,18 @@ def _kept(outcome: RunOutcome) -> list[str]:
     if dead:
         groups = f"groups with {dead.describe()}, which exited, need %ddp restart -r {dead}"
     return [f"  kept      every variable is kept; {groups}", *_torn(outcome, "except")]
+
+
+def _after_interrupt(outcome: RunOutcome) -> list[str]:
+    """Lines on what is kept and what to do, after the user or the timeout has ended a cell."""
+    if outcome.rebuild_failure or outcome.ranks("unfinished"):  # other lines say what to do
+        return _broken(outcome)
+    kept = ["  kept      every variable is kept", *_torn(outcome, "except")]
+    if (outcome.report is not None or outcome.dead) and not outcome.is_plain:
+        kept = _kept(outcome)
+    if outcome.timed_out:
+        return [*kept, "  next      give it a longer --timeout or less work, and run it again"]
+    return [*kept, "  next      run the next cell, or this one again"]
 
 
 def _torn(outcome: RunOutcome, word: str) -> list[str]:

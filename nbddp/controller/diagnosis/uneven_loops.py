@@ -5,7 +5,7 @@ Runs in: the notebook's process. Pure. Two changes are known:
     drop_last=True    of a ``DataLoader``, where the code shows that the ranks differ by an
                       incomplete batch only. A ``DistributedSampler`` gives all ranks equally much.
     model.join()      around a loop that trains a ``DistributedDataParallel`` module and calls no
-                      collective itself
+                      collective itself; ``Join([a, b])`` if it trains several, one after another
 """
 
 import ast
@@ -22,6 +22,7 @@ from nbddp.controller.diagnosis.code_places import (
 from nbddp.controller.diagnosis.control_flow import Code
 from nbddp.controller.diagnosis.definitions import Definition, Scope
 from nbddp.controller.diagnosis.divergence import Divergence, Sources
+from nbddp.controller.diagnosis.joined_models import training_order
 from nbddp.controller.diagnosis.rank_conditions import number
 from nbddp.controller.diagnosis.report import ChangedLine, CodeChange
 
@@ -31,6 +32,14 @@ _MAX_LOOP = 12
 _WRAPPERS = ("enumerate", "tqdm", "track", "iter")
 #: Functions whose first argument is the first dimension, or all of them, of a tensor.
 _TENSORS = ("ones", "zeros", "rand", "randn", "empty")
+#: These call collectives that a rank which has joined does not.
+_OWN_COLLECTIVES = ("SyncBatchNorm", "ZeroRedundancyOptimizer")
+_IMPORT_JOIN = "from torch.distributed.algorithms import Join"
+#: Options of DistributedDataParallel with which several models can be joined.
+_JOINED_OPTIONS = (
+    *("device_ids", "output_device", "broadcast_buffers", "find_unused_parameters"),
+    *("bucket_cap_mb", "gradient_as_bucket_view"),
+)
 
 
 def even_loop(divergence: Divergence, sources: Sources, world_size: int) -> CodeChange | None:
@@ -165,30 +174,45 @@ def _replaced(code: Code, line: int, text: str) -> str:
 
 
 def _joined(loop: ast.For, scope: Scope) -> CodeChange | None:
-    """Put ``with model.join():`` around a loop that trains ``DistributedDataParallel``."""
+    """Put ``with model.join():``, or ``Join``, around a loop that trains modules of DDP."""
     calls = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
     names = {node.func.id for node in calls if isinstance(node.func, ast.Name)}
-    models = [name for name in names if _is_ddp(name, scope)]
+    models = [name for name in sorted(names) if _is_ddp(name, scope)]
     lines = lines_of(loop)
-    if len(models) != 1 or not any(called(each) == "backward" for each in calls):
+    if not models or not any(called(each) == "backward" for each in calls):
         return None
     if communicates(loop) or has_long_text(loop) or len(lines) > _MAX_LOOP:
         return None
     inner = shifted(scope.code, lines, len(INDENTATION))
     if inner is None:
         return None
-    header = f"{' ' * loop.col_offset}with {models[0]}.join():"
+    header = [f"with {models[0]}.join():"]
+    if len(models) > 1:
+        order = training_order(loop, models)
+        if order is None or not all(_is_alike(name, scope) for name in order):
+            return None
+        header = [_IMPORT_JOIN, f"with Join([{', '.join(order)}]):"]
     return _change(
         scope,
         [
             *(ChangedLine("removed", line, scope.code.source(line)) for line in lines),
-            *(ChangedLine("added", 0, source) for source in (header, *inner)),
+            *(ChangedLine("added", 0, f"{' ' * loop.col_offset}{line}") for line in header),
+            *(ChangedLine("added", 0, source) for source in inner),
         ],
     )
 
 
 def _is_ddp(name: str, scope: Scope) -> bool:
     definition = scope.definition(name)
-    if definition is None or definition.scope.code.mentions("SyncBatchNorm"):
-        return False  # `join` cannot stand for a rank in a SyncBatchNorm
+    if definition is None or any(map(definition.scope.code.mentions, _OWN_COLLECTIVES)):
+        return False
     return called(definition.value) in ("DDP", "DistributedDataParallel")
+
+
+def _is_alike(name: str, scope: Scope) -> bool:
+    """Whether a model is in the default group, which all models of a ``Join`` have to share."""
+    definition = scope.definition(name)
+    call = None if definition is None else definition.value
+    if not isinstance(call, ast.Call) or len(call.args) != 1:
+        return False
+    return {keyword.arg for keyword in call.keywords} <= set(_JOINED_OPTIONS)

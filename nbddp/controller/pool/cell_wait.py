@@ -53,6 +53,9 @@ class CellView(Protocol):
             KeyboardInterrupt: the user interrupted the question.
         """
 
+    def leave_prompt(self, request: InputRequest) -> None:
+        """Note that a rank, of which `show` got this request, is at no prompt any more."""
+
     def tell(self, text: str) -> None:
         """Show lines of nbddp's own, after all output so far."""
 
@@ -79,6 +82,9 @@ class SilentView:
         if request.debugger is not None:
             return "c"
         raise EOFError("input was asked for in a cell that runs again, which asks no questions")
+
+    def leave_prompt(self, request: InputRequest) -> None:
+        """Do nothing."""
 
     def tell(self, text: str) -> None:
         """Do nothing."""
@@ -180,11 +186,12 @@ class CellWait:
 
     def _take(self, event: CellEvent) -> None:
         match event:
-            case InputRequest(debugger=None):
-                self._note_question(event)
-                return
             case InputRequest():
-                self._turns.add(event, self._run.taken_count, time.monotonic())
+                self._view.show(event)
+                if event.debugger is None:
+                    self._note_question(event)
+                else:
+                    self._turns.add(event, self._run.taken_count, time.monotonic())
                 return
             case RunFinished() | RankExited():
                 self._hold_or_show(event)
@@ -214,7 +221,8 @@ class CellWait:
 
     def _ask_debugger(self) -> float:
         """Show the prompt that is due, and send its answer; return the seconds until the next."""
-        self._turns.drop(self._interrupted_at)
+        for request in self._turns.drop(self._interrupted_at):
+            self._view.leave_prompt(request)
         now = time.monotonic()
         turn = self._turns.due(now)
         if turn is None:
@@ -241,6 +249,7 @@ class CellWait:
         return 0.0
 
     def _send(self, request: InputRequest, value: str | None, reason: str = "") -> None:
+        self._view.leave_prompt(request)
         self._reply(
             request.rank,
             InputReply(
@@ -261,6 +270,7 @@ class CellWait:
         questions, self._questions = self._questions, []
         for request, number in sorted(questions, key=lambda question: question[0].rank):
             reply = self._ask(request, number)
+            self._view.leave_prompt(request)
             if reply is not None:
                 self._reply(request.rank, reply)
                 self._turns.be_patient(time.monotonic())

@@ -454,7 +454,8 @@ class Pool:
         the other ranks run them, too, but aside: in a namespace that is thrown away, so that their
         variables stay as they are. Then modules, optimizers and the like get the state of a rank
         that has lived longer, as by `nbddp.sync`. Numbers, texts, containers and tensors on a CPU
-        that are equal on several other ranks are copied.
+        that are equal on several other ranks are copied. A random generator that is in one state on
+        several other ranks gets that state; else a fresh rank begins at its seed.
 
         Args:
             ranks: the ranks that lack variables; default: those that took the place of others.

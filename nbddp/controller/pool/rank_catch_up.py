@@ -46,6 +46,7 @@ class CatchUp:
     """
 
     ranks: RankSet  #: the fresh ranks
+    others: RankSet  #: the ranks that have lived longer
     source: int  #: the rank whose names and states they got
     cells: tuple[int, ...] = ()  #: numbers of the cells that ran again
     aside: RankSet = NO_RANKS  #: ranks that ran these cells aside
@@ -59,6 +60,12 @@ class CatchUp:
     copied: tuple[str, ...] = ()
     #: Other names whose values are equal on all other ranks, and different on a fresh one.
     different: tuple[str, ...] = ()
+    #: Names that the cells defined, and that were deleted again as on the other ranks.
+    deleted: tuple[str, ...] = ()
+    #: Generators of random numbers that have the state of ``source``, since all other ranks are in
+    #: that state: ``torch``, ``random``, ``numpy``, ``cuda``.
+    alike_random: tuple[str, ...] = ()
+    seeding: tuple[int, ...] = ()  #: numbers of the cells, of those that ran, that seed generators
 
 
 def catch_up(
@@ -98,10 +105,22 @@ def catch_up(
             f"the pool has not run {cell_name(unknown[0])}; it has run "
             f"{', '.join(map(str, sorted(known))) or 'no cell'}"
         )
+
+    def run(ranks: RankSet, code: str) -> None:
+        """Run a cell of ours after those that run again: other namespaces are dropped."""
+        options = CellOptions(
+            ranks,
+            execution_count=count,
+            cell_name=cell_name(count),
+            replay=Replay("", NO_RANKS),
+        )
+        pool.run_cell(f"{code}\n", options, make_view)
+
     source = others.ranks[0]
     lacking = _lacking(pool, source, fresh)
     plan = make_plan(pool.history, lacking, fresh, cells)
     aside, failed = _replay(pool, plan, fresh, make_view)
+    deleted = _deleted(pool, plan.deleted, fresh, others, run)
     has = pool.names_of(RankSet.of([source]))[0]
     missing = _lacking(pool, source, fresh)
     bound = {name for cell in plan.cells for name in cell.names.binds}
@@ -110,15 +129,17 @@ def catch_up(
         for name, kind in has.items()
         if kind == "state" and name not in missing and (name in lacking or name in bound)
     )
-    not_synced = _sync(pool, synced, source, count, make_view)
+    not_synced = _sync(pool, synced, source, run)
     synced = tuple(name for name in synced if name not in dict(not_synced))
     changed = {*missing, *(has.keys() & bound)} - {*synced, *dict(not_synced)}
     alike = _alike(pool, fresh, others, [name for name in sorted(changed) if has[name] == "data"])
     copied = _copied(pool, source, fresh, alike)
+    alike_random = _with_alike_random(pool, source, others, run)
     if not failed and not not_synced:  # else the user will try again
         pool.caught_up.update(info.pid for info in infos if info.rank in set(fresh))
     return CatchUp(
         ranks=fresh,
+        others=others,
         source=source,
         cells=tuple(cell.number for cell in plan.cells),
         aside=aside,
@@ -132,6 +153,9 @@ def catch_up(
             for variable in alike
             if variable.name not in copied and variable.name not in missing
         ),
+        deleted=deleted,
+        alike_random=alike_random,
+        seeding=tuple(cell.number for cell in plan.cells if cell.names.seeds),
     )
 
 
@@ -174,8 +198,7 @@ def _sync(
     pool: "Pool",
     names: Sequence[str],
     source: int,
-    count: int,
-    make_view: "Callable[[Pool, Run], CellView]",
+    run: Callable[[RankSet, str], None],
 ) -> tuple[tuple[str, str], ...]:
     """Give all ranks the states of a rank; return the names that failed, and their errors.
 
@@ -184,19 +207,56 @@ def _sync(
     """
     failed = []
     for name in names:
-        options = CellOptions(
-            pool.all_ranks,
-            execution_count=count,
-            cell_name=cell_name(count),
-            replay=Replay("", NO_RANKS),  # the end of the replay: other namespaces are dropped
-        )
         try:
-            pool.run_cell(f"nbddp.sync({name}, src={source})\n", options, make_view)
+            run(pool.all_ranks, f"nbddp.sync({name}, src={source})")
         except (CellInterruptedError, RankExitedError):
             raise
         except CellError as error:
             failed.append((name, _brief(error, pool.all_ranks)))
     return tuple(failed)
+
+
+def _deleted(
+    pool: "Pool",
+    deleted: frozenset[str],
+    fresh: RankSet,
+    others: RankSet,
+    run: Callable[[RankSet, str], None],
+) -> tuple[str, ...]:
+    """Delete those names that fresh ranks have again and others have not; return them."""
+    if not deleted:
+        return ()
+    kept = {name for names in pool.names_of(others) for name in names}
+    has_again = set.intersection(*map(set, pool.names_of(fresh)))
+    names = tuple(sorted((deleted & has_again) - kept))
+    if names:
+        run(fresh, f"del {', '.join(names)}")
+    return names
+
+
+def _with_alike_random(
+    pool: "Pool",
+    source: int,
+    others: RankSet,
+    run: Callable[[RankSet, str], None],
+) -> tuple[str, ...]:
+    """Give all ranks the random state of a rank, where all others are in that state.
+
+    Return the names of these generators. Ranks whose states differ have numbers of their own, and
+    so has a fresh one.
+    """
+    if len(others) < 2:
+        return ()
+    digests = pool.pull("nbddp.rank.random_states.digests()", ranks=others.ranks)
+    alike = tuple(
+        name
+        for name, digest in digests[0].items()
+        if all(each.get(name) == digest for each in digests)
+    )
+    if alike:
+        generators = f"nbddp.rank.random_states.Generators({alike!r})"
+        run(pool.all_ranks, f"nbddp.sync({generators}, src={source})")
+    return alike
 
 
 def _brief(error: CellError, fresh: RankSet) -> str:
@@ -207,7 +267,11 @@ def _brief(error: CellError, fresh: RankSet) -> str:
 
 
 def _alike(pool: "Pool", fresh: RankSet, others: RankSet, names: Sequence[str]) -> list[Variable]:
-    """The variables that are equal on several other ranks, and not on all fresh ones."""
+    """The variables that are equal on several other ranks, and not on all fresh ones.
+
+    A fresh rank whose object is of another kind may be the only one that has such an object: a
+    group of which the others are no members, a file that one rank writes.
+    """
     if len(others) < 2 or not names:
         return []
     answers = pool.told_variables(names, ranks=str(RankSet.of([*others, *fresh])))
@@ -219,10 +283,19 @@ def _alike(pool: "Pool", fresh: RankSet, others: RankSet, names: Sequence[str]) 
         name: {rank: named[name].digest if name in named else "" for rank, named in by_rank.items()}
         for name in names
     }
+    whole = by_rank[others.ranks[0]]
+    own = {
+        variable.name
+        for rank in fresh
+        for variable in by_rank[rank].values()
+        if variable.name in whole
+        and variable.type not in {*_PLAIN_TYPES, "Tensor", whole[variable.name].type}
+    }
     return [
-        by_rank[others.ranks[0]][name]
+        whole[name]
         for name in names
-        if len(values := {digests[name][rank] for rank in others}) == 1
+        if name not in own
+        and len(values := {digests[name][rank] for rank in others}) == 1
         and (value := values.pop())
         and any(digests[name][rank] != value for rank in fresh)
     ]

@@ -121,11 +121,12 @@ class PromptTurns:
         """Note that the user has answered a question of the program, which may take part in it."""
         self._awaited_until = now + _PATIENCE_S
 
-    def drop(self, up_to: int) -> None:
-        """Drop the prompts of events up to this number: an interrupt has ended them."""
-        kept = {key: turn for key, turn in self._open.items() if turn.number > up_to}
-        self._meets_again |= len(kept) < len(self._open)
-        self._open = kept
+    def drop(self, up_to: int) -> list[InputRequest]:
+        """Drop the prompts of events up to this number, which an interrupt has ended."""
+        ended = {key: turn for key, turn in self._open.items() if turn.number <= up_to}
+        self._meets_again |= bool(ended)
+        self._open = {key: turn for key, turn in self._open.items() if key not in ended}
+        return [turn.request for turn in ended.values()]
 
     # --- what comes next -------------------------------------------------------------------------
 

@@ -67,6 +67,7 @@ class CellRun:
             marks=finished.marks,
             torn=finished.torn,
             group_count=finished.group_count,
+            made_groups=finished.made_groups,
         )
 
     def exit(self, exited: RankExited, now: float) -> None:

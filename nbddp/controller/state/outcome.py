@@ -42,6 +42,7 @@ class RankResult:
     marks: tuple[GroupMark, ...] = ()
     torn: tuple[str, ...] = ()  #: operations whose tensors may hold partial results
     group_count: int = 0  #: torch's number for the next group
+    made_groups: bool = False  #: it became a member of a new group
     stuck: str = ""  #: why a blocked operation could not be aborted
 
 

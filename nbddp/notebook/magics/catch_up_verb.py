@@ -52,36 +52,78 @@ def catch_up(shell: InteractiveShell, *, ranks: str | None, cells: list[int]) ->
 
 
 def describe(result: CatchUp) -> str:
-    """The lines that the verb prints."""
+    """The lines that the verb prints; the last one says what works now, and what to do."""
     ranks, source = result.ranks, f"rank {result.source}"
     if not result.cells and not result.left_out:
-        return f"{ranks.describe()} {ranks.verb('lacks', 'lack')} no variable of {source}"
+        lacks = ranks.verb("lacks", "lack")
+        return f"{ranks.describe()} {lacks} no variable of {source}. Next: run the next cell"
     lines = []
     if result.cells:
-        ran = f"{ranks.describe()} ran {_cells(result.cells)} again"
+        ran = f"{ranks.describe()} ran {_cells(result.cells)} again, with what they write and print"
         if result.aside:
             were = result.aside.verb("its variables are", "their variables are")
             ran += f"; {result.aside.describe()} took part aside, and {were} as before"
         lines.append(ran)
     if result.synced:
-        have = "has" if len(result.synced) == 1 else "have"
-        lines.append(f"{_names(result.synced)} {have} the state of {source}")
+        lines.append(f"{_names(result.synced)} {_have(result.synced)} the state of {source}")
     if result.copied:
-        have = "has the value" if len(result.copied) == 1 else "have the values"
+        values = "the value" if len(result.copied) == 1 else "the values"
+        have = f"{_have(result.copied)} {values}"
         lines.append(f"{_names(result.copied)} {have} of {source}, which the other ranks have, too")
+    if result.deleted:
+        lines.append(f"deleted again, as on the other ranks: {_names(result.deleted)}")
+    lines += _random(result)
     lines += [
         f"{name} did not get the state of {source}: {error}. Next: run the cell again that changed "
         f"{name}: %ddp catchup -r {ranks} --cells CELL"
         for name, error in result.not_synced
     ]
-    lines += [f"{cell_name(cell)} failed now: {error}" for cell, error in result.failed]
+    lines += [
+        f"{cell_name(cell)} failed now: {error}. Next: give {ranks.verb('it', 'them')} what the "
+        f"cell needs, then %ddp catchup -r {ranks}"
+        for cell, error in result.failed
+    ]
     lines += [f"not made again: {_missing(left, ranks)}" for left in result.left_out]
     if result.different:
         lines.append(
             f"equal on the other ranks, and not here: {_names(result.different)}. "
             f"Next: %ddp diff {result.different[0]}"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, _end(result)])
+
+
+def _end(result: CatchUp) -> str:
+    """Return a line: ``All 4 ranks have model and optimizer: run the training cell again.``."""
+    lacks = [name for left in result.left_out for name in left.names]
+    wrong = dict.fromkeys([*lacks, *(name for name, _ in result.not_synced), *result.different])
+    names = _names(result.synced) if result.synced else "the variables of these cells"
+    what = f"All {len(result.ranks) + len(result.others)} ranks have {names}"
+    then = "run the training cell again" if result.synced else "run the next cell"
+    if not wrong and not result.failed:
+        return f"{what}: {then}."
+    still = f"{result.ranks.describe()} still {result.ranks.verb('differs', 'differ')}"
+    but = f"{still} in {_names(tuple(wrong))}" if wrong else f"{_cells(_failed(result))} failed"
+    do = f"do what stands above, then {then}"
+    return f"{what}; {but}: {do}." if result.synced else f"{but[0].upper()}{but[1:]}: {do}."
+
+
+def _failed(result: CatchUp) -> tuple[int, ...]:
+    return tuple(cell for cell, _ in result.failed)
+
+
+def _random(result: CatchUp) -> list[str]:
+    """A line on the random numbers that come next, where cells have seeded them."""
+    ranks, source = result.ranks, f"rank {result.source}"
+    if result.alike_random:
+        return [
+            f"random numbers ({_names(result.alike_random)}) go on as on {source}: all other "
+            "ranks are at that point, too"
+        ]
+    if not result.seeding:
+        return []
+    draws = ranks.verb("draws its own", "draw their own")
+    since = f"from the seed in {_cells(result.seeding)}"
+    return [f"random numbers: {ranks.describe()} {draws}, {since}"]
 
 
 def _missing(left: LeftOut, ranks: RankSet) -> str:
@@ -90,14 +132,24 @@ def _missing(left: LeftOut, ranks: RankSet) -> str:
         case Reason.NO_CELL:
             return f"{names}: no cell defines this. Next: %ddp push, if it came from the notebook"
         case Reason.FAILED:
-            return f"{names}: {cell}, which defines this, has failed"
+            return (
+                f"{names}: {cell}, which defines this, has failed. "
+                "Next: correct it and run it on all ranks"
+            )
         case Reason.LOOP:
             return (
                 f"{names}: {cell} is a loop with collectives. "
                 f"Next: %ddp catchup -r {ranks} --cells {left.cell}, to run it again"
             )
         case Reason.NEEDS:
-            return f"{names}: {cell} uses names that were not made again"
+            return (
+                f"{names}: {cell} uses names that were not made again. "
+                f"Next: %ddp catchup -r {ranks} --cells {left.cell}, when these are there"
+            )
+
+
+def _have(names: tuple[str, ...]) -> str:
+    return "has" if len(names) == 1 else "have"
 
 
 def _cells(numbers: tuple[int, ...]) -> str:

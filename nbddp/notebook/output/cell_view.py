@@ -40,6 +40,7 @@ from nbddp.settings import Settings
 from nbddp.wire.messages import (
     ClearOutput,
     Display,
+    ImportChanged,
     InputRequest,
     Output,
     RankExited,
@@ -188,6 +189,8 @@ class View:
                 self._sink.display(dict(event.data), {}, None, False)
             case InputRequest():
                 self._live.states.ask(event.rank)  # `ask` shows the request
+            case ImportChanged():
+                self._live.note_import(event, now)
             case RunStarted():
                 pass
 
@@ -202,6 +205,8 @@ class View:
             deadline = self._output.next_deadline()
         deadlines = (deadline, self._pictures.tick(now))
         waits = [max(0.0, due - now) for due in deadlines if due is not None]
+        if self._out != "nothing" and (hint := self._live.slow_import(now)):
+            self._sink.display(_quiet_bundle(hint), {}, None, False)
         live, wait_s = self._live.refresh(now, self._output.open_lines())
         if live is not None:
             self._sink.live(live)
@@ -219,12 +224,14 @@ class View:
         if not self._can_ask:
             # Equal on all ranks, so that their errors are shown once.
             raise EOFError("input was asked for, and this front end cannot ask the user")
-        # Text that stands with the live lines belongs above the question.
+        self._live.states.turn(request.rank)
+        # Text that stands with the live lines belongs above the question. Nothing changes them
+        # before the answer.
+        self._live.refresh(now, self._output.open_lines(), at_once=True)
         self._sink.live(Live())
         self._sink.live(self._live.shown)
         label = f"{self._labels.of((request.rank,))} " if self._labels else ""
         prompt = label + harmless(request.prompt)
-        self._live.states.ask(request.rank)
         try:
             return getpass.getpass(prompt) if request.password else builtins.input(prompt)
         except StdinNotImplementedError:
@@ -233,7 +240,11 @@ class View:
                 "(nbclient, papermill, nbconvert and background cells have no stdin)"
             ) from None
         finally:
-            self._live.states.answer(request.rank)
+            self._live.states.ask(request.rank)  # the line may have been for another rank
+
+    def leave_prompt(self, request: InputRequest) -> None:
+        """See `CellView.leave_prompt`."""
+        self._live.states.answer(request.rank)
 
     def tell(self, text: str) -> None:
         """See `CellView.tell`."""
@@ -366,6 +377,10 @@ class View:
             self._sink.display(_label_bundle(rich.ranks), {}, None, False)
         data = without_widget(rich.data)
         self._sink.display(data, rich.metadata, rich.display_id, rich.update)
+
+
+def _quiet_bundle(text: str) -> dict[str, str]:
+    return {"text/plain": text, "text/html": preformatted(html.escape(text), QUIET_STYLE)}
 
 
 def _label_bundle(ranks: RankSet) -> dict[str, str]:

@@ -14,6 +14,7 @@ from nbddp.wire.messages import RankExited, RunFinished
 from nbddp.wire.rank_set import RankSet
 
 _MAX_NOTE = 24
+_AT_PROMPT = (ChipState.PROMPT, ChipState.ASKED)
 #: In a pool of at most this many ranks, a card or the one error says how each of them ended.
 _FEW_RANKS = 4
 
@@ -48,17 +49,21 @@ class RankStates:
         self._end(event.rank, ChipState.DEAD)
 
     def ask(self, rank: int) -> None:
-        """Note that a rank asks the user."""
+        """Note that a rank is at a prompt: it asks the user, or will when its turn comes."""
         self._put(rank, ChipState.PROMPT)
 
+    def turn(self, rank: int) -> None:
+        """Note that the prompt of a rank is the one that the user sees now."""
+        self._put(rank, ChipState.ASKED)
+
     def answer(self, rank: int) -> None:
-        """Note that a rank has got its answer."""
+        """Note that a rank is at no prompt any more."""
         self._put(rank, ChipState.RUNS)
 
     def diagnose(self, report: Report | None) -> None:
         """Take the places of ranks from a report; None: they run again."""
         for rank, chip in self._chip_by_rank.items():
-            if chip.state is ChipState.PROMPT:
+            if chip.state in _AT_PROMPT:
                 continue
             place = None if report is None else report.ranks.get(rank)
             is_waiting = place is not None and place.predicate.verb is RankVerb.WAITS

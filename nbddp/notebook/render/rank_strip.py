@@ -33,7 +33,8 @@ class ChipState(Enum):
 
     RUNS = ("▸", "runs", "")
     WAITS = ("◌", "waits", "rgba(200,160,0,0.22)")
-    PROMPT = ("?", "asks", "rgba(80,140,220,0.25)")
+    PROMPT = ("?", "at a prompt", "rgba(80,140,220,0.15)")
+    ASKED = ("?◂", "asks you now", "rgba(80,140,220,0.35)")  #: the prompt below is its own
     DONE = ("✓", "done", "rgba(60,160,80,0.20)")
     RAISED = ("✗", "raised", "rgba(220,50,60,0.35)")
     FREED = ("◌", "waited", "rgba(200,160,0,0.22)")
@@ -43,7 +44,7 @@ class ChipState(Enum):
 
     @property
     def sign(self) -> str:
-        """One character."""
+        """One character, or two."""
         return self.value[0]
 
     @property

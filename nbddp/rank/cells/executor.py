@@ -271,6 +271,7 @@ class CellExecutor:
                 marks=marks,
                 torn=torn,
                 group_count=torch_private.group_count(),
+                made_groups=self._collectives.factory.has_made_groups,
             )
         self._exception = None
         self._link.send(finished)

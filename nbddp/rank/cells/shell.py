@@ -28,7 +28,7 @@ from traitlets import Type, default
 from traitlets.config import Config
 
 import nbddp
-from nbddp.rank import code_sites, exception_text, streams
+from nbddp.rank import code_sites, exception_text, random_states, streams
 from nbddp.rank.agent_link import Link
 from nbddp.rank.cells import output_capture, source_lookup
 from nbddp.rank.user_code_context import Callbacks
@@ -202,6 +202,7 @@ class RankShell(InteractiveShell):
         self.hold_interrupts: Callable[[], AbstractContextManager[None]] = nullcontext
         #: The namespace beside the user's, and its id.
         self._aside: tuple[str, types.ModuleType] | None = None
+        self._aside_random: dict[str, Any] = {}  # the states of its generators
         #: Names that always exist, also after ``%reset``.
         self.predefined: dict[str, Any] = {}
         config = Config()
@@ -244,7 +245,7 @@ class RankShell(InteractiveShell):
     def namespace_of(self, request: Execute) -> Iterator[None]:
         """Run a cell in the user's namespace, or aside, see `Execute.aside`."""
         if self._aside is not None and self._aside[0] != request.aside_id:
-            self._aside = None
+            self._aside, self._aside_random = None, {}
         if self.rank not in request.aside:
             yield
             return
@@ -252,6 +253,8 @@ class RankShell(InteractiveShell):
             self._aside = request.aside_id, types.ModuleType("__main__")
         users = self.user_module, self.user_ns
         hidden = dict(self.user_ns_hidden)
+        users_random = random_states.take()
+        random_states.put(self._aside_random)
         self.user_module = self._aside[1]
         self.user_ns = self.user_module.__dict__
         try:
@@ -259,6 +262,8 @@ class RankShell(InteractiveShell):
                 self.init_user_ns()
             yield
         finally:
+            self._aside_random = random_states.take()
+            random_states.put(users_random)
             self.user_module, self.user_ns = users
             self.user_ns_hidden.clear()
             self.user_ns_hidden.update(hidden)

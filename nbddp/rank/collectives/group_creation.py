@@ -58,6 +58,12 @@ class GroupFactory:
         self._made_counts: Counter[tuple[str, tuple[int, ...]]] = Counter()
         #: Number of calls of ``new_group`` in this cell, by name.
         self._call_counts: Counter[str] = Counter()
+        self.has_made_groups = False  #: in this cell
+        self._cell = 0  # its number
+        #: The cells that run again for a fresh rank, and how many groups they made, by cell and
+        #: ranks; empty: they do not.
+        self._replay = ""
+        self._again_counts: Counter[tuple[int, tuple[int, ...]]] = Counter()
 
     def install(self) -> bool:
         """Trace all groups from now on; False: this version of torch does not allow it."""
@@ -75,6 +81,18 @@ class GroupFactory:
         torch_private.hook_builtin_comm_hooks(futures.keep_original)
         return True
 
+    def begin_cell(self, number: int, replay: str) -> None:
+        """Begin a cell.
+
+        Args:
+            number: of the cell.
+            replay: see `Execute.aside_id`; empty: the cell does not run again.
+        """
+        self.has_made_groups, self._cell = False, number
+        if replay != self._replay:
+            self._replay = replay
+            self._again_counts.clear()
+
     # --- creation ------------------------------------------------------------------------------
 
     def create(self, original: Callable[..., Any], arguments: dict[str, Any]) -> Any:
@@ -87,6 +105,9 @@ class GroupFactory:
         self._refuse_alone(name, expected)
         if not is_member or self.recorder.is_child or str(arguments["backend"]) in ("mpi", "fake"):
             return original(**arguments)
+        again = self._made_before(expected) if arguments["global_ranks_in_group"] else None
+        if again is not None:
+            return again, torch_private.registered(again)[1]
         prefix = torch_private.shared_prefix(store)
         shared_list = None
         if prefix is not None and arguments["global_ranks_in_group"]:
@@ -119,6 +140,7 @@ class GroupFactory:
             self._uncount(name)
             raise
         self._made_counts[name, tuple(ranks)] += 1
+        self.has_made_groups = True
         is_traced = isinstance(stock, TracedGroup) or not hasattr(stock, "_device_types")
         if members is None or is_traced:
             return stock, stock_store
@@ -130,6 +152,24 @@ class GroupFactory:
         torch_private.share_store(stock_store, group.counters.info.pg_id)
         torch_private.exchange_registered(stock, group, name)
         return group, stock_store
+
+    def _made_before(self, ranks: tuple[int, ...]) -> TracedGroup | None:
+        """The group that a cell made when it ran first, if it runs again for a fresh rank.
+
+        All members have it still, the fresh one since the groups were rebuilt. With another group
+        it would wait in vain for ranks that use the first one.
+        """
+        if not self._replay:
+            return None
+        made = [
+            group
+            for group in list(self.groups.values())
+            if (info := group.counters.info).desc != "default_pg"
+            and (info.cell, info.ranks) == (self._cell, ranks)
+        ]
+        number = self._again_counts[self._cell, ranks]
+        self._again_counts[self._cell, ranks] += 1
+        return made[number] if number < len(made) else None
 
     def _assemble(
         self,
@@ -331,6 +371,7 @@ class GroupFactory:
             ranks=members.ranks,
             backend=str(arguments["backend"]),
             timeout_ms=int(timeout.total_seconds() * 1000) if timeout is not None else 0,
+            cell=0 if self._replay else self._cell,
         )
         return self.wrap(stock, GroupCounters(info), arguments)
 

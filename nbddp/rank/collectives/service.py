@@ -87,6 +87,7 @@ class Collectives:
     def begin_cell(self, request: Execute) -> None:
         """Begin a cell."""
         self._abort.begin_cell()
+        self.factory.begin_cell(request.execution_count, request.aside_id)
         self.recorder.begin_cell(request.run_id, request.on_mismatch, check=request.check)
         refusals.end_groups_of_dead(self.recorder, request.dead)
         self.recorder.cell_ranks = request.ranks

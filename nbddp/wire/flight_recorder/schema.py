@@ -154,6 +154,7 @@ class GroupInfo(_Part, frozen=True):
     p2p_seq_id: int = 0  #: the highest number of a message so far
     p2p_base: int = 0  #: messages count from here, since the group was rebuilt
     messages: tuple[MessageCount, ...] | None = None  #: issued by this rank; None: not known
+    cell: int = 0  #: number of the cell that made it; 0: none, or a cell that ran again
 
 
 #: Names of so few letters need an equals sign.

@@ -61,6 +61,20 @@ def test_the_cell_that_bound_a_name_and_the_one_that_cost_a_rank_its_variables()
     assert (history.fresh_since(1), history.fresh_since(0)) == (4, 0)
 
 
+def test_names_that_were_deleted_are_not_lost():
+    history = CellHistory()
+    run(history, 1, "x = y = 1", outcome("a", 0, 0))
+    run(history, 2, "z = x; del x", outcome("b", 0, 0))
+    assert history.lost_names(ALL) == [(1, ["y"]), (2, ["z"])]
+
+
+def test_a_cell_that_made_a_group():
+    history = CellHistory()
+    made = {0: RankResult(0, "ok"), 1: RankResult(1, "ok", made_groups=True)}
+    run(history, 1, "g = dist.new_group([1])", RunOutcome("a", made, 1.0))
+    assert [cell.makes_groups for cell in history] == [True]
+
+
 @pytest.mark.parametrize(
     ("code", "names"),
     {

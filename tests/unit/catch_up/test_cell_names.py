@@ -51,6 +51,7 @@ READS = {
     "{k: v for k, v in a}": "a",
     "a.b = c": "a c",
     "print(x)": "print x",
+    "del a, b.c, d[e]": "a b d e",
 }
 
 
@@ -62,6 +63,41 @@ def test_names_that_are_read(code: str):
 def test_names_whose_values_are_changed_in_place():
     assert names_of("a.b.c = 1\nd[0] += 1\ndel e.f\ng = 1\nh().i = 1").changes == {"a", "d", "e"}
     assert names_of("def f(x):\n    x.y = 1\n    z.y = 1").changes == {"z"}
+
+
+DELETES = {
+    "a = b = 1\ndel a": "a",
+    "del a, (b, c), d.e, f[0]": "a b c",
+    "del a\na = 1": "",
+    "del a\nimport a": "",
+    "def f():\n    a = 1\n    del a\nf()": "",
+}
+
+
+@pytest.mark.parametrize("code", DELETES)
+def test_names_that_are_deleted(code: str):
+    assert names_of(code).deletes == set(DELETES[code].split())
+
+
+@pytest.mark.parametrize(
+    ("code", "seeds"),
+    {
+        "torch.manual_seed(rank)": True,
+        "torch.cuda.manual_seed_all(1)": True,
+        "import random; random.seed(0)": True,
+        "if a:\n    np.random.seed(1)": True,
+        "set_seed(3)": True,
+        "transformers.set_seed(3)": True,
+        "pl.seed_everything(3)": True,
+        "g = torch.Generator().manual_seed(1)": False,
+        "g.manual_seed(1)": False,
+        "def f():\n    torch.manual_seed(1)": False,
+        "table.seed(1)": False,
+        "split(x, seed=1)": False,
+    }.items(),
+)
+def test_cells_that_seed_random_numbers(code: str, *, seeds: bool):
+    assert names_of(code).seeds is seeds
 
 
 def test_a_loop_that_runs_with_the_cell():

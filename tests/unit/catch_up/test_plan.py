@@ -107,6 +107,35 @@ def test_a_cell_of_other_ranks_only_gives_a_fresh_rank_nothing():
     assert plan_of([only_0], {"x": "data"}) == CatchUpPlan((), has_peers=False)
 
 
+def test_cells_that_make_groups_need_the_other_ranks():
+    group = PastCell(1, "group = dist.new_group([0, 1])", 2, ALL, is_ok=True, makes_groups=True)
+    assert plan_of([group], {"group": "data"}).has_peers
+
+
+def test_names_that_were_deleted_since():
+    cells = [
+        cell(1, "a = 1; b = 2; c = 3"),
+        cell(2, "d = a"),
+        cell(3, "del a, b"),
+        cell(4, "del c", ok=False),
+        cell(5, "b = 4"),
+    ]
+    plan = plan_of(cells, {"b": "data", "c": "data", "d": "data"})
+    assert numbers(plan) == [1, 2, 5]
+    assert plan.deleted == {"a"}
+
+
+def test_cells_that_seed_random_numbers_run_with_the_others():
+    cells = [
+        cell(1, "torch.manual_seed(rank)"),
+        cell(2, "x = 1"),
+        cell(3, "for _ in range(9):\n    torch.manual_seed(0)", operations=True),
+        cell(4, "torch.manual_seed(bad)", ok=False),
+    ]
+    assert numbers(plan_of(cells, {"x": "data"})) == [1, 2]
+    assert numbers(plan_of(cells, {})) == []
+
+
 def test_star_imports_may_bind_anything():
     cells = [cell(1, "from helpers import *"), cell(2, "x = helper()")]
     assert numbers(plan_of(cells, {"x": "data"})) == [1, 2]

@@ -127,7 +127,9 @@ def test_freed_ranks_without_a_known_place():
     result = RankResult(0, "error", error=info, was_freed=True)
     error = cell_error(result, ok(1), interrupted=True)
     assert text(error) == (
-        "rank 0 was freed\nrank 1 finished\nCellInterruptedError: cell [7] was interrupted"
+        "rank 0 was freed\nrank 1 finished\nCellInterruptedError: cell [7] was interrupted\n"
+        "  kept      every variable is kept\n"
+        "  next      run the next cell, or this one again"
     )
 
 

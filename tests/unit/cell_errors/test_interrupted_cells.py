@@ -19,6 +19,9 @@ from tests.support.cell_errors import (
     unfinished,
 )
 
+KEPT = "  kept      every variable is kept"
+NEXT = "  next      run the next cell, or this one again"
+
 # --- cells that ended with ranks inside ----------------------------------------------------------
 
 
@@ -60,9 +63,17 @@ def test_an_interrupt():
     assert type(error) is CellInterruptedError
     assert text(error) == (
         "ranks 0-1\n<traceback of KeyboardInterrupt: >\n\n"
-        "CellInterruptedError: cell [7] was interrupted"
+        f"CellInterruptedError: cell [7] was interrupted\n{KEPT}\n{NEXT}"
     )
     assert error.by_rank[0] == ("KeyboardInterrupt", "")
+
+
+def test_a_timeout():
+    error = cell_error(raised(0, "KeyboardInterrupt", ""), ok(1), timed_out=True, timeout_s=2.5)
+    assert text(error).endswith(
+        f"CellTimeoutError: cell [7] ran longer than its --timeout of 2.5 s\n{KEPT}\n"
+        "  next      give it a longer --timeout or less work, and run it again"
+    )
 
 
 def test_a_timeout_goes_before_an_interrupt():
@@ -85,7 +96,7 @@ def test_a_rank_that_left_the_debugger_made_no_error():
     left = raised(1, "BdbQuit", "", at_ns=1)
     error = cell_error(freed(0), left, freed(2), report=report("left-debugger"), is_plain=False)
     assert type(error) is CellInterruptedError
-    kept = "  kept      every variable is kept; the process groups are ready again"
+    kept = f"{KEPT}; the process groups are ready again\n{NEXT}"
     assert text(error) == (
         "ranks 0,2 waited in all_reduce #17 (cell [7], line 5) and were freed\n"
         f"CellInterruptedError: rank 1 left the debugger\n{kept}"
@@ -93,13 +104,13 @@ def test_a_rank_that_left_the_debugger_made_no_error():
     # The line above has said the rest.
     [shown] = error._render_traceback_()
     assert shown.splitlines()[0].endswith(": rank 1 left the debugger")
-    assert shown.splitlines()[1:] == [kept]
+    assert shown.splitlines()[1:] == kept.splitlines()
 
 
 def test_all_ranks_left_the_debugger():
     error = cell_error(raised(0, "BdbQuit", "", at_ns=1), raised(1, "BdbQuit", "", at_ns=2))
     assert type(error) is CellInterruptedError
-    assert text(error) == "CellInterruptedError: ranks 0-1 left the debugger"
+    assert text(error) == f"CellInterruptedError: ranks 0-1 left the debugger\n{KEPT}\n{NEXT}"
 
 
 def test_an_error_tells_more_than_a_debugger_that_was_left():
@@ -123,7 +134,7 @@ def test_ranks_that_an_interrupt_ended_get_a_line_each():
     assert text(error) == (
         "rank 1\n<traceback of KeyboardInterrupt: >\n\n"
         "rank 0 was interrupted (cell [7], line 5)\n"
-        "CellInterruptedError: cell [7] was interrupted"
+        f"CellInterruptedError: cell [7] was interrupted\n{KEPT}\n{NEXT}"
     )
 
 

@@ -133,9 +133,63 @@ def test_a_loop_that_trains_is_joined():
         (f"{_TRAIN}\n    dist.all_reduce(x)", _DDP),
         ("for x in loader:\n    net(x)", _DDP),
         (f"{_TRAIN}\n    other(x)", f"{_DDP}\nother = DDP(model)"),
+        (_TRAIN, f"{_DDP}\nopt = ZeroRedundancyOptimizer(net.parameters())"),
         (_TRAIN + "\n    x" * 20, _DDP),
         (f'{_TRAIN}\n    """a\nb"""', _DDP),
     ],
 )
 def test_a_loop_that_cannot_be_joined(code: str, earlier: str):
     assert changed(code, earlier) == ""
+
+
+_TWO = f"{_DDP}\nother = DDP(model, broadcast_buffers=False)"
+_APART = """\
+for x, y in loader:
+    opt.zero_grad()
+    loss = criterion(other(x), y)
+    loss.backward()
+    losses.append(loss.item())
+    opt.step()
+    total += loss.item()
+    loss = net(x).sum()
+    loss.backward()
+    if total > 3:
+        print(total)"""
+
+
+def test_a_loop_that_trains_two_models_one_after_the_other_is_joined():
+    assert changed(_APART, _TWO).startswith(
+        "from torch.distributed.algorithms import Join\nwith Join([other, net]):\n    for x, y in"
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "(net(x) + other(x)).backward()",
+        "a = net(x); b = other(x); a.backward(); b.backward()",
+        "net(x).backward(); net(x).backward(); other(x).backward()",
+        "net(x).backward(); other(x)",
+        "other(x); net(x).backward(); other(x).backward()",
+        "a = net(x); a.backward(); other(a).backward()",
+        "a = net(x); a.backward(); a = a + 1; other(a).backward()",
+        "other(last).backward(); last = net(x); last.backward()",
+        "a = net(x); a.backward(); h.append(a); other(h[0]).backward()",
+        "a = net(x); a.backward(); h[0] = a; other(h[0]).backward()",
+        "net(x).backward(); other(net.module(x)).backward()",
+        "net(x).backward(); other(x, net).backward()",
+        "net(x).backward()\n    if x: other(x).backward()",
+        "net(x).backward()\n    if x: continue\n    other(x).backward()",
+        "net(x).backward()\n    with torch.no_grad(): other(x).backward()",
+        "net(x).backward(); y = other(x) if x else x; y.backward()",
+        "net(x).backward(); [other(x) for _ in x][0].backward()",
+        "net(x).backward(); other(x).backward(); net(x)",
+    ],
+)
+def test_two_models_that_are_not_trained_one_after_the_other(body: str):
+    assert changed(f"for x in loader:\n    {body}", _TWO) == ""
+
+
+@pytest.mark.parametrize("option", ["process_group=g", "static_graph=True", "**options"])
+def test_models_that_may_not_be_joined_together(option: str):
+    assert changed(_APART, f"{_DDP}\nother = DDP(model, {option})") == ""

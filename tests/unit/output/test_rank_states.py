@@ -51,13 +51,20 @@ def test_ranks_that_wait_are_shown_with_their_line_until_they_go_on():
     assert states_of(states) == ["0 runs", "1 runs", "2 runs"]
 
 
-def test_a_rank_that_asks_is_at_a_prompt_until_it_has_its_answer():
-    states = RankStates(RankSet.all(2))
+def test_all_ranks_at_a_prompt_have_its_sign_and_one_of_them_is_asked():
+    states = RankStates(RankSet.all(3))
     states.ask(1)
+    states.ask(2)
+    states.turn(2)
     states.diagnose(None)
-    assert states_of(states) == ["0 runs", "1 asks"]
+    assert states_of(states) == ["0 runs", "1 at a prompt", "2 asks you now"]
+    assert [chip.state.sign for chip in states.chips] == ["▸", "?", "?◂"]
+    states.ask(2)  # the line was for another rank
+    states.turn(1)
+    assert states_of(states) == ["0 runs", "1 asks you now", "2 at a prompt"]
     states.answer(1)
-    assert states_of(states) == ["0 runs", "1 runs"]
+    states.answer(2)
+    assert states_of(states) == ["0 runs", "1 runs", "2 runs"]
 
 
 def chips(count: int, *odd: int) -> list[Chip]:

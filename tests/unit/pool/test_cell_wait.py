@@ -243,6 +243,25 @@ def test_a_cell_that_runs_again_passes_its_breakpoints():
         SilentView().ask(question(0))
 
 
+def test_the_view_is_told_which_ranks_are_at_a_prompt(pressed: list[int]):
+    view, _ = debug(3, "rank 2", "all c", order=(2, 0, 1))
+    came = [event.rank for event in view.events if isinstance(event, InputRequest)]
+    assert came == [2, 0, 1]
+    assert [request.rank for request in view.left_prompts] == [0, 1, 2]
+
+
+def test_prompts_that_an_interrupt_ends_are_left(pressed: list[int]):
+    run = Run("r", BOTH, 1000)
+    for request in (debugger(0), debugger(1)):
+        run.put(request)
+    view = RecordingView([KeyboardInterrupt()])
+    CellWait(
+        run, view, interrupt=lambda: threading.Timer(0.3, lambda: end(run)).start(),
+        abandon=lambda: None, reply=lambda rank, reply: None,
+    ).wait()  # fmt: skip
+    assert [request.rank for request in view.left_prompts] == [0, 1]
+
+
 def test_debuggers_of_all_ranks_end_without_a_user(pressed: list[int]):
     view, debugged = debug(2, order=(1, 0))
     assert debugged.sent == [(1, None), (0, None)]
