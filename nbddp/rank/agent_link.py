@@ -51,6 +51,8 @@ class Link:
         self._stopping = False
         #: While a cell runs, unfinished lines are flushed more often.
         self.is_busy = False
+        #: Called by the thread again and again while a cell runs.
+        self.while_busy: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._serve, name="nbddp-io", daemon=True)
 
     def start(self) -> None:
@@ -123,6 +125,8 @@ class Link:
                 else:
                     self._on_request(request, buffers)
             streams.flush_own()
+            if self.is_busy:
+                self.while_busy()
             if stopping:
                 break
         self._channel.close(linger_s=0.5)

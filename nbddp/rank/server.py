@@ -18,7 +18,14 @@ import torch.distributed as dist
 import nbddp
 from nbddp.rank import environment, torch_private
 from nbddp.rank.agent_link import Link
-from nbddp.rank.cells import CellExecutor, NameLookupThread, RankShell, Stdin, open_debugger
+from nbddp.rank.cells import (
+    CellExecutor,
+    ImportReports,
+    NameLookupThread,
+    RankShell,
+    Stdin,
+    open_debugger,
+)
 from nbddp.rank.cells.debug_adapter import DebugAdapter, leave_stop
 from nbddp.rank.collectives import Collectives
 from nbddp.rank.exception_text import error_info
@@ -95,6 +102,7 @@ class RankServer:
         self._variables = Variables(self._shell, self.link, launch, self._executor.interrupts)
         self._comms = Comms(self._shell, self.link, self._loop, self._executor.interrupts)
         self._busy = asyncio.Lock()
+        self.link.while_busy = ImportReports(self._shell, self.link, launch.rank).look
 
     def _make_collectives(self) -> Collectives | None:
         launch = self._launch

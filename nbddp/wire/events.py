@@ -161,6 +161,14 @@ class RunStarted(MessageBase, frozen=True):
     rank: Rank
 
 
+class ImportChanged(MessageBase, frozen=True):
+    """The cell now imports this module of a library, seen at intervals of a quarter of a second."""
+
+    run_id: RunId
+    rank: Rank
+    module: str  #: the one that was asked for, not those that it needs; empty: no longer any
+
+
 class Display(InOrder, frozen=True, kw_only=True):
     """Rich output, with the content of Jupyter's ``display_data`` and ``update_display_data``."""
 

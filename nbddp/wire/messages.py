@@ -23,6 +23,7 @@ from nbddp.wire.events import (
     Display,
     GroupsRebuilt,
     HelperStopped,
+    ImportChanged,
     InputRequest,
     Inspected,
     OperationsAborted,
@@ -100,6 +101,7 @@ __all__ = [
     "FreeReason",
     "GroupsRebuilt",
     "HelperStopped",
+    "ImportChanged",
     "InputReply",
     "InputRequest",
     "Inspect",
@@ -189,6 +191,7 @@ RankEvent: TypeAlias = (
     RankReady
     | StartFailed
     | RunStarted
+    | ImportChanged
     | Display
     | Result
     | ClearOutput

@@ -1,6 +1,7 @@
 """The output of a running cell: when it is seen, and where."""
 
 import re
+from pathlib import Path
 
 from tests.support.kernel import Cell, Kernel
 
@@ -30,6 +31,40 @@ def test_an_unfinished_line_is_seen_too_and_is_no_rest_in_the_end(kernel: Kernel
     kernel.interrupt()
     cell = kernel.finish(cell_id)
     assert [m.text for m in cell.page] == ["[0-1] half a line, and the rest\n"]
+
+
+#: Imports a module of a library that waits for a file.
+_SLOW_IMPORT = """%%ddp
+import importlib.util, os, sys, sysconfig
+from importlib.machinery import SourceFileLoader
+
+class Slow(SourceFileLoader):
+    def get_code(self, name):
+        path = os.path.join(sysconfig.get_path("stdlib"), "nbddp_slow.py")
+        source = "import os, time\\nwhile not os.path.exists({path!r}): time.sleep(0.02)"
+        return compile(source, path, "exec")
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "nbddp_slow":
+            return importlib.util.spec_from_loader(name, Slow(name, "nbddp_slow.py"))
+
+sys.meta_path.append(Finder)
+import nbddp_slow
+sys.meta_path.remove(Finder)
+del sys.modules["nbddp_slow"]
+"""
+
+
+def test_a_long_import_is_named(kernel: Kernel, tmp_path: Path):
+    path = tmp_path / "go on"
+    cell_id = kernel.execute(_SLOW_IMPORT.replace("{path!r}", f"'{path}'"))
+    told = "| the ranks import nbddp_slow (first use)…"
+    kernel.wait_for(lambda: any(told in text for text in _live_texts(kernel.cells[cell_id])))
+    path.touch()
+    cell = kernel.finish(cell_id)
+    assert (cell.error, cell.page) == ("", [])
 
 
 def test_prints_and_displays_keep_their_order_in_every_cell(kernel: Kernel):

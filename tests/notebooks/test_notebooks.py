@@ -201,7 +201,9 @@ def test_the_trace_names_the_straggler(source: Callable[[Path], NotebookNode]):
         drawn = text[text.index(f"timeline of cell [{cell}]") :]
         named = re.search(r"^rank (\d) (always )?came last.* (\d+) operations", drawn, re.MULTILINE)
         assert named is not None
-        assert (int(named[1]), int(named[3])) == (1, operations)
+        assert int(named[3]) == operations
+        if source is committed:  # other programs may make another rank the last one
+            assert int(named[1]) == 1
 
 
 # --- the README ----------------------------------------------------------------------------------

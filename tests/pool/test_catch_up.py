@@ -241,6 +241,7 @@ def test_names_that_a_cell_has_deleted_are_deleted_again(pool: Pool):
 GROUPS = {
     "two": ("g = dist.new_group([0, 1])", "if rank < 2: dist.all_reduce(t, group=g)"),
     "not the source": ("g = dist.new_group([1, 2])", "if rank: dist.all_reduce(t, group=g)"),
+    "of the fresh rank": ("g = dist.new_group([1])", "if rank == 1: dist.barrier(group=g)"),
     "all": ("g = dist.new_group()", "dist.all_reduce(t, group=g)"),
     "alike": (
         "gs = [dist.new_group([0, 1]) for _ in range(3)]\nh, g = gs[:2]",
@@ -279,10 +280,27 @@ def test_groups_that_cells_made_are_those_of_the_other_ranks(pool: Pool, name: s
     pool.restart(1)
     result = pool.catch_up()
     assert (result.failed, result.left_out) == ((), ())
+    assert "g" not in result.copied  # all others may have the number that says "no member"
     run_cells(pool, use, "t += rank; dist.barrier()")
     pool.restart(0)  # the source, with rank 1 as a survivor
     assert pool.catch_up().failed == ()
     run_cells(pool, use)
+
+
+def test_groups_of_fresh_ranks_only_are_made_anew(pool: Pool):
+    run_cells(pool, "g = dist.new_group([0, 1]); h = dist.new_group()")
+    pool.restart("0-1")
+    result = pool.catch_up()
+    assert (result.failed, result.copied) == ((), ())
+    run_cells(pool, "if rank < 2: dist.barrier(group=g)\ndist.barrier(group=h)")
+
+
+def test_an_object_that_only_the_fresh_rank_has_is_kept(pool: Pool):
+    run_cells(pool, "import io\nlog = io.StringIO() if rank == 1 else None")
+    pool.restart(1)
+    result = pool.catch_up()
+    assert (result.copied, result.different) == ((), ())
+    assert pool.pull("log is None") == [True, False, True]
 
 
 def test_a_group_that_was_destroyed_is_made_again(pool: Pool):

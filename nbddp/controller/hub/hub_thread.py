@@ -67,6 +67,7 @@ from nbddp.wire.messages import (
     Display,
     Event,
     HelperStopped,
+    ImportChanged,
     InputRequest,
     Inspected,
     Interrupt,
@@ -369,7 +370,7 @@ class HubThread:
                 if self._run is not None and event.run_id == self._machine.active_run_id:
                     self._run.put(event)
                 self._feed(event)
-            case RunStarted() | RunFinished():
+            case RunStarted() | ImportChanged() | RunFinished():
                 if self._run is not None and event.run_id == self._run.run_id:
                     self._run.put(event)
                 if isinstance(event, RunFinished):

@@ -11,6 +11,7 @@ from nbddp.controller.state import NoticeChanged, RunOutcome, VerdictReached
 from nbddp.wire.messages import (
     ClearOutput,
     Display,
+    ImportChanged,
     InputRequest,
     Output,
     RankExited,
@@ -24,6 +25,7 @@ from nbddp.wire.rank_set import RankSet
 #: The events that the view of a cell gets.
 CellEvent = (
     RunStarted
+    | ImportChanged
     | Output
     | Display
     | Result

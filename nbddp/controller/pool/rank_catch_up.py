@@ -267,7 +267,11 @@ def _brief(error: CellError, fresh: RankSet) -> str:
 
 
 def _alike(pool: "Pool", fresh: RankSet, others: RankSet, names: Sequence[str]) -> list[Variable]:
-    """The variables that are equal on several other ranks, and not on all fresh ones."""
+    """The variables that are equal on several other ranks, and not on all fresh ones.
+
+    A fresh rank whose object is of another kind may be the only one that has such an object: a
+    group of which the others are no members, a file that one rank writes.
+    """
     if len(others) < 2 or not names:
         return []
     answers = pool.told_variables(names, ranks=str(RankSet.of([*others, *fresh])))
@@ -279,10 +283,19 @@ def _alike(pool: "Pool", fresh: RankSet, others: RankSet, names: Sequence[str]) 
         name: {rank: named[name].digest if name in named else "" for rank, named in by_rank.items()}
         for name in names
     }
+    whole = by_rank[others.ranks[0]]
+    own = {
+        variable.name
+        for rank in fresh
+        for variable in by_rank[rank].values()
+        if variable.name in whole
+        and variable.type not in {*_PLAIN_TYPES, "Tensor", whole[variable.name].type}
+    }
     return [
-        by_rank[others.ranks[0]][name]
+        whole[name]
         for name in names
-        if len(values := {digests[name][rank] for rank in others}) == 1
+        if name not in own
+        and len(values := {digests[name][rank] for rank in others}) == 1
         and (value := values.pop())
         and any(digests[name][rank] != value for rank in fresh)
     ]

@@ -40,6 +40,7 @@ from nbddp.settings import Settings
 from nbddp.wire.messages import (
     ClearOutput,
     Display,
+    ImportChanged,
     InputRequest,
     Output,
     RankExited,
@@ -190,6 +191,8 @@ class View:
                 self._sink.display(dict(event.data), {}, None, False)
             case InputRequest():
                 self._live.states.ask(event.rank)  # `ask` shows the request
+            case ImportChanged():
+                self._live.note_import(event, now)
             case RunStarted():
                 pass
 
@@ -204,6 +207,8 @@ class View:
             deadline = self._output.next_deadline()
         deadlines = (deadline, self._pictures.tick(now))
         waits = [max(0.0, due - now) for due in deadlines if due is not None]
+        if self._out != "nothing" and (hint := self._live.slow_import(now)):
+            self._sink.display(_quiet_bundle(hint), {}, None, False)
         live, wait_s = self._live.refresh(now, self._output.open_lines())
         if live is not None:
             self._sink.live(live)
@@ -376,6 +381,10 @@ class View:
             self._sink.display(_label_bundle(rich.ranks), {}, None, False)
         data = without_widget(rich.data)
         self._sink.display(data, rich.metadata, rich.display_id, rich.update)
+
+
+def _quiet_bundle(text: str) -> dict[str, str]:
+    return {"text/plain": text, "text/html": preformatted(html.escape(text), QUIET_STYLE)}
 
 
 def _label_bundle(ranks: RankSet) -> dict[str, str]:

@@ -13,10 +13,11 @@ from nbddp.notebook.output.shows import Labels
 from nbddp.notebook.output.sinks import Live
 from nbddp.notebook.render import diagnosis_card, rank_strip
 from nbddp.notebook.render.html import clean, duration
+from nbddp.settings import PRELOAD_ENV
 from nbddp.wire.flight_recorder import LEFT_DEBUGGER
 from nbddp.wire.message_types import ErrorInfo
-from nbddp.wire.messages import RankExited, RunFinished
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.messages import ImportChanged, RankExited, RunFinished
+from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
 #: The lines change at most this often.
 _INTERVAL_S = 0.1
@@ -28,6 +29,11 @@ _NOTICE_AFTER_S = 2.0
 _OPEN_LINE_AFTER_S = 0.03
 _MAX_OPEN_LINES = 16
 _MAX_ERROR_CHARS = 80
+_MAX_IMPORTS = 2
+#: A module that may be loaded before ranks are forked, and takes long where there are many.
+_PRELOADED = "torch._dynamo"
+#: The user is told of that after so long an import.
+_LONG_IMPORT_S = 10.0
 
 
 class LiveLines:
@@ -53,6 +59,8 @@ class LiveLines:
         self._began, self._began_at = began, began_at
         self._done: set[int] = set()
         self._failed: dict[int, str] = {}  # short reason by rank
+        self._imports: dict[Rank, str] = {}  # the module that a rank imports
+        self._preloaded_since: float | None = None  # a rank imports `_PRELOADED`
         self._notice = ""  # a line that names the ranks that wait
         self._notice_at = 0.0  # it is shown from then on
         self._height = 0  # lines that were shown at once so far
@@ -62,6 +70,7 @@ class LiveLines:
     def finish(self, event: RunFinished | RankExited) -> None:
         """Note that a rank has ended the cell."""
         self._done.add(event.rank)
+        self._imports.pop(event.rank, None)
         if isinstance(event, RankExited):
             self.states.exit(event)
             return
@@ -75,6 +84,29 @@ class LiveLines:
         self._notice = "" if report is None else diagnosis_card.line(report)
         if report is not None and report.findings:
             self._notice_at = now - (report.findings[0].since_s or 0.0) + _NOTICE_AFTER_S
+
+    def note_import(self, event: ImportChanged, now: float) -> None:
+        """Note the module that a rank imports."""
+        self._imports[event.rank] = event.module
+        if event.module == _PRELOADED and self._preloaded_since is None:
+            self._preloaded_since = now
+
+    def slow_import(self, now: float) -> str:
+        """Return a hint about an import that takes long on many ranks, once; else nothing.
+
+        Args:
+            now: the time.
+        """
+        ranks = RankSet.of(rank for rank, name in self._imports.items() if name == _PRELOADED)
+        since = self._preloaded_since
+        if since is None or len(ranks) < 2 or now - since < _LONG_IMPORT_S:
+            return ""
+        self._preloaded_since = float("inf")
+        return (
+            f"The import of {_PRELOADED} takes long: each process does it for its first DDP or "
+            f"optimizer.\nNext time: %env {PRELOAD_ENV}={_PRELOADED} before %ddp start, which "
+            "imports it once, before the ranks are forked."
+        )
 
     def judge(self, report: Report) -> None:
         """Note a verdict, which has a card instead of a line."""
@@ -152,6 +184,7 @@ class LiveLines:
         elapsed_s = int(now - self._began)
         elapsed = f"{elapsed_s} s" if elapsed_s < 60 else duration(elapsed_s * 1e9)
         parts = [f"{len(self._done)}/{len(self._ranks)} ranks done", elapsed]
+        parts += self._imported()
         if self._done:
             waiting = RankSet.of(set(self._ranks) - self._done)
             parts.append(f"waiting for {waiting.describe()}")
@@ -163,6 +196,15 @@ class LiveLines:
         if self._run.was_interrupted:
             parts.append("interrupted; stop again to get the prompt back")
         return " | ".join(parts)
+
+    def _imported(self) -> list[str]:
+        """``the ranks import torch._dynamo (first use)…``, for each module."""
+        ranks_by_module = ranks_by_value({r: name for r, name in self._imports.items() if name})
+        return [
+            f"{'the ranks' if ranks == self._ranks and len(ranks) > 1 else ranks.describe()} "
+            f"{ranks.verb('imports', 'import')} {clean(module)} (first use)…"
+            for module, ranks in ranks_by_module.items()
+        ][:_MAX_IMPORTS]
 
 
 def _failure(error: ErrorInfo) -> str:

@@ -1,16 +1,25 @@
-"""Delays an interrupt until the library module that is being imported is complete.
+"""Imports of libraries: an interrupt waits for them, and the notebook names long ones.
 
-Runs in: the rank process, main thread, in the handler of signals.
+Runs in: the rank process. `ImportWatch` in the main thread, in the handler of signals;
+`ImportReports` on the I/O thread.
 
 An exception in the middle of an import leaves incomplete modules: each later import of them fails,
 and only a fresh process helps. The first DDP of a process imports ``torch._dynamo``, which takes
 seconds; ranks that were interrupted in it because another rank had died were lost.
 """
 
+import sys
 import sysconfig
+import threading
 import time
 import types
 
+from nbddp.rank.agent_link import Link
+from nbddp.rank.cells.shell import RankShell
+from nbddp.wire.messages import ImportChanged
+
+#: Interval at which the main thread is looked at.
+_LOOK_S = 0.25
 #: An interrupt is delayed at most this long in one cell.
 _LIMIT_S = 10.0
 _IMPORTLIB = "<frozen importlib._bootstrap>"
@@ -50,3 +59,56 @@ def is_in_library_import(frame: types.FrameType | None) -> bool:
                 return True
         frame = frame.f_back
     return False
+
+
+def imported_library(frame: types.FrameType | None) -> str:
+    """Return the name of the library module whose import has led to a frame; empty: none has.
+
+    Of modules that import each other it is the first one. The locals of frames are not read,
+    because the frames may be running.
+    """
+    name = ""
+    while frame is not None:
+        code, caller = frame.f_code, frame.f_back
+        if (
+            code.co_name == "<module>"
+            and code.co_filename.startswith(_libraries)
+            and caller is not None
+            and caller.f_code.co_filename == _IMPORTLIB
+        ):
+            name = str(frame.f_globals.get("__name__", ""))
+        frame = caller
+    return name
+
+
+class ImportReports:
+    """Reports which library the cell imports.
+
+    Args:
+        shell: knows the cell that runs.
+        link: sends the reports.
+        rank: this rank.
+    """
+
+    def __init__(self, shell: RankShell, link: Link, rank: int) -> None:
+        self._shell = shell
+        self._link = link
+        self._rank = rank
+        self._main = threading.main_thread().ident or 0
+        self._look_at = 0.0
+        self._run_id: str | None = None
+        self._module = ""  # reported for this cell
+
+    def look(self) -> None:
+        """Report a change since the last look."""
+        now = time.monotonic()
+        run_id = self._shell.run_id
+        if now < self._look_at or run_id is None:
+            return
+        self._look_at = now + _LOOK_S
+        if run_id != self._run_id:
+            self._run_id, self._module = run_id, ""
+        module = imported_library(sys._current_frames().get(self._main))
+        if module != self._module:
+            self._module = module
+            self._link.send(ImportChanged(run_id=run_id, rank=self._rank, module=module))

@@ -17,7 +17,7 @@ from nbddp.notebook.output.shows import Rich
 from nbddp.notebook.output.sinks import Live
 from nbddp.settings import Settings
 from nbddp.wire.message_types import ErrorInfo
-from nbddp.wire.messages import Display, Output, RunFinished, Stream
+from nbddp.wire.messages import Display, ImportChanged, Output, RunFinished, Stream
 from nbddp.wire.rank_set import RankSet
 from tests.support.recovering import finding
 
@@ -121,6 +121,43 @@ def test_the_progress_line_tells_the_first_error_and_what_the_stop_button_does(
         "1/2 ranks done | 0 s | waiting for rank 0 | rank 1 raised ValueError: bad batch"
         " | interrupted; stop again to get the prompt back"
     ]
+
+
+def test_an_import_is_named_and_a_long_one_has_a_hint_once(monkeypatch: pytest.MonkeyPatch):
+    now = [1000.0]
+    monkeypatch.setattr("nbddp.notebook.output.cell_view.time.monotonic", lambda: now[0])
+    live: list[Live] = []
+    sink = ListSink()
+    monkeypatch.setattr(sink, "live", live.append)
+    view = make_view(sink, 3, progress_after_s=0.0)
+
+    def line(at_s: float, **modules: str) -> str:
+        now[0] = 1000.0 + at_s
+        for rank, module in modules.items():
+            view.show(ImportChanged(run_id="r", rank=int(rank[1:]), module=module))
+        view.tick()
+        return live[-1].status[0]
+
+    dynamo = "torch._dynamo"
+    begun = "0/3 ranks done | 1 s | ranks 0-1 import torch._dynamo (first use)…"
+    assert line(1.0, r0=dynamo, r1=dynamo) == begun
+    assert line(2.0, r2=dynamo).endswith("| the ranks import torch._dynamo (first use)…")
+    assert line(10.9).startswith("0/3 ranks done | 10 s | the ranks import")
+    assert sink.shown == []
+    line(11.1)
+    line(30.0)
+    (hint,) = sink.shown
+    assert isinstance(hint, dict)
+    assert hint["text/plain"] == (
+        "The import of torch._dynamo takes long: each process does it for its first DDP or "
+        "optimizer.\nNext time: %env NBDDP_PRELOAD=torch._dynamo before %ddp start, which imports "
+        "it once, before the ranks are forked."
+    )
+    assert line(31.0, r1="", r2="pandas").endswith(
+        "31 s | rank 0 imports torch._dynamo (first use)… | rank 2 imports pandas (first use)…"
+    )
+    view.show(RunFinished(run_id="r", rank=0, elapsed_s=0.1, error=None))
+    assert line(32.0, r2="").endswith("32 s | waiting for ranks 1-2")
 
 
 def test_ranks_that_wait_are_named_after_two_seconds_of_waiting(monkeypatch: pytest.MonkeyPatch):
