@@ -32,7 +32,12 @@ def key_of(text: str) -> str | None:
 
 
 def merged(texts: Sequence[str]) -> str:
-    """Return one line for lines with the same key: the first time, and all numbers."""
+    """Return one line for lines with the same key: the first time, and all numbers.
+
+    >>> line = "[rank{}]:[W1124 09:12:33.12 socket.cpp:207] [c10d] port 402{}"
+    >>> merged([line.format(1, 31), line.format(2, 32)])
+    '[W1124 09:12:33.12 socket.cpp:207] [c10d] port 40231,40232'
+    """
     matches = [_HEAD.match(text) for text in texts]
     messages = [text[m.end() :] for text, m in zip(texts, matches, strict=True) if m is not None]
     return texts[0] if matches[0] is None else f"{matches[0]['head']}{with_all_numbers(messages)}"
