@@ -21,6 +21,7 @@ from nbddp.controller.hub import NO_RANK, BackgroundEvent
 from nbddp.notebook.output import torch_log
 from nbddp.notebook.output.shows import Labels, labelled
 from nbddp.notebook.output.sinks import EarlierCellSink, Sink, TerminalSink
+from nbddp.notebook.render import static_page
 from nbddp.notebook.widgets import without_widget
 from nbddp.printable import harmless
 from nbddp.wire.messages import ClearOutput, Output, Stream
@@ -110,10 +111,10 @@ class BackgroundOutput:
         if isinstance(event, Output):
             self._show_text(sink, event.stream, label, harmless(event.text).rstrip("\n"))
             return
-        data = without_widget(event.data)
+        data = static_page.with_note(without_widget(event.data))
         plain = data.get("text/plain")
         if set(data) - {"text/plain"} and self._has_room(len(repr(data))):
-            if label:
+            if label and not static_page.is_unseen(data):
                 sink.text("stdout", label.rstrip() + "\n")
             sink.display(data, event.metadata, None, False)
         elif isinstance(plain, str) and self._has_room(len(plain)):

@@ -31,7 +31,7 @@ from nbddp.notebook.output.show_pictures import CellPictures
 from nbddp.notebook.output.shows import Labels, Redraw, Rich, Show, Text
 from nbddp.notebook.output.sinks import QUIET_STYLE, Live, Sink
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
-from nbddp.notebook.render import diagnosis_card, rank_strip
+from nbddp.notebook.render import diagnosis_card, rank_strip, static_page
 from nbddp.notebook.render.colours import tint_of
 from nbddp.notebook.render.html import PRE_STYLE, details, preformatted
 from nbddp.notebook.widgets import WIDGET_MIME, without_widget
@@ -366,9 +366,10 @@ class View:
         if self._widgets is not None and self._widgets.show(rich):
             return
         # The blocks of `RankBlocks` have headings instead of labels.
-        if self._labels and rich.ranks and not rich.update and self._out != "ranks":
+        is_labelled = self._labels and rich.ranks and not rich.update and self._out != "ranks"
+        if is_labelled and not static_page.is_unseen(rich.data):
             self._sink.display(_label_bundle(rich.ranks), {}, None, False)
-        data = without_widget(rich.data)
+        data = static_page.with_note(without_widget(rich.data))
         self._sink.display(data, rich.metadata, rich.display_id, rich.update)
 
 
