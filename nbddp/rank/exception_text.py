@@ -31,15 +31,27 @@ def safe_text(error: BaseException | None) -> str:
     return f"<a {type(error).__name__} that cannot be printed>"
 
 
-def error_info(error: BaseException | None, lines: list[str] | None = None) -> ErrorInfo:
-    """Return an exception for a message; ``lines`` is its traceback if formatted already."""
+def error_info(
+    error: BaseException | None,
+    lines: list[str] | None = None,
+    libraries: tuple[str, ...] = (),
+) -> ErrorInfo:
+    """Return an exception for a message.
+
+    Args:
+        error: the exception.
+        lines: its traceback if formatted already.
+        libraries: of each of these lines, see `ErrorInfo`.
+    """
     name, text = type(error).__name__[:_MAX_HANDLING], safe_text(error)
-    lines = _cut_lines(lines or [f"{name}: {text}" if text else name])
+    whole = lines or [f"{name}: {text}" if text else name]
+    lines = _cut_lines(whole)
     hint = shell_hooks.hint(error)
     return ErrorInfo(
         ename=name,
         evalue=text,
         traceback=[*lines, hint] if hint else lines,
+        libraries=libraries if lines is whole else (),
         site=None if error is None else innermost_in_cell(error.__traceback__),
         handling=_handling(error),
         name=str(error.name or "")[:_MAX_HANDLING] if isinstance(error, NameError) else "",

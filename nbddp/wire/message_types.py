@@ -61,6 +61,9 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ename: str
     evalue: str
     traceback: list[str]
+    #: The library of each part of ``traceback`` that is a frame of one, else empty; the last parts
+    #: may have none. Empty: the traceback is to be shown as it is.
+    libraries: tuple[str, ...] = ()
     site: Site | None = None  #: its innermost line of a cell; None: there is none
     #: The exception that the rank handled when an operation raised this: perhaps the real reason.
     handling: ExceptionLine | None = None

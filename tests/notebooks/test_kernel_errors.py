@@ -1,5 +1,7 @@
 """Errors of cells as a notebook shows them: one error, in terms of the cell."""
 
+import re
+
 import nbformat
 import pytest
 from nbclient import NotebookClient
@@ -12,7 +14,8 @@ def test_a_traceback_has_the_number_and_line_of_the_notebook(kernel: Kernel):
     cell = kernel.run("%%ddp\n\n# a comment\nvalue = 1\n\nvalue / 0\n")
     assert f"Cell In[{cell.number}], line 6" in cell.error
     assert "----> 6 value / 0" in cell.error
-    assert "ranks 0-1 raised ZeroDivisionError: division by zero" in cell.error
+    place = f"cell [{cell.number}], line 6"
+    assert f"ranks 0-1 raised ZeroDivisionError at {place}: division by zero" in cell.error
 
 
 def test_a_traceback_reaches_into_a_function_of_an_earlier_cell(kernel: Kernel):
@@ -40,6 +43,20 @@ def test_frames_of_nbddp_are_hidden(kernel: Kernel):
     assert "ipykernel" not in cell.error
 
 
+def test_frames_of_libraries_are_one_click_away(kernel: Kernel):
+    cell = kernel.run("%%ddp\nnet = torch.nn.Linear(8, 1)\nif rank:\n    net(torch.ones(3, 7))")
+    assert "----> 4     net(torch.ones(3, 7))" in cell.error
+    assert re.search(r"\n… \d frames of torch: %ddp output -r 1 shows them\n", cell.error)
+    assert "linear.py" not in cell.error
+    [page] = [each for each in cell.of("display_data") if "linear.py" in str(each.content)]
+    assert page.text == ""
+    assert "<details>" in page.content["data"]["text/html"]
+    assert "linear.py" in kernel.run("%ddp output -r 1").text
+    cell = kernel.run("%%ddp\n%xmode Verbose\nnet(torch.ones(3, 7))")
+    kernel.ok("%%ddp\n%xmode Context")
+    assert "linear.py" in cell.error
+
+
 def test_different_errors_are_separate_parts_of_one_output(kernel: Kernel):
     cell = kernel.run("%%ddp\nraise ValueError('zero') if rank == 0 else TypeError('one')")
     assert len(cell.of("error")) == 1
@@ -50,7 +67,8 @@ def test_different_errors_are_separate_parts_of_one_output(kernel: Kernel):
 
 def test_an_error_of_one_rank_names_it_and_the_others(kernel: Kernel):
     cell = kernel.run("%%ddp\nif rank == 1: raise ValueError('only here')")
-    assert "rank 1 raised ValueError: only here" in cell.error
+    assert "rank 1 raised ValueError at " in cell.error
+    assert cell.error.endswith("line 2: only here")
     assert "rank 0 finished" in cell.error
 
 

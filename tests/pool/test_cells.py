@@ -153,7 +153,7 @@ def test_tracebacks_have_the_numbers_of_the_notebook(pool: Pool):
     text = str(caught.value)
     assert "Cell In[17], line 6" in text
     assert "Cell In[17], line 4, in f()" in text
-    assert "ranks 0-1 raised ZeroDivisionError: division by zero" in text
+    assert "raised ZeroDivisionError at cell [17], line 4: division by zero" in text
     assert "nbddp/" not in text
     assert caught.value.by_rank == dict.fromkeys((0, 1), ("ZeroDivisionError", "division by zero"))
 

@@ -33,8 +33,9 @@ def test_an_exception_that_cannot_be_printed(pool: Pool):
 def test_a_cell_on_the_ranks_starts_no_pool_of_its_own(pool: Pool, call: str):
     text = error_text(pool, f"if rank == 1:\n    nbddp.{call}")
     assert text.endswith(
-        f"rank 1 raised NbddpError: nbddp.{call.partition('(')[0]} works in the notebook, and this "
-        "is a rank of a pool. Next: call it in a cell without %%ddp, or in a %%local cell"
+        f"rank 1 raised NbddpError at cell [1], line 2: nbddp.{call.partition('(')[0]} works in "
+        "the notebook, and this is a rank of a pool. Next: call it in a cell without %%ddp, or "
+        "in a %%local cell"
     )
 
 

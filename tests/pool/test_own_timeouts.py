@@ -40,7 +40,7 @@ def test_timeouts_on_all_ranks_are_told_with_their_cause(pool: Pool):
     assert type(view.error) is CellError
     text = str(view.error)
     # The rank whose timeout is over first closes the connection: that may end the other's wait.
-    assert "ranks 0-1 raised RuntimeError: " in text or "CollectiveFailedError: " in text
+    assert "ranks 0-1 raised RuntimeError at " in text or "CollectiveFailedError: " in text
     assert "  proven    Ranks 0-1 wait for each other: both receive first" in text
     run_cell(pool, "dist.barrier()", timeout=20)
 
@@ -91,5 +91,5 @@ def test_an_error_after_a_timeout_is_that_of_the_rank(pool: Pool):
     code = _CIRCLE.format(seconds=1.5).replace("call()", guarded)
     view = run_cell(pool, code, timeout=30, check=False)
     assert type(view.error) is CellError
-    assert "ranks 0-1 raised ValueError: mine" in str(view.error)  # rank 1 when it was freed
+    assert "ranks 0-1 raised ValueError" in str(view.error)  # rank 1 when it was freed
     assert "proven" not in str(view.error)

@@ -5,6 +5,7 @@ from nbddp.controller.cell_errors.build import (
     ranks_to_debug,
     restart_continues_text,
     restarted_text,
+    whole_tracebacks,
 )
 from nbddp.controller.cell_errors.evidence import is_consequence, is_end_of_wait, with_all_raised
 from nbddp.controller.cell_errors.exited_ranks import exit_report
@@ -17,5 +18,6 @@ __all__ = [
     "ranks_to_debug",
     "restart_continues_text",
     "restarted_text",
+    "whole_tracebacks",
     "with_all_raised",
 ]

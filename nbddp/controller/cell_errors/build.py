@@ -17,7 +17,7 @@ from nbddp.controller.state import (
     RunOutcome,
     crash_site_lines,
     describe_exit,
-    error_summary,
+    exception_line,
 )
 from nbddp.errors import (
     CellError,
@@ -53,7 +53,7 @@ class _NoOrigins:
         return 0
 
 
-def cell_error(  # noqa: PLR0911 - one for each kind of error
+def cell_error(
     outcome: RunOutcome,
     cell_name: str,
     log_path_by_rank: Mapping[int, str],
@@ -62,7 +62,8 @@ def cell_error(  # noqa: PLR0911 - one for each kind of error
     """Build the error of a cell.
 
     The headline is the first that applies: a rank exited, operations do not match, a rank raised,
-    ranks waited for each other, the timeout or an interrupt ended the cell.
+    ranks waited for each other, the timeout or an interrupt ended the cell. IPython shows the
+    frames of libraries folded; the text of the error has all of them.
 
     Args:
         outcome: the end of the cell on each rank.
@@ -73,17 +74,43 @@ def cell_error(  # noqa: PLR0911 - one for each kind of error
     Returns:
         The error, to be raised by the caller; None if the cell ended well on all ranks.
     """
+    body = traceback_groups.grouped_tracebacks(_raised(outcome))
+    error = _cell_error(outcome, cell_name, log_path_by_rank, origins, body)
+    if error is None or not whole_tracebacks(outcome):
+        return error
+    body = traceback_groups.grouped_tracebacks(_raised(outcome), is_folded=True)
+    folded = _cell_error(outcome, cell_name, log_path_by_rank, origins, body)
+    brief = "" if folded is None else "\n".join(folded._render_traceback_())
+    return type(error)(str(error), error.by_rank, brief=brief)
+
+
+def whole_tracebacks(outcome: RunOutcome) -> list[str]:
+    """The tracebacks in the error of a cell with all their frames; none if nothing is folded."""
+    raised = _raised(outcome)
+    if not any(error.libraries for _, error in raised):
+        return []
+    return traceback_groups.grouped_tracebacks(raised)
+
+
+def _cell_error(  # noqa: PLR0911 - one for each kind of error
+    outcome: RunOutcome,
+    cell_name: str,
+    log_path_by_rank: Mapping[int, str],
+    origins: NameOrigins | None,
+    body: list[str],
+) -> CellError | None:
+    """The error of a cell with these tracebacks."""
     failed = outcome.ranks("error", "exited", "unfinished")
     if not failed:
         return _wrong(outcome) if outcome.is_wrong else None
     by_rank = {rank: _name_and_text(outcome.results[rank]) for rank in failed}
     exited = outcome.ranks("exited")
-    body = traceback_groups.grouped_tracebacks(_raised(outcome))
     if exited:
         head = _exits(outcome, exited, cell_name, log_path_by_rank)
         whole = _join(head, body, _after_exits(outcome))
         is_explained = outcome.report is not None and outcome.report.explains_exits
-        told = _join(head[:1], _logs(exited, log_path_by_rank), body)
+        next_step = _after_exits(outcome)[-1:]  # below a long card it is what a reader sees first
+        told = _join(head[:1], _logs(exited, log_path_by_rank), body, next_step)
         brief = told if is_explained else ""
         return RankExitedError(whole, by_rank, brief=brief)
     if outcome.ended_by:
@@ -119,13 +146,12 @@ def cell_error(  # noqa: PLR0911 - one for each kind of error
         tail = [f"{_headline('CellError')}: {cell_name} {ending}", *_broken(outcome)]
         return CellError(_join(states, tail), by_rank)
     ranks = _ranks_with(outcome, first)
-    error_text = error_summary(
-        outcome.results[ranks.ranks[0]].error or first
-    )  # as in the traceback
-    alike = _ranks_alike(outcome, first)
+    shown = exception_line(outcome.results[ranks.ranks[0]].error or first)  # as in the traceback
+    alike, said = _ranks_alike(outcome, first), shown.text and f": {shown.text}"
     if set(alike) - set(ranks):
-        ranks, error_text = alike, first.ename
-    tail = [f"{_headline('CellError')}: {ranks.describe()} raised {error_text}"]
+        ranks, said = alike, ""
+    raised = f"{ranks.describe()} raised {shown.name}{_at_line(outcome, ranks)}{said}"
+    tail = [f"{_headline('CellError')}: {raised}"]
     tail += [
         *_reason(outcome, ranks),
         *_hints(outcome, first, ranks, origins or _NoOrigins()),
@@ -417,6 +443,15 @@ def _ranks_alike(outcome: RunOutcome, first: ErrorInfo) -> RankSet:
         for rank, error in _raised(outcome)
         if error.ename == first.ename and _line(error) == _line(first) is not None
     )
+
+
+def _at_line(outcome: RunOutcome, ranks: RankSet) -> str:
+    """`` at cell [8], line 6``, if the errors of these ranks come from one line of a cell."""
+    errors = [outcome.results[rank].error for rank in ranks]
+    sites = {None if error is None else error.site for error in errors}
+    places = {"" if site is None or not site.cell else site.place for site in sites}
+    place = places.pop()
+    return f" at {place}" if place and not places else ""
 
 
 def _line(error: ErrorInfo) -> tuple[int, int] | None:

@@ -4,7 +4,8 @@ Runs in: the notebook's process. Pure; a part of `nbddp.controller.cell_errors.b
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby, zip_longest
 
 from nbddp.controller.state import error_summary
 from nbddp.wire.message_types import ErrorInfo
@@ -12,6 +13,8 @@ from nbddp.wire.rank_set import RankSet, ranks_by_value
 
 #: Tracebacks shown in full; the others get a line each.
 MAX_FULL = 4
+#: Libraries that a line on folded frames names.
+_MAX_LIBRARIES = 3
 #: Messages beside one traceback.
 _MAX_MESSAGES = 16
 _BOLD, _OFF = "\x1b[1m", "\x1b[0m"
@@ -21,7 +24,7 @@ _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
 Raised = Sequence[tuple[int, ErrorInfo]]
 
 
-def grouped_tracebacks(raised: Raised) -> list[str]:
+def grouped_tracebacks(raised: Raised, *, is_folded: bool = False) -> list[str]:
     """The lines that show the errors of ranks.
 
     Errors that are equal up to addresses appear once. Errors with the same place and other messages
@@ -29,6 +32,7 @@ def grouped_tracebacks(raised: Raised) -> list[str]:
 
     Args:
         raised: ranks and their errors, the earliest error first.
+        is_folded: frames of libraries in a row have one line.
     """
     families: dict[tuple[str, str], dict[str, list[int]]] = {}
     errors = dict(raised)
@@ -43,7 +47,9 @@ def grouped_tracebacks(raised: Raised) -> list[str]:
         first, *others = sorted(sorted(ranks) for ranks in family.values())
         if number < MAX_FULL:
             name = RankSet.of(first).describe()
-            lines += [f"{_BOLD}{name}{_OFF}", *errors[first[0]].traceback, ""]
+            error = errors[first[0]]
+            shown = _folded(error, first[0]) if is_folded else error.traceback
+            lines += [f"{_BOLD}{name}{_OFF}", *shown, ""]
             lines += _messages(others, errors)
         else:
             lines += [
@@ -51,6 +57,21 @@ def grouped_tracebacks(raised: Raised) -> list[str]:
                 for ranks in (first, *others)[:_MAX_MESSAGES]
             ]
     return lines
+
+
+def _folded(error: ErrorInfo, rank: int) -> Iterator[str]:
+    """The parts of a traceback; frames of libraries in a row are one."""
+    parts = zip_longest(error.traceback, error.libraries, fillvalue="")
+    for is_library, row in groupby(parts, key=lambda part: bool(part[1])):
+        if not is_library:
+            yield from (text for text, _ in row)
+            continue
+        names = [library for _, library in row]
+        frames = "1 frame" if len(names) == 1 else f"{len(names)} frames"
+        different = list(dict.fromkeys(names))
+        others = " and others" if len(different) > _MAX_LIBRARIES else ""
+        libraries = f"{', '.join(different[:_MAX_LIBRARIES])}{others}"
+        yield f"… {frames} of {libraries}: %ddp output -r {rank} shows them\n"
 
 
 def without_addresses(text: str) -> str:

@@ -34,7 +34,7 @@ def show_output(shell: InteractiveShell, *, cell: int | None, ranks: str | None)
         view.show(event)
     view.end(RunOutcome(kept.source.run_id, {}, 0.0))
     if end is not None:
-        text = error_text(end, chosen, is_whole=chosen == kept.source.ranks)
+        text = error_text(end, chosen, is_whole=ranks is None)
         if text:
             print(text)
     print(end_line(kept.source, end))

@@ -18,20 +18,24 @@ from typing import Any
 from IPython.core.getipython import get_ipython
 
 from nbddp.controller.hub import NO_RANK, BackgroundEvent
+from nbddp.notebook.output import torch_log
 from nbddp.notebook.output.shows import Labels, labelled
 from nbddp.notebook.output.sinks import EarlierCellSink, Sink, TerminalSink
+from nbddp.notebook.render import static_page
 from nbddp.notebook.widgets import without_widget
 from nbddp.printable import harmless
-from nbddp.wire.messages import ClearOutput, Output
+from nbddp.wire.messages import ClearOutput, Output, Stream
 
 #: Text per second that is shown; the rest is in the logs.
 _BYTES_PER_S = 64 * 1024
+#: Lines of torch's log wait so long for those of other ranks, which dial at the same time.
+_LOG_FOLD_S = 0.2
 #: Number of events that may wait while showing is blocked; the text of the others is in the logs.
 _MAX_WAITING = 256
 
 
 class BackgroundOutput:
-    """Shows events as they come, without folding, up to a rate.
+    """Shows events as they come, up to a rate; only lines of torch's log are folded.
 
     Args:
         world_size: number of ranks.
@@ -55,6 +59,8 @@ class BackgroundOutput:
         self._room = float(_BYTES_PER_S)
         self._seen_at = time.monotonic()
         self._left_out = False
+        #: Lines of torch's log by rank, by run, stream and key; they wait to be shown.
+        self._logged: dict[tuple[str, Stream, str], dict[int, str]] = {}
 
     def put(self, event: BackgroundEvent | None) -> None:
         """Show an event soon. The hub calls this.
@@ -75,34 +81,74 @@ class BackgroundOutput:
                 self._thread.start()
 
     def _serve(self) -> None:
-        while (event := self._waiting.get()) is not None:
+        while True:
             try:
-                self._show(event)
-            except Exception as error:  # noqa: BLE001 - of the notebook's streams; the text is in the log
-                self.failure = error
+                event = self._waiting.get(timeout=_LOG_FOLD_S if self._logged else None)
+            except queue.Empty:
+                self._try(self._show_logged)
+                continue
+            if event is None:
+                self._try(self._show_logged)
+                return
+            self._try(self._show, event)
+
+    def _try(self, show: Callable[..., None], *arguments: object) -> None:
+        try:
+            show(*arguments)
+        except Exception as error:  # noqa: BLE001 - of the notebook's streams; the text is in the log
+            self.failure = error
 
     def _show(self, event: BackgroundEvent) -> None:
         if isinstance(event, ClearOutput):
             return  # it would clear output of other cells
         if isinstance(event, Output) and not event.text.strip("\n"):
             return  # an abandoned debugger ends its line
+        if isinstance(event, Output) and self._keep_log(event):
+            return
+        self._show_logged()
         sink = self._sink(event.run_id or "")
         label = "" if event.rank == NO_RANK else self._labels.of((event.rank,))
         if isinstance(event, Output):
-            if self._has_room(len(event.text)):
-                sink.text(event.stream, labelled(label, harmless(event.text).rstrip("\n")))
-            elif not self._left_out:
-                self._left_out = True
-                sink.text("stderr", labelled(label, "... more is in the log: %ddp status"))
+            self._show_text(sink, event.stream, label, harmless(event.text).rstrip("\n"))
             return
-        data = without_widget(event.data)
+        data = static_page.with_note(without_widget(event.data))
         plain = data.get("text/plain")
         if set(data) - {"text/plain"} and self._has_room(len(repr(data))):
-            if label:
+            if label and not static_page.is_unseen(data):
                 sink.text("stdout", label.rstrip() + "\n")
             sink.display(data, event.metadata, None, False)
         elif isinstance(plain, str) and self._has_room(len(plain)):
             sink.text("stdout", labelled(label, harmless(plain)))
+
+    def _show_text(self, sink: Sink, stream: Stream, label: str, text: str) -> None:
+        if self._has_room(len(text)):
+            sink.text(stream, labelled(label, text))
+        elif not self._left_out:
+            self._left_out = True
+            sink.text("stderr", labelled(label, "... more is in the log: %ddp status"))
+
+    def _keep_log(self, event: Output) -> bool:
+        """Keep the text for a moment if it is lines of torch's log, and return whether it is."""
+        lines = harmless(event.text).splitlines()
+        keys = [torch_log.key_of(line) for line in lines]
+        for line, key in zip(lines, keys, strict=True):
+            if key is None or None in keys:
+                return False
+            place = (event.run_id or "", event.stream, key)
+            if event.rank in self._logged.get(place, ()):
+                self._show_logged()
+            self._logged.setdefault(place, {})[event.rank] = line
+        return True
+
+    def _show_logged(self) -> None:
+        """Show the lines of torch's log that wait."""
+        logged, self._logged = self._logged, {}
+        for (run_id, stream, _), line_by_rank in logged.items():
+            ranks = tuple(sorted(line_by_rank))
+            texts = [line_by_rank[rank] for rank in ranks]
+            text = texts[0] if len(texts) == 1 else torch_log.merged(texts)
+            label = "" if NO_RANK in ranks else self._labels.of(ranks)
+            self._show_text(self._sink(run_id), stream, label, text)
 
     def _has_room(self, size: int) -> bool:
         now = time.monotonic()

@@ -13,13 +13,13 @@ from dataclasses import replace
 import msgspec
 from IPython.core.error import StdinNotImplementedError
 
-from nbddp.controller.cell_errors import with_all_raised
+from nbddp.controller.cell_errors import whole_tracebacks, with_all_raised
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import Run
 from nbddp.controller.state import NoticeChanged, RunOutcome, VerdictReached
 from nbddp.notebook.output import per_rank_blocks, rank_states
 from nbddp.notebook.output.cell_output import AnyOut, CellOutput, OutputSpec
-from nbddp.notebook.output.folded_sink import FoldedSink
+from nbddp.notebook.output.folded_sink import FoldedSink, printed_html
 from nbddp.notebook.output.kept_output import KeptCard, KeptEvent, KeptOutput
 from nbddp.notebook.output.live_lines import LiveLines
 from nbddp.notebook.output.merged import MergedOutput
@@ -31,9 +31,9 @@ from nbddp.notebook.output.show_pictures import CellPictures
 from nbddp.notebook.output.shows import Labels, Redraw, Rich, Show, Text
 from nbddp.notebook.output.sinks import QUIET_STYLE, Live, Sink
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
-from nbddp.notebook.render import diagnosis_card, rank_strip
+from nbddp.notebook.render import diagnosis_card, rank_strip, static_page
 from nbddp.notebook.render.colours import tint_of
-from nbddp.notebook.render.html import PRE_STYLE, preformatted
+from nbddp.notebook.render.html import PRE_STYLE, details, preformatted
 from nbddp.notebook.widgets import WIDGET_MIME, without_widget
 from nbddp.printable import harmless
 from nbddp.settings import Settings
@@ -118,6 +118,7 @@ class View:
         self._labels = Labels(world_size)
         self._can_ask = can_ask
         self._can_redraw = can_redraw
+        self._shows_html = shows_html
         self._widgets = widgets
         self._output = _OUTPUTS[out](
             OutputSpec(
@@ -282,6 +283,9 @@ class View:
         if self._kept is not None:
             self._kept.close(outcome)
         self._offer_by_rank()
+        if self._shows_html and (lines := "\n".join(whole_tracebacks(outcome))):
+            page = details("the traceback with the frames of libraries", printed_html([lines]))
+            self._sink.display({"text/plain": "", "text/html": page}, {}, None, False)
 
     def _show_exits(self, report: Report, torn: Mapping[str, RankSet]) -> None:
         """Show how ranks exited, in place of a card about ranks that waited for them."""
@@ -377,9 +381,10 @@ class View:
         if self._widgets is not None and self._widgets.show(rich):
             return
         # The blocks of `RankBlocks` have headings instead of labels.
-        if self._labels and rich.ranks and not rich.update and self._out != "ranks":
+        is_labelled = self._labels and rich.ranks and not rich.update and self._out != "ranks"
+        if is_labelled and not static_page.is_unseen(rich.data):
             self._sink.display(_label_bundle(rich.ranks), {}, None, False)
-        data = without_widget(rich.data)
+        data = static_page.with_note(without_widget(rich.data))
         self._sink.display(data, rich.metadata, rich.display_id, rich.update)
 
 

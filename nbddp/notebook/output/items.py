@@ -3,12 +3,12 @@
 Runs in: the notebook's main thread. Pure: no clock, no I/O.
 """
 
-import re
 from collections import deque
 from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
+from nbddp.notebook.output import torch_log
 from nbddp.notebook.output.excerpt import TAIL, Excerpt, Limit
 from nbddp.notebook.output.line_folder import Item
 from nbddp.notebook.output.number_ranges import pattern_of, with_ranges
@@ -16,51 +16,39 @@ from nbddp.notebook.output.shows import Rich, rich_bytes
 from nbddp.notebook.render.html import size
 from nbddp.wire.messages import Stream
 
-#: The begin of a line of torch's log: ``[W1124 09:12:33.123456789 socket.cpp:207] [c10d] ...``.
-_LOG_STARTS = ("[W", "[E", "[I")
-_LOG_TIME = re.compile(r"(?<=^\[[WEI])\d{4} [\d:.]+(?= \w+\.\w+:\d+\])")
-
-
-def without_time(text: str) -> str:
-    """Return a line of torch's log without its time, and another line as it is.
-
-    Source: ``c10/util/Logging.cpp``, ``MessageLogger``.
-
-    >>> without_time("[W1124 09:12:33.123456789 socket.cpp:207] [c10d] no name")
-    '[W socket.cpp:207] [c10d] no name'
-    """
-    return _LOG_TIME.sub("", text, count=1) if text.startswith(_LOG_STARTS) else text
-
 
 class Line(Item):
     """Text of one rank: a line, or several that stay together."""
 
-    __slots__ = ("is_free", "stream", "text")
+    __slots__ = ("is_free", "is_log", "stream", "text")
 
     def __init__(self, stream: Stream, text: str, arrived: float, *, is_free: bool = False) -> None:
         size = len(text)
-        self.key = (stream, without_time(text))
+        log_key = torch_log.key_of(text)
+        self.key = (stream, log_key or text)
         self.arrived = arrived
         self.text_bytes = 0 if is_free else size
         self.memory_bytes = size
         self.is_held = False
         self.stream = stream
         self.text = text
+        self.is_log = log_key is not None
         self.is_free = is_free  # does not count towards the budget
 
     def fold_numbers(self) -> None:
         """Fold with lines of other ranks that differ from this one in numbers only."""
-        pattern = pattern_of(self.text)
+        pattern = None if self.is_log else pattern_of(self.text)
         if pattern is not None:
             self.key = (self.stream, pattern)
 
 
 def text_of(ranks: Sequence[int], lines: Sequence[Item]) -> str:
     """Return the text that shows lines with one key."""
-    texts = [line.text for line in lines if isinstance(line, Line)]
-    if len(texts) == 1 or texts[0].startswith(_LOG_STARTS):
-        return texts[0]
-    return with_ranges(ranks, texts)
+    first, *others = [line for line in lines if isinstance(line, Line)]
+    if not others:
+        return first.text
+    texts = [first.text, *(line.text for line in others)]
+    return torch_log.merged(texts) if first.is_log else with_ranges(ranks, texts)
 
 
 class Bundle(Item):

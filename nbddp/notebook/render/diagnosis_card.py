@@ -5,26 +5,28 @@ Runs in: the notebook's process. Pure.
     Report --card--> text/plain  a terminal, an error message
                 └--> text/html   a notebook, also one that is not trusted; see `html`
     Report --line--> the progress line of a cell that still runs
+
+The order of a section: the headline, the next step and its change of the code, the ranks and their
+lines, the evidence.
 """
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from nbddp.controller.diagnosis import (
     TITLES,
     CodeChange,
     Finding,
-    PerRank,
-    Predicate,
     RankVerb,
     RankView,
     Report,
 )
 from nbddp.controller.trace import rows_of_views
-from nbddp.notebook.render import code_excerpt
+from nbddp.notebook.render import code_excerpt, rank_rows
 from nbddp.notebook.render.html import (
+    FAINT,
     FAINT_LINE,
     WIDTH,
     clean,
@@ -33,37 +35,25 @@ from nbddp.notebook.render.html import (
     name_ranks,
     one_line,
     shorten,
-    without_numbers,
     words,
 )
 from nbddp.notebook.render.stacks import stacks
 from nbddp.notebook.render.trace_table import grid
 from nbddp.settings import Settings
-from nbddp.wire.flight_recorder import Site
 from nbddp.wire.rank_set import RankSet
 
 #: Findings in full; the others have only their headline.
 _MAX_FINDINGS = 3
-_MAX_LINES = 6
 _MAX_EVERYONE = 40
-_MAX_SOURCE = 120
 _MAX_TITLE = 300
 #: A range of ranks in a text, such as ``ranks 0-1``.
 _RANKS = re.compile(r"\branks? \d[\d,]*-[\d,-]*\d")
 # Colours of the bar at the left; they show on white and on black.
 _RED, _AMBER, _BLUE = "#d1495b", "#d08a1d", "#6a8caf"
 _COLOURS: Mapping[str, str] = {"Warning": _AMBER, "Notice": _BLUE}  #: by the title's first word
-_FAINT = "opacity:0.7"
 #: An ``<h4>`` would be in the table of contents of the notebook.
 _HEADING = ' role="heading" aria-level="4"'
-_KIND = f"{_FAINT};font-size:85%;margin-left:6px;white-space:nowrap"
-_FIELD = "text-align:left;vertical-align:top;border:none;padding:1px 14px 1px 0"
-_SPACES = (  # CSS white-space of the fields of a row; paper cannot scroll
-    "nowrap",
-    "normal;min-width:160px",
-    "nowrap",
-    "normal;overflow-wrap:anywhere;min-width:120px",
-)
+_KIND = f"{FAINT};font-size:85%;margin-left:6px;white-space:nowrap"
 
 
 def card(
@@ -123,9 +113,9 @@ def _freed_waiters(findings: Sequence[Finding], details: str = "") -> dict[str, 
             f"which waited for {it}{where}, {were} freed"
         )
     lines = "<br>".join(map(_unbroken, sentences))
-    html = f'<div style="{_FAINT}">{lines}</div>'
+    html = f'<div style="{FAINT}">{lines}</div>'
     if details:  # a block in the summary would stand below its triangle
-        summary = f'<summary><span style="{_FAINT}">{lines}</span></summary>'
+        summary = f'<summary><span style="{FAINT}">{lines}</span></summary>'
         html = f"<details>{summary}{details}</details>"
     plain = (textwrap.fill(sentence, WIDTH, subsequent_indent="    ") for sentence in sentences)
     return {"text/plain": "\n".join(plain), "text/html": html}
@@ -139,7 +129,7 @@ def line(report: Report) -> str:
     since = "" if finding.since_s is None else f" ({duration(finding.since_s * 1e9)})"
     places = [
         (entry, entry.site)
-        for entry in _lines(finding.ranks, finding.culprits)
+        for entry in rank_rows.rows_of(finding.ranks, finding.culprits)
         if entry.is_culprit and entry.site is not None
     ]
     headline = _headline(finding)
@@ -152,9 +142,10 @@ def line(report: Report) -> str:
     else:
         begin = f"{since}; {name_ranks(entry.ranks)} {'' if entry.is_inside else 'last '}at "
         end = ""
-    rest = clean(f"{begin}{site}{end}")
-    if len(headline) + len(rest) > WIDTH:
-        rest = clean(f"{begin}{site.place}{end}")  # without the function: the line is enough
+    # The place becomes shorter before the headline does, which names ranks and calls.
+    places_of_site = (str(site), site.place, f"line {site.line}")
+    rests = [*(clean(f"{begin}{place}{end}") for place in places_of_site), since]
+    rest = next((each for each in rests if len(headline) + len(each) <= WIDTH), rests[1])
     return f"{shorten(headline, max(WIDTH // 2, WIDTH - len(rest)))}{rest}"
 
 
@@ -162,36 +153,16 @@ def line(report: Report) -> str:
 
 
 @dataclass(frozen=True)
-class _Line:
-    """Ranks that are at one place of the code and do the same there."""
-
-    ranks: RankSet
-    predicate: Predicate
-    site: Site | None
-    since_s: float | None
-    is_culprit: bool
-    is_inside: bool  #: they are still inside the cell
-
-    @property
-    def doing(self) -> str:
-        """The text behind the ranks: ``wait in all_reduce #17 for 3.2 s``."""
-        activity = one_line(self.predicate.describe(len(self.ranks)))
-        since = "" if self.since_s is None else f" for {duration(self.since_s * 1e9)}"
-        return f"{activity}{since}"
-
-    @property
-    def source(self) -> str:
-        """The line of code."""
-        return "" if self.site is None else shorten(one_line(self.site.source), _MAX_SOURCE)
-
-
-@dataclass(frozen=True)
 class _Section:
-    """A finding and the sentences below it, each with the word in front, such as ``Now:``."""
+    """A finding, the step that it suggests, and the sentences that explain it.
+
+    A sentence has its word beside it, such as ``Now:``.
+    """
 
     layout: "_Layout"
+    next_step: list[tuple[str, str]]  #: one sentence, or none
+    change: CodeChange | None  #: the next step as a change of the code
     sentences: list[tuple[str, str]]
-    change: CodeChange | None = None  #: of the last sentence, the next step
 
 
 class _Layout:
@@ -202,9 +173,9 @@ class _Layout:
         self.title = _title(finding)
         self.kind = finding.kind if finding.waiting or finding.culprits else ""
         self.colour = _COLOURS.get(_word(finding), _RED)
-        self.lines = _lines(finding.ranks, finding.culprits)
-        rest = self.lines[_MAX_LINES:]
-        self.lines = self.lines[:_MAX_LINES]
+        self.lines = rank_rows.rows_of(finding.ranks, finding.culprits)
+        rest = self.lines[rank_rows.MAX_ROWS :]
+        self.lines = self.lines[: rank_rows.MAX_ROWS]
         more = RankSet.of(rank for entry in rest for rank in entry.ranks)
         self.more = f"and {name_ranks(more)} elsewhere" if more else ""
 
@@ -215,13 +186,14 @@ def _sections(layouts: Sequence[_Layout], others: Sequence[str], now: str) -> li
     steps: set[str] = {""}
     for layout in layouts:
         finding = layout.finding
+        next_step = [("Next:", finding.next_step)] if finding.next_step not in steps else []
+        steps.add(finding.next_step)
+        change = finding.change if finding.proven else None
         sentences = [(finding.verdict, finding.reason)]
         sentences += [("Perhaps:", text) for text in finding.suspicions]
         sentences += [("Now:", now)] if not sections else []
-        sentences += [("Next:", finding.next_step)] if finding.next_step not in steps else []
-        steps.add(finding.next_step)
-        change = finding.change if finding.proven else None
-        sections.append(_Section(layout, [pair for pair in sentences if pair[1]], change))
+        told = [pair for pair in sentences if pair[1]]
+        sections.append(_Section(layout, next_step, change, told))
     if others:
         sections[-1].sentences.append(("Also:", "; ".join(others)))
     return sections
@@ -260,40 +232,6 @@ def _no_finding(report: Report) -> Finding:
     )
 
 
-def _lines(ranks: Mapping[int, PerRank], culprits: RankSet, limit: int = _MAX_LINES) -> list[_Line]:
-    """Ranks with equal states share a line; culprits come first.
-
-    If there are more than ``limit`` lines, states that differ in numbers only are equal, too.
-    """
-    for is_coarse in (False, True):
-        by_key: dict[tuple[Predicate, Site | None, bool], list[PerRank]] = {}
-        for part in ranks.values():
-            predicate = _without_numbers(part.predicate) if is_coarse else part.predicate
-            by_key.setdefault((predicate, part.site, part.rank in culprits), []).append(part)
-        if len(by_key) <= limit:
-            break
-    entries = []
-    for (predicate, site, is_culprit), parts in by_key.items():
-        waits_s = [part.since_s for part in parts if part.since_s is not None]
-        exact = {part.predicate for part in parts}
-        entries.append(
-            _Line(
-                ranks=RankSet.of(part.rank for part in parts),
-                predicate=exact.pop() if len(exact) == 1 else predicate,
-                site=site,
-                since_s=max(waits_s, default=None),
-                is_culprit=is_culprit,
-                is_inside=all(part.status in ("running", "silent") for part in parts),
-            )
-        )
-    return sorted(entries, key=lambda entry: (not entry.is_culprit, entry.ranks))
-
-
-def _without_numbers(predicate: Predicate) -> Predicate:
-    one, several = map(without_numbers, predicate.aside)
-    return replace(predicate, rest=without_numbers(predicate.rest), aside=(one, several))
-
-
 # --- text ----------------------------------------------------------------------------------------
 
 
@@ -301,29 +239,22 @@ def _text(sections: Sequence[_Section]) -> str:
     lines: list[str] = []
     for section in sections:
         lines += textwrap.wrap(section.layout.title, WIDTH, subsequent_indent="    ")
+        lines += _text_sentences(section.next_step)
+        lines += code_excerpt.change_text(section.change)
         for entry in section.layout.lines:
             mark = "> " if entry.is_culprit else "  "
-            lines += _text_line(f"  {mark}{name_ranks(entry.ranks)} {entry.doing}", entry)
+            lines += rank_rows.text(f"  {mark}{name_ranks(entry.ranks)} {entry.doing}", entry)
         if section.layout.more:
             lines.append(f"    {section.layout.more}")
         lines += code_excerpt.text(section.layout.finding.code)
-        for name, text in section.sentences:
-            whole = f"{name} {one_line(text)}".strip()
-            lines += textwrap.wrap(whole, WIDTH, initial_indent="  ", subsequent_indent="    ")
-        lines += code_excerpt.change_text(section.change)
+        lines += _text_sentences(section.sentences)
     return "\n".join(lines)
 
 
-def _text_line(start: str, entry: _Line) -> list[str]:
-    """One line if it fits, else two: the place has its own."""
-    if entry.site is None:
-        return textwrap.wrap(start, WIDTH, subsequent_indent=" " * 8)
-    place = f"{entry.site}: {entry.source}" if entry.source else str(entry.site)
-    whole = f"{start}, at {one_line(place)}"
-    if len(whole) <= WIDTH:
-        return [whole]
-    wrapped = textwrap.wrap(f"{start},", WIDTH, subsequent_indent=" " * 8)
-    return [*wrapped, shorten(f"        at {one_line(place)}", WIDTH)]
+def _text_sentences(sentences: Sequence[tuple[str, str]]) -> Iterator[str]:
+    for name, text in sentences:
+        whole = f"{name} {one_line(text)}".strip()
+        yield from textwrap.wrap(whole, WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 
 # --- HTML ----------------------------------------------------------------------------------------
@@ -336,44 +267,24 @@ def _html(sections: Sequence[_Section], details: str) -> str:
         layout = section.layout
         kind = f' <span style="{_KIND}">{layout.kind}</span>' if layout.kind else ""
         parts.append(f'<div style="{gap}"><b{_HEADING}>{_unbroken(layout.title)}</b>{kind}</div>')
-        parts.append(_html_lines(layout.lines))
-        if layout.more:
-            parts.append(f'<div style="{_FAINT}">{escape(layout.more)}</div>')
-        parts.append(code_excerpt.html(layout.finding.code))
-        for name, text in section.sentences:
-            word = f'<span style="{_FAINT}">{escape(name)}</span> ' if name else ""
-            parts.append(f'<div style="margin:2px 0">{word}{_with_code(text)}</div>')
+        parts += _html_sentences(section.next_step, "font-weight:bold")
         parts.append(code_excerpt.change_html(section.change))
+        parts.append(rank_rows.html(layout.lines))
+        if layout.more:
+            parts.append(f'<div style="{FAINT}">{escape(layout.more)}</div>')
+        parts.append(code_excerpt.html(layout.finding.code))
+        parts += _html_sentences(section.sentences, FAINT)
     return (
         f'<div style="border-left:4px solid {sections[0].layout.colour};padding:2px 0 2px 12px;'
         f'margin:6px 0;max-width:900px;line-height:1.45">{"".join(parts)}{details}</div>'
     )
 
 
-def _html_lines(lines: Sequence[_Line]) -> str:
-    """One row for each place, the culprits in bold."""
-    if not lines:
-        return ""
-    rows = []
-    for entry in lines:
-        ranks = escape(name_ranks(entry.ranks))
-        place = "" if entry.site is None else escape(str(entry.site))
-        fields = (
-            f"<b>{ranks}</b>" if entry.is_culprit else ranks,
-            escape(entry.doing),
-            f'<span style="{_FAINT}">{place}</span>' if place else "",
-            f"<code>{escape(entry.source)}</code>" if entry.source else "",
-        )
-        head, *rest = (
-            f' style="{_FIELD};font-weight:normal;white-space:{space}">{field}</t'
-            for field, space in zip(fields, _SPACES, strict=True)
-        )
-        row = f'<th scope="row"{head}h>' + "".join(f"<td{field}d>" for field in rest)
-        rows.append(f'<tr style="background-color:transparent">{row}</tr>')
-    return (
-        '<table style="border-collapse:collapse;border:none;margin:4px 0;font-size:100%"><tbody>'
-        f"{''.join(rows)}</tbody></table>"
-    )
+def _html_sentences(sentences: Sequence[tuple[str, str]], style: str) -> Iterator[str]:
+    """A line for each; ``style`` is that of the word in front."""
+    for name, text in sentences:
+        word = f'<span style="{style}">{escape(name)}</span> ' if name else ""
+        yield f'<div style="margin:2px 0">{word}{_with_code(text)}</div>'
 
 
 def _with_code(text: str) -> str:
@@ -398,11 +309,11 @@ def _details(report: Report, layouts: Sequence[_Layout], views: Mapping[int, Ran
     table = grid(rows_of_views(views), pg_ids)
     if table is not None:
         parts.append(_folded("the last operations, rank by rank", table.html()))
-    everyone = _lines(report.ranks, RankSet(), limit=_MAX_EVERYONE)
+    everyone = rank_rows.rows_of(report.ranks, RankSet(), limit=_MAX_EVERYONE)
     if any(layout.more for layout in layouts) or len(everyone) > len(layouts[0].lines):
         rest = len(everyone) - _MAX_EVERYONE
         more = f"<div>and {rest} more</div>" if rest > 0 else ""
-        body = _html_lines(everyone[:_MAX_EVERYONE]) + more
+        body = rank_rows.html(everyone[:_MAX_EVERYONE]) + more
         parts.append(_folded("where every rank is", body))
     if views:
         parts.append(_folded("stacks", stacks(views)["text/html"]))
@@ -411,7 +322,7 @@ def _details(report: Report, layouts: Sequence[_Layout], views: Mapping[int, Ran
 
 def _folded(summary: str, body: str) -> str:
     return (
-        f'<details style="margin:4px 0 0 0"><summary style="{_FAINT};cursor:pointer">'
+        f'<details style="margin:4px 0 0 0"><summary style="{FAINT};cursor:pointer">'
         f"{escape(summary)}</summary>{body}</details>"
     )
 

@@ -20,11 +20,16 @@ from nbddp.wire.rank_set import RankSet
 WIDTH = 100
 #: Style of borders: a grey that shows on white and on black.
 FAINT_LINE = "1px solid rgba(128,128,128,0.35)"
+#: Style of what is beside the point.
+FAINT = "opacity:0.7"
 _BAR = "rgba(80,140,220,0.30)"
 _MAX_CELL = 120
 _MIN_CUT = 8  #: characters; a narrower field is of no use
 _BLANK_LINE = re.compile(r"^([^\S\n]*)\n", re.MULTILINE)
 _NUMBERS = re.compile(r"\d+(?:[-,]\d+)*")
+_MAX_NUMBERS = 40  #: characters of those of one place
+#: Behind a comma, a dot that is in no number, or a bracket, except before another sign.
+_BREAKS = re.compile(r"(?<=,)(?=\S)|(?<=[.(\[{)\]}])(?=[\w\"'(\[{*-])(?<!\.(?=\d))")
 
 
 @dataclass(frozen=True)
@@ -178,6 +183,31 @@ def one_line(text: str) -> str:
 def without_numbers(text: str) -> str:
     """Replace numbers: texts that differ in numbers only become equal, ``send to rank …``."""
     return _NUMBERS.sub("…", text)
+
+
+def with_all_numbers(texts: Sequence[str]) -> str:
+    """One text for texts that differ in numbers only, with the first numbers of each place.
+
+    >>> with_all_numbers(["recv from rank 1", "recv from rank 0", "recv from rank 3"])
+    'recv from rank 1,0,3'
+    """
+    places = zip(*map(_NUMBERS.findall, texts), strict=True)
+    lists = (",".join(dict.fromkeys(place)) for place in places)
+    return _NUMBERS.sub(lambda _: _first_numbers(next(lists)), texts[0])
+
+
+def _first_numbers(numbers: str) -> str:
+    if len(numbers) <= _MAX_NUMBERS:
+        return numbers
+    return f"{numbers[: numbers.rindex(',', 0, _MAX_NUMBERS)]},…"
+
+
+def breakable(text: str, limit: int) -> str:
+    """Escape source code or a list; beyond ``limit`` characters its lines also break in words.
+
+    They do so behind a comma, a dot or a bracket, never within a name.
+    """
+    return "<wbr>".join(map(escape, _BREAKS.split(text) if len(text) > limit else [text]))
 
 
 def shorten(text: str, limit: int) -> str:

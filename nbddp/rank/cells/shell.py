@@ -31,6 +31,7 @@ import nbddp
 from nbddp.rank import code_sites, exception_text, random_states, streams
 from nbddp.rank.agent_link import Link
 from nbddp.rank.cells import output_capture, source_lookup
+from nbddp.rank.cells.library_frames import LibraryFrames
 from nbddp.rank.user_code_context import Callbacks
 from nbddp.wire.flight_recorder import CONSOLE
 from nbddp.wire.messages import ClearOutput, Display, Execute, Result, RunId
@@ -209,6 +210,7 @@ class RankShell(InteractiveShell):
         config.HistoryManager.enabled = False
         config.HistoryManager.hist_file = ":memory:"
         super().__init__(config=config, user_module=types.ModuleType("__main__"))
+        self._library_frames = LibraryFrames(self.InteractiveTB)
         code_sites.know_cells(self.cell_of)
         self.set_hook("show_in_pager", page.as_hook(self._show_in_pager), 99)
         # sys.exit() ends the cell here, so IPython's advice about it would mislead.
@@ -334,7 +336,9 @@ class RankShell(InteractiveShell):
         return first or traceback
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
-        error = exception_text.error_info(evalue, [str(line) for line in stb])
+        lines = [str(line) for line in stb]
+        libraries = self._library_frames.take(lines)
+        error = exception_text.error_info(evalue, lines, libraries)
         captured = output_capture.current()
         if captured is not None:
             captured.error(error)

@@ -129,7 +129,9 @@ def test_the_error_below_the_card_is_brief():
     (displayed,) = brief._render_traceback_()
     assert displayed == (
         "\x1b[31mRankExitedError\x1b[0m: rank 1 exited while it ran cell [7]\n"
-        "  log       /logs/rank1.log"
+        "  log       /logs/rank1.log\n"
+        "  next      %ddp catchup makes its variables again: it runs the cells that define them, "
+        "and modules and optimizers get the state of rank 0"
     )
     # A traceback of the user's code is not on the card.
     outcome = outcome_of(raised(0, "ValueError", "no"), died(1), fresh=RankSet.of([1]))
@@ -137,7 +139,7 @@ def test_the_error_below_the_card_is_brief():
     error = cell_error(explained, "cell [7]", {})
     assert error is not None
     (displayed,) = error._render_traceback_()
-    assert displayed.endswith("\n<traceback of ValueError: no>")
+    assert "\n<traceback of ValueError: no>\n\n  next      %ddp catchup" in displayed
 
 
 def test_the_card():

@@ -73,14 +73,16 @@ def test_errors_of_one_line_are_told_together_though_each_has_its_text():
         return RankResult(rank, "error", error=info, failed_at_ns=at_ns or 9 - rank)
 
     error = cell_error(*map(bad, range(4)))
-    assert text(error).endswith("CellError: ranks 0-3 raised ValueError")
+    assert text(error).endswith("CellError: ranks 0-3 raised ValueError at cell [7], line 2")
     assert text(error).count("ValueError: bad rank") == 4
     # Another line or another error is another reason; equal ones keep their text.
     others = [bad(1, 5), bad(2, ename="KeyError"), replace(bad(0, at_ns=4), rank=3)]
-    assert text(cell_error(bad(0, at_ns=1), *others)).endswith("raised ValueError: bad rank 0")
+    assert text(cell_error(bad(0, at_ns=1), *others)).endswith(
+        "raised ValueError at cell [7], line 2: bad rank 0"
+    )
     # Ranks that were only freed are named separately.
     error = cell_error(bad(0), replace(bad(1), was_freed=True), bad(2), is_plain=False)
-    assert text(error).endswith("CellError: ranks 0,2 raised ValueError")
+    assert text(error).endswith("CellError: ranks 0,2 raised ValueError at cell [7], line 2")
 
 
 def at_line(rank: int, line: int, evalue: str = "bad") -> RankResult:
@@ -96,7 +98,7 @@ def test_at_most_four_tracebacks_in_full():
         "rank 4: ValueError: of 4\n"
         "rank 5: ValueError: of 5\n"
         "rank 6: ValueError: of 6\n"
-        "CellError: rank 0 raised ValueError: of 0"
+        "CellError: rank 0 raised ValueError at cell [7], line 1: of 0"
     )
 
 
@@ -109,7 +111,7 @@ def test_one_place_has_one_traceback_and_a_line_for_each_message():
         "ranks 4-5,7 at the same place\n"
         "  ranks 4-5 ValueError: bad 2\n"
         "  rank 7    ValueError: bad 3\n\n"
-        "CellError: ranks 2,4-5,7 raised ValueError"
+        "CellError: ranks 2,4-5,7 raised ValueError at cell [7], line 2"
     )
     two = text(cell_error(at_line(0, 2, "bad 0"), at_line(3, 2, "bad 3")))
     assert "\nrank 3 at the same place: ValueError: bad 3\n\nCellError: " in two
@@ -129,7 +131,38 @@ def test_addresses_in_messages_make_no_difference():
     message = text(cell_error(*results))
     assert message.startswith("ranks 0-3\nCell In[7], line 2")
     assert message.count("no pickle") == 2
-    assert message.endswith("ranks 0-3 raised ValueError: no pickle of <function f at 0x7f00aa10>")
+    assert message.endswith(
+        "ranks 0-3 raised ValueError at cell [7], line 2: no pickle of <function f at 0x7f00aa10>"
+    )
+    # One message from two lines has no place.
+    two = text(cell_error(at_line(0, 2), at_line(1, 3)))
+    assert two.endswith("CellError: ranks 0-1 raised ValueError: bad")
+
+
+def test_frames_of_libraries_are_folded_where_ipython_shows_them():
+    parts = {"Traceback": "", "Cell In[7], line 2": "", "File a": "torch", "File b": "contextlib"}
+    parts |= {"Cell In[7], line 9": "", "File c": "torch", "ValueError: bad": ""}
+    info = ErrorInfo(
+        ename="ValueError",
+        evalue="bad",
+        traceback=[f"{part}\n" for part in parts],
+        libraries=tuple(parts.values())[:-1],
+    )
+    results = [RankResult(rank, "error", error=info) for rank in (3, 5)]
+    error = cell_error(*results)
+    assert all(part in text(error) for part in parts)
+    [shown] = map(plain, error._render_traceback_())
+    assert shown == (
+        "ranks 3,5\nTraceback\n\nCell In[7], line 2\n\n"
+        "… 2 frames of torch, contextlib: %ddp output -r 3 shows them\n\n"
+        "Cell In[7], line 9\n\n"
+        "… 1 frame of torch: %ddp output -r 3 shows them\n\n"
+        "ValueError: bad\n\n\nCellError: ranks 3,5 raised ValueError: bad"
+    )
+    outcome = RunOutcome(run_id="r", results={each.rank: each for each in results}, elapsed_s=1.0)
+    assert "File a\n" in build.whole_tracebacks(outcome)
+    plain_error = RunOutcome(run_id="r", results={0: raised(0)}, elapsed_s=1.0)
+    assert build.whole_tracebacks(plain_error) == []
 
 
 def test_a_message_of_many_lines_is_short_in_the_headline():

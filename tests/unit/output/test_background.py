@@ -67,3 +67,25 @@ def test_ends_of_lines_alone_are_not_shown(capsys: pytest.CaptureFixture[str]):
 def test_a_hub_that_ends_without_background_output_starts_no_thread():
     BackgroundOutput(1).put(None)
     assert not threads()
+
+
+def test_lines_of_torchs_log_are_one_line_for_all_ranks(capsys: pytest.CaptureFixture[str]):
+    background = BackgroundOutput(4)
+
+    def put(rank: int, text: str) -> None:
+        background.put(Output(run_id=None, rank=rank, stream="stdout", text=text))
+
+    head = "W1125 03:15:00.{} socket.cpp:207] [c10d]"
+    for rank in (2, 0, 3):
+        put(rank, f"[rank{rank}]:[{head.format(rank)} no name of port 4{rank}\n")
+    put(1, "said\n")
+    put(1, f"[{head.format(1)} alone\n")
+    put(1, f"[{head.format(2)} alone\n")
+    background.put(None)
+    poll_until(lambda: not threads())
+    assert capsys.readouterr().out.splitlines() == [
+        f"[0,2-3] [{head.format(0)} no name of port 40,42,43",
+        "[1]   said",
+        f"[1]   [{head.format(1)} alone",
+        f"[1]   [{head.format(2)} alone",
+    ]

@@ -57,8 +57,8 @@ def make_view(sink: ListSink, ranks: int = 2, **settings: Any) -> View:
     )
 
 
-def show_of(rank: int) -> Display:
-    return Display(run_id="r", rank=rank, data=MIXED, metadata={}, transient={})
+def show_of(rank: int, data: dict[str, Any] = MIXED) -> Display:
+    return Display(run_id="r", rank=rank, data=data, metadata={}, transient={})
 
 
 def key_of(data: dict[str, Any]) -> object:
@@ -77,7 +77,17 @@ def test_a_display_with_keys_of_several_types_is_shown():
     view = make_view(sink)
     view.show(show_of(0))
     view.show(show_of(1))
-    assert MIXED in sink.shown
+    assert {**MIXED, "text/plain": "output: needs JavaScript"} in sink.shown
+
+
+@pytest.mark.parametrize(("page", "labels"), [("<script>1</script>", 0), ("<hr>", 1)])
+def test_a_label_stands_above_what_is_seen_only(page: str, labels: int):
+    sink = ListSink()
+    view = make_view(sink)
+    for rank in (0, 1):
+        view.show(show_of(rank, {"text/html": page}))
+    assert sink.shown[labels:] == [{"text/html": page}]
+    assert len(sink.shown) == labels + 1
 
 
 def test_output_that_cannot_be_folded_is_shown_as_it_came(monkeypatch: pytest.MonkeyPatch):

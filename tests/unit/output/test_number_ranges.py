@@ -156,12 +156,37 @@ def test_other_lines_between_them_keep_their_place():
 
 
 @pytest.mark.parametrize("ranks", [4, 12])
-def test_lines_of_torchs_log_fold_whatever_their_time(ranks: int):
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (
+            "[W1124 09:12:3{small}.{rank:09} socket.cpp:207] [c10d] no name. err=-3",
+            "[W1124 09:12:30.000000000 socket.cpp:207] [c10d] no name. err=-3",
+        ),
+        (
+            "[rank{rank}]:[W1124 09:12:3{small}.{rank:09} socket.cpp:755] [c10d] no [::1]:4{small}",
+            "[W1124 09:12:30.000000000 socket.cpp:755] [c10d] no [::1]:40,41,42",
+        ),
+        (
+            "[rank{rank}]:W1124 09:12:30.{rank} 9{small} torch/_dynamo/guards.py:12] [0/1] again",
+            "W1124 09:12:30.0 90 torch/_dynamo/guards.py:12] [0/1] again",
+        ),
+    ],
+)
+def test_lines_of_torchs_log_fold_whatever_their_time_rank_and_port(
+    ranks: int, line: str, shown: str
+):
     page = Page(ranks)
-    text = "socket.cpp:207] [c10d] no name. err=-3"
     for rank in range(ranks):
-        page.print(rank, f"[W1124 09:12:3{rank % 3}.{rank:09} {text}\n", 0.0)
-    assert page.end() == [f"[0-{ranks - 1}] [W1124 09:12:30.000000000 {text}"]
+        page.print(rank, line.format(rank=rank, small=rank % 3) + "\n", 0.0)
+    assert page.end() == [f"[0-{ranks - 1}] {shown}"]
+
+
+def test_a_line_of_torchs_log_of_one_rank_stays_as_it_is():
+    page = Page(4)
+    text = "[rank2]:[W1124 09:12:30.1 socket.cpp:207] [c10d] no name. err=-3"
+    page.print(2, f"{text}\n", 0.0)
+    assert page.end() == [f"[2]   {text}"]
 
 
 def test_every_line_is_shown_or_left_out_of_its_own_rank():

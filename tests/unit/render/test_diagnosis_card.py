@@ -8,7 +8,17 @@ import pytest
 
 from nbddp.controller.diagnosis.phrases import Predicate, RankVerb
 from nbddp.controller.diagnosis.rank_view import RankView
-from nbddp.controller.diagnosis.report import KINDS, Finding, GroupRef, Kind, PerRank, Report
+from nbddp.controller.diagnosis.report import (
+    KINDS,
+    ChangedLine,
+    CodeChange,
+    CodeLine,
+    Finding,
+    GroupRef,
+    Kind,
+    PerRank,
+    Report,
+)
 from nbddp.notebook.render import diagnosis_card
 from nbddp.notebook.render.diagnosis_card import card, line
 from nbddp.wire.flight_recorder.schema import GroupInfo, RankLook, Site, ThreadLook, Wait
@@ -18,14 +28,9 @@ from tests.support.traces import recorders
 
 IF = Site(file="c", line=3, function="<module>", source="if rank != 2:", cell=4)
 CALL = Site(file="c", line=5, function="<module>", source="dist.all_reduce(x)", cell=4)
-SEND = Site(file="c", line=4, function="<module>", source="dist.send(x, (rank + 1) % n)", cell=4)
 
 
 WAITS = Predicate(RankVerb.WAITS, " in all_reduce #17")
-
-
-def sends(peer: int) -> Predicate:
-    return Predicate(RankVerb.WAITS, f" in send to rank {peer}")
 
 
 def finding(
@@ -82,13 +87,13 @@ def html(report: Report, **options: Any) -> str:
 def test_a_deadlock_that_was_ended():
     assert text(verdict(missing()), acted=True).splitlines() == [
         "Deadlock: rank 2 never called all_reduce #17",
+        "  Next: call `all_reduce` on all ranks",
         "  > rank 2 has finished the cell, at cell [4], line 3: if rank != 2:",
         "    ranks 0-1,3 wait in all_reduce #17 for 3.0 s, at cell [4], line 5: dist.all_reduce(x)",
         "  Proven: rank 2 has finished the cell.",
         "  Now: ranks 0-1,3 are freed: an exception is raised in their lines. They keep every "
         "variable, and",
         "    the next cell runs.",
-        "  Next: call `all_reduce` on all ranks",
     ]
 
 
@@ -101,8 +106,8 @@ def test_html_tells_the_same():
         "ranks 0-1,3",
         "wait in all_reduce #17 for 3.0 s",
         "cell [4], line 5",
-        "<code>dist.all_reduce(x)</code>",
-        "<code>if rank != 2:</code>",
+        "dist.all_reduce(x)</code>",
+        "if rank != 2:</code>",
         "Proven:",
         "are freed",
         "call <code>all_reduce</code> on all ranks",
@@ -286,17 +291,19 @@ def test_many_ranks_that_lie_apart_are_counted():
     assert len(found) < 1000
 
 
-def test_places_that_differ_in_numbers_only_are_folded():
-    ring = [PerRank(rank, "running", sends((rank + 1) % 64), SEND, 1.1) for rank in range(64)]
-    found = text(verdict(finding(range(64), range(64), ring, kind="p2p-cycle")))
-    assert "  > ranks 0-63 wait in send to rank … for 1.1 s, at cell [4], line 4" in found
-
-
-def test_a_few_places_that_differ_in_numbers_are_listed():
-    pair = [PerRank(rank, "running", sends(1 - rank), SEND, 1.1) for rank in (0, 1)]
-    found = text(verdict(finding([0, 1], [0, 1], pair, kind="p2p-cycle")))
-    assert "  > rank 0 waits in send to rank 1 for 1.1 s," in found
-    assert "  > rank 1 waits in send to rank 0 for 1.1 s," in found
+def test_the_answer_stands_before_its_evidence():
+    change = CodeChange(
+        4, "c", (ChangedLine("removed", 5, "old()"), ChangedLine("added", 0, "new()"))
+    )
+    code = (CodeLine(CALL, RankSet.of([0])),)
+    why = missing(code=code, change=change, suspicions=("rank 2 took another branch",))
+    bundle = card(verdict(why, missing(headline="other", next_step="wait")), acted=True)
+    order = ["Deadlock:", "Next:", "new()", "ranks 0-1,3", "[0]", "Proven:", "Perhaps:", "Now:"]
+    for shown in bundle.values():
+        first, _, second = shown.partition("Deadlock: other")
+        places = [first.index(part) for part in order]
+        assert places == sorted(places), shown
+        assert second.index("Next:") < second.index("Proven:")
 
 
 def test_many_places_are_cut_and_in_the_details():
@@ -426,6 +433,16 @@ def test_the_line():
     long = missing(headline="a long headline " * 20)
     assert 90 < len(line(verdict(long))) <= 100
     assert line(verdict(long)).endswith("…; rank 2 last at cell [4], line 3")
+
+
+def test_the_line_leaves_out_the_cell_before_it_cuts_a_call():
+    slow = PerRank(2, "running", Predicate(RankVerb.RUNS), CALL)
+    headline = "Ranks 0-1,3-63 wait in all_reduce #49 for rank 2, which is in time.sleep()."
+    found = finding([2], [0], [slow], headline=headline, proven=False, since_s=10.1)
+    assert line(Report("run", (found,))) == (
+        "ranks 0-1,3-63 wait in all_reduce #49 for rank 2, which is in time.sleep(), at line 5 "
+        "(10.1 s)"
+    )
 
 
 def test_the_line_of_a_notice_names_a_rank_once():

@@ -69,14 +69,14 @@ BAD = (
 #: Tags and attributes of the views of nbddp: no script, no form, no link, nothing that loads.
 TAGS = {
     *("area", "b", "br", "code", "details", "div", "img", "map", "pre", "span", "summary"),
-    *("table", "tbody", "td", "th", "thead", "tr"),
+    *("table", "tbody", "td", "th", "thead", "tr", "wbr"),
 }
 ATTRIBUTES = {
     *("alt", "coords", "height", "name", "open", "shape", "src", "style", "title", "usemap"),
     *("width", "colspan", "role", "aria-label", "aria-level", "scope"),
 }
 
-_EMPTY = {"area", "br", "img"}
+_EMPTY = {"area", "br", "img", "wbr"}
 
 
 class Inspector(HTMLParser):

@@ -14,8 +14,9 @@ from nbddp.controller.diagnosis.report import ChangedLine, CodeChange, CodeLine,
 from nbddp.wire.flight_recorder import Site
 from nbddp.wire.rank_set import Rank
 
-#: Ranks of a circle in a sentence.
+#: Ranks of a circle in a sentence, and circles that are like it.
 _MAX_CIRCLE = 8
+_MAX_ALIKE = 4
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,12 @@ def cycle(
         parts.append(f"and {len(circle) - _MAX_CIRCLE} more")
     reason, where = ", ".join(parts), "" if len(circle) == 2 else " in a circle"
     if alike:
-        reason += f"; so do ranks {', '.join(' and '.join(map(str, ranks)) for ranks in alike)}"
-        where = f" in {1 + len(alike)} {'pairs' if len(circle) == 2 else 'circles'}"
+        circles = "pairs" if len(circle) == 2 else "circles"
+        named = [" and ".join(map(str, ranks)) for ranks in alike[:_MAX_ALIKE]]
+        if more := len(alike) - len(named):
+            named.append(f"and those of {more} more {circles}")
+        reason += f"; so do ranks {', '.join(named)}"
+        where = f" in {1 + len(alike)} {circles}"
     if others := cause.waiting - cause.culprits:
         reason += f". {subject(others)} {others.verb('waits', 'wait')} for these in turn"
     headline = f"{subject(cause.culprits)} wait for each other{where}: {problem}."

@@ -1,0 +1,142 @@
+"""Rows of a card: the ranks that do the same at one place of the code, as text and as HTML.
+
+Runs in: the notebook's process. Pure.
+"""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nbddp.controller.diagnosis import PerRank, Predicate
+from nbddp.notebook.render.html import (
+    FAINT,
+    WIDTH,
+    breakable,
+    duration,
+    escape,
+    name_ranks,
+    one_line,
+    shorten,
+    with_all_numbers,
+    without_numbers,
+)
+from nbddp.wire.flight_recorder import Site
+from nbddp.wire.rank_set import RankSet
+
+#: Rows of a finding.
+MAX_ROWS = 6
+_MAX_SOURCE = 120
+_FIELD = "text-align:left;vertical-align:top;border:none;padding:1px 14px 1px 0"
+_GAP = "margin-right:10px"
+_MAX_CODE_CHARS, _MAX_RANKS_CHARS = 32, 24  #: of code and names that keep to one line
+
+
+@dataclass(frozen=True)
+class RankRow:
+    """Ranks that are at one place of the code and do the same there."""
+
+    ranks: RankSet
+    predicate: Predicate
+    site: Site | None
+    since_s: float | None
+    is_culprit: bool
+    is_inside: bool  #: they are still inside the cell
+
+    @property
+    def doing(self) -> str:
+        """The text behind the ranks: ``wait in all_reduce #17 for 3.2 s``."""
+        activity = one_line(self.predicate.describe(len(self.ranks)))
+        since = "" if self.since_s is None else f" for {duration(self.since_s * 1e9)}"
+        return f"{activity}{since}"
+
+    @property
+    def source(self) -> str:
+        """The line of code."""
+        return "" if self.site is None else shorten(one_line(self.site.source), _MAX_SOURCE)
+
+
+def rows_of(
+    ranks: Mapping[int, PerRank], culprits: RankSet, limit: int = MAX_ROWS
+) -> list[RankRow]:
+    """The rows of ranks: equal states share one; culprits come first.
+
+    If there are more than ``limit`` rows, states that differ in numbers only are equal, too.
+    """
+    for is_coarse in (False, True):
+        by_key: dict[tuple[Predicate, Site | None, bool], list[PerRank]] = {}
+        for part in ranks.values():
+            predicate = _without_numbers(part.predicate) if is_coarse else part.predicate
+            by_key.setdefault((predicate, part.site, part.rank in culprits), []).append(part)
+        if len(by_key) <= limit:
+            break
+    entries = []
+    for (_, site, is_culprit), parts in by_key.items():
+        waits_s = [part.since_s for part in parts if part.since_s is not None]
+        entries.append(
+            RankRow(
+                ranks=RankSet.of(part.rank for part in parts),
+                predicate=_with_all_numbers([part.predicate for part in parts]),
+                site=site,
+                since_s=max(waits_s, default=None),
+                is_culprit=is_culprit,
+                is_inside=all(part.status in ("running", "silent") for part in parts),
+            )
+        )
+    return sorted(entries, key=lambda entry: (not entry.is_culprit, entry.ranks))
+
+
+def _without_numbers(predicate: Predicate) -> Predicate:
+    one, several = map(without_numbers, predicate.aside)
+    return replace(predicate, rest=without_numbers(predicate.rest), aside=(one, several))
+
+
+def _with_all_numbers(predicates: Sequence[Predicate]) -> Predicate:
+    """The predicate of ranks whose own ones differ in numbers only."""
+    texts = zip(*((each.rest, *each.aside) for each in predicates), strict=True)
+    rest, one, several = map(with_all_numbers, texts)
+    return replace(predicates[0], rest=rest, aside=(one, several))
+
+
+def text(start: str, entry: RankRow) -> list[str]:
+    """One line if it fits, else two: the place has its own."""
+    if entry.site is None:
+        return textwrap.wrap(start, WIDTH, subsequent_indent=" " * 8)
+    place = f"{entry.site}: {entry.source}" if entry.source else str(entry.site)
+    whole = f"{start}, at {one_line(place)}"
+    if len(whole) <= WIDTH:
+        return [whole]
+    wrapped = textwrap.wrap(f"{start},", WIDTH, subsequent_indent=" " * 8)
+    return [*wrapped, shorten(f"        at {one_line(place)}", WIDTH)]
+
+
+def html(lines: Sequence[RankRow]) -> str:
+    """One row for each place, the culprits in bold.
+
+    The parts of a row flow: columns would leave room unused beside sentences and code that wrap.
+    """
+    if not lines:
+        return ""
+    rows = []
+    for entry in lines:
+        name = name_ranks(entry.ranks)
+        ranks = breakable(name, _MAX_RANKS_CHARS)
+        name_space = "normal" if len(name) > _MAX_RANKS_CHARS else "nowrap"
+        code_space = "normal" if len(entry.source) > _MAX_CODE_CHARS else "nowrap"
+        parts = [f'<span style="{_GAP}">{escape(entry.doing)}</span>']
+        if entry.site is not None:
+            place = escape(str(entry.site))
+            parts.append(f'<span style="{_GAP};{FAINT};white-space:nowrap">{place}</span>')
+        if entry.source:
+            code = breakable(entry.source, _MAX_CODE_CHARS)
+            parts.append(f'<code style="white-space:{code_space}">{code}</code>')
+        rows.append(
+            '<tr style="background-color:transparent">'
+            f'<th scope="row" style="{_FIELD};font-weight:normal;white-space:{name_space}">'
+            f"{f'<b>{ranks}</b>' if entry.is_culprit else ranks}</th>"
+            f'<td style="{_FIELD};white-space:normal;overflow-wrap:anywhere;min-width:160px">'
+            f"{' '.join(parts)}</td></tr>"
+        )
+    return (
+        '<table style="border-collapse:collapse;border:none;margin:4px 0;font-size:100%"><tbody>'
+        f"{''.join(rows)}</tbody></table>"
+    )
