@@ -27,16 +27,18 @@ def tables(view: RecordingView) -> list[list[str]]:
 
 # --- programs ------------------------------------------------------------------------------------
 
+#: A second `init_rpc` in a process waits forever, also without steps.
+NOT_TWICE = {"remote calls"}
 PROGRAMS = [
     program
     for program in [*COLLECTIVES, *WORKS, *TRAINING, *SHARDED]
-    if program.ranks == 2 and not program.is_long
+    if program.ranks == 2 and not program.is_long and program.name not in NOT_TWICE
 ]
 
 
 @pytest.fixture(scope="module")
 def stepped(own_temporary_folder: object) -> Iterator[Pool]:
-    preload = {"NBDDP_PRELOAD": "torch._dynamo,torch.distributed.fsdp,torch.distributed.tensor"}
+    preload = {"NBDDP_PRELOAD": "torch._dynamo"}
     pool = make_pool(2, env=preload)
     run_cell(pool, PRELUDE)
     yield pool
@@ -55,7 +57,7 @@ def test_a_program_gives_the_same_step_by_step(stepped: Pool, program: Program):
     for step in (False, True):
         view = run_cell(
             stepped,
-            program.code,
+            f"torch.manual_seed(rank)\n{program.code}",
             timeout=2 * program.timeout_s,
             step=step,
             answers=itertools.repeat("step"),
