@@ -90,8 +90,10 @@ def card(
     kinds = {finding.kind for finding in report.proven} if acted else set()
     if kinds == {"left-debugger"}:
         return _freed_waiters(report.proven)
-    layouts = [_Layout(finding) for finding in report.findings[:_MAX_FINDINGS]]
-    others = [_title(finding) for finding in report.findings[_MAX_FINDINGS:]]
+    findings = [finding for finding in report.findings if not finding.is_consequence]
+    layouts = [_Layout(finding) for finding in findings[:_MAX_FINDINGS]]
+    others = [_title(finding) for finding in findings[_MAX_FINDINGS:]]
+    others += [_headline(finding) for finding in report.findings if finding.is_consequence]
     layouts = layouts or [_Layout(_no_finding(report))]
     now = next((each.now for each in report.findings if each.now), "") or _now_sentence(
         report, acted, means, torn or {}, is_over=is_over, own_timeout_s=own_timeout_s
@@ -222,8 +224,10 @@ def _sections(layouts: Sequence[_Layout], others: Sequence[str], now: str) -> li
         steps.add(finding.next_step)
         change = finding.change if finding.proven else None
         sections.append(_Section(layout, [pair for pair in sentences if pair[1]], change))
-    if others:
-        sections[-1].sentences.append(("Also:", "; ".join(others)))
+    if others:  # the change of the code follows the next step
+        last = sections[-1].sentences
+        position = len(last) - bool(last and last[-1][0] == "Next:")
+        last.insert(position, ("Also:", "; ".join(others)))
     return sections
 
 
@@ -244,7 +248,8 @@ def _title(finding: Finding) -> str:
 def _headline(finding: Finding) -> str:
     """The headline of a finding, as it stands behind a colon."""
     text = shorten(one_line(finding.headline).rstrip("."), _MAX_TITLE)
-    return text[0].lower() + text[1:] if text.startswith("Rank") else text
+    is_behind_colon = text.startswith("Rank") or finding.is_consequence
+    return text[0].lower() + text[1:] if is_behind_colon else text
 
 
 def _no_finding(report: Report) -> Finding:

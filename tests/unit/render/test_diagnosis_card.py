@@ -76,6 +76,25 @@ def html(report: Report, **options: Any) -> str:
     return card(report, **options)["text/html"]
 
 
+def test_a_consequence_is_one_line_without_a_next_step():
+    shift = finding(
+        [2],
+        [],
+        [],
+        kind="desynchronized-loop",
+        headline="Since all_reduce #7, rank 2 was at step 2, for the same reason: mixed.",
+        next_step="",
+        is_consequence=True,
+    )
+    shown = text(verdict(missing(), shift), acted=True)
+    assert shown.count("Next:") == 1
+    assert "Warning" not in shown
+    assert shown.splitlines()[-2:] == [
+        "  Also: since all_reduce #7, rank 2 was at step 2, for the same reason: mixed",
+        "  Next: call `all_reduce` on all ranks",
+    ]
+
+
 # --- a deadlock ----------------------------------------------------------------------------------
 
 

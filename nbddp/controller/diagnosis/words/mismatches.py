@@ -122,11 +122,12 @@ def desynchronized_loop(cause: Cause, reports: RankReports) -> Words:
     since = since if loop.is_first or not loop.lasts else "At the latest since"
     mixed = "the results since then are mixed" if loop.lasts else "its result is mixed"
     ahead, size = loop.ahead, len(reports.graph.views)
+    same = ", for the same reason" if cause.is_consequence else ""
     skipped = skipped_iterations(loop.operation.site, ahead, size, reports.sources)
     return Words(
-        f"{since} {name(cause, reports)}, {', '.join(parts)}: {mixed}.",
+        f"{since} {name(cause, reports)}, {', '.join(parts)}{same}: {mixed}.",
         "the ranks called it at the same line, in different iterations of the loop.",
-        skipped_step(skipped, ahead),
+        "" if cause.is_consequence else skipped_step(skipped, loop.operation, ahead),
         ranks=_ranks_that_called(
             loop.operation_by_rank,
             reports,
