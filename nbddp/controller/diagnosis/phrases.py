@@ -103,13 +103,18 @@ def describe_call(signature: Signature, fields: Iterable[str]) -> str:
         more = f" and {signature.tensors - 3} more" if signature.tensors > 3 else ""
         text += f" of {', '.join(shown) or 'nothing'}{more}"
     if "root" in wanted:
-        text += f" with root {signature.root}"
+        text += f" with {root_argument(signature)}={signature.root}"
     if "reduce_op" in wanted:
         text += f" with {signature.reduce_op}"
     if wanted & {"input_splits", "output_splits"}:
         text += f" with input_splits={list(signature.input_splits)}"
         text += f", output_splits={list(signature.output_splits)}"
     return text
+
+
+def root_argument(signature: Signature) -> str:
+    """The argument of torch.distributed that names the root of a collective: ``src``, ``dst``."""
+    return "src" if signature.op in ("broadcast", "scatter") else "dst"
 
 
 def describe_calls(

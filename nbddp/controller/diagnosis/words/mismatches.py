@@ -22,6 +22,7 @@ from nbddp.controller.diagnosis.phrases import (
     describe_call,
     describe_calls,
     iteration,
+    root_argument,
     subject,
 )
 from nbddp.controller.diagnosis.rank_reports import RankReports
@@ -46,7 +47,6 @@ _HUMAN_FIELDS: Mapping[str, str] = {
     "output_sizes": "shape",
     "output_splits": "split sizes",
     "reduce_op": "ReduceOp",
-    "root": "root",
     "tensors": "number of tensors",
 }
 
@@ -190,11 +190,19 @@ def _agree(disagreement: Disagreement) -> str:
     fields = disagreement.differences.reported
     if "op" in fields:
         return "Call the same operations in the same order on all ranks of the group."
-    names = list(dict.fromkeys(_HUMAN_FIELDS.get(name, name) for name in fields))
+    operations = disagreement.operation_by_rank
+    argument = root_argument(next(iter(operations.values())).signature)
+    human = {**_HUMAN_FIELDS, "root": f"`{argument}`"}
+    names = list(dict.fromkeys(human.get(name, name) for name in fields))
     if "split sizes" in names:
         return "A rank must expect from each other rank what that one sends: compare the splits."
     step = f"Use the same {' and '.join(names)} on all ranks of the group"
-    sites = (each.site for each in disagreement.operation_by_rank.values())
+    if fields == ("root",) and len(disagreement.culprits) < len(operations):
+        (root,) = {
+            operations[r].signature.root for r in operations if r not in disagreement.culprits
+        }
+        step += f", for example {argument}={root}"
+    sites = (each.site for each in operations.values())
     lines = {site.position for site in sites if site.line}
     if len(lines) > 1:
         return f"{step}, or, if each line is right, call them in the same order."
