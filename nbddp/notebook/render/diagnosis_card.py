@@ -437,6 +437,8 @@ def _now_sentence(
     waiting = report.stuck or RankSet.of(r for finding in report.findings for r in finding.waiting)
     if not waiting:
         return ""
+    if acted:
+        waiting = RankSet.of((*waiting, *_mismatched(report)))
     is_one = len(waiting) == 1
     ranks, their_place = name_ranks(waiting), "its line" if is_one else "their lines"
     if acted:
@@ -459,6 +461,17 @@ def _now_sentence(
     if has_limit:
         return f"the operation ends by its own timeout of {limit}, in {left}. {stop}"
     return f"nothing is interrupted. {stop}"
+
+
+def _mismatched(report: Report) -> list[int]:
+    """Ranks whose calls do not match: whether one raised itself or waited and is freed is luck."""
+    return [
+        rank
+        for finding in report.proven
+        if finding.kind == "mismatched-collective"
+        for rank, each in finding.ranks.items()
+        if each.predicate.verb is RankVerb.CALLED
+    ]
 
 
 def _partial_results(torn: Mapping[str, RankSet]) -> str:

@@ -111,6 +111,16 @@ def test_a_deadlock_that_was_ended():
     ]
 
 
+def test_after_a_mismatch_all_ranks_that_took_part_are_named():
+    calls = [PerRank(r, "running", Predicate(RankVerb.CALLED, " x"), CALL) for r in range(3)]
+    for waiting in ([0], [0, 1], [1, 2]):  # the others have raised already
+        others = [PerRank(3, "running", WAITS, CALL)]
+        found = finding([2], [*waiting, 3], [*calls, *others], kind="mismatched-collective")
+        assert "  Now: ranks 0-3 are freed: an exception is raised in their lines. " in text(
+            verdict(found), acted=True
+        )
+
+
 def test_html_tells_the_same():
     found = html(verdict(missing()), acted=True)
     for part in (
