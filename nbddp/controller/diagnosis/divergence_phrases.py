@@ -6,6 +6,7 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
+from nbddp.controller.diagnosis.assigned_names import AssignedName
 from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit
 from nbddp.controller.diagnosis.divergence import Divergence, Sources, is_of_ranks
 from nbddp.controller.diagnosis.report import CodeLine
@@ -34,6 +35,16 @@ def describe_leaving(leaving: Exit) -> str:
         return f"line {leaving.line}, `{shortened(leaving.source, _MAX_SOURCE)}`"
     inside = describe_branch(leaving.condition)
     return f"`{shortened(leaving.source, _MAX_SOURCE)}` in line {leaving.line}, inside {inside}"
+
+
+def describe_assigned(assigned: AssignedName) -> str:
+    r"""``rank 1 changed \`grad\` in line 4, inside \`if rank == 1:\` (line 3)``."""
+    line, inside = _place(assigned.place), describe_branch(assigned.place.branches[-1])
+    if not assigned.ranks:
+        verb = "changes" if assigned.is_change else "is assigned"
+        return f"`{assigned.name}` {verb} in {line}, inside {inside}, perhaps not on all ranks"
+    verb = "changed" if assigned.is_change else "assigned"
+    return f"{assigned.ranks.describe()} {verb} `{assigned.name}` in {line}, inside {inside}"
 
 
 def next_step(

@@ -176,7 +176,8 @@ class CodeLine:
     """
 
     site: Site  #: its ``source`` has its indentation
-    ranks: RankSet = field(default_factory=RankSet)  #: those that wait there
+    #: Those that wait there, or that alone ran it.
+    ranks: RankSet = field(default_factory=RankSet)
 
     def to_dict(self) -> dict[str, Any]:
         """Make plain data of it, which `json` can write.
