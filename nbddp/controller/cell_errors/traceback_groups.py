@@ -42,7 +42,7 @@ def grouped_tracebacks(raised: Raised) -> list[str]:
     for number, family in enumerate(families.values()):
         first, *others = sorted(sorted(ranks) for ranks in family.values())
         if number < MAX_FULL:
-            name = RankSet.of(first).describe()
+            name = RankSet.of(first).describe(in_full=True)
             lines += [f"{_BOLD}{name}{_OFF}", *errors[first[0]].traceback, ""]
             lines += _messages(others, errors)
         else:

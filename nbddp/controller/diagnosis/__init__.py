@@ -11,6 +11,7 @@ from nbddp.controller.diagnosis.phrases import (
     describe_handled,
     iteration,
     last_operation,
+    peer_of,
     quote,
 )
 from nbddp.controller.diagnosis.rank_view import RankView
@@ -48,5 +49,6 @@ __all__ = [
     "exited_ranks",
     "iteration",
     "last_operation",
+    "peer_of",
     "quote",
 ]

@@ -10,7 +10,7 @@ Runs in: the notebook's process. Pure.
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from nbddp.controller.diagnosis import (
     TITLES,
@@ -24,6 +24,7 @@ from nbddp.controller.diagnosis import (
 )
 from nbddp.controller.trace import rows_of_views
 from nbddp.notebook.render import code_excerpt
+from nbddp.notebook.render.alike import FOLDS
 from nbddp.notebook.render.html import (
     FAINT_LINE,
     WIDTH,
@@ -33,7 +34,6 @@ from nbddp.notebook.render.html import (
     name_ranks,
     one_line,
     shorten,
-    without_numbers,
     words,
 )
 from nbddp.notebook.render.stacks import stacks
@@ -58,6 +58,8 @@ _FAINT = "opacity:0.7"
 _HEADING = ' role="heading" aria-level="4"'
 _KIND = f"{_FAINT};font-size:85%;margin-left:6px;white-space:nowrap"
 _FIELD = "text-align:left;vertical-align:top;border:none;padding:1px 14px 1px 0"
+_MAX_NAMES = 40
+_WRAPPED = "normal;overflow-wrap:anywhere;min-width:160px"
 _SPACES = (  # CSS white-space of the fields of a row; paper cannot scroll
     "nowrap",
     "normal;min-width:160px",
@@ -173,13 +175,19 @@ class _Line:
     since_s: float | None
     is_culprit: bool
     is_inside: bool  #: they are still inside the cell
+    peers: str = ""  #: the other ends of messages that `predicate` does not name
+
+    @property
+    def names(self) -> str:
+        """Its ranks: the one place of a card that does not cut a long list."""
+        return self.ranks.describe(in_full=True)
 
     @property
     def doing(self) -> str:
         """The text behind the ranks: ``wait in all_reduce #17 for 3.2 s``."""
         activity = one_line(self.predicate.describe(len(self.ranks)))
         since = "" if self.since_s is None else f" for {duration(self.since_s * 1e9)}"
-        return f"{activity}{since}"
+        return f"{activity}{self.peers}{since}"
 
     @property
     def source(self) -> str:
@@ -248,8 +256,8 @@ def _title(finding: Finding) -> str:
 def _headline(finding: Finding) -> str:
     """The headline of a finding, as it stands behind a colon."""
     text = shorten(one_line(finding.headline).rstrip("."), _MAX_TITLE)
-    is_behind_colon = text.startswith("Rank") or finding.is_consequence
-    return text[0].lower() + text[1:] if is_behind_colon else text
+    has_ranks = text.startswith(("Rank", "Odd ranks", "Even ranks"))
+    return text[0].lower() + text[1:] if has_ranks or finding.is_consequence else text
 
 
 def _no_finding(report: Report) -> Finding:
@@ -265,15 +273,27 @@ def _no_finding(report: Report) -> Finding:
     )
 
 
-def _lines(ranks: Mapping[int, PerRank], culprits: RankSet, limit: int = _MAX_LINES) -> list[_Line]:
+def _lines(
+    ranks: Mapping[int, PerRank],
+    culprits: RankSet,
+    limit: int = _MAX_LINES,
+    *,
+    with_peers: bool = False,
+) -> list[_Line]:
     """Ranks with equal states share a line; culprits come first.
 
     If there are more than ``limit`` lines, states that differ in numbers only are equal, too.
+
+    Args:
+        ranks: the state of each rank.
+        culprits: see above.
+        limit: see above.
+        with_peers: list the other ends of messages that a line of several ranks does not name.
     """
-    for is_coarse in (False, True):
+    for fold in FOLDS:
         by_key: dict[tuple[Predicate, Site | None, bool], list[PerRank]] = {}
         for part in ranks.values():
-            predicate = _without_numbers(part.predicate) if is_coarse else part.predicate
+            predicate = fold(part.predicate, part.rank)
             by_key.setdefault((predicate, part.site, part.rank in culprits), []).append(part)
         if len(by_key) <= limit:
             break
@@ -285,6 +305,7 @@ def _lines(ranks: Mapping[int, PerRank], culprits: RankSet, limit: int = _MAX_LI
             _Line(
                 ranks=RankSet.of(part.rank for part in parts),
                 predicate=exact.pop() if len(exact) == 1 else predicate,
+                peers=_peers(parts) if with_peers and fold is FOLDS[-1] else "",
                 site=site,
                 since_s=max(waits_s, default=None),
                 is_culprit=is_culprit,
@@ -294,9 +315,10 @@ def _lines(ranks: Mapping[int, PerRank], culprits: RankSet, limit: int = _MAX_LI
     return sorted(entries, key=lambda entry: (not entry.is_culprit, entry.ranks))
 
 
-def _without_numbers(predicate: Predicate) -> Predicate:
-    one, several = map(without_numbers, predicate.aside)
-    return replace(predicate, rest=without_numbers(predicate.rest), aside=(one, several))
+def _peers(parts: Sequence[PerRank]) -> str:
+    peers = {part.rank: part.predicate.peer for part in parts if part.predicate.peer >= 0}
+    listed = ", ".join(f"{rank}: {peer}" for rank, peer in peers.items())
+    return f" ({listed})" if len(peers) > 1 else ""
 
 
 # --- text ----------------------------------------------------------------------------------------
@@ -308,7 +330,7 @@ def _text(sections: Sequence[_Section]) -> str:
         lines += textwrap.wrap(section.layout.title, WIDTH, subsequent_indent="    ")
         for entry in section.layout.lines:
             mark = "> " if entry.is_culprit else "  "
-            lines += _text_line(f"  {mark}{name_ranks(entry.ranks)} {entry.doing}", entry)
+            lines += _text_line(f"  {mark}{entry.names} {entry.doing}", entry)
         if section.layout.more:
             lines.append(f"    {section.layout.more}")
         lines += code_excerpt.text(section.layout.finding.code)
@@ -361,7 +383,7 @@ def _html_lines(lines: Sequence[_Line]) -> str:
         return ""
     rows = []
     for entry in lines:
-        ranks = escape(name_ranks(entry.ranks))
+        ranks = escape(entry.names)
         place = "" if entry.site is None else escape(str(entry.site))
         fields = (
             f"<b>{ranks}</b>" if entry.is_culprit else ranks,
@@ -369,9 +391,10 @@ def _html_lines(lines: Sequence[_Line]) -> str:
             f'<span style="{_FAINT}">{place}</span>' if place else "",
             f"<code>{escape(entry.source)}</code>" if entry.source else "",
         )
+        spaces = (_WRAPPED if len(entry.names) > _MAX_NAMES else _SPACES[0], *_SPACES[1:])
         head, *rest = (
             f' style="{_FIELD};font-weight:normal;white-space:{space}">{field}</t'
-            for field, space in zip(fields, _SPACES, strict=True)
+            for field, space in zip(fields, spaces, strict=True)
         )
         row = f'<th scope="row"{head}h>' + "".join(f"<td{field}d>" for field in rest)
         rows.append(f'<tr style="background-color:transparent">{row}</tr>')
@@ -403,8 +426,9 @@ def _details(report: Report, layouts: Sequence[_Layout], views: Mapping[int, Ran
     table = grid(rows_of_views(views), pg_ids)
     if table is not None:
         parts.append(_folded("the last operations, rank by rank", table.html()))
-    everyone = _lines(report.ranks, RankSet(), limit=_MAX_EVERYONE)
-    if any(layout.more for layout in layouts) or len(everyone) > len(layouts[0].lines):
+    everyone = _lines(report.ranks, RankSet(), _MAX_EVERYONE, with_peers=True)
+    has_more = any(layout.more for layout in layouts) or any(entry.peers for entry in everyone)
+    if has_more or len(everyone) > len(layouts[0].lines):
         rest = len(everyone) - _MAX_EVERYONE
         more = f"<div>and {rest} more</div>" if rest > 0 else ""
         body = _html_lines(everyone[:_MAX_EVERYONE]) + more

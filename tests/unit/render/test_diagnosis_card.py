@@ -25,7 +25,7 @@ WAITS = Predicate(RankVerb.WAITS, " in all_reduce #17")
 
 
 def sends(peer: int) -> Predicate:
-    return Predicate(RankVerb.WAITS, f" in send to rank {peer}")
+    return Predicate(RankVerb.WAITS, f" in send to rank {peer}", peer=peer)
 
 
 def finding(
@@ -76,25 +76,6 @@ def html(report: Report, **options: Any) -> str:
     return card(report, **options)["text/html"]
 
 
-def test_a_consequence_is_one_line_without_a_next_step():
-    shift = finding(
-        [2],
-        [],
-        [],
-        kind="desynchronized-loop",
-        headline="Since all_reduce #7, rank 2 was at step 2, for the same reason: mixed.",
-        next_step="",
-        is_consequence=True,
-    )
-    shown = text(verdict(missing(), shift), acted=True)
-    assert shown.count("Next:") == 1
-    assert "Warning" not in shown
-    assert shown.splitlines()[-2:] == [
-        "  Also: since all_reduce #7, rank 2 was at step 2, for the same reason: mixed",
-        "  Next: call `all_reduce` on all ranks",
-    ]
-
-
 # --- a deadlock ----------------------------------------------------------------------------------
 
 
@@ -109,16 +90,6 @@ def test_a_deadlock_that_was_ended():
         "    the next cell runs.",
         "  Next: call `all_reduce` on all ranks",
     ]
-
-
-def test_after_a_mismatch_all_ranks_that_took_part_are_named():
-    calls = [PerRank(r, "running", Predicate(RankVerb.CALLED, " x"), CALL) for r in range(3)]
-    for waiting in ([0], [0, 1], [1, 2]):  # the others have raised already
-        others = [PerRank(3, "running", WAITS, CALL)]
-        found = finding([2], [*waiting, 3], [*calls, *others], kind="mismatched-collective")
-        assert "  Now: ranks 0-3 are freed: an exception is raised in their lines. " in text(
-            verdict(found), acted=True
-        )
 
 
 def test_html_tells_the_same():
@@ -311,14 +282,15 @@ def test_many_ranks_stay_small(count: int):
 def test_many_ranks_that_lie_apart_are_counted():
     waits = [PerRank(r, "running", WAITS, CALL, 3.0) for r in range(0, 512, 2)]
     found = text(verdict(finding([], range(0, 512, 2), waits)), acted=True)
-    assert "ranks 0,2,4,6,8,10,12,14,16,18,20,22,24,… (256 ranks) wait in all_reduce" in found
+    assert "even ranks 0-510 wait in all_reduce" in found
     assert len(found) < 1000
 
 
 def test_places_that_differ_in_numbers_only_are_folded():
     ring = [PerRank(rank, "running", sends((rank + 1) % 64), SEND, 1.1) for rank in range(64)]
     found = text(verdict(finding(range(64), range(64), ring, kind="p2p-cycle")))
-    assert "  > ranks 0-63 wait in send to rank … for 1.1 s, at cell [4], line 4" in found
+    assert "  > rank 63 waits in send to rank 0 for 1.1 s, at cell [4], line 4" in found
+    assert "  > ranks 0-62 wait in send to the next rank for 1.1 s,\n" in found
 
 
 def test_a_few_places_that_differ_in_numbers_are_listed():
