@@ -14,6 +14,7 @@ from nbddp.controller.diagnosis.phrases import (
     peer_of,
     quote,
 )
+from nbddp.controller.diagnosis.rank_conditions import holds
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import (
     TITLES,
@@ -47,6 +48,7 @@ __all__ = [
     "describe_handled",
     "diagnose",
     "exited_ranks",
+    "holds",
     "iteration",
     "last_operation",
     "peer_of",

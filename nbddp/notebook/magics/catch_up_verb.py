@@ -91,6 +91,8 @@ def _missing(left: LeftOut, ranks: RankSet) -> str:
             return f"{names}: no cell defines this. Next: %ddp push, if it came from the notebook"
         case Reason.FAILED:
             return f"{names}: {cell}, which defines this, has failed"
+        case Reason.FAILS_NOW:
+            return f"{names}: {cell}, which defines this, failed now"
         case Reason.LOOP:
             return (
                 f"{names}: {cell} is a loop with collectives. "
