@@ -347,12 +347,13 @@ def differing_branches(
         if code is None or key[:2] != next(iter(site_by_line))[:2]:
             return []
         others = [line for *_, line in site_by_line if line != site.line]
-        branches = (
+        branches = [
             branch
+            for kind in ("condition", "loop")
             for branch in code.branches(site.line)
-            if branch.kind == "condition" and not any(line in branch for line in others)
-        )
-        branch = next(branches, None) if others else None
+            if branch.kind == kind and not any(line in branch for line in others)
+        ]
+        branch = next(iter(branches), None) if others else None
         around = () if branch is None else (branch,)
         places.append((ranks_by_line[key], Divergence(site, code, around)))
     places.sort(key=lambda place: place[1].site.line)

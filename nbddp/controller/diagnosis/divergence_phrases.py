@@ -14,6 +14,7 @@ from nbddp.wire.flight_recorder import Operation, Site, shortened
 from nbddp.wire.rank_set import RankSet
 
 _MAX_SOURCE = 60
+_MORE = ", which perhaps has more iterations there"
 #: The ranks at each place, and the reason.
 Places: TypeAlias = Sequence[tuple[RankSet, Divergence]]
 
@@ -251,6 +252,7 @@ def differing_lines(places: Places) -> str:
     parts = [
         f"{_place(divergence)} ({ranks.describe()}) is inside "
         f"{describe_branch(divergence.branches[-1])}"
+        f"{_MORE if divergence.branches[-1].kind == 'loop' else ''}"
         for ranks, divergence in places
         if divergence.branches
     ][:3]

@@ -6,7 +6,7 @@ import pytest
 
 from nbddp.controller.diagnosis.report import Finding
 from nbddp.wire.rank_set import RankSet
-from tests.support.looks import Ranks
+from tests.support.looks import CELL, Ranks
 
 Fields = dict[str, Any]
 
@@ -168,6 +168,20 @@ def test_operations_that_are_swapped():
     assert finding.suspicions == (
         "rank 0 calls all_reduce and broadcast in the other order than rank 1",
     )
+
+
+def test_a_loop_that_other_ranks_have_left_is_named():
+    pool = Ranks(3)
+    pool.code[CELL] = "for x in data:\n    dist.all_reduce(x)\ndist.barrier()"
+    for rank, state in enumerate(pool):
+        op, line = ("barrier", 3) if rank else ("all_reduce", 2)
+        state.blocked(op, line=line)
+    finding = pool.diagnose().findings[0]
+    assert finding.next_step == (
+        "Call the same operations in the same order on all ranks of the group. Line 2 (rank 0) is "
+        "inside `for x in data:` (line 1), which perhaps has more iterations there."
+    )
+    assert [line.site.line for line in finding.code] == [1, 2, 3]
 
 
 def test_all_ranks_that_have_swapped_operations_are_named():
