@@ -3,12 +3,17 @@
 Runs in: every process. Pure.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 from nbddp.errors import BadOptionError
 
+#: Sentences list this many ranks and ranges; more have a short name if there is a rule.
+_MAX_LISTED = 6
+#: Without a rule, more than this are cut.
+_MAX_PIECES = 8
 #: A global rank, as in ``torch.distributed``.
 Rank = int
 _Key = TypeVar("_Key", bound=Hashable)
@@ -82,24 +87,67 @@ class RankSet:
         return cls.of(ranks)
 
     def __str__(self) -> str:
+        return ",".join(self._pieces())
+
+    def _pieces(self) -> list[str]:
         spans: list[list[int]] = []
         for rank in self.ranks:
             if spans and spans[-1][1] == rank - 1:
                 spans[-1][1] = rank
             else:
                 spans.append([rank, rank])
-        return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+        return [str(low) if low == high else f"{low}-{high}" for low, high in spans]
 
     def __repr__(self) -> str:
         return f"RankSet({self})"
 
-    def describe(self) -> str:
+    def describe(self, *, in_full: bool = False) -> str:
         """Return ``rank 2`` or ``ranks 0,2-3``, for sentences.
+
+        A long list has a short name that is as exact; without one it is cut.
+
+        Args:
+            in_full: do not cut it.
 
         >>> RankSet.of([0, 2, 3]).describe()
         'ranks 0,2-3'
+        >>> RankSet.of(range(1, 64, 2)).describe()
+        'odd ranks 1-63'
+        >>> RankSet.of(range(1, 64, 4)).describe()
+        'ranks 1-61 in steps of 4'
+        >>> RankSet.of(rank * rank for rank in range(2, 20)).describe()
+        'ranks 4,9,16,25,36,49,64,81,… (18 ranks)'
         """
-        return f"{'rank' if len(self.ranks) == 1 else 'ranks'} {self}"
+        prefix, rest = self._rule()
+        pieces = self._pieces()
+        if not rest and len(pieces) > _MAX_PIECES and not in_full:
+            rest = f"{','.join(pieces[:_MAX_PIECES])},… ({len(self.ranks)} ranks)"
+        return f"{prefix}{self.verb('rank', 'ranks')} {rest or self}"
+
+    @property
+    def short_name(self) -> str:
+        """The exact name of a long list with a rule, without the word "ranks"; else empty.
+
+        >>> RankSet.of(range(0, 64, 2)).short_name
+        'even 0-62'
+        >>> RankSet.of(rank for rank in range(64) if rank % 4).short_name
+        '1-63 except 4-60 in steps of 4'
+        """
+        return "".join(self._rule())
+
+    def _rule(self) -> tuple[str, str]:
+        """The parts of `short_name` in front of the word "ranks" and behind it."""
+        if len(self._pieces()) <= _MAX_LISTED:
+            return "", ""
+        whole = f"{self.ranks[0]}-{self.ranks[-1]}"
+        step = _step(self.ranks)
+        if step == 2:
+            return ("odd " if self.ranks[0] % 2 else "even "), whole
+        if step:
+            return "", f"{whole} in steps of {step}"
+        absent = sorted(set(range(self.ranks[0], self.ranks[-1])).difference(self.ranks))
+        step = _step(absent)
+        return "", f"{whole} except {absent[0]}-{absent[-1]} in steps of {step}" if step else ""
 
     def verb(self, singular: str, plural: str) -> str:
         """Return the form of a word that agrees with the number of ranks.
@@ -124,6 +172,12 @@ class RankSet:
 
 
 NO_RANKS = RankSet()
+
+
+def _step(ranks: Sequence[Rank]) -> int:
+    """The difference of neighbours, if that is always the same; else 0."""
+    steps = {after - before for before, after in pairwise(ranks)}
+    return steps.pop() if len(steps) == 1 else 0
 
 
 def ranks_by(pairs: Iterable[tuple[_Key, Rank]]) -> dict[_Key, RankSet]:

@@ -44,6 +44,16 @@ MISMATCHED = [
         words=("float32[4]", "float32[5]"),
     ),
     HungCell(
+        name="a tensor that one rank has made smaller",
+        n=4,
+        code="x = torch.ones(3)\nif rank == 1:\n    x = x.mean()\ndist.all_reduce(x)",
+        kind="mismatched-collective",
+        culprits="1",
+        waiting=None,
+        error=MismatchError,
+        words=("rank 1 changed `x` in line 3, inside `if rank == 1:` (line 2)",),
+    ),
+    HungCell(
         name="dtype",
         code="dist.all_reduce(torch.ones(2, dtype=torch.float64 if rank else torch.float32))",
         kind="mismatched-collective",

@@ -154,6 +154,20 @@ def test_a_cell_that_fails_when_it_runs_again(pool: Pool):
     assert pool.pull("y") == [1, 1, 1]
 
 
+def test_a_name_whose_cell_failed_when_it_ran_again_has_another_next_step(pool: Pool):
+    run_cells(pool, "import os\nx = rank + 1 // (1 - int(os.environ.get('ONCE', 0)))")
+    pool.restart(1)
+    run_cell(pool, "import os; os.environ['ONCE'] = '1'", ranks=[1])
+    assert pool.catch_up().left_out == (LeftOut(("x",), Reason.FAILS_NOW, 1),)
+    with pytest.raises(CellError) as caught:
+        pool.run("x + 1")
+    assert (
+        "%ddp catchup did not make x, as cell [1], which defines it, failed when it ran again"
+        in (str(caught.value))
+    )
+    assert "%ddp catchup -r 1" not in str(caught.value)
+
+
 def test_plain_data_that_the_others_have_alike_is_copied(pool: Pool):
     run_cells(pool, "step = 0; share = rank; text = 'a'", "step += 5")
     run_cell(pool, "globals()['step'] = 7")

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from nbddp.controller.cell_errors import build
+from nbddp.controller.cell_errors import build, hints
 from nbddp.controller.diagnosis.phrases import Predicate, RankVerb
 from nbddp.controller.diagnosis.report import Finding, Kind, PerRank, Report
 from nbddp.controller.state.outcome import RankResult, RunOutcome
@@ -59,7 +59,7 @@ def died(
 def cell_error(
     *results: RankResult,
     is_plain: bool = True,
-    origins: build.NameOrigins | None = None,
+    origins: hints.NameOrigins | None = None,
     **more: Any,
 ) -> CellError:
     """The error of a cell; in a pool that cannot recover, unless the test says so."""

@@ -8,6 +8,7 @@ Runs in: the notebook's process. Pure.
 """
 
 from nbddp.controller.catch_up.cell_history import CellHistory, PastCell
-from nbddp.controller.catch_up.plan import CatchUpPlan, LeftOut, Reason, make_plan
+from nbddp.controller.catch_up.plan import CatchUpPlan, make_plan
+from nbddp.controller.state import LeftOut, Reason
 
 __all__ = ["CatchUpPlan", "CellHistory", "LeftOut", "PastCell", "Reason", "make_plan"]

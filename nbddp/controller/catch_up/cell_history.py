@@ -5,13 +5,13 @@ Runs in: the notebook's process, the thread that runs cells. Pure.
 
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from nbddp.controller.catch_up.cell_names import CellNames, cell_names
+from nbddp.controller.catch_up.cell_names import CellNames, cell_names, taken_branches
 from nbddp.controller.diagnosis import Code
-from nbddp.controller.state import RunOutcome
+from nbddp.controller.state import LeftOut, LostNames, RunOutcome
 from nbddp.wire.rank_set import RankSet
 
 _MAX_CELLS = 1000
@@ -37,6 +37,23 @@ class PastCell:
         code = _TIME.sub(r"\1", self.code)
         return cell_names(Code(code, self.first_line).statements)
 
+    def binds_on(self, rank: int, world_size: int) -> tuple[frozenset[str], frozenset[str]]:
+        """The names that it has bound on a rank, and those of which that is not known.
+
+        The names inside an ``if rank == 0:`` are not bound on rank 1.
+        """
+        code = _TIME.sub(r"\1", self.code)
+        if rank not in self.ranks:
+            return frozenset(), frozenset()
+        if "if" not in code:
+            return self.names.binds, frozenset()
+        statements = Code(code, self.first_line).statements
+        known, possible = (
+            cell_names(taken_branches(statements, rank, world_size, unknown=unknown)).binds
+            for unknown in (False, True)
+        )
+        return known, possible - known
+
 
 class CellHistory:
     """The last cells of a pool, in the order in which they ran."""
@@ -46,6 +63,7 @@ class CellHistory:
         self._open: tuple[str, PastCell] | None = None
         self._calls: dict[tuple[int, str], int] = {}  # collectives so far, by rank and group
         self._fresh_since: dict[int, int] = {}  # numbers of cells, by rank
+        self._left_out: dict[int, Mapping[str, LeftOut]] = {}  # by rank and name
 
     def __iter__(self) -> Iterator[PastCell]:
         return iter(tuple(self._cells))
@@ -62,6 +80,7 @@ class CellHistory:
         self._open = None
         for rank in outcome.fresh:
             self._fresh_since[rank] = cell.number
+            self._left_out.pop(rank, None)
         self._cells.append(
             replace(
                 cell,
@@ -86,22 +105,38 @@ class CellHistory:
         numbers = (cell.number for cell in reversed(self._cells) if name in cell.names.binds)
         return next(numbers, 0)
 
-    def lost_names(self, ranks: RankSet) -> list[tuple[int, list[str]]]:
+    def lost_names(self, ranks: RankSet, world_size: int) -> list[LostNames]:
         """The names that processes of ranks had, which the last cell replaced, by their cells.
 
         Returns:
-            Numbers of cells, the oldest first, with the names that no later cell bound again.
+            The names of each cell that no later cell bound again, those of the oldest cell first.
         """
-        cells: dict[str, int] = {}
+        cells: dict[str, tuple[int, bool]] = {}  # by name: number, and whether it is known
         for cell in self._cells:
+            for known, perhaps in (cell.binds_on(rank, world_size) for rank in ranks):
+                cells.update(dict.fromkeys(sorted(known), (cell.number, True)))
+                for name in sorted(perhaps):
+                    cells.setdefault(name, (cell.number, False))
             if any(rank in cell.ranks for rank in ranks):
-                cells.update(dict.fromkeys(sorted(cell.names.binds), cell.number))
                 for name in cell.names.deletes:
                     cells.pop(name, None)
-        names: dict[int, list[str]] = {}
-        for name, number in cells.items():
-            names.setdefault(number, []).append(name)
-        return sorted(names.items())
+        return [
+            LostNames(
+                number,
+                tuple(name for name, place in cells.items() if place == (number, True)),
+                tuple(name for name, place in cells.items() if place == (number, False)),
+            )
+            for number in sorted({number for number, _ in cells.values()})
+        ]
+
+    def note_left_out(self, ranks: RankSet, left_out: Iterable[LeftOut]) -> None:
+        """Note the names that ranks still lack after they have caught up."""
+        names = {name: left for left in left_out for name in left.names}
+        self._left_out.update(dict.fromkeys(ranks, names))
+
+    def left_out(self, rank: int, name: str) -> LeftOut | None:
+        """Why a rank that has caught up still lacks a name; None: that is not known."""
+        return self._left_out.get(rank, {}).get(name)
 
     def fresh_since(self, rank: int) -> int:
         """The number of the cell in which this rank's process was replaced; 0: in none."""

@@ -5,7 +5,10 @@ Runs in: the notebook's process. Pure.
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+
+from nbddp.controller.diagnosis import holds
 
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -60,6 +63,34 @@ def cell_names(statements: Sequence[ast.stmt]) -> CellNames:
         frozenset(scope.deletes),
         scope.seeds,
     )
+
+
+def taken_branches(
+    statements: Sequence[ast.stmt], rank: int, world_size: int, *, unknown: bool
+) -> list[ast.stmt]:
+    """Leave out the branches that a rank does not take.
+
+    Args:
+        statements: the syntax tree of a cell.
+        rank: the rank.
+        world_size: the number of ranks of the pool.
+        unknown: keep the branches of which it is not known.
+    """
+    pruned = _Pruned(rank, world_size, unknown).visit(ast.Module(deepcopy(list(statements)), []))
+    body: list[ast.stmt] = pruned.body
+    return body
+
+
+class _Pruned(ast.NodeTransformer):
+    def __init__(self, rank: int, world_size: int, unknown: bool) -> None:
+        self._place = rank, world_size
+        self._unknown = unknown
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        met = holds(node.test, *self._place)
+        node.body = [] if met is False or (met is None and not self._unknown) else node.body
+        node.orelse = [] if met or (met is None and not self._unknown) else node.orelse
+        return self.generic_visit(node)
 
 
 class _Scope(ast.NodeVisitor):

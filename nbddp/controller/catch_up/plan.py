@@ -5,29 +5,11 @@ Runs in: the notebook's process. Pure.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 
 from nbddp.controller.catch_up.cell_history import PastCell
+from nbddp.controller.state import LeftOut, Reason
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.values.value_questions import NameKind
-
-
-class Reason(Enum):
-    """A reason why names were not made again."""
-
-    NO_CELL = auto()  #: no cell binds them: `%ddp push` did, or code that is not a cell
-    FAILED = auto()  #: the cell that binds them failed
-    LOOP = auto()  #: the cell is a loop with collectives, such as a training loop
-    NEEDS = auto()  #: the cell uses names that were not made again
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """Names that a fresh rank still lacks after the plan."""
-
-    names: tuple[str, ...]
-    reason: Reason
-    cell: int = 0  #: the cell that binds them; 0: none does
 
 
 @dataclass(frozen=True)

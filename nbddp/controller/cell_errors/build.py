@@ -6,9 +6,9 @@ Order of its text: what happened, to which ranks, during which cell, the evidenc
 """
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from nbddp.controller.cell_errors import evidence, traceback_groups
+from nbddp.controller.cell_errors.hints import NameOrigins, NoOrigins, hints
 from nbddp.controller.cell_errors.next_steps import after_exits, sync_step
 from nbddp.controller.diagnosis import describe_handled
 from nbddp.controller.state import (
@@ -27,30 +27,11 @@ from nbddp.errors import (
     MismatchError,
     RankExitedError,
 )
-from nbddp.wire.flight_recorder import cell_name as name_of_cell
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import NO_RANKS, RankSet, ranks_by_value
 
 _LAST_LINES = 6
 _RED, _OFF = "\x1b[31m", "\x1b[0m"
-
-
-class NameOrigins(Protocol):
-    """The cells that have bound names, and that have cost ranks their variables."""
-
-    def origin(self, name: str) -> int:
-        """The number of the last cell that bound a name; 0: none did."""
-
-    def fresh_since(self, rank: int) -> int:
-        """The number of the cell in which this rank's process was replaced; 0: in none."""
-
-
-class _NoOrigins:
-    def origin(self, name: str) -> int:
-        return 0
-
-    def fresh_since(self, rank: int) -> int:
-        return 0
 
 
 def cell_error(
@@ -154,7 +135,7 @@ def _cell_error(  # noqa: PLR0911 - one for each kind of error
     tail = [f"{_headline('CellError')}: {raised}"]
     tail += [
         *_reason(outcome, ranks),
-        *_hints(outcome, first, ranks, origins or _NoOrigins()),
+        *hints(outcome, first, ranks, origins or NoOrigins()),
         *_broken(outcome),
     ]
     return CellError(_join(body, states, tail), by_rank)
@@ -457,32 +438,6 @@ def _at_line(outcome: RunOutcome, ranks: RankSet) -> str:
 def _line(error: ErrorInfo) -> tuple[int, int] | None:
     """The cell and line, whatever file a debugger has made of the cell."""
     return None if error.site is None else (error.site.cell, error.site.line)
-
-
-def _hints(
-    outcome: RunOutcome, error: ErrorInfo, ranks: RankSet, origins: NameOrigins
-) -> list[str]:
-    """Lines on errors of ``ranks`` that nbddp itself causes."""
-    if error.ename == "NameError" and not set(ranks) - set(outcome.replacements):
-        process = "a fresh process" if len(ranks) == 1 else "fresh processes"
-        cells = {origins.fresh_since(rank) for rank in ranks} - {0}
-        since = f" since {name_of_cell(cells.pop())}" if len(cells) == 1 else ""
-        origin = origins.origin(error.name)
-        lacks = f"{ranks.verb('lacks', 'lack')} the names that earlier cells defined"
-        if origin:
-            has = ranks.verb("has", "have")
-            lacks = f"{has} not run {name_of_cell(origin)}, which defines {error.name}"
-        return [
-            f"  likely    {ranks.describe()} {ranks.verb('is', 'are')} {process}{since}: "
-            f"{ranks.verb('it', 'they')} {lacks}",
-            f"  next      %ddp catchup -r {ranks} runs such cells there",
-        ]
-    if "initialize the default process group twice" in error.evalue:
-        return [
-            "  likely    the pool has initialised the process group already",
-            "  next      leave the call out, or: %ddp stop, then %ddp start --init none",
-        ]
-    return []
 
 
 def _name_and_text(result: RankResult) -> tuple[str, str]:

@@ -20,6 +20,7 @@ from nbddp.controller.diagnosis import (
     last_operation,
 )
 from nbddp.controller.state import (
+    LostNames,
     RankResult,
     RunOutcome,
     crash_site,
@@ -38,21 +39,19 @@ _MAX_NAMES = 6
 _MAX_CELLS = 4
 
 
-def exit_report(
-    outcome: RunOutcome, lost_names: Sequence[tuple[int, Sequence[str]]] = ()
-) -> Report:
+def exit_report(outcome: RunOutcome, lost_names: Sequence[LostNames] = ()) -> Report:
     """Return the report of a cell with a finding about the ranks that exited, which comes first.
 
     Args:
         outcome: the end of the cell on each rank; some have exited.
-        lost_names: numbers of cells, and the names that they had bound on those ranks.
+        lost_names: the names that cells had bound on those ranks.
     """
     report = outcome.report or Report(outcome.run_id)
     others = tuple(finding for finding in report.findings if finding.kind != "dead-rank")
     return replace(report, findings=(_finding(outcome, lost_names), *others))
 
 
-def _finding(outcome: RunOutcome, lost_names: Sequence[tuple[int, Sequence[str]]]) -> Finding:
+def _finding(outcome: RunOutcome, lost_names: Sequence[LostNames]) -> Finding:
     dead = outcome.ranks("exited")
     freed = RankSet.of(rank for rank, result in outcome.results.items() if result.was_freed)
     facts = after_exits(outcome)
@@ -125,14 +124,19 @@ def _likely(outcome: RunOutcome, dead: RankSet) -> Iterable[str]:
             yield f"{likely}{memory_then(exited)}"
 
 
-def _lost(fresh: RankSet, lost_names: Sequence[tuple[int, Sequence[str]]]) -> str:
+def _lost(fresh: RankSet, lost_names: Sequence[LostNames]) -> str:
     """The names that fresh ranks lack: ``It lacks model, history of cell [3]``."""
     if not fresh or not lost_names:
         return ""
     cells = [
-        f"{', '.join(names[:_MAX_NAMES])}{' and more' * (len(names) > _MAX_NAMES)} of "
-        f"{cell_name(number)}"
-        for number, names in lost_names[:_MAX_CELLS]
+        f"{_listed(lost.names, lost.perhaps)} of {cell_name(lost.cell)}"
+        for lost in lost_names[:_MAX_CELLS]
     ]
     more = "; names of more cells" if len(lost_names) > _MAX_CELLS else ""
     return f"{fresh.verb('It lacks', 'They lack')} {'; '.join(cells)}{more}."
+
+
+def _listed(names: Sequence[str], perhaps: Sequence[str]) -> str:
+    """``a, b``, ``a, perhaps b`` or ``a, b and more``."""
+    listed = [*names, *(f"perhaps {name}" for name in perhaps)]
+    return f"{', '.join(listed[:_MAX_NAMES])}{' and more' * (len(listed) > _MAX_NAMES)}"

@@ -46,7 +46,7 @@ def grouped_tracebacks(raised: Raised, *, is_folded: bool = False) -> list[str]:
     for number, family in enumerate(families.values()):
         first, *others = sorted(sorted(ranks) for ranks in family.values())
         if number < MAX_FULL:
-            name = RankSet.of(first).describe()
+            name = RankSet.of(first).describe(in_full=True)
             error = errors[first[0]]
             shown = _folded(error, first[0]) if is_folded else error.traceback
             lines += [f"{_BOLD}{name}{_OFF}", *shown, ""]

@@ -11,8 +11,10 @@ from nbddp.controller.diagnosis.phrases import (
     describe_handled,
     iteration,
     last_operation,
+    peer_of,
     quote,
 )
+from nbddp.controller.diagnosis.rank_conditions import holds
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import (
     TITLES,
@@ -46,7 +48,9 @@ __all__ = [
     "describe_handled",
     "diagnose",
     "exited_ranks",
+    "holds",
     "iteration",
     "last_operation",
+    "peer_of",
     "quote",
 ]

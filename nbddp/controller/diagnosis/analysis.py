@@ -45,11 +45,8 @@ def diagnose(
     ranks = RankViews(ranks)
     graph = WaitForGraph(ranks)
     reports = RankReports(graph, now_ns, run_id, sources)
-    causes = [
-        *find_causes(graph),
-        *find_notices(graph, now_ns),
-        *shifted_causes(graph, run_id),
-    ]
+    causes = [*find_causes(graph), *find_notices(graph, now_ns)]
+    causes += shifted_causes(graph, run_id, causes)
     timeouts = _timeouts(graph, reports)
     stuck = graph.stuck
     blocked = [

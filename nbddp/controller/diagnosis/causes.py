@@ -35,6 +35,7 @@ class Cause:
     circle: tuple[tuple[Rank, Operation, RankSet], ...] = ()
     #: Other cycles of messages, which have the same number of ranks that wait at the same lines.
     alike: tuple[RankSet, ...] = ()
+    is_consequence: bool = False  #: another cause of the report has led to it
 
 
 def find_causes(graph: WaitForGraph) -> list[Cause]:
@@ -58,13 +59,21 @@ def find_causes(graph: WaitForGraph) -> list[Cause]:
     return causes
 
 
-def shifted_causes(graph: WaitForGraph, run_id: str) -> list[Cause]:
+def shifted_causes(graph: WaitForGraph, run_id: str, others: Iterable[Cause] = ()) -> list[Cause]:
     """Ranks that called collectives in different iterations of one loop.
 
     Args:
         graph: the ranks at one moment.
         run_id: only operations of this run count; empty: those of all runs.
+        others: the other causes. Ranks that are ahead have made fewer calls; where such ranks never
+            made the last call, both are results of one fault.
     """
+    missing = {
+        (cause.operation.pg_id, rank)
+        for cause in others
+        if cause.kind == "missing-rank" and cause.proven and cause.operation is not None
+        for rank in cause.culprits
+    }
     return [
         Cause(
             "desynchronized-loop",
@@ -73,6 +82,7 @@ def shifted_causes(graph: WaitForGraph, run_id: str) -> list[Cause]:
             owner=loop.owner,
             operation=loop.operation,
             shifted=loop,
+            is_consequence=all((loop.operation.pg_id, rank) in missing for rank in loop.ahead),
         )
         for loop in find_shifted_loops(graph, run_id)
     ]

@@ -52,6 +52,7 @@ class Exit:
     line: int
     source: str
     condition: Branch  #: the innermost one around it
+    is_continue: bool = False
 
 
 class Code:
@@ -97,7 +98,12 @@ class Code:
         """Return the statements that may keep a rank from this line, in the order of the lines."""
         body, _ = self._around(line)
         found = [
-            Exit(statement.lineno, self.source(statement.lineno).strip(), around[-1])
+            Exit(
+                statement.lineno,
+                self.source(statement.lineno).strip(),
+                around[-1],
+                isinstance(statement, ast.Continue),
+            )
             for statement, loops, conditions in self._statements(body)
             if _is_exit(statement)
             and _skips(statement, loops, line)

@@ -27,7 +27,7 @@ class Scope:
 
     def definition(self, name: str) -> "Definition | None":
         """Return the value of a name at the place; None: it is not known."""
-        function = _function(self.code.statements, self.site.line)
+        function = function_at(self.code.statements, self.site.line)
         if function is not None:
             arguments = {each.arg for each in ast.walk(function) if isinstance(each, ast.arg)}
             return None if name in arguments else self._only(function.body, name)
@@ -48,7 +48,7 @@ class Scope:
         """The one assignment to a name; None: there are more, or another statement binds it."""
         if _bound(statements).count(name) != 1:
             return None
-        for node in _nodes(statements):
+        for node in nodes_of(statements):
             match node:
                 case ast.Assign(targets=[ast.Name(id=bound)], value=value) if bound == name:
                     if is_earlier or node.lineno < self.site.line:
@@ -67,7 +67,7 @@ class Definition:
     scope: Scope  #: the place of its assignment
 
 
-def _function(
+def function_at(
     statements: Sequence[ast.stmt], line: int
 ) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     """The innermost function that has a line."""
@@ -81,7 +81,7 @@ def _function(
     return max(functions, key=lambda each: each.lineno, default=None)
 
 
-def _nodes(statements: Sequence[ast.stmt]) -> Iterator[ast.AST]:
+def nodes_of(statements: Sequence[ast.stmt]) -> Iterator[ast.AST]:
     """The nodes of a body, without those of functions and classes in it."""
     waiting: list[ast.AST] = list(statements)
     while waiting:
@@ -94,7 +94,7 @@ def _nodes(statements: Sequence[ast.stmt]) -> Iterator[ast.AST]:
 def _bound(statements: Sequence[ast.stmt]) -> list[str]:
     """The names that a body binds, each as often as it does."""
     names = []
-    for node in _nodes(statements):
+    for node in nodes_of(statements):
         match node:
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
                 names.append(name)

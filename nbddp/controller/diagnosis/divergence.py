@@ -132,7 +132,7 @@ class _Call:
 
     def is_met(self, branch: Branch, rank: Rank) -> bool | None:
         """Whether a rank takes a branch; None: that is not known."""
-        return _is_met(branch, rank, len(self.graph.views))
+        return is_met(branch, rank, len(self.graph.views))
 
     def keeps_away(self, branch: Branch) -> bool | None:
         """Whether a branch keeps all culprits away, and not this rank; None: that is not known."""
@@ -148,9 +148,10 @@ class _Call:
         )
 
 
-def _is_met(branch: Branch, rank: Rank, world_size: int) -> bool | None:
+def is_met(branch: Branch, rank: Rank, world_size: int) -> bool | None:
+    """Return whether a rank takes a branch; None: that is not known."""
     if branch.other is not None:
-        other = _is_met(branch.other, rank, world_size)
+        other = is_met(branch.other, rank, world_size)
         return None if other is None else not other
     return holds(branch.test, rank, world_size)
 
@@ -176,14 +177,14 @@ def skipped_iterations(
         leave
         for leave in code.exits(site.line)
         if is_of_ranks(leave.condition)
-        and any(_is_met(leave.condition, rank, world_size) is not False for rank in ranks)
+        and any(is_met(leave.condition, rank, world_size) is not False for rank in ranks)
     )
     branches = tuple(
         branch
         for branch in code.branches(site.line)
         if branch.kind == "condition"
         and is_of_ranks(branch)
-        and any(_is_met(branch, rank, world_size) is not True for rank in ranks)
+        and any(is_met(branch, rank, world_size) is not True for rank in ranks)
     )
     if not exits and not branches:
         return None
@@ -346,12 +347,13 @@ def differing_branches(
         if code is None or key[:2] != next(iter(site_by_line))[:2]:
             return []
         others = [line for *_, line in site_by_line if line != site.line]
-        branches = (
+        branches = [
             branch
+            for kind in ("condition", "loop")
             for branch in code.branches(site.line)
-            if branch.kind == "condition" and not any(line in branch for line in others)
-        )
-        branch = next(branches, None) if others else None
+            if branch.kind == kind and not any(line in branch for line in others)
+        ]
+        branch = next(iter(branches), None) if others else None
         around = () if branch is None else (branch,)
         places.append((ranks_by_line[key], Divergence(site, code, around)))
     places.sort(key=lambda place: place[1].site.line)

@@ -6,6 +6,7 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
+from nbddp.controller.diagnosis.assigned_names import AssignedName
 from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit
 from nbddp.controller.diagnosis.divergence import Divergence, Sources, is_of_ranks
 from nbddp.controller.diagnosis.report import CodeLine
@@ -13,6 +14,7 @@ from nbddp.wire.flight_recorder import Operation, Site, shortened
 from nbddp.wire.rank_set import RankSet
 
 _MAX_SOURCE = 60
+_MORE = ", which perhaps has more iterations there"
 #: The ranks at each place, and the reason.
 Places: TypeAlias = Sequence[tuple[RankSet, Divergence]]
 
@@ -34,6 +36,16 @@ def describe_leaving(leaving: Exit) -> str:
         return f"line {leaving.line}, `{shortened(leaving.source, _MAX_SOURCE)}`"
     inside = describe_branch(leaving.condition)
     return f"`{shortened(leaving.source, _MAX_SOURCE)}` in line {leaving.line}, inside {inside}"
+
+
+def describe_assigned(assigned: AssignedName) -> str:
+    r"""``rank 1 changed \`grad\` in line 4, inside \`if rank == 1:\` (line 3)``."""
+    line, inside = _place(assigned.place), describe_branch(assigned.place.branches[-1])
+    if not assigned.ranks:
+        verb = "changes" if assigned.is_change else "is assigned"
+        return f"`{assigned.name}` {verb} in {line}, inside {inside}, perhaps not on all ranks"
+    verb = "changed" if assigned.is_change else "assigned"
+    return f"{assigned.ranks.describe()} {verb} `{assigned.name}` in {line}, inside {inside}"
 
 
 def next_step(
@@ -60,15 +72,23 @@ def next_step(
         return f"{_capital(line)} is inside {_inside_step(divergence, culprits, can_move)}"
     if divergence.loop is None:
         return f"Let {culprits.describe()} run {_call(divergence)}, too."
+    return _loop_step(divergence, divergence.loop, operation)
+
+
+def _loop_step(divergence: Divergence, loop: Branch, operation: Operation) -> str:
+    """The next step where ranks have not come to the call in some iterations of a loop."""
+    if len(divergence.exits) == 1:
+        return _leaving_step(divergence, operation)
     if divergence.exits or divergence.branches:
-        loop = describe_branch(divergence.loop)
-        return f"Let every rank run {_call(divergence)}, in each iteration of {loop}."
+        return (
+            f"Let every rank run {_call(divergence)}, in each iteration of {describe_branch(loop)}."
+        )
     # `Join` stands in for no collective that the cell calls itself.
     is_in_backward = ".backward(" in divergence.code.source(divergence.site.line)
     join = ", or use `torch.distributed.algorithms.Join`" if is_in_backward else ""
     return (
-        f"Give every rank the same number of iterations of {describe_branch(divergence.loop)}, for "
-        f"example by drop_last=True{join}."
+        f"Give every rank the same number of iterations of {describe_branch(loop)}, for example by "
+        f"drop_last=True{join}."
     )
 
 
@@ -102,20 +122,33 @@ def _extra_step(divergence: Divergence, operation: Operation) -> str:
     )
 
 
-def skipped_step(divergence: Divergence | None, ranks: RankSet) -> str:
+def _leaving_step(divergence: Divergence, operation: Operation) -> str:
+    """The next step where a `continue`, `break` or `return` skips the call on some ranks."""
+    leaving = divergence.exits[0]
+    the = "" if leaving.line == leaving.condition.line else "the "
+    exit_text = f"{the}{describe_leaving(leaving)}"
+    if not leaving.is_continue:
+        return f"Let all ranks take {exit_text}, in the same iteration, or none of them."
+    call = f"Call {operation.signature.op}"
+    if not _is_at(divergence, operation):
+        call = f"Run {_place(divergence)}"
+    return f"{call} before {exit_text}, or let all ranks take it."
+
+
+def skipped_step(divergence: Divergence | None, operation: Operation, ranks: RankSet) -> str:
     """The next step where ranks left out a call in some iterations of a loop."""
     if divergence is None:
         return (
-            f"{_capital(ranks.describe())} left out a call in an earlier iteration, or the others "
-            "made one too many, perhaps in a loop that had more iterations there: look for a "
-            "`continue`, `break`, `if` or `except` around it."
+            f"Look for a `continue`, `break`, `if` or `except` by which {ranks.describe()} left "
+            "out a call in an earlier iteration, or for a loop with more iterations on the others."
         )
-    line = _place(divergence)
     if divergence.exits:
-        leaving = _capital(describe_leaving(divergence.exits[0]))
-        return f"{leaving}, skips {line} on {ranks.describe()}."
+        return _leaving_step(divergence, operation)
     inside = describe_branch(divergence.branches[0])
-    return f"{_capital(line)} is inside {inside}, which skips it on {ranks.describe()}."
+    return (
+        f"Move {_place(divergence)} out of {inside}, so that {ranks.describe()} "
+        f"{ranks.verb('runs', 'run')} it in each iteration, too."
+    )
 
 
 def suspicions(places: Places, operation: Operation, culprits: RankSet) -> Iterator[str]:
@@ -219,6 +252,7 @@ def differing_lines(places: Places) -> str:
     parts = [
         f"{_place(divergence)} ({ranks.describe()}) is inside "
         f"{describe_branch(divergence.branches[-1])}"
+        f"{_MORE if divergence.branches[-1].kind == 'loop' else ''}"
         for ranks, divergence in places
         if divergence.branches
     ][:3]

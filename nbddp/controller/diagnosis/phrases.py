@@ -5,7 +5,7 @@ a rank does reads the `verb` of its `Predicate`.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeAlias
 
@@ -46,6 +46,13 @@ class Predicate:
     verb: RankVerb
     rest: str = ""  #: follows the verb, with the blank or comma between: `` in all_reduce #17``
     aside: Forms = ("", "")  #: ``; its last operation was all_reduce #16``
+    peer: Rank = -1  #: the other end of the message that ``rest`` is about; -1: none
+
+    def with_peer(self, name: str) -> "Predicate":
+        """Return the same with another name for the other end: ``recv from the next rank``."""
+        if self.peer < 0:
+            return self
+        return replace(self, rest=self.rest.replace(f"rank {self.peer}", name, 1), peer=-1)
 
     def describe(self, count: int) -> str:
         """The text that follows the names of ``count`` ranks."""
@@ -107,13 +114,18 @@ def describe_call(signature: Signature, fields: Iterable[str]) -> str:
         strides = ", ".join(map(str, signature.strides[:3]))
         text += f" with strides {strides}" if strides else ", contiguous"
     if "root" in wanted:
-        text += f" with root {signature.root}"
+        text += f" with {root_argument(signature)}={signature.root}"
     if "reduce_op" in wanted:
         text += f" with {signature.reduce_op}"
     if wanted & {"input_splits", "output_splits"}:
         text += f" with input_splits={list(signature.input_splits)}"
         text += f", output_splits={list(signature.output_splits)}"
     return text
+
+
+def root_argument(signature: Signature) -> str:
+    """The argument of torch.distributed that names the root of a collective: ``src``, ``dst``."""
+    return "src" if signature.op in ("broadcast", "scatter") else "dst"
 
 
 def describe_calls(
@@ -147,6 +159,13 @@ def describe_handled(handled_by_rank: Mapping[Rank, ExceptionLine]) -> list[str]
             predicate = f"{ranks.verb('was', 'were')} interrupted{place_text}"
         texts.append(f"{ranks.describe()} {predicate}")
     return texts
+
+
+def peer_of(operations: Collection[Operation]) -> Rank:
+    """The other end, if a rank waits for one message only; else -1."""
+    open_ones = [each for each in operations if each.state == "scheduled"]
+    is_message = len(open_ones) == 1 and open_ones[0].signature.kind in ("send", "recv")
+    return open_ones[0].peer if is_message else -1
 
 
 def last_operation(name: str) -> Forms:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from nbddp.controller.diagnosis.divergence import Sources, no_sources
 from nbddp.controller.diagnosis.history import is_local_failure
-from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, last_operation
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, last_operation, peer_of
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import PerRank
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph, Waiting
@@ -104,7 +104,7 @@ class RankReports:
         main = view.look.main if view.look else None
         if waits and (waits[0].thread.is_main or main is None):
             how, site = self._waiting(waits[0])
-            return Predicate(RankVerb.WAITS, f" {how}"), site
+            return Predicate(RankVerb.WAITS, f" {how}", peer=peer_of(waits[0].operations)), site
         if main is None:
             return Predicate(RankVerb.RUNS), None
         site = main.stack[0] if main.stack else None

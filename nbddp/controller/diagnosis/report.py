@@ -176,7 +176,8 @@ class CodeLine:
     """
 
     site: Site  #: its ``source`` has its indentation
-    ranks: RankSet = field(default_factory=RankSet)  #: those that wait there
+    #: Those that wait there, or that alone ran it.
+    ranks: RankSet = field(default_factory=RankSet)
 
     def to_dict(self) -> dict[str, Any]:
         """Make plain data of it, which `json` can write.
@@ -270,6 +271,7 @@ class Finding:
     code: tuple[CodeLine, ...] = ()
     change: CodeChange | None = None  #: what to do, as a change of the code; None: none is known
     now: str = ""  #: the state of the pool after the cell, if the finding is about that
+    is_consequence: bool = False  #: another finding has the same cause, and says what to do
 
     @property
     def verdict(self) -> str:
@@ -302,6 +304,7 @@ class Finding:
             "kind": self.kind,
             "proven": self.proven,
             "is_error": self.is_error,
+            "is_consequence": self.is_consequence,
             "culprits": list(self.culprits),
             "waiting": list(self.waiting),
             "group": None if self.group is None else self.group.to_dict(),

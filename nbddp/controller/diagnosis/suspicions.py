@@ -6,9 +6,10 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Iterable, Iterator
 
 from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.disagreement import Disagreement
 from nbddp.controller.diagnosis.divergence_phrases import Places
 from nbddp.controller.diagnosis.divergence_phrases import suspicions as in_the_code
-from nbddp.controller.diagnosis.phrases import describe_handled, place
+from nbddp.controller.diagnosis.phrases import Forms, describe_handled, place
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.shifted_loops import find_shifted_loops
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
@@ -87,33 +88,40 @@ def _swapped(cause: Cause, operation: Operation, reports: RankReports) -> Iterat
     """Another order, or one call too many or too few: the next operations show it, if any."""
     assert cause.disagreement is not None  # noqa: S101 - the caller has looked
     by_rank = cause.disagreement.operation_by_rank
-    pg_id, seq = cause.disagreement.point
-    for culprit, other in (
-        (culprit, other)
-        for culprit in cause.culprits
-        for other in by_rank
-        if culprit in by_rank and by_rank[culprit].signature.op != by_rank[other].signature.op
-    ):
-        mine, theirs = by_rank[culprit], by_rank[other]
-        mine_next = reports.graph.histories[culprit].collective(pg_id, seq + 1)
-        theirs_next = reports.graph.histories[other].collective(pg_id, seq + 1)
-        names = f"{mine.signature.op} and {theirs.signature.op}"
-        if mine_next is not None and mine_next.signature == theirs.signature:
-            if theirs_next is not None and theirs_next.signature == mine.signature:
-                yield f"rank {culprit} calls {names} in the other order than rank {other}"
-            else:
-                yield (
-                    f"rank {culprit} calls {theirs.signature.op} right after: it has one "
-                    f"{mine.signature.op} too many, or the others have one too few"
-                )
-        else:
-            line = place(theirs.site)
-            yield (
-                f"rank {culprit} has one {mine.signature.op} too many, leaves out "
-                f"{theirs.signature.op}{' at ' if line else ''}{line}, or calls them in another "
-                "order"
-            )
-        return
+    ranks_by_forms: dict[Forms, list[Rank]] = {}
+    for culprit in filter(by_rank.__contains__, cause.culprits):
+        op = by_rank[culprit].signature.op
+        other = next((rank for rank in by_rank if by_rank[rank].signature.op != op), None)
+        if other is not None:
+            forms = _order(culprit, other, cause.disagreement, reports.graph)
+            ranks_by_forms.setdefault(forms, []).append(culprit)
+    has_majority = len(cause.culprits) < len(by_rank)
+    for forms, ranks in list(ranks_by_forms.items())[: None if has_majority else 1]:
+        yield f"{RankSet.of(ranks).describe()} {forms[len(ranks) > 1]}"
+
+
+def _order(culprit: Rank, other: Rank, disagreement: Disagreement, graph: WaitForGraph) -> Forms:
+    """The phrases about a rank, and about several, that called another operation than a rank."""
+    mine, theirs = (disagreement.operation_by_rank[rank] for rank in (culprit, other))
+    pg_id, seq = disagreement.point
+    mine_next = graph.histories[culprit].collective(pg_id, seq + 1)
+    theirs_next = graph.histories[other].collective(pg_id, seq + 1)
+    my_op, their_op = mine.signature.op, theirs.signature.op
+    if mine_next is None or mine_next.signature != theirs.signature:
+        line = place(theirs.site)
+        leaves = f"out {their_op}{' at ' if line else ''}{line}"
+        return (
+            f"has one {my_op} too many, leaves {leaves}, or calls them in another order",
+            f"have one {my_op} too many, leave {leaves}, or call them in another order",
+        )
+    if theirs_next is not None and theirs_next.signature == mine.signature:
+        swapped = f"{my_op} and {their_op} in the other order than rank {other}"
+        return f"calls {swapped}", f"call {swapped}"
+    too_many = f"one {my_op} too many, or the others have one too few"
+    return (
+        f"calls {their_op} right after: it has {too_many}",
+        f"call {their_op} right after: each has {too_many}",
+    )
 
 
 def _wrong_group(cause: Cause, operation: Operation, reports: RankReports) -> Iterator[str]:

@@ -278,7 +278,9 @@ class Pool:
             return outcome
         history = self._cells.history
         history.end(outcome)
-        return replace(outcome, report=exit_report(outcome, history.lost_names(exited)))
+        return replace(
+            outcome, report=exit_report(outcome, history.lost_names(exited, len(self.all_ranks)))
+        )
 
     @contextmanager
     def given_up_on_failure(self, run: Run) -> Iterator[None]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nbddp.controller.catch_up import CatchUpPlan, LeftOut, PastCell, make_plan
+from nbddp.controller.catch_up import CatchUpPlan, LeftOut, PastCell, Reason, make_plan
 from nbddp.controller.pool.cell_options import CellOptions, Replay
 from nbddp.errors import (
     BadOptionError,
@@ -137,6 +137,8 @@ def catch_up(
     alike_random = _with_alike_random(pool, source, others, run)
     if not failed and not not_synced:  # else the user will try again
         pool.caught_up.update(info.pid for info in infos if info.rank in set(fresh))
+    left_out = _still_lacking(plan, missing.keys() - set(copied), dict(failed))
+    pool.history.note_left_out(fresh, left_out)
     return CatchUp(
         ranks=fresh,
         others=others,
@@ -144,7 +146,7 @@ def catch_up(
         cells=tuple(cell.number for cell in plan.cells),
         aside=aside,
         synced=synced,
-        left_out=_still_lacking(plan, missing.keys() - set(copied)),
+        left_out=left_out,
         failed=failed,
         not_synced=not_synced,
         copied=copied,
@@ -330,11 +332,18 @@ def _options_of(cell: PastCell, ranks: RankSet, replay: Replay) -> CellOptions:
     )
 
 
-def _still_lacking(plan: CatchUpPlan, missing: Container[str]) -> tuple[LeftOut, ...]:
-    """The names that were left out, without those that another cell has made."""
+def _still_lacking(
+    plan: CatchUpPlan, missing: Container[str], failed: Container[int]
+) -> tuple[LeftOut, ...]:
+    """The names that were left out or whose cell failed, without those that another has made."""
+    failing = (
+        LeftOut(tuple(sorted(cell.names.binds)), Reason.FAILS_NOW, cell.number)
+        for cell in plan.cells
+        if cell.number in failed
+    )
     rest = [
         LeftOut(names, left.reason, left.cell)
-        for left in plan.left_out
+        for left in (*plan.left_out, *failing)
         if (names := tuple(name for name in left.names if name in missing))
     ]
     return tuple(rest)

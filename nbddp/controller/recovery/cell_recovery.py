@@ -6,7 +6,7 @@ Runs in: the hub thread. Pure; a part of `nbddp.controller.recovery.machine`.
 from collections.abc import Callable
 
 from nbddp.controller.cell_errors import is_end_of_wait
-from nbddp.controller.diagnosis import Report
+from nbddp.controller.diagnosis import RankVerb, Report
 from nbddp.controller.recovery.abort import JUDGE_AGAIN_S, OperationAbort
 from nbddp.controller.recovery.pending_answers import PendingAnswers
 from nbddp.controller.recovery.probes import RankProbes, Views
@@ -36,6 +36,10 @@ _OWN_TIMEOUT_GRACE_S = 1.0
 _BRIEF_TIMEOUT_MS = 3000
 #: After one rank has raised, timeouts of others are waited for this long only.
 _OWN_TIMEOUT_AFTER_ERROR_S = 2.0
+#: Members of a group that are yet to come to a call that does not match are waited for this long:
+#: the card is to name all of them, and not those that were early.
+_GATHER_S = 1.0
+_GATHER_PAUSE_S = 0.1
 
 
 class CellRecovery:
@@ -71,6 +75,8 @@ class CellRecovery:
         self._withheld: VerdictReached | None = None
         #: The last verdict that was acted on, or left to a timeout.
         self._basis: Report | None = None
+        #: The end of the wait for late callers, by the mismatch.
+        self._gather_until: dict[tuple[str, int], float] = {}
         self._abort_at: float | None = None
         self._knows_timeout = False
         #: nbddp has interrupted the ranks, after a death or long after an abort.
@@ -157,9 +163,10 @@ class CellRecovery:
     def _judge(self, report: Report, views: Views, now: float) -> list[Action]:
         if self.abort.is_arming or not self.run.unfinished:
             return []
-        if self._abort_at is not None or now < self.abort.fired_at + JUDGE_AGAIN_S:
-            return []  # the ranks are leaving the cell already
+        is_leaving = self._abort_at is not None or now < self.abort.fired_at + JUDGE_AGAIN_S
         cause = self._cause(report)
+        if is_leaving or self._is_gathering(cause, now):
+            return []
         reason, text = reason_of(cause), cause.proven[0].headline if cause.proven else ""
         # Ranks that were interrupted raise because of it: their errors are no new finding.
         is_ending = self._is_interrupted or self._has_interrupted
@@ -195,6 +202,25 @@ class CellRecovery:
                 silent=RankSet.of(r for r, view in views.items() if view.state == "silent"),
             ),
         ]
+
+    def _is_gathering(self, report: Report, now: float) -> bool:
+        """Return whether ranks are yet to come to a call that does not match; then look again."""
+        finding = report.proven[0] if report.proven else None
+        if finding is None or finding.kind != "mismatched-collective" or finding.group is None:
+            return False
+        members = (finding.ranks[rank] for rank in finding.group.ranks if rank in finding.ranks)
+        if all(
+            each.predicate.verb is RankVerb.CALLED
+            or each.status != "running"
+            or each.rank in report.stuck
+            for each in members
+        ):
+            return False
+        key = finding.group.pg_id, finding.collective_seq_id
+        is_early = now < self._gather_until.setdefault(key, now + _GATHER_S)
+        if is_early:
+            self.watch.look_soon(now + _GATHER_PAUSE_S)
+        return is_early
 
     def _cause(self, report: Report) -> Report:
         """Return the verdict to show: ``report``, or an earlier one that has caused its errors.

@@ -29,6 +29,7 @@ from nbddp.controller.state.exit_text import (
     idle_exit_notices,
     memory_then,
 )
+from nbddp.controller.state.lost_names import LeftOut, LostNames, Reason
 from nbddp.controller.state.outcome import MISMATCH_ERROR, RankResult, RunOutcome
 from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import Phase, RankInfo, RankState
@@ -68,8 +69,10 @@ __all__ = [
     "EndRun",
     "InputAnswered",
     "InterruptRequested",
+    "LeftOut",
     "LifeAction",
     "LifeStimulus",
+    "LostNames",
     "NoticeChanged",
     "NotifyUser",
     "Phase",
@@ -79,6 +82,7 @@ __all__ = [
     "RankResult",
     "RankState",
     "RanksRestarted",
+    "Reason",
     "RebuildRequested",
     "RespawnRequested",
     "RestartRanksRequested",

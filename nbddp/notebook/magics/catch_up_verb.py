@@ -136,6 +136,11 @@ def _missing(left: LeftOut, ranks: RankSet) -> str:
                 f"{names}: {cell}, which defines this, has failed. "
                 "Next: correct it and run it on all ranks"
             )
+        case Reason.FAILS_NOW:
+            return (
+                f"{names}: {cell}, which defines this, failed now. "
+                "Next: correct it and run it on all ranks"
+            )
         case Reason.LOOP:
             return (
                 f"{names}: {cell} is a loop with collectives. "

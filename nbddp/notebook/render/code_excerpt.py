@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from nbddp.controller.diagnosis import ChangedLine, CodeChange, CodeLine
-from nbddp.notebook.render.html import FAINT_LINE, WIDTH, escape, one_line, shorten
+from nbddp.notebook.render.html import FAINT_LINE, WIDTH, escape, one_line, rank_numbers, shorten
 from nbddp.wire.flight_recorder import Site, cell_name
 
 _MAX_SOURCE = 100
+_MAX_RANKS = 24  #: characters
 _FIELD = "text-align:left;border:none;padding:0 10px 0 0;vertical-align:top;white-space:pre"
 _MARGIN = f"{_FIELD};text-align:right"
 _MARKS: Mapping[Literal["same", "removed", "added"], str] = {
@@ -75,7 +76,7 @@ def _rows(lines: Sequence[CodeLine]) -> Iterator[tuple[str, str, str, str]]:
         title = _place(site.cell, site.file) if is_new else ""
         if not is_new and previous is not None and site.line > previous.line + 1:
             yield "", "", "", f"{_indent(site.source)}..."
-        ranks = f"[{line.ranks}]" if line.ranks else ""
+        ranks = f"[{rank_numbers(line.ranks, _MAX_RANKS)}]" if line.ranks else ""
         yield title, ranks, str(site.line), shorten(_clean(site.source), _MAX_SOURCE)
         previous = site
 

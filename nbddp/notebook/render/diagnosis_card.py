@@ -80,8 +80,10 @@ def card(
     kinds = {finding.kind for finding in report.proven} if acted else set()
     if kinds == {"left-debugger"}:
         return _freed_waiters(report.proven)
-    layouts = [_Layout(finding) for finding in report.findings[:_MAX_FINDINGS]]
-    others = [_title(finding) for finding in report.findings[_MAX_FINDINGS:]]
+    findings = [finding for finding in report.findings if not finding.is_consequence]
+    layouts = [_Layout(finding) for finding in findings[:_MAX_FINDINGS]]
+    others = [_title(finding) for finding in findings[_MAX_FINDINGS:]]
+    others += [_headline(finding) for finding in report.findings if finding.is_consequence]
     layouts = layouts or [_Layout(_no_finding(report))]
     now = next((each.now for each in report.findings if each.now), "") or _now_sentence(
         report, acted, means, torn or {}, is_over=is_over, own_timeout_s=own_timeout_s
@@ -216,7 +218,8 @@ def _title(finding: Finding) -> str:
 def _headline(finding: Finding) -> str:
     """The headline of a finding, as it stands behind a colon."""
     text = shorten(one_line(finding.headline).rstrip("."), _MAX_TITLE)
-    return text[0].lower() + text[1:] if text.startswith("Rank") else text
+    has_ranks = text.startswith(("Rank", "Odd ranks", "Even ranks"))
+    return text[0].lower() + text[1:] if has_ranks or finding.is_consequence else text
 
 
 def _no_finding(report: Report) -> Finding:
@@ -243,7 +246,7 @@ def _text(sections: Sequence[_Section]) -> str:
         lines += code_excerpt.change_text(section.change)
         for entry in section.layout.lines:
             mark = "> " if entry.is_culprit else "  "
-            lines += rank_rows.text(f"  {mark}{name_ranks(entry.ranks)} {entry.doing}", entry)
+            lines += rank_rows.text(f"  {mark}{entry.names} {entry.doing}", entry)
         if section.layout.more:
             lines.append(f"    {section.layout.more}")
         lines += code_excerpt.text(section.layout.finding.code)
@@ -309,8 +312,9 @@ def _details(report: Report, layouts: Sequence[_Layout], views: Mapping[int, Ran
     table = grid(rows_of_views(views), pg_ids)
     if table is not None:
         parts.append(_folded("the last operations, rank by rank", table.html()))
-    everyone = rank_rows.rows_of(report.ranks, RankSet(), limit=_MAX_EVERYONE)
-    if any(layout.more for layout in layouts) or len(everyone) > len(layouts[0].lines):
+    everyone = rank_rows.rows_of(report.ranks, RankSet(), _MAX_EVERYONE, with_peers=True)
+    has_more = any(layout.more for layout in layouts) or any(entry.peers for entry in everyone)
+    if has_more or len(everyone) > len(layouts[0].lines):
         rest = len(everyone) - _MAX_EVERYONE
         more = f"<div>and {rest} more</div>" if rest > 0 else ""
         body = rank_rows.html(everyone[:_MAX_EVERYONE]) + more
@@ -343,6 +347,8 @@ def _now_sentence(
     waiting = report.stuck or RankSet.of(r for finding in report.findings for r in finding.waiting)
     if not waiting:
         return ""
+    if acted:
+        waiting = RankSet.of((*waiting, *_mismatched(report)))
     is_one = len(waiting) == 1
     ranks, their_place = name_ranks(waiting), "its line" if is_one else "their lines"
     if acted:
@@ -365,6 +371,17 @@ def _now_sentence(
     if has_limit:
         return f"the operation ends by its own timeout of {limit}, in {left}. {stop}"
     return f"nothing is interrupted. {stop}"
+
+
+def _mismatched(report: Report) -> list[int]:
+    """Ranks whose calls do not match: whether one raised itself or waited and is freed is luck."""
+    return [
+        rank
+        for finding in report.proven
+        if finding.kind == "mismatched-collective"
+        for rank, each in finding.ranks.items()
+        if each.predicate.verb is RankVerb.CALLED
+    ]
 
 
 def _partial_results(torn: Mapping[str, RankSet]) -> str:

@@ -252,15 +252,20 @@ def size(nbytes: float) -> str:
 
 
 def name_ranks(ranks: RankSet, limit: int = 40) -> str:
-    """``ranks 0-1,3``; beyond ``limit`` characters the first ones and their number."""
+    """``ranks 0-1,3``; beyond ``limit`` characters the first ones and their number.
+
+    A long list with a rule is named by that: ``odd ranks 1-63``.
+    """
+    if ranks.short_name:
+        return ranks.describe()
     word = ranks.verb("rank", "ranks")
     return f"{word} {rank_numbers(ranks, limit - len(word) - 1)}"
 
 
 def rank_numbers(ranks: RankSet, limit: int) -> str:
     """``0-1,3``; cut as in `name_ranks`."""
-    text = str(ranks)
-    if len(text) <= limit:
+    text = ranks.short_name or str(ranks)
+    if len(text) <= limit or ranks.short_name:
         return text
     return f"{text[: text.rindex(',', 0, limit)]},… ({len(ranks)} ranks)"
 

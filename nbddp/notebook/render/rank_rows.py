@@ -5,20 +5,18 @@ Runs in: the notebook's process. Pure.
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from nbddp.controller.diagnosis import PerRank, Predicate
+from nbddp.notebook.render.alike import FOLDS
 from nbddp.notebook.render.html import (
     FAINT,
     WIDTH,
     breakable,
     duration,
     escape,
-    name_ranks,
     one_line,
     shorten,
-    with_all_numbers,
-    without_numbers,
 )
 from nbddp.wire.flight_recorder import Site
 from nbddp.wire.rank_set import RankSet
@@ -41,13 +39,19 @@ class RankRow:
     since_s: float | None
     is_culprit: bool
     is_inside: bool  #: they are still inside the cell
+    peers: str = ""  #: the other ends of messages that `predicate` does not name
+
+    @property
+    def names(self) -> str:
+        """Its ranks: the one place of a card that does not cut a long list."""
+        return self.ranks.describe(in_full=True)
 
     @property
     def doing(self) -> str:
         """The text behind the ranks: ``wait in all_reduce #17 for 3.2 s``."""
         activity = one_line(self.predicate.describe(len(self.ranks)))
         since = "" if self.since_s is None else f" for {duration(self.since_s * 1e9)}"
-        return f"{activity}{since}"
+        return f"{activity}{self.peers}{since}"
 
     @property
     def source(self) -> str:
@@ -56,26 +60,38 @@ class RankRow:
 
 
 def rows_of(
-    ranks: Mapping[int, PerRank], culprits: RankSet, limit: int = MAX_ROWS
+    ranks: Mapping[int, PerRank],
+    culprits: RankSet,
+    limit: int = MAX_ROWS,
+    *,
+    with_peers: bool = False,
 ) -> list[RankRow]:
     """The rows of ranks: equal states share one; culprits come first.
 
     If there are more than ``limit`` rows, states that differ in numbers only are equal, too.
+
+    Args:
+        ranks: the state of each rank.
+        culprits: see above.
+        limit: see above.
+        with_peers: list the other ends of messages that a row of several ranks does not name.
     """
-    for is_coarse in (False, True):
+    for fold in FOLDS:
         by_key: dict[tuple[Predicate, Site | None, bool], list[PerRank]] = {}
         for part in ranks.values():
-            predicate = _without_numbers(part.predicate) if is_coarse else part.predicate
+            predicate = fold(part.predicate, part.rank)
             by_key.setdefault((predicate, part.site, part.rank in culprits), []).append(part)
         if len(by_key) <= limit:
             break
     entries = []
-    for (_, site, is_culprit), parts in by_key.items():
+    for (predicate, site, is_culprit), parts in by_key.items():
         waits_s = [part.since_s for part in parts if part.since_s is not None]
+        exact = {part.predicate for part in parts}
         entries.append(
             RankRow(
                 ranks=RankSet.of(part.rank for part in parts),
-                predicate=_with_all_numbers([part.predicate for part in parts]),
+                predicate=exact.pop() if len(exact) == 1 else predicate,
+                peers=_peers(parts) if with_peers and fold is FOLDS[-1] else "",
                 site=site,
                 since_s=max(waits_s, default=None),
                 is_culprit=is_culprit,
@@ -85,16 +101,10 @@ def rows_of(
     return sorted(entries, key=lambda entry: (not entry.is_culprit, entry.ranks))
 
 
-def _without_numbers(predicate: Predicate) -> Predicate:
-    one, several = map(without_numbers, predicate.aside)
-    return replace(predicate, rest=without_numbers(predicate.rest), aside=(one, several))
-
-
-def _with_all_numbers(predicates: Sequence[Predicate]) -> Predicate:
-    """The predicate of ranks whose own ones differ in numbers only."""
-    texts = zip(*((each.rest, *each.aside) for each in predicates), strict=True)
-    rest, one, several = map(with_all_numbers, texts)
-    return replace(predicates[0], rest=rest, aside=(one, several))
+def _peers(parts: Sequence[PerRank]) -> str:
+    peers = {part.rank: part.predicate.peer for part in parts if part.predicate.peer >= 0}
+    listed = ", ".join(f"{rank}: {peer}" for rank, peer in peers.items())
+    return f" ({listed})" if len(peers) > 1 else ""
 
 
 def text(start: str, entry: RankRow) -> list[str]:
@@ -118,7 +128,7 @@ def html(lines: Sequence[RankRow]) -> str:
         return ""
     rows = []
     for entry in lines:
-        name = name_ranks(entry.ranks)
+        name = entry.names
         ranks = breakable(name, _MAX_RANKS_CHARS)
         name_space = "normal" if len(name) > _MAX_RANKS_CHARS else "nowrap"
         code_space = "normal" if len(entry.source) > _MAX_CODE_CHARS else "nowrap"

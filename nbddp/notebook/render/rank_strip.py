@@ -67,6 +67,11 @@ class Chip:
     note: str = ""  #: the line or the operation: ``all_reduce, line 4``
 
     @property
+    def numbers(self) -> str:
+        """Its ranks, behind the word "ranks"."""
+        return self.ranks.short_name or str(self.ranks)
+
+    @property
     def title(self) -> str:
         """A phrase for readers who point at the chip, and for screen readers."""
         note = f", {self.note}" if self.note else ""
@@ -111,7 +116,7 @@ def ends(chips: Sequence[Chip]) -> Mapping[str, str]:
 
 
 def _text(chips: Iterable[Chip]) -> str:
-    return "  ".join(["ranks", *(one_line(f"{chip.ranks} {_words(chip)}") for chip in chips)])
+    return "  ".join(["ranks", *(one_line(f"{chip.numbers} {_words(chip)}") for chip in chips)])
 
 
 def _end(chip: Chip) -> tuple[ChipState, str]:
@@ -126,7 +131,7 @@ def _words(chip: Chip) -> str:
 def _end_html(chip: Chip) -> str:
     colour = f";background-color:{chip.state.background}" if chip.state.background else ""
     return (
-        f'<span role="listitem" style="{_CHIP_STYLE}{colour}"><b>{chip.ranks}</b> '
+        f'<span role="listitem" style="{_CHIP_STYLE}{colour}"><b>{chip.numbers}</b> '
         f"{escape(_words(chip))}</span> "
     )
 
@@ -144,5 +149,5 @@ def _html(chip: Chip, *, has_note: bool) -> str:
         note = f' <span style="opacity:0.8">{escape(chip.note)}</span>'
     return (
         f'<span role="listitem" title="{escape(chip.title)}" style="{_CHIP_STYLE}{colour}">'
-        f"<b>{chip.ranks}</b> {chip.state.sign}{note}</span>"
+        f"<b>{chip.numbers}</b> {chip.state.sign}{note}</span>"
     )

@@ -6,8 +6,9 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nbddp.controller.diagnosis import Predicate, RankVerb, RankView
+from nbddp.controller.diagnosis import Predicate, RankVerb, RankView, peer_of
 from nbddp.notebook.render import fault_stacks
+from nbddp.notebook.render.alike import FOLDS
 from nbddp.notebook.render.html import (
     WIDTH,
     clean,
@@ -16,7 +17,6 @@ from nbddp.notebook.render.html import (
     name_ranks,
     preformatted,
     shorten,
-    without_numbers,
     words,
 )
 from nbddp.wire.flight_recorder import CALLBACK_THREAD, WAITS_FOR_USER, Operation, Site, ThreadLook
@@ -47,11 +47,14 @@ def stacks(views: Mapping[int, RankView], ranks: RankSet | None = None) -> dict[
         ranks: the ranks to show; None: all.
     """
     blocks = {rank: _block(view) for rank, view in views.items() if ranks is None or rank in ranks}
-    if len({block for block, _ in blocks.values()}) > _MAX_NUMBERED_KINDS:
+    exact = blocks
+    for fold in FOLDS:
         blocks = {
-            rank: (replace(block, doing=_without_numbers(block.doing)), waits_ns)
-            for rank, (block, waits_ns) in blocks.items()
+            rank: (replace(block, doing=fold(block.doing, rank)), waits_ns)
+            for rank, (block, waits_ns) in exact.items()
         }
+        if len({block for block, _ in blocks.values()}) <= _MAX_NUMBERED_KINDS:
+            break
     ranks_by_block: dict[_Block, list[int]] = {}
     since_ns: dict[_Block, int] = {}
     for rank, (block, waits_ns) in sorted(blocks.items(), key=lambda pair: pair[0]):
@@ -60,7 +63,9 @@ def stacks(views: Mapping[int, RankView], ranks: RankSet | None = None) -> dict[
     entries = [
         (
             name_ranks(RankSet.of(block_ranks)),
-            block.doing.describe(len(block_ranks))
+            (block if block_ranks[1:] else exact[block_ranks[0]][0]).doing.describe(
+                len(block_ranks)
+            )
             + (f" for {duration(since_ns[block])}" if since_ns[block] else ""),
             block.lines,
         )
@@ -160,10 +165,6 @@ _NO_STACK = Predicate(
 )
 
 
-def _without_numbers(predicate: Predicate) -> Predicate:
-    return replace(predicate, rest=without_numbers(predicate.rest))
-
-
 def _thread_predicate(thread: ThreadLook, operations: Mapping[int, Operation]) -> Predicate:
     if thread.wait is None and thread.innermost in WAITS_FOR_USER:
         return Predicate(RankVerb.IS, f" {WAITS_FOR_USER[thread.innermost]}")
@@ -177,4 +178,4 @@ def _thread_predicate(thread: ThreadLook, operations: Mapping[int, Operation]) -
     if len(known) > len(names):
         names.append(f"{len(known) - len(names)} more")
     preposition = "in" if thread.wait.kind == "operation" else "for"
-    return Predicate(RankVerb.WAITS, f" {preposition} {words(names)}")
+    return Predicate(RankVerb.WAITS, f" {preposition} {words(names)}", peer=peer_of(known))

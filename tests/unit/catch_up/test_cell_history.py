@@ -3,7 +3,7 @@
 import pytest
 
 from nbddp.controller.catch_up import CellHistory, PastCell
-from nbddp.controller.state import RankResult, RunOutcome
+from nbddp.controller.state import LeftOut, LostNames, RankResult, Reason, RunOutcome
 from nbddp.controller.state.outcome import RankStatus
 from nbddp.wire.flight_recorder import GroupMark
 from nbddp.wire.rank_set import NO_RANKS, RankSet
@@ -65,7 +65,11 @@ def test_names_that_were_deleted_are_not_lost():
     history = CellHistory()
     run(history, 1, "x = y = 1", outcome("a", 0, 0))
     run(history, 2, "z = x; del x", outcome("b", 0, 0))
-    assert history.lost_names(ALL) == [(1, ["y"]), (2, ["z"])]
+    lost = history.lost_names(ALL, 2)
+    assert [(each.cell, each.names, each.perhaps) for each in lost] == [
+        (1, ("y",), ()),
+        (2, ("z",), ()),
+    ]
 
 
 def test_a_cell_that_made_a_group():
@@ -86,3 +90,33 @@ def test_a_cell_that_made_a_group():
 )
 def test_names_that_a_timed_line_binds(code: str, names: set[str]):
     assert PastCell(1, code, 1, ALL).names.binds == names
+
+
+def test_names_that_only_other_ranks_have_bound_are_not_lost():
+    code = (
+        "x = 1\nif rank == 0:\n    m = 5\nelif rank == 1:\n    n = 2\nelse:\n    o = 1\n"
+        "if x > 3:\n    p = 4\nfor i in range(3):\n    if rank:\n        q = i\n"
+        "def f():\n    if rank == 0:\n        global r\n        r = 1\n"
+    )
+    history = CellHistory()
+    run(history, 1, code, outcome("a", 0, 0))
+    run(history, 2, "if x:\n    y = 1", outcome("b", 0, 0))
+    run(history, 3, "if rank == 0:\n    x = 2", outcome("c", 0, 0))
+    lost = history.lost_names(RankSet.of([1]), 2)
+    assert lost == [
+        LostNames(1, ("f", "i", "n", "q", "x"), ("p",)),
+        LostNames(2, (), ("y",)),
+    ]
+    assert history.lost_names(RankSet.of([0]), 2)[0].names == ("f", "i", "m", "r")
+    assert history.lost_names(RankSet.of([0]), 2)[-1] == LostNames(3, ("x",))
+    assert history.lost_names(RankSet.of([7]), 8) == []  # the cells ran on others
+
+
+def test_names_that_a_rank_lacks_after_it_has_caught_up():
+    history = CellHistory()
+    left = LeftOut(("x", "y"), Reason.FAILED, 3)
+    history.note_left_out(RankSet.of([1]), [left])
+    assert history.left_out(1, "y") is left
+    assert history.left_out(1, "z") is history.left_out(0, "y") is None
+    run(history, 4, "1", outcome("a", 0, 0, status="exited", fresh=RankSet.of([1])))
+    assert history.left_out(1, "y") is None  # the process that lacked it is gone, too

@@ -7,20 +7,20 @@ import msgspec
 from nbddp.controller.catch_up import CellHistory, PastCell
 from nbddp.controller.cell_errors import cell_error, exit_report
 from nbddp.controller.diagnosis import Finding
-from nbddp.controller.state import RankResult, RunOutcome
+from nbddp.controller.state import LostNames, RankResult, RunOutcome
 from nbddp.notebook.render import diagnosis_card
 from nbddp.wire.flight_recorder import LoopVariable, Operation
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from tests.support.cell_errors import ALL_REDUCE, died, freed, ok, raised, site, unfinished
 
-NAMES = [(2, ["model", "optimizer"]), (3, ["loss"])]
+NAMES = [LostNames(2, ("model", "optimizer")), LostNames(3, ("loss",), ("best",))]
 
 
 def outcome_of(*results: RankResult, fresh: RankSet = NO_RANKS) -> RunOutcome:
     return RunOutcome("r", {result.rank: result for result in results}, 4.0, fresh=fresh)
 
 
-def finding_of(outcome: RunOutcome, names: list[tuple[int, list[str]]] | None = None) -> Finding:
+def finding_of(outcome: RunOutcome, names: list[LostNames] | None = None) -> Finding:
     report = exit_report(outcome, names or [])
     assert report.explains_exits
     return report.findings[0]
@@ -65,7 +65,7 @@ def test_a_rank_that_was_killed():
     )
     assert finding.now == (
         "rank 1 was replaced by a fresh process: its variables are gone, those of ranks 0,2-3 are "
-        "kept. It lacks model, optimizer of cell [2]; loss of cell [3]."
+        "kept. It lacks model, optimizer of cell [2]; loss, perhaps best of cell [3]."
     )
     assert finding.next_step == (
         "`%ddp catchup` makes its variables again: it runs the cells that define them, and modules "
@@ -159,5 +159,6 @@ def test_names_that_a_fresh_rank_lacks():
     ):
         history.begin(f"r{number}", PastCell(number, code, 1, RankSet.of(ranks)))
         history.end(RunOutcome(f"r{number}", {rank: RankResult(rank, "ok") for rank in ranks}, 0.1))
-    assert history.lost_names(RankSet.of([1])) == [(1, ["model"]), (3, ["step"])]
-    assert history.lost_names(RankSet.of([0])) == [(1, ["model"]), (2, ["mine"]), (3, ["step"])]
+    model, step = LostNames(1, ("model",)), LostNames(3, ("step",))
+    assert history.lost_names(RankSet.of([1]), 2) == [model, step]
+    assert history.lost_names(RankSet.of([0]), 2) == [model, LostNames(2, ("mine",)), step]

@@ -9,6 +9,7 @@ from nbddp.controller.catch_up import CellHistory, PastCell
 from nbddp.controller.cell_errors.build import restarted_text
 from nbddp.controller.cell_errors.traceback_groups import MAX_FULL
 from nbddp.controller.state.exit_text import describe_exit, exit_phrase, idle_exit_text
+from nbddp.controller.state.lost_names import LeftOut, Reason
 from nbddp.controller.state.outcome import RankResult, RunOutcome
 from nbddp.errors import RankExitedError
 from nbddp.wire.message_types import ErrorInfo
@@ -225,6 +226,12 @@ def test_a_rank_that_was_replaced():
     )
 
 
+_INSTEAD = (
+    "define model in a cell that begins with %%ddp -r 2, or copy it: "
+    "model = %ddp pull model -r 0, then %ddp push model -r 2"
+)
+
+
 def test_a_name_that_only_a_fresh_rank_lacks():
     lacks = raised(2, "NameError", "name 'model' is not defined")
     message = text(cell_error(freed(0), lacks, replacements=RankSet.of([2, 3]), is_plain=False))
@@ -252,6 +259,32 @@ def test_the_cell_that_defines_a_name_which_a_fresh_rank_lacks():
         "  likely    rank 2 is a fresh process since cell [5]: it has not run cell [3], which "
         "defines model\n"
     ) in message
+
+
+@pytest.mark.parametrize(
+    ("reason", "why", "step"),
+    [
+        (Reason.FAILED, "cell [3], which defines it, had failed", _INSTEAD),
+        (Reason.FAILS_NOW, "cell [3], which defines it, failed when it ran again", _INSTEAD),
+        (Reason.NEEDS, "cell [3], which defines it, uses names that were not", _INSTEAD),
+        (Reason.NO_CELL, "no cell defines it", _INSTEAD),
+        (
+            Reason.LOOP,
+            "cell [3], which defines it, is a loop with collectives",
+            "%ddp catchup -r 2 --cells 3, to run it again",
+        ),
+    ],
+)
+def test_a_name_that_a_rank_lacks_after_it_has_caught_up(reason: Reason, why: str, step: str):
+    history = CellHistory()
+    history.note_left_out(RankSet.of([2]), [LeftOut(("model", "x"), reason, 3)])
+    lacks = raised(2, "NameError", "name 'model' is not defined", name="model")
+    message = text(cell_error(ok(0), lacks, replacements=RankSet.of([2]), origins=history))
+    assert (
+        f"  likely    rank 2 is a fresh process: %ddp catchup did not make model, as {why}"
+        in message
+    )
+    assert message.endswith(f"\n  next      {step}")
 
 
 def test_all_ranks_were_replaced():

@@ -66,6 +66,33 @@ def test_a_message_for_another_rank():
     assert finding.suspicions == ("rank 1 has called send to rank 2, not to rank 0",)
 
 
+@pytest.mark.parametrize(
+    ("op", "other", "step"),
+    [
+        (
+            "recv",
+            "send",
+            "Give recv `src=2` on rank 0, since rank 2 sends to it, or let rank 1 send to rank 0.",
+        ),
+        (
+            "send",
+            "recv",
+            "Give send `dst=2` on rank 0, since rank 2 receives from it, or let rank 1 receive "
+            "from rank 0.",
+        ),
+    ],
+)
+def test_a_message_with_the_wrong_partner(op: str, other: str, step: str):
+    pool = Ranks(4)
+    pool[0].blocked(op, peer=1)
+    pool[1].finished()
+    pool[2].blocked(other, peer=0)
+    pool[3].finished()
+    finding = only(pool)
+    assert told(finding) == ("p2p-unmatched", "1", "0,2")
+    assert finding.next_step == step
+
+
 def test_a_receiver_whose_sender_is_in_a_collective():
     pool = Ranks(3)
     pool[0].blocked("recv", peer=1)
@@ -118,12 +145,10 @@ def test_many_pairs_are_one_cause():
         "Ranks 0-63 wait for each other in 32 pairs: all receive first, and nobody sends."
     )
     assert finding.explanation.startswith(
-        "Proven: rank 0 waits in recv from rank 1, rank 1 waits in recv from rank 0; so do ranks "
-        "2 and 3, 4 and 5, "
+        "Proven: rank 0 waits in recv from rank 1, rank 1 waits in recv from rank 0; so do each of "
+        "even ranks 2-62 and the next rank. "
     )
-    assert finding.explanation.endswith(
-        "8 and 9, and those of 27 more pairs. Rank 64 waits for these in turn."
-    )
+    assert finding.explanation.endswith("Rank 64 waits for these in turn.")
     assert len(finding.ranks) == 65
 
 

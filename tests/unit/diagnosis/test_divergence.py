@@ -119,10 +119,18 @@ def test_a_continue():
         "`continue` in line 3, inside `if rank == 1:` (line 2), skips line 4 on rank 1",
     )
     assert finding.next_step == (
-        "Let every rank run line 4, `dist.all_reduce(x)`, in each iteration of `for step in data:` "
-        "(line 1)."
+        "Call all_reduce before the `continue` in line 3, inside `if rank == 1:` (line 2), or let "
+        "all ranks take it."
     )
     assert [line.site.line for line in finding.code] == [1, 2, 3, 4]
+
+
+def test_a_continue_on_the_line_of_its_condition():
+    source = "for step in data:\n    if rank == 1: continue\n    dist.all_reduce(x)"
+    finding = missing(source, {0: [3], 1: [3], 2: [3]}, 3)
+    assert finding.next_step == (
+        "Call all_reduce before line 2, `if rank == 1: continue`, or let all ranks take it."
+    )
 
 
 def test_a_return():
@@ -345,7 +353,10 @@ def test_a_break_of_the_outer_loop_and_an_innocent_continue():
     assert finding.suspicions == (
         "`break` in line 7, inside `if rank == 1:` (line 6), skips line 5 on rank 1",
     )
-    assert finding.next_step.endswith("in each iteration of `for b in y:` (line 1).")
+    assert finding.next_step == (
+        "Let all ranks take the `break` in line 7, inside `if rank == 1:` (line 6), in the same "
+        "iteration, or none of them."
+    )
 
 
 def test_an_exit_of_another_rank_is_not_to_blame():

@@ -6,7 +6,7 @@ import pytest
 
 from nbddp.controller.diagnosis.report import Finding
 from nbddp.wire.rank_set import RankSet
-from tests.support.looks import Ranks
+from tests.support.looks import CELL, Ranks
 
 Fields = dict[str, Any]
 
@@ -84,6 +84,16 @@ def test_calls_on_different_lines_may_be_swapped():
     )
 
 
+def test_another_source_on_one_rank():
+    finding = mismatch(*(("broadcast", {"root": int(rank == 2), "line": 1}) for rank in range(4)))
+    assert finding.headline.startswith(
+        "Rank 2 called broadcast with src=1, ranks 0-1,3 called broadcast with src=0, as"
+    )
+    assert finding.next_step == ("Use the same `src` on all ranks of the group, for example src=0.")
+    finding = mismatch(*(("reduce", {"root": rank % 2, "line": 1}) for rank in range(4)))
+    assert finding.next_step == "Use the same `dst` on all ranks of the group."
+
+
 def test_a_mismatch_without_a_majority_names_all_ranks():
     brought = [("broadcast", {"root": rank % 2}) for rank in range(4)]
     assert mismatch(*brought).culprits == RankSet.all(4)
@@ -101,9 +111,9 @@ def test_beside_a_hard_difference_the_soft_ones_do_not_count():
 @pytest.mark.parametrize(
     ("op", "mine", "theirs", "words"),
     [
-        ("broadcast", {"root": 0}, {"root": 1}, "with root 1"),
+        ("broadcast", {"root": 0}, {"root": 1}, "with src=1"),
         ("all_reduce", {}, {"input_dtypes": ("float64",)}, "float64[4]"),
-        ("reduce", {"root": 2}, {"root": 0}, "with root 0"),
+        ("reduce", {"root": 2}, {"root": 0}, "with dst=0"),
     ],
 )
 def test_the_difference_is_named(op: str, mine: Fields, theirs: Fields, words: str):
@@ -158,6 +168,42 @@ def test_operations_that_are_swapped():
     assert finding.suspicions == (
         "rank 0 calls all_reduce and broadcast in the other order than rank 1",
     )
+
+
+def test_a_loop_that_other_ranks_have_left_is_named():
+    pool = Ranks(3)
+    pool.code[CELL] = "for x in data:\n    dist.all_reduce(x)\ndist.barrier()"
+    for rank, state in enumerate(pool):
+        op, line = ("barrier", 3) if rank else ("all_reduce", 2)
+        state.blocked(op, line=line)
+    finding = pool.diagnose().findings[0]
+    assert finding.next_step == (
+        "Call the same operations in the same order on all ranks of the group. Line 2 (rank 0) is "
+        "inside `for x in data:` (line 1), which perhaps has more iterations there."
+    )
+    assert [line.site.line for line in finding.code] == [1, 2, 3]
+
+
+def test_all_ranks_that_have_swapped_operations_are_named():
+    pool = Ranks(5)
+    for rank, state in enumerate(pool):
+        ops = ("broadcast", "all_reduce") if rank in (1, 3) else ("all_reduce", "broadcast")
+        state.waits(*[state.issue(op, root=0 if op == "broadcast" else -1) for op in ops])
+    finding = pool.diagnose().findings[0]
+    assert finding.suspicions == (
+        "ranks 1,3 call broadcast and all_reduce in the other order than rank 0",
+    )
+
+
+def test_all_ranks_with_an_operation_too_many_are_named():
+    brought = [("broadcast" if rank in (1, 4) else "all_reduce", {"line": 1}) for rank in range(5)]
+    assert mismatch(*brought).suspicions == (
+        "ranks 1,4 have one broadcast too many, leave out all_reduce at cell [3], line 1: "
+        "`dist.all_reduce(x)`, or call them in another order",
+    )
+    brought = [("broadcast" if rank % 2 else "all_reduce", {"line": 1}) for rank in range(4)]
+    (suspicion,) = mismatch(*brought).suspicions  # without a majority, the other side is a mirror
+    assert suspicion.startswith("ranks 0,2 have one all_reduce too many")
 
 
 def test_an_operation_too_many():

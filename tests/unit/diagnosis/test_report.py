@@ -48,6 +48,7 @@ def test_the_report_as_plain_values():
         "kind": "missing-rank",
         "proven": True,
         "is_error": False,
+        "is_consequence": False,
         "culprits": [2],
         "waiting": [0, 1],
         "group": {"pg_id": "world", "name": "0", "desc": "default_pg", "ranks": [0, 1, 2]},

@@ -47,9 +47,8 @@ def test_a_loop_that_goes_on_without_hanging():
         "rank 2 called all_reduce #2 at step 2, at cell [3], line 4: `dist.all_reduce(x)`",
     ]
     assert finding.next_step == (
-        "Rank 2 left out a call in an earlier iteration, or the others made one too many, "
-        "perhaps in a loop that had more iterations there: look for a `continue`, "
-        "`break`, `if` or `except` around it."
+        "Look for a `continue`, `break`, `if` or `except` by which rank 2 left out a call in an "
+        "earlier iteration, or for a loop with more iterations on the others."
     )
 
 
@@ -61,13 +60,14 @@ def test_the_line_that_skips_the_call_is_named():
     loops(pool[2], 0, 2)
     (finding,) = finished(pool)
     assert finding.next_step == (
-        "`continue` in line 3, inside `if rank == 2 and step == 1:` (line 2), skips line 4 on "
-        "rank 2."
+        "Call all_reduce before the `continue` in line 3, inside `if rank == 2 and step == 1:` "
+        "(line 2), or let all ranks take it."
     )
     pool.code[3] = "for step in range(4):\n    #\n    if rank != 2 or step != 1:\n        call()\n"
     (finding,) = pool.compare()
-    assert finding.next_step.endswith(
-        "is inside `if rank != 2 or step != 1:` (line 3), which skips it on rank 2."
+    assert finding.next_step == (
+        "Move line 4 out of `if rank != 2 or step != 1:` (line 3), so that rank 2 runs it in each "
+        "iteration, too."
     )
 
 
@@ -77,10 +77,34 @@ def test_beside_a_deadlock():
         loops(pool[rank], 0, 1, 2)
         pool[rank].blocked(line=4, iteration=(("step", 3),))
     loops(pool[2], 0, 2, 3).finished()
+    pool.code[3] = _LOOP
     hang, shift = pool.diagnose().findings
     assert (hang.kind, shift.kind) == ("missing-rank", "desynchronized-loop")
-    assert shift.headline.startswith("Since all_reduce #2, rank 2 was at step 2, the others at")
-    assert hang.suspicions == ()  # it has no fewer iterations
+    assert hang.next_step == (
+        "Call all_reduce before the `continue` in line 3, inside `if rank == 2 and step == 1:` "
+        "(line 2), or let all ranks take it."
+    )
+    # One fault has one next step: that of the deadlock.
+    assert shift.is_consequence
+    assert not hang.is_consequence
+    assert shift.next_step == ""
+    assert shift.headline == (
+        "Since all_reduce #2, rank 2 was at step 2, the others at step 1, for the same reason: "
+        "the results since then are mixed."
+    )
+
+
+def test_a_shift_by_other_ranks_than_those_that_miss_the_last_call_is_a_finding_of_its_own():
+    pool = Ranks(3)
+    loops(pool[0], 0, 1, 2)
+    pool[0].blocked(line=4, iteration=(("step", 3),))
+    loops(pool[1], 0, 1, 2).finished()
+    loops(pool[2], 0, 2, 3)
+    pool[2].blocked(line=4, iteration=(("step", 4),))
+    hang, shift = pool.diagnose().findings
+    assert (hang.kind, shift.kind) == ("missing-rank", "desynchronized-loop")
+    assert not shift.is_consequence
+    assert shift.next_step
 
 
 def test_one_collective_only():

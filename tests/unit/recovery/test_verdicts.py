@@ -1,8 +1,11 @@
 """A hang is proven by two rounds of looks that agree; the verdict frees its ranks."""
 
+from dataclasses import replace
+
 import pytest
 
-from nbddp.controller.diagnosis.report import Kind
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb
+from nbddp.controller.diagnosis.report import GroupRef, Kind, PerRank, Report
 from nbddp.controller.state.actions import VerdictReached
 from nbddp.wire.flight_recorder.schema import ExceptionLine, GroupMark, RankLook
 from nbddp.wire.messages import (
@@ -205,6 +208,45 @@ def test_a_rank_that_exits_while_it_is_looked_at_is_not_waited_for():
     pool.answer_looks(looks, ranks=(0, 2))
     pool.exited(1)
     assert [views[1].state for views in pool.views] == ["dead"]
+
+
+# --- late callers of a mismatch ------------------------------------------------------------------
+
+
+def mismatch(*called: int) -> Report:
+    """Ranks have called what does not match; the others run."""
+    does = {True: Predicate(RankVerb.CALLED, " x"), False: Predicate(RankVerb.RUNS)}
+    report = verdict(stuck=(0,), involved=(0, 1), kind="mismatched-collective")
+    found = replace(
+        report.findings[0],
+        group=GroupRef(WORLD, ranks=RankSet.all(3)),
+        culprits=RankSet.of(called),
+        ranks={rank: PerRank(rank, "running", does[rank in called]) for rank in range(3)},
+    )
+    return replace(report, findings=(found,))
+
+
+def test_a_mismatch_waits_for_late_callers():
+    pool = Pool(3)
+    pool.run()
+    pool.looks = {rank: seen(rank, groups=(world(3, seq=1),)) for rank in range(3)}
+    pool.report = mismatch(0, 1)
+    assert judged(pool) == []
+    pool.report = mismatch(0, 1, 2)
+    actions = pool.answer_looks(pool.answer_looks(pool.tick(after_s=0.2)))
+    [shown] = of_type(actions, VerdictReached)
+    assert shown.report.findings[0].culprits == RankSet.all(3)
+
+
+def test_a_mismatch_does_not_wait_long():
+    pool = Pool(3)
+    pool.run()
+    pool.looks = {rank: seen(rank, groups=(world(3, seq=1),)) for rank in range(3)}
+    pool.report = mismatch(0, 1)
+    assert judged(pool) == []
+    assert pool.answer_looks(pool.answer_looks(pool.tick(after_s=0.2))) == []
+    actions = pool.answer_looks(pool.answer_looks(pool.tick(after_s=1.0)))
+    assert of_type(actions, VerdictReached)
 
 
 # --- verdicts ------------------------------------------------------------------------------------

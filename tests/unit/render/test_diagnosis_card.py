@@ -287,7 +287,7 @@ def test_many_ranks_stay_small(count: int):
 def test_many_ranks_that_lie_apart_are_counted():
     waits = [PerRank(r, "running", WAITS, CALL, 3.0) for r in range(0, 512, 2)]
     found = text(verdict(finding([], range(0, 512, 2), waits)), acted=True)
-    assert "ranks 0,2,4,6,8,10,12,14,16,18,20,22,24,… (256 ranks) wait in all_reduce" in found
+    assert "even ranks 0-510 wait in all_reduce" in found
     assert len(found) < 1000
 
 

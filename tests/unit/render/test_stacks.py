@@ -178,7 +178,9 @@ def test_places_that_differ_in_numbers_only_are_folded():
         main = ThreadLook(name="MainThread", is_main=True, wait=wait, stack=(LINE,))
         views[rank] = RankView(rank, "running", look=look(rank, [main], recorder.operations))
     assert stacks(views)["text/plain"].splitlines() == [
-        "ranks 0-63: wait in send to rank … for 1.0 s",
+        "ranks 0-62: wait in send to the next rank for 1.0 s",
+        "    cell [4], line 5  step(x)",
+        "rank 63: waits in send to rank 0 for 1.0 s",
         "    cell [4], line 5  step(x)",
     ]
 

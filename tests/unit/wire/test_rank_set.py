@@ -1,6 +1,7 @@
 """Sets of ranks, parsed from the text that users write."""
 
 import doctest
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -87,3 +88,27 @@ def test_words():
     assert RankSet.of([0, 2, 3]).describe() == "ranks 0,2-3"
     assert repr(RankSet.all(3)) == "RankSet(0-2)"
     assert not RankSet()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "name"),
+    [
+        (range(1, 12, 2), "ranks 1,3,5,7,9,11"),  # short enough
+        (range(1, 16, 2), "odd ranks 1-15"),
+        ([0, 2, 4, 6, 8, 11, 13, 15], "ranks 0,2,4,6,8,11,13,15"),
+        (range(0, 64, 2), "even ranks 0-62"),
+        (range(0, 64, 4), "ranks 0-60 in steps of 4"),
+        (set(range(64)) - set(range(0, 64, 4)), "ranks 1-63 except 4-60 in steps of 4"),
+        ([*range(1, 20, 2), 40], "ranks 1,3,5,7,9,11,13,15,… (11 ranks)"),
+        (
+            [rank for rank in range(64) if rank % 4 < 2],
+            "ranks 0-1,4-5,8-9,12-13,16-17,20-21,24-25,28-29,… (32 ranks)",
+        ),
+    ],
+)
+def test_long_lists_have_a_short_name_that_is_exact(ranks: Iterable[int], name: str):
+    chosen = RankSet.of(ranks)
+    assert chosen.describe() == name
+    if "…" in name:
+        assert chosen.describe(in_full=True) == f"ranks {chosen}"
+        assert not chosen.short_name

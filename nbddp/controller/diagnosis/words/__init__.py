@@ -65,4 +65,5 @@ def write_finding(cause: Cause, reports: RankReports) -> Finding:
         is_error=cause.kind == "silent-mismatch" and cause.proven and has_errors,
         code=tuple(words.code),
         change=words.change,
+        is_consequence=cause.is_consequence,
     )

@@ -50,7 +50,32 @@ def p2p_unmatched(cause: Cause, reports: RankReports) -> Words:
         f"{does} it{now}.",
         "no rank has called the other end of this message, and none can call it now."
         f"{in_turn(cause)}",
-        _GIVE_EACH_ITS_RECV,
+        _other_partner(cause, reports) or _GIVE_EACH_ITS_RECV,
+    )
+
+
+def _other_partner(cause: Cause, reports: RankReports) -> str:
+    """The next step where another rank than the partner of a message has the other end open."""
+    operation, owner = cause.operation, cause.owner
+    if operation is None or operation.peer < 0:
+        return ""
+    is_send = operation.signature.kind == "send"
+    wanted = "recv" if is_send else "send"
+    ready = {
+        rank
+        for rank, history in reports.graph.histories.items()
+        for other in history.operations.values()
+        if (other.state, other.signature.kind) == ("scheduled", wanted)
+        if (other.peer, other.pg_id) == (owner, operation.pg_id) and rank != operation.peer
+    }
+    if len(ready) != 1:
+        return ""
+    (rank,) = ready
+    argument, does = ("dst", "receives from") if is_send else ("src", "sends to")
+    other_way = "receive from" if is_send else "send to"
+    return (
+        f"Give {operation.signature.op} `{argument}={rank}` on rank {owner}, since rank {rank} "
+        f"{does} it, or let rank {operation.peer} {other_way} rank {owner}."
     )
 
 

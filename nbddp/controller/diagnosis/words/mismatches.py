@@ -3,14 +3,16 @@
 Runs in: the notebook's process. Pure.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from nbddp.controller.diagnosis.assigned_names import AssignedName, assigned_names
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.disagreement import Disagreement
-from nbddp.controller.diagnosis.divergence import differing_branches, skipped_iterations
+from nbddp.controller.diagnosis.divergence import Divergence, differing_branches, skipped_iterations
 from nbddp.controller.diagnosis.divergence_phrases import (
     Places,
+    describe_assigned,
     differing_excerpt,
     differing_lines,
     skipped_step,
@@ -22,6 +24,7 @@ from nbddp.controller.diagnosis.phrases import (
     describe_call,
     describe_calls,
     iteration,
+    root_argument,
     subject,
 )
 from nbddp.controller.diagnosis.rank_reports import RankReports
@@ -29,10 +32,12 @@ from nbddp.controller.diagnosis.report import CodeChange, PerRank
 from nbddp.controller.diagnosis.suspicions import was_interrupted
 from nbddp.controller.diagnosis.words.shared import Words, code_change, name
 from nbddp.wire.flight_recorder import Operation
-from nbddp.wire.rank_set import Rank, RankSet
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 #: Sets of ranks in different iterations in a sentence.
 _MAX_CLUSTERS = 3
+#: Assignments in a sentence, and in the code below it.
+_MAX_ASSIGNED = 2
 #: The next step after a mismatch of ranks that an interrupt has sent to another call.
 _AFTER_INTERRUPT = (
     "Nothing, if the interrupt was meant. It finds ranks at different lines, so a collective in "
@@ -46,7 +51,6 @@ _HUMAN_FIELDS: Mapping[str, str] = {
     "output_sizes": "shape",
     "output_splits": "split sizes",
     "reduce_op": "ReduceOp",
-    "root": "root",
     "strides": "strides",
     "tensors": "number of tensors",
 }
@@ -66,12 +70,13 @@ def mismatched_collective(cause: Cause, reports: RankReports) -> Words:
     if behind:
         reason += f" {subject(behind)} {behind.verb('is', 'are')} blocked because of it."
     branches = _branches(cause, disagreement, reports)
-    step = f"{_agree(disagreement)} {differing_lines(branches)}".rstrip()
+    assigned = _assigned(cause, disagreement, reports)
+    step = f"{_agree(disagreement, assigned)} {differing_lines(branches)}".rstrip()
     return Words(
         f"{_calls(disagreement, reports)}.",
         reason,
         _AFTER_INTERRUPT if was_interrupted(cause, reports) else step,
-        code=differing_excerpt(branches),
+        code=differing_excerpt([*branches, *_assigned_places(disagreement, assigned)]),
         change=_padded(disagreement, reports),
         ranks=_ranks_that_disagree(disagreement, reports),
     )
@@ -89,6 +94,7 @@ def silent_mismatch(cause: Cause, reports: RankReports) -> Words:
             "Call it on all ranks, and wait for asynchronous operations: the next operation of "
             "this group would match the wrong one.",
         )
+    assigned = _assigned(cause, disagreement, reports)
     is_wrong = bool(disagreement.differences.hard)
     results, step = "may not be", "Check what came out."
     if is_wrong:
@@ -97,8 +103,13 @@ def silent_mismatch(cause: Cause, reports: RankReports) -> Words:
         f"{_calls(disagreement, reports)}; that does not hang, but the results {results} what was "
         "meant.",
         "the records of the ranks differ.",
-        f"{_agree(disagreement)} {step}",
-        code=differing_excerpt(_branches(cause, disagreement, reports)),
+        f"{_agree(disagreement, assigned)} {step}",
+        code=differing_excerpt(
+            [
+                *_branches(cause, disagreement, reports),
+                *_assigned_places(disagreement, assigned),
+            ]
+        ),
         ranks=_ranks_that_disagree(disagreement, reports),
     )
 
@@ -123,11 +134,12 @@ def desynchronized_loop(cause: Cause, reports: RankReports) -> Words:
     since = since if loop.is_first or not loop.lasts else "At the latest since"
     mixed = "the results since then are mixed" if loop.lasts else "its result is mixed"
     ahead, size = loop.ahead, len(reports.graph.views)
+    same = ", for the same reason" if cause.is_consequence else ""
     skipped = skipped_iterations(loop.operation.site, ahead, size, reports.sources)
     return Words(
-        f"{since} {name(cause, reports)}, {', '.join(parts)}: {mixed}.",
+        f"{since} {name(cause, reports)}, {', '.join(parts)}{same}: {mixed}.",
         "the ranks called it at the same line, in different iterations of the loop.",
-        skipped_step(skipped, ahead),
+        "" if cause.is_consequence else skipped_step(skipped, loop.operation, ahead),
         ranks=_ranks_that_called(
             loop.operation_by_rank,
             reports,
@@ -141,6 +153,25 @@ def _branches(cause: Cause, disagreement: Disagreement, reports: RankReports) ->
     if was_interrupted(cause, reports):
         return []
     return differing_branches(disagreement, reports.sources)
+
+
+def _assigned(
+    cause: Cause, disagreement: Disagreement, reports: RankReports
+) -> Sequence[AssignedName]:
+    """The assignments that only some ranks ran before they made different calls at one line."""
+    if was_interrupted(cause, reports):
+        return []
+    found = assigned_names(disagreement, len(reports.graph.views), reports.sources)
+    return found[:_MAX_ASSIGNED]
+
+
+def _assigned_places(disagreement: Disagreement, assigned: Sequence[AssignedName]) -> Places:
+    """The assignments, and the call below them."""
+    if not assigned:
+        return []
+    call = next(iter(disagreement.operation_by_rank.values())).site
+    places = [(each.ranks, each.place) for each in assigned]
+    return [*places, (NO_RANKS, Divergence(call, assigned[0].place.code))]
 
 
 def _ranks_that_disagree(
@@ -185,12 +216,15 @@ def _calls(disagreement: Disagreement, reports: RankReports) -> str:
     return f"{calls[0].upper()}{calls[1:]}, as {number}{of_group}"
 
 
-def _agree(disagreement: Disagreement) -> str:
+def _agree(disagreement: Disagreement, assigned: Sequence[AssignedName]) -> str:
     """The next step after a mismatch."""
     fields = disagreement.differences.reported
     if "op" in fields:
         return "Call the same operations in the same order on all ranks of the group."
-    names = list(dict.fromkeys(_HUMAN_FIELDS.get(name, name) for name in fields))
+    operations = disagreement.operation_by_rank
+    argument = root_argument(next(iter(operations.values())).signature)
+    human = {**_HUMAN_FIELDS, "root": f"`{argument}`"}
+    names = list(dict.fromkeys(human.get(name, name) for name in fields))
     if "split sizes" in names:
         return "A rank must expect from each other rank what that one sends: compare the splits."
     if names == ["strides"]:
@@ -199,10 +233,17 @@ def _agree(disagreement: Disagreement) -> str:
             "sent in the order of memory."
         )
     step = f"Use the same {' and '.join(names)} on all ranks of the group"
-    sites = (each.site for each in disagreement.operation_by_rank.values())
+    if fields == ("root",) and len(disagreement.culprits) < len(operations):
+        (root,) = {
+            operations[r].signature.root for r in operations if r not in disagreement.culprits
+        }
+        step += f", for example {argument}={root}"
+    sites = (each.site for each in operations.values())
     lines = {site.position for site in sites if site.line}
     if len(lines) > 1:
         return f"{step}, or, if each line is right, call them in the same order."
+    if assigned:
+        step += f": {', '.join(map(describe_assigned, assigned))}"
     return f"{step}. {advice(disagreement)}".rstrip()
 
 

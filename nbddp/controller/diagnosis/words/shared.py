@@ -12,11 +12,10 @@ from nbddp.controller.diagnosis.phrases import subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import ChangedLine, CodeChange, CodeLine, PerRank
 from nbddp.wire.flight_recorder import Site
-from nbddp.wire.rank_set import Rank
+from nbddp.wire.rank_set import Rank, RankSet
 
-#: Ranks of a circle in a sentence, and circles that are like it.
+#: Ranks of a circle in a sentence.
 _MAX_CIRCLE = 8
-_MAX_ALIKE = 4
 
 
 @dataclass(frozen=True)
@@ -78,13 +77,20 @@ def cycle(
         parts.append(f"and {len(circle) - _MAX_CIRCLE} more")
     reason, where = ", ".join(parts), "" if len(circle) == 2 else " in a circle"
     if alike:
-        circles = "pairs" if len(circle) == 2 else "circles"
-        named = [" and ".join(map(str, ranks)) for ranks in alike[:_MAX_ALIKE]]
-        if more := len(alike) - len(named):
-            named.append(f"and those of {more} more {circles}")
-        reason += f"; so do ranks {', '.join(named)}"
-        where = f" in {1 + len(alike)} {circles}"
+        reason += f"; so do {_describe_alike(alike)}"
+        where = f" in {1 + len(alike)} {'pairs' if len(circle) == 2 else 'circles'}"
     if others := cause.waiting - cause.culprits:
         reason += f". {subject(others)} {others.verb('waits', 'wait')} for these in turn"
     headline = f"{subject(cause.culprits)} wait for each other{where}: {problem}."
     return Words(headline, f"{reason}.", next_step, change=change)
+
+
+def _describe_alike(circles: Sequence[RankSet]) -> str:
+    """``ranks 2 and 3, 4 and 5``; many pairs by their distance, if that is always the same."""
+    distances = {ranks.ranks[-1] - ranks.ranks[0] for ranks in circles}
+    if len(circles) > _MAX_CIRCLE and len(distances) == 1 and len(circles[0]) == 2:
+        lower = RankSet.of(ranks.ranks[0] for ranks in circles).describe(in_full=True)
+        distance = distances.pop()
+        other = "the next rank" if distance == 1 else f"the rank {distance} above"
+        return f"each of {lower} and {other}"
+    return f"ranks {', '.join(' and '.join(map(str, ranks)) for ranks in circles)}"

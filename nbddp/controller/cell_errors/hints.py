@@ -1,0 +1,103 @@
+"""Hints on errors of the user's code that nbddp itself causes: a fresh rank lacks a name.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from typing import Protocol
+
+from nbddp.controller.state import LeftOut, Reason, RunOutcome
+from nbddp.wire.flight_recorder import cell_name
+from nbddp.wire.message_types import ErrorInfo
+from nbddp.wire.rank_set import RankSet
+
+
+class NameOrigins(Protocol):
+    """The cells that have bound names, and that have cost ranks their variables."""
+
+    def origin(self, name: str) -> int:
+        """The number of the last cell that bound a name; 0: none did."""
+
+    def fresh_since(self, rank: int) -> int:
+        """The number of the cell in which this rank's process was replaced; 0: in none."""
+
+    def left_out(self, rank: int, name: str) -> LeftOut | None:
+        """Why a rank that has caught up still lacks a name; None: that is not known."""
+
+
+class NoOrigins:
+    """Nothing is known of the cells."""
+
+    def origin(self, name: str) -> int:
+        """Return 0."""
+        return 0
+
+    def fresh_since(self, rank: int) -> int:
+        """Return 0."""
+        return 0
+
+    def left_out(self, rank: int, name: str) -> LeftOut | None:
+        """Return None."""
+        return None
+
+
+def hints(outcome: RunOutcome, error: ErrorInfo, ranks: RankSet, origins: NameOrigins) -> list[str]:
+    """Return lines on errors of ``ranks`` that nbddp itself causes."""
+    if error.ename == "NameError" and not set(ranks) - set(outcome.replacements):
+        likely, step = _of_fresh_ranks(outcome, error.name, ranks, origins)
+        process = "a fresh process" if len(ranks) == 1 else "fresh processes"
+        cells = {origins.fresh_since(rank) for rank in ranks} - {0}
+        since = f" since {cell_name(cells.pop())}" if len(cells) == 1 else ""
+        are = ranks.verb("is", "are")
+        return [
+            f"  likely    {ranks.describe()} {are} {process}{since}: {likely}",
+            f"  next      {step}",
+        ]
+    if "initialize the default process group twice" in error.evalue:
+        return [
+            "  likely    the pool has initialised the process group already",
+            "  next      leave the call out, or: %ddp stop, then %ddp start --init none",
+        ]
+    return []
+
+
+def _of_fresh_ranks(
+    outcome: RunOutcome, name: str, ranks: RankSet, origins: NameOrigins
+) -> tuple[str, str]:
+    """Why fresh ranks lack a name, and the next step."""
+    left = origins.left_out(ranks.ranks[0], name)
+    if left is not None:
+        others = RankSet.of(outcome.results) - RankSet.of({*ranks, *outcome.replacements})
+        return f"%ddp catchup did not make {name}, as {_why(left)}", _instead(
+            left, name, ranks, others
+        )
+    they, have = ranks.verb("it", "they"), ranks.verb("has", "have")
+    likely = f"{they} {ranks.verb('lacks', 'lack')} the names that earlier cells defined"
+    if origin := origins.origin(name):
+        likely = f"{they} {have} not run {cell_name(origin)}, which defines {name}"
+    return likely, f"%ddp catchup -r {ranks} runs such cells there"
+
+
+def _why(left: LeftOut) -> str:
+    cell = f"{cell_name(left.cell)}, which defines it,"
+    match left.reason:
+        case Reason.NO_CELL:
+            return "no cell defines it"
+        case Reason.FAILED:
+            return f"{cell} had failed"
+        case Reason.FAILS_NOW:
+            return f"{cell} failed when it ran again"
+        case Reason.LOOP:
+            return f"{cell} is a loop with collectives"
+        case Reason.NEEDS:
+            return f"{cell} uses names that were not made again"
+
+
+def _instead(left: LeftOut, name: str, ranks: RankSet, others: RankSet) -> str:
+    """The next step in place of another %ddp catchup, which would do the same."""
+    if left.reason is Reason.LOOP:
+        return f"%ddp catchup -r {ranks} --cells {left.cell}, to run it again"
+    step = f"define {name} in a cell that begins with %%ddp -r {ranks}"
+    if not others:
+        return step
+    copy = f"{name} = %ddp pull {name} -r {others.ranks[0]}, then %ddp push {name} -r {ranks}"
+    return f"{step}, or copy it: {copy}"

@@ -1,0 +1,150 @@
+"""Finds the assignments by which ranks bring different tensors, or arguments, to one call.
+
+Runs in: the notebook's process. Pure.
+"""
+
+import ast
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from nbddp.controller.diagnosis.code_places import find_place, names_in
+from nbddp.controller.diagnosis.control_flow import Branch, Code
+from nbddp.controller.diagnosis.definitions import function_at, nodes_of
+from nbddp.controller.diagnosis.disagreement import Disagreement
+from nbddp.controller.diagnosis.divergence import Divergence, Sources, is_met
+from nbddp.wire.flight_recorder import Site
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet, ranks_by_value
+
+_Assignment = ast.Assign | ast.AugAssign | ast.AnnAssign
+
+
+@dataclass(frozen=True)
+class AssignedName:
+    """A name that a call uses, assigned inside a condition that not all ranks meet."""
+
+    name: str
+    ranks: RankSet  #: the ranks that ran the assignment; empty: that is not known
+    place: Divergence  #: its line, and the conditions around it
+    is_change: bool  #: the name had a value before
+
+
+def assigned_names(
+    disagreement: Disagreement, world_size: int, sources: Sources
+) -> list[AssignedName]:
+    """Return the assignments before a call that some ranks ran, and that explain a mismatch.
+
+    Args:
+        disagreement: calls of one line that do not match.
+        world_size: the number of ranks of the pool.
+        sources: the code.
+
+    Returns:
+        Those by ranks that brought the same, and other things than the rest, the minority first.
+        If there are none: those of which it is not known which ranks ran them.
+    """
+    calls = disagreement.operation_by_rank
+    site = next(iter(calls.values())).site
+    is_one_line = len({call.site.position for call in calls.values()}) == 1
+    code = sources(site) if is_one_line and site.line else None
+    place = None if code is None else find_place(code, site.line)
+    if code is None or place is None:
+        return []
+    assignments = _assignments_before(code, site.line)
+    names = _used(names_in(place.statement.value), assignments)
+    around_call = code.branches(site.line)
+    found = [
+        AssignedName(
+            name,
+            NO_RANKS,
+            Divergence(_site_of(site, code, each.lineno), code, around[::-1]),
+            name in names_in(each.value) or _is_bound(name, earlier, code, around_call),
+        )
+        for index, each in enumerate(assignments)
+        for name in sorted(_targets(each) & names)
+        if (earlier := assignments[:index]) is not None
+        if (around := _conditions(code, each.lineno, site.line))
+        if not _is_bound(name, assignments[index + 1 :], code, around_call)
+    ]
+    known = [
+        each
+        for one in found
+        if (ranks := _ranks_that_met(one.place, calls, world_size)) is not None
+        if _tells_apart(ranks, disagreement)
+        for each in [AssignedName(one.name, ranks, one.place, one.is_change)]
+    ]
+    known.sort(
+        key=lambda each: (not set(each.ranks) <= set(disagreement.culprits), len(each.ranks))
+    )
+    return known or [one for one in found if _ranks_that_met(one.place, calls, world_size) is None]
+
+
+def _assignments_before(code: Code, line: int) -> list[_Assignment]:
+    """The assignments of the function with a line that stand above it, in order."""
+    function = function_at(code.statements, line)
+    body = code.statements if function is None else function.body
+    found = [
+        each for each in nodes_of(body) if isinstance(each, _Assignment) and each.lineno < line
+    ]
+    return sorted(found, key=lambda each: each.lineno)
+
+
+def _used(names: set[str], assignments: Sequence[_Assignment]) -> set[str]:
+    """The names, and those from which their values were made."""
+    used = set(names)
+    for each in reversed(assignments):
+        if _targets(each) & used:
+            used |= names_in(each.value)
+    return used
+
+
+def _targets(assignment: _Assignment) -> set[str]:
+    targets = assignment.targets if isinstance(assignment, ast.Assign) else [assignment.target]
+    return {
+        node.id
+        for target in targets
+        for node in ast.walk(target)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+
+
+def _conditions(code: Code, line: int, call: int) -> tuple[Branch, ...]:
+    """The conditions around a line that are not around the call, the innermost first."""
+    return tuple(b for b in code.branches(line) if b.kind == "condition" and call not in b)
+
+
+def _is_bound(
+    name: str, assignments: Sequence[_Assignment], code: Code, around: Collection[Branch]
+) -> bool:
+    """Whether every rank that makes the call has run one of these assignments, anew."""
+    return any(
+        name in _targets(each)
+        and name not in names_in(each.value)
+        and all(branch in around for branch in code.branches(each.lineno))
+        for each in assignments
+    )
+
+
+def _ranks_that_met(place: Divergence, ranks: Collection[Rank], world_size: int) -> RankSet | None:
+    """The ranks that meet all conditions of a place; None: that is not known of each."""
+    met: list[Rank] = []
+    for rank in ranks:
+        meets = {is_met(branch, rank, world_size) for branch in place.branches}
+        if None in meets and False not in meets:
+            return None
+        met += [rank] if meets == {True} else []
+    return RankSet.of(met)
+
+
+def _tells_apart(ranks: RankSet, disagreement: Disagreement) -> bool:
+    """Whether some ranks brought something else than all others."""
+    calls = disagreement.operation_by_rank
+    alike = ranks_by_value({rank: call.signature for rank, call in calls.items()}).values()
+    shares = [len(set(each) & set(ranks)) for each in alike]
+    is_whole = all(share in (0, len(each)) for share, each in zip(shares, alike, strict=True))
+    return is_whole and 0 < len(ranks) < len(calls)
+
+
+def _site_of(call: Site, code: Code, line: int) -> Site:
+    return msgspec.structs.replace(call, line=line, source=code.source(line).strip())

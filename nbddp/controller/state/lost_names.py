@@ -1,0 +1,35 @@
+"""Names that a fresh rank lacks: because its process is new, and after it has caught up.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+class Reason(Enum):
+    """A reason why names were not made again."""
+
+    NO_CELL = auto()  #: no cell binds them: `%ddp push` did, or code that is not a cell
+    FAILED = auto()  #: the cell that binds them had failed, and did not run again
+    FAILS_NOW = auto()  #: the cell that binds them failed when it ran again
+    LOOP = auto()  #: the cell is a loop with collectives, such as a training loop
+    NEEDS = auto()  #: the cell uses names that were not made again
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Names that a fresh rank still lacks after the plan."""
+
+    names: tuple[str, ...]
+    reason: Reason
+    cell: int = 0  #: the cell that binds them; 0: none does
+
+
+@dataclass(frozen=True)
+class LostNames:
+    """The names of a cell that a process had which is gone."""
+
+    cell: int
+    names: tuple[str, ...]
+    perhaps: tuple[str, ...] = ()  #: names inside an ``if`` about data

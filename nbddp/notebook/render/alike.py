@@ -1,0 +1,42 @@
+"""Phrases about ranks that differ in numbers only: many ranks share a line.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, TypeAlias
+
+from nbddp.controller.diagnosis import Predicate
+from nbddp.notebook.render.html import without_numbers
+from nbddp.wire.rank_set import Rank
+
+#: Makes the predicates of several ranks equal.
+Fold: TypeAlias = Callable[[Predicate, Rank], Predicate]
+
+
+def _exactly(predicate: Predicate, rank: Rank) -> Predicate:
+    return predicate
+
+
+def _by_distance(predicate: Predicate, rank: Rank) -> Predicate:
+    """``waits in recv from the next rank``: as exact, and equal for all pairs of neighbours."""
+    distance = predicate.peer - rank
+    match distance:
+        case 1:
+            name = "the next rank"
+        case -1:
+            name = "the rank before"
+        case _:
+            name = f"the rank {abs(distance)} {'above' if distance > 0 else 'below'}"
+    return predicate.with_peer(name)
+
+
+def _without_numbers(predicate: Predicate, rank: Rank) -> Predicate:
+    plain = predicate.with_peer("another rank")
+    one, several = map(without_numbers, plain.aside)
+    return replace(plain, rest=without_numbers(plain.rest), aside=(one, several))
+
+
+#: The most exact one comes first.
+FOLDS: Final[tuple[Fold, ...]] = (_exactly, _by_distance, _without_numbers)
