@@ -1,0 +1,76 @@
+"""The lines that a user types where ranks have stopped before operations."""
+
+import pytest
+
+from nbddp.controller.prompts.step_commands import (
+    STEP_HELP,
+    EndCell,
+    Send,
+    ShowTable,
+    StepCommand,
+    Tell,
+    parse,
+)
+from nbddp.wire.rank_set import RankSet
+from nbddp.wire.step_replies import StepReply, StepVerb
+
+STEP, CONTINUE, WHERE = StepVerb.STEP, StepVerb.CONTINUE, StepVerb.WHERE
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    {
+        "step": Send(StepReply(STEP)),
+        "": Send(StepReply(STEP)),
+        "  s ": Send(StepReply(STEP)),
+        "step 10": Send(StepReply(STEP, count=10)),
+        "step -r 0,2": Send(StepReply(STEP), RankSet.of([0, 2])),
+        "s 3 -r 1-": Send(StepReply(STEP, count=3), RankSet.of([1, 2, 3])),
+        "step -r all": Send(StepReply(STEP), RankSet.all(4)),
+        "c": Send(StepReply(CONTINUE)),
+        "continue -r 3": Send(StepReply(CONTINUE), RankSet.of([3])),
+        "w": Send(StepReply(WHERE)),
+        "p x[0] - 1": Send(StepReply(StepVerb.RUN, code="x[0] - 1")),
+        "print rank -r 2": Send(StepReply(StepVerb.RUN, code="rank"), RankSet.of([2])),
+        "run y = x - r": Send(StepReply(StepVerb.RUN, code="y = x - r")),
+        "rank 2": Send(StepReply(StepVerb.DEBUG), RankSet.of([2])),
+        "ranks": ShowTable(),
+        "q": EndCell(),
+        "help": Tell(STEP_HELP),
+    }.items(),
+)
+def test_a_line(line: str, command: StepCommand):
+    assert parse(line, 4) == command
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    {
+        "x": "'x' is no command here. Legal: step [N]",
+        "step 0": "is no command here",
+        "step two": "is no command here",
+        "print": "is no command here",
+        "quit now": "is no command here",
+        "rank 9": "one of the ranks 0 to 3",
+        "rank": "one of the ranks 0 to 3",
+        "step -r 7": "ranks 0 to 3",
+    }.items(),
+)
+def test_a_line_that_is_none_says_what_is_legal(line: str, words: str):
+    command = parse(line, 4)
+    assert isinstance(command, Tell)
+    assert words in command.text
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        StepReply(STEP, count=12),
+        StepReply(CONTINUE),
+        StepReply(WHERE),
+        StepReply(StepVerb.DEBUG),
+        StepReply(StepVerb.RUN, code="x  = 'a b'"),
+    ],
+)
+def test_a_reply_travels_as_text(reply: StepReply):
+    assert StepReply.parse(str(reply)) == reply

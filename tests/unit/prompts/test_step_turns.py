@@ -1,0 +1,167 @@
+"""One prompt for all ranks that have stopped before an operation."""
+
+from nbddp.controller.diagnosis import PerRank, Predicate, RankVerb, Report
+from nbddp.controller.prompts.step_turns import StepAnswer, StepTurns
+from nbddp.wire.flight_recorder import Operation, Signature, Site
+from nbddp.wire.messages import InputRequest
+from nbddp.wire.rank_set import RankSet
+
+WAITS = Predicate(RankVerb.WAITS, " in all_reduce #1")
+
+
+class Cell:
+    """A cell of four ranks, and a clock."""
+
+    def __init__(self) -> None:
+        self.turns = StepTurns(RankSet.all(4), world_size=4)
+        self.now = 100.0
+        self.number = 0
+
+    def stop(self, *ranks: int, op: str = "all_reduce", line: int = 3) -> None:
+        for rank in ranks:
+            self.number += 1
+            operation = Operation(
+                record_id=0,
+                pg_id="0",
+                signature=Signature("collective", op, ((2,),), ("float32",), reduce_op="SUM"),
+                state="scheduled",
+                collective_seq_id=7,
+                site=Site(cell=5, line=line, source=f"source {line}"),
+            )
+            request = InputRequest(
+                run_id="r", rank=rank, question=self.number, prompt="", password=False,
+                stop=operation,
+            )  # fmt: skip
+            self.turns.add(request, self.number, self.now)
+
+    def is_due(self) -> bool:
+        return self.turns.due(self.now) is not None
+
+    def say(self, line: str) -> StepAnswer:
+        assert self.is_due()
+        return self.turns.answer(line, self.now)
+
+    def table(self, **descriptions: str) -> list[str]:
+        others = {int(name.removeprefix("rank")): text for name, text in descriptions.items()}
+        return [" ".join(row.split()) for row in self.turns.table(others).splitlines()]
+
+
+def sent(answer: StepAnswer) -> list[tuple[int, str]]:
+    return [(request.rank, str(reply)) for request, reply in answer.replies]
+
+
+def test_the_prompt_comes_when_all_ranks_have_stopped():
+    cell = Cell()
+    cell.stop(0, 1, 2)
+    assert not cell.is_due()
+    cell.stop(3)
+    assert cell.is_due()
+    assert cell.table() == [
+        "ranks 0-3 before all_reduce #7 of float32[2] with SUM cell [5], line 3: `source 3`"
+    ]
+
+
+def test_ranks_that_have_ended_the_cell_are_not_awaited():
+    cell = Cell()
+    cell.stop(0, 1)
+    cell.turns.leave(2, cell.now)
+    cell.turns.leave(3, cell.now)
+    assert cell.is_due()
+
+
+def test_a_rank_that_runs_on_is_awaited_for_some_seconds():
+    cell = Cell()
+    cell.stop(0, 1, 2)
+    cell.now += 3.1
+    assert cell.is_due()
+    assert cell.table(rank3="runs at cell [5], line 9")[-1] == "rank 3 runs at cell [5], line 9"
+
+
+def test_a_rank_that_waits_for_a_stopped_one_is_not_awaited():
+    cell = Cell()
+    cell.stop(0, 1, 2, 3)
+    assert sent(cell.say("step -r 0,1")) == [(0, "step 1"), (1, "step 1")]
+    assert not cell.is_due()
+    places = {rank: PerRank(rank, "running", WAITS) for rank in (0, 1)}
+    cell.turns.note(Report("r", ranks=places), cell.now)
+    assert not cell.is_due()
+    cell.now += 0.4
+    assert cell.is_due()
+
+
+def test_the_odd_rank_has_a_row_of_its_own():
+    cell = Cell()
+    cell.stop(0, 1, 3)
+    cell.stop(2, op="broadcast", line=8)
+    assert [row.split(" of ")[0] for row in cell.table()] == [
+        "ranks 0-1,3 before all_reduce #7",
+        "rank 2 before broadcast #7",
+    ]
+
+
+def test_two_threads_of_a_rank_are_two_rows_and_both_step():
+    cell = Cell()
+    cell.stop(0, 1, 2, 3)
+    cell.stop(0, line=9)
+    assert len(cell.table()) == 2
+    assert [rank for rank, _ in sent(cell.say("p x"))] == [0, 1, 2, 3]
+    cell = Cell()
+    cell.stop(0, 1, 2, 3)
+    cell.stop(0, line=9)
+    assert sorted(rank for rank, _ in sent(cell.say("step"))) == [0, 0, 1, 2, 3]
+
+
+def test_a_rank_that_has_not_stopped_cannot_be_sent_on():
+    cell = Cell()
+    cell.stop(0, 1, 2, 3)
+    cell.say("step -r 0")
+    cell.now += 3.1
+    answer = cell.say("step -r 0-1")
+    assert (answer.replies, answer.tells) == ((), ("rank 0 is not stopped; ranks 1-3 are",))
+
+
+def test_output_of_a_look_is_held_back_until_all_have_answered():
+    cell = Cell()
+    cell.stop(0, 1, 2, 3)
+    cell.say("p x")
+    assert cell.turns.gathered == RankSet.all(4)
+    cell.stop(3, 1, 0)
+    assert cell.turns.gathered == RankSet.of([2])
+    cell.stop(2)
+    assert not cell.turns.gathered
+
+
+def test_the_table_comes_after_a_step_and_not_after_a_look():
+    cell = Cell()
+    cell.stop(0, 1, 2, 3)
+    prompt = cell.turns.due(cell.now)
+    assert prompt is not None
+    assert prompt.wants_table
+    assert prompt.tells
+    cell.say("p x")
+    cell.stop(0, 1, 2, 3)
+    prompt = cell.turns.due(cell.now)
+    assert prompt is not None
+    assert (prompt.wants_table, prompt.tells) == (False, ())
+    cell.say("step")
+    cell.stop(0, 1, 2, 3)
+    prompt = cell.turns.due(cell.now)
+    assert prompt is not None
+    assert prompt.wants_table
+
+
+def test_no_prompt_comes_while_a_debugger_is_open():
+    cell = Cell()
+    cell.stop(0, 1, 2, 3)
+    assert sent(cell.say("rank 2")) == [(2, "debug")]
+    cell.now += 100
+    assert not cell.is_due()
+    cell.stop(2)
+    assert cell.is_due()
+
+
+def test_an_interrupt_drops_the_stops_before_it():
+    cell = Cell()
+    cell.stop(0, 1)
+    assert [request.rank for request in cell.turns.drop(1)] == [0]
+    assert cell.turns.ranks == RankSet.of([1])
