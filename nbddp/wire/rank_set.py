@@ -145,6 +145,8 @@ class RankSet:
             return ("odd " if self.ranks[0] % 2 else "even "), whole
         if step:
             return "", f"{whole} in steps of {step}"
+        if self.ranks[-1] - self.ranks[0] >= 2 * len(self.ranks):
+            return "", ""  # most ranks between them are absent
         absent = sorted(set(range(self.ranks[0], self.ranks[-1])).difference(self.ranks))
         step = _step(absent)
         return "", f"{whole} except {absent[0]}-{absent[-1]} in steps of {step}" if step else ""

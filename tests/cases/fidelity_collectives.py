@@ -29,9 +29,8 @@ for dtype in (torch.float64, torch.float16, torch.int8, torch.int16, torch.int32
         "strange tensors",
         """
 result = []
-for t in (torch.ones(()), torch.ones(0), range_of(4, 6).t(), range_of(4, 6)[:, ::2],
-          torch.ones(1).expand(3), range_of(3).requires_grad_(), nn.Parameter(range_of(3)),
-          range_of(4).to_sparse(), torch.ones(2, device="meta")):
+for t in (torch.ones(()), torch.ones(0), range_of(4, 6).t(), range_of(3).requires_grad_(),
+          nn.Parameter(range_of(3)), range_of(4).to_sparse(), torch.ones(2, device="meta")):
     result.append([attempt(dist.all_reduce, t), attempt(lambda: plainly(t.to_dense()))])
 with torch.inference_mode():
     t = range_of(3)

@@ -19,7 +19,7 @@ dist.all_reduce(torch.ones(1))
         op="all_reduce",
         lines={0: 3, 1: 3, 2: 2, 3: 3},
         error=CellError,
-        words=("rank 2 raised ValueError: bad batch",),
+        words=("rank 2 raised ValueError at cell [2], line 2: bad batch",),
     ),
     HungCell(
         name="KeyError in code that depends on the rank",

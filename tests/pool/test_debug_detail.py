@@ -71,7 +71,7 @@ def test_mismatches_that_torch_compares_are_told_as_on_stock_groups(
 
 def test_mismatches_that_torch_does_not_compare_are_still_told(checked: Pool):
     code = "dist.broadcast(torch.ones(3), rank, group=checked)"
-    with pytest.raises(MismatchError, match="root"):
+    with pytest.raises(MismatchError, match="src"):
         run_cell(checked, code, timeout=30)
 
 

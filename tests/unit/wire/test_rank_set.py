@@ -112,3 +112,8 @@ def test_long_lists_have_a_short_name_that_is_exact(ranks: Iterable[int], name: 
     if "…" in name:
         assert chosen.describe(in_full=True) == f"ranks {chosen}"
         assert not chosen.short_name
+
+
+def test_ranks_that_a_broken_peer_names_cost_no_memory():
+    ranks = RankSet.of(2**power for power in range(60))
+    assert ranks.describe().endswith("… (60 ranks)")

@@ -118,6 +118,8 @@ def _strides(op: str, tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, ...],
     """Return the strides of tensors that are sent in the order of memory; empty: contiguous."""
     if op not in matching.IN_MEMORY_ORDER or all(map(torch.Tensor.is_contiguous, tensors)):
         return ()
+    if any(tensor.layout is not torch.strided for tensor in tensors):
+        return ()  # a sparse tensor; its parts are sent
     strides = [
         tuple(
             0 if size == 1 else stride
