@@ -298,7 +298,8 @@ class Agent:
         pipes.drain(time.monotonic())
         self._send_text(pipes, last=True)
         _, operations = self._stall_monitor.records(rank)
-        self._uplink.send(self._exits.describe(process, exit_code, operations))
+        last_line = self._stall_monitor.last_line(rank)
+        self._uplink.send(self._exits.describe(process, exit_code, operations, last_line))
         del self._ranks[rank]
         self._stack_dumps.forget(rank)
         self._stall_monitor.forget(rank)

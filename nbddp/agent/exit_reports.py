@@ -4,6 +4,7 @@ Runs in: the agent's thread.
 """
 
 import signal
+import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from nbddp.agent.child_process import NOT_REPORTED
 from nbddp.agent.fork_server import END_SHOWS_S, ProcessMaker
 from nbddp.agent.rank_process import RankProcess
 from nbddp.system.os_limits import what_to_do
-from nbddp.wire.flight_recorder import Operation
+from nbddp.wire.flight_recorder import Operation, Site
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import RankExited, StartFailed
 
@@ -25,7 +26,11 @@ class ExitReader:
         self._oom_kills_seen = _out_of_memory_kills()
 
     def describe(
-        self, process: RankProcess, exit_code: int | None, operations: Sequence[Operation] = ()
+        self,
+        process: RankProcess,
+        exit_code: int | None,
+        operations: Sequence[Operation] = (),
+        last_line: tuple[Site, int] | None = None,
     ) -> RankExited:
         """Build the message.
 
@@ -33,7 +38,10 @@ class ExitReader:
             process: the process; its pipes must have been read empty.
             exit_code: its exit code; None: it is not known.
             operations: those that it has issued, the newest last.
+            last_line: a line of the user's code that it was at, and when, in ns.
         """
+        if last_line is not None and operations and operations[-1].time_created_ns > last_line[1]:
+            last_line = None  # the operation says more
         available, total = _memory()
         kills_before = self._oom_kills_seen
         self._oom_kills_seen = _out_of_memory_kills()
@@ -56,6 +64,10 @@ class ExitReader:
             last_output=process.pipes.last_output(),
             fault=process.pipes.fault(),
             last_operation=operations[-1] if operations else None,
+            last_line=None if last_line is None else last_line[0],
+            last_line_age_s=(
+                0.0 if last_line is None else (time.monotonic_ns() - last_line[1]) / 1e9
+            ),
             memory_available=available,
             memory_total=total,
         )

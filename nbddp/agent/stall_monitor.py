@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nbddp.agent.rank_process import RankProcess
-from nbddp.wire.flight_recorder import NodeMemory, Operation
+from nbddp.wire.flight_recorder import NodeMemory, Operation, Site
 from nbddp.wire.message_types import PoolSpec
 from nbddp.wire.messages import RanksStalled
 
@@ -151,6 +151,13 @@ class StallMonitor:
         with suppress(Exception):  # the rank may have overwritten its memory with anything
             return reader.version, reader.operations()
         return reader.version, ()
+
+    def last_line(self, rank: int) -> tuple[Site, int] | None:
+        """Return a line of the user's code that a rank was at, and when; None: not known."""
+        reader = self._readers.get(rank)
+        with suppress(Exception):  # the rank may have overwritten its memory with anything
+            return None if reader is None else reader.last_line
+        return None
 
     def forget(self, rank: int) -> None:
         """Forget a rank whose process has ended."""

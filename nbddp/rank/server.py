@@ -102,7 +102,13 @@ class RankServer:
         self._variables = Variables(self._shell, self.link, launch, self._executor.interrupts)
         self._comms = Comms(self._shell, self.link, self._loop, self._executor.interrupts)
         self._busy = asyncio.Lock()
-        self.link.while_busy = ImportReports(self._shell, self.link, launch.rank).look
+        self._imports = ImportReports(self._shell, self.link, launch.rank)
+        self.link.while_busy = self._while_busy
+
+    def _while_busy(self) -> None:
+        self._imports.look()
+        if self._collectives is not None:
+            self._collectives.note_line()
 
     def _make_collectives(self) -> Collectives | None:
         launch = self._launch

@@ -98,6 +98,8 @@ class RankExited(MessageBase, frozen=True):
     #: Whether the operating system counts the processes that it kills for memory.
     counts_memory_kills: bool = False
     last_operation: Operation | None = None  #: that it issued; None: none, or it is not known
+    last_line: Site | None = None  #: of the user's code, that was seen; None: none was
+    last_line_age_s: float = 0.0  #: seconds between that and the notice of the end
     memory_available: int = 0  #: of its machine, in bytes, when its end was noticed; 0: not known
     memory_total: int = 0
 

@@ -333,6 +333,9 @@ def _exits(
         lines.append(f"  rank {rank:<4} {how}, pid {exited.pid}, {evidence.time_of(result)}")
         if likely:
             lines.append(f"  likely    {likely}")
+        if seen := exited.last_line:
+            source = f": {seen.source}" if seen.source else ""
+            lines.append(f"  seen      {exited.last_line_age_s:.1f} s before at {seen}{source}")
         lines += crash_site_lines(exited.fault)
         # Ranks that ended for one reason, such as a lost agent, have the same last output.
         is_repeated = exited.reason != "" and exited.reason in reasons

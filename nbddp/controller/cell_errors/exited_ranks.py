@@ -86,11 +86,15 @@ def _rank(outcome: RunOutcome, rank: Rank) -> PerRank:
     if result.exited is not None:
         is_alone = len(outcome.ranks("exited")) == 1  # then the headline says how
         ended = Predicate(RankVerb.EXITED) if is_alone else _predicate(result)
+        seen = result.exited.last_line
+        before = f", last seen {result.exited.last_line_age_s:.1f} s before" if seen else ""
         last = result.exited.last_operation
-        if last is None or last.run_id != outcome.run_id:
-            return PerRank(rank, "dead", replace(ended, aside=_NO_OPERATION))
-        name = f"{last.label()}{f' at {iteration(last)}' if last.iteration else ''}"
-        return PerRank(rank, "dead", replace(ended, aside=last_operation(name)), last.site)
+        aside, site = _NO_OPERATION, seen
+        if last is not None and last.run_id == outcome.run_id:
+            name = f"{last.label()}{f' at {iteration(last)}' if last.iteration else ''}"
+            aside, site = last_operation(name), seen or last.site
+        one, several = (f"{text}{before}" for text in aside)
+        return PerRank(rank, "dead", replace(ended, aside=(one, several)), site)
     site = None if error is None else error.site
     if evidence.is_consequence(outcome, rank):
         # Whether nbddp freed a rank, or Gloo told it before that a peer is gone, is luck.

@@ -1,12 +1,15 @@
 """The collectives of one rank, with the interface that the rank's server uses.
 
-Runs in: the rank process. `answer` on the I/O thread, all other methods on the main thread.
+Runs in: the rank process. `answer` and `note_line` on the I/O thread, others on the main thread.
 
     RankServer --begin_cell, end_cell, rebuild> Collectives --> Recorder, GroupFactory, GroupRebuild
     nbddp-io   -------------answer------------> Collectives --> RankIntrospection, OperationAbort
 """
 
 import os
+import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,6 +39,8 @@ from nbddp.wire.messages import (
 _MACHINERY = (
     "torch", "IPython", "ipykernel", "functorch", "debugpy", "ipywidgets", "traitlets", "comm",
 )  # fmt: skip
+#: Interval between two notes of the line that the main thread is at.
+_NOTE_S = 0.1
 
 
 class Collectives:
@@ -72,6 +77,7 @@ class Collectives:
             lambda: self._introspection.activity == "reforming",
         )
         self._introspection.is_fresh = launch.joins
+        self._note_at = 0.0
         self._remote_calls = RemoteCalls(self.recorder, self.factory, pool.world_size)
         self._rebuild = GroupRebuild(self.factory, self.recorder, f"nbddp/{pool.generation}")
 
@@ -96,6 +102,14 @@ class Collectives:
         self.recorder.cell_ranks = request.ranks
         self._remote_calls.begin_cell(request.failed)
         self._introspection.activity = "running"
+
+    def note_line(self) -> None:
+        """Note the line that the main thread is at, if the last note is old. I/O thread."""
+        now = time.monotonic()
+        if now >= self._note_at:
+            self._note_at = now + _NOTE_S
+            main = threading.main_thread().ident or 0
+            self.recorder.note_line(sys._current_frames().get(main))
 
     def wait_for_callback(self) -> None:
         """Wait for the operation of a callback, when the code of the cell has ended."""

@@ -33,8 +33,9 @@ BOARD_SLOTS: Final = 64
 
 # words of the head; the last ones change with each operation and lie directly before the wait of
 # the main thread, so that one write covers both
-# ANSWERED: the last expression whose value was sent; CALLED: the last collective of an expression
-PID, TEXT_HEAD, ANSWERED, CALLED = range(4)
+# ANSWERED: the last expression whose value was sent; CALLED: the last collective of an expression;
+# LINE, LINE_AT: a line of the user's code that the main thread was at, and when
+PID, TEXT_HEAD, ANSWERED, CALLED, LINE, LINE_AT = range(6)
 TOUCHED, OPEN, RECORDS = range(HEAD_WORDS - 3, HEAD_WORDS)
 
 # words of a wait

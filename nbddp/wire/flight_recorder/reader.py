@@ -20,6 +20,8 @@ from nbddp.wire.flight_recorder.layout import (
     ID,
     INNER,
     LARGEST_TEXT,
+    LINE,
+    LINE_AT,
     LOOPS,
     MAX_TEXTS,
     MAX_THREADS,
@@ -92,6 +94,12 @@ class Reader:
     def answered(self) -> int:
         """Code of the last expression whose value the rank has sent; 0: none."""
         return int(self._words[ANSWERED])
+
+    @property
+    def last_line(self) -> tuple[Site, int] | None:
+        """The last line of the user's code that was seen in the running cell, and when, in ns."""
+        site = self._text(int(self._words[LINE]), Site)
+        return None if site is None else (site, int(self._words[LINE_AT]))
 
     def has_called(self, question: int, pg_id: str, number: int) -> bool:
         """Return whether the rank calls this collective for a query, or has gone past it."""

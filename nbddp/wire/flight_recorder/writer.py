@@ -39,6 +39,8 @@ from nbddp.wire.flight_recorder.layout import (
     HEAD_AND_WAIT,
     ID,
     LARGEST_TEXT,
+    LINE,
+    LINE_AT,
     MAX_TEXTS,
     MAX_THREADS,
     OPEN,
@@ -354,6 +356,11 @@ class Writer:
     def note_answer(self, code: int) -> None:
         """Note that the value of an expression was sent; see `Reader.answered`."""
         self._words[ANSWERED] = code
+
+    def note_line(self, site: int, now_ns: int) -> None:
+        """Note the line that the main thread is at; see `Reader.last_line`."""
+        self._words[LINE] = site
+        self._words[LINE_AT] = now_ns
 
     def note_call(self, question: int, pg_id: str, number: int) -> None:
         """Note that an expression calls a collective; see `Reader.has_called`."""

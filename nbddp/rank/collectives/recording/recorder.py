@@ -6,6 +6,7 @@ Runs in: the rank process, any thread. The I/O thread reads it while the main th
 import os
 import threading
 import time
+import types
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -99,6 +100,7 @@ class Recorder:
             counters.dense_until = counters.seq + DENSE
         self._newest_before = self.writer.newest
         self.sites.forget()
+        self.writer.note_line(0, 0)
         self.writer.forget_threads(thread.ident or 0 for thread in threading.enumerate())
         self.run_offset = self.writer.text(("run", run_id), lambda: RunText(run_id))
         self.writer.touch()
@@ -138,6 +140,16 @@ class Recorder:
         self.set_careful()
         self.writer.touch()
         return marks
+
+    def note_line(self, frame: types.FrameType | None) -> None:
+        """Note the line of the user's code that a frame of the main thread works for.
+
+        Called by the I/O thread now and then: if the process ends, this is what is known of it.
+        """
+        frame = self.sites.user_frame(frame)
+        if frame is not None:
+            site = self.sites.site_of(frame)
+            self.writer.note_line(self.writer.text(site, lambda: site), _now())
 
     # --- operations ----------------------------------------------------------------------------
 
