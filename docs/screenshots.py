@@ -43,6 +43,7 @@ class View:
     name: str
     source: str
     before: str = ""  #: a cell that is run first and not taken
+    answers: tuple[str, ...] = ()  #: what the reader types at its prompts
     until: str = ""  #: taken when this is seen, while the cell runs; it ends when there is a `GATE`
 
 
@@ -91,6 +92,11 @@ VIEWS = (
         "show",
         "%%ddp\nt = torch.arange(3.0) + rank\nwith nbddp.show(t):\n    dist.all_reduce(t)",
     ),
+    View(
+        "step",
+        "%%ddp --step\nx = torch.tensor([rank % 2 + 1.0])\ndist.all_reduce(x)\nprint(x)",
+        answers=("print x", "step -r 0", "step"),
+    ),
     View("vars", "%ddp vars loss model", before=_MODEL),
     View("diff", "%ddp diff model", before=_MODEL),
     View(
@@ -127,6 +133,11 @@ def take(server: Server, browser: Browser, ranks: int, views: list[View]) -> lis
             gate.touch()
             cell.wait_done(LIMIT_S)
             gate.unlink()
+        elif view.answers:
+            cells[view.name] = book.start(view.source)
+            for text in view.answers:
+                book.answer(text)
+            cells[view.name].wait_done(LIMIT_S)
         else:
             cells[view.name] = book.run(view.source, LIMIT_S)
     book.add("")  # the last cell is the active one, with a tool bar in it

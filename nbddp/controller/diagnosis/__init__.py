@@ -12,6 +12,7 @@ from nbddp.controller.diagnosis.phrases import (
     iteration,
     last_operation,
     peer_of,
+    place,
     quote,
 )
 from nbddp.controller.diagnosis.rank_conditions import holds
@@ -52,5 +53,6 @@ __all__ = [
     "iteration",
     "last_operation",
     "peer_of",
+    "place",
     "quote",
 ]

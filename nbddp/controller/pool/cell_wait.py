@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nbddp.controller.diagnosis import PerRank
 from nbddp.controller.hub import CellEvent, Run
 from nbddp.controller.prompts import PromptTurns, StepTurns
 from nbddp.controller.state import NoticeChanged, RankResult, RunOutcome, VerdictReached
@@ -103,7 +104,7 @@ class CellWait:
         abandon: called for the second; makes the run end at once, if the hub is well.
         reply: sends the answer to a question.
         explain: adds to the outcome what is known when the cell has ended.
-        describe: gives a sentence about each rank: what it does now.
+        describe: tells what each rank does now.
         world_size: number of ranks of the pool.
     """
 
@@ -116,7 +117,7 @@ class CellWait:
         abandon: Callable[[], None],
         reply: Callable[[int, InputReply], None],
         explain: Callable[[RunOutcome], RunOutcome] = lambda outcome: outcome,
-        describe: Callable[[], Mapping[Rank, str]] = dict,
+        describe: Callable[[], Mapping[Rank, PerRank]] = dict,
         world_size: int = 0,
     ) -> None:
         self._run = run
@@ -256,7 +257,9 @@ class CellWait:
         for request, text in answer.replies:
             self._send(request, text)
         if answer.wants_list:
-            self._view.tell(self._turns.listing(self._describe()))
+            places = self._describe()
+            texts = {rank: place.description for rank, place in places.items()}
+            self._view.tell(self._turns.listing(texts))
         for text in answer.tells:
             self._view.tell(text)
         return 0.0

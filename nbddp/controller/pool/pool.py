@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from nbddp.controller.catch_up import CellHistory
 from nbddp.controller.cell_errors import cell_error, exit_report
-from nbddp.controller.diagnosis import Report
+from nbddp.controller.diagnosis import PerRank, Report
 from nbddp.controller.early_interrupts import EarlyInterrupts
 from nbddp.controller.hub import RequestRefusedError, Run, interrupt_as_error
 from nbddp.controller.options import PoolOptions, check_seconds, check_text
@@ -260,14 +260,14 @@ class Pool:
                 abandon=lambda: self._processes.hub.post(AbandonRequested(run.run_id)),
                 reply=self._reply,
                 explain=self._explained,
-                describe=self._descriptions,
+                describe=self._places,
                 world_size=self.world_size,
             ).wait(early)
 
-    def _descriptions(self) -> dict[int, str]:
+    def _places(self) -> Mapping[int, PerRank]:
         """Return what each rank does now; empty: the pool was stopped meanwhile."""
         try:
-            return {rank: place.description for rank, place in self.diagnose().ranks.items()}
+            return self.diagnose().ranks
         except PoolBrokenError:
             return {}
 

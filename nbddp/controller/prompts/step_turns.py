@@ -10,7 +10,7 @@ to do, ranks at the same place in one row.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nbddp.controller.diagnosis import RankVerb, Report, describe_call
+from nbddp.controller.diagnosis import PerRank, RankVerb, Report, describe_call, place
 from nbddp.controller.prompts.step_commands import EndCell, Send, ShowTable, Tell, parse
 from nbddp.wire.messages import InputRequest
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by
@@ -132,26 +132,26 @@ class StepTurns:
         """The time of the next prompt, if nothing comes before; None: there is none."""
         return None if not self._open or self._debugged else self._due_at
 
-    def table(self, descriptions: Mapping[Rank, str]) -> str:
+    def table(self, others: Mapping[Rank, PerRank]) -> str:
         """Return what each rank does, ranks with the same text in one row.
 
         Args:
-            descriptions: of ranks that have not stopped.
+            others: what ranks do that have not stopped.
         """
         stopped = self.ranks
         places: list[tuple[tuple[str, str], Rank]] = [
             (_at(request), request.rank) for request, _ in self._open.values()
         ]
-        places += [
-            ((descriptions.get(rank) or "runs", ""), rank)
-            for rank in sorted({*descriptions, *self._inside} - set(stopped))
-        ]
-        by_place = ranks_by(sorted(places, key=lambda place: place[1]))
-        rows = [(ranks.describe(), text, place) for (text, place), ranks in by_place.items()]
+        for rank in sorted({*others, *self._inside} - set(stopped)):
+            other = others.get(rank)
+            doing = ("runs", "") if other is None else (other.what, place(other.site))
+            places.append((doing, rank))
+        by_place = ranks_by(sorted(places, key=lambda pair: pair[1]))
+        rows = [(ranks.describe(), text, where) for (text, where), ranks in by_place.items()]
         names, middles = (max(len(row[column]) for row in rows) for column in (0, 1))
         return "\n".join(
-            f"{name.ljust(names)}  {text.ljust(middles)}  {place}".rstrip()
-            for name, text, place in rows
+            f"{name.ljust(names)}  {text.ljust(middles)}  {where}".rstrip()
+            for name, text, where in rows
         )
 
     # --- what the user says ----------------------------------------------------------------------
@@ -213,5 +213,4 @@ def _at(request: InputRequest) -> tuple[str, str]:
     }
     fields = [field for field, is_there in shown.items() if is_there]
     call = describe_call(signature, fields).removeprefix(signature.op)
-    place = f"{stop.site}: `{stop.site.source}`" if stop.site.source else str(stop.site)
-    return f"before {stop.label()}{call}", place
+    return f"before {stop.label()}{call}", place(stop.site)

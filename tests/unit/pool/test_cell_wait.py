@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from nbddp.controller.diagnosis import PerRank, Predicate, RankVerb
 from nbddp.controller.hub.run import Run
 from nbddp.controller.pool import cell_wait
 from nbddp.controller.pool.cell_wait import CellWait, SilentView
@@ -198,6 +199,9 @@ class Debugged:
             self._run.put(debugger(each, got.question + 1))
 
 
+BUSY = Predicate(RankVerb.IS, " busy")
+
+
 def debug(
     ranks: int, *answers: str | BaseException, order: tuple[int, ...]
 ) -> tuple[RecordingView, Debugged]:
@@ -207,7 +211,7 @@ def debug(
     view, debugged = RecordingView(answers), Debugged(run, order)
     CellWait(
         run, view, interrupt=lambda: None, abandon=lambda: None, reply=debugged.reply,
-        describe=lambda: dict.fromkeys(range(ranks + 1), "is busy"),
+        describe=lambda: {rank: PerRank(rank, "running", BUSY) for rank in range(ranks + 1)},
     ).wait()  # fmt: skip
     return view, debugged
 

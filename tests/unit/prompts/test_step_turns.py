@@ -41,8 +41,8 @@ class Cell:
         assert self.is_due()
         return self.turns.answer(line, self.now)
 
-    def table(self, **descriptions: str) -> list[str]:
-        others = {int(name.removeprefix("rank")): text for name, text in descriptions.items()}
+    def table(self, others: dict[int, PerRank] | None = None) -> list[str]:
+        others = others or {}
         return [" ".join(row.split()) for row in self.turns.table(others).splitlines()]
 
 
@@ -74,7 +74,10 @@ def test_a_rank_that_runs_on_is_awaited_for_some_seconds():
     cell.stop(0, 1, 2)
     cell.now += 3.1
     assert cell.is_due()
-    assert cell.table(rank3="runs at cell [5], line 9")[-1] == "rank 3 runs at cell [5], line 9"
+    place = PerRank(3, "running", WAITS, Site(cell=5, line=9, source="source 9"))
+    row = "rank 3 waits in all_reduce #1 cell [5], line 9: `source 9`"
+    assert cell.table({3: place})[-1] == row
+    assert cell.table()[-1] == "rank 3 runs"
 
 
 def test_a_rank_that_waits_for_a_stopped_one_is_not_awaited():
