@@ -164,7 +164,8 @@ class BackgroundCell:
     def join(self, timeout_s: float = 20.0) -> RecordingView:
         """Wait for the end; gives the view."""
         self._thread.join(timeout_s)
-        assert self.has_ended, f"the cell has not ended after {timeout_s:g} s"
+        said = self.view.texts("stderr")
+        assert self.has_ended, f"the cell has not ended after {timeout_s:g} s: {said}"
         return self.view
 
 

@@ -201,9 +201,9 @@ class Sites:
         self.known.clear()
         self._frames.clear()
         self._loops.forget(self._cell_of)
-        self._kind_by_file = {
-            file: kind for file, kind in self._kind_by_file.items() if kind != _USER
-        }
+        # The I/O thread adds files while it describes the rank: a copy does not change.
+        kinds = self._kind_by_file.copy()
+        self._kind_by_file = {file: kind for file, kind in kinds.items() if kind != _USER}
 
     def stack(self, frame: types.FrameType | None) -> tuple[Site, ...]:
         """Return the lines of cells, user files and libraries from ``frame`` outwards."""

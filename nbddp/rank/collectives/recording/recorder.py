@@ -94,7 +94,7 @@ class Recorder:
         self.board.is_on = on_mismatch != "off"
         self.mismatches = []
         self.torn = []
-        for counters in self.counters_by_group.values():
+        for counters in list(self.counters_by_group.values()):
             counters.used_before = counters.used
             counters.loop_digest = 0
             counters.dense_until = counters.seq + DENSE
@@ -111,7 +111,8 @@ class Recorder:
         interrupted: list[int] = []  # records of calls that were interrupted before they returned
         if self.writer.newest != self._newest_before or self.waits():
             interrupted = self.writer.end_interrupted(_ident(), self.open, _now())
-        open_by_group = Counter(operation.pg_id for operation in self.open.values())
+        # The I/O thread removes operations that have ended while it describes the rank.
+        open_by_group = Counter(operation.pg_id for operation in list(self.open.values()))
         open_by_group.update(
             operation.pg_id
             for record in interrupted
@@ -120,7 +121,7 @@ class Recorder:
         open_by_group.update(
             {
                 counters.info.pg_id: counters.lost_messages
-                for counters in self.counters_by_group.values()
+                for counters in list(self.counters_by_group.values())
             }
         )
         marks = tuple(
@@ -132,7 +133,7 @@ class Recorder:
                 is_broken=counters.is_broken,
                 loop_digest=counters.loop_digest,
             )
-            for counters in self.counters_by_group.values()
+            for counters in list(self.counters_by_group.values())
             if counters.is_broken or (self.run_id and counters.used != counters.used_before)
         )
         self.run_id = ""
