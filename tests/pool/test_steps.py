@@ -1,6 +1,7 @@
 """``%%ddp --step``: ranks stop before each operation, on real ranks."""
 
 import itertools
+import re
 import time
 from collections.abc import Callable, Iterator
 
@@ -93,6 +94,30 @@ def test_ranks_at_different_lines_have_different_rows(pool: Pool):
         "rank 1 before broadcast",
     ]
     assert isinstance(view.error, CellError)  # the mismatch is seen as in every cell
+
+
+def test_ranks_in_different_iterations_have_different_rows(pool: Pool):
+    code = """\
+for step in range(3):
+    if rank == 1 and step == 0:
+        continue
+    dist.barrier()
+if rank == 1:
+    dist.barrier()
+"""
+    view = run_cell(pool, code, step=True, answers=["step"] * 3)
+    first = [re.sub(r"#\d+", "#", row) for row in tables(view)[0]]
+    assert first == [
+        "rank 0 before barrier # at step 0 cell [1], line 4: `dist.barrier()`",
+        "rank 1 before barrier # at step 1 cell [1], line 4: `dist.barrier()`",
+    ]
+
+
+def test_a_rank_that_has_ended_the_cell_is_in_the_table(pool: Pool):
+    view = run_cell(
+        pool, "if rank == 0:\n    dist.barrier()", step=True, answers=["quit"], check=False
+    )
+    assert tables(view)[0][1] == "rank 1 ended the cell"
 
 
 def test_one_rank_goes_ahead_and_waits_for_the_other(pool: Pool):

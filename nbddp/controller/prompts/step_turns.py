@@ -10,7 +10,7 @@ to do, ranks at the same place in one row.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nbddp.controller.diagnosis import PerRank, RankVerb, Report, describe_call, place
+from nbddp.controller.diagnosis import PerRank, RankVerb, Report, describe_call, iteration, place
 from nbddp.controller.prompts.step_commands import EndCell, Send, ShowTable, Tell, parse
 from nbddp.wire.messages import InputRequest
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by
@@ -54,6 +54,7 @@ class StepTurns:
     """
 
     def __init__(self, ranks: RankSet, world_size: int) -> None:
+        self._ranks = ranks
         self._inside = set(ranks)
         self._world_size = world_size
         #: By rank and number of the question, because several threads of a rank may stop.
@@ -142,10 +143,11 @@ class StepTurns:
         places: list[tuple[tuple[str, str], Rank]] = [
             (_at(request), request.rank) for request, _ in self._open.values()
         ]
-        for rank in sorted({*others, *self._inside} - set(stopped)):
-            other = others.get(rank)
-            doing = ("runs", "") if other is None else (other.what, place(other.site))
-            places.append((doing, rank))
+        for rank in sorted({*others, *self._ranks} - set(stopped)):
+            other = others.get(rank) if rank in self._inside else None
+            doing = "runs" if rank in self._inside else "ended the cell"
+            where = "" if other is None else place(other.site)
+            places.append(((doing if other is None else other.what, where), rank))
         by_place = ranks_by(sorted(places, key=lambda pair: pair[1]))
         rows = [(ranks.describe(), text, where) for (text, where), ranks in by_place.items()]
         names, middles = (max(len(row[column]) for row in rows) for column in (0, 1))
@@ -213,4 +215,5 @@ def _at(request: InputRequest) -> tuple[str, str]:
     }
     fields = [field for field, is_there in shown.items() if is_there]
     call = describe_call(signature, fields).removeprefix(signature.op)
-    return f"before {stop.label()}{call}", place(stop.site)
+    where = f" at {iteration(stop)}" if stop.iteration else ""
+    return f"before {stop.label()}{call}{where}", place(stop.site)

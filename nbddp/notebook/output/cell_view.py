@@ -29,7 +29,7 @@ from nbddp.notebook.output.quiet import QuietOutput
 from nbddp.notebook.output.rank_grid import RankGrid
 from nbddp.notebook.output.show_pictures import CellPictures
 from nbddp.notebook.output.shows import Labels, Redraw, Rich, Show, Text
-from nbddp.notebook.output.sinks import QUIET_STYLE, Live, Sink
+from nbddp.notebook.output.sinks import QUIET_STYLE, Live, Sink, TerminalSink
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
 from nbddp.notebook.render import diagnosis_card, rank_strip, static_page
 from nbddp.notebook.render.colours import tint_of
@@ -234,7 +234,8 @@ class View:
         # before the answer.
         self._live.refresh(now, self._output.open_lines(), at_once=True)
         self._sink.live(Live())
-        self._sink.live(self._live.shown)
+        if not isinstance(self._sink, TerminalSink):  # there the question would stand behind them
+            self._sink.live(self._live.shown)
         label = f"{self._labels.of((request.rank,))} " if self._labels else ""
         prompt = _STEP_PROMPT if is_stop else label + harmless(request.prompt)
         try:

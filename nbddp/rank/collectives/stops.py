@@ -81,6 +81,7 @@ class Stops:
             peer=peer,
             tag=tag,
             site=self._recorder.sites.site_of(frame),
+            iteration=self._recorder.sites.loop_variables(frame),
         )
 
         is_main = threading.current_thread() is threading.main_thread()

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 import nbddp
 from nbddp.rank.code_sites import site_at
 from nbddp.rank.collectives.recording.counting_loops import CountingLoops, local_integer
-from nbddp.wire.flight_recorder import Loops, Site, Writer
+from nbddp.wire.flight_recorder import Loops, LoopVariable, Site, Writer
 
 _CELL, _USER, _LIBRARY, _MACHINERY = 3, 2, 1, 0
 _STDLIB = sysconfig.get_path("stdlib")
@@ -152,6 +152,19 @@ class Sites:
 
     def iteration(self, frame: types.FrameType | None) -> Iteration:
         """Return the iteration of the loops around a line of the user's code, and its callers."""
+        names, values = self._loops_around(frame)
+        if not names:
+            return NO_ITERATION
+        offset = self._writer.text(("loops", names), lambda: Loops(names))
+        return offset, values[0] if len(values) == _MAX_LOOPS else 0, values[-1]
+
+    def loop_variables(self, frame: types.FrameType | None) -> tuple[LoopVariable, ...]:
+        """Return the same as data: the outermost variable first."""
+        return tuple(map(LoopVariable, *self._loops_around(frame)))
+
+    def _loops_around(
+        self, frame: types.FrameType | None
+    ) -> tuple[tuple[str, ...], tuple[int, ...]]:
         names: tuple[str, ...] = ()
         values: tuple[int, ...] = ()
         for _ in range(_MAX_CALLERS):
@@ -167,10 +180,7 @@ class Sites:
             if about.is_outermost or len(names) == _MAX_LOOPS:
                 break
             frame = frame.f_back
-        if not names:
-            return NO_ITERATION
-        offset = self._writer.text(("loops", names), lambda: Loops(names))
-        return offset, values[0] if len(values) == _MAX_LOOPS else 0, values[-1]
+        return names, values
 
     def _frame(self, frame: types.FrameType) -> _Frame:
         """Find the counting loops around the line of a frame."""
