@@ -9,7 +9,7 @@ from typing import TypeAlias
 from nbddp.controller.diagnosis.assigned_names import AssignedName
 from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit
 from nbddp.controller.diagnosis.divergence import Divergence, Sources, is_of_ranks
-from nbddp.controller.diagnosis.report import CodeLine
+from nbddp.controller.diagnosis.report import CodeChange, CodeLine
 from nbddp.wire.flight_recorder import Operation, Site, shortened
 from nbddp.wire.rank_set import RankSet
 
@@ -49,7 +49,7 @@ def describe_assigned(assigned: AssignedName) -> str:
 
 
 def next_step(
-    places: Places, operation: Operation, culprits: RankSet, *, can_move: bool = True
+    places: Places, operation: Operation, culprits: RankSet, change: CodeChange | None = None
 ) -> str:
     """The change of the code after which the culprits make the call.
 
@@ -57,7 +57,7 @@ def next_step(
         places: the lines that ranks have not come to.
         operation: the operation in which the others wait.
         culprits: ranks that have not called it.
-        can_move: whether the call can move out of its condition as it is.
+        change: the change of the code that is shown with it; None: none is known.
     """
     if len(places) > 1:
         inside = differing_lines(places).removesuffix(".") or "The ranks wait at different lines"
@@ -69,13 +69,16 @@ def next_step(
     if len(divergence.branches) > 1 or any(b.kind == "condition" for b in divergence.branches):
         if divergence.branches[0].line == divergence.site.line:
             line = f"the call in {_place(divergence)}"
-        return f"{_capital(line)} is inside {_inside_step(divergence, culprits, can_move)}"
+        inside = _inside_step(divergence, culprits, can_move=change is not None)
+        return f"{_capital(line)} is inside {inside}"
     if divergence.loop is None:
         return f"Let {culprits.describe()} run {_call(divergence)}, too."
-    return _loop_step(divergence, divergence.loop, operation)
+    return _loop_step(divergence, divergence.loop, operation, change)
 
 
-def _loop_step(divergence: Divergence, loop: Branch, operation: Operation) -> str:
+def _loop_step(
+    divergence: Divergence, loop: Branch, operation: Operation, change: CodeChange | None
+) -> str:
     """The next step where ranks have not come to the call in some iterations of a loop."""
     if len(divergence.exits) == 1:
         return _leaving_step(divergence, operation)
@@ -83,16 +86,27 @@ def _loop_step(divergence: Divergence, loop: Branch, operation: Operation) -> st
         return (
             f"Let every rank run {_call(divergence)}, in each iteration of {describe_branch(loop)}."
         )
-    # `Join` stands in for no collective that the cell calls itself.
-    is_in_backward = ".backward(" in divergence.code.source(divergence.site.line)
-    join = ", or use `torch.distributed.algorithms.Join`" if is_in_backward else ""
     return (
-        f"Give every rank the same number of iterations of {describe_branch(loop)}, for example by "
-        f"drop_last=True{join}."
+        f"Give every rank the same number of iterations of {describe_branch(loop)}, for example "
+        f"{_evenly(divergence, change)}."
     )
 
 
-def _inside_step(divergence: Divergence, culprits: RankSet, can_move: bool) -> str:
+def _evenly(divergence: Divergence, change: CodeChange | None) -> str:
+    """How a loop may end on all ranks together: as the change does that is shown."""
+    for line in () if change is None else change.lines:
+        added = line.source.strip() if line.change == "added" else ""
+        if "drop_last=True" in added:
+            return "by drop_last=True"
+        if added.startswith("with "):
+            return f"by `{added}`"
+    # `Join` stands in for no collective that the cell calls itself.
+    is_in_backward = ".backward(" in divergence.code.source(divergence.site.line)
+    join = ", or use `torch.distributed.algorithms.Join`" if is_in_backward else ""
+    return f"by drop_last=True{join}"
+
+
+def _inside_step(divergence: Divergence, culprits: RankSet, *, can_move: bool) -> str:
     """The branches, and what to do about them."""
     inside = " and ".join(map(describe_branch, divergence.branches))
     if len(divergence.branches) > 1:
@@ -132,7 +146,7 @@ def _leaving_step(divergence: Divergence, operation: Operation) -> str:
     call = f"Call {operation.signature.op}"
     if not _is_at(divergence, operation):
         call = f"Run {_place(divergence)}"
-    return f"{call} before {exit_text}, or let all ranks take it."
+    return f"{call} before {exit_text}, or let all ranks skip it there."
 
 
 def skipped_step(divergence: Divergence | None, operation: Operation, ranks: RankSet) -> str:

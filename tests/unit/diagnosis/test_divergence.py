@@ -120,7 +120,7 @@ def test_a_continue():
     )
     assert finding.next_step == (
         "Call all_reduce before the `continue` in line 3, inside `if rank == 1:` (line 2), or let "
-        "all ranks take it."
+        "all ranks skip it there."
     )
     assert [line.site.line for line in finding.code] == [1, 2, 3, 4]
 
@@ -129,7 +129,7 @@ def test_a_continue_on_the_line_of_its_condition():
     source = "for step in data:\n    if rank == 1: continue\n    dist.all_reduce(x)"
     finding = missing(source, {0: [3], 1: [3], 2: [3]}, 3)
     assert finding.next_step == (
-        "Call all_reduce before line 2, `if rank == 1: continue`, or let all ranks take it."
+        "Call all_reduce before line 2, `if rank == 1: continue`, or let all ranks skip it there."
     )
 
 

@@ -35,7 +35,7 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
     )
     change = _change(places, reports)
     if places and operation is not None:
-        step = next_step(places, operation, culprits, can_move=change is not None)
+        step = next_step(places, operation, culprits, change)
     elif all(reports.graph.views[rank].state == "idle" for rank in culprits):
         where = f"No cell runs on {culprits.describe()}"
         step = f"{where}: call it in a cell of all ranks of the group, one without -r."
