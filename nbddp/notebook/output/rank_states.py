@@ -93,11 +93,28 @@ def ends(outcome: RunOutcome, *, has_card: bool) -> list[Chip]:
     errors = [result.error for result in outcome.results.values() if result.error is not None]
     if any(error.ename == MISMATCH_ERROR for error in errors):
         return []  # the card has the calls; which ranks raised, and which still waited, is chance
-    chips = [_end(outcome, result) for _, result in sorted(outcome.results.items())]
+    missed = _missed_calls(outcome)
+    chips = [
+        _end(outcome, result)
+        if result.status != "ok" or rank not in missed
+        else Chip(RankSet((rank,)), ChipState.MISSED, missed[rank])
+        for rank, result in sorted(outcome.results.items())
+    ]
     kinds = {(chip.state, chip.note) for chip in chips}
     bad = [state for state, _ in kinds if state is not ChipState.DONE]
     is_told = len(chips) <= _FEW_RANKS and (has_card or len(bad) == 1)
     return [] if len(kinds) < 2 or is_told else chips
+
+
+def _missed_calls(outcome: RunOutcome) -> dict[int, str]:
+    """The operations that ranks never called, and others waited for, by rank."""
+    findings = () if outcome.report is None else outcome.report.proven
+    return {
+        rank: finding.op
+        for finding in findings
+        if finding.kind == "missing-rank"
+        for rank in finding.culprits
+    }
 
 
 def _end(outcome: RunOutcome, result: RankResult) -> Chip:

@@ -37,6 +37,7 @@ class ChipState(Enum):
     ASKED = ("?◂", "asks you now", "rgba(80,140,220,0.35)")  #: the prompt below is its own
     DONE = ("✓", "done", "rgba(60,160,80,0.20)")
     RAISED = ("✗", "raised", "rgba(220,50,60,0.35)")
+    MISSED = ("✗", "never called", "rgba(220,50,60,0.35)")  #: others waited for its call
     FREED = ("◌", "waited", "rgba(200,160,0,0.22)")
     DEAD = ("†", "dead", "rgba(220,50,60,0.35)")
     INTERRUPTED = ("■", "interrupted", "rgba(200,160,0,0.22)")

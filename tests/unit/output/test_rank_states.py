@@ -2,7 +2,7 @@
 
 import pytest
 
-from nbddp.controller.diagnosis import PerRank, Predicate, RankVerb, Report
+from nbddp.controller.diagnosis import Finding, PerRank, Predicate, RankVerb, Report
 from nbddp.controller.state import MISMATCH_ERROR, RankResult, RunOutcome
 from nbddp.notebook.output import rank_states
 from nbddp.notebook.output.rank_states import RankStates
@@ -170,3 +170,21 @@ def test_the_row_is_a_list_of_words_without_colours():
     html = rank_strip.ends([Chip(RankSet((1,)), ChipState.RAISED, "ValueError")])["text/html"]
     assert "<b>1</b> ✗ raised ValueError</span>" in html
     assert 'role="list" aria-label="how the ranks ended"' in html
+
+
+def test_ranks_that_never_made_a_call_are_not_shown_as_done():
+    results = {rank: result(rank, "ok" if rank else "freed") for rank in range(12)}
+    finding = Finding(
+        kind="missing-rank",
+        proven=True,
+        culprits=RankSet.of(range(1, 12)),
+        waiting=RankSet.of([0]),
+        headline="",
+        reason="",
+        next_step="",
+        op="all_reduce",
+    )
+    outcome = RunOutcome("r", results, 0.1, report=Report("r", (finding,)))
+    chips = rank_states.ends(outcome, has_card=True)
+    row = rank_strip.ends(chips)["text/plain"]
+    assert row == "ranks  0 ◌ waited  1-11 ✗ never called all_reduce"
