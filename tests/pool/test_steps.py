@@ -117,7 +117,7 @@ def test_a_rank_that_has_ended_the_cell_is_in_the_table(pool: Pool):
     view = run_cell(
         pool, "if rank == 0:\n    dist.barrier()", step=True, answers=["quit"], check=False
     )
-    assert tables(view)[0][1] == "rank 1 ended the cell"
+    assert tables(view)[0][1] == "rank 1 has finished the cell"
 
 
 def test_one_rank_goes_ahead_and_waits_for_the_other(pool: Pool):

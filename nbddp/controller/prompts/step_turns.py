@@ -10,7 +10,15 @@ to do, ranks at the same place in one row.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nbddp.controller.diagnosis import PerRank, RankVerb, Report, describe_call, iteration, place
+from nbddp.controller.diagnosis import (
+    PerRank,
+    Predicate,
+    RankVerb,
+    Report,
+    describe_call,
+    iteration,
+    place,
+)
 from nbddp.controller.prompts.step_commands import EndCell, Send, ShowTable, Tell, parse
 from nbddp.wire.messages import InputRequest
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by
@@ -139,17 +147,22 @@ class StepTurns:
         Args:
             others: what ranks do that have not stopped.
         """
-        stopped = self.ranks
-        places: list[tuple[tuple[str, str], Rank]] = [
+        places: list[tuple[tuple[Predicate, str], Rank]] = [
             (_at(request), request.rank) for request, _ in self._open.values()
         ]
-        for rank in sorted({*others, *self._ranks} - set(stopped)):
-            other = others.get(rank) if rank in self._inside else None
-            doing = "runs" if rank in self._inside else "ended the cell"
-            where = "" if other is None else place(other.site)
-            places.append(((doing if other is None else other.what, where), rank))
+        for rank in sorted({*others, *self._ranks} - set(self.ranks)):
+            other = others.get(rank)
+            if rank not in self._inside:
+                places.append(((Predicate(RankVerb.HAS_FINISHED), ""), rank))
+            elif other is None:
+                places.append(((Predicate(RankVerb.RUNS), ""), rank))
+            else:
+                places.append(((other.predicate, place(other.site)), rank))
         by_place = ranks_by(sorted(places, key=lambda pair: pair[1]))
-        rows = [(ranks.describe(), text, where) for (text, where), ranks in by_place.items()]
+        rows = [
+            (ranks.describe(), predicate.describe(len(ranks)), where)
+            for (predicate, where), ranks in by_place.items()
+        ]
         names, middles = (max(len(row[column]) for row in rows) for column in (0, 1))
         return "\n".join(
             f"{name.ljust(names)}  {text.ljust(middles)}  {where}".rstrip()
@@ -202,7 +215,7 @@ class StepTurns:
             self._due_at = now
 
 
-def _at(request: InputRequest) -> tuple[str, str]:
+def _at(request: InputRequest) -> tuple[Predicate, str]:
     """Return what a stopped rank is about to do, and where."""
     stop = request.stop
     assert stop is not None  # noqa: S101 - see `CellWait`
@@ -216,4 +229,4 @@ def _at(request: InputRequest) -> tuple[str, str]:
     fields = [field for field, is_there in shown.items() if is_there]
     call = describe_call(signature, fields).removeprefix(signature.op)
     where = f" at {iteration(stop)}" if stop.iteration else ""
-    return f"before {stop.label()}{call}{where}", place(stop.site)
+    return Predicate(RankVerb.NONE, f"before {stop.label()}{call}{where}"), place(stop.site)
