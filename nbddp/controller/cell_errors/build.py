@@ -130,7 +130,7 @@ def _cell_error(  # noqa: PLR0911 - one for each kind of error
     shown = exception_line(outcome.results[ranks.ranks[0]].error or first)  # as in the traceback
     alike, said = _ranks_alike(outcome, first), shown.text and f": {shown.text}"
     if set(alike) - set(ranks):
-        ranks, said = alike, ""
+        ranks, said = alike, traceback_groups.examples(_raised(outcome), alike)
     raised = f"{ranks.describe()} raised {shown.name}{_at_line(outcome, ranks)}{said}"
     tail = [f"{_headline('CellError')}: {raised}"]
     tail += [
