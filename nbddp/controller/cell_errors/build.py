@@ -130,7 +130,7 @@ def _cell_error(  # noqa: PLR0911 - one for each kind of error
     shown = exception_line(outcome.results[ranks.ranks[0]].error or first)  # as in the traceback
     alike, said = _ranks_alike(outcome, first), shown.text and f": {shown.text}"
     if set(alike) - set(ranks):
-        ranks, said = alike, ""
+        ranks, said = alike, traceback_groups.examples(_raised(outcome), alike)
     raised = f"{ranks.describe()} raised {shown.name}{_at_line(outcome, ranks)}{said}"
     tail = [f"{_headline('CellError')}: {raised}"]
     tail += [
@@ -322,8 +322,9 @@ def _exits(
     cell_name: str,
     log_path_by_rank: Mapping[int, str],
 ) -> list[str]:
-    verb = ranks.verb("exited while it ran", "exited while they ran")
-    lines = [f"{_headline('RankExitedError')}: {ranks.describe()} {verb} {cell_name}"]
+    while_ran = ranks.verb("while it ran", "while they ran")
+    what = f"{ranks.describe()} exited{_end_of_all(outcome, ranks)} {while_ran} {cell_name}"
+    lines = [f"{_headline('RankExitedError')}: {what}"]
     reasons: set[str] = set()
     for rank in list(ranks)[: traceback_groups.MAX_FULL]:
         result = outcome.results[rank]
@@ -350,6 +351,14 @@ def _exits(
         lines.append(f"  and {RankSet.of(list(ranks)[traceback_groups.MAX_FULL :]).describe()}")
     others = [*_states(outcome), *evidence.consequence_lines(outcome)]
     return [*lines, *(f"  others    {line}" for line in others)]
+
+
+def _end_of_all(outcome: RunOutcome, ranks: RankSet) -> str:
+    """`` with SIGKILL (signal 9)``, if all these ranks ended in this way."""
+    exits = [outcome.results[rank].exited for rank in ranks]
+    hows = {"" if end is None or end.reason else describe_exit(end)[0] for end in exits}
+    how = hows.pop()
+    return f" with {how}" if how and not hows else ""
 
 
 def _logs(ranks: RankSet, log_path_by_rank: Mapping[int, str]) -> list[str]:

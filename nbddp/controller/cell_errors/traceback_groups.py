@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby, zip_longest
 
-from nbddp.controller.state import error_summary
+from nbddp.controller.state import error_summary, exception_line
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import RankSet, ranks_by_value
 
@@ -17,6 +17,9 @@ MAX_FULL = 4
 _MAX_LIBRARIES = 3
 #: Messages beside one traceback.
 _MAX_MESSAGES = 16
+#: Messages in the last line of an error, and the length of each.
+_MAX_EXAMPLES = 3
+_MAX_EXAMPLE = 80
 _BOLD, _OFF = "\x1b[1m", "\x1b[0m"
 #: Equal objects of two ranks have the same address only by chance.
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
@@ -77,6 +80,24 @@ def _folded(error: ErrorInfo, rank: int) -> Iterator[str]:
 def without_addresses(text: str) -> str:
     """Return ``text`` with a placeholder for memory addresses, which differ between processes."""
     return _ADDRESS.sub("0x…", text)
+
+
+def examples(raised: Raised, ranks: RankSet) -> str:
+    """`` (`check(rank)`): bad 2 on rank 2, bad 3 on rank 3``: a line and its different messages."""
+    errors = dict(raised)
+    sites = [errors[rank].site for rank in ranks]
+    source = next((site.source for site in sites if site is not None and site.source), "")
+    text_by_rank = {rank: without_addresses(exception_line(errors[rank]).text) for rank in ranks}
+    told = [
+        f"{_cut(text) or 'no text'} on {those.describe()}"
+        for text, those in ranks_by_value(text_by_rank).items()
+    ]
+    listed = [*told[:_MAX_EXAMPLES], *(["..."] if len(told) > _MAX_EXAMPLES else [])]
+    return f"{source and f' (`{_cut(source)}`)'}: {', '.join(listed)}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_EXAMPLE else f"{text[: _MAX_EXAMPLE - 3]}..."
 
 
 def _messages(groups: Sequence[Sequence[int]], errors: dict[int, ErrorInfo]) -> list[str]:

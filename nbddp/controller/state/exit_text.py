@@ -52,7 +52,7 @@ def describe_exit(exited: RankExited) -> tuple[str, str]:
         return how, "the cell closed descriptors of files that it had not opened (os.closerange?)"
     killed = "the system ran out of memory, or someone ran `kill -9`"
     if exited.counts_memory_kills:
-        killed = "a `kill -9`: the kernel has killed no process for lack of memory"
+        killed = "a `kill -9`, not lack of memory: the kernel has killed no process for that"
     likely = {
         "SIGKILL": killed,
         "SIGSEGV": "native code touched memory that is not its own",
@@ -129,11 +129,12 @@ def error_summary(error: ErrorInfo) -> str:
 
 
 def memory_then(exited: RankExited) -> str:
-    """``; 1.2 of 24.0 GB of memory were free``, if that may explain the end."""
+    """``; 1.2 of 24.0 GB of memory were free``, if that says something about the end."""
     if exited.exit_code != -signal.SIGKILL or not exited.memory_total:
         return ""
     free, total = (size / 1e9 for size in (exited.memory_available, exited.memory_total))
-    return f"; {free:.1f} of {total:.1f} GB of memory were free"
+    link = ", and" if exited.counts_memory_kills and not exited.out_of_memory else ";"
+    return f"{link} {free:.1f} of {total:.1f} GB of memory were free"
 
 
 def crash_site(fault: str) -> list[str]:

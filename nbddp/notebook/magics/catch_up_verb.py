@@ -17,6 +17,7 @@ from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.rank_set import RankSet
 
 _MAX_NAMES = 8
+_MAX_FAILED_NAMES = 3
 
 
 def cell_numbers(text: str) -> list[int]:
@@ -59,7 +60,10 @@ def describe(result: CatchUp) -> str:
         return f"{ranks.describe()} {lacks} no variable of {source}. Next: run the next cell"
     lines = []
     if result.cells:
-        ran = f"{ranks.describe()} ran {_cells(result.cells)} again, with what they write and print"
+        what = (
+            "what it writes and prints" if len(result.cells) == 1 else "what they write and print"
+        )
+        ran = f"{ranks.describe()} ran {_cells(result.cells)} again, with {what}"
         if result.aside:
             were = result.aside.verb("its variables are", "their variables are")
             ran += f"; {result.aside.describe()} took part aside, and {were} as before"
@@ -83,28 +87,57 @@ def describe(result: CatchUp) -> str:
         f"cell needs, then %ddp catchup -r {ranks}"
         for cell, error in result.failed
     ]
-    lines += [f"not made again: {_missing(left, ranks)}" for left in result.left_out]
+    lines += [f"not made again: {_missing(left, ranks)}" for left in _problems(result)]
     if result.different:
         lines.append(
             f"equal on the other ranks, and not here: {_names(result.different)}. "
             f"Next: %ddp diff {result.different[0]}"
         )
-    return "\n".join([*lines, _end(result)])
+    return "\n".join([*lines, *_failed_before(result), _end(result)])
 
 
 def _end(result: CatchUp) -> str:
     """Return a line: ``All 4 ranks have model and optimizer: run the training cell again.``."""
-    lacks = [name for left in result.left_out for name in left.names]
+    lacks = [name for left in _problems(result) for name in left.names]
     wrong = dict.fromkeys([*lacks, *(name for name, _ in result.not_synced), *result.different])
     names = _names(result.synced) if result.synced else "the variables of these cells"
     what = f"All {len(result.ranks) + len(result.others)} ranks have {names}"
     then = "run the training cell again" if result.synced else "run the next cell"
     if not wrong and not result.failed:
-        return f"{what}: {then}."
+        return f"{_again(result) if result.left_out else what}: {then}."
     still = f"{result.ranks.describe()} still {result.ranks.verb('differs', 'differ')}"
     but = f"{still} in {_names(tuple(wrong))}" if wrong else f"{_cells(_failed(result))} failed"
     do = f"do what stands above, then {then}"
     return f"{what}; {but}: {do}." if result.synced else f"{but[0].upper()}{but[1:]}: {do}."
+
+
+def _again(result: CatchUp) -> str:
+    """What the ranks have, though they lack names of cells that had failed."""
+    has, source = result.ranks.verb("has", "have"), f"rank {result.source}"
+    who = result.ranks.describe().capitalize()
+    if result.synced:
+        return f"{who} {has} {_names(result.synced)} again, as {source} has them"
+    if result.cells:
+        return f"{who} {has} the variables of {_cells(result.cells)} again"
+    return f"{who} {result.ranks.verb('lacks', 'lack')} no other variable of {source}"
+
+
+def _problems(result: CatchUp) -> list[LeftOut]:
+    """The missing names that need a step: not those of cells that had failed before."""
+    return [left for left in result.left_out if left.reason is not Reason.FAILED]
+
+
+def _failed_before(result: CatchUp) -> list[str]:
+    """A line on the names of cells that had failed before, if there are any."""
+    failed = [left for left in result.left_out if left.reason is Reason.FAILED]
+    if not failed:
+        return []
+    names = tuple(dict.fromkeys(name for left in failed for name in left.names))
+    cells = tuple(sorted({left.cell for left in failed}))
+    whose = "its" if len(names) == 1 else "their"
+    had = f"{whose} {'cell' if len(cells) == 1 else 'cells'} had failed"
+    listed = _names(names, _MAX_FAILED_NAMES)
+    return [f"not made again, since {had}: {listed} ({_cells(cells)})"]
 
 
 def _failed(result: CatchUp) -> tuple[int, ...]:
@@ -131,12 +164,7 @@ def _missing(left: LeftOut, ranks: RankSet) -> str:
     match left.reason:
         case Reason.NO_CELL:
             return f"{names}: no cell defines this. Next: %ddp push, if it came from the notebook"
-        case Reason.FAILED:
-            return (
-                f"{names}: {cell}, which defines this, has failed. "
-                "Next: correct it and run it on all ranks"
-            )
-        case Reason.FAILS_NOW:
+        case Reason.FAILS_NOW | Reason.FAILED:  # the latter has a line of its own
             return (
                 f"{names}: {cell}, which defines this, failed now. "
                 "Next: correct it and run it on all ranks"
@@ -162,6 +190,6 @@ def _cells(numbers: tuple[int, ...]) -> str:
     return f"{word} {', '.join(f'[{number}]' for number in numbers)}"
 
 
-def _names(names: tuple[str, ...]) -> str:
-    rest = len(names) - _MAX_NAMES
-    return words([*names[:_MAX_NAMES], *([f"{rest} more"] if rest > 0 else [])])
+def _names(names: tuple[str, ...], most: int = _MAX_NAMES) -> str:
+    rest = len(names) - most
+    return words([*names[:most], *([f"{rest} more"] if rest > 0 else [])])

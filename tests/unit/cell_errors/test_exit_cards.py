@@ -63,6 +63,13 @@ def test_a_rank_that_was_killed():
         "the system ran out of memory, or someone ran `kill -9`; "
         "1.2 of 24.0 GB of memory were free",
     )
+    killed = with_last(died(1))
+    assert killed.exited is not None
+    counted = msgspec.structs.replace(killed.exited, counts_memory_kills=True)
+    assert finding_of(outcome_of(freed(0), replace(killed, exited=counted))).suspicions == (
+        "a `kill -9`, not lack of memory: the kernel has killed no process for that, and "
+        "1.2 of 24.0 GB of memory were free",
+    )
     assert finding.now == (
         "rank 1 was replaced by a fresh process: its variables are gone, those of ranks 0,2-3 are "
         "kept. It lacks model, optimizer of cell [2]; loss, perhaps best of cell [3]."
@@ -128,7 +135,8 @@ def test_the_error_below_the_card_is_brief():
     assert str(brief) == str(whole)
     (displayed,) = brief._render_traceback_()
     assert displayed == (
-        "\x1b[31mRankExitedError\x1b[0m: rank 1 exited while it ran cell [7]\n"
+        "\x1b[31mRankExitedError\x1b[0m: rank 1 exited with SIGKILL (signal 9) while it ran "
+        "cell [7]\n"
         "  log       /logs/rank1.log\n"
         "  next      %ddp catchup makes its variables again: it runs the cells that define them, "
         "and modules and optimizers get the state of rank 0"

@@ -39,7 +39,7 @@ def test_the_death_of_a_rank():
     )
     assert type(error) is RankExitedError
     assert text(error) == (
-        "RankExitedError: rank 2 exited while it ran cell [7]\n"
+        "RankExitedError: rank 2 exited with SIGKILL (signal 9) while it ran cell [7]\n"
         "  rank 2    SIGKILL (signal 9), pid 41532, 3.2 s after the cell began\n"
         "  likely    the system ran out of memory, or someone ran `kill -9`\n"
         "  printed   step 39\n"
@@ -58,7 +58,7 @@ def test_a_kill_that_was_not_for_memory():
     exited = RankExited(
         rank=2, pid=7, exit_code=-9, out_of_memory=False, last_output="", counts_memory_kills=True
     )
-    likely = "a `kill -9`: the kernel has killed no process for lack of memory"
+    likely = "a `kill -9`, not lack of memory: the kernel has killed no process for that"
     assert describe_exit(exited) == ("SIGKILL (signal 9)", likely)
     assert (
         "ran out of memory" in describe_exit(msgspec.structs.replace(exited, out_of_memory=True))[1]
@@ -74,10 +74,17 @@ def test_only_the_last_lines_are_shown():
 
 def test_the_death_of_all_ranks():
     message = text(cell_error(*(died(rank, exit_code=3) for rank in range(6))))
-    assert message.startswith("RankExitedError: ranks 0-5 exited while they ran cell [7]\n")
+    assert message.startswith(
+        "RankExitedError: ranks 0-5 exited with exit code 3 while they ran cell [7]\n"
+    )
     assert message.count("exit code 3, pid") == MAX_FULL
     assert "  and ranks 4-5\n" in message
     assert message.endswith("  next      %ddp restart")
+
+
+def test_ranks_that_ended_in_different_ways():
+    message = text(cell_error(died(0, exit_code=3), died(1)))
+    assert message.startswith("RankExitedError: ranks 0-1 exited while they ran cell [7]\n")
 
 
 def test_a_death_goes_before_a_timeout_and_an_interrupt():

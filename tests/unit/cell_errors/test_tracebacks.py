@@ -69,11 +69,16 @@ def test_errors_of_one_line_are_told_together_though_each_has_its_text():
     def bad(rank: int, line: int = 2, ename: str = "ValueError", at_ns: int = 0) -> RankResult:
         text = f"bad rank {rank}"
         traceback = [f"Cell In[7], line {line}\n----> {line} check(rank)", f"{ename}: {text}"]
-        info = ErrorInfo(ename=ename, evalue=text, traceback=traceback, site=site(line))
+        info = ErrorInfo(
+            ename=ename, evalue=text, traceback=traceback, site=site(line, "check(rank)")
+        )
         return RankResult(rank, "error", error=info, failed_at_ns=at_ns or 9 - rank)
 
     error = cell_error(*map(bad, range(4)))
-    assert text(error).endswith("CellError: ranks 0-3 raised ValueError at cell [7], line 2")
+    assert text(error).endswith(
+        "CellError: ranks 0-3 raised ValueError at cell [7], line 2 (`check(rank)`): "
+        "bad rank 0 on rank 0, bad rank 1 on rank 1, bad rank 2 on rank 2, ..."
+    )
     assert text(error).count("ValueError: bad rank") == 4
     # Another line or another error is another reason; equal ones keep their text.
     others = [bad(1, 5), bad(2, ename="KeyError"), replace(bad(0, at_ns=4), rank=3)]
@@ -82,13 +87,23 @@ def test_errors_of_one_line_are_told_together_though_each_has_its_text():
     )
     # Ranks that were only freed are named separately.
     error = cell_error(bad(0), replace(bad(1), was_freed=True), bad(2), is_plain=False)
-    assert text(error).endswith("CellError: ranks 0,2 raised ValueError at cell [7], line 2")
+    assert text(error).endswith(
+        "CellError: ranks 0,2 raised ValueError at cell [7], line 2 (`check(rank)`): "
+        "bad rank 0 on rank 0, bad rank 2 on rank 2"
+    )
 
 
 def at_line(rank: int, line: int, evalue: str = "bad") -> RankResult:
     traceback = [f"Cell In[7], line {line}\n----> {line} check(rank)", f"ValueError: {evalue}"]
-    info = ErrorInfo(ename="ValueError", evalue=evalue, traceback=traceback, site=site(line))
+    info = ErrorInfo(
+        ename="ValueError", evalue=evalue, traceback=traceback, site=site(line, "check(rank)")
+    )
     return RankResult(rank, "error", error=info, failed_at_ns=rank)
+
+
+def test_the_examples_of_different_messages_are_short():
+    message = text(cell_error(at_line(0, 2, ""), at_line(1, 2, "a" * 99 + "\nmore")))
+    assert message.endswith(f" (`check(rank)`): no text on rank 0, {'a' * 77}... on rank 1")
 
 
 def test_at_most_four_tracebacks_in_full():
@@ -111,7 +126,8 @@ def test_one_place_has_one_traceback_and_a_line_for_each_message():
         "ranks 4-5,7 at the same place\n"
         "  ranks 4-5 ValueError: bad 2\n"
         "  rank 7    ValueError: bad 3\n\n"
-        "CellError: ranks 2,4-5,7 raised ValueError at cell [7], line 2"
+        "CellError: ranks 2,4-5,7 raised ValueError at cell [7], line 2 (`check(rank)`): "
+        "bad 1 on rank 2, bad 2 on ranks 4-5, bad 3 on rank 7"
     )
     two = text(cell_error(at_line(0, 2, "bad 0"), at_line(3, 2, "bad 3")))
     assert "\nrank 3 at the same place: ValueError: bad 3\n\nCellError: " in two

@@ -64,8 +64,8 @@ def test_random_numbers(facts: dict[str, Any], line: str):
             "Cell [3] failed: do what stands above, then run the next cell.",
         ),
         (
-            {"left_out": (LeftOut(("x", "y"), Reason.FAILED, 2),)},
-            "not made again: x and y: cell [2], which defines this, has failed. Next: correct it "
+            {"left_out": (LeftOut(("x", "y"), Reason.FAILS_NOW, 2),)},
+            "not made again: x and y: cell [2], which defines this, failed now. Next: correct it "
             "and run it on all ranks",
             "Rank 1 still differs in x and y: do what stands above, then run the next cell.",
         ),
@@ -87,3 +87,36 @@ def test_problems_have_a_next_step_and_the_last_line_points_to_it(
 ):
     said = lines(**facts)
     assert said[-2:] == [problem, end]
+
+
+FAILED = (
+    LeftOut(("os", "signal"), Reason.FAILED, 4),
+    LeftOut(("peer", "mine"), Reason.FAILED, 7),
+)
+
+
+def test_names_of_cells_that_had_failed_do_not_hide_that_all_is_well():
+    assert lines(cells=(2,), synced=("model", "opt"), left_out=FAILED) == [
+        "rank 1 ran cell [2] again, with what it writes and prints",
+        "model and opt have the state of rank 0",
+        "not made again, since their cells had failed: os, signal, peer and 1 more "
+        "(cells [4], [7])",
+        "Rank 1 has model and opt again, as rank 0 has them: run the training cell again.",
+    ]
+    assert lines(cells=(2, 3), left_out=(LeftOut(("x",), Reason.FAILED, 4),))[-2:] == [
+        "not made again, since its cell had failed: x (cell [4])",
+        "Rank 1 has the variables of cells [2], [3] again: run the next cell.",
+    ]
+    assert lines(cells=(), left_out=FAILED[:1]) == [
+        "not made again, since their cell had failed: os and signal (cell [4])",
+        "Rank 1 lacks no other variable of rank 0: run the next cell.",
+    ]
+
+
+def test_names_of_cells_that_had_failed_are_no_part_of_a_problem():
+    assert lines(left_out=(*FAILED, LeftOut(("x",), Reason.NO_CELL)))[1:] == [
+        "not made again: x: no cell defines this. Next: %ddp push, if it came from the notebook",
+        "not made again, since their cells had failed: os, signal, peer and 1 more "
+        "(cells [4], [7])",
+        "Rank 1 still differs in x: do what stands above, then run the next cell.",
+    ]
