@@ -262,7 +262,9 @@ class Comms:
                     self._manager.comms.pop(target.comm_id, None)
                     target._closed = True
                     target.handle_close(raw)
-            except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the user's callback
+            except SystemExit:
+                raise
+            except BaseException as error:  # noqa: BLE001 - the user's callback
                 # The error is shown like text that the callback prints.
                 self._shell.showtraceback((type(error), error, error.__traceback__))
 

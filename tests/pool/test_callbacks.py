@@ -106,8 +106,9 @@ def test_a_callback_that_outlives_its_cell_is_interrupted_too(pool: Pool):
     assert run_cell(pool, HEALTHY).texts() == {0: "2\n", 1: "2\n"}
 
 
-def test_a_callback_that_exits_does_not_end_the_thread_of_callbacks(pool: Pool):
-    slider = Slider(pool, "print('begins')\nraise SystemExit")
+@pytest.mark.parametrize("error", ["SystemExit", "asyncio.CancelledError", "GeneratorExit"])
+def test_no_error_of_a_callback_ends_the_thread_of_callbacks(pool: Pool, error: str):
+    slider = Slider(pool, f"print('begins')\nraise {error}", before="import asyncio")
     cell = begin_cell(pool, "print('runs')\nwhile slider.value < 2: time.sleep(0.01)", ranks=[1])
     poll_until(lambda: cell.view.text(1), LIMIT_S)
     slider.move(1)
