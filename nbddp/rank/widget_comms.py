@@ -94,7 +94,7 @@ class Comms:
         comm.create_comm = self._create
         comm.get_comm_manager = lambda: self._manager
         # This sends the state before the report that the cell has ended.
-        self._shell.events.register("post_run_cell", lambda _: self._end_cell())
+        self._shell.after_cell = self._end_cell
         self._shell.before_display = self._note_display
 
     def _end_cell(self) -> None:

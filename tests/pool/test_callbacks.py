@@ -106,6 +106,17 @@ def test_a_callback_that_outlives_its_cell_is_interrupted_too(pool: Pool):
     assert run_cell(pool, HEALTHY).texts() == {0: "2\n", 1: "2\n"}
 
 
+def test_callbacks_run_beside_a_cell_also_after_the_hooks_of_ipython_were_cleared(pool: Pool):
+    """The advice about a hook that raises is to clear them."""
+    for event in ("pre_run_cell", "post_run_cell", "pre_execute", "post_execute"):
+        run_cell(pool, f"get_ipython().events.callbacks['{event}'].clear()")
+    slider = Slider(pool, "print('begins')")
+    cell = begin_cell(pool, "print('runs')\nwhile not slider.value: time.sleep(0.01)", ranks=[1])
+    poll_until(lambda: cell.view.text(1), LIMIT_S)
+    slider.move(1)
+    assert cell.join(LIMIT_S).error is None
+
+
 @pytest.mark.parametrize("error", ["SystemExit", "asyncio.CancelledError", "GeneratorExit"])
 def test_no_error_of_a_callback_ends_the_thread_of_callbacks(pool: Pool, error: str):
     slider = Slider(pool, f"print('begins')\nraise {error}", before="import asyncio")

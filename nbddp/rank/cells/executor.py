@@ -254,6 +254,10 @@ class CellExecutor:
             # The cell forked, and this is the child: it must not continue as a rank.
             streams.flush_all()
             os._exit(0 if error is None else 1)
+        try:
+            shell.after_cell()
+        except Exception as failure:  # noqa: BLE001 - the state of a widget that cannot be sent
+            error = error or error_info(failure)
         failed_at_ns = time.time_ns() if error is not None else 0
         if self._collectives is not None:
             self._collectives.wait_for_callback()
