@@ -194,7 +194,7 @@ class RankShell(InteractiveShell):
         self.parent_id = ""
         #: Called with each MIME bundle that is shown.
         self.before_display: Callable[[Mapping[str, Any]], None] = lambda data: None
-        #: Called when the code of a cell has ended; no callback of IPython, because users clear those.
+        #: Called when the code of a cell has ended. Users clear the callbacks of IPython.
         self.after_cell: Callable[[], None] = lambda: None
         #: Ranks on which a bare ``%debug`` opens; empty: all ranks.
         self.debugs: tuple[int, ...] = ()
