@@ -10,6 +10,7 @@ import asyncio
 import atexit
 import os
 import traceback
+from contextlib import suppress
 from typing import TypeAlias, assert_never
 
 import torch
@@ -90,15 +91,14 @@ class RankServer:
         self._name_lookup = NameLookupThread(self._shell, self.link)
         self._debug_adapter = DebugAdapter(self._shell, self.link, self._loop)
         self._collectives = self._make_collectives()
-        if self._collectives is not None:
-            self._collectives.stops.ask = self._stdin.ask_stop
-            self._collectives.stops.debug = open_debugger
         self._executor = CellExecutor(
             self._shell, self.link, self._loop, launch.rank, self._collectives
         )
         self._executor.interrupts.before_raise = leave_stop
         if self._collectives is not None:
-            self._collectives.stops.interrupts = lambda: self._executor.interrupts.received
+            stops = self._collectives.stops
+            stops.ask, stops.debug = self._stdin.ask_stop, open_debugger
+            stops.interrupts = lambda: self._executor.interrupts.received
         self._variables = Variables(self._shell, self.link, launch, self._executor.interrupts)
         self._comms = Comms(self._shell, self.link, self._loop, self._executor.interrupts)
         self._busy = asyncio.Lock()
@@ -106,9 +106,11 @@ class RankServer:
         self.link.while_busy = self._while_busy
 
     def _while_busy(self) -> None:
-        self._imports.look()
-        if self._collectives is not None:
-            self._collectives.note_line()
+        # They read frames and files of the user. Without this thread the rank would be lost.
+        with suppress(Exception):
+            self._imports.look()
+            if self._collectives is not None:
+                self._collectives.note_line()
 
     def _make_collectives(self) -> Collectives | None:
         launch = self._launch

@@ -91,7 +91,7 @@ def test_a_death_of_another_rank_ends_the_question(kernel: Kernel):
     )
     kernel.wait_for(lambda: kernel.question(cell_id) is not None, "the question")
     cell = kernel.finish(cell_id)
-    assert cell.error.startswith("RankExitedError: rank 1 exited with exit code 4 while it ran")
+    assert cell.error.startswith("RankExitedError: rank 1 exited with code 4 while it ran")
     kernel.ok("%ddp restart")
     assert kernel.run("%%ddp -r 0\nprint(input('again? '))", "yes").stdout == "[0]   yes\n"
 

@@ -18,6 +18,7 @@ from nbddp.controller.state import (
     crash_site_lines,
     describe_exit,
     exception_line,
+    exit_phrase,
 )
 from nbddp.errors import (
     CellError,
@@ -323,7 +324,7 @@ def _exits(
     log_path_by_rank: Mapping[int, str],
 ) -> list[str]:
     while_ran = ranks.verb("while it ran", "while they ran")
-    what = f"{ranks.describe()} exited{_end_of_all(outcome, ranks)} {while_ran} {cell_name}"
+    what = f"{ranks.describe()} {_end_of_all(outcome, ranks)} {while_ran} {cell_name}"
     lines = [f"{_headline('RankExitedError')}: {what}"]
     reasons: set[str] = set()
     for rank in list(ranks)[: traceback_groups.MAX_FULL]:
@@ -354,11 +355,10 @@ def _exits(
 
 
 def _end_of_all(outcome: RunOutcome, ranks: RankSet) -> str:
-    """`` with SIGKILL (signal 9)``, if all these ranks ended in this way."""
+    """``exited with SIGKILL (signal 9)``, if all these ranks ended in this way; or ``exited``."""
     exits = [outcome.results[rank].exited for rank in ranks]
-    hows = {"" if end is None or end.reason else describe_exit(end)[0] for end in exits}
-    how = hows.pop()
-    return f" with {how}" if how and not hows else ""
+    hows = {"exited" if end is None or end.reason else exit_phrase(end) for end in exits}
+    return hows.pop() if len(hows) == 1 else "exited"
 
 
 def _logs(ranks: RankSet, log_path_by_rank: Mapping[int, str]) -> list[str]:

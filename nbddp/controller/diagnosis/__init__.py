@@ -14,6 +14,7 @@ from nbddp.controller.diagnosis.phrases import (
     peer_of,
     place,
     quote,
+    rank_at,
 )
 from nbddp.controller.diagnosis.rank_conditions import holds
 from nbddp.controller.diagnosis.rank_view import RankView
@@ -55,4 +56,5 @@ __all__ = [
     "peer_of",
     "place",
     "quote",
+    "rank_at",
 ]

@@ -179,6 +179,17 @@ def iteration(operation: Operation, names: Iterable[str] | None = None) -> str:
     return ", ".join(str(each) for each in variables if names is None or each.name in names)
 
 
+def rank_at(distance: int) -> str:
+    """The other end of a message, by its distance: ``the next rank``, ``the rank 32 below``."""
+    match distance:
+        case 1:
+            return "the next rank"
+        case -1:
+            return "the rank before"
+        case _:
+            return f"the rank {abs(distance)} {'above' if distance > 0 else 'below'}"
+
+
 def subject(ranks: RankSet) -> str:
     """``Rank 2`` or ``Ranks 0,2-3``: the subject at the beginning of a sentence."""
     return ranks.describe().capitalize()

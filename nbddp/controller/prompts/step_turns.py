@@ -26,6 +26,8 @@ from nbddp.wire.step_replies import StepReply, StepVerb
 
 #: A rank that still runs after this time is shown as it is, if another one has stopped.
 _PATIENCE_S = 3.0
+#: The first rank that stops is shown no earlier than this: others may be about to.
+_TOGETHER_S = 1.0
 #: The same, if all ranks that were let go wait for others: one may have been freed meanwhile.
 _WAITING_S = 0.3
 
@@ -89,8 +91,9 @@ class StepTurns:
 
     def add(self, request: InputRequest, number: int, now: float) -> None:
         """Note that a rank has stopped; ``number`` is that of the event, see `drop`."""
-        if not self._open and not self._due_at:
-            self._due_at = now + _PATIENCE_S
+        if not self._open:
+            together_s = _TOGETHER_S if self._due_at else _PATIENCE_S
+            self._due_at = max(self._due_at, now + together_s)
         self._open[request.rank, request.question] = request, number
         self._waiting.discard(request.rank)
         self._debugged.discard(request.rank)

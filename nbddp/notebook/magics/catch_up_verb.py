@@ -114,12 +114,13 @@ def _end(result: CatchUp) -> str:
 def _again(result: CatchUp) -> str:
     """What the ranks have, though they lack names of cells that had failed."""
     has, source = result.ranks.verb("has", "have"), f"rank {result.source}"
-    who = result.ranks.describe().capitalize()
+    ranks = result.ranks.describe().capitalize()
     if result.synced:
-        return f"{who} {has} {_names(result.synced)} again, as {source} has them"
+        them = "it" if len(result.synced) == 1 else "them"
+        return f"{ranks} {has} {_names(result.synced)} again, as {source} has {them}"
     if result.cells:
-        return f"{who} {has} the variables of {_cells(result.cells)} again"
-    return f"{who} {result.ranks.verb('lacks', 'lack')} no other variable of {source}"
+        return f"{ranks} {has} the variables of {_cells(result.cells)} again"
+    return f"{ranks} {result.ranks.verb('lacks', 'lack')} no other variable of {source}"
 
 
 def _problems(result: CatchUp) -> list[LeftOut]:

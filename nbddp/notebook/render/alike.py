@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from nbddp.controller.diagnosis import Predicate
+from nbddp.controller.diagnosis import Predicate, rank_at
 from nbddp.notebook.render.html import without_numbers
 from nbddp.wire.rank_set import Rank
 
@@ -21,15 +21,7 @@ def _exactly(predicate: Predicate, rank: Rank) -> Predicate:
 
 def _by_distance(predicate: Predicate, rank: Rank) -> Predicate:
     """``waits in recv from the next rank``: as exact, and equal for all pairs of neighbours."""
-    distance = predicate.peer - rank
-    match distance:
-        case 1:
-            name = "the next rank"
-        case -1:
-            name = "the rank before"
-        case _:
-            name = f"the rank {abs(distance)} {'above' if distance > 0 else 'below'}"
-    return predicate.with_peer(name)
+    return predicate.with_peer(rank_at(predicate.peer - rank))
 
 
 def _without_numbers(predicate: Predicate, rank: Rank) -> Predicate:

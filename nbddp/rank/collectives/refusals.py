@@ -180,8 +180,8 @@ def refuse_gaps(recorder: Recorder, counters: GroupCounters, signature: Signatur
         return
     strides = " and ".join(map(str, signature.strides[:2]))
     fault = (
-        f"rank {recorder.rank} called {signature.op} with a tensor whose elements do not lie side "
-        f"by side in memory (strides {strides}), as of a slice with a step, or of expand()"
+        f"{signature.op} was called with a tensor whose elements do not lie side by side in memory "
+        f"(strides {strides}), as those of a slice with a step, or of expand()"
     )
     if recorder.on_mismatch == "warn":
         warnings.warn(f"{fault}: all ranks get wrong values", stacklevel=3)

@@ -21,8 +21,6 @@ from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.wire.flight_recorder import Operation, Signature
 from nbddp.wire.step_replies import StepReply, StepVerb
 
-_CALLS_IN_ONE_LINE = 20
-
 
 class Stops:
     """Decides whether the rank stops before an operation, and asks what it does there.
@@ -151,5 +149,5 @@ def _run(code: str, frame: types.FrameType | None) -> None:
 
 
 def _print_stack(recorder: Recorder, frame: types.FrameType | None) -> None:
-    for site in recorder.sites.stack(frame)[:_CALLS_IN_ONE_LINE]:
+    for site in recorder.sites.stack(frame):
         print(f"{site}: {site.source}" if site.source else str(site))  # noqa: T201 - output

@@ -75,7 +75,7 @@ def test_only_the_last_lines_are_shown():
 def test_the_death_of_all_ranks():
     message = text(cell_error(*(died(rank, exit_code=3) for rank in range(6))))
     assert message.startswith(
-        "RankExitedError: ranks 0-5 exited with exit code 3 while they ran cell [7]\n"
+        "RankExitedError: ranks 0-5 exited with code 3 while they ran cell [7]\n"
     )
     assert message.count("exit code 3, pid") == MAX_FULL
     assert "  and ranks 4-5\n" in message

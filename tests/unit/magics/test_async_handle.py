@@ -31,11 +31,11 @@ def test_the_headline_is_open_and_the_traceback_folded():
 
 def test_a_rank_that_exited_is_named_first():
     lines = [
-        "RankExitedError: rank 1 exited with exit code 3 while it ran cell [3]",
+        "RankExitedError: rank 1 exited with code 3 while it ran cell [3]",
         *("  detail",) * 5,
     ]
     opened, _, folded = told(RankExitedError("\n".join(lines)))["text/html"].partition("<details>")
-    assert "rank 1 exited with exit code 3 while it ran cell [3]" in opened
+    assert "rank 1 exited with code 3 while it ran cell [3]" in opened
     assert folded.count("  detail") == 5
 
 

@@ -80,6 +80,18 @@ def test_a_rank_that_runs_on_is_awaited_for_some_seconds():
     assert cell.table()[-1] == "rank 3 runs"
 
 
+def test_ranks_that_compute_for_long_are_shown_together():
+    cell = Cell()
+    cell.stop(0, 1, 2, 3)
+    cell.say("step")
+    cell.now += 60
+    cell.stop(0)
+    assert not cell.is_due()
+    cell.now += 0.5
+    cell.stop(1, 2, 3)
+    assert cell.is_due()
+
+
 def test_a_rank_that_waits_for_a_stopped_one_is_not_awaited():
     cell = Cell()
     cell.stop(0, 1, 2, 3)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.divergence_phrases import Places
-from nbddp.controller.diagnosis.phrases import subject
+from nbddp.controller.diagnosis.phrases import rank_at, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import ChangedLine, CodeChange, CodeLine, PerRank
 from nbddp.wire.flight_recorder import Site
@@ -90,7 +90,5 @@ def _describe_alike(circles: Sequence[RankSet]) -> str:
     distances = {ranks.ranks[-1] - ranks.ranks[0] for ranks in circles}
     if len(circles) > _MAX_CIRCLE and len(distances) == 1 and len(circles[0]) == 2:
         lower = RankSet.of(ranks.ranks[0] for ranks in circles).describe(in_full=True)
-        distance = distances.pop()
-        other = "the next rank" if distance == 1 else f"the rank {distance} above"
-        return f"each of {lower} and {other}"
+        return f"each of {lower} and {rank_at(distances.pop())}"
     return f"ranks {', '.join(' and '.join(map(str, ranks)) for ranks in circles)}"
