@@ -34,6 +34,7 @@ Runs in: every process. Pure.
 
 import linecache
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -43,6 +44,13 @@ from nbddp.stack_text import cell_number
 
 _PACKAGE = str(Path(__file__).parent)
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
+#: The begin of a line of nbddp's own in the text of an error: its name, or a label.
+_OWN_LINE = re.compile(
+    r"\x1b\[31m(?P<name>\w+)\x1b\[\d+m: |"
+    "  (?:before|except|kept|likely|next|others|partial|pool|proven|ranks? [0-9,-]+|replaced|seen) "
+)
+#: JupyterLab breaks longer lines, also inside words, on a projector at 150 %.
+_WIDTH = 80
 _MAGIC_CALLS = {"run_cell_magic", "run_line_magic"}
 #: Packages between the user's code and nbddp.
 _CALLERS = ("/torch/", "/ipywidgets/", "/traitlets/")
@@ -71,7 +79,29 @@ class NbddpError(Exception):
         """The text that IPython shows: lines of the user's code, if any, and the message."""
         is_magic = any(name in _MAGIC_CALLS for _, _, name in _frames(self.__traceback__))
         lines = [] if is_magic else _user_lines(self.__traceback__)
-        return [*lines, f"\x1b[31m{type(self).__name__}\x1b[39m: {self}"]
+        return [*lines, wrapped(f"\x1b[31m{type(self).__name__}\x1b[39m: {self}")]
+
+
+def wrapped(text: str) -> str:
+    """Break long lines of an error at blanks; those of the user, and of tracebacks, stay."""
+    return "\n".join(_wrapped_line(line) for line in text.split("\n"))
+
+
+def _wrapped_line(line: str) -> str:
+    own = _OWN_LINE.match(line)
+    name = "" if own is None else own["name"] or ""
+    plain = _ANSI.sub("", line)
+    if own is None or len(plain) <= _WIDTH or (name and name not in globals()):
+        return line
+    lines = textwrap.wrap(
+        plain,
+        _WIDTH,
+        subsequent_indent=" " * (4 if name else 12),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    text = "\n".join(lines)
+    return line[: own.end()] + text.removeprefix(f"{name}: ") if name else text
 
 
 def _user_lines(traceback: TracebackType | None, skipped: tuple[str, ...] = ()) -> list[str]:
@@ -241,7 +271,7 @@ class CellError(NbddpError):
         brief: str = "",
     ) -> None:
         super().__init__(_ANSI.sub("", message))
-        self._displayed = harmless(brief or message)
+        self._displayed = wrapped(harmless(brief or message))
         self.by_rank = by_rank or {}  #: ``(exception name, message)`` by rank
 
     def _render_traceback_(self) -> list[str]:

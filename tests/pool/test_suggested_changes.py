@@ -38,6 +38,48 @@ if rank == 0:
         printed=("2.0\n", ""),
     ),
     FaultyCell(
+        name="a call that one rank skips by continue, in the middle of a loop",
+        code="""\
+batches = [1.0, 2.0, 3.0, 4.0]
+for step, batch in enumerate(batches):
+    loss = torch.tensor(batch)
+    if rank == 1 and step == 1:
+        continue
+    # the sum of all
+    dist.all_reduce(loss)
+print(loss.item())
+""",
+        marks=("    # the sum of all", "    dist.all_reduce(loss)"),
+        printed=("8.0\n", "8.0\n"),
+    ),
+    FaultyCell(
+        name="a call that one rank skips by continue, in the last iteration",
+        code="""\
+for step in range(3):
+    loss = torch.ones(1) + step
+    if rank == 1 and step == 2:
+        continue
+    dist.all_reduce(loss)
+    if rank == 0:
+        print(loss.item())
+""",
+        marks=("    dist.all_reduce(loss)",),
+        printed=("2.0\n4.0\n6.0\n", ""),
+    ),
+    FaultyCell(
+        name="a call behind the return of one rank",
+        code="""\
+def save():
+    if rank:
+        return
+    dist.barrier()
+save()
+print("saved")
+""",
+        marks=("    dist.barrier()",),
+        printed=("saved\n", "saved\n"),
+    ),
+    FaultyCell(
         name="two calls in one if",
         code="""\
 x, count = torch.ones(2)

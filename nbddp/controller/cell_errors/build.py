@@ -110,8 +110,11 @@ def _cell_error(  # noqa: PLR0911 - one for each kind of error
             kind, ended = _ended_by_user(outcome, cell_name)
             tail = [f"{ended}; after that, {tail[0][0].lower()}{tail[0][1:]}", *tail[1:]]
         headline = f"{_headline(kind.__name__)}: {tail[0]}"
-        end = [*_handling(outcome), *_kept(outcome), *_next_step(outcome)]
-        brief = _join([headline], end) if _is_shown_by_card(outcome) else ""
+        before, kept, step = _handling(outcome), _kept(outcome), _next_step(outcome)
+        end = [*before, *kept, *step]
+        if _is_whole_after_card(outcome):
+            kept = kept[1:]
+        brief = _join([headline, *before, *kept, *step]) if _is_shown_by_card(outcome) else ""
         return kind(_join(body, states, [headline, *tail[1:], *end]), by_rank, brief=brief)
     if _is_ended_by_user(outcome):
         kind, ended = _ended_by_user(outcome, cell_name)
@@ -214,6 +217,12 @@ def _is_shown_by_card(outcome: RunOutcome) -> bool:
         and not outcome.ranks("unfinished")
         and all(error.ename == MISMATCH_ERROR for _, error in _raised(outcome))
     )
+
+
+def _is_whole_after_card(outcome: RunOutcome) -> bool:
+    """Whether the card says that ranks were freed and the pool is whole again."""
+    was_freed = any(result.was_freed for result in outcome.results.values())
+    return was_freed and not outcome.dead and not outcome.rebuild_failure
 
 
 def _is_ended_by_user(outcome: RunOutcome) -> bool:

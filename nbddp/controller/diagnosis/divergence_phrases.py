@@ -71,6 +71,8 @@ def next_step(
             line = f"the call in {_place(divergence)}"
         inside = _inside_step(divergence, culprits, can_move=change is not None)
         return f"{_capital(line)} is inside {inside}"
+    if len(divergence.exits) == 1 and change is not None:
+        return _leaving_step(divergence, operation, can_move=True)
     if divergence.loop is None:
         return f"Let {culprits.describe()} run {_call(divergence)}, too."
     return _loop_step(divergence, divergence.loop, operation, change)
@@ -136,12 +138,12 @@ def _extra_step(divergence: Divergence, operation: Operation) -> str:
     )
 
 
-def _leaving_step(divergence: Divergence, operation: Operation) -> str:
+def _leaving_step(divergence: Divergence, operation: Operation, *, can_move: bool = False) -> str:
     """The next step where a `continue`, `break` or `return` skips the call on some ranks."""
     leaving = divergence.exits[0]
     the = "" if leaving.line == leaving.condition.line else "the "
     exit_text = f"{the}{describe_leaving(leaving)}"
-    if not leaving.is_continue:
+    if not leaving.is_continue and not can_move:
         return f"Let all ranks take {exit_text}, in the same iteration, or none of them."
     call = f"Call {operation.signature.op}"
     if not _is_at(divergence, operation):

@@ -1,4 +1,4 @@
-"""Changes of the user's code after which a deadlock is gone: a call moves out of its ``if``.
+"""Changes of the user's code after which a deadlock is gone: a call moves out of its ``if``, or up.
 
 Runs in: the notebook's process. Pure. A change is suggested only where the syntax tree shows that
 it is possible: the call needs nothing that its ``if`` has defined, and stands on lines of its own.
@@ -99,6 +99,56 @@ def _is_call(statement: ast.stmt) -> bool:
     return isinstance(statement, Simple) and communicates(statement)
 
 
+def moved_before(  # noqa: PLR0911 - one for each reason against it
+    code: Code, line: int, condition: int
+) -> tuple[ChangedLine, ...]:
+    """Move a call before the ``if`` above it, by whose ``continue`` or ``return`` ranks skip it.
+
+    Args:
+        code: the text of a cell or file.
+        line: a line of the call.
+        condition: the line of the ``if``.
+
+    Returns:
+        The lines before and after the change; none if the call cannot be moved, or ranks that
+        leave there would skip more than this call.
+    """
+    place = find_place(code, line)
+    if place is None or not communicates(place.statement):
+        return ()
+    before, calls, behind = _split(place)
+    leaving = before[-1] if before else None
+    if not isinstance(leaving, ast.If) or leaving.lineno != condition or leaving.orelse:
+        return ()
+    *first, last = leaving.body
+    match place.parent, last:
+        case ast.For(), ast.Continue():
+            pass
+        case ast.FunctionDef() | ast.AsyncFunctionDef(), ast.Return(value=None):
+            pass
+        case _:
+            return ()  # it leaves more than this body
+    if not all(map(_is_local, (*first, *behind, ast.Expr(leaving.test)))):
+        return ()  # other calls may be skipped, too
+    if _needs(calls, [each for each in before if not isinstance(each, Simple)]):
+        return ()  # a rank that leaves there may not have it
+    if not _buffers(calls).isdisjoint(names_in(leaving)):
+        return ()  # it would see the result
+    if "async_op" in "".join(map(ast.unparse, calls)) or has_long_text(*calls):
+        return ()
+    if not all(Place(each, place.parent, place.body).has_own_lines for each in calls):
+        return ()
+    removed = range(with_comments(code, calls[0].lineno), lines_of(calls[-1])[-1] + 1)
+    added = (ChangedLine("added", 0, code.source(number)) for number in removed)
+    return (*added, *_kept(code, range(leaving.lineno, removed[-1] + 1), removed))
+
+
+def _is_local(statement: ast.stmt) -> bool:
+    """Whether a statement calls only functions that wait for no other rank."""
+    calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
+    return all(_HARMLESS.fullmatch(called(call)) for call in calls)
+
+
 def in_two_orders(code: Code, line: int, condition: str) -> tuple[ChangedLine, ...]:
     """Let some ranks do two calls in the other order: ``recv`` and ``send``.
 
@@ -119,7 +169,7 @@ def in_two_orders(code: Code, line: int, condition: str) -> tuple[ChangedLine, .
     if has_long_text(place.statement, second.statement):
         return ()
     arguments = [names_in(each.statement.value) for each in (place, second)]
-    if not (arguments[0] & arguments[1]).isdisjoint(_names_of_buffers(place, second)):
+    if not (arguments[0] & arguments[1]).isdisjoint(_buffers([place.statement, second.statement])):
         return ()  # the message that is sent would be another one
     # The comments between the two calls are about the second one.
     second_lines = range(with_comments(code, second.lines[0]), second.lines[-1] + 1)
@@ -169,20 +219,14 @@ def _kept(code: Code, lines: range, removed: Collection[int]) -> Iterator[Change
 
 def _is_print(statement: ast.stmt) -> bool:
     """Whether a statement only prints: no function that it calls may wait for another rank."""
-    if not isinstance(statement, ast.Expr) or called(statement.value) != "print":
-        return False
-    calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
-    return all(_HARMLESS.fullmatch(called(call)) for call in calls)
+    is_print = isinstance(statement, ast.Expr) and called(statement.value) == "print"
+    return is_print and _is_local(statement)
 
 
-def _names_of_buffers(*places: Place) -> set[str]:
+def _buffers(statements: Sequence[Simple]) -> set[str]:
     """The names in the first arguments of calls: the tensors that are sent or received."""
-    names: set[str] = set()
-    for place in places:
-        call = place.statement.value
-        if isinstance(call, ast.Call) and call.args:
-            names |= names_in(call.args[0])
-    return names
+    calls = [each.value for each in statements if isinstance(each.value, ast.Call)]
+    return {name for call in calls if call.args for name in names_in(call.args[0])}
 
 
 def _message(statement: Simple) -> str:

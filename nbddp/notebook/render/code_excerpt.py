@@ -125,7 +125,7 @@ def _change_rows(lines: Sequence[ChangedLine]) -> list[tuple[str, str]]:
 def _table(rows: Iterable[str]) -> str:
     return (
         f'<table style="border-collapse:collapse;border:none;border-left:{FAINT_LINE};'
-        'margin:6px 0;font-size:100%;font-family:monospace"><tbody>'
+        'margin:6px 0;font-size:100%;line-height:1.3;font-family:monospace"><tbody>'
         f"{''.join(rows)}</tbody></table>"
     )
 

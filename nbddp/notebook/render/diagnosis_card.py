@@ -7,7 +7,8 @@ Runs in: the notebook's process. Pure.
     Report --line--> the progress line of a cell that still runs
 
 The order of a section: the headline, the next step and its change of the code, the ranks and their
-lines, the evidence.
+lines, the evidence. In HTML, the answer and one short piece of evidence are open, and the rest is
+folded: a projector shows the answer and the error below the card at once.
 """
 
 import re
@@ -53,7 +54,10 @@ _RED, _AMBER, _BLUE = "#d1495b", "#d08a1d", "#6a8caf"
 _COLOURS: Mapping[str, str] = {"Warning": _AMBER, "Notice": _BLUE}  #: by the title's first word
 #: An ``<h4>`` would be in the table of contents of the notebook.
 _HEADING = ' role="heading" aria-level="4"'
-_KIND = f"{FAINT};font-size:85%;margin-left:6px;white-space:nowrap"
+#: Rows of the one piece of evidence that is not folded.
+_MAX_OPEN_LINES, _MAX_OPEN_ROWS = 5, 3
+#: Summaries stand side by side while they are closed.
+_FOLD = "display:inline-block;vertical-align:top;max-width:100%;margin:2px 12px 0 0;font-size:85%"
 
 
 def card(
@@ -89,7 +93,7 @@ def card(
         report, acted, means, torn or {}, is_over=is_over, own_timeout_s=own_timeout_s
     )
     sections = _sections(layouts, others, now)
-    page = _html(sections, _details(report, layouts, views or {}))
+    page = _html(sections, _details(report, layouts, views or {}), is_kept_told=acted)
     if kinds == {"first-error"} and not torn:
         return _freed_waiters(report.proven, page)
     return {"text/plain": _text(sections), "text/html": page}
@@ -173,11 +177,11 @@ class _Layout:
     def __init__(self, finding: Finding) -> None:
         self.finding = finding
         self.title = _title(finding)
-        self.kind = finding.kind if finding.waiting or finding.culprits else ""
         self.colour = _COLOURS.get(_word(finding), _RED)
         self.lines = rank_rows.rows_of(finding.ranks, finding.culprits)
         rest = self.lines[rank_rows.MAX_ROWS :]
         self.lines = self.lines[: rank_rows.MAX_ROWS]
+        self.places = len({entry.site for entry in (*self.lines, *rest)})
         more = RankSet.of(rank for entry in rest for rank in entry.ranks)
         self.more = f"and {name_ranks(more)} elsewhere" if more else ""
 
@@ -263,24 +267,71 @@ def _text_sentences(sentences: Sequence[tuple[str, str]]) -> Iterator[str]:
 # --- HTML ----------------------------------------------------------------------------------------
 
 
-def _html(sections: Sequence[_Section], details: str) -> str:
-    parts: list[str] = []
-    for number, section in enumerate(sections):
-        gap = f"border-top:{FAINT_LINE};margin-top:8px;padding-top:6px" if number else "margin:0"
-        layout = section.layout
-        kind = f' <span style="{_KIND}">{layout.kind}</span>' if layout.kind else ""
-        parts.append(f'<div style="{gap}"><b{_HEADING}>{_unbroken(layout.title)}</b>{kind}</div>')
-        parts += _html_sentences(section.next_step, "font-weight:bold")
-        parts.append(code_excerpt.change_html(section.change))
-        parts.append(rank_rows.html(layout.lines))
-        if layout.more:
-            parts.append(f'<div style="{FAINT}">{escape(layout.more)}</div>')
-        parts.append(code_excerpt.html(layout.finding.code))
-        parts += _html_sentences(section.sentences, FAINT)
+def _html(sections: Sequence[_Section], details: str, *, is_kept_told: bool) -> str:
+    """The card.
+
+    Args:
+        sections: the findings; the first one is open, the others are folded below their titles.
+        details: HTML of more folded parts.
+        is_kept_told: the error below the card says what the ranks keep.
+    """
+    first, *others = sections
+    evidence, folded = _evidence(first, is_kept_told=is_kept_told)
+    parts = [f"<div>{_heading(first)}</div>", *_answer(first), evidence, folded]
+    for section in others:
+        body = "".join([*_answer(section), *_whole_evidence(section)])
+        parts.append(
+            f'<details style="border-top:{FAINT_LINE};margin-top:4px;padding-top:2px">'
+            f'<summary style="cursor:pointer">{_heading(section)}</summary>{body}</details>'
+        )
     return (
-        f'<div style="border-left:4px solid {sections[0].layout.colour};padding:2px 0 2px 12px;'
-        f'margin:6px 0;max-width:900px;line-height:1.45">{"".join(parts)}{details}</div>'
+        f'<div style="border-left:4px solid {first.layout.colour};padding:2px 0 2px 12px;'
+        f'margin:6px 0;max-width:900px;line-height:1.4">{"".join(parts)}{details}</div>'
     )
+
+
+def _heading(section: _Section) -> str:
+    return f"<b{_HEADING}>{_unbroken(section.layout.title)}</b>"
+
+
+def _answer(section: _Section) -> Iterator[str]:
+    yield from _html_sentences(section.next_step, "font-weight:bold")
+    yield code_excerpt.change_html(section.change)
+
+
+def _rows(layout: _Layout) -> str:
+    more = f'<div style="{FAINT}">{escape(layout.more)}</div>' if layout.more else ""
+    return f"{rank_rows.html(layout.lines)}{more}"
+
+
+def _whole_evidence(section: _Section) -> Iterator[str]:
+    yield _rows(section.layout)
+    yield code_excerpt.html(section.layout.finding.code)
+    yield from _html_sentences(section.sentences, FAINT)
+
+
+def _evidence(section: _Section, *, is_kept_told: bool) -> tuple[str, str]:
+    """The evidence that is open, and what is folded; a notice, above no error, is open."""
+    layout, finding = section.layout, section.layout.finding
+    if not finding.proven:
+        return "".join(_whole_evidence(section)), ""
+    rows, code = _rows(layout), code_excerpt.html(finding.code)
+    is_code_open = section.change is None and 0 < len(finding.code) <= _MAX_OPEN_LINES
+    is_short = len(layout.lines) <= _MAX_OPEN_ROWS and not layout.more
+    are_rows_open = section.change is None and not is_code_open and is_short
+    hidden = {"Proven:", "Perhaps:", *(["Now:"] if is_kept_told else [])}
+    told = [pair for pair in section.sentences if pair[0] not in hidden]
+    untold = [pair for pair in section.sentences if pair[0] in hidden]
+    shown = [rows * are_rows_open, code * is_code_open, *_html_sentences(told, FAINT)]
+    folded = ""
+    if inside := rows * (not are_rows_open) + code * (not is_code_open):
+        ranks, places = len(finding.ranks), layout.places
+        where = f"{ranks} rank{'s' * (ranks != 1)}, {places} place{'s' * (places != 1)}"
+        folded += _folded(f"Where each rank is ({where})", inside)
+    if untold:
+        name = "Why, and what now" if untold[-1][0] == "Now:" else "Why"
+        folded += _folded(name, "".join(_html_sentences(untold, FAINT)))
+    return "".join(shown), folded
 
 
 def _html_sentences(sentences: Sequence[tuple[str, str]], style: str) -> Iterator[str]:
@@ -311,22 +362,22 @@ def _details(report: Report, layouts: Sequence[_Layout], views: Mapping[int, Ran
     pg_ids = {layout.finding.group.pg_id for layout in layouts if layout.finding.group}
     table = grid(rows_of_views(views), pg_ids)
     if table is not None:
-        parts.append(_folded("the last operations, rank by rank", table.html()))
+        parts.append(_folded("The last operations", table.html()))
     everyone = rank_rows.rows_of(report.ranks, RankSet(), _MAX_EVERYONE, with_peers=True)
     has_more = any(layout.more for layout in layouts) or any(entry.peers for entry in everyone)
     if has_more or len(everyone) > len(layouts[0].lines):
         rest = len(everyone) - _MAX_EVERYONE
         more = f"<div>and {rest} more</div>" if rest > 0 else ""
         body = rank_rows.html(everyone[:_MAX_EVERYONE]) + more
-        parts.append(_folded("where every rank is", body))
+        parts.append(_folded("All ranks", body))
     if views:
-        parts.append(_folded("stacks", stacks(views)["text/html"]))
+        parts.append(_folded("Stacks", stacks(views)["text/html"]))
     return "".join(parts)
 
 
 def _folded(summary: str, body: str) -> str:
     return (
-        f'<details style="margin:4px 0 0 0"><summary style="{FAINT};cursor:pointer">'
+        f'<details style="{_FOLD}"><summary style="{FAINT};cursor:pointer">'
         f"{escape(summary)}</summary>{body}</details>"
     )
 

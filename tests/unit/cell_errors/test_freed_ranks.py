@@ -30,7 +30,6 @@ def test_an_error_below_a_card_is_brief():
     error = cell_error(freed(0), ok(1), freed(2), report=report(), is_plain=False)
     assert rendered(error) == (
         "DeadlockError: Rank 1 never called all_reduce #17; ranks 0,2 wait for it\n"
-        "  kept      every variable is kept; the process groups are ready again\n"
         "  next      Call it on all ranks."
     )
 

@@ -137,7 +137,9 @@ def test_a_return():
     source = "def f():\n    if rank == 1: return\n    dist.all_reduce(x)"
     finding = missing(source, {}, 3)
     assert finding.suspicions == ("line 2, `if rank == 1: return`, skips line 3 on rank 1",)
-    assert finding.next_step == "Let rank 1 run line 3, `dist.all_reduce(x)`, too."
+    assert finding.next_step == (
+        "Call all_reduce before line 2, `if rank == 1: return`, or let all ranks skip it there."
+    )
 
 
 def test_a_loop_with_fewer_iterations():

@@ -9,10 +9,12 @@ from nbddp.controller.diagnosis.divergence_phrases import Places, excerpt, next_
 from nbddp.controller.diagnosis.phrases import subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeChange
-from nbddp.controller.diagnosis.suggested_change import moved_out
+from nbddp.controller.diagnosis.skipped_calls import skipping_exit
+from nbddp.controller.diagnosis.suggested_change import moved_before, moved_out
 from nbddp.controller.diagnosis.suspicions import was_interrupted
 from nbddp.controller.diagnosis.uneven_loops import even_loop
 from nbddp.controller.diagnosis.words.shared import Words, code_change, cycle, in_turn, name
+from nbddp.wire.rank_set import RankSet
 
 
 def group_cycle(cause: Cause, reports: RankReports) -> Words:
@@ -33,7 +35,7 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
         "Call it on all ranks of the group: look for an `if`, a `break`, or a loop with "
         "a different number of iterations around it."
     )
-    change = _change(places, reports)
+    change = _change(places, culprits, reports)
     if places and operation is not None:
         step = next_step(places, operation, culprits, change)
     elif all(reports.graph.views[rank].state == "idle" for rank in culprits):
@@ -51,14 +53,18 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
     )
 
 
-def _change(places: Places, reports: RankReports) -> CodeChange | None:
-    """Move the call out of a condition about ranks, or give all ranks as many iterations."""
+def _change(places: Places, culprits: RankSet, reports: RankReports) -> CodeChange | None:
+    """Move the call to where all ranks come, or give all ranks as many iterations."""
     if len(places) != 1:
         return None
     ((_, divergence),) = places
-    branches, site = divergence.branches, divergence.site
+    branches, site, graph = divergence.branches, divergence.site, reports.graph
+    leaving = skipping_exit(divergence, culprits, graph, reports.run_id)
+    if leaving is not None:
+        change = moved_before(divergence.code, site.line, leaving.condition.line)
+        return code_change(site, change)
     if not branches:
-        return even_loop(divergence, reports.sources, len(reports.graph.views))
+        return even_loop(divergence, reports.sources, len(graph.views))
     if divergence.exits or divergence.is_extra or len(branches) != 1:
         return None
     if branches[0].kind != "condition" or not is_of_ranks(branches[0]):

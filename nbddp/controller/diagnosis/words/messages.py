@@ -26,10 +26,7 @@ def p2p_cycle(cause: Cause, reports: RankReports) -> Words:
         all_of_them = "all" if len(operations) > 2 or cause.alike else "both"
         problem = f"{all_of_them} {does} first, and nobody {other}"
     first = "send" if kinds == {"recv"} else "receive"
-    step = (
-        f"Let one side {first} first, for example the even ranks, or use isend/irecv and wait "
-        "afterwards (batch_isend_irecv issues both at once)."
-    )
+    step = f"Let one side {first} first, for example the even ranks, or use batch_isend_irecv."
     sources = [operation.site.source for operation in operations]
     if any("isend" in source or "irecv" in source for source in sources):
         step = "Issue every isend and irecv of a step before the first wait()."

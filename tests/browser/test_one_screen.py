@@ -1,0 +1,78 @@
+"""On a projector at 150 %, the answer of a card and the error below it are on one screen."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tests.cases.projected_cells import CELLS, ProjectedCell
+from tests.support.browser import Book, BookCell, Server
+
+_RANKS = 4
+_NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "03_when_ranks_disagree.ipynb"
+#: From the title of the card to the last line of the error, the last change of the card, and the
+#: height of the part of the page that shows cells.
+_HEIGHTS = """output => {
+  const box = node => node.getBoundingClientRect();
+  const last = selector => [...output.querySelectorAll(selector)].at(-1);
+  const title = [...output.querySelectorAll('[role=heading]')].find(
+    node => !node.closest('details'));
+  const error = last('[data-mime-type="application/vnd.jupyter.stderr"]');
+  if (!title || !error) return null;
+  const heights = [error, last('[aria-label=added]') || title].map(
+    node => box(node).bottom - box(title).top);
+  return [...heights, box(output.closest('.jp-WindowedPanel-outer')).height];
+}"""
+
+#: The lines of a text as the browser breaks it, and as they are written.
+_LINES = """node => {
+  const range = document.createRange();
+  range.selectNodeContents(node);
+  const rows = new Set([...range.getClientRects()].map(each => Math.round(each.bottom)));
+  return [rows.size, node.textContent.trimEnd().split('\\n').length];
+}"""
+
+
+@pytest.fixture(scope="module")
+def book(server: Server, open_book: Callable[..., Book]) -> Iterator[Book]:
+    """A notebook on a small screen, with the side bar closed and a pool of four ranks."""
+    opened = open_book("on-a-projector.ipynb")
+    opened.page.set_viewport_size({"width": 853, "height": 480})  # 1280 x 720 at 150 %
+    opened.command("application:toggle-left-area")
+    opened.run(f"%load_ext nbddp\n%ddp start -n {_RANKS}")
+    yield opened
+    opened.close()
+
+
+def check_screen(cell: BookCell) -> bool:
+    """Whether the cell has a card, all of which is on one screen with its error."""
+    heights = cell.output.evaluate(_HEIGHTS)
+    if heights is None:
+        return False
+    whole, change, screen = heights
+    assert 0 <= change < whole <= screen, cell.text
+    return True
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
+def test_the_answer_and_the_error_are_on_one_screen(cell: ProjectedCell, book: Book):
+    shown = book.run(cell.code)
+    assert cell.answer in shown.text
+    assert check_screen(shown)
+    rows, lines = shown.output.locator("pre").last.evaluate(_LINES)
+    assert rows == lines, shown.text
+
+
+def test_the_faulty_cells_of_the_course_are_on_one_screen(book: Book):
+    seen = 0
+    for cell in nbformat.read(_NOTEBOOK, as_version=4).cells:
+        if (
+            cell.cell_type == "code"
+            and "%load_ext" not in cell.source
+            and cell.source != "%ddp stop"
+        ):
+            shown = book.run(cell.source)
+            if "raises-exception" in cell.metadata.get("tags", []):
+                seen += check_screen(shown)
+    assert seen >= 4

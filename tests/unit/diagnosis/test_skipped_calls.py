@@ -1,0 +1,176 @@
+"""Calls that ranks skip by a `continue` or `return`: the proof, and the change of the code."""
+
+import ast
+import textwrap
+
+import pytest
+
+from nbddp.controller.diagnosis import ChangedLine, Code
+from nbddp.controller.diagnosis.suggested_change import moved_before
+from tests.support.changes import apply_change
+from tests.support.looks import CELL, Ranks, only
+
+_MARKS = {"same": " ", "removed": "-", "added": "+"}
+
+
+def shown(lines: tuple[ChangedLine, ...]) -> list[str]:
+    return [f"{_MARKS[line.change]}{line.source}" for line in lines]
+
+
+def lines_of(text: str) -> list[str]:
+    return textwrap.dedent(text).strip("\n").splitlines()
+
+
+MOVED_UP = {
+    "before a continue": (
+        """
+        for step in range(5):
+            loss = f(step)
+            if rank == 2 and step == 1:
+                print("left out")
+                continue
+            # of all
+            dist.all_reduce(loss)
+            dist.barrier()
+            if rank == 0:
+                print(loss.item() / world_size)
+        """,
+        7,
+        3,
+        """
+        +    # of all
+        +    dist.all_reduce(loss)
+        +    dist.barrier()
+             if rank == 2 and step == 1:
+                 ...
+                 continue
+        -    # of all
+        -    dist.all_reduce(loss)
+        -    dist.barrier()
+        """,
+    ),
+    "before a return": (
+        """
+        def save():
+            if rank:
+                return
+            dist.barrier()
+        """,
+        4,
+        2,
+        """
+        +    dist.barrier()
+             if rank:
+                 return
+        -    dist.barrier()
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MOVED_UP)
+def test_a_call_moves_before_the_if_by_which_ranks_skip_it(name: str):
+    source, line, condition, change = MOVED_UP[name]
+    text = "\n".join(lines_of(source))
+    changed = moved_before(Code(text), line, condition)
+    assert shown(changed) == lines_of(change)
+    assert len(apply_change(text, changed).split("dist.barrier()")) == 2
+    ast.parse(apply_change(text, changed))
+
+
+_SKIP = "for x in range(4):\n    if rank:\n        continue\n    "
+NOT_MOVED_UP = {
+    "a line between them": (f"{_SKIP}y = f(x)\n    dist.all_reduce(y)", 5),
+    "the rest may call others": (f"{_SKIP}dist.barrier()\n    step(x)", 4),
+    "the rest calls another one": (f"{_SKIP}dist.barrier()\n    y = 1\n    dist.barrier()", 4),
+    "a function that may call it": (f"{_SKIP}loss.backward()", 4),
+    "asynchronous": (f"{_SKIP}h = dist.all_reduce(y, async_op=True)", 4),
+    "two in one line": (f"{_SKIP}y = 1; dist.barrier()", 4),
+    "an else": ("for x in y:\n    if rank: continue\n    else: z = 1\n    dist.barrier()", 4),
+    "a break": ("for x in y:\n    if rank:\n        break\n    dist.barrier()", 4),
+    "a return inside a loop": (
+        "def f():\n  for x in y:\n    if rank:\n        return\n    dist.barrier()",
+        5,
+    ),
+    "a value that is returned": ("def f():\n  if rank:\n    return 1\n  dist.barrier()", 4),
+    "a loop that may never end": (
+        "while x:\n    if rank:\n        continue\n    dist.barrier()",
+        4,
+    ),
+    "a condition that would see the result": (
+        "for x in y:\n    if rank and x > 1:\n        continue\n    dist.all_reduce(x)",
+        4,
+    ),
+    "a tensor that perhaps is not there": (
+        "for x in y:\n    if rank == 0:\n        t = x\n    if rank:\n        continue\n"
+        "    dist.all_reduce(t)",
+        6,
+    ),
+    "the if itself may call another one": (
+        "for x in y:\n    if rank and ready():\n        continue\n    dist.barrier()",
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_MOVED_UP)
+def test_a_call_that_stays_behind_the_if(name: str):
+    source, line = NOT_MOVED_UP[name]
+    condition = max(n for n, each in enumerate(source.splitlines(), 1) if "if rank" in each)
+    assert moved_before(Code(source), line, condition) == ()
+
+
+def skipped(code: str, line: int = 4) -> list[str]:
+    """The change where rank 1 has finished, and rank 0 waits in its second call."""
+    pool = Ranks(2)
+    pool.code[CELL] = code
+    for rank in (0, 1):
+        pool[rank].done(line=line)
+    pool[0].blocked(line=line)
+    pool[1].finished()
+    change = only(pool).change
+    return [] if change is None else shown(change.lines)
+
+
+def skipped_in_the_middle(values: tuple[int, ...], loop: str) -> list[str]:
+    """The change where rank 1 called it in these iterations only, and rank 0 in all of them."""
+    pool = Ranks(2)
+    pool.code[CELL] = (
+        f"for {loop}:\n    if rank == 1 and x == 1:\n        continue\n    dist.barrier()"
+    )
+    for x in range(len(values)):
+        pool[0].done(line=4, iteration=[("e", 0), ("x", x)])
+    pool[0].blocked(line=4, iteration=[("e", 0), ("x", len(values))])
+    for x in values:
+        pool[1].done(line=4, iteration=[("e", 0), ("x", x)])
+    pool[1].finished()
+    finding = pool.diagnose().findings[0]
+    assert finding.kind == "missing-rank"
+    return [] if finding.change is None else shown(finding.change.lines)
+
+
+def test_a_rank_that_was_in_a_later_iteration_has_skipped_one():
+    assert skipped_in_the_middle((0, 2, 3), "x in range(n)")[:2] == CHANGE
+    assert skipped_in_the_middle((0, 2, 3), "x, _ in enumerate(loader)")[:2] == CHANGE
+    assert skipped_in_the_middle((0, 1, 2), "x in range(n)") == []
+    assert skipped_in_the_middle((0, 2, 4), "x in range(0, n, 2)") == []
+    assert skipped_in_the_middle((0, 2, 3), "x in buckets") == []
+
+
+CHANGE = ["+    dist.barrier()", "     if rank == 1 and x == 1:"]
+
+
+def test_a_skipped_call_moves_up_if_it_is_proven_to_be_skipped():
+    skip = "    if rank == 1 and x == 1:\n        continue\n    dist.barrier()"
+    assert skipped(f"for x in range(2):\n{skip}")[:2] == CHANGE
+    assert skipped(f"for x in range(world_size):\n{skip}")[:2] == CHANGE
+    always = skip.replace(" and x == 1", "")
+    assert skipped(f"for x in loader:\n{always}")[0] == CHANGE[0]
+
+
+def test_a_call_that_was_perhaps_skipped_has_no_change():
+    skip = "    if rank == 1 and x == 1:\n        continue\n    dist.barrier()"
+    assert skipped(f"for x in loader:\n{skip}") == []
+    assert skipped(f"for x in range(2 - rank):\n{skip}") == []
+    two = "    if bad:\n        continue"
+    assert skipped(f"for x in range(2):\n{two}\n{skip}", line=6) == []
