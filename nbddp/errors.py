@@ -49,8 +49,10 @@ _OWN_LINE = re.compile(
     r"\x1b\[31m(?P<name>\w+)\x1b\[\d+m: |"
     "  (?:before|except|kept|likely|next|others|partial|pool|proven|ranks? [0-9,-]+|replaced|seen) "
 )
+#: A blank in a command, which stays in one line: ``Next: %ddp restart -r 1``.
+_COMMAND = re.compile(r"(?<=%ddp) | (?=%ddp)|(?<= -\w) |(?<=Next:) ")
 #: JupyterLab breaks longer lines, also inside words, on a projector at 150 %.
-_WIDTH = 80
+_WIDTH = 82
 _MAGIC_CALLS = {"run_cell_magic", "run_line_magic"}
 #: Packages between the user's code and nbddp.
 _CALLERS = ("/torch/", "/ipywidgets/", "/traitlets/")
@@ -94,13 +96,13 @@ def _wrapped_line(line: str) -> str:
     if own is None or len(plain) <= _WIDTH or (name and name not in globals()):
         return line
     lines = textwrap.wrap(
-        plain,
+        _COMMAND.sub("\0", plain),
         _WIDTH,
         subsequent_indent=" " * (4 if name else 12),
         break_long_words=False,
         break_on_hyphens=False,
     )
-    text = "\n".join(lines)
+    text = "\n".join(lines).replace("\0", " ")
     return line[: own.end()] + text.removeprefix(f"{name}: ") if name else text
 
 

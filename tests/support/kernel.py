@@ -23,6 +23,8 @@ from jupyter_client.manager import KernelManager
 #: pool needs more than 20 s to start.
 LIMIT_S = 50.0
 _POLL_S = 0.05
+#: A blank at which nbddp has broken a line of an error, see `nbddp.errors.wrapped`.
+_BREAK = re.compile(r"\n(?: {4}| {12})(?=[^\s-])")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -90,8 +92,8 @@ class Cell:
 
     @property
     def error(self) -> str:
-        """The traceback that is shown; empty if there is none."""
-        return "\n".join(message.text for message in self.of("error"))
+        """The traceback that is shown, with broken lines in one; empty if there is none."""
+        return _BREAK.sub(" ", "\n".join(message.text for message in self.of("error")))
 
     @property
     def page(self) -> list[Message]:

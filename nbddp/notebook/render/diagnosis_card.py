@@ -57,7 +57,7 @@ _HEADING = ' role="heading" aria-level="4"'
 #: Rows of the one piece of evidence that is not folded.
 _MAX_OPEN_LINES, _MAX_OPEN_ROWS = 5, 3
 #: Summaries stand side by side while they are closed.
-_FOLD = "display:inline-block;vertical-align:top;max-width:100%;margin:2px 12px 0 0;font-size:85%"
+_FOLD = "display:inline-block;vertical-align:top;max-width:100%;margin:2px 8px 0 0;font-size:82%"
 
 
 def card(
@@ -362,7 +362,7 @@ def _details(report: Report, layouts: Sequence[_Layout], views: Mapping[int, Ran
     pg_ids = {layout.finding.group.pg_id for layout in layouts if layout.finding.group}
     table = grid(rows_of_views(views), pg_ids)
     if table is not None:
-        parts.append(_folded("The last operations", table.html()))
+        parts.append(_folded("Last operations", table.html()))
     everyone = rank_rows.rows_of(report.ranks, RankSet(), _MAX_EVERYONE, with_peers=True)
     has_more = any(layout.more for layout in layouts) or any(entry.peers for entry in everyone)
     if has_more or len(everyone) > len(layouts[0].lines):

@@ -138,8 +138,8 @@ def test_the_error_below_the_card_is_brief():
         "\x1b[31mRankExitedError\x1b[0m: rank 1 exited with SIGKILL (signal 9) while it ran "
         "cell [7]\n"
         "  log       /logs/rank1.log\n"
-        "  next      %ddp catchup makes its variables again: it runs the cells that\n"
-        "            define them, and modules and optimizers get the state of rank 0"
+        "  next      %ddp catchup makes its variables again: it runs the cells that define\n"
+        "            them, and modules and optimizers get the state of rank 0"
     )
     # A traceback of the user's code is not on the card.
     outcome = outcome_of(raised(0, "ValueError", "no"), died(1), fresh=RankSet.of([1]))

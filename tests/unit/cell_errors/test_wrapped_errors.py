@@ -2,7 +2,7 @@
 
 from nbddp.errors import CellError, DeadlockError, NoPoolError
 
-WIDTH = 80
+WIDTH = 82
 STEP = "  next      Call all_reduce before the `continue` in line 5, inside `if rank == 2:`, or not"
 RED = "\x1b[31mDeadlockError\x1b[0m"
 SAID = "ranks 0-3 wait for each other in 2 pairs: all receive first,"
@@ -53,3 +53,10 @@ def test_errors_without_a_cell_break_too():
     [found] = text._render_traceback_()
     assert max(map(len, found.split("\n"))) <= WIDTH + len("\x1b[31m\x1b[39m")
     assert found.startswith("\x1b[31mNoPoolError\x1b[39m: no pool")
+
+
+def test_a_command_stays_in_one_line():
+    for more in range(20):
+        told = f"  next      wait for ranks that are inside of {'x' * more} or %ddp restart -r 2"
+        assert "%ddp restart" in "\n".join(shown(CellError(told)))
+        assert "-r 2" in "\n".join(shown(CellError(told)))

@@ -315,7 +315,7 @@ def seen() -> Mapping[int, RankView]:
 def test_details_are_folded():
     found = html(verdict(missing()), views=seen())
     assert found.count("<details") == found.count("</details>") == 3
-    assert "The last operations" in found
+    assert "Last operations" in found
     assert "all_reduce #10" in found
     assert "never came" in found
     assert "all_reduce #9<" not in found
