@@ -132,10 +132,11 @@ def moved_before(  # noqa: PLR0911 - one for each reason against it
         return ()  # other calls may be skipped, too
     if _needs(calls, [each for each in before if not isinstance(each, Simple)]):
         return ()  # a rank that leaves there may not have it
-    if not _buffers(calls).isdisjoint(names_in(leaving)):
+    if not (_buffers(calls) | _bound(calls)).isdisjoint(names_in(leaving)):
         return ()  # it would see the result
-    if "async_op" in "".join(map(ast.unparse, calls)) or has_long_text(*calls):
-        return ()
+    text = "".join(map(ast.unparse, calls))
+    if "async_op" in text or "group=" in text or has_long_text(*calls):
+        return ()  # perhaps the ranks that leave there are in another group
     if not all(Place(each, place.parent, place.body).has_own_lines for each in calls):
         return ()
     removed = range(with_comments(code, calls[0].lineno), lines_of(calls[-1])[-1] + 1)
@@ -188,8 +189,13 @@ def in_two_orders(code: Code, line: int, condition: str) -> tuple[ChangedLine, .
 def _needs(statements: Sequence[ast.stmt], before: Sequence[ast.stmt]) -> bool:
     """Whether statements read a name that the statements before them may bind."""
     reads = {name for each in statements for name in names_in(each)}
+    return not reads.isdisjoint(_bound(before))
+
+
+def _bound(statements: Sequence[ast.stmt]) -> set[str]:
+    """The names that statements may bind."""
     binds: set[str] = set()
-    for node in (node for each in before for node in ast.walk(each)):
+    for node in (node for each in statements for node in ast.walk(each)):
         match node:
             case ast.Name(ctx=ast.Store()):
                 binds.add(node.id)
@@ -199,7 +205,7 @@ def _needs(statements: Sequence[ast.stmt], before: Sequence[ast.stmt]) -> bool:
                 binds.add(node.name)
             case _:
                 pass
-    return not reads.isdisjoint(binds)
+    return binds
 
 
 def _kept(code: Code, lines: range, removed: Collection[int]) -> Iterator[ChangedLine]:

@@ -85,6 +85,11 @@ NOT_MOVED_UP = {
     "the rest calls another one": (f"{_SKIP}dist.barrier()\n    y = 1\n    dist.barrier()", 4),
     "a function that may call it": (f"{_SKIP}loss.backward()", 4),
     "asynchronous": (f"{_SKIP}h = dist.all_reduce(y, async_op=True)", 4),
+    "of a group": (f"{_SKIP}dist.all_reduce(y, group=mine)", 4),
+    "a condition that would see the new value": (
+        "for x in y:\n    if rank and z:\n        continue\n    z = dist.barrier()",
+        4,
+    ),
     "two in one line": (f"{_SKIP}y = 1; dist.barrier()", 4),
     "an else": ("for x in y:\n    if rank: continue\n    else: z = 1\n    dist.barrier()", 4),
     "a break": ("for x in y:\n    if rank:\n        break\n    dist.barrier()", 4),
