@@ -57,7 +57,8 @@ _HEADING = ' role="heading" aria-level="4"'
 #: Rows of the one piece of evidence that is not folded.
 _MAX_OPEN_LINES, _MAX_OPEN_ROWS = 5, 3
 #: Summaries stand side by side while they are closed.
-_FOLD = "display:inline-block;vertical-align:top;max-width:100%;margin:2px 8px 0 0;font-size:82%"
+_SUMMARY = f"{FAINT};cursor:pointer;font-size:82%"
+_FOLD = "display:inline-block;vertical-align:top;max-width:100%;margin:2px 8px 0 0"
 
 
 def card(
@@ -377,7 +378,7 @@ def _details(report: Report, layouts: Sequence[_Layout], views: Mapping[int, Ran
 
 def _folded(summary: str, body: str) -> str:
     return (
-        f'<details style="{_FOLD}"><summary style="{FAINT};cursor:pointer">'
+        f'<details style="{_FOLD}"><summary style="{_SUMMARY}">'
         f"{escape(summary)}</summary>{body}</details>"
     )
 
