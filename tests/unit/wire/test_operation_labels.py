@@ -111,7 +111,7 @@ def test_an_operation_of_a_library_is_named_by_what_the_library_did(
     )
     assert found.label() == label
     assert found.label(is_brief=True) == brief
-    assert found.label(has_call=False) == re.sub(" in .* ", " ", label)
+    assert found.label(has_call=False) == re.sub(r" in .* \(", " (", label)
 
 
 def test_a_wait_for_the_store_keeps_its_name():
