@@ -59,15 +59,6 @@ class _Frame(NamedTuple):
     code: types.CodeType  #: kept, so that no other code gets its id
 
 
-class _Found(NamedTuple):
-    """The call site of an operation."""
-
-    frame: types.FrameType | None  #: None: it is not known
-    kind: int
-    between: int  #: number of frames before it
-    origin: str  #: see `Site.origin`
-
-
 class Sites:
     """Finds call sites, and caches them, since training loops repeat them.
 
@@ -132,27 +123,28 @@ class Sites:
         if offset <= self._writer.oldest_text:
             site = self._site(best, origin)
             offset = self._offsets[*key, origin] = self._writer.text(site, lambda: site)
-        about = self._frame(best)
+        about = self._frames.get(key) or self._frame(best)
         has_loops = bool(about.names) or not about.is_outermost
         self.known[key] = KnownLine(offset, between if is_near else -1, code, has_loops)
         return offset, best if has_loops else None
 
     def user_frame(self, frame: types.FrameType | None) -> types.FrameType | None:
         """Return the frame of the call site, from a frame outwards; None: it is not known."""
-        return self._innermost(frame).frame
+        return self._innermost(frame)[0]
 
     def call_site(self, frame: types.FrameType | None) -> tuple[types.FrameType | None, Site]:
         """Return the frame of the call site, from a frame outwards, and the site of the call."""
-        found = self._innermost(frame)
-        if found.frame is None:
-            return None, Site()
-        return found.frame, self._site(found.frame, found.origin)
+        best, _, _, origin = self._innermost(frame)
+        return best, Site() if best is None else self._site(best, origin)
 
     def site_of(self, frame: types.FrameType | None) -> Site:
         """Return the line that a frame is at."""
         return Site() if frame is None else self._site(frame)
 
-    def _innermost(self, frame: types.FrameType | None) -> _Found:
+    def _innermost(
+        self, frame: types.FrameType | None
+    ) -> tuple[types.FrameType | None, int, int, str]:
+        """Return the call site's frame, its kind, the number of frames before it, the origin."""
         kinds, origins = self._kind_by_file, self._origins_by_file
         outside = _outside(frame)
         between = -1
@@ -172,7 +164,7 @@ class Sites:
                     break
                 if kind == _LIBRARY and (not origin or features.is_public(origin)):
                     origin = _package_of(file)
-            elif file in origins and best_kind < _USER:
+            elif best_kind < _USER and file in origins:
                 origin = _inner_origin(origin, origins[file], code.co_name)
             frame = frame.f_back
         if best is None:
@@ -182,7 +174,7 @@ class Sites:
             outside = line if outside is None else outside
         if outside is not None and features.is_engine(outside.f_code):
             origin = features.REDUCER  # C++ has no frame of its own
-        return _Found(best, best_kind, between, origin)
+        return best, best_kind, between, origin
 
     def iteration(self, frame: types.FrameType | None) -> Iteration:
         """Return the iteration of the loops around a line of the user's code, and its callers."""
