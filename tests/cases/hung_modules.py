@@ -81,6 +81,22 @@ net(torch.ones(1, 4)).sum().backward()
         words=("never came to the check of parameter shapes in DDP(nn.Linear(4, 2)) (all_",),
     ),
     HungCell(
+        # The module is for GPUs only; its function takes a batch without samples on a CPU.
+        name="SyncBatchNorm on one rank",
+        code="""\
+from torch.nn.modules._functions import SyncBatchNorm
+normalize = SyncBatchNorm.apply
+if rank == 0:
+    normalize(torch.ones(0, 4), None, None, None, None, 1e-5, 0.1, dist.group.WORLD, world_size)
+""",
+        kind="missing-rank",
+        culprits="1",
+        waiting="0",
+        op="all_gather",
+        lines={0: 4},
+        words=("Rank 1 never came to SyncBatchNorm's statistics in normalize(...) (all_gather #",),
+    ),
+    HungCell(
         name="FSDP2 forward skipped",
         before="""\
 from torch.distributed.fsdp import fully_shard
