@@ -38,6 +38,7 @@ from nbddp.notebook.output import (
     Labels,
     RankGrid,
     Sink,
+    SocketLog,
     Source,
     StartDisplay,
     StillSink,
@@ -59,6 +60,7 @@ _start_has_ended = threading.Event()  #: after an interrupted `Thread.join` a th
 _start_progress: PoolSnapshot | None = None  #: of that start
 _panel: Panel | None = None
 _relay: Relay | None = None  #: the widgets of the current pool, in a notebook
+_sockets = SocketLog()  #: of the current pool
 #: Grids of the cells so far whose displays a later cell may update, by the id of the display.
 _grid_by_display_id: dict[str, RankGrid] = {}
 #: The output of the last ``%%ddp`` cells, for ``%ddp output``.
@@ -300,13 +302,15 @@ def _write_kernel_file(pool: Pool) -> None:
 
 def _connect_listeners(pool: Pool) -> None:
     """Show the output of ranks between cells, and connect their widgets to the front end."""
-    global _relay  # noqa: PLW0603 - one pool per process
+    global _relay, _sockets  # noqa: PLW0603 - one pool per process
+    _sockets = SocketLog()
     kernel = getattr(get_ipython(), "kernel", None)
     relay = _relay = None if kernel is None else Relay(pool, kernel)
     background = BackgroundOutput(
         pool.world_size,
         lambda: None if relay is None else relay.last_parent,
         lambda run_id: None if relay is None else relay.parent_by_run.get(run_id),
+        _sockets,
     )
     release = pool.listeners.rank_exited
 
@@ -422,6 +426,7 @@ def make_view(
         grids=_grid_by_display_id,
         kept=kept,
         began_at=began_at,
+        sockets=_sockets,
     )
 
 

@@ -6,6 +6,7 @@ Runs in: the rank process, any thread.
 import linecache
 import types
 from collections.abc import Callable
+from itertools import islice
 
 from nbddp.stack_text import cell_number
 from nbddp.wire.flight_recorder import CONSOLE, Site, shortened
@@ -41,6 +42,22 @@ def site_at(code: types.CodeType, line: int, cell: int) -> Site:
     )
 
 
+def call_text(code: types.CodeType, instruction: int, source: str) -> str:
+    """Return the text of the call that an instruction makes, ``loss.backward()``, or ``source``.
+
+    Args:
+        code: the code.
+        instruction: offset of the instruction in it, as in `frame.f_lasti`.
+        source: the text of its line, stripped.
+    """
+    positions = islice(code.co_positions(), instruction // 2, None)
+    line, last_line, begin, end = next(positions, (None, None, None, None))
+    if line is None or line != last_line or begin is None or end is None:
+        return source
+    whole = _line(code.co_filename, line).encode()  # positions count bytes
+    return shortened(whole[begin:end].decode(errors="replace").strip(), 500) or source
+
+
 def innermost_in_cell(traceback: types.TracebackType | None) -> Site | None:
     """Return the innermost line of a cell in a traceback; None: there is none."""
     innermost: types.TracebackType | None = None
@@ -55,8 +72,13 @@ def innermost_in_cell(traceback: types.TracebackType | None) -> Site | None:
 
 
 def _source(file: str, line: int) -> str:
+    """Return the text of a line without its indentation."""
+    return _line(file, line).strip()
+
+
+def _line(file: str, line: int) -> str:
     """Return the text of a line, in the I/O thread while the main thread may fill the cache."""
     try:
-        return linecache.getline(file, line).strip()
+        return linecache.getline(file, line)
     except (TypeError, IndexError, KeyError):
         return ""  # the cache was changed at this moment

@@ -16,6 +16,7 @@ for batch in data:
         waiting="1",
         op="all_reduce",
         lines={0: 4, 1: 4},
+        words=("never came to gradient averaging in net(batch).sum().backward() (all_reduce #",),
     ),
     HungCell(
         name="DDP backward skipped",
@@ -30,6 +31,7 @@ if rank != 1:
         waiting="0,2",
         op="all_reduce",
         lines={0: 3, 2: 3},
+        words=("Rank 1 never came to gradient averaging in loss.backward() (all_reduce #",),
     ),
     HungCell(
         name="no_sync on one rank",
@@ -43,6 +45,7 @@ with model.no_sync() if rank else nullcontext():
         waiting="0",
         op="all_reduce",
         lines={0: 3},
+        words=("never came to gradient averaging in model(torch.ones(2, 4)).sum().backward() (",),
     ),
     HungCell(
         name="unused parameters on one rank",
@@ -64,6 +67,7 @@ net(torch.ones(1, 4)).sum().backward()
         waiting="0-1",
         op="all_reduce",
         lines={0: 10, 1: 10},
+        words=("never came to gradient averaging in net(torch.ones(1, 4)).sum().backward() (",),
     ),
     HungCell(
         name="DDP constructor on some",
@@ -74,6 +78,23 @@ net(torch.ones(1, 4)).sum().backward()
         waiting="0-1",
         op="all_gather",
         lines={0: 2, 1: 2},
+        words=("never came to the check of parameter shapes in DDP(nn.Linear(4, 2)) (all_",),
+    ),
+    HungCell(
+        # The module is for GPUs only; its function takes a batch without samples on a CPU.
+        name="SyncBatchNorm on one rank",
+        code="""\
+from torch.nn.modules._functions import SyncBatchNorm
+normalize = SyncBatchNorm.apply
+if rank == 0:
+    normalize(torch.ones(0, 4), None, None, None, None, 1e-5, 0.1, dist.group.WORLD, world_size)
+""",
+        kind="missing-rank",
+        culprits="1",
+        waiting="0",
+        op="all_gather",
+        lines={0: 4},
+        words=("Rank 1 never came to SyncBatchNorm's statistics in normalize(...) (all_gather #",),
     ),
     HungCell(
         name="FSDP2 forward skipped",
@@ -99,6 +120,7 @@ for _ in range(2):
         waiting="1",
         op="all_gather_into_tensor",
         lines={1: 2},
+        words=("never came to FSDP's gathering of parameters in sharded(torch.ones(1, 4))",),
     ),
     HungCell(
         name="FSDP2 backward skipped",
@@ -123,6 +145,7 @@ for _ in range(2):
         waiting="0",
         op="reduce_scatter_tensor",
         lines={0: 3},
+        words=("never came to FSDP's gradient averaging in loss.backward() (reduce_scatter",),
     ),
     HungCell(
         name="full_tensor on one rank",
@@ -139,6 +162,7 @@ if rank == 0:
         waiting="0",
         op="all_gather_into_tensor_coalesced",
         lines={0: 5},
+        words=("never came to DTensor's exchange of shards in parts.full_tensor() (all_gather",),
     ),
     HungCell(
         name="checkpoint of one rank",
@@ -153,6 +177,7 @@ if rank == 0:
         waiting="0",
         op="all_gather",
         lines={0: 4},
+        words=("never came to a call of torch.distributed.checkpoint in checkpoint.save(",),
     ),
     HungCell(
         name="device mesh on some",

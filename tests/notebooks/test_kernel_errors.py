@@ -183,6 +183,14 @@ def test_comments_and_empty_lines_may_stand_above_the_magic(kernel: Kernel):
     assert "----> 6 1 / 0" in cell.error
 
 
+def test_code_above_the_magic(kernel: Kernel):
+    cell = kernel.run("print(1)\n%%ddp\nprint(rank)")
+    assert "Line magic function `%%ddp` not found" in cell.stderr
+    assert cell.stdout == (
+        "1\n%%ddp has to be the first line: put the code above it into a cell of its own\n"
+    )
+
+
 def test_a_name_that_only_the_ranks_have(kernel: Kernel):
     kernel.ok("%%ddp\nonly_there = 3")
     for name, words in {

@@ -261,3 +261,19 @@ def test_threads_print_into_the_cell_that_was_started_last(kernel: Kernel):
     kernel.finish(last)
     kernel.wait_text(last, "[0]   from the thread")
     kernel.ok("%%ddp -r 0\nleave.set(); thread.join()")
+
+
+def test_warnings_of_torch_about_connections_are_one_line_for_the_pool(kernel: Kernel):
+    warning = "[rank{rank}]:[W1125 03:15:00.1 socket.cpp:{line}] [c10d] no name of 4{rank}"
+    code = f"%%ddp\nimport os\nline = LINE\nos.write(2, f'{warning}\\n'.encode())\nprint('said')"
+    cell = kernel.ok(code.replace("LINE", "207"))
+    assert cell.stderr == ""
+    (shown,) = cell.of("display_data")
+    assert "torch's log has 1 line about the connections of the ranks" in shown.text
+    assert "socket.cpp:207] [c10d] no name of 40,41" in shown.content["data"]["text/html"]
+    later = kernel.ok(code.replace("LINE", "755"))
+    assert later.stderr == ""
+    assert not later.of("display_data")
+    (update,) = cell.of("update_display_data")  # the helper knows where the display stands
+    assert update.display_id == shown.display_id
+    assert "has 2 lines" in update.text

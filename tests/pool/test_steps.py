@@ -86,6 +86,24 @@ def test_a_table_comes_before_the_operation_is_issued(pool: Pool):
     assert [request.rank for request in view.asked] == [0, 0]
 
 
+def test_an_operation_of_a_library_is_named_by_what_the_library_does(pool: Pool):
+    code = """\
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+loss = model(torch.ones(1, 2)).sum()
+loss.backward()
+"""
+    view = run_cell(pool, code, step=True, answers=["step 3", "step"])
+    first, last = ([re.sub(r"#\d+", "#", row) for row in table] for table in tables(view))
+    line = "cell [1], line 1: `model = torch.nn.parallel.DistributedDataParallel"
+    assert first[0].startswith(
+        f"ranks 0-1 before the check of parameter shapes (all_gather #) of int64[1] {line}"
+    )
+    assert last == [
+        "ranks 0-1 before gradient averaging (all_reduce #) of float32[3] with SUM "
+        "cell [1], line 3: `loss.backward()`"
+    ]
+
+
 def test_ranks_at_different_lines_have_different_rows(pool: Pool):
     code = "x = torch.ones(1)\nif rank:\n    dist.broadcast(x, 1)\nelse:\n    dist.barrier()"
     view = run_cell(pool, code, step=True, answers=["step"], check=False)

@@ -9,8 +9,8 @@ from nbddp.controller.diagnosis import (
     Finding,
     RankVerb,
     Report,
-    describe_call,
     describe_calls,
+    describe_operation,
     quote,
 )
 from nbddp.controller.state import MISMATCH_ERROR, RankResult, RunOutcome, error_summary
@@ -79,7 +79,7 @@ def mismatch_lines(mismatches: list[Mismatch], report: Report | None) -> list[st
     by_rank = {each.peer: each.theirs for each in seen} | {each.rank: each.mine for each in seen}
     fields = {name for mismatch in seen for name in mismatch.fields}
     line_by_rank = {
-        rank: f"called {describe_call(operation.signature, fields)} at {quote(operation)}"
+        rank: f"called {describe_operation(operation, fields)} at {quote(operation)}"
         for rank, operation in sorted(by_rank.items())
     }
     finding = _mismatch_finding(report, key)

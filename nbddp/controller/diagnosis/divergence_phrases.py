@@ -9,6 +9,7 @@ from typing import TypeAlias
 from nbddp.controller.diagnosis.assigned_names import AssignedName
 from nbddp.controller.diagnosis.control_flow import Branch, Code, Exit
 from nbddp.controller.diagnosis.divergence import Divergence, Sources, is_of_ranks
+from nbddp.controller.diagnosis.phrases import origin_of
 from nbddp.controller.diagnosis.report import CodeChange, CodeLine
 from nbddp.wire.flight_recorder import Operation, Site, shortened
 from nbddp.wire.rank_set import RankSet
@@ -131,9 +132,11 @@ def _extra_step(divergence: Divergence, operation: Operation) -> str:
     most = max(divergence.calls.values())
     callers = RankSet.of(rank for rank, count in divergence.calls.items() if count == most)
     inside = f", inside {describe_branch(divergence.branches[0])}" if divergence.branches else ""
+    name = f"{operation.signature.op}{origin_of(operation)}"
+    run = "run" if operation.is_by_library else "call"
     return (
-        f"{_capital(_call(divergence))}, has called {operation.signature.op} more often on "
-        f"{callers.describe()}{inside}: call it on all ranks, or not at all. Since then, calls of "
+        f"{_capital(_call(divergence))}, has called {name} more often on "
+        f"{callers.describe()}{inside}: {run} it on all ranks, or not at all. Since then, calls of "
         f"{callers.describe()} have met other calls of the other ranks: do not trust the results."
     )
 
@@ -146,7 +149,7 @@ def _leaving_step(divergence: Divergence, operation: Operation, *, can_move: boo
     if not leaving.is_continue and not can_move:
         return f"Let all ranks take {exit_text}, in the same iteration, or none of them."
     call = f"Call {operation.signature.op}"
-    if not _is_at(divergence, operation):
+    if operation.is_by_library or not _is_at(divergence, operation):
         call = f"Run {_place(divergence)}"
     return f"{call} before {exit_text}, or let all ranks skip it there."
 
@@ -177,7 +180,8 @@ def suspicions(places: Places, operation: Operation, culprits: RankSet) -> Itera
         yield f"{describe_leaving(leaving)}, {skipped}"
     calls = _calls(divergence)
     counted = [f"{_times(count)} on {ranks.describe()}" for count, ranks in calls.items()]
-    called = f": {_place(divergence)} has called {operation.signature.op} {', '.join(counted)}"
+    name = f"{operation.signature.op}{origin_of(operation)}"
+    called = f": {_place(divergence)} has called {name} {', '.join(counted)}"
     called = called if len(calls) > 1 else ""
     if [branch.kind for branch in divergence.branches] == ["try"]:
         handler = describe_branch(divergence.branches[0])

@@ -123,6 +123,16 @@ def describe_call(signature: Signature, fields: Iterable[str]) -> str:
     return text
 
 
+def describe_operation(operation: Operation, fields: Iterable[str]) -> str:
+    """A call with its origin: ``all_reduce of float32[4] (gradients)``; see `describe_call`."""
+    return f"{describe_call(operation.signature, fields)}{origin_of(operation)}"
+
+
+def origin_of(operation: Operation) -> str:
+    """`` (gradients)``, behind the name of a call; empty if the user's code called it itself."""
+    return f" ({operation.origin})" if operation.origin else ""
+
+
 def root_argument(signature: Signature) -> str:
     """The argument of torch.distributed that names the root of a collective: ``src``, ``dst``."""
     return "src" if signature.op in ("broadcast", "scatter") else "dst"
@@ -138,7 +148,7 @@ def describe_calls(
         fields: see `describe_call`.
         culprits: ranks whose calls come first.
     """
-    texts = {rank: describe_call(call.signature, fields) for rank, call in calls.items()}
+    texts = {rank: describe_operation(call, fields) for rank, call in calls.items()}
     variants = sorted(
         (not set(ranks) <= set(culprits), len(ranks), ranks, text)
         for text, ranks in ranks_by_value(texts).items()

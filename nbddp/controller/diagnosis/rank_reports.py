@@ -59,9 +59,15 @@ class RankReports:
         look = self.graph.views[rank].look
         return look.time_ns if look is not None and look.time_ns else self.now_ns
 
-    def name(self, operation: Operation, *, with_group: bool = True) -> str:
-        """``all_reduce #17 of group 'tp' (ranks 0-1)``."""
-        text = operation.label()
+    def name(self, operation: Operation, *, with_group: bool = True, has_call: bool = True) -> str:
+        """``all_reduce #17 of group 'tp' (ranks 0-1)``.
+
+        Args:
+            operation: the operation.
+            with_group: whether the name has the group, if that is not the default one.
+            has_call: see `Operation.label`.
+        """
+        text = operation.label(has_call=has_call)
         group = self.graph.group(operation) if with_group else None
         if operation.signature.kind == "creation":
             return f"{text} for {group.ranks.describe()}" if group and group.ranks else text
@@ -116,7 +122,8 @@ class RankReports:
     def _waiting(self, waiting: Waiting) -> tuple[str, Site | None]:
         """``in all_reduce #17``, and the line of the operation."""
         operations = [each for each in waiting.operations if each.state == "scheduled"]
-        names = ", ".join(self.name(each) for each in operations[:3]) or "an operation"
+        names = ", ".join(self.name(each, has_call=False) for each in operations[:3])
+        names = names or "an operation"
         if len(operations) > 3:
             names += f" and {len(operations) - 3} more"
         preposition = "in" if len(operations) < 2 else "for"
@@ -133,7 +140,11 @@ class RankReports:
         history = self.graph.histories[view.rank]
         newest = history.newest(pg_id, self.run_id) or history.newest(run_id=self.run_id)
         if view.state == "raised":
-            before = f", after {self.name(newest)}" if newest else ", before any operation"
+            before = (
+                f", after {self.name(newest, has_call=False)}"
+                if newest
+                else ", before any operation"
+            )
             error = view.error
             site = (error and error.site) or (newest.site if newest else None)
             if view.has_left_debugger:
@@ -147,7 +158,7 @@ class RankReports:
             ended = Predicate(RankVerb.NONE, view.exit_phrase)
         if newest is None:
             return replace(ended, rest=f"{ended.rest} without an operation"), None
-        name = self.name(newest)
+        name = self.name(newest, has_call=False)
         aside = last_operation(name)
         if newest.state == "failed" and not is_local_failure(newest):
             aside = f"; its {name} failed", f"; their {name} failed"

@@ -260,6 +260,7 @@ class Finding:
     next_step: str  #: what the user can do
     group: GroupRef | None = None
     op: str = ""  #: name of the operation: ``all_reduce``
+    origin: str = ""  #: what a library called it for: ``gradients``; empty: the code called it
     collective_seq_id: int = 0  #: 0: it is no collective
     fields: tuple[str, ...] = ()  #: of `nbddp.wire.flight_recorder.schema.Signature`, that differ
     suspicions: tuple[str, ...] = ()  #: sentences on what may lie behind it; never proven
@@ -309,6 +310,7 @@ class Finding:
             "waiting": list(self.waiting),
             "group": None if self.group is None else self.group.to_dict(),
             "op": self.op,
+            "origin": self.origin,
             "collective_seq_id": self.collective_seq_id,
             "fields": list(self.fields),
             "headline": self.headline,

@@ -232,4 +232,6 @@ def _at(request: InputRequest) -> tuple[Predicate, str]:
     fields = [field for field, is_there in shown.items() if is_there]
     call = describe_call(signature, fields).removeprefix(signature.op)
     where = f" at {iteration(stop)}" if stop.iteration else ""
-    return Predicate(RankVerb.NONE, f"before {stop.label()}{call}{where}"), place(stop.site)
+    return Predicate(RankVerb.NONE, f"before {stop.label(has_call=False)}{call}{where}"), place(
+        stop.site
+    )

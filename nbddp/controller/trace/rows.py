@@ -407,7 +407,7 @@ def _row(
         pg_desc=group.desc,
         members=members,
         op=op,
-        label=_label(operation, op, src, dst),
+        label=_label(_common(entries), op, src, dst),
         parts=parts,
         collective_seq_id=operation.collective_seq_id,
         p2p_seq_id=operation.p2p_seq_id,
@@ -426,6 +426,14 @@ def _row(
 def _row_kind(operation: Operation) -> RowKind:
     kind = operation.signature.kind
     return "message" if kind == "send" or kind == "recv" else kind  # noqa: PLR1714 - for mypy
+
+
+def _common(entries: list[tuple[int, Operation]]) -> Operation:
+    """The operation of the first rank; without an origin, if those of other ranks differ."""
+    operation = entries[0][1]
+    if len({each.site.origin for _, each in entries}) == 1:
+        return operation
+    return msgspec.structs.replace(operation, site=Site())
 
 
 def _label(operation: Operation, op: str, src: int, dst: int) -> str:

@@ -17,7 +17,7 @@ from nbddp.notebook.magics.verb import Line
 from nbddp.notebook.output import Out
 
 #: An option of ``%ddp start`` in the line of a cell.
-_NUMBER_OF_RANKS = re.compile(r"(?:^|\s)(?:-n(?=\s|=|\d|$)|--nproc)")
+_NUMBER_OF_RANKS = re.compile(r"(?:^|\s)(?:-n(?=\s|=|\d|$)|--nproc[\w-]*)[\s=]*(\d*)")
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,11 @@ def parse_cell(text: str) -> CellCommand:
     Raises:
         BadOptionError: an option is not legal; the message says what is.
     """
-    if _NUMBER_OF_RANKS.search(text):
+    asked = _NUMBER_OF_RANKS.search(text)
+    if asked is not None:
         raise BadOptionError(
-            "%%ddp: the number of ranks is set when the pool starts: %ddp start -n 4. Next: %%ddp "
-            "for all ranks, or %%ddp -r 0-1 for some"
+            f"%%ddp: the number of ranks is set when the pool starts: %ddp start -n "
+            f"{asked[1] or 4}. Next: %%ddp for all ranks, or %%ddp -r 0-1 for some"
         )
     command = CellCommand(**vars(CELL.parser.read(text)))
     if command.step and command.is_async:

@@ -31,6 +31,8 @@ Runs in: the notebook's process; for the running cell, on the thread that waits 
     sinks                    the running cell, an earlier cell, or a terminal
                              (still_sink: printed lines keep their place above the live lines)
 
+socket_log has torch's warnings about connections, in one quiet line for a pool.
+
 kept_output keeps the events of the last cells: `%ddp output` gives them to another view.
 
 start_display shows the start of a pool: how many ranks are ready.
@@ -50,6 +52,7 @@ from nbddp.notebook.output.kept_output import MAX_CELLS, End, KeptOutput, KeptOu
 from nbddp.notebook.output.rank_grid import RankGrid
 from nbddp.notebook.output.shows import Labels
 from nbddp.notebook.output.sinks import CellSink, EarlierCellSink, Live, Sink, TerminalSink
+from nbddp.notebook.output.socket_log import SocketLog
 from nbddp.notebook.output.start_display import StartDisplay
 from nbddp.notebook.output.still_sink import StillSink
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
@@ -70,6 +73,7 @@ __all__ = [
     "Out",
     "RankGrid",
     "Sink",
+    "SocketLog",
     "Source",
     "StartDisplay",
     "StillSink",

@@ -21,6 +21,7 @@ from nbddp.controller.hub import NO_RANK, BackgroundEvent
 from nbddp.notebook.output import torch_log
 from nbddp.notebook.output.shows import Labels, labelled
 from nbddp.notebook.output.sinks import EarlierCellSink, Sink, TerminalSink
+from nbddp.notebook.output.socket_log import SocketLog
 from nbddp.notebook.render import static_page
 from nbddp.notebook.widgets import without_widget
 from nbddp.printable import harmless
@@ -41,6 +42,7 @@ class BackgroundOutput:
         world_size: number of ranks.
         last_parent: the front end's request of the last ``%%ddp`` cell, if there was one.
         parent_of: returns the request of a cell, by its run id; None: it is no longer known.
+        sockets: gets torch's warnings about connections.
     """
 
     def __init__(
@@ -48,7 +50,9 @@ class BackgroundOutput:
         world_size: int,
         last_parent: Callable[[], Any] = lambda: None,
         parent_of: Callable[[str], Any] = lambda run_id: None,
+        sockets: SocketLog | None = None,
     ) -> None:
+        self._sockets = sockets or SocketLog()
         self._last_parent = last_parent
         self._parent_of = parent_of
         self._waiting: queue.SimpleQueue[BackgroundEvent | None] = queue.SimpleQueue()
@@ -122,7 +126,7 @@ class BackgroundOutput:
 
     def _show_text(self, sink: Sink, stream: Stream, label: str, text: str) -> None:
         if self._has_room(len(text)):
-            sink.text(stream, labelled(label, text))
+            self._sockets.print(sink, stream, labelled(label, text))
         elif not self._left_out:
             self._left_out = True
             sink.text("stderr", labelled(label, "... more is in the log: %ddp status"))

@@ -30,6 +30,7 @@ from nbddp.notebook.output.rank_grid import RankGrid
 from nbddp.notebook.output.show_pictures import CellPictures
 from nbddp.notebook.output.shows import Labels, Redraw, Rich, Show, Text
 from nbddp.notebook.output.sinks import QUIET_STYLE, Live, Sink, TerminalSink
+from nbddp.notebook.output.socket_log import SocketLog
 from nbddp.notebook.output.widget_blocks import WidgetBlocks
 from nbddp.notebook.render import diagnosis_card, rank_strip, static_page
 from nbddp.notebook.render.colours import tint_of
@@ -83,6 +84,7 @@ class View:
         kept: gets each event, for ``%ddp output``; None: nothing is kept.
         clock: the time in seconds; None: `time.monotonic`.
         began_at: the time of the beginning, for the live line; empty: it names none.
+        sockets: gets torch's warnings about connections; None: one of this cell.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class View:
         kept: KeptOutput | None = None,
         clock: Callable[[], float] | None = None,
         began_at: str = "",
+        sockets: SocketLog | None = None,
     ) -> None:
         patience = len(run.ranks) / _FOLD_RANKS
         fold_s = min(settings.output_fold_s * patience, _MAX_FOLD_S)
@@ -141,6 +144,7 @@ class View:
             can_update=settings.fold_output,
         )
         self._kept = kept
+        self._sockets = sockets or SocketLog()
         self._clock = clock or time.monotonic
         self._live = LiveLines(
             run,
@@ -208,8 +212,6 @@ class View:
             deadline = self._output.next_deadline()
         deadlines = (deadline, self._pictures.tick(now))
         waits = [max(0.0, due - now) for due in deadlines if due is not None]
-        if self._out != "nothing" and (hint := self._live.slow_import(now)):
-            self._sink.display(_quiet_bundle(hint), {}, None, False)
         live, wait_s = self._live.refresh(now, self._output.open_lines())
         if live is not None:
             self._sink.live(live)
@@ -352,7 +354,7 @@ class View:
         for show in shows:
             match show:
                 case Text():
-                    self._sink.text(show.stream, show.text)
+                    self._sockets.print(self._sink, show.stream, show.text)
                 case Rich():
                     self._emit_rich(show)
                 case Redraw():
@@ -360,6 +362,7 @@ class View:
 
     def _redraw(self, redraw: Redraw) -> None:
         self._sink.clear()
+        self._sockets.clear(self._sink)
         if self._widgets is not None:
             self._widgets.clear()
         self._pictures.clear_places(self._clock())
@@ -368,7 +371,7 @@ class View:
             self._sink.text("stdout", "")
         for block in redraw.blocks:
             if isinstance(block, Text):
-                self._sink.text(block.stream, block.text)
+                self._sockets.print(self._sink, block.stream, block.text)
             else:
                 self._emit_rich(block)
         for card_id, judged in self._judged.items():
@@ -387,10 +390,6 @@ class View:
             self._sink.display(_label_bundle(rich.ranks), {}, None, False)
         data = static_page.with_note(without_widget(rich.data))
         self._sink.display(data, rich.metadata, rich.display_id, rich.update)
-
-
-def _quiet_bundle(text: str) -> dict[str, str]:
-    return {"text/plain": text, "text/html": preformatted(html.escape(text), QUIET_STYLE)}
 
 
 def _label_bundle(ranks: RankSet) -> dict[str, str]:

@@ -32,8 +32,8 @@ _MAX_ERROR_CHARS = 80
 _MAX_IMPORTS = 2
 #: A module that may be loaded before ranks are forked, and takes long where there are many.
 _PRELOADED = "torch._dynamo"
-#: The user is told of that after so long an import.
-_LONG_IMPORT_S = 10.0
+#: The line says how to load it before, after so long an import.
+_LONG_IMPORT_S = 2.0
 
 
 class LiveLines:
@@ -90,23 +90,6 @@ class LiveLines:
         self._imports[event.rank] = event.module
         if event.module == _PRELOADED and self._preloaded_since is None:
             self._preloaded_since = now
-
-    def slow_import(self, now: float) -> str:
-        """Return a hint about an import that takes long on many ranks, once; else nothing.
-
-        Args:
-            now: the time.
-        """
-        ranks = RankSet.of(rank for rank, name in self._imports.items() if name == _PRELOADED)
-        since = self._preloaded_since
-        if since is None or len(ranks) < 2 or now - since < _LONG_IMPORT_S:
-            return ""
-        self._preloaded_since = float("inf")
-        return (
-            f"The import of {_PRELOADED} takes long: each process does it for its first DDP or "
-            f"optimizer.\nNext time: %env {PRELOAD_ENV}={_PRELOADED} before %ddp start, which "
-            "imports it once, before the ranks are forked."
-        )
 
     def judge(self, report: Report) -> None:
         """Note a verdict, which has a card instead of a line."""
@@ -195,6 +178,10 @@ class LiveLines:
             parts.append(f"began {self._began_at}")
         if self._run.was_interrupted:
             parts.append("interrupted; stop again to get the prompt back")
+        since = self._preloaded_since
+        ranks = [rank for rank, name in self._imports.items() if name == _PRELOADED]
+        if since is not None and len(ranks) > 1 and now - since >= _LONG_IMPORT_S:
+            parts.append(f"quicker next time: %env {PRELOAD_ENV}={_PRELOADED} before %ddp start")
         return " | ".join(parts)
 
     def _imported(self) -> list[str]:

@@ -110,7 +110,7 @@ def _missed_calls(outcome: RunOutcome) -> dict[int, str]:
     """The operations that ranks never called, and others waited for, by rank."""
     findings = () if outcome.report is None else outcome.report.proven
     return {
-        rank: finding.op
+        rank: f"{finding.op} ({finding.origin})" if finding.origin else finding.op
         for finding in findings
         if finding.kind == "missing-rank"
         for rank in finding.culprits

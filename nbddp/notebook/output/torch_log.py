@@ -31,6 +31,20 @@ def key_of(text: str) -> str | None:
     return f"{match['kind']} {match['place']}{without_numbers(text[match.end() :])}"
 
 
+def is_about_sockets(text: str) -> bool:
+    """Return whether a line warns of a connection: torch goes on, or it reports an error later.
+
+    >>> is_about_sockets("[rank1]:[W1124 09:12:33.12 socket.cpp:207] [c10d] no name of port 4")
+    True
+    """
+    match = _HEAD.match(text) if text.startswith(_STARTS) else None
+    return (
+        match is not None
+        and match["kind"].lstrip("[") in {"W", "I"}
+        and match["place"].startswith("socket.cpp:")
+    )
+
+
 def merged(texts: Sequence[str]) -> str:
     """Return one line for lines with the same key: the first time, and all numbers.
 

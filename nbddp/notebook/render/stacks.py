@@ -174,7 +174,7 @@ def _thread_predicate(thread: ThreadLook, operations: Mapping[int, Operation]) -
     known = [operations[number] for number in thread.wait.record_ids if number in operations]
     if not known:
         return Predicate(RankVerb.WAITS, " for an operation")
-    names = [operation.label() for operation in known[:3]]
+    names = [operation.label(has_call=False) for operation in known[:3]]
     if len(known) > len(names):
         names.append(f"{len(known) - len(names)} more")
     preposition = "in" if thread.wait.kind == "operation" else "for"

@@ -68,7 +68,7 @@ class Stops:
         if self._passes:
             self._passes -= self._passes > 0
             return
-        frame = self._recorder.sites.user_frame(sys._getframe(1))
+        frame, site = self._recorder.sites.call_site(sys._getframe(1))
         is_message = signature.kind in ("send", "recv")
         operation = Operation(
             record_id=0,
@@ -78,7 +78,7 @@ class Stops:
             collective_seq_id=0 if is_message else counters.seq + 1,
             peer=peer,
             tag=tag,
-            site=self._recorder.sites.site_of(frame),
+            site=site,
             iteration=self._recorder.sites.loop_variables(frame),
         )
 

@@ -11,6 +11,8 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from nbddp.wire.flight_recorder import origins
+
 #: ``scheduled``: issued; ``completed``: seen to have ended; ``failed``: ended with an error.
 OperationState: TypeAlias = Literal["scheduled", "completed", "failed"]
 
@@ -54,6 +56,10 @@ class Site(_Part, frozen=True):
     function: str = ""  #: ``<module>`` at the top of a cell or file
     source: str = ""  #: the text of that line, stripped
     cell: int = 0  #: execution count of the cell, or `CONSOLE`; 0: not a line of a cell
+    #: Of a line that issued an operation: the feature of a library that called it, such as
+    #: ``ddp-gradients``, see `nbddp.wire.flight_recorder.origins`. Empty: the line did itself.
+    origin: str = ""
+    call: str = ""  #: text of the call in the line, ``loss.backward()``, if there is an origin
 
     @property
     def position(self) -> tuple[str, int, int]:
@@ -209,16 +215,38 @@ class Operation(_Part, frozen=True):
         """
         return self.signature.kind == "store" and self.signature.op == RENDEZVOUS
 
-    def label(self, *, is_brief: bool = False, has_tag: bool = True) -> str:
+    @property
+    def origin(self) -> str:
+        """The origin in a few words: ``gradients``; empty: the user's code called it itself."""
+        return origins.short_phrase(self.site.origin) if self.site.origin else ""
+
+    @property
+    def is_by_library(self) -> bool:
+        """Whether no line of the user's code names this operation."""
+        return bool(self.site.origin) and not origins.is_function(self.site.origin)
+
+    def label(self, *, is_brief: bool = False, has_tag: bool = True, has_call: bool = True) -> str:
         """Return the name of the operation, as all texts show it.
 
-        ``all_reduce #17``, ``send to rank 2 (tag 3)``, ``recv from any rank``, ``new_group``,
-        ``store.wait('key')``.
+        ``all_reduce #17``, ``gradient averaging in loss.backward() (all_reduce #17)``, ``send to
+        rank 2 (tag 3)``, ``recv from any rank``, ``new_group``, ``store.wait('key')``.
 
         Args:
-            is_brief: for a table: ``send to 2``, ``recv from any``, and long keys are cut.
+            is_brief: for a table: ``send to 2``, ``all_reduce #17 (gradients)``, and long keys are
+                cut.
             has_tag: the name of a message includes its tag, if it has one; never if ``is_brief``.
+            has_call: the name includes the user's call, if a library called the operation. False:
+                the line stands beside it.
         """
+        name = self._name(is_brief=is_brief, has_tag=has_tag)
+        site = self.site
+        if not site.origin or self.signature.kind == "store":
+            return name
+        if is_brief:
+            return f"{name} ({origins.short_phrase(site.origin)})"
+        return f"{origins.in_call(site.origin, site.call if has_call else '')} ({name})"
+
+    def _name(self, *, is_brief: bool, has_tag: bool) -> str:
         signature = self.signature
         match signature.kind:
             case "send" | "recv":

@@ -53,6 +53,7 @@ def test_the_report_as_plain_values():
         "waiting": [0, 1],
         "group": {"pg_id": "world", "name": "0", "desc": "default_pg", "ranks": [0, 1, 2]},
         "op": "all_reduce",
+        "origin": "",
         "collective_seq_id": 2,
         "fields": [],
         "headline": "Rank 2 never called all_reduce #2; ranks 0-1 wait for it.",

@@ -89,3 +89,31 @@ def test_lines_of_torchs_log_are_one_line_for_all_ranks(capsys: pytest.CaptureFi
         f"[1]   [{head.format(1)} alone",
         f"[1]   [{head.format(2)} alone",
     ]
+
+
+def test_warnings_about_connections_are_one_quiet_line_for_a_pool(
+    capsys: pytest.CaptureFixture[str],
+):
+    background = BackgroundOutput(4)
+
+    def put(rank: int, text: str) -> None:
+        background.put(Output(run_id=None, rank=rank, stream="stderr", text=text))
+
+    for rank in range(4):
+        put(
+            rank, f"[rank{rank}]:[W1125 03:15:00.{rank} socket.cpp:207] [c10d] no name of 4{rank}\n"
+        )
+    put(1, "said\n")
+    put(1, "[rank1]:[W1125 03:15:01.1 socket.cpp:755] [c10d] again\n")
+    put(2, "[rank2]:[E1125 03:15:01.1 socket.cpp:755] [c10d] the connection is lost\n")
+    background.put(None)
+    poll_until(lambda: not threads())
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == [
+        "torch's log has 1 line about the connections of the ranks; see the logs of the ranks: "
+        "%ddp status"
+    ]
+    assert shown.err.splitlines() == [
+        "[1]   said",
+        "[2]   [rank2]:[E1125 03:15:01.1 socket.cpp:755] [c10d] the connection is lost",
+    ]

@@ -14,12 +14,14 @@ from nbddp.notebook.output import gatherer
 from nbddp.notebook.output.cell_view import View
 from nbddp.notebook.output.items import Bundle
 from nbddp.notebook.output.shows import Rich
-from nbddp.notebook.output.sinks import Live
+from nbddp.notebook.output.sinks import Live, Sink
+from nbddp.notebook.output.socket_log import SocketLog
 from nbddp.settings import Settings
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import Display, ImportChanged, Output, RunFinished, Stream
 from nbddp.wire.rank_set import RankSet
 from tests.support.recovering import finding
+from tests.support.sinks import PageSink
 
 MIXED = {"application/json": {1: [2], "a": {None: 3}}}
 
@@ -45,7 +47,7 @@ class ListSink:
         pass
 
 
-def make_view(sink: ListSink, ranks: int = 2, **settings: Any) -> View:
+def make_view(sink: Sink, ranks: int = 2, **settings: Any) -> View:
     return View(
         Run("r", RankSet.all(ranks), 1000),
         sink,
@@ -133,7 +135,7 @@ def test_the_progress_line_tells_the_first_error_and_what_the_stop_button_does(
     ]
 
 
-def test_an_import_is_named_and_a_long_one_has_a_hint_once(monkeypatch: pytest.MonkeyPatch):
+def test_an_import_is_named_and_a_long_one_has_a_hint_in_its_line(monkeypatch: pytest.MonkeyPatch):
     now = [1000.0]
     monkeypatch.setattr("nbddp.notebook.output.cell_view.time.monotonic", lambda: now[0])
     live: list[Live] = []
@@ -152,22 +154,15 @@ def test_an_import_is_named_and_a_long_one_has_a_hint_once(monkeypatch: pytest.M
     begun = "0/3 ranks done | 1 s | ranks 0-1 import torch._dynamo (first use)…"
     assert line(1.0, r0=dynamo, r1=dynamo) == begun
     assert line(2.0, r2=dynamo).endswith("| the ranks import torch._dynamo (first use)…")
-    assert line(10.9).startswith("0/3 ranks done | 10 s | the ranks import")
-    assert sink.shown == []
-    line(11.1)
-    line(30.0)
-    (hint,) = sink.shown
-    assert isinstance(hint, dict)
-    assert hint["text/plain"] == (
-        "The import of torch._dynamo takes long: each process does it for its first DDP or "
-        "optimizer.\nNext time: %env NBDDP_PRELOAD=torch._dynamo before %ddp start, which imports "
-        "it once, before the ranks are forked."
-    )
+    assert line(2.9).endswith("| the ranks import torch._dynamo (first use)…")
+    hint = "quicker next time: %env NBDDP_PRELOAD=torch._dynamo before %ddp start"
+    assert line(3.1).endswith(f"3 s | the ranks import torch._dynamo (first use)… | {hint}")
     assert line(31.0, r1="", r2="pandas").endswith(
         "31 s | rank 0 imports torch._dynamo (first use)… | rank 2 imports pandas (first use)…"
     )
     view.show(RunFinished(run_id="r", rank=0, elapsed_s=0.1, error=None))
     assert line(32.0, r2="").endswith("32 s | waiting for ranks 1-2")
+    assert sink.shown == []
 
 
 def test_ranks_that_wait_are_named_after_two_seconds_of_waiting(monkeypatch: pytest.MonkeyPatch):
@@ -241,3 +236,26 @@ def test_a_row_stays_where_ranks_ended_differently():
 
     assert shown("ok", "ok", "ok", "ok", "ok") == []
     assert shown("ok", "ok", "ok", "ok", "unfinished") == ["ranks  0-3 ✓ done  4 … given up"]
+
+
+@pytest.mark.parametrize("ranks", [4, 64])
+def test_warnings_about_connections_are_no_red_text(ranks: int):
+    sink, later, sockets = PageSink(), PageSink(), SocketLog()
+    for page in (sink, later):
+        view = make_view(page, ranks)
+        view._sockets = sockets
+        for rank in range(ranks):
+            warning = f"[rank{rank}]:[W1125 03:15:00.1 socket.cpp:207] [c10d] no name of 4{rank}\n"
+            text = f"{warning}said\n"
+            view.show(Output(run_id="r", rank=rank, stream="stderr", text=text))
+            view.show(RunFinished(run_id="r", rank=rank, elapsed_s=0.1, error=None))
+        results = {rank: RankResult(rank, "ok") for rank in range(ranks)}
+        view.end(RunOutcome("r", results, 0.1))
+    first = "torch's log has 1 line about the connections of the ranks"
+    assert sink.plain.count(first) == 1
+    assert f"[0-{ranks - 1}] said" in sink.plain
+    assert f"[0-{ranks - 1}] said" in later.plain
+    assert "socket.cpp" not in sink.plain
+    assert "socket.cpp" not in later.plain + later.html
+    assert sink.html.startswith("<details")
+    assert "socket.cpp:207] [c10d] no name of 40,41,42" in sink.html

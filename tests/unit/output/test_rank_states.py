@@ -1,5 +1,7 @@
 """The row of chips of a running cell."""
 
+from dataclasses import replace
+
 import pytest
 
 from nbddp.controller.diagnosis import Finding, PerRank, Predicate, RankVerb, Report
@@ -188,3 +190,7 @@ def test_ranks_that_never_made_a_call_are_not_shown_as_done():
     chips = rank_states.ends(outcome, has_card=True)
     row = rank_strip.ends(chips)["text/plain"]
     assert row == "ranks  0 ◌ waited  1-11 ✗ never called all_reduce"
+    finding = replace(finding, origin="gradients")
+    outcome = replace(outcome, report=Report("r", (finding,)))
+    row = rank_strip.ends(rank_states.ends(outcome, has_card=True))["text/plain"]
+    assert row == "ranks  0 ◌ waited  1-11 ✗ never called all_reduce (gradients)"

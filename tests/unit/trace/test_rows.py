@@ -88,6 +88,17 @@ def test_different_operations_with_one_number_are_one_row_with_both_names():
     assert row.label == "all_reduce | broadcast #1"
 
 
+def test_a_row_has_the_origin_that_all_its_ranks_have():
+    gradients = Site(line=3, origin="ddp-gradients", call="loss.backward()")
+    ranks = recorders(2)
+    for recorder, site in zip(ranks, (gradients, gradients), strict=True):
+        recorder.collective(at=1, site=site)
+    for recorder, site in zip(ranks, (gradients, Site(line=5)), strict=True):
+        recorder.collective(at=2, site=site)
+    labels = [row.label for row in rows(by_rank(ranks), GROUPS)]
+    assert labels == ["all_reduce #1 (gradients)", "all_reduce #2"]
+
+
 def test_the_sites_of_a_row_are_those_of_its_ranks():
     ranks = recorders(3)
     first, second = Site(file="c", line=3, cell=2), Site(file="c", line=5, cell=2)

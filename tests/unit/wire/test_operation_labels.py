@@ -1,5 +1,8 @@
 """The name of an operation is the same in errors, cards, tables and records."""
 
+import re
+
+import msgspec
 import pytest
 
 from nbddp.wire.flight_recorder.schema import (
@@ -8,6 +11,7 @@ from nbddp.wire.flight_recorder.schema import (
     OperationKind,
     OperationState,
     Signature,
+    Site,
 )
 
 SCHEDULED: OperationState = "scheduled"
@@ -59,6 +63,61 @@ def operation(kind: OperationKind, op: str, keys: tuple[str, ...] = (), **fields
 def test_each_kind_of_operation_has_one_name(found: Operation, label: str, brief: str):
     assert found.label() == label
     assert found.label(is_brief=True) == brief
+
+
+@pytest.mark.parametrize(
+    ("origin", "call", "label", "brief"),
+    [
+        (
+            "ddp-gradients",
+            "loss.backward()",
+            "gradient averaging in loss.backward() (all_reduce #24)",
+            "all_reduce #24 (gradients)",
+        ),
+        (
+            "parameter-check",
+            f"DDP(nn.Sequential({'nn.Linear(2, 2), ' * 4}))",
+            "the check of parameter shapes in DDP(...) (all_reduce #24)",
+            "all_reduce #24 (parameter shapes)",
+        ),
+        (
+            "batch-statistics",
+            f"{'models.' * 8}encoder(x)",
+            "SyncBatchNorm's statistics in "
+            "...dels.models.models.models.models.encoder(...) (all_reduce #24)",
+            "all_reduce #24 (SyncBatchNorm)",
+        ),
+        (
+            "accelerate",
+            "accelerator.gather(x)",
+            "a call of accelerate in accelerator.gather(x) (all_reduce #24)",
+            "all_reduce #24 (accelerate)",
+        ),
+        (
+            "all_gather_object",
+            "dist.all_gather_object(found, x)",
+            "all_gather_object (all_reduce #24)",
+            "all_reduce #24 (all_gather_object)",
+        ),
+        ("Join", "", "Join's exchange between the ranks (all_reduce #24)", "all_reduce #24 (Join)"),
+    ],
+)
+def test_an_operation_of_a_library_is_named_by_what_the_library_did(
+    origin: str, call: str, label: str, brief: str
+):
+    found = msgspec.structs.replace(
+        operation("collective", "all_reduce", collective_seq_id=24),
+        site=Site(line=1, origin=origin, call=call),
+    )
+    assert found.label() == label
+    assert found.label(is_brief=True) == brief
+    assert found.label(has_call=False) == re.sub(r" in .* \(", " (", label)
+
+
+def test_a_wait_for_the_store_keeps_its_name():
+    found = operation("store", "store.wait", ("k",))
+    found = msgspec.structs.replace(found, site=Site(line=1, origin="Join", call="f()"))
+    assert found.label() == "store.wait('k')"
 
 
 def test_the_tag_is_left_out_where_it_is_told_beside():

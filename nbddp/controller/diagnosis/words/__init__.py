@@ -57,6 +57,7 @@ def write_finding(cause: Cause, reports: RankReports) -> Finding:
         next_step=words.next_step,
         group=group,
         op=operation.signature.op if operation else "",
+        origin=operation.origin if operation else "",
         collective_seq_id=operation.collective_seq_id if operation else 0,
         fields=disagreement.differences.all if disagreement else (),
         suspicions=suspicions(cause, reports, words.places),

@@ -31,9 +31,10 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
     places: Places = []
     if cause.proven and not was_interrupted(cause, reports):
         places = missing_calls(cause, reports.graph, reports.sources)
+    is_called = operation is None or not operation.is_by_library
     step = (
-        "Call it on all ranks of the group: look for an `if`, a `break`, or a loop with "
-        "a different number of iterations around it."
+        f"{'Call it' if is_called else 'Run this line'} on all ranks of the group: look for an "
+        "`if`, a `break`, or a loop with a different number of iterations around it."
     )
     change = _change(places, culprits, reports)
     if places and operation is not None:
@@ -41,8 +42,9 @@ def missing_rank(cause: Cause, reports: RankReports) -> Words:
     elif all(reports.graph.views[rank].state == "idle" for rank in culprits):
         where = f"No cell runs on {culprits.describe()}"
         step = f"{where}: call it in a cell of all ranks of the group, one without -r."
+    called = "called" if is_called else "came to"
     return Words(
-        f"{subject(culprits)} never called {name(cause, reports)}; {ranks.describe()} "
+        f"{subject(culprits)} never {called} {name(cause, reports)}; {ranks.describe()} "
         f"{ranks.verb('waits', 'wait')} for {culprits.verb('it', 'them')}.",
         f"a collective needs every member{f' of {group.label}' if group else ''}, and "
         f"{culprits.describe()} can no longer call it.{in_turn(cause)}",

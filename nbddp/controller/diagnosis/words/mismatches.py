@@ -21,8 +21,8 @@ from nbddp.controller.diagnosis.padded_tensors import advice, padded
 from nbddp.controller.diagnosis.phrases import (
     Predicate,
     RankVerb,
-    describe_call,
     describe_calls,
+    describe_operation,
     iteration,
     root_argument,
     subject,
@@ -143,7 +143,9 @@ def desynchronized_loop(cause: Cause, reports: RankReports) -> Words:
         ranks=_ranks_that_called(
             loop.operation_by_rank,
             reports,
-            lambda operation: f"{operation.label()} at {iteration(operation, loop.names)}",
+            lambda operation: (
+                f"{operation.label(has_call=False)} at {iteration(operation, loop.names)}"
+            ),
         ),
     )
 
@@ -181,7 +183,7 @@ def _ranks_that_disagree(
     return _ranks_that_called(
         disagreement.operation_by_rank,
         reports,
-        lambda operation: describe_call(operation.signature, fields),
+        lambda operation: describe_operation(operation, fields),
     )
 
 

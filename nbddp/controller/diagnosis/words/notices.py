@@ -34,7 +34,9 @@ def straggler(cause: Cause, reports: RankReports) -> Words:
             "nothing is missing: much data, or a slow or broken connection.",
             "Wait, or interrupt the cell.",
         )
-    they = f"{subject(ranks)} {ranks.verb('waits', 'wait')} in {name(cause, reports)}"
+    # The call is left out of a sentence that has one line on the screen, and ends with the place.
+    they = f"{subject(ranks)} {ranks.verb('waits', 'wait')} in "
+    they += name(cause, reports, has_call=False)
     peers = () if operation is None else (operation.peer,)
     if culprits.ranks != peers:  # else "recv from rank 1" has named it
         they += f" for {culprits.describe()}"

@@ -36,9 +36,11 @@ def code_change(site: Site, lines: tuple[ChangedLine, ...]) -> CodeChange | None
     return CodeChange(site.cell, site.file, lines) if lines else None
 
 
-def name(cause: Cause, reports: RankReports) -> str:
-    """``all_reduce #17 of group 'tp' (ranks 0-1)``."""
-    return reports.name(cause.operation) if cause.operation else "an operation"
+def name(cause: Cause, reports: RankReports, *, has_call: bool = True) -> str:
+    """``all_reduce #17 of group 'tp' (ranks 0-1)``; see `RankReports.name`."""
+    if cause.operation is None:
+        return "an operation"
+    return reports.name(cause.operation, has_call=has_call)
 
 
 def they_wait(cause: Cause, reports: RankReports) -> str:

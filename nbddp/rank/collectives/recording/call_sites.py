@@ -1,21 +1,26 @@
 """Finds the line of the user's code that issued an operation, also through DDP, FSDP2 or autograd.
 
-It also finds the iteration of the loops around the line, see `counting_loops`.
+It also finds the feature of a library through which the line did so, the *origin* of the operation,
+and the iteration of the loops around the line, see `counting_loops`.
 
 Runs in: the rank process, any thread, once for each operation, within half a microsecond.
 """
 
+import os
 import sys
 import sysconfig
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
+import msgspec
+
 import nbddp
-from nbddp.rank.code_sites import site_at
+from nbddp.rank.code_sites import call_text, site_at
 from nbddp.rank.collectives.recording.counting_loops import CountingLoops, local_integer
+from nbddp.rank.torch_private import features
 from nbddp.wire.flight_recorder import Loops, LoopVariable, Site, Writer
 
 _CELL, _USER, _LIBRARY, _MACHINERY = 3, 2, 1, 0
@@ -73,10 +78,13 @@ class Sites:
         self._writer = writer
         self._machinery = (_OWN, *machinery)
         self._kind_by_file: dict[str, int] = {}
+        self._origins_by_file: dict[str, Mapping[str, str]] = {}  #: of files that have any
         self._loops = CountingLoops()
         #: By code and instruction.
         self.known: dict[tuple[int, int], KnownLine] = {}
         self._frames: dict[tuple[int, int], _Frame] = {}
+        #: Offsets of sites by code, instruction and origin: `known` keeps the code.
+        self._offsets: dict[tuple[int, int, str], int] = {}
         #: Number of torch frames in between at the last call: the next call mostly has as many.
         self.between = 0
 
@@ -100,21 +108,22 @@ class Sites:
 
     def search(self, frame: types.FrameType | None) -> tuple[int, types.FrameType | None]:
         """Return the offset of the call site from a frame outwards, as `here` does."""
-        best, best_kind, between = self._innermost(frame)
+        best, best_kind, between, origin = self._innermost(frame)
         if best is None:
             return 0, None
         code = best.f_code
         key = (id(code), best.f_lasti)
-        known = self.known.get(key)
-        is_near = best_kind == _CELL and between <= _NEAR
+        # A line of few frames has one origin: the buckets of a backward.
+        is_near = (
+            best_kind == _CELL and between <= _NEAR and (not origin or origin == features.REDUCER)
+        )
         if is_near:
             self.between = between
-        if known is not None and known.offset > self._writer.oldest_text:
-            offset = known.offset
-        else:
-            site = self._site(best)
-            offset = self._writer.text(site, lambda: site)
-        about = self._frame(best)
+        offset = self._offsets.get((*key, origin), 0)
+        if offset <= self._writer.oldest_text:
+            site = self._site(best, origin)
+            offset = self._offsets[*key, origin] = self._writer.text(site, lambda: site)
+        about = self._frames.get(key) or self._frame(best)
         has_loops = bool(about.names) or not about.is_outermost
         self.known[key] = KnownLine(offset, between if is_near else -1, code, has_loops)
         return offset, best if has_loops else None
@@ -123,19 +132,29 @@ class Sites:
         """Return the frame of the call site, from a frame outwards; None: it is not known."""
         return self._innermost(frame)[0]
 
+    def call_site(self, frame: types.FrameType | None) -> tuple[types.FrameType | None, Site]:
+        """Return the frame of the call site, from a frame outwards, and the site of the call."""
+        best, _, _, origin = self._innermost(frame)
+        return best, Site() if best is None else self._site(best, origin)
+
     def site_of(self, frame: types.FrameType | None) -> Site:
         """Return the line that a frame is at."""
         return Site() if frame is None else self._site(frame)
 
-    def _innermost(self, frame: types.FrameType | None) -> tuple[types.FrameType | None, int, int]:
-        """Return the frame of the call site, its kind, and the number of frames before it."""
-        kinds = self._kind_by_file
+    def _innermost(
+        self, frame: types.FrameType | None
+    ) -> tuple[types.FrameType | None, int, int, str]:
+        """Return the call site's frame, its kind, the number of frames before it, the origin."""
+        kinds, origins = self._kind_by_file, self._origins_by_file
+        outside = _outside(frame)
         between = -1
         best: types.FrameType | None = None
         best_kind = _MACHINERY
+        origin = ""
         while frame is not None:
             between += 1
-            file = frame.f_code.co_filename
+            code = frame.f_code
+            file = code.co_filename
             kind = kinds.get(file)
             if kind is None:
                 kind = self._classify(file)
@@ -143,12 +162,19 @@ class Sites:
                 best, best_kind = frame, kind
                 if kind == _CELL:
                     break
+                if kind == _LIBRARY and (not origin or features.is_public(origin)):
+                    origin = _package_of(file)
+            elif best_kind < _USER and file in origins:
+                origin = _inner_origin(origin, origins[file], code.co_name)
             frame = frame.f_back
         if best is None:
             # A thread of autograd, or a thread of Gloo in a callback, works for the current line of
             # the main thread.
-            best = self._line_of_main()
-        return best, best_kind, between
+            best, line = self._line_of_main()
+            outside = line if outside is None else outside
+        if outside is not None and features.is_engine(outside.f_code):
+            origin = features.REDUCER  # C++ has no frame of its own
+        return best, best_kind, between, origin
 
     def iteration(self, frame: types.FrameType | None) -> Iteration:
         """Return the iteration of the loops around a line of the user's code, and its callers."""
@@ -194,9 +220,11 @@ class Sites:
         about = self._frames[id(code), frame.f_lasti] = _Frame(names, is_outermost, code)
         return about
 
-    def _line_of_main(self) -> types.FrameType | None:
+    def _line_of_main(self) -> tuple[types.FrameType | None, types.FrameType | None]:
+        """Return the line that the main thread works for, and its innermost frame."""
         main = threading.main_thread().ident or 0
         frame = sys._current_frames().get(main) if threading.get_ident() != main else None
+        innermost = frame
         best: types.FrameType | None = None
         best_kind = _MACHINERY
         while frame is not None:
@@ -204,12 +232,13 @@ class Sites:
             if kind > best_kind:
                 best, best_kind = frame, kind
             frame = frame.f_back
-        return best
+        return best, innermost
 
     def forget(self) -> None:
         """Drop the cache before a new cell: it must not keep code of earlier cells alive."""
         self.known.clear()
         self._frames.clear()
+        self._offsets.clear()
         self._loops.forget(self._cell_of)
         # The I/O thread adds files while it describes the rank: a copy does not change.
         kinds = self._kind_by_file.copy()
@@ -233,6 +262,9 @@ class Sites:
             kind = _CELL
         elif file.startswith((*self._machinery, "<frozen", "<string>")):
             kind = _MACHINERY
+            origins = features.origins_in(file)
+            if origins is not None:
+                self._origins_by_file[file] = origins
         elif file.startswith(_PACKAGES):
             kind = _LIBRARY
         elif file.startswith(_STDLIB):
@@ -242,6 +274,36 @@ class Sites:
         self._kind_by_file[file] = kind
         return kind
 
-    def _site(self, frame: types.FrameType) -> Site:
+    def _site(self, frame: types.FrameType, origin: str = "") -> Site:
         code = frame.f_code
-        return site_at(code, frame.f_lineno, self._cell_of(code.co_filename))
+        site = site_at(code, frame.f_lineno, self._cell_of(code.co_filename))
+        if not origin:
+            return site
+        call = call_text(code, frame.f_lasti, site.source)
+        return msgspec.structs.replace(site, origin=origin, call=call)
+
+
+def _inner_origin(inner: str, origins: Mapping[str, str], function: str) -> str:
+    """Return the origin of an operation from a frame outwards.
+
+    Args:
+        inner: that of the frames inside; empty: none.
+        origins: those in the frame's file, by function.
+        function: that of the frame.
+    """
+    if inner and not features.is_public(inner):
+        return inner
+    return origins.get(function) or origins.get("") or inner
+
+
+def _package_of(file: str) -> str:
+    """Return the name of the package that a file of a library belongs to."""
+    folder = next(each for each in _PACKAGES if file.startswith(each))
+    return file[len(folder) :].strip(os.sep).partition(os.sep)[0].removesuffix(".py")
+
+
+def _outside(frame: types.FrameType | None) -> types.FrameType | None:
+    """Return the innermost frame that is not of nbddp; None: C++ has called nbddp in its thread."""
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame = frame.f_back
+    return frame

@@ -389,4 +389,4 @@ def describe(operation: Operation) -> str:
     ]
     source = f"\n            {operation.site.source}" if operation.site.source else ""
     text = ", ".join(part for part in details if part)
-    return f"{operation.label(has_tag=False)} ({text}) at {operation.site}{source}"
+    return f"{operation.label(has_tag=False, has_call=False)} ({text}) at {operation.site}{source}"
