@@ -40,6 +40,7 @@ from nbddp.notebook.render.html import (
 from nbddp.notebook.render.stacks import stacks
 from nbddp.notebook.render.trace_table import grid
 from nbddp.settings import Settings
+from nbddp.wire.faults import ON_PURPOSE
 from nbddp.wire.rank_set import RankSet
 
 #: Findings in full; the others have only their headline.
@@ -89,10 +90,10 @@ def card(
         report, acted, means, torn or {}, is_over=is_over, own_timeout_s=own_timeout_s
     )
     sections = _sections(layouts, others, now)
-    page = _html(sections, _details(report, layouts, views or {}))
+    page = _html(sections, _details(report, layouts, views or {}), report.injected)
     if kinds == {"first-error"} and not torn:
         return _freed_waiters(report.proven, page)
-    return {"text/plain": _text(sections), "text/html": page}
+    return {"text/plain": _text(sections, report.injected), "text/html": page}
 
 
 def _freed_waiters(findings: Sequence[Finding], details: str = "") -> dict[str, str]:
@@ -238,8 +239,10 @@ def _no_finding(report: Report) -> Finding:
 # --- text ----------------------------------------------------------------------------------------
 
 
-def _text(sections: Sequence[_Section]) -> str:
+def _text(sections: Sequence[_Section], injected: Sequence[str]) -> str:
     lines: list[str] = []
+    for text in _injected(injected):
+        lines += textwrap.wrap(text, WIDTH, subsequent_indent="    ")
     for section in sections:
         lines += textwrap.wrap(section.layout.title, WIDTH, subsequent_indent="    ")
         lines += _text_sentences(section.next_step)
@@ -254,6 +257,14 @@ def _text(sections: Sequence[_Section]) -> str:
     return "\n".join(lines)
 
 
+def _injected(injected: Sequence[str]) -> Iterator[str]:
+    """The lines that stand first on the card of a cell with faults on purpose."""
+    for text in injected[:_MAX_FINDINGS]:
+        yield f"{ON_PURPOSE.capitalize()}: {one_line(text)}."
+    if len(injected) > _MAX_FINDINGS:
+        yield f"and {len(injected) - _MAX_FINDINGS} more faults on purpose"
+
+
 def _text_sentences(sentences: Sequence[tuple[str, str]]) -> Iterator[str]:
     for name, text in sentences:
         whole = f"{name} {one_line(text)}".strip()
@@ -263,10 +274,11 @@ def _text_sentences(sentences: Sequence[tuple[str, str]]) -> Iterator[str]:
 # --- HTML ----------------------------------------------------------------------------------------
 
 
-def _html(sections: Sequence[_Section], details: str) -> str:
-    parts: list[str] = []
-    for number, section in enumerate(sections):
-        gap = f"border-top:{FAINT_LINE};margin-top:8px;padding-top:6px" if number else "margin:0"
+def _html(sections: Sequence[_Section], details: str, injected: Sequence[str] = ()) -> str:
+    parts = [f'<div style="margin:2px 0">{_unbroken(text)}</div>' for text in _injected(injected)]
+    colour = _BLUE if injected else sections[0].layout.colour
+    for section in sections:
+        gap = f"border-top:{FAINT_LINE};margin-top:8px;padding-top:6px" if parts else "margin:0"
         layout = section.layout
         kind = f' <span style="{_KIND}">{layout.kind}</span>' if layout.kind else ""
         parts.append(f'<div style="{gap}"><b{_HEADING}>{_unbroken(layout.title)}</b>{kind}</div>')
@@ -278,7 +290,7 @@ def _html(sections: Sequence[_Section], details: str) -> str:
         parts.append(code_excerpt.html(layout.finding.code))
         parts += _html_sentences(section.sentences, FAINT)
     return (
-        f'<div style="border-left:4px solid {sections[0].layout.colour};padding:2px 0 2px 12px;'
+        f'<div style="border-left:4px solid {colour};padding:2px 0 2px 12px;'
         f'margin:6px 0;max-width:900px;line-height:1.45">{"".join(parts)}{details}</div>'
     )
 

@@ -17,7 +17,7 @@ from nbddp.notebook.output.shows import Rich
 from nbddp.notebook.output.sinks import Live
 from nbddp.settings import Settings
 from nbddp.wire.message_types import ErrorInfo
-from nbddp.wire.messages import Display, ImportChanged, Output, RunFinished, Stream
+from nbddp.wire.messages import Display, FaultStruck, ImportChanged, Output, RunFinished, Stream
 from nbddp.wire.rank_set import RankSet
 from tests.support.recovering import finding
 
@@ -241,3 +241,14 @@ def test_a_row_stays_where_ranks_ended_differently():
 
     assert shown("ok", "ok", "ok", "ok", "ok") == []
     assert shown("ok", "ok", "ok", "ok", "unfinished") == ["ranks  0-3 ✓ done  4 … given up"]
+
+
+def test_a_fault_on_purpose_is_a_quiet_line_after_the_output_before_it():
+    sink = ListSink()
+    view = make_view(sink)
+    view.show(Output(run_id="r", rank=0, stream="stdout", text="a\n"))
+    view.show(FaultStruck(run_id="r", rank=1, number=0, text="rank 1 was <killed>"))
+    view.end(RunOutcome("r", {rank: RankResult(rank, "ok") for rank in range(2)}, 1.0))
+    shown = [each for each in sink.shown if isinstance(each, Mapping)]
+    assert shown[0]["text/plain"] == "fault on purpose: rank 1 was <killed>"
+    assert "rank 1 was &lt;killed&gt;" in shown[0]["text/html"]
