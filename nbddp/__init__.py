@@ -19,7 +19,7 @@ from nbddp.errors import CellError, NbddpError, RankExitedError
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from nbddp import faults
+    from nbddp import faults as faults
     from nbddp.controller.pool import Pool
     from nbddp.notebook.session import last_report, pool, start
 
@@ -29,7 +29,6 @@ __all__ = [
     "NbddpError",
     "Pool",
     "RankExitedError",
-    "faults",
     "last_report",
     "load_ipython_extension",
     "pool",
