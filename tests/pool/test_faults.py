@@ -269,6 +269,16 @@ def test_random_faults_are_the_same_for_the_same_seed(pool: Pool):
     assert is_usable(pool)
 
 
+def test_a_rank_tells_only_the_first_of_many_random_faults(pool: Pool):
+    code = "x = torch.ones(1)\nfor i in range(60):\n    dist.all_reduce(x)\n    x /= 2"
+    view = strike(pool, code, "random: rate=1, acts=flip")
+    assert [len(view.struck(rank)) for rank in range(2)] == [50, 50]
+    assert (
+        'its next faults of "random: seed=0, rate=1, acts=flip" are not told' in view.struck(0)[-1]
+    )
+    assert is_usable(pool)
+
+
 # --- moments -------------------------------------------------------------------------------------
 
 
@@ -338,6 +348,20 @@ def test_the_next_cell_has_no_faults(pool: Pool):
     view = run_cell(pool, code)
     assert (view.struck(), view.told) == ([], [])
     assert pool.pull("is_traced") == [False, False]
+
+
+def test_the_trace_function_of_a_debugger_comes_back(pool: Pool):
+    code = """\
+import sys
+def own(*_): return None
+sys.settrace(own)
+with nbddp.faults.inject("ranks 0-1: delay 1 ms at line 5"):
+    x = 1
+is_own = sys.gettrace() is own
+sys.settrace(None)
+"""
+    assert len(run_cell(pool, code).struck()) == 2
+    assert pool.pull("is_own") == [True, True]
 
 
 def test_a_cell_of_some_ranks_has_their_faults_only(pool: Pool):

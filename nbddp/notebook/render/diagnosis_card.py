@@ -85,15 +85,16 @@ def card(
     layouts = [_Layout(finding) for finding in findings[:_MAX_FINDINGS]]
     others = [_title(finding) for finding in findings[_MAX_FINDINGS:]]
     others += [_headline(finding) for finding in report.findings if finding.is_consequence]
+    injected = report.injected if layouts else ()
     layouts = layouts or [_Layout(_no_finding(report))]
     now = next((each.now for each in report.findings if each.now), "") or _now_sentence(
         report, acted, means, torn or {}, is_over=is_over, own_timeout_s=own_timeout_s
     )
     sections = _sections(layouts, others, now)
-    page = _html(sections, _details(report, layouts, views or {}), report.injected)
+    page = _html(sections, _details(report, layouts, views or {}), injected)
     if kinds == {"first-error"} and not torn:
         return _freed_waiters(report.proven, page)
-    return {"text/plain": _text(sections, report.injected), "text/html": page}
+    return {"text/plain": _text(sections, injected), "text/html": page}
 
 
 def _freed_waiters(findings: Sequence[Finding], details: str = "") -> dict[str, str]:

@@ -37,6 +37,8 @@ from nbddp.wire.faults import (
 )
 from nbddp.wire.flight_recorder import CONSOLE, GroupInfo, Operation, Signature
 
+#: So many faults of one text are told by a rank: random ones may strike at each operation.
+MAX_TOLD = 50
 #: The longest sleep without a look at interrupts.
 _POLL_S = 0.05
 #: Stops a process and continues it; interrupts of the cell are not for this shell.
@@ -85,6 +87,7 @@ class _Armed:
     file: str = ""  #: whose lines it counts; empty: those of the cell
     calls: int = 0  #: of its operation so far
     is_over: bool = False  #: it has struck, or, if it strikes each time, it was told
+    told: int = 0  #: how often it was told
     chance: random.Random = field(default_factory=random.Random)
 
     @property
@@ -123,6 +126,8 @@ class Faults:
         self._cell = 0
         self._pid = os.getpid()
         self._hooks: list[Any] = []  #: of gradients
+        self._is_tracing = False
+        self._traced_before: Any = None  #: the trace function of the main thread before ours
         self._restore_store: Callable[[], None] | None = None
         global current  # noqa: PLW0603 - a process is one rank
         current = self
@@ -183,12 +188,14 @@ class Faults:
         if slow:
             self._restore_store = torch_private.slow_store(lambda: self._slow_store(slow))
         if any(map(_is_at_line, self._armed)):
+            if not self._is_tracing:
+                self._is_tracing, self._traced_before = True, sys.gettrace()
             sys.settrace(self._trace)
             while frame is not None:  # frames that run already are traced only if told so
                 frame.f_trace = self._trace_line if self._is_users(frame) else None
                 frame = frame.f_back
-        elif sys.gettrace() == self._trace:
-            sys.settrace(None)
+        else:
+            self._end_trace()
 
     # --- at lines ------------------------------------------------------------------------------
 
@@ -209,8 +216,15 @@ class Faults:
                     armed.is_over = True
                     self._strike(armed, armed.fault, _Place(frame))
             if not any(map(_is_at_line, self._armed)):
-                sys.settrace(None)
+                self._end_trace()
         return self._trace_line
+
+    def _end_trace(self) -> None:
+        """Give the main thread the trace function that it had before; a debugger may have one."""
+        # Python has removed ours if it has raised; any other came after it, and stays.
+        if self._is_tracing and sys.gettrace() in (self._trace, None):
+            sys.settrace(self._traced_before)
+        self._is_tracing, self._traced_before = False, None
 
     def _is_due(self, armed: _Armed, frame: types.FrameType) -> bool:
         moment, sites = armed.fault.moment, self._recorder.sites
@@ -344,7 +358,7 @@ class Faults:
                 self._tell(armed, f"{rank} raised {fault.error}{before}", place)
                 raise _error(fault.error, f"{ON_PURPOSE} ({armed.fault})")
             case "kill":
-                self._tell(armed, f"{rank} was killed{before}", place)
+                self._tell(armed, f"{rank} was killed{before}", place, is_last=True)
                 os.kill(os.getpid(), signal.SIGKILL)
             case "stop":
                 text = f"{rank} was stopped for {duration(fault.seconds)}{before}"
@@ -362,9 +376,16 @@ class Faults:
                 pass  # these do not strike here
         return False
 
-    def _tell(self, armed: _Armed, text: str, place: _Place) -> None:
+    def _tell(self, armed: _Armed, text: str, place: _Place, *, is_last: bool = False) -> None:
+        armed.told += 1
+        if armed.told > MAX_TOLD and not is_last:
+            return
+        if armed.told == MAX_TOLD:
+            text += f'; its next faults of "{armed.fault}" are not told'
         sites = self._recorder.sites
-        loops = "".join(f", {each}" for each in sites.loop_variables(place.frame))
+        # Before the first line, a loop of the cell has not begun: its variable is an old one.
+        frame = None if armed.fault.moment.when == "begin" else place.frame
+        loops = "".join(f", {each}" for each in sites.loop_variables(frame))
         moment = armed.fault.moment
         if moment.when == "operation" and moment.number > 1:  # torch's number counts on
             block = "block" if armed.file else "cell"
