@@ -100,7 +100,10 @@ PROGRAMS = [
     for program in [*COLLECTIVES, *WORKS, *TRAINING, *SHARDED]
     if program.ranks == 2 and not program.is_long and program.name not in NOT_TWICE
 ]
-SLOW = "random: seed=5, rate=0.1, acts=delay+stop; link 0-1: 1 ms; rank 1: delay 20 ms"
+#: The last one never strikes, so all lines of the program are traced.
+SLOW = """\
+random: seed=5, rate=0.1, acts=delay+stop; link 0-1: 1 ms; rank 1: delay 20 ms;
+ranks 0-1: kill at no_such_variable 1"""
 
 
 @pytest.mark.full

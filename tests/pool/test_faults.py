@@ -306,6 +306,25 @@ await work()
     ]
 
 
+def test_a_traced_function_keeps_its_variables(pool: Pool):
+    """Before Python 3.13, Python writes ``f_locals`` back after a trace function."""
+    code = """\
+def total(n):
+    found, x = [], torch.ones(1)
+    def add(value):
+        for k in range(2):
+            found.append(value + k)
+    for step in range(n):
+        twice = 2 * step
+        add(twice)
+    return found, x.item(), step, twice, n
+values = total(3)
+"""
+    view = strike(pool, code, "rank 1: delay 1 ms at step 2; ranks 0-1: kill at step 9")
+    assert view.struck() == ["rank 1 was delayed 1 ms, cell [1], line 7, step 2"]
+    assert pool.pull("values") == [([0, 1, 2, 3, 4, 5], 1.0, 2, 4, 3)] * 2
+
+
 def test_a_fault_strikes_in_a_backward(pool: Pool):
     """DDP calls its operation in the backward, in C++."""
     code = f"{MODEL}has_nan = []\n{STEP}"

@@ -49,6 +49,22 @@ found = [None] * world_size
 for i in range({_TURNS}):
     dist.all_gather_object(found, (rank, "x" * 1000))
 """
+_FUNCTIONS = f"""\
+print("in", flush=True)
+def add(x, i):
+    for k in range(2):
+        x = x + i * k
+    dist.all_reduce(x)
+    return x
+def work():
+    total = torch.zeros(10)
+    for i in range({_TURNS}):
+        total = total / world_size
+        total = add(total, i)
+    assert i == {_TURNS} - 1
+    return total
+result = work()
+"""
 
 
 def texts(chance: random.Random, n: int) -> str:
@@ -98,6 +114,7 @@ CELLS = {
     "messages": _MESSAGES,
     "groups": _GROUPS,
     "objects": _OBJECTS,
+    "functions": _FUNCTIONS,
 }
 KINDS = (
     *(Fault(f"on purpose: {name}", code, exits=True, texts=texts) for name, code in CELLS.items()),

@@ -210,6 +210,9 @@ class Faults:
     def _trace_line(self, frame: types.FrameType, event: str, arg: object) -> Any:
         """Strike before a line. Python calls this for each line of the user's code."""
         del arg
+        # Before Python 3.13, Python writes this copy back into the frame after this call. While it
+        # has a second reference, `counting_loops.local_integer` does not empty it.
+        variables = frame.f_locals
         if event == "line" and os.getpid() == self._pid:
             for armed in self._armed:
                 if _is_at_line(armed) and self._is_due(armed, frame):
@@ -217,6 +220,7 @@ class Faults:
                     self._strike(armed, armed.fault, _Place(frame))
             if not any(map(_is_at_line, self._armed)):
                 self._end_trace()
+        del variables
         return self._trace_line
 
     def _end_trace(self) -> None:
