@@ -229,7 +229,7 @@ def test_a_link_is_slow_for_its_two_ranks(pool: Pool):
     view = strike(pool, code, "link 0-1: 20 ms, 1 MB/s")
     told = sorted(map(unnumbered, view.struck()))
     assert told == [
-        f"rank {rank} was delayed 20.01 ms before all_reduce #, and before each with "
+        f"rank {rank} was delayed 20.01 ms before all_reduce #, and before each operation with "
         f"rank {1 - rank}, cell [1], line 5, step 0"
         for rank in range(2)
     ]

@@ -89,7 +89,8 @@ STRUCK = [
         "rank 0 left out all_reduce (call 2 of all_reduce in the block), line 22",
         "rank 0 raised OSError, line 28, step 1",
         "rank 0 got a NaN in the gradient of a parameter of shape (2,), line 34",
-        "rank 0 was delayed 1 ms before send to rank 1, and before each with rank 1, line 39",
+        "rank 0 was delayed 1 ms before send to rank 1, and before each operation with rank 1, "
+        "line 39",
     ],
     [
         "rank 1 sent a flipped bit in all_reduce: its first element was 1.0, and became 1.5, "

@@ -129,8 +129,6 @@ class Faults:
         self._is_tracing = False
         self._traced_before: Any = None  #: the trace function of the main thread before ours
         self._restore_store: Callable[[], None] | None = None
-        global current  # noqa: PLW0603 - a process is one rank
-        current = self
 
     def begin_cell(self, faults: Sequence[Fault], cell: int) -> None:
         """Arm the faults of a cell."""
@@ -192,7 +190,8 @@ class Faults:
                 self._is_tracing, self._traced_before = True, sys.gettrace()
             sys.settrace(self._trace)
             while frame is not None:  # frames that run already are traced only if told so
-                frame.f_trace = self._trace_line if self._is_users(frame) else None
+                if self._is_users(frame):
+                    frame.f_trace = self._trace_line
                 frame = frame.f_back
         else:
             self._end_trace()
@@ -305,9 +304,8 @@ class Faults:
         seconds = armed.fault.link_s(signature.nbytes)
         if not armed.is_over:
             armed.is_over = True
-            first = f"rank {here} was delayed {duration(seconds)}"
-            self._tell(armed, f"{first} before {place.what}, and before each with rank {other}",
-                       place)  # fmt: skip
+            delay = f"rank {here} was delayed {duration(seconds)} before {place.what}"
+            self._tell(armed, f"{delay}, and before each operation with rank {other}", place)
         self._sleep(seconds, place.counters)
 
     def _slow_store(self, slow: list[_Armed]) -> None:
@@ -409,7 +407,7 @@ class Faults:
                 raise counters.ended()
 
 
-#: Those of this process; None: it traces no groups.
+#: Those of this process; None: it traces no groups, and `stock_faults` has made none yet.
 current: Faults | None = None
 
 

@@ -16,9 +16,8 @@ from pathlib import Path
 import torch
 
 from nbddp.errors import CollectiveAbortedError
-from nbddp.rank.collectives import refusals, state_sync
+from nbddp.rank.collectives import faults, refusals, state_sync
 from nbddp.rank.collectives.abort import OperationAbort
-from nbddp.rank.collectives.faults import Faults
 from nbddp.rank.collectives.group_creation import GroupFactory, break_torn
 from nbddp.rank.collectives.introspection import RankIntrospection
 from nbddp.rank.collectives.rebuild import GroupRebuild
@@ -71,7 +70,7 @@ class Collectives:
             self.recorder, launch.rank, self.factory.store_wait.check_age_ns
         )
         self.stops = Stops(self.recorder)
-        self.faults = Faults(self.recorder, self.factory)
+        self.faults = faults.Faults(self.recorder, self.factory)
         self._abort = OperationAbort(
             self.factory,
             self.recorder,
@@ -86,7 +85,10 @@ class Collectives:
     def install(self) -> bool:
         """Trace all groups from now on; False: this version of torch does not allow it."""
         self._remote_calls.install()
-        return self.factory.install()
+        is_installed = self.factory.install()
+        if is_installed:
+            faults.current = self.faults
+        return is_installed
 
     def watch_interrupts(self, was_interrupted: Callable[[], bool]) -> None:
         """Set the function that tells whether the cell was interrupted, to report such cells."""

@@ -124,8 +124,8 @@ def faults_of_process() -> faults.Faults:
     """Return the faults of this rank: those of its traced groups, or of stock ones."""
     if faults.current is None:
         stock = StockRanks()
-        faults.Faults(stock, stock).tell = _tell
-    assert faults.current is not None  # noqa: S101 - `Faults` has set it
+        faults.current = faults.Faults(stock, stock)
+        faults.current.tell = _tell
     return faults.current
 
 
