@@ -19,6 +19,7 @@ from nbddp.errors import CellError, NbddpError, RankExitedError
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from nbddp import faults as faults
     from nbddp.controller.pool import Pool
     from nbddp.notebook.session import last_report, pool, start
 
@@ -46,10 +47,12 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'nbddp' has no attribute {name!r}")
     import importlib
 
+    if name == "faults":
+        return importlib.import_module("nbddp.faults")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'nbddp' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

@@ -21,6 +21,7 @@ from nbddp.wire.channels import Frame, Poller, RankChannel, Waker
 from nbddp.wire.messages import (
     ClearOutput,
     Display,
+    FaultStruck,
     InputRequest,
     OutputDrained,
     RankEvent,
@@ -32,7 +33,7 @@ from nbddp.wire.messages import (
 _FLUSH_S = 0.02  #: longest time that an unfinished line stays in Python's buffer during a cell
 _IDLE_FLUSH_S = 0.5
 
-InOrderEvent = Display | Result | ClearOutput | InputRequest | StartFailed
+InOrderEvent = Display | Result | ClearOutput | InputRequest | FaultStruck | StartFailed
 
 
 class Link:

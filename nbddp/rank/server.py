@@ -45,6 +45,7 @@ from nbddp.wire.messages import (
     DescribeRank,
     DescribeValue,
     Execute,
+    FaultStruck,
     ForgetValue,
     GroupsRebuilt,
     InputReply,
@@ -99,11 +100,20 @@ class RankServer:
             stops = self._collectives.stops
             stops.ask, stops.debug = self._stdin.ask_stop, open_debugger
             stops.interrupts = lambda: self._executor.interrupts.received
+            self._collectives.faults.interrupts = stops.interrupts
+            self._collectives.faults.tell = self._tell_fault
         self._variables = Variables(self._shell, self.link, launch, self._executor.interrupts)
         self._comms = Comms(self._shell, self.link, self._loop, self._executor.interrupts)
         self._busy = asyncio.Lock()
         self._imports = ImportReports(self._shell, self.link, launch.rank)
         self.link.while_busy = self._while_busy
+
+    def _tell_fault(self, number: int, text: str) -> None:
+        run_id = self._shell.run_id
+        if run_id is not None:
+            self.link.send_in_order(
+                FaultStruck(run_id=run_id, rank=self._launch.rank, number=number, text=text)
+            )
 
     def _while_busy(self) -> None:
         # They read frames and files of the user. Without this thread the rank would be lost.

@@ -211,6 +211,15 @@ class InputRequest(InOrder, frozen=True, kw_only=True):
     stop: Operation | None = None  #: the operation before which the rank stopped: ``%%ddp --step``
 
 
+class FaultStruck(InOrder, frozen=True, kw_only=True):
+    """A fault on purpose strikes on ``rank`` now; a rank that is killed ends after this message."""
+
+    run_id: RunId
+    rank: Rank
+    number: int  #: in `Execute.faults`, from 0; -1: `nbddp.faults.inject` has made it
+    text: str  #: ``rank 2 was delayed 2 s before all_reduce #3, cell [4], line 7``
+
+
 class RunFinished(MessageBase, frozen=True):
     """The cell has ended on ``rank``; all of its output came before this message."""
 

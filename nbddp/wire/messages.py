@@ -21,6 +21,7 @@ from nbddp.wire.events import (
     DebugEvent,
     Debugged,
     Display,
+    FaultStruck,
     GroupsRebuilt,
     HelperStopped,
     ImportChanged,
@@ -97,6 +98,7 @@ __all__ = [
     "DumpStack",
     "Event",
     "Execute",
+    "FaultStruck",
     "ForgetValue",
     "FreeReason",
     "GroupsRebuilt",
@@ -196,6 +198,7 @@ RankEvent: TypeAlias = (
     | Result
     | ClearOutput
     | InputRequest
+    | FaultStruck
     | RunFinished
     | ValuePulled
     | ValueDescribed

@@ -13,12 +13,14 @@ import signal
 import sys
 import time
 import types
+from collections import Counter
 
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.pool import Pool
 from nbddp.errors import NbddpError
 from nbddp.notebook import source_check
 from nbddp.settings import PRELOAD_ENV, Settings
+from tests.soak import purpose
 from tests.soak.checking import Checks
 from tests.soak.driving import run_fault
 from tests.soak.kinds import KINDS
@@ -36,23 +38,26 @@ class Soak:
     def __init__(self, ranks: int, seed: int, kind: str) -> None:
         self._ranks = ranks
         self._seed = seed
-        self._kinds = [fault for fault in KINDS if kind in fault.name]
+        self._kinds = [fault for fault in (*KINDS, *purpose.KINDS) if kind in fault.name]
         self.pools = 0
         self._pool: Pool | None = None
         self._checks: Checks | None = None
         self.most: dict[str, tuple[int, float]] = {}
+        self.struck: Counter[str] = Counter()  #: faults on purpose, by their verbs
 
     def step(self, number: int) -> tuple[str, list[str]]:
         """One fault and its checks; gives its name and what is wrong."""
         chance = random.Random(f"{self._seed}/{number}")
         fault = chance.choice(self._kinds)
         plan = fault.plan(chance, self._ranks)
+        faults = fault.texts(chance, self._ranks)
         pool, checks = self._get()
         wrong: list[str] = []
         told = ""
         try:
-            done = run_fault(pool, fault, plan, number)
+            done = run_fault(pool, fault, plan, number, faults)
             wrong, told = done.violations, done.error
+            self.struck.update(" ".join(text.split()[2:4]).strip(",") for text in done.struck)
             wrong += checks.after(
                 number, done.hit, fault.then, exits=fault.exits, stays=fault.stays
             )
@@ -64,7 +69,7 @@ class Soak:
             self.most[name] = (max(old[0], fds), max(old[1], size))
         if wrong:
             wrong += [f"error: {line}" for line in told.splitlines()[-8:]]
-            wrong.append(f"plan: {plan}")
+            wrong.append(f"plan: {plan}; --fault {faults!r}")
             self.drop()
         return fault.name, wrong
 
@@ -115,6 +120,9 @@ def main() -> int:
         soak.drop()
     for name, (fds, size) in sorted(soak.most.items()):
         print(f"{name}: at most {fds:+} descriptors, {size / 1e6:+.1f} MB")
+    if soak.struck:
+        found = ", ".join(f"{verb} {n}" for verb, n in soak.struck.most_common())
+        print(f"{soak.struck.total()} faults on purpose struck: {found}")
     steps = last - arguments.first
     print(
         f"{steps} steps, {bad} of them with violations; {soak.pools} pools; "

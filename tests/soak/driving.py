@@ -14,7 +14,8 @@ from nbddp.controller.hub.run import CellEvent
 from nbddp.controller.pool import CellOptions, Pool
 from nbddp.controller.state.rank_state import RankState
 from nbddp.errors import CellError, NbddpError
-from nbddp.wire.messages import Output
+from nbddp.wire.fault_grammar import parse_faults
+from nbddp.wire.messages import FaultStruck, Output
 from tests.soak.faults import Event, Fault, Since
 from tests.support.views import RecordingView
 
@@ -33,17 +34,21 @@ class Done:
     hit: set[int] = field(default_factory=set)  #: ranks that were killed or restarted
     ended_at: float = 0.0
     error: str = ""  #: of the cell
+    struck: list[str] = field(default_factory=list)  #: faults on purpose, in words
     violations: list[str] = field(default_factory=list)
 
 
 class _View(RecordingView):
-    def __init__(self, mark: threading.Event) -> None:
+    def __init__(self, mark: threading.Event, done: Done) -> None:
         super().__init__()
         self._mark = mark
+        self._done = done
 
     def show(self, event: CellEvent) -> None:
         if isinstance(event, Output) and "in" in event.text:
             self._mark.set()
+        elif isinstance(event, FaultStruck):
+            self._done.struck.append(event.text)
 
 
 class Actor:
@@ -134,12 +139,20 @@ class Watchdog:
                 return
 
 
-def run_fault(pool: Pool, fault: Fault, plan: Sequence[Event], step: int) -> Done:
-    """Run a fault; gives what happened. The pool may be anything afterwards."""
+def run_fault(pool: Pool, fault: Fault, plan: Sequence[Event], step: int, faults: str = "") -> Done:
+    """Run a fault; gives what happened. The pool may be anything afterwards.
+
+    Args:
+        pool: where.
+        fault: what.
+        plan: the events, of `Fault.plan`.
+        step: its number.
+        faults: on purpose, of `Fault.texts`.
+    """
     done = Done()
     actor, watchdog = Actor(pool, plan, done), Watchdog(done)
     try:
-        _use(pool, fault, step, actor, done)
+        _use(pool, fault, step, actor, done, faults=faults)
     finally:
         done.ended_at = time.monotonic()
         watchdog.stop()
@@ -152,7 +165,7 @@ def run_fault(pool: Pool, fault: Fault, plan: Sequence[Event], step: int) -> Don
     return done
 
 
-def _use(pool: Pool, fault: Fault, step: int, actor: Actor, done: Done) -> None:
+def _use(pool: Pool, fault: Fault, step: int, actor: Actor, done: Done, *, faults: str) -> None:
     value = np.arange(2_000_000) if fault.use == "push" else None
     actor.begun.set()
     try:
@@ -162,8 +175,13 @@ def _use(pool: Pool, fault: Fault, step: int, actor: Actor, done: Done) -> None:
             pool.pull("torch.ones(2_000_000) * rank")
         elif fault.code:
             code = f"step = {step}\n{fault.code}\n"
-            options = CellOptions(pool.all_ranks, timeout_s=fault.timeout_s, execution_count=step)
-            pool.run_cell(code, options, lambda pool, run: _View(actor.marked))
+            options = CellOptions(
+                pool.all_ranks,
+                timeout_s=fault.timeout_s,
+                execution_count=step,
+                faults=parse_faults(faults, pool.world_size) if faults else (),
+            )
+            pool.run_cell(code, options, lambda pool, run: _View(actor.marked, done))
     except CellError as error:
         done.error = str(error)
     except NbddpError as error:

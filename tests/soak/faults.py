@@ -43,6 +43,7 @@ class Fault:
         stays: a rank may be inside C code that nothing ends.
         timeout_s: of the cell.
         then: a cell that must succeed afterwards on every rank that is not fresh.
+        texts: makes the faults on purpose of the cell, as the plan is made.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Fault:
     stays: bool = False
     timeout_s: float | None = None
     then: str = ""
+    texts: Callable[[random.Random, int], str] = lambda chance, n: ""
 
 
 def press(low: float, high: float, since: Since = "in", presses: int = 1) -> MakePlan:

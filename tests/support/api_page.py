@@ -21,8 +21,8 @@ _INTRODUCTION = """\
 Everything that the magics do can be called from Python: in a cell without `%%ddp`, in a script,
 in a test. `import nbddp` loads neither torch nor IPython. In the examples `pool` is
 `nbddp.start(2)` on a machine without a GPU, and `outcome` is what `pool.run` returned last.
-`nbddp.show` and `nbddp.sync` are called on the ranks: in a `%%ddp` cell, or in the code that
-`pool.run` gets.
+`nbddp.show`, `nbddp.sync` and `nbddp.faults.inject` are called on the ranks: in a `%%ddp` cell, or
+in the code that `pool.run` gets.
 
 This page has the docstrings of the package: `help(nbddp.start)` shows the same in a notebook. The
 tests run the examples. `python -m tests.support.api_page` writes the page.
@@ -38,7 +38,9 @@ _WORDS = {"Args": "Arguments", "Raises": "Errors", "Returns": "Returns"}
 def page() -> str:
     """The page as it has to be."""
     parts = [_INTRODUCTION, "## Functions\n"]
-    parts += [_described(f"nbddp.{each.__name__}", each) for each in FUNCTIONS]
+    for each in FUNCTIONS:
+        home = "nbddp.faults" if each.__module__ == "nbddp.faults" else "nbddp"
+        parts.append(_described(f"{home}.{each.__name__}", each))
     for kind in CLASSES:
         parts.append(f"## `{kind.__name__}`\n")
         parts.append(_text(kind))

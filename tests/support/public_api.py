@@ -37,7 +37,8 @@ CLASSES: tuple[type, ...] = (
     RankSet,
 )
 FUNCTIONS = [
-    getattr(nbddp, name) for name in nbddp.__all__ if inspect.isfunction(getattr(nbddp, name))
+    *(getattr(nbddp, name) for name in nbddp.__all__ if inspect.isfunction(getattr(nbddp, name))),
+    nbddp.faults.inject,
 ]
 ERRORS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)
           if issubclass(kind, errors.NbddpError)]  # fmt: skip

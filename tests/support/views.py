@@ -8,9 +8,11 @@ from nbddp.controller.hub.run import CellEvent, Run
 from nbddp.controller.pool import CellOptions, Pool
 from nbddp.controller.state.outcome import RunOutcome
 from nbddp.errors import CellError
+from nbddp.wire.fault_grammar import parse_faults
 from nbddp.wire.messages import (
     ClearOutput,
     Display,
+    FaultStruck,
     InputRequest,
     Output,
     Result,
@@ -103,6 +105,11 @@ class RecordingView:
                 found.append(name)
         return found
 
+    def struck(self, rank: int | None = None) -> list[str]:
+        """The faults on purpose, in words; of one rank, or of all."""
+        found = [event for event in self.events if isinstance(event, FaultStruck)]
+        return [event.text for event in found if rank in (None, event.rank)]
+
     def has(self, kind: type[RunStarted | RunFinished | ClearOutput], rank: int = 0) -> bool:
         """Whether an event of this type has come from a rank."""
         return any(isinstance(event, kind) and event.rank == rank for event in self.events)
@@ -119,6 +126,7 @@ def run_cell(
     execution_count: int = 1,
     first_line: int = 1,
     step: bool = False,
+    faults: str = "",
 ) -> RecordingView:
     """Run a cell to its end.
 
@@ -132,9 +140,10 @@ def run_cell(
         execution_count: number of the cell in tracebacks.
         first_line: line of the notebook's cell on which ``code`` begins.
         step: stop before each operation, and ask what to do.
+        faults: text of faults on purpose.
     """
     view = RecordingView(answers)
-    options = _options(pool, ranks, timeout, execution_count, first_line, step=step)
+    options = _options(pool, ranks, timeout, execution_count, first_line, step=step, faults=faults)
     run = pool.submit(_complete(code), options)
     outcome = pool.wait(run, view)
     view.error = pool.error_of(outcome)
@@ -176,9 +185,10 @@ def begin_cell(
     ranks: Sequence[int] | str | None = None,
     timeout: float | None = None,
     answers: Iterable[str | BaseException] = (),
+    faults: str = "",
 ) -> BackgroundCell:
     """Begin a cell and return; its events are recorded by another thread."""
-    run = pool.submit(_complete(code), _options(pool, ranks, timeout, 1, 1))
+    run = pool.submit(_complete(code), _options(pool, ranks, timeout, 1, 1, faults=faults))
     return BackgroundCell(pool, run, RecordingView(answers))
 
 
@@ -190,6 +200,7 @@ def _options(
     first_line: int,
     *,
     step: bool = False,
+    faults: str = "",
 ) -> CellOptions:
     return CellOptions(
         ranks=pool.rank_set(ranks),
@@ -197,6 +208,7 @@ def _options(
         execution_count=execution_count,
         first_line=first_line,
         step=step,
+        faults=parse_faults(faults, pool.world_size) if faults else (),
     )
 
 

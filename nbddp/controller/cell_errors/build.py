@@ -28,6 +28,7 @@ from nbddp.errors import (
     MismatchError,
     RankExitedError,
 )
+from nbddp.wire.faults import ON_PURPOSE
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import NO_RANKS, RankSet, ranks_by_value
 
@@ -56,14 +57,20 @@ def cell_error(
     Returns:
         The error, to be raised by the caller; None if the cell ended well on all ranks.
     """
-    body = traceback_groups.grouped_tracebacks(_raised(outcome))
+    body = [*_injected(outcome), *traceback_groups.grouped_tracebacks(_raised(outcome))]
     error = _cell_error(outcome, cell_name, log_path_by_rank, origins, body)
     if error is None or not whole_tracebacks(outcome):
         return error
     body = traceback_groups.grouped_tracebacks(_raised(outcome), is_folded=True)
+    body = [*_injected(outcome), *body]
     folded = _cell_error(outcome, cell_name, log_path_by_rank, origins, body)
     brief = "" if folded is None else "\n".join(folded._render_traceback_())
     return type(error)(str(error), error.by_rank, brief=brief)
+
+
+def _injected(outcome: RunOutcome) -> list[str]:
+    """The faults on purpose, which come before all that they may have caused."""
+    return [f"{ON_PURPOSE}: {text}" for text in outcome.injected[: traceback_groups.MAX_FULL]]
 
 
 def whole_tracebacks(outcome: RunOutcome) -> list[str]:

@@ -6,8 +6,8 @@ docs/diagnosis.md: its fields are added to and never change their meaning within
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from nbddp.controller.diagnosis.phrases import Predicate, place, seconds
@@ -52,6 +52,12 @@ TITLES: Final[Mapping[Kind, str]] = {
     "silent-mismatch": "Warning",
     "desynchronized-loop": "Warning",
 }
+#: The kinds whose next step is a change of the user's code.
+_ABOUT_CODE: Final = frozenset(KINDS) - {"dead-rank", "first-error", "left-debugger", "straggler"}
+_WITHOUT_FAULTS: Final = (
+    "Nothing, if a fault on purpose is the cause. The same cell without `--fault` shows whether "
+    "its code is right."
+)
 
 #: The state of a rank, as the controller knows it. ``finished``, ``raised``: it has left this cell.
 #: ``idle``: it takes no part in this cell. ``silent``: it lives and does not answer.
@@ -370,6 +376,26 @@ class Report:
     earliest_timeout_ms: int | None = None
     earliest_timeout_left_ms: int | None = None
     ranks: Mapping[Rank, PerRank] = field(default_factory=dict)  #: every rank of the pool
+    #: Faults on purpose that had struck in the cell, in words: perhaps the causes of all findings.
+    injected: tuple[str, ...] = ()
+
+    def with_injected(self, injected: Sequence[str]) -> "Report":
+        """Add the faults on purpose; then no finding blames the user's code.
+
+        For the notebook layer.
+
+        Args:
+            injected: in words; without one the report stays as it is.
+        """
+        if not injected:
+            return self
+        findings = tuple(
+            replace(finding, next_step=_WITHOUT_FAULTS, suspicions=(), code=(), change=None)
+            if finding.kind in _ABOUT_CODE
+            else replace(finding, suspicions=())
+            for finding in self.findings
+        )
+        return replace(self, findings=findings, injected=tuple(injected))
 
     @property
     def verdict(self) -> bool:
@@ -455,6 +481,7 @@ class Report:
             "earliest_timeout_left_ms": self.earliest_timeout_left_ms,
             "findings": [finding.to_dict() for finding in self.findings],
             "ranks": [each.to_dict() for each in self.ranks.values()],
+            "injected": list(self.injected),
             "fingerprint": self.fingerprint,
         }
 

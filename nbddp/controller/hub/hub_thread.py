@@ -66,6 +66,7 @@ from nbddp.wire.messages import (
     Debugged,
     Display,
     Event,
+    FaultStruck,
     HelperStopped,
     ImportChanged,
     InputRequest,
@@ -366,7 +367,7 @@ class HubThread:
                     self._run.put(event)
                 else:
                     self.listeners.background(event)
-            case InputRequest():
+            case InputRequest() | FaultStruck():
                 if self._run is not None and event.run_id == self._machine.active_run_id:
                     self._run.put(event)
                 self._feed(event)

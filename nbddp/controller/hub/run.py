@@ -11,6 +11,7 @@ from nbddp.controller.state import NoticeChanged, RunOutcome, VerdictReached
 from nbddp.wire.messages import (
     ClearOutput,
     Display,
+    FaultStruck,
     ImportChanged,
     InputRequest,
     Output,
@@ -31,6 +32,7 @@ CellEvent = (
     | Result
     | ClearOutput
     | InputRequest
+    | FaultStruck
     | RunFinished
     | RankExited
     | NoticeChanged

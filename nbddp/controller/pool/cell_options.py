@@ -5,6 +5,7 @@ Runs in: the notebook's process. Pure.
 
 from dataclasses import dataclass
 
+from nbddp.wire.faults import Fault
 from nbddp.wire.rank_set import RankSet
 
 #: A cell of a script.
@@ -30,5 +31,6 @@ class CellOptions:
     cell_name: str = NO_NAME  #: how messages name the cell
     check: bool = False  #: ranks of several machines compare operations before each
     step: bool = False  #: ranks stop before each operation, and the user lets them go
+    faults: tuple[Fault, ...] = ()  #: faults on purpose
     parent_id: str = ""  #: id of the front end's request
     replay: Replay | None = None  #: it runs again for fresh ranks

@@ -17,6 +17,7 @@ from nbddp.controller.hub import CellEvent, Run
 from nbddp.controller.prompts import PromptTurns, StepTurns
 from nbddp.controller.state import NoticeChanged, RankResult, RunOutcome, VerdictReached
 from nbddp.errors import CellInterruptedError
+from nbddp.wire.faults import missed_text
 from nbddp.wire.messages import InputReply, InputRequest, RankExited, RunFinished
 from nbddp.wire.rank_set import Rank, RankSet
 
@@ -185,6 +186,8 @@ class CellWait:
             outcome = self._run.outcome
             assert outcome is not None  # noqa: S101 - it is set before the end marker is queued
             outcome = self._explain(outcome)
+            if outcome.missed_faults:
+                self._view.tell(missed_text(outcome.missed_faults))
             self._view.end(outcome)
             return outcome
 

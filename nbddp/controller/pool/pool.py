@@ -211,6 +211,11 @@ class Pool:
                 "--step stops ranks before their operations, and a pool with --plain traces none. "
                 "Nothing was run. Next: %ddp stop, then %ddp start without --plain"
             )
+        if options.faults and self.options.plain:
+            raise BadOptionError(
+                "--fault strikes at operations that are traced, and a pool with --plain traces "
+                "none. Nothing was run. Next: %ddp stop, then %ddp start without --plain"
+            )
         run_id = f"{self.pool_id}-{next(self._run_numbers)}"
         self._cells.submit(run_id, options.execution_count)
         self._sources.add_cell(options.execution_count, code, options.first_line)
@@ -223,6 +228,7 @@ class Pool:
             on_mismatch=self.config.on_mismatch,
             check=options.check,
             step=options.step,
+            faults=options.faults,
             parent_id=options.parent_id,
             debugs=self._cells.ranks_to_debug(options.ranks),
             failed=tuple(self._cells.failed_runs),
@@ -279,7 +285,10 @@ class Pool:
         history = self._cells.history
         history.end(outcome)
         return replace(
-            outcome, report=exit_report(outcome, history.lost_names(exited, len(self.all_ranks)))
+            outcome,
+            report=exit_report(
+                outcome, history.lost_names(exited, len(self.all_ranks))
+            ).with_injected(outcome.injected),
         )
 
     @contextmanager

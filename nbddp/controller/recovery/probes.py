@@ -173,12 +173,14 @@ class RankProbes:
 
     def diagnose(self, views: Views, now: float) -> Report:
         """Diagnose the latest cell."""
-        return self._diagnose(views, now_ns=int(now * 1e9), run_id=self.run_id)
+        report = self._diagnose(views, now_ns=int(now * 1e9), run_id=self.run_id)
+        return report.with_injected(self._pool.injected)
 
     def compare(self, views: Views, now: float) -> Report:
         """Compare the operations of the latest cell, which has ended."""
         findings = self._compare(views, now_ns=int(now * 1e9), run_id=self.run_id)
-        return Report(run_id=self.run_id, findings=findings)
+        report = Report(run_id=self.run_id, findings=findings)
+        return report.with_injected(self._pool.injected)
 
     def answer(self, requested: DiagnoseRequested, now: float) -> list[Action]:
         """Probe the ranks because the user asks."""

@@ -6,7 +6,8 @@ Runs in: the hub thread. Pure; `nbddp.controller.state.pool_machine` owns it.
 from dataclasses import dataclass, field
 
 from nbddp.controller.state.outcome import RankResult, RunOutcome
-from nbddp.wire.messages import RankExited, RunFinished
+from nbddp.wire.faults import Fault
+from nbddp.wire.messages import FaultStruck, RankExited, RunFinished
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 #: Such a rank gets an end of input for an answer, see `nbddp.controller.state.input_requests`.
@@ -29,6 +30,9 @@ class CellRun:
     is_plain: bool = False
     replacements: RankSet = NO_RANKS  #: see `RunOutcome`
     raised_before: RankSet | None = None  #: see `RunOutcome`
+    faults: tuple[Fault, ...] = ()  #: on purpose
+    injected: list[str] = field(default_factory=list)  #: see `RunOutcome`
+    struck: set[tuple[int, Rank]] = field(default_factory=set)  #: number of the fault, and rank
 
     def interrupt(self, *, timed_out: bool = False) -> None:
         """Note that the user has interrupted it, or that its timeout has expired."""
@@ -70,6 +74,24 @@ class CellRun:
             made_groups=finished.made_groups,
         )
 
+    def strike(self, struck: FaultStruck) -> None:
+        """Note that a fault on purpose strikes."""
+        self.injected.append(struck.text)
+        self.struck.add((struck.number, struck.rank))
+
+    def _missed(self) -> tuple[str, ...]:
+        """The faults that did not strike; random ones need not."""
+        missed = []
+        for number, fault in enumerate(self.faults):
+            armed = RankSet.of(rank for rank in fault.ranks if rank in self.ranks)
+            left = RankSet.of(rank for rank in armed if (number, rank) not in self.struck)
+            if fault.act in ("link", "store", "random") and left != armed:
+                continue  # a receiver is not delayed, and a rank may not use the store
+            if fault.act != "random" and (left or not armed):
+                some = f" (on {left.describe()})" if left and left != armed else ""
+                missed.append(f"{fault}{some}")
+        return tuple(missed)
+
     def exit(self, exited: RankExited, now: float) -> None:
         """Note that a rank has exited in it."""
         self.results[exited.rank] = RankResult(
@@ -95,4 +117,6 @@ class CellRun:
             raised_before=self.raised_before or NO_RANKS,
             is_plain=self.is_plain,
             replacements=self.replacements,
+            injected=tuple(self.injected),
+            missed_faults=self._missed(),
         )

@@ -74,6 +74,9 @@ class RunOutcome:
     replacements: RankSet = NO_RANKS
     dead: RankSet = NO_RANKS  #: these have no process, also if they exited before this cell
     rebuild_failure: str = ""  #: why the pool could not be repaired; empty: it was, or need not be
+    #: Faults on purpose that struck, in words; see `docs/faults.md`.
+    injected: tuple[str, ...] = ()
+    missed_faults: tuple[str, ...] = ()  #: faults on purpose that did not strike
     is_wrong: bool = False  #: it ended well on all ranks, and an error was found in their records
 
     def __repr__(self) -> str:

@@ -45,6 +45,7 @@ from nbddp.settings import Settings
 from nbddp.wire.message_types import ErrorInfo, PoolSpec
 from nbddp.wire.messages import (
     AgentHello,
+    FaultStruck,
     InputRequest,
     Interrupt,
     RankExited,
@@ -88,6 +89,7 @@ class PoolMachine:
         self._nodes_stopped: set[int] = set()
         self._starts_until: float | None = now + settings.start_timeout_s
         self.run: CellRun | None = None
+        self.injected: list[str] = []  #: of the latest cell, see `RunOutcome`
         self._input_requests = InputRequests()
         self.store_is_lost = False  #: existing groups still work; new ones cannot be made
         self.master = ("", 0)  #: address and port of the store
@@ -175,6 +177,10 @@ class PoolMachine:
             case RankReady():
                 return self._rank_ready(stimulus)
             case RunStarted():
+                return []
+            case FaultStruck():
+                if self.run is not None and self.run.run_id == stimulus.run_id:
+                    self.run.strike(stimulus)
                 return []
             case InputRequest():
                 return self._input_requests.add(stimulus, self.active_run_id)
@@ -305,7 +311,9 @@ class PoolMachine:
             timeout_s=requested.timeout_s,
             is_plain=self.spec.plain,
             replacements=RankSet.of(r for r, info in self.ranks.items() if info.is_replacement),
+            faults=requested.execute.faults,
         )
+        self.injected = self.run.injected
         if requested.timeout_s is not None:
             self.run.times_out_at = now + requested.timeout_s
         return [SendToRanks(requested.ranks, requested.execute)]

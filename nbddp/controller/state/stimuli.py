@@ -10,6 +10,7 @@ from nbddp.controller.state.config import Config
 from nbddp.wire.messages import (
     AgentHello,
     Execute,
+    FaultStruck,
     GroupsRebuilt,
     InputRequest,
     OperationsAborted,
@@ -132,6 +133,7 @@ LifeStimulus: TypeAlias = (
     | RankReady
     | RunStarted
     | InputRequest
+    | FaultStruck
     | RunFinished
     | RankExited
     | RanksStopped

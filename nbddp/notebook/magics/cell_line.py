@@ -31,6 +31,7 @@ class CellCommand:
     check: bool = False
     step: bool = False
     out: Out = "folded"
+    fault: Sequence[str] | None = None  #: see `nbddp.wire.fault_grammar`
 
 
 def _cell_parser() -> Parser:
@@ -69,6 +70,13 @@ def _cell_parser() -> Parser:
         "--step",
         action="store_true",
         help="stop all ranks before each collective or message, and ask what they do",
+    )
+    parser.add_argument(
+        "--fault",
+        nargs="+",
+        action="extend",
+        metavar="'FAULT'",
+        help="let a fault strike on purpose, for example 'rank 1: skip the next barrier'",
     )
     return parser
 

@@ -19,6 +19,7 @@ from nbddp.notebook.magics.async_handle import CellHandle
 from nbddp.notebook.magics.cell_line import parse_cell
 from nbddp.notebook.magics.verbs import find_verb
 from nbddp.notebook.render import status_table
+from nbddp.wire.fault_grammar import parse_faults
 from nbddp.wire.flight_recorder import cell_name
 from nbddp.wire.rank_set import RankSet
 
@@ -68,6 +69,7 @@ class DdpMagics(Magics):
         expected = session.last_options() or PoolOptions()
         world_size = expected.world_size if current is None else current.world_size
         ranks = RankSet.parse("all" if command.ranks is None else command.ranks, world_size)
+        faults = () if command.fault is None else parse_faults(command.fault, world_size)
         # The line about the start of a pool is output of this cell, too.
         is_alone = current is not None and not has_shown and session.is_whole_cell(cell)
         pool = self._pool_or_default()
@@ -81,6 +83,7 @@ class DdpMagics(Magics):
             cell_name=cell_name(count),
             check=command.check,
             step=command.step,
+            faults=faults,
             parent_id=session.parent_id(),
         )
         if command.is_async:

@@ -38,9 +38,11 @@ from nbddp.notebook.render.html import PRE_STYLE, details, preformatted
 from nbddp.notebook.widgets import WIDGET_MIME, without_widget
 from nbddp.printable import harmless
 from nbddp.settings import Settings
+from nbddp.wire.faults import ON_PURPOSE
 from nbddp.wire.messages import (
     ClearOutput,
     Display,
+    FaultStruck,
     ImportChanged,
     InputRequest,
     Output,
@@ -194,6 +196,10 @@ class View:
             case KeptCard():
                 self._emit(self._output.tick(now + self._patience_s))
                 self._sink.display(dict(event.data), {}, None, False)
+            case FaultStruck():
+                self._emit(self._output.tick(now))
+                text = f"{ON_PURPOSE}: {harmless(event.text)}"
+                self._sink.display(_quiet_bundle(text), {}, None, False)
             case InputRequest():
                 self._live.states.ask(event.rank)  # `ask` shows the request
             case ImportChanged():

@@ -16,7 +16,15 @@ from nbddp.controller.state import RunOutcome
 from nbddp.notebook.output.cell_output import AnyOut
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder import cell_name
-from nbddp.wire.messages import ClearOutput, Display, Output, RankExited, Result, RunFinished
+from nbddp.wire.messages import (
+    ClearOutput,
+    Display,
+    FaultStruck,
+    Output,
+    RankExited,
+    Result,
+    RunFinished,
+)
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: Memory for the events of one cell; the oldest go first.
@@ -26,7 +34,7 @@ MAX_CELLS = 20
 #: Memory of an event besides its text.
 _EVENT_BYTES = 300
 
-_Printed = Output | Display | Result | ClearOutput
+_Printed = Output | Display | Result | ClearOutput | FaultStruck
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from nbddp.notebook.render.html import (
 from nbddp.notebook.render.stacks import stacks
 from nbddp.notebook.render.trace_table import grid
 from nbddp.settings import Settings
+from nbddp.wire.faults import ON_PURPOSE
 from nbddp.wire.rank_set import RankSet
 
 #: Findings in full; the others have only their headline.
@@ -89,15 +90,17 @@ def card(
     layouts = [_Layout(finding) for finding in findings[:_MAX_FINDINGS]]
     others = [_title(finding) for finding in findings[_MAX_FINDINGS:]]
     others += [_headline(finding) for finding in report.findings if finding.is_consequence]
+    injected = report.injected if layouts else ()
     layouts = layouts or [_Layout(_no_finding(report))]
     now = next((each.now for each in report.findings if each.now), "") or _now_sentence(
         report, acted, means, torn or {}, is_over=is_over, own_timeout_s=own_timeout_s
     )
     sections = _sections(layouts, others, now)
-    page = _html(sections, _details(report, layouts, views or {}), is_kept_told=acted)
+    details = _details(report, layouts, views or {})
+    page = _html(sections, details, injected, is_kept_told=acted)
     if kinds == {"first-error"} and not torn:
         return _freed_waiters(report.proven, page)
-    return {"text/plain": _text(sections), "text/html": page}
+    return {"text/plain": _text(sections, injected), "text/html": page}
 
 
 def _freed_waiters(findings: Sequence[Finding], details: str = "") -> dict[str, str]:
@@ -243,8 +246,10 @@ def _no_finding(report: Report) -> Finding:
 # --- text ----------------------------------------------------------------------------------------
 
 
-def _text(sections: Sequence[_Section]) -> str:
+def _text(sections: Sequence[_Section], injected: Sequence[str]) -> str:
     lines: list[str] = []
+    for text in _injected(injected):
+        lines += textwrap.wrap(text, WIDTH, subsequent_indent="    ")
     for section in sections:
         lines += textwrap.wrap(section.layout.title, WIDTH, subsequent_indent="    ")
         lines += _text_sentences(section.next_step)
@@ -259,6 +264,14 @@ def _text(sections: Sequence[_Section]) -> str:
     return "\n".join(lines)
 
 
+def _injected(injected: Sequence[str]) -> Iterator[str]:
+    """The lines that stand first on the card of a cell with faults on purpose."""
+    for text in injected[:_MAX_FINDINGS]:
+        yield f"{ON_PURPOSE.capitalize()}: {one_line(text)}."
+    if len(injected) > _MAX_FINDINGS:
+        yield f"and {len(injected) - _MAX_FINDINGS} more faults on purpose"
+
+
 def _text_sentences(sentences: Sequence[tuple[str, str]]) -> Iterator[str]:
     for name, text in sentences:
         whole = f"{name} {one_line(text)}".strip()
@@ -268,17 +281,22 @@ def _text_sentences(sentences: Sequence[tuple[str, str]]) -> Iterator[str]:
 # --- HTML ----------------------------------------------------------------------------------------
 
 
-def _html(sections: Sequence[_Section], details: str, *, is_kept_told: bool) -> str:
+def _html(
+    sections: Sequence[_Section], details: str, injected: Sequence[str], *, is_kept_told: bool
+) -> str:
     """The card.
 
     Args:
         sections: the findings; the first one is open, the others are folded below their titles.
         details: HTML of more folded parts.
+        injected: faults on purpose, which come first.
         is_kept_told: the error below the card says what the ranks keep.
     """
     first, *others = sections
     evidence, folded = _evidence(first, is_kept_told=is_kept_told)
-    parts = [f"<div>{_heading(first)}</div>", *_answer(first), evidence, folded]
+    colour = _BLUE if injected else first.layout.colour
+    parts = [f'<div style="margin:2px 0">{_unbroken(text)}</div>' for text in _injected(injected)]
+    parts += [f"<div>{_heading(first)}</div>", *_answer(first), evidence, folded]
     for section in others:
         body = "".join([*_answer(section), *_whole_evidence(section)])
         parts.append(
@@ -286,7 +304,7 @@ def _html(sections: Sequence[_Section], details: str, *, is_kept_told: bool) -> 
             f'<summary style="cursor:pointer">{_heading(section)}</summary>{body}</details>'
         )
     return (
-        f'<div style="border-left:4px solid {first.layout.colour};padding:2px 0 2px 12px;'
+        f'<div style="border-left:4px solid {colour};padding:2px 0 2px 12px;'
         f'margin:6px 0;max-width:900px;line-height:1.4">{"".join(parts)}{details}</div>'
     )
 

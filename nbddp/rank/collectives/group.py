@@ -37,7 +37,7 @@ from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder, in_words
 from nbddp.rank.collectives.recording.signatures import CallSignature
 from nbddp.rank.collectives.rollback import ASYNC_LIMIT_BYTES, WrittenCopies, copy_written
-from nbddp.rank.collectives.work import AnySourceWork, MessageWork, TracedWork
+from nbddp.rank.collectives.work import AnySourceWork, MessageWork, SkippedWork, TracedWork
 from nbddp.rank.user_code_context import Question
 
 _now = time.monotonic_ns
@@ -180,6 +180,8 @@ class TracedGroup(dist.ProcessGroup):
             raise self.counters.ended()
         call = methods.monitored_barrier(recorder)
         self._prepare(call)
+        if self._is_skipped(call, ()):
+            return
         milliseconds = 0 if timeout is None else int(timeout.total_seconds() * 1000)
         record = recorder.collective(self.counters, call, timeout_ms=milliseconds)
         with RecordedCall(self, record):
@@ -237,6 +239,20 @@ class TracedGroup(dist.ProcessGroup):
             if self.counters.ended is not None:
                 raise self.counters.ended()
         return pull
+
+    def _is_skipped(
+        self, call: CallSignature, args: tuple[Any, ...], pull: Question | None = None,
+        peer: int = -1, tag: int = 0,
+    ) -> bool:  # fmt: skip
+        """Let faults strike before an operation of the cell; returns whether one leaves it out."""
+        recorder = self.recorder
+        inject = recorder.inject
+        if inject is None or pull is not None or recorder.callbacks.is_in_callback:
+            return False
+        skips = inject(self.counters, call.signature, args, peer, tag)
+        if self.counters.ended is not None:
+            raise self.counters.ended()
+        return skips
 
     def _await_members(
         self, question: Question, record: int, call: CallSignature, digest: int
@@ -315,6 +331,8 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
         pull = None
         if recorder.is_careful:
             pull = self._prepare(call)
+            if self._is_skipped(call, (*args, *keywords.values()), pull):
+                return SkippedWork(args[0] if args else ())
         if (
             pull is not None
             or recorder.check
@@ -375,6 +393,8 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
         call = methods.message(recorder, direction, tensors)
         if recorder.is_careful:
             self._prepare(call, peer, int(args[-1]))
+            if self._is_skipped(call, (tensors,), None, peer, int(args[-1])):
+                return SkippedWork(tensors)
         is_async = not torch_private.is_awaited_message(_frame(0))
         record = recorder.message(counters, call, direction, peer, int(args[-1]), is_async=is_async)
         try:

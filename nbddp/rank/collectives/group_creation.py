@@ -59,6 +59,8 @@ class GroupFactory:
         #: Number of calls of ``new_group`` in this cell, by name.
         self._call_counts: Counter[str] = Counter()
         self.has_made_groups = False  #: in this cell
+        #: Called with the outputs of a backward before it begins, see `faults.Faults`.
+        self.before_backward: Callable[[Any], None] | None = None
         self._cell = 0  # its number
         #: The cells that run again for a fresh rank, and how many groups they made, by cell and
         #: ranks; empty: they do not.
@@ -398,6 +400,8 @@ class GroupFactory:
         """Wrap autograd's engine, because C++ raises errors of its own when a group was aborted."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
+            if self.before_backward is not None:
+                self.before_backward(args[0])
             try:
                 return original(*args, **kwargs)
             except BaseException as error:

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from nbddp.errors import CollectiveAbortedError
-from nbddp.rank.collectives import refusals, state_sync
+from nbddp.rank.collectives import faults, refusals, state_sync
 from nbddp.rank.collectives.abort import OperationAbort
 from nbddp.rank.collectives.group_creation import GroupFactory, break_torn
 from nbddp.rank.collectives.introspection import RankIntrospection
@@ -70,6 +70,7 @@ class Collectives:
             self.recorder, launch.rank, self.factory.store_wait.check_age_ns
         )
         self.stops = Stops(self.recorder)
+        self.faults = faults.Faults(self.recorder, self.factory)
         self._abort = OperationAbort(
             self.factory,
             self.recorder,
@@ -84,7 +85,10 @@ class Collectives:
     def install(self) -> bool:
         """Trace all groups from now on; False: this version of torch does not allow it."""
         self._remote_calls.install()
-        return self.factory.install()
+        is_installed = self.factory.install()
+        if is_installed:
+            faults.current = self.faults
+        return is_installed
 
     def watch_interrupts(self, was_interrupted: Callable[[], bool]) -> None:
         """Set the function that tells whether the cell was interrupted, to report such cells."""
@@ -98,6 +102,7 @@ class Collectives:
         self.factory.begin_cell(request.execution_count, request.aside_id)
         self.recorder.begin_cell(request.run_id, request.on_mismatch, check=request.check)
         self.stops.begin_cell(step=request.step)
+        self.faults.begin_cell(request.faults, request.execution_count)
         refusals.end_groups_of_dead(self.recorder, request.dead)
         self.recorder.cell_ranks = request.ranks
         self._remote_calls.begin_cell(request.failed)
@@ -125,6 +130,7 @@ class Collectives:
         """
         self._introspection.activity = "idle"
         self.stops.end_cell()
+        self.faults.end_cell()
         break_torn(has_failed=has_failed)
         marks = self.recorder.end_cell()
         return tuple(self.recorder.mismatches), marks, tuple(self.recorder.torn)

@@ -10,6 +10,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from nbddp.rank.backoff import pause_s
@@ -53,6 +54,34 @@ class EndedWork:
         raise copy.copy(self._error)
 
     synchronize = result = get_future = source_rank = wait
+
+
+class SkippedWork(dist.Work):
+    """The handle of an operation that a fault on purpose has left out: it has ended at once."""
+
+    def __init__(self, tensors: Any) -> None:
+        super().__init__()
+        self._tensors = tensors
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Return at once."""
+        return True
+
+    def is_completed(self) -> bool:
+        """Return True: it has ended."""
+        return True
+
+    is_success = is_completed
+
+    def result(self) -> Any:
+        """Return the tensors, which are as they were."""
+        return self._tensors
+
+    def get_future(self) -> Any:
+        """Return a future with these tensors."""
+        future: Any = torch.futures.Future()
+        future.set_result(self._tensors)
+        return future
 
 
 class TracedWork(dist.Work):

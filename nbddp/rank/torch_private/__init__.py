@@ -31,6 +31,7 @@ from nbddp.rank.torch_private.hooks import (
     nccl_backends,
     original_store_wait,
     set_synchronous,
+    slow_store,
 )
 from nbddp.rank.torch_private.process_groups import (
     c10d,
@@ -109,6 +110,7 @@ __all__ = [
     "share_store",
     "shared_prefix",
     "shut_rpc_down",
+    "slow_store",
     "units",
     "whole_modules",
 ]

@@ -18,6 +18,10 @@ from torch.distributed.distributed_c10d import Store
 
 from nbddp.rank.torch_private.process_groups import c10d, default_group
 
+#: Methods of a store that `slow_store` slows; `Store.check` asks without waiting.
+_STORE_CALLS = (
+    "get", "set", "add", "append", "wait", "compare_set", "delete_key", "multi_get", "multi_set",
+)  # fmt: skip
 #: `Store.wait` of torch, without wrappers.
 original_store_wait = Store.wait
 
@@ -115,6 +119,27 @@ def hook_store_waits(wait: Callable[[Callable[..., Any], Any, list[str], Any], A
 
     original_check = Store.check
     Store.wait, Store.get = traced_wait, traced_get  # type: ignore[method-assign]
+
+
+def slow_store(pause: Callable[[], None]) -> Callable[[], None]:
+    """Call ``pause`` before each operation of any store; returns a function that undoes it."""
+    originals = {name: getattr(Store, name) for name in _STORE_CALLS if hasattr(Store, name)}
+
+    def paused(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            pause()
+            return original(*args, **kwargs)
+
+        return call
+
+    def undo() -> None:
+        for name, original in originals.items():
+            setattr(Store, name, original)
+
+    for name, original in originals.items():
+        setattr(Store, name, paused(original))
+    return undo
 
 
 def hook_backward(run: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

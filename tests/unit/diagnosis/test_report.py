@@ -41,6 +41,7 @@ def test_the_report_as_plain_values():
         "waits_for_store": [],
         "earliest_timeout_ms": 30_000,
         "earliest_timeout_left_ms": 29_000,
+        "injected": [],
         "fingerprint": report.fingerprint,
     }
     assert finding.pop("ranks") == ranks

@@ -58,12 +58,22 @@ def test_bad_cell_line(line: str, words: str):
     assert words in str(caught.value)
 
 
+def test_faults_are_texts_in_quotes():
+    line = (
+        "--fault 'rank 1: delay 2 s before all_reduce #3' -r 0 --fault \"nan in rank 0's gradient\""
+    )
+    command = parse_cell(line)
+    assert command.fault == ["rank 1: delay 2 s before all_reduce #3", "nan in rank 0's gradient"]
+    assert command.ranks == "0"
+    assert parse_cell("").fault is None
+
+
 def test_a_bad_option_is_told_with_the_legal_ones():
     with pytest.raises(BadOptionError) as caught:
         parse_cell("--no-such-option")
     assert str(caught.value) == (
         "%%ddp: unknown: --no-such-option; legal: -r RANKS, --timeout SECONDS, --async, --trace, "
-        "--out folded|merged|ranks|quiet, --check, --step. Next: %ddp help"
+        "--out folded|merged|ranks|quiet, --check, --step, --fault 'FAULT' .... Next: %ddp help"
     )
     assert "'maybe'" in refusal("status --live maybe")
     assert "; legal: --live [on|off]. Next" in refusal("status --live maybe")

@@ -18,7 +18,7 @@ from nbddp.notebook.output.sinks import Live, Sink
 from nbddp.notebook.output.socket_log import SocketLog
 from nbddp.settings import Settings
 from nbddp.wire.message_types import ErrorInfo
-from nbddp.wire.messages import Display, ImportChanged, Output, RunFinished, Stream
+from nbddp.wire.messages import Display, FaultStruck, ImportChanged, Output, RunFinished, Stream
 from nbddp.wire.rank_set import RankSet
 from tests.support.recovering import finding
 from tests.support.sinks import PageSink
@@ -259,3 +259,14 @@ def test_warnings_about_connections_are_no_red_text(ranks: int):
     assert "socket.cpp" not in later.plain + later.html
     assert sink.html.startswith("<details")
     assert "socket.cpp:207] [c10d] no name of 40,41,42" in sink.html
+
+
+def test_a_fault_on_purpose_is_a_quiet_line_after_the_output_before_it():
+    sink = ListSink()
+    view = make_view(sink)
+    view.show(Output(run_id="r", rank=0, stream="stdout", text="a\n"))
+    view.show(FaultStruck(run_id="r", rank=1, number=0, text="rank 1 was <killed>"))
+    view.end(RunOutcome("r", {rank: RankResult(rank, "ok") for rank in range(2)}, 1.0))
+    shown = [each for each in sink.shown if isinstance(each, Mapping)]
+    assert shown[0]["text/plain"] == "fault on purpose: rank 1 was <killed>"
+    assert "rank 1 was &lt;killed&gt;" in shown[0]["text/html"]

@@ -205,6 +205,7 @@ def of_views(views: dict[int, RankView]) -> Iterable[Mapping[str, Any]]:
             yield diagnosis_card.card(
                 report, acted=acted, views=views, torn={BAD[0]: RankSet.of([1])}
             )
+        yield diagnosis_card.card(report.with_injected([BAD[0]]))
         yield {"text/plain": diagnosis_card.line(report)}
     yield stacks.stacks(views)
     rows = rows_of_views(views, {"r": 1})

@@ -5,7 +5,8 @@ import pytest
 from nbddp.controller.state.actions import SendToRanks
 from nbddp.controller.state.stimuli import AbandonRequested, InterruptRequested, RunRequested, Tick
 from nbddp.settings import Settings
-from nbddp.wire.messages import Execute, RunStarted
+from nbddp.wire.fault_grammar import parse_faults
+from nbddp.wire.messages import Execute, FaultStruck, RunStarted
 from nbddp.wire.rank_set import RankSet
 from tests.support.machines import Pool, announced_exits, interrupted_ranks, outcome_in, statuses
 
@@ -50,6 +51,29 @@ def test_an_error_is_kept_with_its_time():
     assert (failed.error.ename, failed.failed_at_ns, failed.elapsed_s) == ("ValueError", 7, 0.5)
     assert outcome.ranks("error") == RankSet.of([0])
     assert outcome.ranks("ok", "error") == RankSet.all(2)
+
+
+def test_the_outcome_has_the_faults_on_purpose():
+    pool = make()
+    texts = "ranks 0-1: delay 1 s; rank 2: kill; rank 1: skip the next barrier; store: slow 1 ms"
+    faults = parse_faults([texts, "random: rate=0.1", "link 0-1: 1 ms"], 3)
+    execute = Execute(run_id="r", code="", execution_count=1, first_line=1, faults=faults)
+    pool.feed(RunRequested(execute, RankSet.of([0, 1])))
+    for run_id, rank, number in (("r", 1, 0), ("r", 0, 3), ("old", 1, 2), ("r", 0, -1)):
+        struck = FaultStruck(run_id=run_id, rank=rank, number=number, text=f"{number} on {rank}")
+        assert pool.feed(struck) == []
+    assert pool.machine.injected == ["0 on 1", "3 on 0", "-1 on 0"]
+    pool.finished(0, "r")
+    outcome = outcome_in(pool.finished(1, "r"))
+    assert outcome.injected == ("0 on 1", "3 on 0", "-1 on 0")
+    assert outcome.missed_faults == (
+        "ranks 0-1: delay 1 s (on rank 0)",
+        "rank 2: kill",
+        "rank 1: skip the next barrier",
+        "link 0-1: 1 ms",
+    )
+    pool.run()
+    assert pool.machine.injected == []
 
 
 def test_the_end_of_another_cell_is_ignored():

@@ -137,6 +137,14 @@ class Sites:
         best, _, _, origin = self._innermost(frame)
         return best, Site() if best is None else self._site(best, origin)
 
+    def cell_of(self, frame: types.FrameType) -> int | None:
+        """Return the number of a frame's cell; 0: a file of the user; None: other code."""
+        file = frame.f_code.co_filename
+        kind = self._kind_by_file.get(file)
+        if kind is None:
+            kind = self._classify(file)
+        return None if kind < _USER else self._cell_of(file)
+
     def site_of(self, frame: types.FrameType | None) -> Site:
         """Return the line that a frame is at."""
         return Site() if frame is None else self._site(frame)

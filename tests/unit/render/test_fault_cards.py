@@ -1,0 +1,49 @@
+"""The card of a cell with faults on purpose: they come first, and nothing blames the code."""
+
+from dataclasses import replace
+
+from nbddp.controller.diagnosis.report import KINDS, CodeLine, Report
+from nbddp.notebook.render.diagnosis_card import card
+from nbddp.wire.flight_recorder.schema import Site
+from nbddp.wire.rank_set import RankSet
+from tests.support.recovering import finding
+
+FAULTS = [f"rank {rank} left out barrier #{rank}" for rank in range(5)]
+BLAMED = replace(
+    finding(),
+    headline="Rank 2 never called all_reduce #17",
+    next_step="call it on all ranks",
+    suspicions=("a typing error",),
+    code=(CodeLine(Site(file="c", line=3, source="if rank != 2:", cell=4), RankSet.of([2])),),
+)
+
+
+def test_faults_on_purpose_come_first():
+    bundle = card(Report("run", (BLAMED,)).with_injected(FAULTS))
+    lines = bundle["text/plain"].splitlines()
+    assert lines[:5] == [
+        "Fault on purpose: rank 0 left out barrier #0.",
+        "Fault on purpose: rank 1 left out barrier #1.",
+        "Fault on purpose: rank 2 left out barrier #2.",
+        "and 2 more faults on purpose",
+        "Deadlock: rank 2 never called all_reduce #17",
+    ]
+    assert lines[5].startswith("  Next: Nothing, if a fault on purpose is the cause.")
+    page = bundle["text/html"]
+    assert page.index("and 2 more faults on purpose") < page.index("Deadlock")
+
+
+def test_nothing_blames_the_code():
+    report = Report("run", (BLAMED,))
+    before, after = (card(each)["text/plain"] for each in (report, report.with_injected(FAULTS)))
+    for words in ("a typing error", "call it on all ranks", "if rank != 2:"):
+        assert words in before
+        assert words not in after
+    assert report.with_injected([]) is report
+
+
+def test_the_next_step_stays_where_it_is_about_the_pool():
+    for kind in KINDS:
+        report = Report("run", (replace(BLAMED, kind=kind),)).with_injected(FAULTS)
+        is_kept = report.findings[0].next_step == BLAMED.next_step
+        assert is_kept == (kind in {"dead-rank", "first-error", "left-debugger", "straggler"}), kind
