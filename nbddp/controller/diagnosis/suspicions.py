@@ -4,6 +4,7 @@ Runs in: the notebook's process. Pure.
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.disagreement import Disagreement
@@ -177,26 +178,43 @@ def _open_collectives(graph: WaitForGraph, rank: Rank) -> Iterator[Operation]:
 
 
 def _of_message(cause: Cause, operation: Operation, reports: RankReports) -> Iterator[str]:
-    """A message of the other end that nearly matches, and is still open."""
+    """A message of the other end that nearly matches, and met no other end."""
     owner, kind = cause.owner, operation.signature.kind
-    wanted = "send" if kind == "recv" else "recv"
+    wanted: Literal["send", "recv"] = "send" if kind == "recv" else "recv"
     ranks = [operation.peer] if operation.peer >= 0 else list(cause.culprits)
     for rank in ranks:
-        if rank not in reports.graph.histories:
-            continue
-        for other in reports.graph.histories[rank].operations.values():
-            if other.state != "scheduled":
-                continue
+        for other in unmet_messages(reports.graph, rank, wanted):
             text = f"rank {rank} has called {other.label(has_tag=False)}"
-            if other.signature.kind == wanted and other.peer in (owner, -1):
-                if other.pg_id != operation.pg_id:
-                    group = reports.graph.group(other)
-                    label = group.label if group else "another group"
-                    yield f"{text} on {label}: is the group right?"
-                elif other.tag != operation.tag:
-                    yield f"{text} with tag {other.tag}, rank {owner} uses tag {operation.tag}"
-            elif other.signature.kind == wanted:
-                yield f"{text}, not {'to' if wanted == 'send' else 'from'} rank {owner}"
+            if other.peer not in (owner, -1):
+                argument, way = ("dst", "to") if wanted == "send" else ("src", "from")
+                yield f"{text}, not {way} rank {owner}: is `{argument}` right?"
+            elif other.pg_id != operation.pg_id:
+                group = reports.graph.group(other)
+                label = group.label if group else "another group"
+                yield f"{text} on {label}: is the group right?"
+            elif other.tag != operation.tag:
+                yield f"{text} with tag {other.tag}, rank {owner} uses tag {operation.tag}"
+
+
+def unmet_messages(
+    graph: WaitForGraph, rank: Rank, kind: Literal["send", "recv"]
+) -> Iterator[Operation]:
+    """Messages of a rank that are open, or were sent and dropped, and met no other end.
+
+    Args:
+        graph: the ranks at one moment.
+        rank: the rank that has called them; one that the graph does not have has none.
+        kind: their direction.
+    """
+    history = graph.histories.get(rank)
+    for message in () if history is None else history.operations.values():
+        if message.signature.kind == kind and message.state != "failed":
+            receiver = graph.histories.get(message.peer)
+            sent = message.pg_id, rank, message.tag, message.p2p_seq_id
+            if message.state == "scheduled" or (
+                kind == "send" and receiver is not None and not receiver.has_received(*sent)
+            ):
+                yield message
 
 
 # --- groups --------------------------------------------------------------------------------------
