@@ -119,6 +119,30 @@ while rank:
         lines={0: 3},
     ),
     HungCell(
+        name="store that no process serves",
+        code="""\
+import socket
+with socket.create_server(("127.0.0.1", 0)) as server:
+    port = server.getsockname()[1]
+if rank == 1:
+    dist.TCPStore("127.0.0.1", port, is_master=False)
+""",
+        kind="store-wait",
+        waiting="1",
+        op="TCPStore",
+        lines={1: 5},
+        quotes="is_master=True",
+    ),
+    HungCell(
+        name="store with fewer clients than its world_size",
+        code="if rank == 0:\n    dist.TCPStore('127.0.0.1', 0, 2, is_master=True)",
+        kind="store-wait",
+        waiting="0",
+        op="TCPStore",
+        lines={0: 2},
+        quotes="Make it on 2 ranks",
+    ),
+    HungCell(
         name="thread that may still call",
         n=3,
         code="""\

@@ -20,6 +20,7 @@ from nbddp.controller.diagnosis.history import Histories, History
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import GroupRef
 from nbddp.wire.flight_recorder import (
+    CONNECTION,
     GroupInfo,
     Operation,
     RankLook,
@@ -208,7 +209,8 @@ class WaitForGraph:
             case "recv" | "send":
                 return self._absent_peer(rank, operation)
             case "store":
-                return None
+                # A store may be served by any process, on any machine, and often is begun later.
+                return () if operation.signature.op == CONNECTION else None
             case _ as never:
                 assert_never(never)
 

@@ -77,6 +77,9 @@ class GroupFactory:
         torch_private.hook_join()
         torch_private.hook_timeouts(_note_timeout)
         torch_private.hook_store_waits(self.store_wait.wait_for_store)
+        torch_private.hook_store_connections(
+            self.store_wait.wait_for_store, self.store_wait.connect
+        )
         torch_private.hook_backward(self._wrap_backward)
         torch_private.hook_builtin_comm_hooks(futures.keep_original)
         return True

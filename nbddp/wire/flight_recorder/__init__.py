@@ -5,6 +5,7 @@ from nbddp.wire.flight_recorder.reader import Reader
 from nbddp.wire.flight_recorder.schema import (
     AT_BREAKPOINT,
     CALLBACK_THREAD,
+    CONNECTION,
     CONSOLE,
     LEFT_DEBUGGER,
     RENDEZVOUS,
@@ -39,6 +40,7 @@ __all__ = [
     "AT_BREAKPOINT",
     "BOARD_SLOTS",
     "CALLBACK_THREAD",
+    "CONNECTION",
     "CONSOLE",
     "LEFT_DEBUGGER",
     "RENDEZVOUS",

@@ -27,6 +27,9 @@ OperationKind: TypeAlias = Literal["collective", "send", "recv", "creation", "st
 
 #: `Signature.op` of a wait for the store inside ``init_process_group``.
 RENDEZVOUS: Final = "init_process_group"
+#: `Signature.op` of a wait for a process that serves a store, or for its clients; ``keys`` are its
+#: address, and the number of clients.
+CONNECTION: Final = "TCPStore"
 
 #: The number of a cell without one: it was typed in `nbddp console`.
 CONSOLE = -1

@@ -359,8 +359,24 @@ def test_a_group_of_members_that_are_not_known():
     finding = told_by_kind["store-wait"]
     assert told(finding) == ("store-wait", "", "0")
     assert finding.headline == (
-        "Rank 0 waits in init_process_group for other members, and no rank is left that could be "
-        "one."
+        "Rank 0 waits in init_process_group for 2 members: 1 has come, and no rank is left that "
+        "could be another."
+    )
+    assert finding.next_step == "Call init_process_group on as many ranks as world_size says."
+
+
+def test_a_group_of_more_members_than_the_pool_has_ranks():
+    pool = Ranks(2)
+    for rank in range(2):
+        pool[rank].blocked("init_process_group", group="0@@x", keys=(UNKNOWN_MEMBER,) * 3)
+    finding = only(pool)
+    assert told(finding) == ("store-wait", "", "0-1")
+    assert finding.headline == (
+        "Ranks 0-1 wait in init_process_group for 3 members: 2 have come, and no rank is left that "
+        "could be another."
+    )
+    assert finding.next_step == (
+        "Give init_process_group `world_size=2`: this pool has 2 ranks, not 3."
     )
 
 
