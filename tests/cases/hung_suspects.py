@@ -119,6 +119,35 @@ while rank:
         lines={0: 3},
     ),
     HungCell(
+        name="loop that polls a key with another name",
+        code="""\
+store = dist.distributed_c10d._get_default_store()
+if rank == 0:
+    store.set("weights/ready", "yes")
+while rank and not store.check(["weight/ready"]):
+    time.sleep(0.05)
+""",
+        kind="store-wait",
+        waiting="1",
+        op="store.check",
+        quotes="rank 0 has set 'weights/ready', not 'weight/ready'",
+    ),
+    HungCell(
+        name="loop that polls a counter, while the others wait for it",
+        n=3,
+        code="""\
+store = dist.distributed_c10d._get_default_store()
+store.add("came", int(rank != 1))
+while rank == 0 and store.add("came", 0) < world_size:
+    time.sleep(0.05)
+dist.barrier()
+""",
+        kind="store-wait",
+        waiting="0",
+        op="store.add",
+        quotes="Set the key",
+    ),
+    HungCell(
         name="store that no process serves",
         code="""\
 import socket

@@ -9,7 +9,7 @@ from typing import Final
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
-from nbddp.wire.flight_recorder import WAITS_FOR_USER, Operation, ThreadLook
+from nbddp.wire.flight_recorder import STORE_QUESTIONS, WAITS_FOR_USER, Operation, ThreadLook
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: An operation that all members have joined is reported after this time: it should have ended.
@@ -59,6 +59,7 @@ def find_notices(graph: WaitForGraph, now_ns: int) -> list[Cause]:
         and graph.waits[rank][0].thread.is_main
     }
     return [
+        *_polls(graph),
         *_slow_ranks(graph, waits),
         *_unset_keys(waits),
         *_slow_operations(graph, waits, now_ns),
@@ -143,6 +144,20 @@ def _awaited(
                 elif other in graph.able:
                     awaited.add(other)
     return awaited
+
+
+def _polls(graph: WaitForGraph) -> list[Cause]:
+    """Loops that ask the store the same question again and again, with the same answer."""
+    asked = {
+        rank: tuple(
+            operation
+            for operation in graph.histories[rank].operations.values()
+            if operation.state == "scheduled" and operation.signature.op in STORE_QUESTIONS
+        )
+        for rank, view in graph.views.items()
+        if view.state == "running"
+    }
+    return _unset_keys(asked)
 
 
 def _unset_keys(waits: dict[Rank, tuple[Operation, ...]]) -> list[Cause]:

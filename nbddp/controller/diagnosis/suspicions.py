@@ -3,6 +3,8 @@
 Runs in: the notebook's process. Pure.
 """
 
+import difflib
+import re
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
@@ -14,11 +16,14 @@ from nbddp.controller.diagnosis.phrases import Forms, describe_handled, place
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.shifted_loops import find_shifted_loops
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
-from nbddp.wire.flight_recorder import Operation
+from nbddp.wire.flight_recorder import CONNECTION, RENDEZVOUS, Operation
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: More hints than these are noise.
 _MAX_HINTS = 3
+#: Names of keys that are mistyped are as much alike as this, see `difflib`.
+_ALIKE = 0.8
+_DIGITS = re.compile(r"\d+")
 
 
 def suspicions(cause: Cause, reports: RankReports, places: Places = ()) -> tuple[str, ...]:
@@ -30,9 +35,12 @@ def suspicions(cause: Cause, reports: RankReports, places: Places = ()) -> tuple
         places: the parts of the code that culprits did not run, if they are known.
 
     Returns:
-        At most three sentences without a period; none for a cause that is not proven.
+        At most three sentences without a period; none for a cause that is not proven, except
+        about keys.
     """
-    if cause.operation is None or not cause.proven:
+    if cause.operation is None:
+        return ()
+    if not cause.proven and cause.operation.signature.kind != "store":
         return ()
     hints: Iterable[str] = ()
     match cause.operation.signature.kind:
@@ -42,8 +50,8 @@ def suspicions(cause: Cause, reports: RankReports, places: Places = ()) -> tuple
             hints = _of_message(cause, cause.operation, reports)
         case "creation":
             hints = _of_creation(cause, cause.operation, reports)
-        case _:
-            pass
+        case "store":
+            hints = _of_store(cause.operation, reports.graph)
     if was_interrupted(cause, reports):
         hints = ()  # the interrupt has caused the order of the calls
     return tuple(dict.fromkeys([*_handled(cause, reports), *hints]))[:_MAX_HINTS]
@@ -215,6 +223,27 @@ def unmet_messages(
                 kind == "send" and receiver is not None and not receiver.has_received(*sent)
             ):
                 yield message
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+def _of_store(operation: Operation, graph: WaitForGraph) -> Iterator[str]:
+    """A key that a rank has set, and that differs from an awaited one by a letter or two."""
+    wanted = operation.signature.keys
+    set_by: dict[str, list[Rank]] = {}
+    for rank, view in graph.views.items():
+        for key in () if view.look is None else view.look.set_keys:
+            set_by.setdefault(key, []).append(rank)
+    for key in wanted:
+        if key in set_by or operation.signature.op in (RENDEZVOUS, CONNECTION):
+            continue
+        # Keys of ranks and steps differ in their numbers on purpose.
+        names = [name for name in set_by if _DIGITS.sub("", name) != _DIGITS.sub("", key)]
+        for name in difflib.get_close_matches(key, names, n=1, cutoff=_ALIKE):
+            ranks = RankSet.of(set_by[name])
+            has = ranks.verb("has", "have")
+            yield f"{ranks.describe()} {has} set {name!r}, not {key!r}: is the name right?"
 
 
 # --- groups --------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import torch
 from nbddp.rank import exception_text, torch_private
 from nbddp.rank.collectives import thread_waits
 from nbddp.rank.collectives.recording.recorder import Recorder
+from nbddp.rank.collectives.store_polls import StorePolls
 from nbddp.system import process_tree
 from nbddp.wire.flight_recorder import (
     AT_BREAKPOINT,
@@ -53,13 +54,19 @@ class RankIntrospection:
         recorder: has the operations and groups of the rank.
         rank: the global rank.
         key_check_age_ns: returns `RankLook.key_check_age_ns`.
+        store_polls: has the questions of the rank to the store.
     """
 
     def __init__(
-        self, recorder: Recorder, rank: int, key_check_age_ns: Callable[[], int | None]
+        self,
+        recorder: Recorder,
+        rank: int,
+        key_check_age_ns: Callable[[], int | None],
+        store_polls: StorePolls,
     ) -> None:
         self._recorder = recorder
         self._key_check_age_ns = key_check_age_ns
+        self._store_polls = store_polls
         self._rank = rank
         self.activity: Activity = "idle"
         self.is_fresh = False
@@ -74,6 +81,7 @@ class RankIntrospection:
         """
         recorder = self._recorder
         recorder.sweep()
+        self._store_polls.expire()
         version = recorder.writer.version
         waits = {
             thread: (record, since)
@@ -103,6 +111,7 @@ class RankIntrospection:
             has_children=_has_children(),
             gpu_bytes=_gpu_bytes() if memory else 0,
             key_check_age_ns=self._key_check_age_ns(),
+            set_keys=self._store_polls.keys,
         )
 
     def _may_be_refused(self, operation: Operation | None) -> bool:

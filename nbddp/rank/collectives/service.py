@@ -67,7 +67,10 @@ class Collectives:
         pool_name = f"{pool.pool_id}/{pool.generation}"
         self.factory = GroupFactory(self.recorder, pool_name, pool.world_size)
         self._introspection = RankIntrospection(
-            self.recorder, launch.rank, self.factory.store_wait.check_age_ns
+            self.recorder,
+            launch.rank,
+            self.factory.store_wait.check_age_ns,
+            self.factory.store_polls,
         )
         self.stops = Stops(self.recorder)
         self._abort = OperationAbort(
@@ -125,6 +128,7 @@ class Collectives:
         """
         self._introspection.activity = "idle"
         self.stops.end_cell()
+        self.factory.store_polls.end_cell()
         break_torn(has_failed=has_failed)
         marks = self.recorder.end_cell()
         return tuple(self.recorder.mismatches), marks, tuple(self.recorder.torn)

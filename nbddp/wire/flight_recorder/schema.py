@@ -7,7 +7,7 @@ meaning is the same; see ``torch/csrc/distributed/c10d/FlightRecorder.hpp``.
 Ranks are always global ranks. Times are `time.monotonic_ns`, comparable on one machine.
 """
 
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -30,6 +30,11 @@ RENDEZVOUS: Final = "init_process_group"
 #: `Signature.op` of a wait for a process that serves a store, or for its clients; ``keys`` are its
 #: address, and the number of clients.
 CONNECTION: Final = "TCPStore"
+
+#: `Signature.op` of a question that a loop of the user asks the store again and again, and that has
+#: the same answer each time. The loop waits for the key in ``keys``; no thread waits in C++.
+StoreQuestion: TypeAlias = Literal["store.check", "store.get", "store.add"]
+STORE_QUESTIONS: Final = frozenset(get_args(StoreQuestion))
 
 #: The number of a cell without one: it was typed in `nbddp console`.
 CONSOLE = -1
@@ -335,6 +340,7 @@ class RankLook(_Part, frozen=True):
     #: Age of the latest check of a store key by the thread that has waited longest for one, if the
     #: key was still missing. None: no thread waits, or none has checked yet.
     key_check_age_ns: int | None = None
+    set_keys: tuple[str, ...] = ()  #: the last keys of a store that the user's code has set
 
     @property
     def main(self) -> ThreadLook | None:

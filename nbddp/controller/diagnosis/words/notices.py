@@ -16,7 +16,7 @@ from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph, acting_threads, can_act
 from nbddp.controller.diagnosis.words.shared import Words, name
 from nbddp.wire.flight_recorder import CALLBACK_THREAD, WAITS_FOR_USER, ThreadLook
-from nbddp.wire.rank_set import Rank, RankSet
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 #: A sentence names this many threads, and counts the others.
 _MAX_THREADS: Final = 3
@@ -78,8 +78,12 @@ def _activity(views: Sequence[RankView], *, is_outside: bool) -> str:
     return f"which still {'runs' if one else 'run'}"
 
 
-def describe_running(graph: WaitForGraph) -> str:
+def describe_running(graph: WaitForGraph, *, without: RankSet = NO_RANKS) -> str:
     """The ranks, threads and processes that still run, so that nothing is proven.
+
+    Args:
+        graph: the ranks at one moment.
+        without: ranks that are not meant.
 
     Returns:
         The end of a sentence: ``rank 1, which still runs; thread 'loader' of rank 0``.
@@ -90,7 +94,11 @@ def describe_running(graph: WaitForGraph) -> str:
     for rank, view in graph.views.items():
         acting = [] if view.look is None else acting_threads(view.look)
         threads += [f"thread {each.name!r} of rank {rank}" for each in acting if not each.is_main]
-        if can_act(view) and (not acting or any(each.is_main for each in acting)):
+        if (
+            rank not in without
+            and can_act(view)
+            and (not acting or any(each.is_main for each in acting))
+        ):
             running.append(rank)
         if view.look is not None and view.look.has_children:
             parents.append(rank)

@@ -4,12 +4,13 @@ Runs in: the notebook's process. Pure.
 """
 
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.phrases import place, subject
+from nbddp.controller.diagnosis.phrases import place, quote, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.words.notices import describe_running
 from nbddp.controller.diagnosis.words.shared import Words, in_turn, name
 from nbddp.wire.flight_recorder import (
     CONNECTION,
+    STORE_QUESTIONS,
     Operation,
     group_counter_of,
     group_name_of,
@@ -28,6 +29,8 @@ def store_wait(cause: Cause, reports: RankReports) -> Words:
         return _creation(cause, operation, waits, reports)
     if operation is not None and operation.signature.op == CONNECTION:
         return _connection(operation, waits)
+    if operation is not None and operation.signature.op in STORE_QUESTIONS:
+        return _poll(operation, ranks, reports)
     if not cause.proven:
         return Words(
             f"{waits} {name(cause, reports)}; nobody has set it yet.",
@@ -46,6 +49,21 @@ def store_wait(cause: Cause, reports: RankReports) -> Words:
         f"{waits} {name(cause, reports)}, and no rank is left that could set it.",
         f"{_NOBODY_LEFT}; only a process outside of the pool could still set it.{in_turn(cause)}",
         "Set the key on some rank before another one waits for it.",
+    )
+
+
+def _poll(operation: Operation, ranks: RankSet, reports: RankReports) -> Words:
+    """A loop asks the store the same question again and again."""
+    key, other = operation.signature.keys[0], describe_running(reports.graph, without=ranks)
+    asks, changed = f"asks for {key!r}", "its value does not change"
+    if operation.signature.op == "store.check":
+        changed = "no rank has set it"
+    loop = f"a loop with {operation.signature.op}, at {quote(operation)}"
+    return Words(
+        f"{subject(ranks)} {ranks.verb(asks, asks.replace('asks', 'ask'))} again and again, and "
+        f"{changed}.",
+        f"{loop}; it may still be changed by {other}.",
+        "Set the key on another rank, or interrupt the cell.",
     )
 
 
