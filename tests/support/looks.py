@@ -164,11 +164,13 @@ class RankState:
         return self
 
     def runs(
-        self, source: str = "work()", *, line: int = 2, innermost: str = "", thread: str = "main"
-    ) -> "RankState":
-        """A thread runs this line."""
+        self, source: str = "work()", *, line: int = 2, innermost: str = "", thread: str = "main",
+        importing: str = "",
+    ) -> "RankState":  # fmt: skip
+        """A thread runs this line, perhaps inside the import of a library."""
         stack = (site(line, source),)
-        self.threads[thread] = _thread(thread, stack=stack, innermost=innermost)
+        look = _thread(thread, stack=stack, innermost=innermost)
+        self.threads[thread] = msgspec.structs.replace(look, importing=importing)
         return self
 
     def sleeps_in_pool(self, thread: str = "worker") -> "RankState":

@@ -77,6 +77,8 @@ def is_outside(view: RankView) -> bool:
 
 def is_waiting_outside(thread: ThreadLook) -> bool:
     """Whether its innermost function or line is a known wait outside of torch.distributed."""
+    if thread.importing:
+        return False  # it reads files
     if thread.innermost in _WAITING_FUNCTIONS:
         return True
     # If the innermost function is not that of the line, the line's own call does not run now.

@@ -55,6 +55,7 @@ class RankIntrospection:
         rank: the global rank.
         key_check_age_ns: returns `RankLook.key_check_age_ns`.
         store_polls: has the questions of the rank to the store.
+        imported_library: returns the module of a library whose import has led to a frame.
     """
 
     def __init__(
@@ -63,10 +64,12 @@ class RankIntrospection:
         rank: int,
         key_check_age_ns: Callable[[], int | None],
         store_polls: StorePolls,
+        imported_library: Callable[[types.FrameType | None], str],
     ) -> None:
         self._recorder = recorder
         self._key_check_age_ns = key_check_age_ns
         self._store_polls = store_polls
+        self._imported_library = imported_library
         self._rank = rank
         self.activity: Activity = "idle"
         self.is_fresh = False
@@ -208,6 +211,7 @@ class RankIntrospection:
             stack=self._recorder.sites.stack(frame),
             innermost=_innermost(frame),
             handling=_handling(thread.ident) if is_main else None,
+            importing=shortened(self._imported_library(frame)) if is_main else "",
         )
 
     def _pending(self, native: int, ticks_now: dict[int, int]) -> Wait | None:

@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,6 +53,7 @@ class Collectives:
         memory: NodeMemory,
         cell_of: Callable[[str], int],
         callbacks: Callbacks,
+        imported_library: Callable[[types.FrameType | None], str],
     ) -> None:
         packages = Path(torch.__file__).parents[1]
         self.recorder = Recorder(
@@ -71,6 +73,7 @@ class Collectives:
             launch.rank,
             self.factory.store_wait.check_age_ns,
             self.factory.store_polls,
+            imported_library,
         )
         self.stops = Stops(self.recorder)
         self._abort = OperationAbort(

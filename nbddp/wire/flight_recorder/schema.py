@@ -308,6 +308,7 @@ class ThreadLook(_Part, frozen=True):
     stack: tuple[Site, ...] = ()
     innermost: str = ""  #: function that runs now, in any file; C functions have no frame
     handling: ExceptionLine | None = None  #: the exception that it handles now
+    importing: str = ""  #: the module of a library that the main thread imports
 
 
 #: ``running``: the cell runs. ``idle``: nothing runs. ``callback``: a widget's callback runs, and

@@ -14,7 +14,9 @@ def the_one(pool: Ranks) -> Finding:
 
 def test_a_loop_that_polls_a_key():
     pool = Ranks(3)
-    pool[0].issue("store.check", keys=("go",), line=4, source="while not store.check(['go']): pass")
+    pool[0].issue(
+        "store.check", keys=("go",), at_s=3.0, line=4, source="while not store.check(['go']): pass"
+    )
     pool[0].runs("while not store.check(['go']): pass", line=4)
     pool[1].finished()
     pool[2].runs("work()")
@@ -26,6 +28,7 @@ def test_a_loop_that_polls_a_key():
         "a loop with store.check, at cell [3], line 4: `while not store.check(['go']): pass`; "
         "it may still be changed by rank 2, which still runs."
     )
+    assert finding.since_s == 3.0
     assert not pool.diagnose().verdict
 
 

@@ -34,7 +34,8 @@ def straggler(cause: Cause, reports: RankReports) -> Words:
             "nothing is missing: much data, or a slow or broken connection.",
             "Wait, or interrupt the cell.",
         )
-    they = f"{subject(ranks)} {ranks.verb('waits', 'wait')} in {name(cause, reports)}"
+    call = "an operation" if operation is None else reports.name(operation, has_members=False)
+    they = f"{subject(ranks)} {ranks.verb('waits', 'wait')} in {call}"
     peers = () if operation is None else (operation.peer,)
     if culprits.ranks != peers:  # else "recv from rank 1" has named it
         they += f" for {culprits.describe()}"
@@ -71,6 +72,10 @@ def _activity(views: Sequence[RankView], *, is_outside: bool) -> str:
     one = len(views) == 1
     if all(view.look is not None and view.look.activity == "callback" for view in views):
         return f"still in {CALLBACK_THREAD}"  # the cell begins after that
+    looks = [view.look.main if view.look is not None else None for view in views]
+    modules = {"" if main is None else main.importing for main in looks}
+    if len(modules) == 1 and (module := modules.pop()):
+        return f"which {'imports' if one else 'import'} {module}"
     if is_outside:
         clauses = {_waits_outside(view, one=one) for view in views}
         unknown = f"which {'waits' if one else 'wait'} for something else"
