@@ -12,6 +12,7 @@ import threading
 import time
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -107,6 +108,9 @@ class Collectives:
         refusals.end_groups_of_dead(self.recorder, request.dead)
         self.recorder.cell_ranks = request.ranks
         self._remote_calls.begin_cell(request.failed)
+        for thread in self._introspection.left_threads():
+            with suppress(OSError):  # the user's code may have closed it
+                os.write(2, f"nbddp: {thread.left_text()}\n".encode())
         self._introspection.activity = "running"
 
     def note_line(self) -> None:
@@ -129,7 +133,7 @@ class Collectives:
         Returns:
             Its mismatches, the marks of its groups, and operations that may have written half.
         """
-        self._introspection.activity = "idle"
+        self._introspection.end_cell()
         self.stops.end_cell()
         self.factory.store_polls.end_cell()
         break_torn(has_failed=has_failed)

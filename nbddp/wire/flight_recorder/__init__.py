@@ -4,6 +4,7 @@ from nbddp.wire.flight_recorder.layout import BOARD_SLOTS, RING_LENGTH, Loops
 from nbddp.wire.flight_recorder.reader import Reader
 from nbddp.wire.flight_recorder.schema import (
     AT_BREAKPOINT,
+    BUSY_PERCENT,
     CALLBACK_THREAD,
     CONNECTION,
     CONSOLE,
@@ -41,6 +42,7 @@ from nbddp.wire.flight_recorder.writer import NodeMemory, Writer
 __all__ = [
     "AT_BREAKPOINT",
     "BOARD_SLOTS",
+    "BUSY_PERCENT",
     "CALLBACK_THREAD",
     "CONNECTION",
     "CONSOLE",
