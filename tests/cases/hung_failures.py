@@ -324,6 +324,33 @@ dist.all_reduce(torch.ones(1))
         words=("rank 0", "exit code 1"),
     ),
     HungCell(
+        name="three die in three ways",
+        n=5,
+        code="""\
+print("last line of", rank)
+if rank == 1:
+    os.kill(os.getpid(), 9)
+if rank == 2:
+    os._exit(3)
+if rank == 3:
+    os.kill(os.getpid(), 15)
+    time.sleep(1000)
+dist.barrier()
+""",
+        kind=None,
+        dead="1-3",
+        error=RankExitedError,
+        words=(
+            "ranks 1-3 exited",
+            "SIGKILL (signal 9)",
+            "exit code 3",
+            "SIGTERM (signal 15)",
+            "printed   last line of 1",
+            "printed   last line of 2",
+            "printed   last line of 3",
+        ),
+    ),
+    HungCell(
         name="two die",
         n=4,
         code="if rank in (1, 3):\n    os.kill(os.getpid(), 9)\ndist.all_reduce(torch.ones(1))",
