@@ -88,6 +88,22 @@ dist.all_gather_into_tensor(torch.empty(6, 3), x.t() if rank == 1 else x)
         words=("invalid tensor size",),
     ),
     HungCell(
+        name="reduce_scatter_tensor of a wrong shape on one rank, while the others reduce",
+        n=3,
+        code="""\
+if rank == 1:
+    dist.reduce_scatter_tensor(torch.zeros(2), torch.ones(world_size, 2))
+dist.all_reduce(torch.ones(2))
+""",
+        kind="first-error",
+        culprits="1",
+        waiting="0,2",
+        op="all_reduce",
+        lines={0: 3, 1: 2, 2: 3},
+        error=CellError,
+        words=("rank 1 raised RuntimeError", "ProcessGroupGloo"),
+    ),
+    HungCell(
         name="error in a backward hook",
         n=3,
         code="""\
