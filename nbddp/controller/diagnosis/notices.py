@@ -62,6 +62,7 @@ def find_notices(graph: WaitForGraph, now_ns: int) -> list[Cause]:
         *_polls(graph),
         *_slow_ranks(graph, waits),
         *_unset_keys(waits),
+        *_unknown_members(graph, waits),
         *_slow_operations(graph, waits, now_ns),
         *_silent_mismatches(graph, waits),
     ]
@@ -179,6 +180,27 @@ def _unset_keys(waits: dict[Rank, tuple[Operation, ...]]) -> list[Cause]:
             operation=operation,
         )
         for owner, operation, ranks in by_keys.values()
+    ]
+
+
+def _unknown_members(graph: WaitForGraph, waits: dict[Rank, tuple[Operation, ...]]) -> list[Cause]:
+    """Groups for which fewer members have come than they have, and the others are not known."""
+    by_group: dict[str, tuple[Rank, Operation, list[Rank]]] = {}
+    for rank, operations in waits.items():
+        for operation in operations:
+            is_creation = operation.signature.kind == "creation" and operation.state == "scheduled"
+            if is_creation and not (graph.absent(rank, operation) or graph.may_be_whole(operation)):
+                by_group.setdefault(operation.pg_id, (rank, operation, []))[2].append(rank)
+    return [
+        Cause(
+            "store-wait",
+            RankSet(),
+            RankSet.of(ranks),
+            proven=False,
+            owner=owner,
+            operation=operation,
+        )
+        for owner, operation, ranks in by_group.values()
     ]
 
 

@@ -160,7 +160,7 @@ class WaitForGraph:
         absent = self.absent(rank, operation)
         if absent is None:
             # Any rank might do it: every process can set a key of the store.
-            may_end = self.able or self.has_others or self._may_be_whole(operation)
+            may_end = self.able or self.has_others or self.may_be_whole(operation)
             missing = () if may_end else tuple(self.views)
         else:
             missing = tuple(other for other in absent if other not in self.able)
@@ -168,7 +168,7 @@ class WaitForGraph:
                 missing = ()  # one sender is enough
         return Obstacle(operation, missing, needs_anyone=absent is None) if missing else None
 
-    def _may_be_whole(self, operation: Operation) -> bool:
+    def may_be_whole(self, operation: Operation) -> bool:
         """Whether all members of a new group may have come, and torch connects them now.
 
         That may take any time. The number of members is known, the ranks are not.

@@ -3,6 +3,7 @@
 import pytest
 
 from nbddp.controller.diagnosis import Finding
+from nbddp.wire.flight_recorder.schema import UNKNOWN_MEMBER
 from tests.support.looks import Ranks, told
 
 
@@ -75,6 +76,29 @@ def test_a_key_that_was_set_is_not_mistyped():
     pool[1].finished()
     pool[1].set_keys = ("ready", "readyy")
     assert the_one(pool).suspicions == ()
+
+
+def test_a_group_whose_other_members_may_be_threads_or_processes():
+    pool = Ranks(2)
+    for rank in range(2):
+        pool[rank].blocked("init_process_group", group="0@@x", keys=(UNKNOWN_MEMBER,) * 3, at_s=2.0)
+    pool[1].runs("spin()", thread="spinner")
+    finding = the_one(pool)
+    assert (told(finding), finding.proven) == (("store-wait", "", "0-1"), False)
+    assert finding.headline == "Ranks 0-1 wait in init_process_group for 3 members: 2 have come."
+    assert finding.reason == "another one may still be thread 'spinner' of rank 1."
+    assert finding.since_s == 2.0
+    del pool[1].threads["spinner"]
+    pool[0].has_children = True
+    assert the_one(pool).reason == "another one may still be processes that rank 0 has started."
+
+
+def test_a_group_whose_members_have_all_come_is_being_connected():
+    pool = Ranks(2)
+    for rank in range(2):
+        pool[rank].blocked("init_process_group", group="0@@x", keys=(UNKNOWN_MEMBER,) * 2)
+    pool[1].runs("spin()", thread="spinner")
+    assert pool.diagnose().findings == ()
 
 
 def test_a_store_that_no_process_serves_is_no_deadlock():

@@ -95,9 +95,13 @@ def _creation(cause: Cause, operation: Operation, waits: str, reports: RankRepor
         step = f"Call {op} on as many ranks as world_size says."
         if wanted > there:
             step = f"Give {op} `world_size={there}`: this pool has {there} ranks, not {wanted}."
+        have = f"{waits} {reports.name(operation)} for {wanted} members: {come} "
+        have += f"{'has' if come == 1 else 'have'} come"
+        if not cause.proven:
+            may = f"another one may still be {describe_running(reports.graph, without=ranks)}."
+            return Words(f"{have}.", may, f"{step} An interrupt ends the wait.")
         return Words(
-            f"{waits} {reports.name(operation)} for {wanted} members: {come} "
-            f"{'has' if come == 1 else 'have'} come, and no rank is left that could be another.",
+            f"{have}, and no rank is left that could be another.",
             f"{_NOBODY_LEFT}; only a process outside of the pool could still come.{in_turn(cause)}",
             step,
         )
