@@ -25,6 +25,7 @@ from nbddp.rank.cells import (
     NameLookupThread,
     RankShell,
     Stdin,
+    imported_library,
     open_debugger,
 )
 from nbddp.rank.cells.debug_adapter import DebugAdapter, leave_stop
@@ -127,7 +128,9 @@ class RankServer:
         if launch.records is None:
             return None  # --plain
         memory = NodeMemory.attach(launch.records.take(), launch.pool.nproc_per_node)
-        collectives = Collectives(launch, memory, self._shell.cell_of, self._shell.callbacks)
+        collectives = Collectives(
+            launch, memory, self._shell.cell_of, self._shell.callbacks, imported_library
+        )
         return collectives if collectives.install() else None
 
     def serve(self) -> None:

@@ -88,6 +88,22 @@ dist.all_gather_into_tensor(torch.empty(6, 3), x.t() if rank == 1 else x)
         words=("invalid tensor size",),
     ),
     HungCell(
+        name="reduce_scatter_tensor of a wrong shape on one rank, while the others reduce",
+        n=3,
+        code="""\
+if rank == 1:
+    dist.reduce_scatter_tensor(torch.zeros(2), torch.ones(world_size, 2))
+dist.all_reduce(torch.ones(2))
+""",
+        kind="first-error",
+        culprits="1",
+        waiting="0,2",
+        op="all_reduce",
+        lines={0: 3, 1: 2, 2: 3},
+        error=CellError,
+        words=("rank 1 raised RuntimeError", "ProcessGroupGloo"),
+    ),
+    HungCell(
         name="error in a backward hook",
         n=3,
         code="""\
@@ -322,6 +338,33 @@ dist.all_reduce(torch.ones(1))
         dead="0",
         error=RankExitedError,
         words=("rank 0", "exit code 1"),
+    ),
+    HungCell(
+        name="three die in three ways",
+        n=5,
+        code="""\
+print("last line of", rank)
+if rank == 1:
+    os.kill(os.getpid(), 9)
+if rank == 2:
+    os._exit(3)
+if rank == 3:
+    os.kill(os.getpid(), 15)
+    time.sleep(1000)
+dist.barrier()
+""",
+        kind=None,
+        dead="1-3",
+        error=RankExitedError,
+        words=(
+            "ranks 1-3 exited",
+            "SIGKILL (signal 9)",
+            "exit code 3",
+            "SIGTERM (signal 15)",
+            "printed   last line of 1",
+            "printed   last line of 2",
+            "printed   last line of 3",
+        ),
     ),
     HungCell(
         name="two die",

@@ -68,6 +68,22 @@ elif rank == 1:
         lines={0: 2, 1: 4},
     ),
     HungCell(
+        name="send to the wrong rank, whose handle nobody keeps",
+        n=4,
+        code="""\
+if rank == 0:
+    dist.isend(torch.ones(1), dst=2)
+if rank == 1:
+    dist.recv(torch.empty(1), src=0)
+""",
+        kind="p2p-unmatched",
+        culprits="0",
+        waiting="1",
+        op="recv",
+        lines={0: 2, 1: 4},
+        quotes="Give send `dst=1` on rank 0",
+    ),
+    HungCell(
         name="wrong group",
         code="""\
 if rank:

@@ -119,6 +119,59 @@ while rank:
         lines={0: 3},
     ),
     HungCell(
+        name="loop that polls a key with another name",
+        code="""\
+store = dist.distributed_c10d._get_default_store()
+if rank == 0:
+    store.set("weights/ready", "yes")
+while rank and not store.check(["weight/ready"]):
+    time.sleep(0.05)
+""",
+        kind="store-wait",
+        waiting="1",
+        op="store.check",
+        quotes="rank 0 has set 'weights/ready', not 'weight/ready'",
+    ),
+    HungCell(
+        name="loop that polls a counter, while the others wait for it",
+        n=3,
+        code="""\
+store = dist.distributed_c10d._get_default_store()
+store.add("came", int(rank != 1))
+while rank == 0 and store.add("came", 0) < world_size:
+    time.sleep(0.05)
+dist.barrier()
+""",
+        kind="store-wait",
+        waiting="0",
+        op="store.add",
+        quotes="Set the key",
+    ),
+    HungCell(
+        name="store that no process serves",
+        code="""\
+import socket
+with socket.create_server(("127.0.0.1", 0)) as server:
+    port = server.getsockname()[1]
+if rank == 1:
+    dist.TCPStore("127.0.0.1", port, is_master=False)
+""",
+        kind="store-wait",
+        waiting="1",
+        op="TCPStore",
+        lines={1: 5},
+        quotes="is_master=True",
+    ),
+    HungCell(
+        name="store with fewer clients than its world_size",
+        code="if rank == 0:\n    dist.TCPStore('127.0.0.1', 0, 2, is_master=True)",
+        kind="store-wait",
+        waiting="0",
+        op="TCPStore",
+        lines={0: 2},
+        quotes="Make it on 2 ranks",
+    ),
+    HungCell(
         name="thread that may still call",
         n=3,
         code="""\

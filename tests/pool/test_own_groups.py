@@ -246,7 +246,9 @@ def test_members_that_are_not_known_are_not_accused(
     assert report is not None
     finding = report.proven[0]
     assert (finding.kind, list(finding.culprits), list(finding.waiting)) == ("store-wait", [], [2])
-    assert "for other members, and no rank is left that could be one" in finding.headline
+    assert (
+        "for 2 members: 1 has come, and no rank is left that could be another" in finding.headline
+    )
 
 
 def test_groups_of_the_user_on_two_nodes(fresh_pool: Callable[..., Pool], tmp_path: Path):

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from nbddp.controller.pool.pool import Pool
-from nbddp.errors import CellError, DeadlockError
-from tests.support.views import run_cell
+from nbddp.controller.state.actions import NoticeChanged
+from nbddp.errors import CellError, CellInterruptedError, DeadlockError
+from tests.support.polling import poll_until
+from tests.support.views import begin_cell, run_cell
 
 SUM = "t = torch.ones(1) * (rank + 1); dist.all_reduce(t); t.item()"
 
@@ -97,6 +99,32 @@ def test_a_rendezvous_that_cannot_come_about_ends(
     assert f"in init_process_group for {awaited}" in str(view.error)
     run_cell(pool, f"{_TCP}world_size=3)")
     assert run_cell(pool, f"{SUM}, kept").result(2) == "(6.0, 'yes')"
+
+
+def test_an_init_for_more_ranks_than_there_are_is_noticed_and_ended_by_an_interrupt(
+    fresh_pool: Callable[..., Pool],
+):
+    """A thread of the user could be the third member: it is no proven deadlock."""
+    pool = fresh_pool(2)
+    run_cell(pool, "import threading\nevent = threading.Event()\n"
+             "threading.Thread(target=event.wait, daemon=True).start()")  # fmt: skip
+    code = "dist.destroy_process_group()\ndist.init_process_group('gloo', world_size=3, rank=rank)"
+    running = begin_cell(pool, code)
+
+    def told() -> set[str]:
+        reports = [
+            event.report for event in running.view.events if isinstance(event, NoticeChanged)
+        ]
+        return {finding.headline for report in reports if report for finding in report.findings}
+
+    notice = "Ranks 0-1 wait in init_process_group for 3 members: 2 have come."
+    poll_until(lambda: notice in told())
+    pool.interrupt()
+    assert isinstance(running.join().error, CellInterruptedError)
+    with pytest.raises(CellError, match=r"next +dist\.init_process_group\(\) in a cell"):
+        run_cell(pool, SUM)
+    run_cell(pool, "event.set()\ndist.init_process_group()")
+    assert run_cell(pool, SUM).result(1) == "3.0"
 
 
 def test_ranks_with_another_default_dtype_form_groups_with_a_fresh_rank(

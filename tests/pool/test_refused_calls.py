@@ -27,24 +27,33 @@ def attempt(function, *args):
 dist.barrier()
 """
 
-_LATE_INSIDE = """\
+#: nbddp sees nothing wrong with the call, and torch's group refuses it.
+_REFUSES = """\
 calls = dict(group._calls)
 for name in {"reduce_scatter_single", "_reduce_scatter_base"}.intersection(calls):
-    def refuse_late(*args, call=calls[name]):
-        come_late()
-        return call(*args)
-    if rank == late:
-        group._calls[name] = refuse_late
-refused = attempt(dist.reduce_scatter_tensor, torch.zeros(2), torch.ones(world_size, 2))
+    def refuse(*args):
+        if is_late_inside and rank == late:
+            come_late()
+        raise RuntimeError("invalid arguments")
+    group._calls[name] = refuse
+"""
+
+_LATE_INSIDE = f"""\
+is_late_inside = True
+{_REFUSES}
+refused = attempt(dist.reduce_scatter_tensor, torch.zeros(2), torch.ones(2 * world_size))
 group._calls = calls
 dist.all_reduce(total := torch.ones(1))
 print(refused, total.item())
 """
 
-_LATE_BEFORE = """\
+_LATE_BEFORE = f"""\
+is_late_inside = False
+{_REFUSES}
 if rank == late:
     come_late()
-refused = attempt(dist.reduce_scatter_tensor, torch.zeros(2), torch.ones(world_size, 2))
+refused = attempt(dist.reduce_scatter_tensor, torch.zeros(2), torch.ones(2 * world_size))
+group._calls = calls
 dist.all_reduce(total := torch.ones(1))
 print(refused, total.item())
 """

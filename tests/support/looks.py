@@ -16,6 +16,7 @@ from nbddp.controller.diagnosis import Finding, RankView, Report, compare_record
 from nbddp.controller.diagnosis.control_flow import Code
 from nbddp.controller.diagnosis.report import RankStatus
 from nbddp.wire.flight_recorder.schema import (
+    CONNECTION,
     Activity,
     ExceptionLine,
     GroupInfo,
@@ -78,6 +79,7 @@ class RankState:
         self.seq: dict[str, int] = {}
         self.p2p: dict[tuple[str, str, int, int], int] = {}
         self.version = 0
+        self.set_keys: tuple[str, ...] = ()
 
     # --- operations ----------------------------------------------------------------------------
 
@@ -106,7 +108,7 @@ class RankState:
             kind = op  # type: ignore[assignment]  # one of two
         elif op in ("new_group", "init_process_group", "init_rpc"):
             kind = "creation"
-        elif op.startswith("store"):
+        elif op.startswith("store") or op == CONNECTION:
             kind = "store"
         seq = p2p_seq = 0
         if kind == "collective":
@@ -162,11 +164,13 @@ class RankState:
         return self
 
     def runs(
-        self, source: str = "work()", *, line: int = 2, innermost: str = "", thread: str = "main"
-    ) -> "RankState":
-        """A thread runs this line."""
+        self, source: str = "work()", *, line: int = 2, innermost: str = "", thread: str = "main",
+        importing: str = "",
+    ) -> "RankState":  # fmt: skip
+        """A thread runs this line, perhaps inside the import of a library."""
         stack = (site(line, source),)
-        self.threads[thread] = _thread(thread, stack=stack, innermost=innermost)
+        look = _thread(thread, stack=stack, innermost=innermost)
+        self.threads[thread] = msgspec.structs.replace(look, importing=importing)
         return self
 
     def sleeps_in_pool(self, thread: str = "worker") -> "RankState":
@@ -266,6 +270,7 @@ class RankState:
             threads=tuple(self.threads.values()),
             groups=self.infos(),
             operations=seen,
+            set_keys=self.set_keys,
         )
         return RankView(
             rank=self.rank,

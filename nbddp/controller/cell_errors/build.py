@@ -29,6 +29,7 @@ from nbddp.errors import (
     RankExitedError,
 )
 from nbddp.wire.faults import ON_PURPOSE
+from nbddp.wire.flight_recorder import RENDEZVOUS
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.rank_set import NO_RANKS, RankSet, ranks_by_value
 
@@ -248,6 +249,9 @@ def _kept(outcome: RunOutcome) -> list[str]:
     if outcome.rebuild_failure or outcome.ranks("unfinished"):
         return _broken(outcome)
     groups, dead = "the process groups are ready again", outcome.dead
+    findings = () if outcome.report is None else outcome.report.proven
+    if any(finding.op == RENDEZVOUS for finding in findings):
+        groups = "there is no default process group until init_process_group succeeds"
     if dead:
         groups = f"groups with {dead.describe()}, which exited, need %ddp restart -r {dead}"
     return [f"  kept      every variable is kept; {groups}", *_torn(outcome, "except")]

@@ -1,4 +1,4 @@
-"""Hints on errors of the user's code that nbddp itself causes: a fresh rank lacks a name.
+"""Hints on errors of the user's code about the state of the pool: a fresh rank lacks a name.
 
 Runs in: the notebook's process. Pure.
 """
@@ -56,6 +56,12 @@ def hints(outcome: RunOutcome, error: ErrorInfo, ranks: RankSet, origins: NameOr
         return [
             "  likely    the pool has initialised the process group already",
             "  next      leave the call out, or: %ddp stop, then %ddp start --init none",
+        ]
+    if "Default process group has not been initialized" in error.evalue:
+        return [
+            f"  likely    {ranks.describe()} {ranks.verb('has', 'have')} no default process group: "
+            "it was destroyed, or never made",
+            "  next      dist.init_process_group() in a cell on all ranks makes it",
         ]
     return []
 

@@ -9,7 +9,7 @@ from typing import Final
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
-from nbddp.wire.flight_recorder import WAITS_FOR_USER, Operation, ThreadLook
+from nbddp.wire.flight_recorder import STORE_QUESTIONS, WAITS_FOR_USER, Operation, ThreadLook
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: An operation that all members have joined is reported after this time: it should have ended.
@@ -59,8 +59,10 @@ def find_notices(graph: WaitForGraph, now_ns: int) -> list[Cause]:
         and graph.waits[rank][0].thread.is_main
     }
     return [
+        *_polls(graph),
         *_slow_ranks(graph, waits),
         *_unset_keys(waits),
+        *_unknown_members(graph, waits),
         *_slow_operations(graph, waits, now_ns),
         *_silent_mismatches(graph, waits),
     ]
@@ -76,6 +78,8 @@ def is_outside(view: RankView) -> bool:
 
 def is_waiting_outside(thread: ThreadLook) -> bool:
     """Whether its innermost function or line is a known wait outside of torch.distributed."""
+    if thread.importing:
+        return False  # it reads files
     if thread.innermost in _WAITING_FUNCTIONS:
         return True
     # If the innermost function is not that of the line, the line's own call does not run now.
@@ -145,6 +149,20 @@ def _awaited(
     return awaited
 
 
+def _polls(graph: WaitForGraph) -> list[Cause]:
+    """Loops that ask the store the same question again and again, with the same answer."""
+    asked = {
+        rank: tuple(
+            operation
+            for operation in graph.histories[rank].operations.values()
+            if operation.state == "scheduled" and operation.signature.op in STORE_QUESTIONS
+        )
+        for rank, view in graph.views.items()
+        if view.state == "running"
+    }
+    return _unset_keys(asked)
+
+
 def _unset_keys(waits: dict[Rank, tuple[Operation, ...]]) -> list[Cause]:
     by_keys: dict[tuple[str, ...], tuple[Rank, Operation, list[Rank]]] = {}
     for rank, operations in waits.items():
@@ -162,6 +180,27 @@ def _unset_keys(waits: dict[Rank, tuple[Operation, ...]]) -> list[Cause]:
             operation=operation,
         )
         for owner, operation, ranks in by_keys.values()
+    ]
+
+
+def _unknown_members(graph: WaitForGraph, waits: dict[Rank, tuple[Operation, ...]]) -> list[Cause]:
+    """Groups for which fewer members have come than they have, and the others are not known."""
+    by_group: dict[str, tuple[Rank, Operation, list[Rank]]] = {}
+    for rank, operations in waits.items():
+        for operation in operations:
+            is_creation = operation.signature.kind == "creation" and operation.state == "scheduled"
+            if is_creation and not (graph.absent(rank, operation) or graph.may_be_whole(operation)):
+                by_group.setdefault(operation.pg_id, (rank, operation, []))[2].append(rank)
+    return [
+        Cause(
+            "store-wait",
+            RankSet(),
+            RankSet.of(ranks),
+            proven=False,
+            owner=owner,
+            operation=operation,
+        )
+        for owner, operation, ranks in by_group.values()
     ]
 
 

@@ -23,6 +23,7 @@ class RankVerb(Enum):
 
     WAITS = ("waits", "wait")
     RUNS = ("runs", "run")
+    IMPORTS = ("imports", "import")  #: a library
     IS = ("is", "are")  #: at a prompt, stopped, being started
     DOES_NOT_ANSWER = ("does not answer", "do not answer")
     TAKES_NO_PART = ("takes no part in this cell", "take no part in this cell")

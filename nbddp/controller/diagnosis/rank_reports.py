@@ -13,8 +13,8 @@ from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import PerRank
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph, Waiting
 from nbddp.errors import COLLECTIVE_ERRORS
-from nbddp.wire.flight_recorder import WAITS_FOR_USER, Operation, Site
-from nbddp.wire.rank_set import Rank
+from nbddp.wire.flight_recorder import STORE_QUESTIONS, WAITS_FOR_USER, Operation, Site
+from nbddp.wire.rank_set import NO_RANKS, Rank
 
 _SECOND = 1_000_000_000
 
@@ -47,31 +47,44 @@ class RankReports:
         self.run_id = run_id
         self.sources = sources
 
-    def since_s(self, rank: Rank) -> float | None:
-        """The time in seconds that its main thread, or else another, has waited; None: no wait."""
+    def since_s(self, rank: Rank, polled: Operation | None = None) -> float | None:
+        """The time in seconds that its main thread, or else another, has waited; None: no wait.
+
+        Args:
+            rank: a rank of the graph.
+            polled: a question that a loop of the rank asks again and again: no thread waits in it.
+        """
         waits = self.graph.waits[rank]
-        if not waits:
-            return None
-        return max(0, self.time_ns(rank) - waits[0].since_ns) / _SECOND
+        since_ns = waits[0].since_ns if waits else None
+        if polled is not None and polled.signature.op in STORE_QUESTIONS:
+            since_ns = polled.time_created_ns
+        return None if since_ns is None else max(0, self.time_ns(rank) - since_ns) / _SECOND
 
     def time_ns(self, rank: Rank) -> int:
         """The time on the rank's own clock: another machine has another clock."""
         look = self.graph.views[rank].look
         return look.time_ns if look is not None and look.time_ns else self.now_ns
 
-    def name(self, operation: Operation, *, with_group: bool = True, has_call: bool = True) -> str:
+    def name(
+        self, operation: Operation, *, with_group: bool = True, has_call: bool = True,
+        has_members: bool = True,
+    ) -> str:  # fmt: skip
         """``all_reduce #17 of group 'tp' (ranks 0-1)``.
 
         Args:
             operation: the operation.
             with_group: whether the name has the group, if that is not the default one.
             has_call: see `Operation.label`.
+            has_members: whether the group has its members.
         """
         text = operation.label(has_call=has_call)
         group = self.graph.group(operation) if with_group else None
         if operation.signature.kind == "creation":
             return f"{text} for {group.ranks.describe()}" if group and group.ranks else text
-        return f"{text} of {group.label}" if group and group.desc != "default_pg" else text
+        if group is None or group.desc == "default_pg":
+            return text
+        label = group.label if has_members else replace(group, ranks=NO_RANKS).label
+        return f"{text} of {label}"
 
     # --- one rank ------------------------------------------------------------------------------
 
@@ -116,6 +129,9 @@ class RankReports:
         site = main.stack[0] if main.stack else None
         if main.innermost in WAITS_FOR_USER:
             return Predicate(RankVerb.IS, f" {WAITS_FOR_USER[main.innermost]}"), site
+        if main.importing:  # the user's line, not one of the library
+            site = next((line for line in main.stack if line.cell), site)
+            return Predicate(RankVerb.IMPORTS, f" {main.importing}"), site
         is_inside = main.innermost and (site is None or main.innermost != site.function)
         return Predicate(RankVerb.RUNS, f", now in {main.innermost}()" if is_inside else ""), site
 

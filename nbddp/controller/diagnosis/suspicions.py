@@ -3,7 +3,10 @@
 Runs in: the notebook's process. Pure.
 """
 
+import difflib
+import re
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.disagreement import Disagreement
@@ -13,11 +16,14 @@ from nbddp.controller.diagnosis.phrases import Forms, describe_handled, place
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.shifted_loops import find_shifted_loops
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
-from nbddp.wire.flight_recorder import Operation
+from nbddp.wire.flight_recorder import CONNECTION, RENDEZVOUS, Operation
 from nbddp.wire.rank_set import Rank, RankSet
 
 #: More hints than these are noise.
 _MAX_HINTS = 3
+#: Names of keys that are mistyped are as much alike as this, see `difflib`.
+_ALIKE = 0.8
+_DIGITS = re.compile(r"\d+")
 
 
 def suspicions(cause: Cause, reports: RankReports, places: Places = ()) -> tuple[str, ...]:
@@ -29,9 +35,12 @@ def suspicions(cause: Cause, reports: RankReports, places: Places = ()) -> tuple
         places: the parts of the code that culprits did not run, if they are known.
 
     Returns:
-        At most three sentences without a period; none for a cause that is not proven.
+        At most three sentences without a period; none for a cause that is not proven, except
+        about keys.
     """
-    if cause.operation is None or not cause.proven:
+    if cause.operation is None:
+        return ()
+    if not cause.proven and cause.operation.signature.kind != "store":
         return ()
     hints: Iterable[str] = ()
     match cause.operation.signature.kind:
@@ -41,8 +50,8 @@ def suspicions(cause: Cause, reports: RankReports, places: Places = ()) -> tuple
             hints = _of_message(cause, cause.operation, reports)
         case "creation":
             hints = _of_creation(cause, cause.operation, reports)
-        case _:
-            pass
+        case "store":
+            hints = _of_store(cause.operation, reports.graph)
     if was_interrupted(cause, reports):
         hints = ()  # the interrupt has caused the order of the calls
     return tuple(dict.fromkeys([*_handled(cause, reports), *hints]))[:_MAX_HINTS]
@@ -177,26 +186,64 @@ def _open_collectives(graph: WaitForGraph, rank: Rank) -> Iterator[Operation]:
 
 
 def _of_message(cause: Cause, operation: Operation, reports: RankReports) -> Iterator[str]:
-    """A message of the other end that nearly matches, and is still open."""
+    """A message of the other end that nearly matches, and met no other end."""
     owner, kind = cause.owner, operation.signature.kind
-    wanted = "send" if kind == "recv" else "recv"
+    wanted: Literal["send", "recv"] = "send" if kind == "recv" else "recv"
     ranks = [operation.peer] if operation.peer >= 0 else list(cause.culprits)
     for rank in ranks:
-        if rank not in reports.graph.histories:
-            continue
-        for other in reports.graph.histories[rank].operations.values():
-            if other.state != "scheduled":
-                continue
+        for other in unmet_messages(reports.graph, rank, wanted):
             text = f"rank {rank} has called {other.label(has_tag=False)}"
-            if other.signature.kind == wanted and other.peer in (owner, -1):
-                if other.pg_id != operation.pg_id:
-                    group = reports.graph.group(other)
-                    label = group.label if group else "another group"
-                    yield f"{text} on {label}: is the group right?"
-                elif other.tag != operation.tag:
-                    yield f"{text} with tag {other.tag}, rank {owner} uses tag {operation.tag}"
-            elif other.signature.kind == wanted:
-                yield f"{text}, not {'to' if wanted == 'send' else 'from'} rank {owner}"
+            if other.peer not in (owner, -1):
+                argument, way = ("dst", "to") if wanted == "send" else ("src", "from")
+                yield f"{text}, not {way} rank {owner}: is `{argument}` right?"
+            elif other.pg_id != operation.pg_id:
+                group = reports.graph.group(other)
+                label = group.label if group else "another group"
+                yield f"{text} on {label}: is the group right?"
+            elif other.tag != operation.tag:
+                yield f"{text} with tag {other.tag}, rank {owner} uses tag {operation.tag}"
+
+
+def unmet_messages(
+    graph: WaitForGraph, rank: Rank, kind: Literal["send", "recv"]
+) -> Iterator[Operation]:
+    """Messages of a rank that are open, or were sent and dropped, and met no other end.
+
+    Args:
+        graph: the ranks at one moment.
+        rank: the rank that has called them; one that the graph does not have has none.
+        kind: their direction.
+    """
+    history = graph.histories.get(rank)
+    for message in () if history is None else history.operations.values():
+        if message.signature.kind == kind and message.state != "failed":
+            receiver = graph.histories.get(message.peer)
+            sent = message.pg_id, rank, message.tag, message.p2p_seq_id
+            if message.state == "scheduled" or (
+                kind == "send" and receiver is not None and not receiver.has_received(*sent)
+            ):
+                yield message
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+def _of_store(operation: Operation, graph: WaitForGraph) -> Iterator[str]:
+    """A key that a rank has set, and that differs from an awaited one by a letter or two."""
+    wanted = operation.signature.keys
+    set_by: dict[str, list[Rank]] = {}
+    for rank, view in graph.views.items():
+        for key in () if view.look is None else view.look.set_keys:
+            set_by.setdefault(key, []).append(rank)
+    for key in wanted:
+        if key in set_by or operation.signature.op in (RENDEZVOUS, CONNECTION):
+            continue
+        # Keys of ranks and steps differ in their numbers on purpose.
+        names = [name for name in set_by if _DIGITS.sub("", name) != _DIGITS.sub("", key)]
+        for name in difflib.get_close_matches(key, names, n=1, cutoff=_ALIKE):
+            ranks = RankSet.of(set_by[name])
+            has = ranks.verb("has", "have")
+            yield f"{ranks.describe()} {has} set {name!r}, not {key!r}: is the name right?"
 
 
 # --- groups --------------------------------------------------------------------------------------

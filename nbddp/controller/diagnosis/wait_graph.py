@@ -20,6 +20,7 @@ from nbddp.controller.diagnosis.history import Histories, History
 from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.report import GroupRef
 from nbddp.wire.flight_recorder import (
+    CONNECTION,
     GroupInfo,
     Operation,
     RankLook,
@@ -159,7 +160,7 @@ class WaitForGraph:
         absent = self.absent(rank, operation)
         if absent is None:
             # Any rank might do it: every process can set a key of the store.
-            may_end = self.able or self.has_others or self._may_be_whole(operation)
+            may_end = self.able or self.has_others or self.may_be_whole(operation)
             missing = () if may_end else tuple(self.views)
         else:
             missing = tuple(other for other in absent if other not in self.able)
@@ -167,7 +168,7 @@ class WaitForGraph:
                 missing = ()  # one sender is enough
         return Obstacle(operation, missing, needs_anyone=absent is None) if missing else None
 
-    def _may_be_whole(self, operation: Operation) -> bool:
+    def may_be_whole(self, operation: Operation) -> bool:
         """Whether all members of a new group may have come, and torch connects them now.
 
         That may take any time. The number of members is known, the ranks are not.
@@ -208,7 +209,8 @@ class WaitForGraph:
             case "recv" | "send":
                 return self._absent_peer(rank, operation)
             case "store":
-                return None
+                # A store may be served by any process, on any machine, and often is begun later.
+                return () if operation.signature.op == CONNECTION else None
             case _ as never:
                 assert_never(never)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.recovery.abort import OperationAbort
-from nbddp.controller.state import RunOutcome
-from nbddp.wire.messages import GroupsRebuilt
+from nbddp.controller.state import RankResult, RunOutcome
+from nbddp.wire.messages import GroupsRebuilt, RankExited
 from nbddp.wire.rank_set import Rank
 
 
@@ -68,6 +68,22 @@ def with_torn(outcome: RunOutcome, answer: GroupsRebuilt) -> RunOutcome:
         return outcome
     torn = tuple(dict.fromkeys((*result.torn, *answer.torn)))
     return replace(outcome, results={**outcome.results, answer.rank: replace(result, torn=torn)})
+
+
+def with_exit(outcome: RunOutcome, exited: RankExited, after_s: float) -> RunOutcome:
+    """Return ``outcome`` with the exit of a rank that had left the cell, before the user saw it.
+
+    Args:
+        outcome: held back until the pool is whole.
+        exited: the exit; a rank that took the place of one that exited is left out.
+        after_s: time since the end of the cell, in seconds.
+    """
+    rank, result = exited.rank, outcome.results.get(exited.rank)
+    if result is None or result.status == "exited":
+        return outcome
+    elapsed_s = outcome.elapsed_s + after_s
+    died = RankResult(rank, "exited", elapsed_s=elapsed_s, exited=exited, marks=result.marks)
+    return replace(outcome, results={**outcome.results, rank: died})
 
 
 def with_recovery(

@@ -17,7 +17,7 @@ import msgspec
 
 from nbddp.controller.diagnosis import compare_records
 from nbddp.controller.recovery.cell_recovery import CellRecovery
-from nbddp.controller.recovery.damage import damage_of, with_recovery, with_torn
+from nbddp.controller.recovery.damage import damage_of, with_exit, with_recovery, with_torn
 from nbddp.controller.recovery.given_up_cell import GivenUpCell
 from nbddp.controller.recovery.pending_answers import PendingAnswers
 from nbddp.controller.recovery.probes import Compare, Diagnose, RankProbes, Views
@@ -94,6 +94,7 @@ class RecoveryMachine:
         self._cell: CellRecovery | None = None
         #: Outcome of a cell that has ended, held back until the pool is rebuilt.
         self._held_outcome: RunOutcome | None = None
+        self._held_at = 0.0  #: since when
         self._is_rebuild_due = False  #: a rebuild begins as soon as nothing prevents it
         self._forms_all = False  #: that rebuild forms all groups
         self._is_ending = False
@@ -330,7 +331,7 @@ class RecoveryMachine:
         is_unreported = outcome.report is None and bool(outcome.raised_mismatches)
         if not (is_broken or is_unreported or damage.is_silent):
             return [*actions, self._end(outcome)]
-        self._held_outcome = outcome
+        self._held_outcome, self._held_at = outcome, now
         if is_broken:
             self._is_rebuild_due = True
             self._forms_all = damage.is_unsure
@@ -364,6 +365,8 @@ class RecoveryMachine:
         was_killed = self._restarts.rank_exited(rank)
         if self.pool.spec.plain:
             return actions
+        if self._held_outcome is not None and not was_killed:
+            self._held_outcome = with_exit(self._held_outcome, exited, now - self._held_at)
         if self._rebuild.is_active:
             respawn = was_killed or self._exited_ranks.is_replaced(rank)
             if self._held_outcome is None and respawn and not was_killed:

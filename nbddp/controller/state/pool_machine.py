@@ -339,9 +339,11 @@ class PoolMachine:
             reason = f"rank {exited.rank} ended while it started ({describe_exit(exited)[0]})"
             return [announced, *self._fail(reason + (f": {last}" if last else ""))]
         run = self.run
-        if run is None or run.run_id != run_id:
+        if run is None or exited.rank not in run.ranks:
             return [announced]
         run.exit(exited, now)
+        if run.run_id != run_id:  # it had left the cell; others are still inside
+            return [announced]
         actions: list[LifeAction] = [announced]
         if self.spec.plain:
             # The others may wait for it forever: interrupt them, and do not wait long.

@@ -27,7 +27,7 @@ from nbddp.notebook.render.html import (
     shorten,
     size,
 )
-from nbddp.wire.flight_recorder import CALLBACK_THREAD, WAITS_FOR_USER, ending_of
+from nbddp.wire.flight_recorder import BUSY_PERCENT, CALLBACK_THREAD, WAITS_FOR_USER, ending_of
 from nbddp.wire.messages import StackDumped
 from nbddp.wire.rank_set import RankSet, ranks_by
 
@@ -37,6 +37,7 @@ _BACKENDS = {"gloo": "Gloo", "nccl": "NCCL", "mpi": "MPI"}
 _MAX_STATE = 60
 _MAX_SOURCE = 60
 _MIN_PLACE = 36
+_MAX_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -240,6 +241,8 @@ def _state(view: RankView, dump: StackDumped | None, *, is_running: bool) -> tup
             state = "finished"
         case "raised" if is_running:
             state, is_odd = shorten(one_line(view.raise_phrase), _MAX_STATE), True
+    if look is not None and look.activity == "idle" and look.cpu_percent >= BUSY_PERCENT:
+        state, is_odd = f"{round(look.cpu_percent, -1)} % CPU between cells", True
     if look is not None and look.activity == "reforming":
         state = "makes its groups again"
     if look is not None and look.activity == "callback":
@@ -391,6 +394,7 @@ def _notes(pool: Pool, snapshot: PoolSnapshot, diagnosed: Diagnosed) -> list[str
     if busy:
         notes.append(f"{name_ranks(busy)} in a widget's callback. Next: %ddp interrupt ends it")
     notes += fresh_notes(snapshot.ranks)
+    notes += left_notes(diagnosed)
     stuck = snapshot.in_state(RankState.BUSY)
     if stuck and not snapshot.is_running:
         notes.append(
@@ -405,6 +409,20 @@ def _notes(pool: Pool, snapshot: PoolSnapshot, diagnosed: Diagnosed) -> list[str
             "Next: %ddp restart"
         )
     return [shorten(note, 2 * WIDTH) for note in notes]
+
+
+def left_notes(diagnosed: Diagnosed) -> list[str]:
+    """A line for each thread of an ended cell that still runs."""
+    ranks_by_text = ranks_by(
+        (thread.left_text(), rank)
+        for rank, look in diagnosed.looks.items()
+        if look.activity == "idle"
+        for thread in look.threads
+        if thread.is_left
+    )
+    notes = [f"{name_ranks(ranks)}: {text}" for text, ranks in ranks_by_text.items()]
+    more = len(notes) - _MAX_THREADS
+    return [*notes[:_MAX_THREADS], *([f"and {more} more threads"] if more > 0 else [])]
 
 
 def fresh_notes(infos: Sequence[RankInfo]) -> list[str]:

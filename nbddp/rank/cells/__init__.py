@@ -5,7 +5,7 @@ Runs in: the rank process.
 
 from nbddp.rank.cells.breakpoints import open_debugger
 from nbddp.rank.cells.executor import CellExecutor, Interrupts
-from nbddp.rank.cells.import_guard import ImportReports
+from nbddp.rank.cells.import_guard import ImportReports, imported_library
 from nbddp.rank.cells.name_lookup import NameLookupThread
 from nbddp.rank.cells.shell import RankShell
 from nbddp.rank.cells.stdin import Stdin
@@ -17,5 +17,6 @@ __all__ = [
     "NameLookupThread",
     "RankShell",
     "Stdin",
+    "imported_library",
     "open_debugger",
 ]

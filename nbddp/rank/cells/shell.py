@@ -32,6 +32,7 @@ from nbddp.rank import code_sites, exception_text, random_states, streams
 from nbddp.rank.agent_link import Link
 from nbddp.rank.cells import output_capture, source_lookup
 from nbddp.rank.cells.library_frames import LibraryFrames
+from nbddp.rank.cells.recursions import ShortRecursions
 from nbddp.rank.user_code_context import Callbacks
 from nbddp.wire.flight_recorder import CONSOLE
 from nbddp.wire.messages import ClearOutput, Display, Execute, Result, RunId
@@ -213,6 +214,7 @@ class RankShell(InteractiveShell):
         config.HistoryManager.hist_file = ":memory:"
         super().__init__(config=config, user_module=types.ModuleType("__main__"))
         self._library_frames = LibraryFrames(self.InteractiveTB)
+        self._short_recursions = ShortRecursions(self.InteractiveTB)
         code_sites.know_cells(self.cell_of)
         self.set_hook("show_in_pager", page.as_hook(self._show_in_pager), 99)
         # sys.exit() ends the cell here, so IPython's advice about it would mislead.

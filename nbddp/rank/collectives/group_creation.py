@@ -27,6 +27,7 @@ from nbddp.rank.collectives.group_members import MemberList, Members, SharedList
 from nbddp.rank.collectives.recording import signatures
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder
+from nbddp.rank.collectives.store_polls import StorePolls
 from nbddp.rank.collectives.store_wait import RecordedWait, StoreWait
 from nbddp.wire.flight_recorder import UNKNOWN_MEMBER, GroupInfo
 
@@ -46,6 +47,7 @@ class GroupFactory:
     def __init__(self, recorder: Recorder, pool: str, world_size: int) -> None:
         self.recorder = recorder
         self.store_wait = StoreWait(recorder)
+        self.store_polls = StorePolls(recorder)
         self.groups: dict[str, TracedGroup] = {}  # by pg_id, in the order of creation
         self.original: Callable[..., Any] | None = None
         #: The sockets from before, while C++ connects the members of a group; None: it does not.
@@ -79,6 +81,10 @@ class GroupFactory:
         torch_private.hook_join()
         torch_private.hook_timeouts(_note_timeout)
         torch_private.hook_store_waits(self.store_wait.wait_for_store)
+        torch_private.hook_store_questions(self.store_polls.note_key, self.store_polls.note_answer)
+        torch_private.hook_store_connections(
+            self.store_wait.wait_for_store, self.store_wait.connect
+        )
         torch_private.hook_backward(self._wrap_backward)
         torch_private.hook_builtin_comm_hooks(futures.keep_original)
         return True

@@ -17,7 +17,9 @@ import torch
 
 from nbddp.rank import exception_text, torch_private
 from nbddp.rank.collectives import thread_waits
+from nbddp.rank.collectives.processor_shares import ProcessorShares, Shares, ticks_of
 from nbddp.rank.collectives.recording.recorder import Recorder
+from nbddp.rank.collectives.store_polls import StorePolls
 from nbddp.system import process_tree
 from nbddp.wire.flight_recorder import (
     AT_BREAKPOINT,
@@ -53,14 +55,25 @@ class RankIntrospection:
         recorder: has the operations and groups of the rank.
         rank: the global rank.
         key_check_age_ns: returns `RankLook.key_check_age_ns`.
+        store_polls: has the questions of the rank to the store.
+        imported_library: returns the module of a library whose import has led to a frame.
     """
 
     def __init__(
-        self, recorder: Recorder, rank: int, key_check_age_ns: Callable[[], int | None]
+        self,
+        recorder: Recorder,
+        rank: int,
+        key_check_age_ns: Callable[[], int | None],
+        store_polls: StorePolls,
+        imported_library: Callable[[types.FrameType | None], str],
     ) -> None:
         self._recorder = recorder
         self._key_check_age_ns = key_check_age_ns
+        self._store_polls = store_polls
+        self._imported_library = imported_library
         self._rank = rank
+        self._processor = ProcessorShares()
+        self._told_threads: set[int] = set()  # of which the user was told
         self.activity: Activity = "idle"
         self.is_fresh = False
         self._ticks: dict[int, int] = {}  # processor time of threads at the last look
@@ -74,13 +87,15 @@ class RankIntrospection:
         """
         recorder = self._recorder
         recorder.sweep()
+        self._store_polls.expire()
         version = recorder.writer.version
         waits = {
             thread: (record, since)
             for thread, record, since in recorder.waits()
             if not self._may_be_refused(recorder.operation(record))
         }
-        threads = tuple(self._threads(waits))
+        shares = self._processor.shares() if self.activity == "idle" else Shares()
+        threads = tuple(self._threads(waits, shares))
         return RankLook(
             rank=self._rank,
             pid=os.getpid(),
@@ -103,6 +118,8 @@ class RankIntrospection:
             has_children=_has_children(),
             gpu_bytes=_gpu_bytes() if memory else 0,
             key_check_age_ns=self._key_check_age_ns(),
+            cpu_percent=shares.process,
+            set_keys=self._store_polls.keys,
         )
 
     def _may_be_refused(self, operation: Operation | None) -> bool:
@@ -123,7 +140,31 @@ class RankIntrospection:
         runs_callback = self.activity == "idle" and self._recorder.callbacks.thread != 0
         return "callback" if runs_callback else self.activity
 
-    def _threads(self, waits: dict[int, tuple[int, int]]) -> list[ThreadLook]:
+    def end_cell(self) -> None:
+        """Note that a cell has ended."""
+        self.activity = "idle"
+        self._processor.begin()
+
+    def left_threads(self) -> list[ThreadLook]:
+        """Return threads of ended cells that go on, each once; at the beginning of a cell."""
+        idents = {
+            each.name: each.ident or 0
+            for each in threading.enumerate()
+            if not each.name.startswith(_OWN_THREADS)
+        }
+        self._told_threads.intersection_update(idents.values())
+        if len(idents) < 2:  # the main thread only
+            return []
+        shares = self._processor.shares(again=False)
+        left = [
+            look
+            for look in self._threads({}, shares)
+            if look.is_left and idents.get(look.name) not in self._told_threads
+        ]
+        self._told_threads.update(idents.get(look.name, 0) for look in left)
+        return left
+
+    def _threads(self, waits: dict[int, tuple[int, int]], shares: Shares) -> list[ThreadLook]:
         frames = sys._current_frames()
         in_callback = self._recorder.callbacks.thread
         # The frame of this thread would keep itself, and the frames and objects of all threads.
@@ -150,7 +191,10 @@ class RankIntrospection:
         self._ticks = ticks_now
         looks = [
             self._thread(
-                thread, frames.get(ident), own[ident] or self._inherited(ident, own, frames)
+                thread,
+                frames.get(ident),
+                own[ident] or self._inherited(ident, own, frames),
+                shares.threads.get(thread.native_id or 0),
             )
             for ident, thread in threads
         ]
@@ -184,7 +228,11 @@ class RankIntrospection:
         return None if awaited is None else own.get(awaited)
 
     def _thread(
-        self, thread: threading.Thread, frame: types.FrameType | None, wait: Wait | None
+        self,
+        thread: threading.Thread,
+        frame: types.FrameType | None,
+        wait: Wait | None,
+        cpu_percent: int | None,
     ) -> ThreadLook:
         is_main = thread is threading.main_thread()
         return ThreadLook(
@@ -199,6 +247,8 @@ class RankIntrospection:
             stack=self._recorder.sites.stack(frame),
             innermost=_innermost(frame),
             handling=_handling(thread.ident) if is_main else None,
+            cpu_percent=cpu_percent,
+            importing=shortened(self._imported_library(frame)) if is_main else "",
         )
 
     def _pending(self, native: int, ticks_now: dict[int, int]) -> Wait | None:
@@ -279,5 +329,4 @@ def _sleeping_ticks(native: int) -> int | None:
         text = Path(f"/proc/self/task/{native}/stat").read_text()
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12]) if fields[0] == "S" else None
+    return ticks_of(text) if text.rpartition(")")[2].split()[0] == "S" else None

@@ -10,7 +10,9 @@ import os
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -52,6 +54,7 @@ class Collectives:
         memory: NodeMemory,
         cell_of: Callable[[str], int],
         callbacks: Callbacks,
+        imported_library: Callable[[types.FrameType | None], str],
     ) -> None:
         packages = Path(torch.__file__).parents[1]
         self.recorder = Recorder(
@@ -67,7 +70,11 @@ class Collectives:
         pool_name = f"{pool.pool_id}/{pool.generation}"
         self.factory = GroupFactory(self.recorder, pool_name, pool.world_size)
         self._introspection = RankIntrospection(
-            self.recorder, launch.rank, self.factory.store_wait.check_age_ns
+            self.recorder,
+            launch.rank,
+            self.factory.store_wait.check_age_ns,
+            self.factory.store_polls,
+            imported_library,
         )
         self.stops = Stops(self.recorder)
         self.faults = faults.Faults(self.recorder, self.factory)
@@ -106,6 +113,9 @@ class Collectives:
         refusals.end_groups_of_dead(self.recorder, request.dead)
         self.recorder.cell_ranks = request.ranks
         self._remote_calls.begin_cell(request.failed)
+        for thread in self._introspection.left_threads():
+            with suppress(OSError):  # the user's code may have closed it
+                os.write(2, f"nbddp: {thread.left_text()}\n".encode())
         self._introspection.activity = "running"
 
     def note_line(self) -> None:
@@ -128,9 +138,11 @@ class Collectives:
         Returns:
             Its mismatches, the marks of its groups, and operations that may have written half.
         """
-        self._introspection.activity = "idle"
+        self._introspection.end_cell()
         self.stops.end_cell()
         self.faults.end_cell()
+
+        self.factory.store_polls.end_cell()
         break_torn(has_failed=has_failed)
         marks = self.recorder.end_cell()
         return tuple(self.recorder.mismatches), marks, tuple(self.recorder.torn)

@@ -17,7 +17,7 @@ from nbddp.rank import torch_private
 from nbddp.rank.backoff import pause_s
 from nbddp.rank.collectives.recording import signatures
 from nbddp.rank.collectives.recording.recorder import Recorder, in_words
-from nbddp.wire.flight_recorder import shortened
+from nbddp.wire.flight_recorder import CONNECTION, shortened
 
 T = TypeVar("T")
 
@@ -69,12 +69,29 @@ class StoreWait:
                 return
         except RuntimeError:
             pass  # a store without `check`: its wait will raise
+        total = timeout or _timeout_of(store)
+        with self._recorded(keys, total, op):
+            self.wait(store, keys, total, original)
+
+    def connect(self, begin: Callable[[], None], keys: list[str], timeout: timedelta) -> None:
+        """Call ``begin()``, which waits in C++ for all clients of a store.
+
+        Args:
+            begin: makes the store.
+            keys: its address, and the number of clients that it waits for.
+            timeout: of the store.
+        """
+        if self._recorder.is_child:
+            begin()
+            return
+        with self._recorded(keys, timeout, CONNECTION):
+            self.run_in_thread(begin)
+
+    def _recorded(self, keys: list[str], timeout: timedelta, op: str) -> "RecordedWait":
         key_texts = tuple(shortened(str(key)) for key in keys[:_MAX_KEYS])
         call = signatures.known(signatures.make("store", op, keys=key_texts))
-        total = timeout or _timeout_of(store)
-        record = recorder.other(call, None, int(total.total_seconds() * 1000))
-        with RecordedWait(recorder, record):
-            self.wait(store, keys, total, original)
+        record = self._recorder.other(call, None, int(timeout.total_seconds() * 1000))
+        return RecordedWait(self._recorder, record)
 
     def wait(
         self, store: Any, keys: list[str], timeout: Any, original: Callable[..., Any] | None = None

@@ -23,6 +23,7 @@ from nbddp.rank.torch_private.hooks import (
     hook_builtin_comm_hooks,
     hook_join,
     hook_options,
+    hook_store_questions,
     hook_store_waits,
     hook_timeouts,
     is_awaited_message,
@@ -51,6 +52,7 @@ from nbddp.rank.torch_private.process_groups import (
     set_registered_store,
 )
 from nbddp.rank.torch_private.rendezvous import (
+    hook_store_connections,
     new_store_client,
     separate_rendezvous,
     share_store,
@@ -85,6 +87,8 @@ __all__ = [
     "hook_join",
     "hook_modules",
     "hook_options",
+    "hook_store_connections",
+    "hook_store_questions",
     "hook_store_waits",
     "hook_timeouts",
     "is_awaited_message",

@@ -5,18 +5,22 @@ Runs in: the rank process.
 
 import functools
 import inspect
+import os
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.distributed_c10d import Store
 
+import nbddp
 from nbddp.rank.torch_private.process_groups import c10d, default_group
+from nbddp.wire.flight_recorder import StoreQuestion
 
 #: Methods of a store that `slow_store` slows; `Store.check` asks without waiting.
 _STORE_CALLS = (
@@ -140,6 +144,51 @@ def slow_store(pause: Callable[[], None]) -> Callable[[], None]:
     for name, original in originals.items():
         setattr(Store, name, paused(original))
     return undo
+
+
+def hook_store_questions(
+    note_key: Callable[[str], None], note_answer: Callable[[StoreQuestion, str, Hashable], None]
+) -> None:
+    """Note keys that the user's code sets, and what the store answers it; after `hook_store_waits`.
+
+    ``add(key, 0)`` is a question. Calls of torch's code, and of nbddp's, are not noted.
+    """
+    check, get, put, add = Store.check, Store.get, Store.set, Store.add
+
+    def is_user() -> bool:
+        return not sys._getframe(2).f_code.co_filename.startswith(_LIBRARY_FOLDERS)
+
+    def noted_check(self: Any, keys: Any) -> bool:
+        are_set = check(self, keys)
+        if is_user():
+            note_answer("store.check", ", ".join(map(str, keys)), are_set)
+        return are_set
+
+    def noted_get(self: Any, key: str) -> Any:
+        value = get(self, key)
+        if is_user():
+            note_answer("store.get", key, hash(value))
+        return value
+
+    def noted_set(self: Any, key: str, *value: Any) -> None:
+        put(self, key, *value)
+        if is_user():
+            note_key(key)
+
+    def noted_add(self: Any, key: str, amount: int) -> int:
+        total = add(self, key, amount)
+        if is_user():
+            note_key(key) if amount else note_answer("store.add", key, total)
+        return total
+
+    store: Any = Store
+    store.check, store.get, store.set, store.add = noted_check, noted_get, noted_set, noted_add
+
+
+#: The code of torch and of nbddp.
+_LIBRARY_FOLDERS = tuple(
+    f"{Path(file).parent}{os.sep}" for file in (torch.__file__, nbddp.__file__)
+)
 
 
 def hook_backward(run: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:

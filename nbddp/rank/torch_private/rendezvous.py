@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
@@ -19,10 +20,11 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from nbddp.rank.torch_private.hooks import original_store_wait
-from nbddp.wire.flight_recorder import RENDEZVOUS
+from nbddp.wire.flight_recorder import CONNECTION, RENDEZVOUS
 
 _AGENT_STORE_ENV = "TORCHELASTIC_USE_AGENT_STORE"
 _CONNECT_S = 0.5
+_STORE_TIMEOUT = timedelta(seconds=300)  # torch's own
 #: ``wait(original, store, keys, timeout, op)``, as in `hook_store_waits`, with its name.
 _Wait: TypeAlias = Callable[[Callable[..., Any], Any, list[str], Any, str], Any]
 
@@ -93,7 +95,49 @@ class _Listener:
     def refuse(self, *_: Any) -> None:
         """Raise the error of a timeout."""
         host, port = self._address
-        raise RuntimeError(f"no process listens at {host}:{port} after 1ms; rank 0 hosts the store")
+        raise dist.DistNetworkError(f"no process listens at {host}:{port} after 1ms")
+
+
+def hook_store_connections(
+    wait: _Wait, connect: Callable[[Callable[[], None], list[str], timedelta], None]
+) -> None:
+    """Wait in Python for the process that serves a ``TCPStore`` of the user, and for its clients.
+
+    torch would wait for them in C++, for five minutes, and no interrupt would end that.
+
+    Args:
+        wait: waits for the process that serves it.
+        connect: calls a function that waits in C++ for all clients; its second argument names the
+            store, and says how many there have to be.
+    """
+    store_type: Any = getattr(dist, "TCPStore", None)
+    stock = getattr(store_type, "__init__", None)
+    if stock is None:
+        return
+    pool_address = (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
+
+    def make(  # noqa: PLR0917 - the signature is torch's
+        store: Any, host_name: str, port: int, world_size: int | None = None,
+        is_master: bool = False, timeout: timedelta = _STORE_TIMEOUT,
+        wait_for_workers: bool = True, *args: Any, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        begin = partial(
+            stock, store, host_name, port, world_size, is_master, timeout, wait_for_workers,
+            *args, **kwargs,
+        )  # fmt: skip
+        is_address = isinstance(host_name, str) and isinstance(port, int)  # else torch will raise
+        if not is_address or (host_name, str(port)) == pool_address:
+            begin()
+            return
+        address = f"tcp://{host_name}:{port}"
+        if not is_master:
+            wait(_Listener.refuse, _Listener(host_name, port), [address], timeout, CONNECTION)
+        if is_master and wait_for_workers and world_size is not None and world_size > 1:
+            connect(begin, [address, str(world_size)], timeout)
+        else:
+            begin()
+
+    store_type.__init__ = make
 
 
 @contextmanager

@@ -7,7 +7,7 @@ meaning is the same; see ``torch/csrc/distributed/c10d/FlightRecorder.hpp``.
 Ranks are always global ranks. Times are `time.monotonic_ns`, comparable on one machine.
 """
 
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -29,6 +29,17 @@ OperationKind: TypeAlias = Literal["collective", "send", "recv", "creation", "st
 
 #: `Signature.op` of a wait for the store inside ``init_process_group``.
 RENDEZVOUS: Final = "init_process_group"
+#: `Signature.op` of a wait for a process that serves a store, or for its clients; ``keys`` are its
+#: address, and the number of clients.
+CONNECTION: Final = "TCPStore"
+
+#: `Signature.op` of a question that a loop of the user asks the store again and again, and that has
+#: the same answer each time. The loop waits for the key in ``keys``; no thread waits in C++.
+StoreQuestion: TypeAlias = Literal["store.check", "store.get", "store.add"]
+STORE_QUESTIONS: Final = frozenset(get_args(StoreQuestion))
+
+#: A rank that uses more of a processor than this while no cell runs is not idle.
+BUSY_PERCENT: Final = 20
 
 #: The number of a cell without one: it was typed in `nbddp console`.
 CONSOLE = -1
@@ -328,6 +339,24 @@ class ThreadLook(_Part, frozen=True):
     stack: tuple[Site, ...] = ()
     innermost: str = ""  #: function that runs now, in any file; C functions have no frame
     handling: ExceptionLine | None = None  #: the exception that it handles now
+    importing: str = ""  #: the module of a library that the main thread imports
+    #: Share of a processor that it uses while no cell runs; None: it was not measured.
+    cpu_percent: int | None = None
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it goes on between cells: a thread of the user's code, or one that computes."""
+        is_of_user = (
+            any(line.cell for line in self.stack) or (self.cpu_percent or 0) >= BUSY_PERCENT
+        )
+        return is_of_user and not (self.is_main or self.is_dormant or self.name == CALLBACK_THREAD)
+
+    def left_text(self) -> str:
+        """Return ``thread 'a' of an earlier cell still runs, at cell [1], line 3 (100 % CPU)``."""
+        line = next((line for line in self.stack if line.cell), None)
+        place = f", at {line}" if line is not None else ""
+        share = "" if self.cpu_percent is None else f" ({round(self.cpu_percent, -1)} % CPU)"
+        return f"thread {self.name!r} of an earlier cell still runs{place}{share}"
 
 
 #: ``running``: the cell runs. ``idle``: nothing runs. ``callback``: a widget's callback runs, and
@@ -360,6 +389,8 @@ class RankLook(_Part, frozen=True):
     #: Age of the latest check of a store key by the thread that has waited longest for one, if the
     #: key was still missing. None: no thread waits, or none has checked yet.
     key_check_age_ns: int | None = None
+    cpu_percent: int = 0  #: share of a processor that the process uses while no cell runs
+    set_keys: tuple[str, ...] = ()  #: the last keys of a store that the user's code has set
 
     @property
     def main(self) -> ThreadLook | None:

@@ -1,5 +1,7 @@
 """The error of a cell whose ranks were freed: the verdict, or the error that freed them."""
 
+from dataclasses import replace
+
 import pytest
 
 from nbddp.controller.cell_errors import with_all_raised
@@ -24,6 +26,16 @@ def test_a_deadlock():
         "  next      Call it on all ranks."
     )
     assert error.by_rank == dict.fromkeys((0, 2), ("CollectiveAbortedError", "freed"))
+
+
+def test_a_deadlock_in_init_process_group_leaves_no_default_group():
+    waits = report("store-wait")
+    findings = (replace(waits.findings[0], op="init_process_group"),)
+    error = cell_error(freed(0), ok(1), report=replace(waits, findings=findings), is_plain=False)
+    assert (
+        "  kept      every variable is kept; there is no default process group until "
+        "init_process_group succeeds\n" in text(error)
+    )
 
 
 def test_an_error_below_a_card_is_brief():

@@ -197,6 +197,14 @@ def test_a_second_init_says_what_to_do():
     )
 
 
+def test_a_pool_without_a_default_group_says_how_to_get_one():
+    missing = raised(0, evalue="Default process group has not been initialized, please make sure")
+    assert text(cell_error(missing, ok(1))).endswith(
+        "  likely    rank 0 has no default process group: it was destroyed, or never made\n"
+        "  next      dist.init_process_group() in a cell on all ranks makes it"
+    )
+
+
 # --- in the notebook -----------------------------------------------------------------------------
 
 

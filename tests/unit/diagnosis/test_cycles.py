@@ -56,14 +56,33 @@ def test_groups_of_a_message_that_differ():
 
 
 def test_a_message_for_another_rank():
+    for state in ("scheduled", "completed"):  # a handle that was dropped counts as complete
+        pool = Ranks(3)
+        pool[0].blocked("recv", peer=1)
+        pool[1].issue("send", peer=2, state=state)
+        pool[1].finished()
+        pool[2].finished()
+        finding = only(pool)
+        assert told(finding) == ("p2p-unmatched", "1", "0")
+        assert finding.suspicions == (
+            "rank 1 has called send to rank 2, not to rank 0: is `dst` right?",
+        )
+        assert finding.next_step == (
+            "Give send `dst=0` on rank 1, since rank 0 receives from it, or let rank 2 receive "
+            "from rank 1."
+        )
+
+
+def test_a_message_that_was_received_is_not_suspected():
     pool = Ranks(3)
     pool[0].blocked("recv", peer=1)
-    pool[1].issue("send", peer=2)
+    pool[1].issue("send", peer=2, state="completed")
     pool[1].finished()
+    pool[2].issue("recv", peer=1, state="completed")
     pool[2].finished()
     finding = only(pool)
-    assert told(finding) == ("p2p-unmatched", "1", "0")
-    assert finding.suspicions == ("rank 1 has called send to rank 2, not to rank 0",)
+    assert finding.suspicions == ()
+    assert finding.next_step.startswith("Give each send its recv")
 
 
 @pytest.mark.parametrize(
@@ -340,8 +359,24 @@ def test_a_group_of_members_that_are_not_known():
     finding = told_by_kind["store-wait"]
     assert told(finding) == ("store-wait", "", "0")
     assert finding.headline == (
-        "Rank 0 waits in init_process_group for other members, and no rank is left that could be "
-        "one."
+        "Rank 0 waits in init_process_group for 2 members: 1 has come, and no rank is left that "
+        "could be another."
+    )
+    assert finding.next_step == "Call init_process_group on as many ranks as world_size says."
+
+
+def test_a_group_of_more_members_than_the_pool_has_ranks():
+    pool = Ranks(2)
+    for rank in range(2):
+        pool[rank].blocked("init_process_group", group="0@@x", keys=(UNKNOWN_MEMBER,) * 3)
+    finding = only(pool)
+    assert told(finding) == ("store-wait", "", "0-1")
+    assert finding.headline == (
+        "Ranks 0-1 wait in init_process_group for 3 members: 2 have come, and no rank is left that "
+        "could be another."
+    )
+    assert finding.next_step == (
+        "Give init_process_group `world_size=2`: this pool has 2 ranks, not 3."
     )
 
 

@@ -53,6 +53,32 @@ def test_stuck_outside(source: str, innermost: str, state: str):
     assert headline == f"Rank 0 waits in all_reduce #1 for rank 1, which {state}."
 
 
+def test_ranks_that_import_a_library():
+    pool = Ranks(3)
+    pool[0].blocked()
+    for rank in (1, 2):
+        # It opens a file just now, which is no wait outside.
+        pool[rank].runs("model = DDP(net)", innermost="readinto", importing="torch._dynamo")
+    (finding,) = pool.diagnose().findings
+    assert finding.kind == "straggler"
+    assert finding.headline.endswith("for ranks 1-2, which import torch._dynamo.")
+    assert str(finding.ranks[1]) == (
+        "rank 1 imports torch._dynamo, at cell [3], line 2: `model = DDP(net)`"
+    )
+    pool[2].runs("work()")
+    assert pool.diagnose().findings[0].headline.endswith("for ranks 1-2, which still run.")
+
+
+def test_a_notice_leaves_the_members_of_a_group_to_the_card():
+    pool = Ranks(3)
+    pool[0].blocked(group=pool.group("tp", 0, 2))
+    pool[2].runs("time.sleep(60)")
+    (finding,) = pool.diagnose().findings
+    assert finding.headline == (
+        "Rank 0 waits in all_reduce #1 of group 'tp' for rank 2, which is in time.sleep()."
+    )
+
+
 def test_several_that_wait_in_different_calls():
     pool = Ranks(3)
     pool[0].blocked()

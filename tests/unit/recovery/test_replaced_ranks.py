@@ -193,6 +193,35 @@ def test_fresh_ranks_that_start_are_waited_for_when_another_rank_is_lost_for_goo
 # --- while an outcome is held back ---------------------------------------------------------------
 
 
+def test_a_rank_that_dies_while_the_outcome_is_held_is_named_in_it():
+    pool, _ = dead_in_cell(4)
+    pool.exited(2)
+    pool.tick(after_s=0.05)
+    held = pool.machine._held_outcome
+    assert held is not None
+    assert held.ranks("exited") == RankSet.of([1, 2])
+    assert held.results[2].exited is not None
+    before = held.results[2]
+    pool.spawned(2)
+    pool.exited(2, exit_code=1)  # the process that took its place
+    assert pool.machine._held_outcome is not None
+    assert pool.machine._held_outcome.results[2] == before
+
+
+def test_a_rank_that_dies_after_it_has_left_a_running_cell_is_named():
+    pool = Pool(3)
+    run_id = pool.run()
+    pool.finished(2, run_id)
+    actions = pool.exited(2)
+    assert not requests(actions, AbortOperations)  # no rank has to be freed because of it
+    pool.finished(0, run_id)
+    pool.finished(1, run_id)
+    held = pool.machine._held_outcome
+    assert held is not None
+    assert held.ranks("exited") == RankSet.of([2])
+    assert held.ranks("ok") == RankSet.of([0, 1])
+
+
 def test_a_cell_is_refused_and_an_interrupt_does_nothing_while_the_outcome_is_held():
     pool, run_id = dead_in_cell()
     assert pool.machine.refusal(RankSet.of([0])) == "a cell is running"

@@ -10,9 +10,10 @@ from nbddp.controller.diagnosis.report import RankStatus, Report
 from nbddp.controller.state.actions import Diagnosed
 from nbddp.controller.state.rank_state import RankInfo
 from nbddp.notebook.render.colours import RANK_COLOURS
-from nbddp.notebook.render.status_table import MAX_ROWS, Row, Survey, fresh_notes, row
+from nbddp.notebook.render.status_table import MAX_ROWS, Row, Survey, fresh_notes, left_notes, row
 from nbddp.wire.flight_recorder.schema import (
     AT_PROMPT,
+    CALLBACK_THREAD,
     ExceptionLine,
     Operation,
     RankLook,
@@ -81,6 +82,47 @@ def test_a_callback_of_a_widget_is_told_with_its_line_though_no_cell_runs():
         view = RankView(rank=0, state=state, look=found, error=ExceptionLine(name="E", site=other))
         seen = row_of(view, is_running=False)
         assert (seen.state, seen.place) == ("in a widget's callback", str(LINE))
+
+
+@pytest.mark.parametrize(
+    ("percent", "state"), [(3, "idle"), (19, "idle"), (97, "100 % CPU between cells")]
+)
+def test_a_rank_that_computes_between_cells_is_not_idle(percent: int, state: str):
+    found = msgspec.structs.replace(look(), activity="idle", cpu_percent=percent)
+    states: tuple[RankStatus, ...] = ("idle", "finished", "raised")
+    for before in states:
+        told = row_of(RankView(0, before, found, error=RAISED), is_running=False)
+        assert (told.state, told.is_odd) == (state, state != "idle")
+
+
+def left(rank: int, *threads: ThreadLook) -> tuple[int, RankLook]:
+    return rank, msgspec.structs.replace(look(), activity="idle", threads=threads)
+
+
+def test_threads_of_ended_cells_are_named():
+    library = Site(file="/x/site-packages/wandb/run.py", line=3)
+    spin = ThreadLook("spin", is_main=False, wait=None, stack=(library, LINE), cpu_percent=96)
+    naps = ThreadLook("naps", is_main=False, wait=None, stack=(LINE,))
+    others = [
+        ThreadLook("MainThread", is_main=True, wait=None, stack=(LINE,)),
+        ThreadLook("quiet", is_main=False, wait=None, stack=(library,), cpu_percent=4),
+        ThreadLook("worker", is_main=False, wait=None, is_dormant=True, stack=(LINE,)),
+        ThreadLook(CALLBACK_THREAD, is_main=False, wait=None, stack=(LINE,)),
+    ]
+    busy = ThreadLook("busy", is_main=False, wait=None, stack=(library,), cpu_percent=50)
+    found = Diagnosed(
+        number=1,
+        report=Report(run_id=""),
+        looks=dict([left(0, *others), left(1, naps, spin), left(2, busy, naps)]),
+        peeks={},
+        silent=RankSet(),
+        views={},
+    )
+    assert left_notes(found) == [
+        f"ranks 1-2: thread 'naps' of an earlier cell still runs, at {LINE}",
+        f"rank 1: thread 'spin' of an earlier cell still runs, at {LINE} (100 % CPU)",
+        "rank 2: thread 'busy' of an earlier cell still runs (50 % CPU)",
+    ]
 
 
 def test_a_rank_that_waits_in_a_collective():

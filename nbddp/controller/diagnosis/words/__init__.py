@@ -45,7 +45,7 @@ def write_finding(cause: Cause, reports: RankReports) -> Finding:
     group = reports.graph.group(operation) if operation else None
     members = group.ranks if group and cause.kind != "dead-rank" else RankSet()
     concerned = {*cause.culprits, *cause.waiting, *members, *words.ranks}
-    waits = [reports.since_s(rank) for rank in cause.waiting]
+    waits = [reports.since_s(rank, operation) for rank in cause.waiting]
     has_errors = disagreement is not None and bool(disagreement.differences.hard)
     return Finding(
         kind=cause.kind,

@@ -3,12 +3,16 @@
 Runs in: the notebook's process. Pure.
 """
 
+from typing import Literal
+
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeChange
 from nbddp.controller.diagnosis.suggested_change import in_two_orders
+from nbddp.controller.diagnosis.suspicions import unmet_messages
 from nbddp.controller.diagnosis.words.shared import Words, code_change, cycle, in_turn, name
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.flight_recorder import Operation
+from nbddp.wire.rank_set import Rank, RankSet
 
 _GIVE_EACH_ITS_RECV = "Give each send its recv: same two ranks, same group, same tag, same order."
 
@@ -52,12 +56,12 @@ def p2p_unmatched(cause: Cause, reports: RankReports) -> Words:
 
 
 def _other_partner(cause: Cause, reports: RankReports) -> str:
-    """The next step where another rank than the partner of a message has the other end open."""
+    """The next step where the other end of a message, or this end, has another partner."""
     operation, owner = cause.operation, cause.owner
     if operation is None or operation.peer < 0:
         return ""
     is_send = operation.signature.kind == "send"
-    wanted = "recv" if is_send else "send"
+    wanted: Literal["send", "recv"] = "recv" if is_send else "send"
     ready = {
         rank
         for rank, history in reports.graph.histories.items()
@@ -65,14 +69,27 @@ def _other_partner(cause: Cause, reports: RankReports) -> str:
         if (other.state, other.signature.kind) == ("scheduled", wanted)
         if (other.peer, other.pg_id) == (owner, operation.pg_id) and rank != operation.peer
     }
-    if len(ready) != 1:
+    if len(ready) == 1:
+        (rank,) = ready
+        return _give_partner(operation, owner, rank, operation.peer)
+    astray = [
+        message
+        for message in unmet_messages(reports.graph, operation.peer, wanted)
+        if message.peer not in (owner, -1) and message.pg_id == operation.pg_id
+    ]
+    if len(astray) != 1 or ready:
         return ""
-    (rank,) = ready
+    return _give_partner(astray[0], operation.peer, owner, astray[0].peer)
+
+
+def _give_partner(message: Operation, owner: Rank, right: Rank, wrong: Rank) -> str:
+    """A sentence: let a message of ``owner`` go to the rank that waits for it."""
+    is_send = message.signature.kind == "send"
     argument, does = ("dst", "receives from") if is_send else ("src", "sends to")
     other_way = "receive from" if is_send else "send to"
     return (
-        f"Give {operation.signature.op} `{argument}={rank}` on rank {owner}, since rank {rank} "
-        f"{does} it, or let rank {operation.peer} {other_way} rank {owner}."
+        f"Give {message.signature.op} `{argument}={right}` on rank {owner}, since rank {right} "
+        f"{does} it, or let rank {wrong} {other_way} rank {owner}."
     )
 
 

@@ -16,7 +16,7 @@ from nbddp.controller.diagnosis.rank_view import RankView
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph, acting_threads, can_act
 from nbddp.controller.diagnosis.words.shared import Words, name
 from nbddp.wire.flight_recorder import CALLBACK_THREAD, WAITS_FOR_USER, ThreadLook
-from nbddp.wire.rank_set import Rank, RankSet
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 #: A sentence names this many threads, and counts the others.
 _MAX_THREADS: Final = 3
@@ -35,8 +35,12 @@ def straggler(cause: Cause, reports: RankReports) -> Words:
             "Wait, or interrupt the cell.",
         )
     # The call is left out of a sentence that has one line on the screen, and ends with the place.
-    they = f"{subject(ranks)} {ranks.verb('waits', 'wait')} in "
-    they += name(cause, reports, has_call=False)
+    call = (
+        "an operation"
+        if operation is None
+        else reports.name(operation, has_call=False, has_members=False)
+    )
+    they = f"{subject(ranks)} {ranks.verb('waits', 'wait')} in {call}"
     peers = () if operation is None else (operation.peer,)
     if culprits.ranks != peers:  # else "recv from rank 1" has named it
         they += f" for {culprits.describe()}"
@@ -73,6 +77,10 @@ def _activity(views: Sequence[RankView], *, is_outside: bool) -> str:
     one = len(views) == 1
     if all(view.look is not None and view.look.activity == "callback" for view in views):
         return f"still in {CALLBACK_THREAD}"  # the cell begins after that
+    looks = [view.look.main if view.look is not None else None for view in views]
+    modules = {"" if main is None else main.importing for main in looks}
+    if len(modules) == 1 and (module := modules.pop()):
+        return f"which {'imports' if one else 'import'} {module}"
     if is_outside:
         clauses = {_waits_outside(view, one=one) for view in views}
         unknown = f"which {'waits' if one else 'wait'} for something else"
@@ -80,8 +88,12 @@ def _activity(views: Sequence[RankView], *, is_outside: bool) -> str:
     return f"which still {'runs' if one else 'run'}"
 
 
-def describe_running(graph: WaitForGraph) -> str:
+def describe_running(graph: WaitForGraph, *, without: RankSet = NO_RANKS) -> str:
     """The ranks, threads and processes that still run, so that nothing is proven.
+
+    Args:
+        graph: the ranks at one moment.
+        without: ranks that are not meant.
 
     Returns:
         The end of a sentence: ``rank 1, which still runs; thread 'loader' of rank 0``.
@@ -92,7 +104,11 @@ def describe_running(graph: WaitForGraph) -> str:
     for rank, view in graph.views.items():
         acting = [] if view.look is None else acting_threads(view.look)
         threads += [f"thread {each.name!r} of rank {rank}" for each in acting if not each.is_main]
-        if can_act(view) and (not acting or any(each.is_main for each in acting)):
+        if (
+            rank not in without
+            and can_act(view)
+            and (not acting or any(each.is_main for each in acting))
+        ):
             running.append(rank)
         if view.look is not None and view.look.has_children:
             parents.append(rank)

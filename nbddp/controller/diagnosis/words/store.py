@@ -4,11 +4,17 @@ Runs in: the notebook's process. Pure.
 """
 
 from nbddp.controller.diagnosis.causes import Cause
-from nbddp.controller.diagnosis.phrases import place, subject
+from nbddp.controller.diagnosis.phrases import place, quote, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.words.notices import describe_running
 from nbddp.controller.diagnosis.words.shared import Words, in_turn, name
-from nbddp.wire.flight_recorder import Operation, group_counter_of, group_name_of
+from nbddp.wire.flight_recorder import (
+    CONNECTION,
+    STORE_QUESTIONS,
+    Operation,
+    group_counter_of,
+    group_name_of,
+)
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
 
 _NOBODY_LEFT = "every rank of the pool is blocked, or has ended the cell"
@@ -21,6 +27,10 @@ def store_wait(cause: Cause, reports: RankReports) -> Words:
     waits = f"{subject(ranks)} {ranks.verb('waits', 'wait')} in"
     if operation is not None and operation.signature.kind == "creation":
         return _creation(cause, operation, waits, reports)
+    if operation is not None and operation.signature.op == CONNECTION:
+        return _connection(operation, waits)
+    if operation is not None and operation.signature.op in STORE_QUESTIONS:
+        return _poll(operation, ranks, reports)
     if not cause.proven:
         return Words(
             f"{waits} {name(cause, reports)}; nobody has set it yet.",
@@ -29,11 +39,11 @@ def store_wait(cause: Cause, reports: RankReports) -> Words:
         )
     if operation is not None and operation.is_rendezvous:
         return Words(
-            f"{waits} init_process_group for {operation.signature.keys[0]}, which can no longer "
-            "join.",
+            f"{waits} init_process_group for {operation.signature.keys[0]}, and no other rank is "
+            "left that could join.",
             f"{_NOBODY_LEFT}.{in_turn(cause)}",
-            "Call init_process_group on all ranks, with the number of ranks as world_size and "
-            "each rank once.",
+            "Call init_process_group on all ranks, with the number of ranks "
+            f"({len(reports.graph.views)} in this pool) as world_size and each rank once.",
         )
     return Words(
         f"{waits} {name(cause, reports)}, and no rank is left that could set it.",
@@ -42,15 +52,58 @@ def store_wait(cause: Cause, reports: RankReports) -> Words:
     )
 
 
+def _poll(operation: Operation, ranks: RankSet, reports: RankReports) -> Words:
+    """A loop asks the store the same question again and again."""
+    key, other = operation.signature.keys[0], describe_running(reports.graph, without=ranks)
+    asks, changed = f"asks for {key!r}", "its value does not change"
+    if operation.signature.op == "store.check":
+        changed = "no rank has set it"
+    loop = f"a loop with {operation.signature.op}, at {quote(operation)}"
+    return Words(
+        f"{subject(ranks)} {ranks.verb(asks, asks.replace('asks', 'ask'))} again and again, and "
+        f"{changed}.",
+        f"{loop}; it may still be changed by {other}.",
+        "Set the key on another rank, or interrupt the cell.",
+    )
+
+
+def _connection(operation: Operation, waits: str) -> Words:
+    """Ranks make a store that no process serves, or wait for its clients."""
+    address, *clients = operation.signature.keys
+    others = "a process of another machine, or one that begins later, may still"
+    if not clients:
+        return Words(
+            f"{waits} TCPStore: no process listens at {address}.",
+            f"{others} serve it.",
+            "Make the store with is_master=True on one rank, or check the host and port; an "
+            "interrupt ends the wait.",
+        )
+    return Words(
+        f"{waits} TCPStore at {address} until {clients[0]} ranks have made it, and not all have.",
+        f"{others} make it.",
+        f"Make it on {clients[0]} ranks, or leave out `world_size`; an interrupt ends the wait.",
+    )
+
+
 def _creation(cause: Cause, operation: Operation, waits: str, reports: RankReports) -> Words:
     """Ranks make a group, and not all of its members do."""
     ranks, culprits, op = cause.direct or cause.waiting, cause.culprits, operation.signature.op
     if not culprits:
+        histories = reports.graph.histories
+        wanted, there = len(operation.signature.keys), len(histories)
+        come = sum(history.makes(operation) for history in histories.values())
+        step = f"Call {op} on as many ranks as world_size says."
+        if wanted > there:
+            step = f"Give {op} `world_size={there}`: this pool has {there} ranks, not {wanted}."
+        have = f"{waits} {reports.name(operation)} for {wanted} members: {come} "
+        have += f"{'has' if come == 1 else 'have'} come"
+        if not cause.proven:
+            may = f"another one may still be {describe_running(reports.graph, without=ranks)}."
+            return Words(f"{have}.", may, f"{step} An interrupt ends the wait.")
         return Words(
-            f"{waits} {reports.name(operation)} for other members, and no rank is left that could "
-            "be one.",
+            f"{have}, and no rank is left that could be another.",
             f"{_NOBODY_LEFT}; only a process outside of the pool could still come.{in_turn(cause)}",
-            f"Call {op} on as many ranks as world_size says.",
+            step,
         )
     needs = "a group is made by all of its members, and these can no longer take part."
     if set(cause.direct) & set(culprits):
