@@ -69,7 +69,7 @@ class Collectives:
         self._introspection = RankIntrospection(
             self.recorder, launch.rank, self.factory.store_wait.check_age_ns
         )
-        self.stops = Stops(self.recorder)
+        self.stops = Stops(self.recorder, launch.rank)
         self.faults = faults.Faults(self.recorder, self.factory)
         self._abort = OperationAbort(
             self.factory,
@@ -101,7 +101,7 @@ class Collectives:
         self._abort.begin_cell()
         self.factory.begin_cell(request.execution_count, request.aside_id)
         self.recorder.begin_cell(request.run_id, request.on_mismatch, check=request.check)
-        self.stops.begin_cell(step=request.step)
+        self.stops.begin_cell(step=request.step, breakpoints=request.breakpoints)
         self.faults.begin_cell(request.faults, request.execution_count)
         refusals.end_groups_of_dead(self.recorder, request.dead)
         self.recorder.cell_ranks = request.ranks
