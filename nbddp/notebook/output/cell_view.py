@@ -398,6 +398,10 @@ class View:
         self._sink.display(data, rich.metadata, rich.display_id, rich.update)
 
 
+def _quiet_bundle(text: str) -> dict[str, str]:
+    return {"text/plain": text, "text/html": preformatted(html.escape(text), QUIET_STYLE)}
+
+
 def _label_bundle(ranks: RankSet) -> dict[str, str]:
     label = f"[{ranks}]"
     tint = tint_of(ranks)
