@@ -133,7 +133,7 @@ class Stops:
 
         assert self.ask is not None  # noqa: S101 - `begin_cell` has looked
         while not self._obey(StepReply.parse(self.ask(operation, name, check)), frame):
-            pass
+            name = ""  # it is told once
 
     def _obey(self, reply: StepReply, frame: types.FrameType | None) -> bool:
         """Do what the user wants; return whether the operation is issued now."""
