@@ -19,6 +19,7 @@ from nbddp.wire.message_types import (
     RunId,
     ValueHeader,
 )
+from nbddp.wire.operation_breakpoints import OperationBreakpoint
 from nbddp.wire.values.value_questions import ValueQuestion
 
 # --- hub -> agent ------------------------------------------------------------------------------
@@ -94,6 +95,7 @@ class Execute(MessageBase, frozen=True):
     on_mismatch: OnMismatch = "raise"
     check: bool = False  #: ranks of several machines exchange fingerprints before each operation
     step: bool = False  #: ranks stop before each operation and ask what to do
+    breakpoints: tuple[OperationBreakpoint, ...] = ()  #: ranks stop before these operations
     faults: tuple[Fault, ...] = ()  #: faults on purpose, of all ranks
     parent_id: str = ""  #: id of the front end's request; an Output widget names it
     debugs: tuple[Rank, ...] = ()  #: ranks on which a bare ``%debug`` opens; empty: all

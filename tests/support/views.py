@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from nbddp.controller.hub.run import CellEvent, Run
@@ -20,6 +21,7 @@ from nbddp.wire.messages import (
     RunStarted,
     Stream,
 )
+from nbddp.wire.operation_breakpoints import OperationBreakpoint
 
 
 class RecordingView:
@@ -127,6 +129,7 @@ def run_cell(
     first_line: int = 1,
     step: bool = False,
     faults: str = "",
+    breakpoints: Sequence[OperationBreakpoint] = (),
 ) -> RecordingView:
     """Run a cell to its end.
 
@@ -141,9 +144,11 @@ def run_cell(
         first_line: line of the notebook's cell on which ``code`` begins.
         step: stop before each operation, and ask what to do.
         faults: text of faults on purpose.
+        breakpoints: operations before which ranks stop.
     """
     view = RecordingView(answers)
     options = _options(pool, ranks, timeout, execution_count, first_line, step=step, faults=faults)
+    options = replace(options, breakpoints=tuple(breakpoints))
     run = pool.submit(_complete(code), options)
     outcome = pool.wait(run, view)
     view.error = pool.error_of(outcome)

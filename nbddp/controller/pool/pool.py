@@ -228,6 +228,7 @@ class Pool:
             on_mismatch=self.config.on_mismatch,
             check=options.check,
             step=options.step,
+            breakpoints=options.breakpoints,
             faults=options.faults,
             parent_id=options.parent_id,
             debugs=self._cells.ranks_to_debug(options.ranks),

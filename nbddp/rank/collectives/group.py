@@ -179,7 +179,7 @@ class TracedGroup(dist.ProcessGroup):
         if self.counters.ended is not None:
             raise self.counters.ended()
         call = methods.monitored_barrier(recorder)
-        self._prepare(call)
+        self._prepare(call, ())
         if self._is_skipped(call, ()):
             return
         milliseconds = 0 if timeout is None else int(timeout.total_seconds() * 1000)
@@ -224,7 +224,9 @@ class TracedGroup(dist.ProcessGroup):
         finally:
             writer.end_wait(slot)
 
-    def _prepare(self, call: CallSignature, peer: int = -1, tag: int = 0) -> Question | None:
+    def _prepare(
+        self, call: CallSignature, args: tuple[Any, ...], peer: int = -1, tag: int = 0
+    ) -> Question | None:
         """Refuse a call that some members would not make; stop before it if the user steps.
 
         Returns:
@@ -235,7 +237,7 @@ class TracedGroup(dist.ProcessGroup):
         pull = refusals.pull(recorder)
         before = recorder.before_operation
         if before is not None and pull is None and not recorder.callbacks.is_in_callback:
-            before(self.counters, call.signature, peer, tag)
+            before(self.counters, call.signature, args, peer, tag)
             if self.counters.ended is not None:
                 raise self.counters.ended()
         return pull
@@ -330,8 +332,9 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
             refusals.refuse_gaps(recorder, counters, call.signature)
         pull = None
         if recorder.is_careful:
-            pull = self._prepare(call)
-            if self._is_skipped(call, (*args, *keywords.values()), pull):
+            values = (*args, *keywords.values())
+            pull = self._prepare(call, values)
+            if self._is_skipped(call, values, pull):
                 return SkippedWork(args[0] if args else ())
         if (
             pull is not None
@@ -392,7 +395,7 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
             raise ValueError(f"{method}: there is no rank {args[0]} in a group of {self._size}")
         call = methods.message(recorder, direction, tensors)
         if recorder.is_careful:
-            self._prepare(call, peer, int(args[-1]))
+            self._prepare(call, (tensors,), peer, int(args[-1]))
             if self._is_skipped(call, (tensors,), None, peer, int(args[-1])):
                 return SkippedWork(tensors)
         is_async = not torch_private.is_awaited_message(_frame(0))

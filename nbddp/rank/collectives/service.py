@@ -76,7 +76,7 @@ class Collectives:
             self.factory.store_polls,
             imported_library,
         )
-        self.stops = Stops(self.recorder)
+        self.stops = Stops(self.recorder, launch.rank)
         self.faults = faults.Faults(self.recorder, self.factory)
         self._abort = OperationAbort(
             self.factory,
@@ -108,7 +108,7 @@ class Collectives:
         self._abort.begin_cell()
         self.factory.begin_cell(request.execution_count, request.aside_id)
         self.recorder.begin_cell(request.run_id, request.on_mismatch, check=request.check)
-        self.stops.begin_cell(step=request.step)
+        self.stops.begin_cell(step=request.step, breakpoints=request.breakpoints)
         self.faults.begin_cell(request.faults, request.execution_count)
         refusals.end_groups_of_dead(self.recorder, request.dead)
         self.recorder.cell_ranks = request.ranks

@@ -1,4 +1,4 @@
-"""Stops this rank before its operations, until the user lets it go: ``%%ddp --step``.
+"""Stops this rank before operations, until the user lets it go: ``--step``, ``%ddp break``.
 
 Runs in: the rank process, in the thread that calls the operation. In the backward pass of
 `DistributedDataParallel` that is a thread of autograd; then the line is that of the main thread.
@@ -12,13 +12,17 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from nbddp.errors import CollectiveRefusedError
+from nbddp.rank.collectives.altered_tensors import sent_tensors
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.wire.flight_recorder import Operation, Signature
+from nbddp.wire.operation_breakpoints import OperationBreakpoint
 from nbddp.wire.step_replies import StepReply, StepVerb
 
 
@@ -26,24 +30,36 @@ class Stops:
     """Decides whether the rank stops before an operation, and asks what it does there.
 
     Args:
-        recorder: calls `before` while the user steps.
+        recorder: calls `before` while the user steps, or while there are break points.
+        rank: this rank.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, rank: int) -> None:
         self._recorder = recorder
-        #: Asks the user, unless the second argument raises; returns the reply. Set by the server.
-        self.ask: Callable[[Operation, Callable[[], None]], str] | None = None
+        self._rank = rank
+        #: Asks the user, unless the last argument raises; returns the reply. The second one is the
+        #: break point that was reached, or empty. Set by the server.
+        self.ask: Callable[[Operation, str, Callable[[], None]], str] | None = None
         #: Opens a debugger in a frame. Set by the server.
         self.debug: Callable[[types.FrameType], None] | None = None
         #: Returns how many interrupts have reached the process. Set by the server.
         self.interrupts: Callable[[], int] = lambda: 0
-        self._passes = 0  #: operations that the rank may do without a stop; -1: all
+        self._breakpoints: tuple[OperationBreakpoint, ...] = ()
+        self._is_stepping = False  #: the rank stops before each operation
+        self._passes = 0  #: operations that it may do before that
+        self._failed: set[int] = set()  #: break points whose condition has raised
         self._is_looking = False  #: code that the user has typed runs
 
-    def begin_cell(self, *, step: bool) -> None:
-        """Stop before the operations of the cell that begins, if the user steps."""
+    def begin_cell(self, *, step: bool, breakpoints: Sequence[OperationBreakpoint] = ()) -> None:
+        """Stop before all operations of the cell that begins, or at break points."""
         self._passes = 0
-        self._recorder.before_operation = self.before if step and self.ask is not None else None
+        self._is_stepping = step
+        self._breakpoints = tuple(
+            each for each in breakpoints if not each.ranks or self._rank in each.ranks
+        )
+        self._failed.clear()
+        is_watching = self.ask is not None and (step or bool(self._breakpoints))
+        self._recorder.before_operation = self.before if is_watching else None
         self._recorder.set_careful()
 
     def end_cell(self) -> None:
@@ -51,9 +67,17 @@ class Stops:
         self._recorder.before_operation = None
 
     def before(
-        self, counters: GroupCounters, signature: Signature, peer: int = -1, tag: int = 0
-    ) -> None:
-        """Ask the user what to do before this operation; return when it may be issued.
+        self, counters: GroupCounters, signature: Signature, args: tuple[Any, ...] = (),
+        peer: int = -1, tag: int = 0,
+    ) -> None:  # fmt: skip
+        """Ask the user what to do before this operation, if it stops; return when it may be issued.
+
+        Args:
+            counters: its group.
+            signature: its kind, shapes, dtypes.
+            args: the arguments of the group's method.
+            peer: of a message: the other rank.
+            tag: of a message.
 
         Raises:
             CollectiveRefusedError: code that the user has typed at a stop calls it.
@@ -65,8 +89,8 @@ class Stops:
                 f"{signature.op} was called at the prompt of a step, which runs code beside the "
                 "program; nothing was sent. Next: `step` lets the program call its operation"
             )
-        if self._passes:
-            self._passes -= self._passes > 0
+        if self._passes and not self._breakpoints:
+            self._passes -= 1
             return
         frame, site = self._recorder.sites.call_site(sys._getframe(1))
         is_message = signature.kind in ("send", "recv")
@@ -82,6 +106,22 @@ class Stops:
             iteration=self._recorder.sites.loop_variables(frame),
         )
 
+        reached = next(
+            (
+                each
+                for each in self._breakpoints
+                if each.matches(operation, counters.info, self._rank)
+                and self._holds(each, frame, args)
+            ),
+            None,
+        )
+        if reached is None:
+            if not self._is_stepping:
+                return
+            if self._passes:
+                self._passes -= 1
+                return
+        name = "" if reached is None else f"{reached.number}: {reached}"
         is_main = threading.current_thread() is threading.main_thread()
         interrupts = self.interrupts()
 
@@ -92,19 +132,20 @@ class Stops:
                 raise counters.ended()
 
         assert self.ask is not None  # noqa: S101 - `begin_cell` has looked
-        while not self._obey(StepReply.parse(self.ask(operation, check)), frame):
-            pass
+        while not self._obey(StepReply.parse(self.ask(operation, name, check)), frame):
+            name = ""  # it is told once
 
     def _obey(self, reply: StepReply, frame: types.FrameType | None) -> bool:
         """Do what the user wants; return whether the operation is issued now."""
         match reply.verb:
             case StepVerb.STEP:
-                self._passes = reply.count - 1
+                self._is_stepping, self._passes = True, reply.count - 1
                 return True
             case StepVerb.CONTINUE:
-                self._passes = -1
-                self.end_cell()
-                self._recorder.set_careful()
+                self._is_stepping = False
+                if not self._breakpoints:
+                    self.end_cell()
+                    self._recorder.set_careful()
                 return True
             case StepVerb.RUN:
                 self._look(lambda: _run(reply.code, frame))
@@ -113,6 +154,38 @@ class Stops:
             case StepVerb.DEBUG:
                 self._look(lambda: self._debug(frame))
         return False
+
+    def _holds(
+        self, breakpoint_: OperationBreakpoint, frame: types.FrameType | None,
+        args: tuple[Any, ...],
+    ) -> bool:  # fmt: skip
+        """Whether what a break point evaluates holds: its condition, and the tensors it looks at.
+
+        A condition that raises stops the rank, and is told once.
+        """
+        if breakpoint_.nan and not any(_has_nan(tensor) for tensor in sent_tensors(args)):
+            return False
+        if not breakpoint_.condition:
+            return True
+        holds = True
+
+        def evaluate() -> None:
+            nonlocal holds
+            names: dict[str, Any] = {} if frame is None else frame.f_globals
+            local_names = names if frame is None else frame.f_locals
+            try:
+                holds = bool(eval(breakpoint_.condition, names, local_names))  # noqa: S307
+            except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+                self._tell_failure(breakpoint_.number, error)
+
+        self._look(evaluate)
+        return holds
+
+    def _tell_failure(self, number: int, error: Exception) -> None:
+        if number not in self._failed:
+            self._failed.add(number)
+            text = "".join(traceback.format_exception_only(error)).strip()
+            print(f"the condition of break point {number} has raised {text}")  # noqa: T201
 
     def _look(self, action: Callable[[], None]) -> None:
         self._is_looking = True
@@ -129,6 +202,12 @@ class Stops:
             self.debug(frame)
         except bdb.BdbQuit:
             return  # ``q`` comes back to the prompt of the step
+
+
+def _has_nan(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has a NaN or an infinity; only those of floating types can."""
+    is_able = tensor.is_floating_point() or tensor.is_complex()
+    return is_able and not bool(torch.isfinite(tensor.detach()).all())
 
 
 def _run(code: str, frame: types.FrameType | None) -> None:
