@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from nbddp.controller.hub.run import CellEvent, Run
@@ -119,6 +120,7 @@ def run_cell(
     execution_count: int = 1,
     first_line: int = 1,
     step: bool = False,
+    sanitize: bool = False,
 ) -> RecordingView:
     """Run a cell to its end.
 
@@ -132,9 +134,11 @@ def run_cell(
         execution_count: number of the cell in tracebacks.
         first_line: line of the notebook's cell on which ``code`` begins.
         step: stop before each operation, and ask what to do.
+        sanitize: check what the code does with tensors of operations.
     """
     view = RecordingView(answers)
     options = _options(pool, ranks, timeout, execution_count, first_line, step=step)
+    options = replace(options, sanitize=sanitize)
     run = pool.submit(_complete(code), options)
     outcome = pool.wait(run, view)
     view.error = pool.error_of(outcome)

@@ -34,6 +34,7 @@ Kind: TypeAlias = Literal[
     "stuck-outside",
     "silent-mismatch",
     "desynchronized-loop",
+    "buffer-in-use",
 ]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 #: The first word on a card, where the finding is proven; it also chooses the colour.
@@ -51,6 +52,7 @@ TITLES: Final[Mapping[Kind, str]] = {
     "stuck-outside": "Notice",
     "silent-mismatch": "Warning",
     "desynchronized-loop": "Warning",
+    "buffer-in-use": "Warning",
 }
 
 #: The state of a rank, as the controller knows it. ``finished``, ``raised``: it has left this cell.

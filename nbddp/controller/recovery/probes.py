@@ -58,7 +58,9 @@ class Diagnose(Protocol):
 class Compare(Protocol):
     """`nbddp.controller.diagnosis.compare_records`."""
 
-    def __call__(self, views: Views, /, *, now_ns: int, run_id: str) -> tuple[Finding, ...]:
+    def __call__(
+        self, views: Views, /, *, now_ns: int, run_id: str, only_sanitizer: bool
+    ) -> tuple[Finding, ...]:
         """Compare the records of a cell that has ended."""
 
 
@@ -161,6 +163,7 @@ class RankProbes:
             error=exception_line(error) if error is not None else None,
             was_freed=result is not None and result.was_freed,
             mismatches=result.mismatches if result is not None else (),
+            sanitizer=result.sanitizer if result is not None else None,
             exit_text=describe_exit(exited)[0] if exited is not None else "",
             exit_phrase=exit_phrase(exited) if exited is not None else "exited",
             after=error.handling if error is not None else None,
@@ -175,9 +178,11 @@ class RankProbes:
         """Diagnose the latest cell."""
         return self._diagnose(views, now_ns=int(now * 1e9), run_id=self.run_id)
 
-    def compare(self, views: Views, now: float) -> Report:
+    def compare(self, views: Views, now: float, *, only_sanitizer: bool = False) -> Report:
         """Compare the operations of the latest cell, which has ended."""
-        findings = self._compare(views, now_ns=int(now * 1e9), run_id=self.run_id)
+        findings = self._compare(
+            views, now_ns=int(now * 1e9), run_id=self.run_id, only_sanitizer=only_sanitizer
+        )
         return Report(run_id=self.run_id, findings=findings)
 
     def answer(self, requested: DiagnoseRequested, now: float) -> list[Action]:

@@ -68,6 +68,7 @@ class CellRun:
             torn=finished.torn,
             group_count=finished.group_count,
             made_groups=finished.made_groups,
+            sanitizer=finished.sanitizer,
         )
 
     def exit(self, exited: RankExited, now: float) -> None:

@@ -30,6 +30,7 @@ class CellCommand:
     trace: bool = False
     check: bool = False
     step: bool = False
+    sanitize: bool = False
     out: Out = "folded"
 
 
@@ -69,6 +70,11 @@ def _cell_parser() -> Parser:
         "--step",
         action="store_true",
         help="stop all ranks before each collective or message, and ask what they do",
+    )
+    parser.add_argument(
+        "--sanitize",
+        action="store_true",
+        help="find errors that hang nothing and make numbers wrong (slower)",
     )
     return parser
 

@@ -81,6 +81,7 @@ class DdpMagics(Magics):
             cell_name=cell_name(count),
             check=command.check,
             step=command.step,
+            sanitize=command.sanitize,
             parent_id=session.parent_id(),
         )
         if command.is_async:

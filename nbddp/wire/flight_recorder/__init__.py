@@ -1,5 +1,10 @@
 """Records of operations in shared memory: their layout, writer, reader and schema."""
 
+from nbddp.wire.flight_recorder.faults import (
+    Fault,
+    FaultKind,
+    SanitizerReport,
+)
 from nbddp.wire.flight_recorder.layout import BOARD_SLOTS, RING_LENGTH, Loops
 from nbddp.wire.flight_recorder.reader import Reader
 from nbddp.wire.flight_recorder.schema import (
@@ -48,6 +53,8 @@ __all__ = [
     "Activity",
     "Ending",
     "ExceptionLine",
+    "Fault",
+    "FaultKind",
     "GroupInfo",
     "GroupMark",
     "LoopVariable",
@@ -60,6 +67,7 @@ __all__ = [
     "OperationState",
     "RankLook",
     "Reader",
+    "SanitizerReport",
     "Signature",
     "Site",
     "ThreadLook",

@@ -16,6 +16,7 @@ from nbddp.controller.diagnosis.words import (
     messages,
     mismatches,
     notices,
+    sanitizer,
     store,
 )
 from nbddp.controller.diagnosis.words.shared import Words
@@ -35,6 +36,7 @@ WRITERS: Final[Mapping[Kind, Callable[[Cause, RankReports], Words]]] = {
     "stuck-outside": notices.straggler,
     "silent-mismatch": mismatches.silent_mismatch,
     "desynchronized-loop": mismatches.desynchronized_loop,
+    "buffer-in-use": sanitizer.buffer_in_use,
 }
 
 

@@ -51,9 +51,11 @@ class Recorder:
         self.on_mismatch: OnMismatch = "raise"
         #: Called before an operation is issued, while the user steps, see `stops.Stops.before`.
         self.before_operation: Callable[..., None] | None = None
+        #: Checks the tensors of operations in a sanitized cell, see `sanitizer.Sanitizer`.
+        self.sanitizer: Any = None
         self.check = False  #: compare with members on other machines before each collective
-        #: `check`, or this is a child, or no cell runs, or the user steps, or a name is looked up
-        #: during a cell.
+        #: `check`, or this is a child, or no cell runs, or the user steps, or the cell is
+        #: sanitized, or a name is looked up during a cell.
         self.is_careful = True
         self._careful_lock = threading.Lock()
         self.callbacks = callbacks
@@ -74,7 +76,9 @@ class Recorder:
         """Update ``is_careful`` after a change of its conditions. For any thread."""
         with self._careful_lock:
             is_in_cell = bool(self.run_id) and not self.is_child
-            is_watched = self.check or self.before_operation is not None
+            is_watched = (
+                self.check or self.before_operation is not None or self.sanitizer is not None
+            )
             self.is_careful = is_watched or not is_in_cell or self.callbacks.is_answering_lookup
 
     # --- cells ---------------------------------------------------------------------------------

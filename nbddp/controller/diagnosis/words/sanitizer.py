@@ -1,0 +1,103 @@
+"""The words of what the sanitizer found.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, subject
+from nbddp.controller.diagnosis.rank_reports import RankReports
+from nbddp.controller.diagnosis.report import CodeLine, PerRank
+from nbddp.controller.diagnosis.words.shared import Words
+from nbddp.wire.flight_recorder import Fault, Operation, Site
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
+
+
+def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
+    """Memory of an operation was used before its end, or nothing has waited for the end."""
+    fault = next(iter(cause.fault_by_rank.values()))
+    opened, ranks = fault.operation, cause.culprits
+    name = _name(opened, reports)
+    issued = f"{name} was issued at {_line(opened.site)}, and nothing had waited for its end"
+    waits = f"Call `wait()` on what {_line(opened.site)} returns"
+    if fault.kind == "not-awaited":
+        called = f"Nothing has waited for {name}, which {ranks.describe()} called"
+        if fault.has_handle:
+            return Words(
+                f"{called}: its result may not be there yet.",
+                "the cell has ended, and a later cell may still wait.",
+                f"{waits}, in the cell that uses the result.",
+                code=_code((opened.site, ranks)),
+                ranks=_rows(cause, reports, f"called {name}"),
+            )
+        return Words(
+            f"{called}, and nothing can: its handle was deleted.",
+            "torch fills or reads the tensors at some time, and the code cannot know when.",
+            f"Keep what {_line(opened.site)} returns, and call its `wait()`.",
+            code=_code((opened.site, ranks)),
+            ranks=_rows(cause, reports, f"called {name}"),
+        )
+    if fault.other is not None:
+        other = fault.other.label()
+        return Words(
+            f"{subject(ranks)} gave memory of {name}, which was still open, to {other}.",
+            f"{issued} when {_line(fault.site)} called {other}, and one of the two writes to the "
+            "memory of the other.",
+            f"{waits} before {_line(fault.site)}, or give each operation a tensor of its own.",
+            code=_code((opened.site, NO_RANKS), (fault.site, ranks)),
+            ranks=_rows(cause, reports, f"called {other}"),
+        )
+    does, ending = _ACCESSES[fault.kind]
+    function = f"`{fault.function}`"
+    return Words(
+        f"{subject(ranks)} {does} a tensor that {name} still {_use(fault)} ({function}).",
+        f"{issued} when {_line(fault.site)} {does} its memory; {ending}.",
+        f"{waits} before {_line(fault.site)}, or give the operation a copy.",
+        code=_code((opened.site, NO_RANKS), (fault.site, ranks)),
+        ranks=_rows(cause, reports, f"{does} it, by {function}"),
+    )
+
+
+_ACCESSES: Mapping[str, tuple[str, str]] = {
+    "write": ("wrote", "which value is sent or stays is luck"),
+    "resize": ("replaced", "the operation goes on with the memory from before"),
+    "read": ("read", "whether the result was there already is luck"),
+}
+
+
+def _name(operation: Operation, reports: RankReports) -> str:
+    """The operation with its group, if the ranks were asked for their groups."""
+    has_groups = any(view.look is not None for view in reports.graph.views.values())
+    return reports.name(operation, with_group=has_groups)
+
+
+def _use(fault: Fault) -> str:
+    return "writes" if fault.kind == "read" else "uses"
+
+
+def _line(site: Site) -> str:
+    """``line 3``: the card shows its cell or file below."""
+    return f"line {site.line}" if site.line else "the display of a result"
+
+
+def _code(*lines: tuple[Site, RankSet]) -> list[CodeLine]:
+    """The lines in their order; ranks stand beside the line that is wrong."""
+    known = [CodeLine(site, ranks) for site, ranks in lines if site.line]
+    known.sort(key=lambda line: line.site.position)
+    is_one = len({line.site.position for line in known}) == 1
+    return known[-1:] if is_one else known
+
+
+def _rows(cause: Cause, reports: RankReports, does: str) -> Mapping[Rank, PerRank]:
+    """The line of each rank."""
+    return {
+        rank: replace(
+            reports.rank(rank),
+            predicate=Predicate(RankVerb.NONE, does),
+            site=fault.site if fault.site.line else fault.operation.site,
+            since_s=None,
+        )
+        for rank, fault in cause.fault_by_rank.items()
+    }
