@@ -30,7 +30,7 @@ _LOOPS = {
     for work in works:
         work.wait()
 """,
-    "small all_reduce": "    dist.all_reduce(small)\n",
+    "20 small all_reduces": "    for _ in range(20): dist.all_reduce(small)\n",
 }
 _PREPARE = """
 import time

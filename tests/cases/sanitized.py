@@ -1,4 +1,4 @@
-"""Cells whose numbers are wrong, for ``%%ddp --sanitize``: each with what is found, and fixed.
+"""Cells that use buffers before ``wait()``, for ``%%ddp --sanitize``: what is found, and fixed.
 
 Nothing hangs in them, and nothing raises.
 """
@@ -20,7 +20,8 @@ class WrongCell:
     proven: bool = True
 
 
-def _replaced(code: str, *pairs: tuple[str, str]) -> str:
+def replaced(code: str, *pairs: tuple[str, str]) -> str:
+    """The code with texts replaced, each of which must be there."""
     for old, new in pairs:
         assert old in code
         code = code.replace(old, new)
@@ -31,7 +32,7 @@ def _buffer(
     name: str, code: str, fixes: tuple[tuple[str, str], ...], words: tuple[str, ...],
     lines: tuple[int, ...], *, culprits: str = "0-1", proven: bool = True,
 ) -> WrongCell:  # fmt: skip
-    fixed = _replaced(code, *fixes)
+    fixed = replaced(code, *fixes)
     return WrongCell(
         name, code, fixed, "buffer-in-use", words, lines, culprits=culprits, proven=proven
     )

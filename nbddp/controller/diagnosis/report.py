@@ -34,6 +34,7 @@ Kind: TypeAlias = Literal[
     "stuck-outside",
     "silent-mismatch",
     "desynchronized-loop",
+    "not-finite",
     "buffer-in-use",
 ]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -52,6 +53,7 @@ TITLES: Final[Mapping[Kind, str]] = {
     "stuck-outside": "Notice",
     "silent-mismatch": "Warning",
     "desynchronized-loop": "Warning",
+    "not-finite": "Warning",
     "buffer-in-use": "Warning",
 }
 

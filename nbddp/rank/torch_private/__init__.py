@@ -6,6 +6,7 @@ depends on it is left out, as the docstrings say.
 
 from nbddp.rank.torch_private.ddp import (
     TRACED_PREFIX,
+    ddp_models,
     groups_of_unfinished,
     hook_modules,
     numbers_of,
@@ -64,6 +65,7 @@ __all__ = [
     "Sharding",
     "Unit",
     "c10d",
+    "ddp_models",
     "default_group",
     "exchange_registered",
     "forget_failed_groups",

@@ -21,6 +21,11 @@ import torch
 from nbddp.rank.torch_private import fsdp
 
 
+def ddp_models() -> list[Any]:
+    """Return the DistributedDataParallel modules of this process, in the order of creation."""
+    return list(_ddp_modules)
+
+
 @dataclass
 class _Ddp:
     """A DDP module: its state is equal on all ranks of its group, or it must be reset."""

@@ -6,7 +6,8 @@ Runs in: the rank process, main thread. Source: ``torch/utils/_python_dispatch.p
 import os
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,16 @@ class DispatchWatch(_python_dispatch.TorchDispatchMode):
                 self.begin()
 
         return unwatched
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Hide calls of torch within this block from all modes of this thread."""
+    if not torch._C._len_torch_dispatch_stack():
+        yield
+        return
+    with _python_dispatch._disable_current_modes():
+        yield
 
 
 def _replace(modes: list[Any], others: list[Any]) -> None:

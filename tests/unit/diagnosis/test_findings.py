@@ -319,6 +319,7 @@ def test_kinds_are_those_of_the_documents():
         "left-debugger",
         "mismatched-collective",
         "missing-rank",
+        "not-finite",
         "p2p-cycle",
         "p2p-unmatched",
         "silent-mismatch",

@@ -36,6 +36,7 @@ WRITERS: Final[Mapping[Kind, Callable[[Cause, RankReports], Words]]] = {
     "stuck-outside": notices.straggler,
     "silent-mismatch": mismatches.silent_mismatch,
     "desynchronized-loop": mismatches.desynchronized_loop,
+    "not-finite": sanitizer.not_finite,
     "buffer-in-use": sanitizer.buffer_in_use,
 }
 

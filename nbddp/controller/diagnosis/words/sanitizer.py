@@ -60,6 +60,30 @@ def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
     )
 
 
+def not_finite(cause: Cause, reports: RankReports) -> Words:
+    """An operation was given NaN or Inf, for the first time in the cell."""
+    fault = next(iter(cause.fault_by_rank.values()))
+    name, ranks = _name(fault.operation, reports), cause.culprits
+    whose = f", in the gradient of {fault.parameter}" if fault.parameter else ""
+    step = (
+        f"Look at what {ranks.describe()} {ranks.verb('computes', 'compute')} before "
+        f"{_line(fault.site)}."
+    )
+    if fault.parameter:
+        step = (
+            "`torch.autograd.set_detect_anomaly(True)` names the function whose backward makes it; "
+            f"look at the loss of {ranks.describe()} first."
+        )
+    return Words(
+        f"{subject(ranks)} gave {fault.value} to {name}{whose}.",
+        f"it was there before the call, which is the first of this cell with such a value; {name} "
+        "brings it to other ranks.",
+        step,
+        code=_code((fault.site, ranks)),
+        ranks=_rows(cause, reports, f"gave {fault.value} to {name}"),
+    )
+
+
 _ACCESSES: Mapping[str, tuple[str, str]] = {
     "write": ("wrote", "which value is sent or stays is luck"),
     "resize": ("replaced", "the operation goes on with the memory from before"),

@@ -146,6 +146,11 @@ class OpenBuffers:
                 self._watch.end()
 
     @property
+    def is_in_backward(self) -> bool:
+        """Whether a backward pass runs in the main thread."""
+        return self._in_backward > 0
+
+    @property
     def _is_main(self) -> bool:
         return threading.get_ident() == self._main
 

@@ -8,18 +8,22 @@ thread. A cell that is not sanitized has no `Recorder.sanitizer`, and pays nothi
 """
 
 import sys
+import time
 import types
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from nbddp.rank import torch_private
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.collectives.recording.signatures import CallSignature
+from nbddp.rank.collectives.sanitizer import finite
 from nbddp.rank.collectives.sanitizer.open_buffers import OpenBuffers, OpenOperation
 from nbddp.rank.collectives.sanitizer.operation_tensors import tensors_of
 from nbddp.rank.torch_private import dispatch_watch
-from nbddp.wire.flight_recorder import Fault, FaultKind, Operation, SanitizerReport
+from nbddp.wire.flight_recorder import Fault, FaultKind, Operation, SanitizerReport, shortened
 
 #: Number of faults of a rank in one cell.
 _MAX_FAULTS = 16
@@ -37,6 +41,7 @@ class Sanitizer:
         self._buffers = OpenBuffers(self._touched)
         self._faults: dict[tuple[Any, ...], Fault] = {}
         self._is_hooked = False
+        self._checks_values = False  #: this cell has sent finite values only
 
     @property
     def _is_on(self) -> bool:
@@ -45,6 +50,7 @@ class Sanitizer:
     def begin_cell(self, *, is_on: bool) -> None:
         """Begin a cell, sanitized or not."""
         self._recorder.sanitizer = self if is_on else None
+        self._checks_values = is_on
         self._recorder.set_careful()
         if is_on and not self._is_hooked:
             self._is_hooked = True
@@ -94,6 +100,8 @@ class Sanitizer:
         if met is not None:
             other = self._operation(counters, call, peer, tag, frame)
             self._add("overlap", met.record, frame, other=other)
+        if self._checks_values:
+            self._check_values(counters, call, tensors.inputs, peer, tag, frame)
         options = args[-1] if args and not kwargs else kwargs.get("opts")
         is_handed_out = not dispatch_watch.is_called_by_torch(options, frame)
 
@@ -101,6 +109,30 @@ class Sanitizer:
             self._buffers.add(handle, record, tensors, is_handed_out=is_handed_out)
 
         return self._buffers.without_watch(inner), opened
+
+    def _check_values(  # noqa: PLR0917 - all facts about the call
+        self, counters: GroupCounters, call: CallSignature, inputs: list[torch.Tensor],
+        peer: int, tag: int, frame: types.FrameType,
+    ) -> None:  # fmt: skip
+        """Look for NaN and Inf in what an operation sends, until the first in this cell."""
+        value = finite.not_finite(inputs, call.signature.reduce_op)
+        if not value:
+            return
+        in_backward = self._buffers.is_in_backward
+        parameter = finite.parameter_of(inputs, in_backward=in_backward)
+        if (in_backward or parameter) and finite.is_scaled():
+            return
+        self._checks_values = False
+        operation = self._operation(counters, call, peer, tag, frame)
+        fault = Fault(
+            kind="not-finite",
+            operation=operation,
+            site=operation.site,
+            value=value,
+            parameter=shortened(parameter),
+            time_ns=time.time_ns(),
+        )
+        self._faults["not-finite",] = fault
 
     def _touched(self, operation: OpenOperation, access: str, function: str) -> None:
         kind: FaultKind = access  # type: ignore[assignment]  # one of three
