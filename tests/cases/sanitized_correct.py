@@ -362,6 +362,15 @@ with torch.inference_mode():
     work.wait()
     x.add_(1)
 """,
+    "compiled function while an operation is open": """\
+function = torch.compile(lambda x: (x * 2).relu().sum(), backend="eager")
+x, y = torch.ones(8), torch.ones(8)
+for step in range(2):
+    work = dist.all_reduce(x, async_op=True)
+    function(y)
+    work.wait()
+    function(x)
+""",
     "top-level await": """\
 import asyncio
 x = torch.ones(4)

@@ -48,6 +48,14 @@ class DispatchWatch(_python_dispatch.TorchDispatchMode):
         """Return True: functions are compiled as without it."""
         return True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: the wrapper of torch would import `torch._dynamo`.
+
+        nbddp's own code is never compiled, see `hide_from_compiler`.
+        """
+        return False
+
     def __torch_dispatch__(
         self, func: Any, kinds: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:

@@ -54,7 +54,7 @@ class OpenBuffers:
         self._watch = DispatchWatch(self._note)
         self._main = threading.main_thread().ident
         self._in_backward = 0  # passes that run in the main thread
-        #: An operation was opened in a backward pass of this cell: the next pass is watched.
+        #: Code of the user has opened an operation in a backward pass: the next pass is watched.
         self._opens_in_backward = False
 
     def begin(self) -> None:
@@ -98,7 +98,7 @@ class OpenBuffers:
         )
         handle.note_seen = lambda: self._seen(record)
         if self._is_main:
-            self._opens_in_backward = self._opens_in_backward or self._in_backward > 0
+            self._opens_in_backward |= is_handed_out and self._in_backward > 0
             self._watch.begin()
 
     def _seen(self, record: int) -> None:
