@@ -81,6 +81,7 @@ def compare_records(
     run_id: str = "",
     sources: Sources = no_sources,
     only_sanitizer: bool = False,
+    has_failed: bool = False,
 ) -> tuple[Finding, ...]:
     """Find errors that showed no sign, after a cell has ended.
 
@@ -92,8 +93,8 @@ def compare_records(
         now_ns: `time.monotonic_ns` of the caller.
         run_id: only operations of this run count; empty: those of all runs.
         sources: the code of the user, from which findings name lines.
-        only_sanitizer: only what sanitizers saw: the cell has failed, so that the records of its
-            ranks end at different places, or nothing speaks for a difference.
+        only_sanitizer: only what sanitized cells have: no mark of a group tells of a difference.
+        has_failed: the cell has not ended well: the records of its ranks end at different places.
 
     Returns:
         Findings of the kinds ``silent-mismatch`` and ``desynchronized-loop``, and those that only a
@@ -101,7 +102,7 @@ def compare_records(
     """
     graph = WaitForGraph(RankViews(ranks))
     reports = RankReports(graph, now_ns, run_id, sources)
-    causes = sanitizer_causes(graph)
+    causes = sanitizer_causes(graph, run_id, has_failed=has_failed)
     if not only_sanitizer:
         causes = [
             *find_silent_mismatches(graph, run_id),

@@ -36,6 +36,7 @@ Kind: TypeAlias = Literal[
     "desynchronized-loop",
     "not-finite",
     "buffer-in-use",
+    "crossed-lines",
 ]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 #: The first word on a card, where the finding is proven; it also chooses the colour.
@@ -55,6 +56,7 @@ TITLES: Final[Mapping[Kind, str]] = {
     "desynchronized-loop": "Warning",
     "not-finite": "Warning",
     "buffer-in-use": "Warning",
+    "crossed-lines": "Notice",
 }
 
 #: The state of a rank, as the controller knows it. ``finished``, ``raised``: it has left this cell.

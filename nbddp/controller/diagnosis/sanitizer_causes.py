@@ -6,18 +6,23 @@ Runs in: the notebook's process. Pure.
 from collections.abc import Mapping
 
 from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.crossed_lines import find_crossed_lines
 from nbddp.controller.diagnosis.report import Kind
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import Fault
 from nbddp.wire.rank_set import Rank, RankSet
 
 
-def sanitizer_causes(graph: WaitForGraph) -> list[Cause]:
+def sanitizer_causes(graph: WaitForGraph, run_id: str, *, has_failed: bool) -> list[Cause]:
     """The causes of findings that only ``--sanitize`` gives.
 
     Args:
         graph: the ranks after the cell.
+        run_id: names the run of the cell.
+        has_failed: the cell has not ended well: the records of ranks end at different places.
     """
+    if not any(view.sanitizer for view in graph.views.values()):
+        return []
     faults = [
         (rank, fault)
         for rank, view in graph.views.items()
@@ -27,6 +32,24 @@ def sanitizer_causes(graph: WaitForGraph) -> list[Cause]:
     return [
         *_first_not_finite([each for each in faults if each[1].kind == "not-finite"]),
         *_buffers([each for each in faults if each[1].kind != "not-finite"]),
+        *([] if has_failed else _crossed(graph, run_id)),
+    ]
+
+
+def _crossed(graph: WaitForGraph, run_id: str) -> list[Cause]:
+    """Collectives at different lines: a suspicion, never a verdict."""
+    return [
+        Cause(
+            "crossed-lines",
+            crossed.culprits,
+            RankSet(),
+            proven=False,
+            owner=rank,
+            operation=operation,
+            crossed=crossed,
+        )
+        for crossed in find_crossed_lines(graph, run_id)
+        for rank, operation in [next(iter(crossed.operation_by_rank.items()))]
     ]
 
 

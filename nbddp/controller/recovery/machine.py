@@ -52,6 +52,7 @@ from nbddp.controller.state import (
     describe_exit,
 )
 from nbddp.settings import Settings
+from nbddp.wire.flight_recorder import RING_LENGTH
 from nbddp.wire.messages import (
     GroupsRebuilt,
     OperationsAborted,
@@ -339,7 +340,8 @@ class RecoveryMachine:
             self._forms_all = damage.is_unsure
         if is_unreported or not is_broken:
             compared = partial(self._compared, is_silent=damage.is_silent)
-            actions += self._probes.look(now, compared)[1]
+            last = RING_LENGTH if damage.is_sanitized else 64
+            actions += self._probes.look(now, compared, last=last)[1]
         return actions
 
     def _sanitized(self, outcome: RunOutcome, now: float) -> list[Action]:
@@ -347,7 +349,7 @@ class RecoveryMachine:
         if not any(each.sanitizer and each.sanitizer.faults for each in outcome.results.values()):
             return []
         views = self._probes.views({})
-        report = self._probes.compare(views, now, only_sanitizer=True)
+        report = self._probes.compare(views, now, only_sanitizer=True, has_failed=True)
         return [VerdictReached(outcome.run_id, report, acted=False, views=views)]
 
     def _compared(self, views: Views, now: float, *, is_silent: bool) -> list[Action]:

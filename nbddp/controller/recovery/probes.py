@@ -59,7 +59,14 @@ class Compare(Protocol):
     """`nbddp.controller.diagnosis.compare_records`."""
 
     def __call__(
-        self, views: Views, /, *, now_ns: int, run_id: str, only_sanitizer: bool
+        self,
+        views: Views,
+        /,
+        *,
+        now_ns: int,
+        run_id: str,
+        only_sanitizer: bool,
+        has_failed: bool,
     ) -> tuple[Finding, ...]:
         """Compare the records of a cell that has ended."""
 
@@ -178,10 +185,16 @@ class RankProbes:
         """Diagnose the latest cell."""
         return self._diagnose(views, now_ns=int(now * 1e9), run_id=self.run_id)
 
-    def compare(self, views: Views, now: float, *, only_sanitizer: bool = False) -> Report:
+    def compare(
+        self, views: Views, now: float, *, only_sanitizer: bool = False, has_failed: bool = False
+    ) -> Report:
         """Compare the operations of the latest cell, which has ended."""
         findings = self._compare(
-            views, now_ns=int(now * 1e9), run_id=self.run_id, only_sanitizer=only_sanitizer
+            views,
+            now_ns=int(now * 1e9),
+            run_id=self.run_id,
+            only_sanitizer=only_sanitizer,
+            has_failed=has_failed,
         )
         return Report(run_id=self.run_id, findings=findings)
 

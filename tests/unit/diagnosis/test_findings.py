@@ -312,6 +312,7 @@ def test_each_kind_has_a_title_and_a_writer():
 def test_kinds_are_those_of_the_documents():
     assert sorted(KINDS) == [
         "buffer-in-use",
+        "crossed-lines",
         "dead-rank",
         "desynchronized-loop",
         "first-error",

@@ -38,6 +38,7 @@ WRITERS: Final[Mapping[Kind, Callable[[Cause, RankReports], Words]]] = {
     "desynchronized-loop": mismatches.desynchronized_loop,
     "not-finite": sanitizer.not_finite,
     "buffer-in-use": sanitizer.buffer_in_use,
+    "crossed-lines": sanitizer.crossed_lines,
 }
 
 
@@ -46,7 +47,8 @@ def write_finding(cause: Cause, reports: RankReports) -> Finding:
     words = WRITERS[cause.kind](cause, reports)
     operation, disagreement = cause.operation, cause.disagreement
     group = reports.graph.group(operation) if operation else None
-    members = group.ranks if group and cause.kind != "dead-rank" else RankSet()
+    is_alone = cause.kind == "dead-rank" or bool(cause.fault_by_rank)
+    members = group.ranks if group and not is_alone else RankSet()
     concerned = {*cause.culprits, *cause.waiting, *members, *words.ranks}
     waits = [reports.since_s(rank) for rank in cause.waiting]
     has_errors = disagreement is not None and bool(disagreement.differences.hard)

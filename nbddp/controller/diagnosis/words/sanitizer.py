@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.crossed_lines import tensor_of
 from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeLine, PerRank
@@ -81,6 +82,43 @@ def not_finite(cause: Cause, reports: RankReports) -> Words:
         step,
         code=_code((fault.site, ranks)),
         ranks=_rows(cause, reports, f"gave {fault.value} to {name}"),
+    )
+
+
+def crossed_lines(cause: Cause, reports: RankReports) -> Words:
+    """Ranks called a collective at different lines, and each line at other numbers, too."""
+    crossed = cause.crossed
+    assert crossed is not None  # noqa: S101 - each cause of this kind has one
+    calls = crossed.operation_by_rank
+    ordered = sorted(crossed.clusters, key=lambda ranks: (len(ranks), ranks.ranks))
+    tensors = {ranks.ranks[0]: tensor_of(calls[ranks.ranks[0]]) for ranks in ordered}
+    has_names = all(tensors.values())
+    parts = [
+        f" with `{tensors[ranks.ranks[0]]}`"
+        if has_names
+        else f" at {_line(calls[ranks.ranks[0]].site)}"
+        for ranks in ordered
+    ]
+    others = (
+        f"{ranks.describe()}{part}" for ranks, part in zip(ordered[1:], parts[1:], strict=True)
+    )
+    name = _name(next(iter(calls.values())), reports)
+    lines = [(calls[ranks.ranks[0]].site, ranks) for ranks in ordered]
+    return Words(
+        f"{subject(ordered[0])} called {name}{parts[0]}, {', '.join(others)}: are these values "
+        "meant to be mixed?",
+        "kind and shape agree. The same lines were called in another order on other ranks.",
+        "Call them in the same order on all ranks. If each line is right, nothing is wrong.",
+        code=_code(*lines),
+        ranks={
+            rank: replace(
+                reports.rank(rank),
+                predicate=Predicate(RankVerb.CALLED, f" {name}"),
+                site=operation.site,
+                since_s=None,
+            )
+            for rank, operation in calls.items()
+        },
     )
 
 
