@@ -8,14 +8,15 @@ from nbddp.controller.state import VerdictReached
 from tests.cases.sanitized import BUFFERS, WrongCell
 from tests.cases.sanitized_correct import CORRECT, PRELUDE
 from tests.cases.sanitized_lines import CORRECT_LINES, LINES
+from tests.cases.sanitized_replicas import CORRECT_REPLICAS, REPLICAS
 from tests.cases.sanitized_training import CORRECT_TRAINING
 from tests.cases.sanitized_values import CORRECT_VALUES, VALUES
 from tests.cases.training_kinds import CLEAN_UP, DEFAULTS, KINDS, Kind, parametrize
 from tests.cases.training_kinds import PRELUDE as KIND_PRELUDE
 from tests.support.views import RecordingView, run_cell
 
-WRONG = [*BUFFERS, *VALUES, *LINES]
-SILENT = CORRECT | CORRECT_TRAINING | CORRECT_VALUES | CORRECT_LINES
+WRONG = [*BUFFERS, *VALUES, *LINES, *REPLICAS]
+SILENT = CORRECT | CORRECT_TRAINING | CORRECT_VALUES | CORRECT_LINES | CORRECT_REPLICAS
 
 
 def findings(view: RecordingView) -> list[Finding]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from nbddp.controller.diagnosis.crossed_lines import CrossedLines
 from nbddp.controller.diagnosis.disagreement import Disagreement
+from nbddp.controller.diagnosis.parted_replicas import PartedReplicas
 from nbddp.controller.diagnosis.report import KINDS, Kind
 from nbddp.controller.diagnosis.shifted_loops import ShiftedLoop, find_shifted_loops
 from nbddp.controller.diagnosis.wait_graph import Obstacle, WaitForGraph
@@ -33,6 +34,7 @@ class Cause:
     disagreement: Disagreement | None = None
     shifted: ShiftedLoop | None = None
     crossed: CrossedLines | None = None
+    parted: PartedReplicas | None = None
     #: What the sanitizer saw on each culprit.
     fault_by_rank: Mapping[Rank, Fault] = field(default_factory=dict)
     #: Of a cycle: a rank, the operation in which it waits, and the ranks that it waits for.

@@ -36,6 +36,7 @@ Kind: TypeAlias = Literal[
     "desynchronized-loop",
     "not-finite",
     "buffer-in-use",
+    "parted-replicas",
     "crossed-lines",
 ]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -56,6 +57,7 @@ TITLES: Final[Mapping[Kind, str]] = {
     "desynchronized-loop": "Warning",
     "not-finite": "Warning",
     "buffer-in-use": "Warning",
+    "parted-replicas": "Warning",
     "crossed-lines": "Notice",
 }
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from nbddp.controller.diagnosis.causes import Cause
 from nbddp.controller.diagnosis.crossed_lines import find_crossed_lines
+from nbddp.controller.diagnosis.parted_replicas import find_parted_replicas
 from nbddp.controller.diagnosis.report import Kind
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.wire.flight_recorder import Fault
@@ -32,6 +33,10 @@ def sanitizer_causes(graph: WaitForGraph, run_id: str, *, has_failed: bool) -> l
     return [
         *_first_not_finite([each for each in faults if each[1].kind == "not-finite"]),
         *_buffers([each for each in faults if each[1].kind != "not-finite"]),
+        *(
+            Cause("parted-replicas", parted.culprits, RankSet(), parted=parted)
+            for parted in find_parted_replicas(graph)
+        ),
         *([] if has_failed else _crossed(graph, run_id)),
     ]
 

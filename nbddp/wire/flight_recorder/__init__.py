@@ -1,8 +1,10 @@
 """Records of operations in shared memory: their layout, writer, reader and schema."""
 
 from nbddp.wire.flight_recorder.faults import (
+    DIGEST_BYTES,
     Fault,
     FaultKind,
+    ReplicaSteps,
     SanitizerReport,
 )
 from nbddp.wire.flight_recorder.layout import BOARD_SLOTS, RING_LENGTH, Loops
@@ -45,6 +47,7 @@ __all__ = [
     "BOARD_SLOTS",
     "CALLBACK_THREAD",
     "CONSOLE",
+    "DIGEST_BYTES",
     "LEFT_DEBUGGER",
     "RENDEZVOUS",
     "RING_LENGTH",
@@ -67,6 +70,7 @@ __all__ = [
     "OperationState",
     "RankLook",
     "Reader",
+    "ReplicaSteps",
     "SanitizerReport",
     "Signature",
     "Site",

@@ -3,7 +3,7 @@
 Runs in: every process. Pure. `nbddp.controller.diagnosis` writes the English.
 """
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from nbddp.wire.flight_recorder.schema import Operation, Site, _Part
 
@@ -31,7 +31,30 @@ class Fault(_Part, frozen=True):
     time_ns: int = 0  #: CLOCK_REALTIME; orders values of one machine that are not finite
 
 
+class ReplicaSteps(_Part, frozen=True):
+    """Hashes of a replica of a DDP model, before the first and after each step of an optimizer."""
+
+    pg_id: str  #: of the group of the model
+    number: int  #: of the model among those of its group
+    optimizer_number: int  #: of the optimizer among those that have stepped the model
+    model: str  #: class of the model
+    optimizer: str  #: class of the optimizer
+    tensors: tuple[str, ...]  #: names of the parameters
+    digests: bytes  #: for each step one digest of all tensors
+    details: bytes  #: for the first steps, as many as fit, a digest of each tensor
+    newest: bytes  #: the same for the last step
+    buffers: tuple[str, ...]  #: names of buffers that the cell has not changed
+    buffer_digests: bytes  #: at the end of the cell
+    sites: tuple[Site, ...]  #: the lines of the steps
+    site_of_step: bytes  #: the index of the line of each step
+
+
+#: Length of a digest.
+DIGEST_BYTES: Final = 8
+
+
 class SanitizerReport(_Part, frozen=True):
     """What the sanitizer saw on a rank in a cell."""
 
     faults: tuple[Fault, ...] = ()
+    replicas: tuple[ReplicaSteps, ...] = ()

@@ -323,6 +323,7 @@ def test_kinds_are_those_of_the_documents():
         "not-finite",
         "p2p-cycle",
         "p2p-unmatched",
+        "parted-replicas",
         "silent-mismatch",
         "store-wait",
         "straggler",

@@ -38,6 +38,7 @@ WRITERS: Final[Mapping[Kind, Callable[[Cause, RankReports], Words]]] = {
     "desynchronized-loop": mismatches.desynchronized_loop,
     "not-finite": sanitizer.not_finite,
     "buffer-in-use": sanitizer.buffer_in_use,
+    "parted-replicas": sanitizer.parted_replicas,
     "crossed-lines": sanitizer.crossed_lines,
 }
 

@@ -122,6 +122,44 @@ def crossed_lines(cause: Cause, reports: RankReports) -> Words:
     )
 
 
+def parted_replicas(cause: Cause, reports: RankReports) -> Words:
+    """The replicas of a DDP model are no longer equal."""
+    parted = cause.parted
+    assert parted is not None  # noqa: S101 - each cause of this kind has one
+    ranks, steps = cause.culprits, parted.steps
+    when = f"after step {parted.step} of {steps.optimizer}"
+    equal = f"; after step {parted.step - 1} they were equal"
+    if parted.step < 2:
+        equal = "; before it they were equal" if parted.step else ""
+    if not parted.step:
+        when = f"before the first step of {steps.optimizer}"
+    others = parted.clusters[0] - ranks
+    values = f"other values than {others.describe()}" if others else "different values"
+    alone = "one of these ranks does"
+    if others:
+        alone = f"{ranks.describe()} {ranks.verb('does', 'do')}"
+    more = f" and {parted.others} more" if parted.others else ""
+    late = ", at the end of the cell," if parted.is_late else ""
+    return Words(
+        f"{subject(ranks)} {ranks.verb('has', 'have')}{late} {values} in `{parted.tensor}`{more} "
+        f"of {steps.model}: its replicas are not equal {when} in this cell.",
+        f"hashes of all parameters were taken with each step, and differ{equal}.",
+        f"Look for what {alone} alone before "
+        f"{_line(parted.site)}: a backward under `no_sync()`, weights that are loaded or changed. "
+        "`%ddp diff` shows by how much they differ.",
+        code=_code((parted.site, ranks)),
+        ranks={
+            rank: replace(
+                reports.rank(rank),
+                predicate=Predicate(RankVerb.NONE, f"stepped {steps.optimizer}"),
+                site=parted.site,
+                since_s=None,
+            )
+            for rank in ranks
+        },
+    )
+
+
 _ACCESSES: Mapping[str, tuple[str, str]] = {
     "write": ("wrote", "which value is sent or stays is luck"),
     "resize": ("replaced", "the operation goes on with the memory from before"),

@@ -22,6 +22,7 @@ from nbddp.rank.collectives.recording.signatures import CallSignature
 from nbddp.rank.collectives.sanitizer import finite
 from nbddp.rank.collectives.sanitizer.open_buffers import OpenBuffers, OpenOperation
 from nbddp.rank.collectives.sanitizer.operation_tensors import tensors_of
+from nbddp.rank.collectives.sanitizer.replicas import Replicas
 from nbddp.rank.torch_private import dispatch_watch
 from nbddp.wire.flight_recorder import Fault, FaultKind, Operation, SanitizerReport, shortened
 
@@ -39,6 +40,7 @@ class Sanitizer:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._buffers = OpenBuffers(self._touched)
+        self.replicas = Replicas(recorder.sites)
         self._faults: dict[tuple[Any, ...], Fault] = {}
         self._is_hooked = False
         self._checks_values = False  #: this cell has sent finite values only
@@ -57,6 +59,7 @@ class Sanitizer:
             torch_private.hook_backward(self._wrap_backward)
         if is_on:
             self._buffers.begin()
+            self.replicas.begin()
 
     def end_cell(self, *, has_failed: bool) -> SanitizerReport | None:
         """End the cell; returns what was seen, or None if it was not sanitized."""
@@ -72,7 +75,7 @@ class Sanitizer:
         self._recorder.sanitizer = None
         self._recorder.set_careful()
         faults, self._faults = self._faults, {}
-        return SanitizerReport(faults=tuple(faults.values()))
+        return SanitizerReport(faults=tuple(faults.values()), replicas=self.replicas.end())
 
     def issues(  # noqa: PLR0917 - all facts about the call
         self, counters: GroupCounters, call: CallSignature, method: str, inner: Callable[..., Any],
