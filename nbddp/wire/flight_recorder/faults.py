@@ -58,3 +58,4 @@ class SanitizerReport(_Part, frozen=True):
 
     faults: tuple[Fault, ...] = ()
     replicas: tuple[ReplicaSteps, ...] = ()
+    spent_ns: int = 0  #: time that its checks took

@@ -6,6 +6,7 @@ thread, and only while an operation is open.
 
 import functools
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -53,12 +54,14 @@ class OpenBuffers:
         self._open: dict[int, OpenOperation] = {}  # by record
         self._watch = DispatchWatch(self._note)
         self._main = threading.main_thread().ident
+        self.spent_ns = 0
         self._in_backward = 0  # passes that run in the main thread
         #: Code of the user has opened an operation in a backward pass: the next pass is watched.
         self._opens_in_backward = False
 
     def begin(self) -> None:
         """Begin a cell."""
+        self.spent_ns = 0
         for name in _DIRECT_READS:
             setattr(torch.Tensor, name, self._noted(getattr(torch.Tensor, name)))
 
@@ -163,12 +166,14 @@ class OpenBuffers:
         """Compare the tensors of a call with those of open operations."""
         if not self._open or not self._is_main:  # a thread of Gloo has inherited the watch
             return
+        began = time.monotonic_ns()
         for position, name, access in dispatch_watch.accesses_of(function):
             value = args[position] if position < len(args) else kwargs.get(name)
             for tensor in tensors_in(value):
                 if access == "resize" and _keeps_size(tensor, args):
                     continue
                 self._access(tensor, access, dispatch_watch.name_of(function))
+        self.spent_ns += time.monotonic_ns() - began
 
     def _access(self, tensor: torch.Tensor, access: str, function: str) -> None:
         span = span_of(tensor)

@@ -4,6 +4,7 @@ Runs in: the rank process, main thread. No collective is called.
 """
 
 import sys
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -58,10 +59,12 @@ class Replicas:
         self.hash_of: Callable[[torch.Tensor], bytes] | None = None
         self._steps: dict[tuple[int, int], _Steps] = {}  # by model and optimizer
         self._hooks: list[Any] = []
+        self.spent_ns = 0
         self._running: list[int] = []  #: optimizers that step now: one may call another
 
     def begin(self) -> None:
         """Begin a cell."""
+        self.spent_ns = 0
         self._running = []
         if self.hash_of is not None:
             self._hooks = [
@@ -120,6 +123,7 @@ class Replicas:
     def _add(self, steps: _Steps) -> None:
         if len(steps.site_of_step) >= _MAX_STEPS:
             return
+        began = time.monotonic_ns()
         parts = [self._digest(tensor) for tensor in steps.tensors.values()]
         steps.newest = b"".join(parts)
         steps.digests += _joined(parts)
@@ -129,6 +133,7 @@ class Replicas:
         if site not in steps.sites and len(steps.sites) < _MAX_SITES:
             steps.sites.append(site)
         steps.site_of_step.append(steps.sites.index(site) if site in steps.sites else 0)
+        self.spent_ns += time.monotonic_ns() - began
 
     def _buffers(self, model: Any) -> dict[str, bytes]:
         return {

@@ -43,6 +43,7 @@ class Sanitizer:
         self.replicas = Replicas(recorder.sites)
         self._faults: dict[tuple[Any, ...], Fault] = {}
         self._is_hooked = False
+        self._spent_ns = 0
         self._checks_values = False  #: this cell has sent finite values only
 
     @property
@@ -53,6 +54,7 @@ class Sanitizer:
         """Begin a cell, sanitized or not."""
         self._recorder.sanitizer = self if is_on else None
         self._checks_values = is_on
+        self._spent_ns = 0
         self._recorder.set_careful()
         if is_on and not self._is_hooked:
             self._is_hooked = True
@@ -75,7 +77,10 @@ class Sanitizer:
         self._recorder.sanitizer = None
         self._recorder.set_careful()
         faults, self._faults = self._faults, {}
-        return SanitizerReport(faults=tuple(faults.values()), replicas=self.replicas.end())
+        spent_ns = self._spent_ns + self._buffers.spent_ns + self.replicas.spent_ns
+        return SanitizerReport(
+            faults=tuple(faults.values()), replicas=self.replicas.end(), spent_ns=spent_ns
+        )
 
     def issues(  # noqa: PLR0917 - all facts about the call
         self, counters: GroupCounters, call: CallSignature, method: str, inner: Callable[..., Any],
@@ -97,6 +102,7 @@ class Sanitizer:
             The method to call instead, and what to call with the handle and the record, if the
             caller continues before the end of the operation.
         """
+        began = time.monotonic_ns()
         tensors = tensors_of(call.signature, self._recorder.rank, method, args, kwargs)
         frame = sys._getframe(1)
         met = self._buffers.meets(tensors)
@@ -111,6 +117,7 @@ class Sanitizer:
         def opened(handle: Any, record: int) -> None:
             self._buffers.add(handle, record, tensors, is_handed_out=is_handed_out)
 
+        self._spent_ns += time.monotonic_ns() - began
         return self._buffers.without_watch(inner), opened
 
     def _check_values(  # noqa: PLR0917 - all facts about the call
