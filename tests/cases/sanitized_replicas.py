@@ -40,7 +40,7 @@ REPLICAS = [
             "    with model.no_sync():\n"
             "        model(torch.randn(4, 4) + rank).square().mean().backward()\n",
         ),
-        ("different values in `0.weight` and 3 more", "after step 1 of SGD"),
+        ("different values in '0.weight' and 3 more", "after step 1 of SGD"),
         9,
         ("    with model.no_sync():\n        model", "    model"),
     ),
@@ -49,7 +49,7 @@ REPLICAS = [
         _TRAIN.replace(
             "optimizer = ", "if rank == 0:\n    model.module[0].weight.data.fill_(1)\noptimizer = "
         ),
-        ("`0.weight` of Sequential", "before the first step of SGD"),
+        ("'0.weight' of Sequential", "before the first step of SGD"),
         10,
         ("if rank == 0:", "if True:"),
     ),
@@ -66,7 +66,7 @@ REPLICAS = [
             "optimizer = ",
             "model.module.register_buffer('scale', torch.full((2,), 1.0 + rank))\noptimizer = ",
         ).replace("Linear(8, 2)))", "Linear(8, 2)), broadcast_buffers=False)"),
-        ("at the end of the cell", "different values in `scale` of Sequential"),
+        ("at the end of the cell", "different values in 'scale' of Sequential"),
         9,
         ("1.0 + rank", "1.0"),
     ),

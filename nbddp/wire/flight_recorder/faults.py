@@ -27,7 +27,7 @@ class Fault(_Part, frozen=True):
     other: Operation | None = None  #: the second operation on the same memory
     has_handle: bool = False  #: not awaited, but a later cell can wait for it
     value: Literal["", "NaN", "Inf"] = ""  #: what is not finite
-    parameter: str = ""  #: the one whose gradient it is: ```net.0.weight` of Model``
+    parameter: str = ""  #: the one whose gradient it is: ``'net.0.weight' of Model``
     time_ns: int = 0  #: CLOCK_REALTIME; orders values of one machine that are not finite
 
 

@@ -51,7 +51,7 @@ def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
             ranks=_rows(cause, reports, f"called {other}"),
         )
     does, ending = _ACCESSES[fault.kind]
-    function = f"`{fault.function}`"
+    function = f"'{fault.function}'"
     return Words(
         f"{subject(ranks)} {does} a tensor that {name} still {_use(fault)} ({function}).",
         f"{issued} when {_line(fault.site)} {does} its memory; {ending}.",
@@ -94,7 +94,7 @@ def crossed_lines(cause: Cause, reports: RankReports) -> Words:
     tensors = {ranks.ranks[0]: tensor_of(calls[ranks.ranks[0]]) for ranks in ordered}
     has_names = all(tensors.values())
     parts = [
-        f" with `{tensors[ranks.ranks[0]]}`"
+        f" with '{tensors[ranks.ranks[0]]}'"
         if has_names
         else f" at {_line(calls[ranks.ranks[0]].site)}"
         for ranks in ordered
@@ -141,7 +141,7 @@ def parted_replicas(cause: Cause, reports: RankReports) -> Words:
     more = f" and {parted.others} more" if parted.others else ""
     late = ", at the end of the cell," if parted.is_late else ""
     return Words(
-        f"{subject(ranks)} {ranks.verb('has', 'have')}{late} {values} in `{parted.tensor}`{more} "
+        f"{subject(ranks)} {ranks.verb('has', 'have')}{late} {values} in '{parted.tensor}'{more} "
         f"of {steps.model}: its replicas are not equal {when} in this cell.",
         f"hashes of all parameters were taken with each step, and differ{equal}.",
         f"Look for what {alone} alone before "

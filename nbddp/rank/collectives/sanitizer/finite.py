@@ -80,7 +80,7 @@ def parameter_of(tensors: Sequence[torch.Tensor], *, in_backward: bool) -> str:
             and value_of(parameter.grad)
         ]
         if found:
-            return f"`{found[-1]}` of {type(model).__name__}"
+            return f"'{found[-1]}' of {type(model).__name__}"
     return ""
 
 
