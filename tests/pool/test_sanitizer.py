@@ -1,10 +1,13 @@
 """``%%ddp --sanitize`` on real ranks: faults are found with their lines, and nothing else is."""
 
+from collections.abc import Callable
+
 import pytest
 
 from nbddp.controller.diagnosis import Finding
 from nbddp.controller.pool.pool import Pool
 from nbddp.controller.state import VerdictReached
+from nbddp.errors import BadOptionError
 from tests.cases.sanitized import BUFFERS, WrongCell
 from tests.cases.sanitized_correct import CORRECT, PRELUDE
 from tests.cases.sanitized_lines import CORRECT_LINES, LINES
@@ -104,6 +107,11 @@ def test_the_setting_sanitizes_each_cell(pool: Pool):
     finally:
         pool.configure(sanitize="off")
     assert findings(run_cell(pool, BUFFERS[0].code)) == []
+
+
+def test_a_plain_pool_says_that_it_cannot_sanitize(fresh_pool: Callable[..., Pool]):
+    with pytest.raises(BadOptionError, match="plain"):
+        run_cell(fresh_pool(2, plain=True), BUFFERS[0].code, sanitize=True)
 
 
 def test_a_cell_leaves_torch_as_it_was(pool: Pool):

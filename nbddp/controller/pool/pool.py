@@ -167,7 +167,8 @@ class Pool:
             How the cell ended on each rank.
 
         Raises:
-            BadOptionError: the timeout is not legal, or the pool is plain and cannot step.
+            BadOptionError: the timeout is not legal, or the pool is plain and can neither step nor
+                sanitize.
             PoolBusyError: another cell is running.
             PoolBrokenError: the pool was stopped, or a rank has exited or does not come back.
             CellError: the cell failed on at least one rank.
@@ -200,7 +201,8 @@ class Pool:
             The run, from which `wait` takes the events.
 
         Raises:
-            BadOptionError: the timeout is not legal, or the pool is plain and cannot step.
+            BadOptionError: the timeout is not legal, or the pool is plain and can neither step nor
+                sanitize.
             PoolBusyError: another cell is running.
             PoolBrokenError: the pool was stopped, or a rank has exited or does not come back.
         """
@@ -209,6 +211,11 @@ class Pool:
         if options.step and self.options.plain:
             raise BadOptionError(
                 "--step stops ranks before their operations, and a pool with --plain traces none. "
+                "Nothing was run. Next: %ddp stop, then %ddp start without --plain"
+            )
+        if options.sanitize and self.options.plain:
+            raise BadOptionError(
+                "--sanitize checks the operations of ranks, and a pool with --plain traces none. "
                 "Nothing was run. Next: %ddp stop, then %ddp start without --plain"
             )
         run_id = f"{self.pool_id}-{next(self._run_numbers)}"
@@ -223,7 +230,7 @@ class Pool:
             on_mismatch=self.config.on_mismatch,
             check=options.check,
             step=options.step,
-            sanitize=options.sanitize or self.config.sanitize == "on",
+            sanitize=options.sanitize or (self.config.sanitize == "on" and options.replay is None),
             parent_id=options.parent_id,
             debugs=self._cells.ranks_to_debug(options.ranks),
             failed=tuple(self._cells.failed_runs),
