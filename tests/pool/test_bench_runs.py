@@ -22,6 +22,7 @@ TINY = {
     "bench_panel": ["--ranks", "2", "--seconds", "0.2"],
     "bench_recovery": [],
     "bench_render": ["--ranks", "4", "--lines", "100"],
+    "bench_sanitize": ["--turns", "2"],
     "bench_start": ["--ranks", "1", "--idle-ranks", "1"],
     "bench_trace": ["--operations", "5", "--steps", "1", "--width", "8"],
     "bench_values": ["--mb", "1"],
