@@ -7,7 +7,7 @@ import pytest
 from nbddp.controller.diagnosis import Finding
 from nbddp.controller.pool.pool import Pool
 from nbddp.controller.state import VerdictReached
-from nbddp.errors import BadOptionError
+from nbddp.errors import BadOptionError, DeadlockError
 from tests.cases.sanitized import BUFFERS, WrongCell
 from tests.cases.sanitized_correct import CORRECT, PRELUDE
 from tests.cases.sanitized_lines import CORRECT_LINES, LINES
@@ -87,6 +87,22 @@ def test_a_fault_is_told_beside_the_error_of_a_cell(pool: Pool):
 def test_an_error_explains_an_operation_that_nothing_has_waited_for(pool: Pool):
     code = "work = dist.all_reduce(torch.ones(4), async_op=True)\nraise ValueError"
     assert findings(run_cell(pool, code, sanitize=True, check=False)) == []
+
+
+def test_a_fault_is_told_beside_a_deadlock(pool: Pool):
+    code = (
+        "x = torch.ones(4)\nwork = dist.all_reduce(x, async_op=True)\nx.add_(1)\nwork.wait()\n"
+        "if rank == 0:\n    dist.barrier()"
+    )
+    view = run_cell(pool, code, sanitize=True, check=False)
+    assert [finding.kind for finding in findings(view)] == ["missing-rank", "buffer-in-use"]
+    assert isinstance(view.error, DeadlockError)
+    assert findings(run_cell(pool, "dist.all_reduce(torch.ones(1))", sanitize=True)) == []
+
+
+def test_a_cell_may_be_sanitized_and_step(pool: Pool):
+    view = run_cell(pool, BUFFERS[0].code, sanitize=True, step=True, answers=["step"])
+    assert [finding.kind for finding in findings(view)] == ["buffer-in-use"]
 
 
 def test_a_loop_is_told_once(pool: Pool):

@@ -867,7 +867,7 @@ class Pool:
 
         Example:
             >>> pool.config
-            Config(on_deadlock='abort', on_mismatch='raise', on_death='respawn')
+            Config(on_deadlock='abort', on_mismatch='raise', on_death='respawn', sanitize='off')
         """
         return self._processes.config
 
