@@ -878,7 +878,8 @@ class Pool:
             changes: ``on_deadlock``: ``"abort"`` (free the ranks) or ``"report"`` (only show it);
                 ``on_mismatch``: ``"raise"`` (before data moves), ``"warn"`` or ``"off"``;
                 ``on_death``: ``"respawn"`` (a fresh rank takes the place) or ``"keep"`` (the place
-                stays empty).
+                stays empty); ``sanitize``: ``"off"`` or ``"on"`` (each cell runs as with ``%%ddp
+                --sanitize``).
 
         Returns:
             All settings after the change.

@@ -161,9 +161,9 @@ def parted_replicas(cause: Cause, reports: RankReports) -> Words:
 
 
 _ACCESSES: Mapping[str, tuple[str, str]] = {
-    "write": ("wrote", "which value is sent or stays is luck"),
+    "write": ("wrote", "which value is sent or stays is undefined"),
     "resize": ("replaced", "the operation goes on with the memory from before"),
-    "read": ("read", "whether the result was there already is luck"),
+    "read": ("read", "the result may not have been there yet"),
 }
 
 
