@@ -81,6 +81,18 @@ BUFFERS = [
         ("read", "recv"),
         (2, 4),
     ),
+    # Gloo has the address of the memory from before, which `kept` keeps.
+    _buffer(
+        "other memory for a tensor that is being received",
+        "x = torch.zeros(4)\nwork = dist.irecv(x, 1 - rank)\nkept = x.untyped_storage()\n"
+        "x.set_(torch.ones(4))\ndist.send(torch.ones(4), 1 - rank)\nwork.wait()\n",
+        (
+            ("x.set_(torch.ones(4))\n", ""),
+            ("work.wait()\n", "work.wait()\nx.set_(torch.ones(4))\n"),
+        ),
+        ("replaced a tensor", "recv", "uses", "set_"),
+        (2, 4),
+    ),
     _buffer(
         "write of a message that is being sent",
         "x = torch.ones(4)\nwork = dist.isend(x, 1 - rank)\n"
