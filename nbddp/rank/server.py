@@ -31,7 +31,7 @@ from nbddp.rank.cells import (
 from nbddp.rank.cells.debug_adapter import DebugAdapter, leave_stop
 from nbddp.rank.collectives import Collectives
 from nbddp.rank.exception_text import error_info
-from nbddp.rank.values import Variables
+from nbddp.rank.values import Variables, hash_of_tensor
 from nbddp.rank.widget_comms import Comms
 from nbddp.settings import PREDEFINED_NAMES
 from nbddp.wire.flight_recorder import NodeMemory
@@ -100,6 +100,7 @@ class RankServer:
         if self._collectives is not None:
             stops = self._collectives.stops
             stops.ask, stops.debug = self._stdin.ask_stop, open_debugger
+            self._collectives.sanitizer.replicas.hash_of = hash_of_tensor
             stops.interrupts = lambda: self._executor.interrupts.received
             self._collectives.faults.interrupts = stops.interrupts
             self._collectives.faults.tell = self._tell_fault

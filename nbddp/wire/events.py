@@ -5,7 +5,14 @@ Runs in: every process. Import them from `nbddp.wire.messages`.
 
 from typing import Any, Literal
 
-from nbddp.wire.flight_recorder import GroupMark, Mismatch, Operation, RankLook, Site
+from nbddp.wire.flight_recorder import (
+    GroupMark,
+    Mismatch,
+    Operation,
+    RankLook,
+    SanitizerReport,
+    Site,
+)
 from nbddp.wire.message_types import (
     CommType,
     ErrorInfo,
@@ -235,6 +242,7 @@ class RunFinished(MessageBase, frozen=True):
     torn: tuple[str, ...] = ()  #: operations whose tensors may hold partial results
     group_count: int = 0  #: torch's number for the next group, which becomes its name
     made_groups: bool = False  #: the rank became a member of a new group in the cell
+    sanitizer: SanitizerReport | None = None  #: None: the cell was not sanitized
 
 
 class ValuePulled(MessageBase, frozen=True):

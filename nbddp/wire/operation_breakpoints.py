@@ -3,6 +3,7 @@
 Runs in: the notebook, the rank. Pure. `nbddp.rank.collectives.stops` stops the rank at them.
 """
 
+import ast
 import difflib
 from collections.abc import Sequence
 from typing import Final
@@ -104,7 +105,7 @@ def read_breakpoint(
             )
     if condition:
         try:
-            compile(condition, "<condition>", "eval")
+            ast.parse(condition, mode="eval")
         except (SyntaxError, ValueError) as error:
             raise BadOptionError(
                 f"%ddp break: --if {condition!r} is no expression of Python ({error}). Next: for "

@@ -97,6 +97,7 @@ class Execute(MessageBase, frozen=True):
     step: bool = False  #: ranks stop before each operation and ask what to do
     breakpoints: tuple[OperationBreakpoint, ...] = ()  #: ranks stop before these operations
     faults: tuple[Fault, ...] = ()  #: faults on purpose, of all ranks
+    sanitize: bool = False  #: ranks check what the code does with tensors of operations
     parent_id: str = ""  #: id of the front end's request; an Output widget names it
     debugs: tuple[Rank, ...] = ()  #: ranks on which a bare ``%debug`` opens; empty: all
     dead: tuple[Rank, ...] = ()  #: ranks without a process: no group with them can complete

@@ -23,6 +23,7 @@ TINY = {
     "bench_recovery": [],
     "bench_recursion": [],
     "bench_render": ["--ranks", "4", "--lines", "100"],
+    "bench_sanitize": ["--turns", "2"],
     "bench_start": ["--ranks", "1", "--idle-ranks", "1"],
     "bench_trace": ["--operations", "5", "--steps", "1", "--width", "8"],
     "bench_values": ["--mb", "1"],

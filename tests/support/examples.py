@@ -80,5 +80,12 @@ def _plain(annotation: Any, name: str) -> Any:  # noqa: PLR0911 - as above
         return {"text/plain": _plain(args[1], name)}
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
         return plain_example(annotation)
-    simple = {Any: name, bool: True, int: len(name), float: len(name) / 2, str: name}
+    simple = {
+        Any: name,
+        bool: True,
+        int: len(name),
+        float: len(name) / 2,
+        str: name,
+        bytes: name.encode(),
+    }
     return simple[annotation]

@@ -130,6 +130,7 @@ def run_cell(
     step: bool = False,
     faults: str = "",
     breakpoints: Sequence[OperationBreakpoint] = (),
+    sanitize: bool = False,
 ) -> RecordingView:
     """Run a cell to its end.
 
@@ -145,10 +146,11 @@ def run_cell(
         step: stop before each operation, and ask what to do.
         faults: text of faults on purpose.
         breakpoints: operations before which ranks stop.
+        sanitize: check what the code does with tensors of operations.
     """
     view = RecordingView(answers)
     options = _options(pool, ranks, timeout, execution_count, first_line, step=step, faults=faults)
-    options = replace(options, breakpoints=tuple(breakpoints))
+    options = replace(options, breakpoints=tuple(breakpoints), sanitize=sanitize)
     run = pool.submit(_complete(code), options)
     outcome = pool.wait(run, view)
     view.error = pool.error_of(outcome)

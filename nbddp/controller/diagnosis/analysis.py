@@ -16,6 +16,7 @@ from nbddp.controller.diagnosis.notices import find_notices
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.rank_view import RankView, RankViews
 from nbddp.controller.diagnosis.report import Finding, Report
+from nbddp.controller.diagnosis.sanitizer_causes import sanitizer_causes
 from nbddp.controller.diagnosis.silent_mismatches import find_silent_mismatches
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
 from nbddp.controller.diagnosis.words import write_finding
@@ -79,24 +80,35 @@ def compare_records(
     now_ns: int = 0,
     run_id: str = "",
     sources: Sources = no_sources,
+    only_sanitizer: bool = False,
+    has_failed: bool = False,
 ) -> tuple[Finding, ...]:
-    """Find errors that showed no sign, after a cell that ended well.
+    """Find errors that showed no sign, after a cell has ended.
 
     These are operations that ranks called with different arguments, or in different iterations of
-    a loop, and operations that some members issued and others never will.
+    a loop, operations that some members issued and others never will, and what sanitizers saw.
 
     Args:
         ranks: every rank of the pool.
         now_ns: `time.monotonic_ns` of the caller.
         run_id: only operations of this run count; empty: those of all runs.
         sources: the code of the user, from which findings name lines.
+        only_sanitizer: only what sanitized cells have: no mark of a group tells of a difference.
+        has_failed: the cell has not ended well: the records of its ranks end at different places.
 
     Returns:
-        Findings of the kinds ``silent-mismatch`` and ``desynchronized-loop``.
+        Findings of the kinds ``silent-mismatch`` and ``desynchronized-loop``, and those that only a
+        sanitized cell has.
     """
     graph = WaitForGraph(RankViews(ranks))
     reports = RankReports(graph, now_ns, run_id, sources)
-    causes = [*find_silent_mismatches(graph, run_id), *shifted_causes(graph, run_id)]
+    causes = sanitizer_causes(graph, run_id, has_failed=has_failed)
+    if not only_sanitizer:
+        causes = [
+            *find_silent_mismatches(graph, run_id),
+            *shifted_causes(graph, run_id),
+            *causes,
+        ]
     return tuple(write_finding(cause, reports) for cause in causes)
 
 

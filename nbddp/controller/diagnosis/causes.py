@@ -7,11 +7,13 @@ of those that it waits for, directly or through others.
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from nbddp.controller.diagnosis.crossed_lines import CrossedLines
 from nbddp.controller.diagnosis.disagreement import Disagreement
+from nbddp.controller.diagnosis.parted_replicas import PartedReplicas
 from nbddp.controller.diagnosis.report import KINDS, Kind
 from nbddp.controller.diagnosis.shifted_loops import ShiftedLoop, find_shifted_loops
 from nbddp.controller.diagnosis.wait_graph import Obstacle, WaitForGraph
-from nbddp.wire.flight_recorder import Mismatch, Operation
+from nbddp.wire.flight_recorder import Fault, Mismatch, Operation
 from nbddp.wire.flight_recorder.matching import Differences
 from nbddp.wire.rank_set import Rank, RankSet
 
@@ -31,6 +33,10 @@ class Cause:
     direct: RankSet = field(default_factory=RankSet)  #: ranks that wait in this very operation
     disagreement: Disagreement | None = None
     shifted: ShiftedLoop | None = None
+    crossed: CrossedLines | None = None
+    parted: PartedReplicas | None = None
+    #: What the sanitizer saw on each culprit.
+    fault_by_rank: Mapping[Rank, Fault] = field(default_factory=dict)
     #: Of a cycle: a rank, the operation in which it waits, and the ranks that it waits for.
     circle: tuple[tuple[Rank, Operation, RankSet], ...] = ()
     #: Other cycles of messages, which have the same number of ranks that wait at the same lines.

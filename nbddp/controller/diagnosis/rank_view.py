@@ -12,6 +12,7 @@ from nbddp.wire.flight_recorder import (
     Mismatch,
     Operation,
     RankLook,
+    SanitizerReport,
 )
 from nbddp.wire.rank_set import Rank
 
@@ -26,6 +27,7 @@ class RankView:
     error: ExceptionLine | None = None  #: the exception that the rank raised, if it is known
     was_freed: bool = False  #: it raised because nbddp had ended its operation
     mismatches: tuple[Mismatch, ...] = ()  #: those that it saw during the cell
+    sanitizer: SanitizerReport | None = None  #: what it saw in the cell; None: it was off
     exit_text: str = ""  #: of a dead rank: ``SIGKILL (signal 9)``
     exit_phrase: str = "exited"  #: of a dead rank: ``exited with SIGKILL (signal 9)``
     #: Of a silent or dead rank: its agent has read them from shared memory.

@@ -34,6 +34,10 @@ Kind: TypeAlias = Literal[
     "stuck-outside",
     "silent-mismatch",
     "desynchronized-loop",
+    "not-finite",
+    "buffer-in-use",
+    "parted-replicas",
+    "crossed-lines",
 ]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 #: The first word on a card, where the finding is proven; it also chooses the colour.
@@ -51,6 +55,10 @@ TITLES: Final[Mapping[Kind, str]] = {
     "stuck-outside": "Notice",
     "silent-mismatch": "Warning",
     "desynchronized-loop": "Warning",
+    "not-finite": "Warning",
+    "buffer-in-use": "Warning",
+    "parted-replicas": "Warning",
+    "crossed-lines": "Notice",
 }
 #: The kinds whose next step is a change of the user's code.
 _ABOUT_CODE: Final = frozenset(KINDS) - {"dead-rank", "first-error", "left-debugger", "straggler"}

@@ -34,5 +34,6 @@ class CellOptions:
     step: bool = False  #: ranks stop before each operation, and the user lets them go
     breakpoints: tuple[OperationBreakpoint, ...] = ()  #: ranks stop before these operations, too
     faults: tuple[Fault, ...] = ()  #: faults on purpose
+    sanitize: bool = False  #: ranks check what the code does with tensors of operations
     parent_id: str = ""  #: id of the front end's request
     replay: Replay | None = None  #: it runs again for fresh ranks

@@ -167,7 +167,8 @@ class Pool:
             How the cell ended on each rank.
 
         Raises:
-            BadOptionError: the timeout is not legal, or the pool is plain and cannot step.
+            BadOptionError: the timeout is not legal, or the pool is plain and can neither step nor
+                sanitize.
             PoolBusyError: another cell is running.
             PoolBrokenError: the pool was stopped, or a rank has exited or does not come back.
             CellError: the cell failed on at least one rank.
@@ -200,7 +201,8 @@ class Pool:
             The run, from which `wait` takes the events.
 
         Raises:
-            BadOptionError: the timeout is not legal, or the pool is plain and cannot step.
+            BadOptionError: the timeout is not legal, or the pool is plain and can neither step nor
+                sanitize.
             PoolBusyError: another cell is running.
             PoolBrokenError: the pool was stopped, or a rank has exited or does not come back.
         """
@@ -216,6 +218,11 @@ class Pool:
                 "--fault strikes at operations that are traced, and a pool with --plain traces "
                 "none. Nothing was run. Next: %ddp stop, then %ddp start without --plain"
             )
+        if options.sanitize and self.options.plain:
+            raise BadOptionError(
+                "--sanitize checks the operations of ranks, and a pool with --plain traces none. "
+                "Nothing was run. Next: %ddp stop, then %ddp start without --plain"
+            )
         run_id = f"{self.pool_id}-{next(self._run_numbers)}"
         self._cells.submit(run_id, options.execution_count)
         self._sources.add_cell(options.execution_count, code, options.first_line)
@@ -230,6 +237,7 @@ class Pool:
             step=options.step,
             breakpoints=options.breakpoints,
             faults=options.faults,
+            sanitize=options.sanitize or (self.config.sanitize == "on" and options.replay is None),
             parent_id=options.parent_id,
             debugs=self._cells.ranks_to_debug(options.ranks),
             failed=tuple(self._cells.failed_runs),
@@ -869,7 +877,7 @@ class Pool:
 
         Example:
             >>> pool.config
-            Config(on_deadlock='abort', on_mismatch='raise', on_death='respawn')
+            Config(on_deadlock='abort', on_mismatch='raise', on_death='respawn', sanitize='off')
         """
         return self._processes.config
 
@@ -880,7 +888,8 @@ class Pool:
             changes: ``on_deadlock``: ``"abort"`` (free the ranks) or ``"report"`` (only show it);
                 ``on_mismatch``: ``"raise"`` (before data moves), ``"warn"`` or ``"off"``;
                 ``on_death``: ``"respawn"`` (a fresh rank takes the place) or ``"keep"`` (the place
-                stays empty).
+                stays empty); ``sanitize``: ``"off"`` or ``"on"`` (each cell runs as with ``%%ddp
+                --sanitize``).
 
         Returns:
             All settings after the change.

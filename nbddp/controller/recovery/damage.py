@@ -21,6 +21,7 @@ class Damage:
     is_suspicious: bool = False  #: ranks may be out of step: their groups are to be compared
     is_unsure: bool = False  #: any group may be broken
     is_silent: bool = False  #: nothing is broken, but operations or their iterations differed
+    is_sanitized: bool = False  #: sanitizers have watched the cell, which ended well
 
     @property
     def is_any(self) -> bool:
@@ -55,10 +56,16 @@ def damage_of(outcome: RunOutcome, abort: OperationAbort) -> Damage:
         counts = {outcome.results[rank].group_count for rank in finished}
         is_suspicious = is_suspicious or abort.was_outside or len(counts) > 1
         return Damage(frozenset(broken), is_suspicious, abort.is_unsure)
+    is_sanitized = any(result.sanitizer for result in outcome.results.values())
     is_silent = any(
         len(marks) > len({sequence for sequence, *_ in marks}) for marks in iterations.values()
     )
-    return Damage(frozenset(broken), is_unsure=abort.is_unsure, is_silent=is_silent)
+    return Damage(
+        frozenset(broken),
+        is_unsure=abort.is_unsure,
+        is_silent=is_silent,
+        is_sanitized=is_sanitized,
+    )
 
 
 def with_torn(outcome: RunOutcome, answer: GroupsRebuilt) -> RunOutcome:

@@ -12,6 +12,7 @@ A pool with ``plain`` groups has no recovery: the actions of `PoolMachine` are d
 """
 
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 
@@ -51,6 +52,7 @@ from nbddp.controller.state import (
     describe_exit,
 )
 from nbddp.settings import Settings
+from nbddp.wire.flight_recorder import RING_LENGTH
 from nbddp.wire.messages import (
     GroupsRebuilt,
     OperationsAborted,
@@ -324,22 +326,34 @@ class RecoveryMachine:
             cell.abort.expect_damage()
             actions += self._second_interrupt.start(outcome.run_id, inside, now)
         damage = damage_of(outcome, cell.abort)
+        if outcome.ranks("error", "exited", "unfinished"):
+            actions += self._sanitized(outcome, now)
         self._rebuild.broken |= damage.broken
         is_restarting = self._restarts.is_killing or self._restarts.is_asked
         is_broken = damage.is_any or bool(self._exited_ranks.dead()) or is_restarting
         # All ranks raised a mismatch at once, and left the cell before any rank was probed.
         is_unreported = outcome.report is None and bool(outcome.raised_mismatches)
-        if not (is_broken or is_unreported or damage.is_silent):
+        if not (is_broken or is_unreported or damage.is_silent or damage.is_sanitized):
             return [*actions, self._end(outcome)]
         self._held_outcome, self._held_at = outcome, now
         if is_broken:
             self._is_rebuild_due = True
             self._forms_all = damage.is_unsure
         if is_unreported or not is_broken:
-            actions += self._probes.look(now, self._compared)[1]
+            compared = partial(self._compared, is_silent=damage.is_silent)
+            last = RING_LENGTH if damage.is_sanitized else 64
+            actions += self._probes.look(now, compared, last=last)[1]
         return actions
 
-    def _compared(self, views: Views, now: float) -> list[Action]:
+    def _sanitized(self, outcome: RunOutcome, now: float) -> list[Action]:
+        """Tell what the sanitizers saw in a cell that has failed, beside its error."""
+        if not any(each.sanitizer and each.sanitizer.faults for each in outcome.results.values()):
+            return []
+        views = self._probes.views({})
+        report = self._probes.compare(views, now, only_sanitizer=True, has_failed=True)
+        return [VerdictReached(outcome.run_id, report, acted=False, views=views)]
+
+    def _compared(self, views: Views, now: float, *, is_silent: bool) -> list[Action]:
         """Take the views after a cell has ended whose ranks issued operations that differ."""
         outcome = self._held_outcome
         if outcome is None:
@@ -347,8 +361,10 @@ class RecoveryMachine:
         was_raised = bool(outcome.raised_mismatches)
         if self._rebuild.is_active and not was_raised:
             return []
-        explain = self._probes.diagnose if was_raised else self._probes.compare
-        report = explain(views, now)
+        if was_raised:
+            report = self._probes.diagnose(views, now)
+        else:
+            report = self._probes.compare(views, now, only_sanitizer=not is_silent)
         actions: list[Action] = []
         if report.findings:
             has_errors = any(finding.is_error for finding in report.findings)

@@ -58,7 +58,16 @@ class Diagnose(Protocol):
 class Compare(Protocol):
     """`nbddp.controller.diagnosis.compare_records`."""
 
-    def __call__(self, views: Views, /, *, now_ns: int, run_id: str) -> tuple[Finding, ...]:
+    def __call__(
+        self,
+        views: Views,
+        /,
+        *,
+        now_ns: int,
+        run_id: str,
+        only_sanitizer: bool,
+        has_failed: bool,
+    ) -> tuple[Finding, ...]:
         """Compare the records of a cell that has ended."""
 
 
@@ -161,6 +170,7 @@ class RankProbes:
             error=exception_line(error) if error is not None else None,
             was_freed=result is not None and result.was_freed,
             mismatches=result.mismatches if result is not None else (),
+            sanitizer=result.sanitizer if result is not None else None,
             exit_text=describe_exit(exited)[0] if exited is not None else "",
             exit_phrase=exit_phrase(exited) if exited is not None else "exited",
             after=error.handling if error is not None else None,
@@ -176,9 +186,17 @@ class RankProbes:
         report = self._diagnose(views, now_ns=int(now * 1e9), run_id=self.run_id)
         return report.with_injected(self._pool.injected)
 
-    def compare(self, views: Views, now: float) -> Report:
+    def compare(
+        self, views: Views, now: float, *, only_sanitizer: bool = False, has_failed: bool = False
+    ) -> Report:
         """Compare the operations of the latest cell, which has ended."""
-        findings = self._compare(views, now_ns=int(now * 1e9), run_id=self.run_id)
+        findings = self._compare(
+            views,
+            now_ns=int(now * 1e9),
+            run_id=self.run_id,
+            only_sanitizer=only_sanitizer,
+            has_failed=has_failed,
+        )
         report = Report(run_id=self.run_id, findings=findings)
         return report.with_injected(self._pool.injected)
 

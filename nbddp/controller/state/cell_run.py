@@ -72,6 +72,7 @@ class CellRun:
             torn=finished.torn,
             group_count=finished.group_count,
             made_groups=finished.made_groups,
+            sanitizer=finished.sanitizer,
         )
 
     def strike(self, struck: FaultStruck) -> None:

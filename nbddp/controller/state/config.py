@@ -12,6 +12,7 @@ from nbddp.wire.messages import OnMismatch
 
 OnDeadlock: TypeAlias = Literal["abort", "report"]
 OnDeath: TypeAlias = Literal["respawn", "keep"]
+Sanitize: TypeAlias = Literal["off", "on"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Config:
     on_deadlock: OnDeadlock = "abort"  #: ``report``: show it, and leave the ranks where they are
     on_mismatch: OnMismatch = "raise"  #: before data moves; ``warn``; ``off``: not compared
     on_death: OnDeath = "respawn"  #: ``keep``: no fresh rank takes the place of one that exited
+    sanitize: Sanitize = "off"  #: ``on``: each cell runs as with ``%%ddp --sanitize``
 
 
 #: The legal values by name, the default first.

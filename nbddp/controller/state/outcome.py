@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, get_args
 
 from nbddp.controller.diagnosis import Report
 from nbddp.errors import CollectiveMismatchError
-from nbddp.wire.flight_recorder import GroupMark, Mismatch
+from nbddp.wire.flight_recorder import GroupMark, Mismatch, SanitizerReport
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import (
     RankExited,
@@ -43,6 +43,7 @@ class RankResult:
     torn: tuple[str, ...] = ()  #: operations whose tensors may hold partial results
     group_count: int = 0  #: torch's number for the next group
     made_groups: bool = False  #: it became a member of a new group
+    sanitizer: SanitizerReport | None = None  #: what ``--sanitize`` saw; None: it was off
     stuck: str = ""  #: why a blocked operation could not be aborted
 
 

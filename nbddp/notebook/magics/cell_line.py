@@ -30,6 +30,7 @@ class CellCommand:
     trace: bool = False
     check: bool = False
     step: bool = False
+    sanitize: bool = False
     out: Out = "folded"
     fault: Sequence[str] | None = None  #: see `nbddp.wire.fault_grammar`
 
@@ -77,6 +78,11 @@ def _cell_parser() -> Parser:
         action="extend",
         metavar="'FAULT'",
         help="let a fault strike on purpose, for example 'rank 1: skip the next barrier'",
+    )
+    parser.add_argument(
+        "--sanitize",
+        action="store_true",
+        help="find errors that hang nothing and make numbers wrong (slower)",
     )
     return parser
 

@@ -85,6 +85,7 @@ class DdpMagics(Magics):
             step=command.step,
             breakpoints=() if command.is_async else breakpoint_verbs.breakpoints(),
             faults=faults,
+            sanitize=command.sanitize,
             parent_id=session.parent_id(),
         )
         if command.is_async:

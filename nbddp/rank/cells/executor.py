@@ -281,6 +281,7 @@ class CellExecutor:
                 torn=torn,
                 group_count=torch_private.group_count(),
                 made_groups=self._collectives.factory.has_made_groups,
+                sanitizer=self._collectives.sanitizer.end_cell(has_failed=error is not None),
             )
         self._exception = None
         self._link.send(finished)

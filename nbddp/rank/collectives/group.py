@@ -193,12 +193,15 @@ class TracedGroup(dist.ProcessGroup):
         record: int,
         kind: type[TracedWork] = TracedWork,
         copies: WrittenCopies | None = None,
+        uses: Callable[[TracedWork, int], None] | None = None,
     ) -> Any:
         if work is None:  # NCCL, synchronous: the operation is on the stream
             self.recorder.writer.complete(record, _now())
             return None
         traced = kind(work, self.counters, self.recorder, record, copies)
         self.recorder.opened(record, traced.pending)
+        if uses is not None:
+            uses(traced, record)
         return traced
 
     def leave(
@@ -255,6 +258,18 @@ class TracedGroup(dist.ProcessGroup):
         if self.counters.ended is not None:
             raise self.counters.ended()
         return skips
+
+    def _sanitized(
+        self, call: CallSignature, method: str, inner: Callable[..., Any], args: tuple[Any, ...],
+        kwargs: dict[str, Any], *message: int,
+    ) -> tuple[Callable[..., Any], Callable[[TracedWork, int], None] | None]:  # fmt: skip
+        """See `sanitizer.Sanitizer.issues`; in a cell without ``--sanitize`` nothing changes."""
+        sanitizer = self.recorder.sanitizer
+        if sanitizer is None:
+            return inner, None
+        calls: tuple[Callable[..., Any], Callable[[TracedWork, int], None] | None]
+        calls = sanitizer.issues(self.counters, call, method, inner, args, kwargs, *message)
+        return calls
 
     def _await_members(
         self, question: Question, record: int, call: CallSignature, digest: int
@@ -330,12 +345,13 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
             return self._handle(work, recorder.collective(counters, call, is_async=is_async))
         if call.has_gaps:
             refusals.refuse_gaps(recorder, counters, call.signature)
-        pull = None
+        pull = uses = None
         if recorder.is_careful:
             values = (*args, *keywords.values())
             pull = self._prepare(call, values)
             if self._is_skipped(call, values, pull):
                 return SkippedWork(args[0] if args else ())
+            inner, uses = self._sanitized(call, method, inner, args, kwargs)
         if (
             pull is not None
             or recorder.check
@@ -362,7 +378,7 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
                 if counters.ended is None and self.is_refused(record, error):
                     recorder.withdraw(counters, digest)
                 raise
-            return self._handle(work, record, copies=copies)
+            return self._handle(work, record, copies=copies, uses=uses)
         if self.is_careful:
             torch_private.set_synchronous(args[-1])
         return fast_path.run(self, inner, call, *args)
@@ -394,10 +410,14 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
         else:  # Gloo would wait forever, or end with a segmentation fault
             raise ValueError(f"{method}: there is no rank {args[0]} in a group of {self._size}")
         call = methods.message(recorder, direction, tensors)
+        uses = None
         if recorder.is_careful:
             self._prepare(call, (tensors,), peer, int(args[-1]))
             if self._is_skipped(call, (tensors,), None, peer, int(args[-1])):
                 return SkippedWork(tensors)
+            inner, uses = self._sanitized(
+                call, direction, inner, (tensors,), {}, peer, int(args[-1])
+            )
         is_async = not torch_private.is_awaited_message(_frame(0))
         record = recorder.message(counters, call, direction, peer, int(args[-1]), is_async=is_async)
         try:
@@ -406,7 +426,8 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
             if self.is_refused(record, error):
                 recorder.withdraw_message(counters, direction, peer, int(args[-1]))
             raise
-        traced = self._handle(work, record, AnySourceWork if is_any else MessageWork)
+        kind = AnySourceWork if is_any else MessageWork
+        traced = self._handle(work, record, kind, uses=uses)
         if traced is not None:
             traced.size = sum(tensor.nbytes for tensor in tensors)
             traced.is_receive = direction == "recv"

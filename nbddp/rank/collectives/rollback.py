@@ -57,7 +57,7 @@ def copy_written(written: Any, room: int = LIMIT_BYTES) -> WrittenCopies:
         room: number of bytes that may be copied.
     """
     copies = WrittenCopies()
-    for tensor in _tensors(written):
+    for tensor in tensors_in(written):
         size = tensor.nbytes
         if size <= room and tensor.is_cpu and tensor.is_contiguous():
             address = tensor.data_ptr()
@@ -83,10 +83,11 @@ def has_failed(work: Any) -> bool:
     return False
 
 
-def _tensors(written: Any) -> Iterator[torch.Tensor]:
+def tensors_in(written: Any) -> Iterator[torch.Tensor]:
+    """Yield a tensor, those of a list, or those of a list of lists; not those without memory."""
     if isinstance(written, torch.Tensor):
         if written.layout is torch.strided and written.numel():
             yield written
     elif isinstance(written, list | tuple):
         for part in written:
-            yield from _tensors(part)
+            yield from tensors_in(part)

@@ -25,6 +25,7 @@ from nbddp.rank.collectives.introspection import RankIntrospection
 from nbddp.rank.collectives.rebuild import GroupRebuild
 from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.collectives.rpc_lifecycle import RemoteCalls
+from nbddp.rank.collectives.sanitizer import Sanitizer
 from nbddp.rank.collectives.stops import Stops
 from nbddp.rank.user_code_context import Callbacks
 from nbddp.wire.flight_recorder import GroupMark, Mismatch, NodeMemory
@@ -78,6 +79,7 @@ class Collectives:
         )
         self.stops = Stops(self.recorder, launch.rank)
         self.faults = faults.Faults(self.recorder, self.factory)
+        self.sanitizer = Sanitizer(self.recorder)
         self._abort = OperationAbort(
             self.factory,
             self.recorder,
@@ -110,6 +112,7 @@ class Collectives:
         self.recorder.begin_cell(request.run_id, request.on_mismatch, check=request.check)
         self.stops.begin_cell(step=request.step, breakpoints=request.breakpoints)
         self.faults.begin_cell(request.faults, request.execution_count)
+        self.sanitizer.begin_cell(is_on=request.sanitize)
         refusals.end_groups_of_dead(self.recorder, request.dead)
         self.recorder.cell_ranks = request.ranks
         self._remote_calls.begin_cell(request.failed)

@@ -7,6 +7,7 @@ of a group joins the threads of its backend. So a handle does not own the group.
 import copy
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -88,6 +89,8 @@ class TracedWork(dist.Work):
     """A handle of one operation."""
 
     is_message = False
+    #: Called when the caller sees the end, or can see it from now on: by the sanitizer.
+    note_seen: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -122,6 +125,7 @@ class TracedWork(dist.Work):
 
     def wait(self, timeout: Any = None) -> bool:
         """Wait for the end; the wait is recorded meanwhile."""
+        self.note_seen()
         recorder, record = self._recorder, self._record
         if recorder.is_child:
             return _wait(self.inner, timeout)
@@ -178,6 +182,7 @@ class TracedWork(dist.Work):
 
     def get_future(self) -> Any:
         """Return the future of the operation, whose end is recorded."""
+        self.note_seen()
         future = self.inner.get_future()
         future.add_done_callback(self.pending.take_future)
         return (
@@ -188,6 +193,7 @@ class TracedWork(dist.Work):
         """Return whether the operation has ended."""
         done = bool(self.inner.is_completed())
         if done:
+            self.note_seen()
             self.pending.check_end()
         return done
 
@@ -205,6 +211,7 @@ class TracedWork(dist.Work):
 
     def synchronize(self) -> None:
         """Let the current stream wait for it."""
+        self.note_seen()
         self.inner.synchronize()
 
     def source_rank(self) -> int:
@@ -225,6 +232,7 @@ class TracedWork(dist.Work):
 
     def block_current_stream(self) -> None:
         """Block the current stream, as of a stock work."""
+        self.note_seen()
         self.inner.block_current_stream()
 
     def __getattr__(self, name: str) -> Any:

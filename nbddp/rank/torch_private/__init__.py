@@ -6,9 +6,11 @@ depends on it is left out, as the docstrings say.
 
 from nbddp.rank.torch_private.ddp import (
     TRACED_PREFIX,
+    ddp_models,
     groups_of_unfinished,
     hook_modules,
     numbers_of,
+    parts_on_purpose,
     renew,
     reset_modules,
     whole_modules,
@@ -67,6 +69,7 @@ __all__ = [
     "Sharding",
     "Unit",
     "c10d",
+    "ddp_models",
     "default_group",
     "exchange_registered",
     "forget_failed_groups",
@@ -100,6 +103,7 @@ __all__ = [
     "new_store_client",
     "numbers_of",
     "original_store_wait",
+    "parts_on_purpose",
     "register_group",
     "registered",
     "renew",

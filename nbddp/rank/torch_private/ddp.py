@@ -21,6 +21,17 @@ import torch
 from nbddp.rank.torch_private import fsdp
 
 
+def ddp_models() -> list[Any]:
+    """Return the DistributedDataParallel modules of this process, in the order of creation."""
+    return list(_ddp_modules)
+
+
+def parts_on_purpose(model: Any) -> bool:
+    """Return whether a DDP model averages its replicas only now and then (local SGD)."""
+    states = (state for _, state in getattr(model, "_comm_hooks", ()))
+    return any(type(state).__name__ == "PostLocalSGDState" for state in states)
+
+
 @dataclass
 class _Ddp:
     """A DDP module: its state is equal on all ranks of its group, or it must be reset."""

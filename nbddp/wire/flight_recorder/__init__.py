@@ -1,5 +1,12 @@
 """Records of operations in shared memory: their layout, writer, reader and schema."""
 
+from nbddp.wire.flight_recorder.faults import (
+    DIGEST_BYTES,
+    Fault,
+    FaultKind,
+    ReplicaSteps,
+    SanitizerReport,
+)
 from nbddp.wire.flight_recorder.layout import BOARD_SLOTS, RING_LENGTH, Loops
 from nbddp.wire.flight_recorder.reader import Reader
 from nbddp.wire.flight_recorder.schema import (
@@ -46,6 +53,7 @@ __all__ = [
     "CALLBACK_THREAD",
     "CONNECTION",
     "CONSOLE",
+    "DIGEST_BYTES",
     "LEFT_DEBUGGER",
     "RENDEZVOUS",
     "RING_LENGTH",
@@ -55,6 +63,8 @@ __all__ = [
     "Activity",
     "Ending",
     "ExceptionLine",
+    "Fault",
+    "FaultKind",
     "GroupInfo",
     "GroupMark",
     "LoopVariable",
@@ -67,6 +77,8 @@ __all__ = [
     "OperationState",
     "RankLook",
     "Reader",
+    "ReplicaSteps",
+    "SanitizerReport",
     "Signature",
     "Site",
     "StoreQuestion",

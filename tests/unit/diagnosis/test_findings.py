@@ -311,6 +311,8 @@ def test_each_kind_has_a_title_and_a_writer():
 
 def test_kinds_are_those_of_the_documents():
     assert sorted(KINDS) == [
+        "buffer-in-use",
+        "crossed-lines",
         "dead-rank",
         "desynchronized-loop",
         "first-error",
@@ -318,8 +320,10 @@ def test_kinds_are_those_of_the_documents():
         "left-debugger",
         "mismatched-collective",
         "missing-rank",
+        "not-finite",
         "p2p-cycle",
         "p2p-unmatched",
+        "parted-replicas",
         "silent-mismatch",
         "store-wait",
         "straggler",

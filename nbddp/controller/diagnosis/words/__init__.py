@@ -16,6 +16,7 @@ from nbddp.controller.diagnosis.words import (
     messages,
     mismatches,
     notices,
+    sanitizer,
     store,
 )
 from nbddp.controller.diagnosis.words.shared import Words
@@ -35,6 +36,10 @@ WRITERS: Final[Mapping[Kind, Callable[[Cause, RankReports], Words]]] = {
     "stuck-outside": notices.straggler,
     "silent-mismatch": mismatches.silent_mismatch,
     "desynchronized-loop": mismatches.desynchronized_loop,
+    "not-finite": sanitizer.not_finite,
+    "buffer-in-use": sanitizer.buffer_in_use,
+    "parted-replicas": sanitizer.parted_replicas,
+    "crossed-lines": sanitizer.crossed_lines,
 }
 
 
@@ -43,7 +48,8 @@ def write_finding(cause: Cause, reports: RankReports) -> Finding:
     words = WRITERS[cause.kind](cause, reports)
     operation, disagreement = cause.operation, cause.disagreement
     group = reports.graph.group(operation) if operation else None
-    members = group.ranks if group and cause.kind != "dead-rank" else RankSet()
+    is_alone = cause.kind == "dead-rank" or bool(cause.fault_by_rank)
+    members = group.ranks if group and not is_alone else RankSet()
     concerned = {*cause.culprits, *cause.waiting, *members, *words.ranks}
     waits = [reports.since_s(rank, operation) for rank in cause.waiting]
     has_errors = disagreement is not None and bool(disagreement.differences.hard)

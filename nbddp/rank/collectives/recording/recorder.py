@@ -53,9 +53,11 @@ class Recorder:
         self.before_operation: Callable[..., None] | None = None
         #: Called before an operation is issued, and may leave it out, see `faults.Faults.before`.
         self.inject: Callable[..., bool] | None = None
+        #: Checks the tensors of operations in a sanitized cell, see `sanitizer.Sanitizer`.
+        self.sanitizer: Any = None
         self.check = False  #: compare with members on other machines before each collective
         #: `check`, or this is a child, or no cell runs, or the user steps, or faults may strike, or
-        #: a name is looked up during a cell.
+        #: the cell is sanitized, or a name is looked up during a cell.
         self.is_careful = True
         self._careful_lock = threading.Lock()
         self.callbacks = callbacks
@@ -76,7 +78,8 @@ class Recorder:
         """Update ``is_careful`` after a change of its conditions. For any thread."""
         with self._careful_lock:
             is_in_cell = bool(self.run_id) and not self.is_child
-            is_watched = self.check or bool(self.before_operation or self.inject)
+            is_watched = self.check or self.sanitizer is not None
+            is_watched = is_watched or bool(self.before_operation or self.inject)
             self.is_careful = is_watched or not is_in_cell or self.callbacks.is_answering_lookup
 
     # --- cells ---------------------------------------------------------------------------------

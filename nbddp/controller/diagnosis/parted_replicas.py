@@ -1,0 +1,95 @@
+"""Finds DDP models whose replicas are not equal after a step, by the hashes that ranks have taken.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nbddp.controller.diagnosis.wait_graph import WaitForGraph
+from nbddp.wire.flight_recorder import DIGEST_BYTES, ReplicaSteps, Site
+from nbddp.wire.rank_set import Rank, RankSet, ranks_by_value
+
+
+@dataclass(frozen=True)
+class PartedReplicas:
+    """A model whose replicas have parted."""
+
+    steps: ReplicaSteps  #: of one of the ranks
+    step: int  #: the first one after which they differ; 0: before the first one of the cell
+    tensor: str  #: the first that differs, then or, if ``is_late``, at the end of the cell
+    others: int  #: number of other tensors that differ then
+    is_late: bool  #: the hashes of single tensors were not kept for so many steps
+    clusters: tuple[RankSet, ...]  #: ranks with equal replicas, most ranks first
+
+    @property
+    def culprits(self) -> RankSet:
+        """The minority; without one, all ranks."""
+        has_majority = len(self.clusters[0]) > len(self.clusters[1])
+        return RankSet.of(rank for ranks in self.clusters[has_majority:] for rank in ranks)
+
+    @property
+    def site(self) -> Site:
+        """The line of the step."""
+        return self.steps.sites[self.steps.site_of_step[self.step]]
+
+
+def find_parted_replicas(graph: WaitForGraph) -> list[PartedReplicas]:
+    """Find for each model the first step after which its replicas differ.
+
+    Args:
+        graph: the ranks after the cell.
+    """
+    models: dict[object, dict[Rank, ReplicaSteps]] = {}
+    for rank, view in graph.views.items():
+        for steps in view.sanitizer.replicas if view.sanitizer is not None else ():
+            key = steps.pg_id, steps.number, steps.optimizer_number, steps.tensors
+            models.setdefault(key, {})[rank] = steps
+    found = (_parted(by_rank) for by_rank in models.values() if len(by_rank) > 1)
+    return [each for each in found if each is not None]
+
+
+def _parted(by_rank: Mapping[Rank, ReplicaSteps]) -> PartedReplicas | None:
+    some = next(iter(by_rank.values()))
+    # A rank that has less data makes fewer steps.
+    count = min(len(each.site_of_step) for each in by_rank.values())
+    for step in range(count):
+        clusters = _clusters({rank: _part(each.digests, step) for rank, each in by_rank.items()})
+        if len(clusters) > 1:
+            is_late = any(
+                len(each.details) < (step + 1) * len(each.newest) for each in by_rank.values()
+            )
+            names = _differing(by_rank, step, is_late=is_late)
+            return PartedReplicas(some, step, "".join(names[:1]), len(names) - 1, is_late, clusters)
+    for name in some.buffers:
+        if all(name in each.buffers for each in by_rank.values()):
+            clusters = _clusters(
+                {
+                    rank: _part(each.buffer_digests, each.buffers.index(name))
+                    for rank, each in by_rank.items()
+                }
+            )
+            if len(clusters) > 1:
+                return PartedReplicas(some, count - 1, name, 0, True, clusters)
+    return None
+
+
+def _differing(by_rank: Mapping[Rank, ReplicaSteps], step: int, *, is_late: bool) -> list[str]:
+    """The tensors that differ after a step, or at the end."""
+    digests = [
+        each.newest if is_late else each.details[step * len(each.newest) :]
+        for each in by_rank.values()
+    ]
+    names = next(iter(by_rank.values())).tensors
+    return [
+        name for index, name in enumerate(names) if len({_part(one, index) for one in digests}) > 1
+    ]
+
+
+def _clusters(digests: Mapping[Rank, bytes]) -> tuple[RankSet, ...]:
+    found = ranks_by_value(digests).values()
+    return tuple(sorted(found, key=lambda ranks: (-len(ranks), ranks.ranks)))
+
+
+def _part(digests: bytes, index: int) -> bytes:
+    return digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]

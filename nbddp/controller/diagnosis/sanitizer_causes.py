@@ -1,0 +1,111 @@
+"""Groups what the sanitizers of the ranks saw in a cell: one cause for one fault of the code.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from collections.abc import Mapping
+
+from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.crossed_lines import find_crossed_lines
+from nbddp.controller.diagnosis.parted_replicas import find_parted_replicas
+from nbddp.controller.diagnosis.report import Kind
+from nbddp.controller.diagnosis.wait_graph import WaitForGraph
+from nbddp.wire.flight_recorder import Fault
+from nbddp.wire.rank_set import Rank, RankSet
+
+
+def sanitizer_causes(graph: WaitForGraph, run_id: str, *, has_failed: bool) -> list[Cause]:
+    """The causes of findings that only ``--sanitize`` gives.
+
+    Args:
+        graph: the ranks after the cell.
+        run_id: names the run of the cell.
+        has_failed: the cell has not ended well: the records of ranks end at different places.
+    """
+    if not any(view.sanitizer for view in graph.views.values()):
+        return []
+    faults = [
+        (rank, fault)
+        for rank, view in graph.views.items()
+        if view.sanitizer is not None
+        for fault in view.sanitizer.faults
+    ]
+    return [
+        *_first_not_finite([each for each in faults if each[1].kind == "not-finite"]),
+        *_buffers([each for each in faults if each[1].kind != "not-finite"]),
+        *(
+            Cause("parted-replicas", parted.culprits, RankSet(), parted=parted)
+            for parted in find_parted_replicas(graph)
+        ),
+        *([] if has_failed else _crossed(graph, run_id)),
+    ]
+
+
+def _crossed(graph: WaitForGraph, run_id: str) -> list[Cause]:
+    """Collectives at different lines: a suspicion, never a verdict."""
+    return [
+        Cause(
+            "crossed-lines",
+            crossed.culprits,
+            RankSet(),
+            proven=False,
+            owner=rank,
+            operation=operation,
+            crossed=crossed,
+        )
+        for crossed in find_crossed_lines(graph, run_id)
+        for rank, operation in [next(iter(crossed.operation_by_rank.items()))]
+    ]
+
+
+def _buffers(faults: list[tuple[Rank, Fault]]) -> list[Cause]:
+    """One cause for the same lines on several ranks."""
+    by_lines: dict[object, dict[Rank, Fault]] = {}
+    for rank, fault in faults:
+        lines = fault.operation.site.position, fault.site.position
+        key = fault.kind, fault.operation.signature.op, *lines
+        by_lines.setdefault(key, {}).setdefault(rank, fault)
+    # A later cell may wait for an operation whose handle is there.
+    return [
+        _cause("buffer-in-use", each, proven=not all(one.has_handle for one in each.values()))
+        for each in by_lines.values()
+    ]
+
+
+def _first_not_finite(faults: list[tuple[Rank, Fault]]) -> list[Cause]:
+    """The first operation that was given NaN or Inf, and the ranks that gave it.
+
+    Numbers order the operations of one group, clocks those of several.
+    """
+    if not faults:
+        return []
+    _, first = min(faults, key=lambda each: each[1].time_ns)
+    if first.operation.collective_seq_id:
+        group = first.operation.pg_id
+        numbered = [each for each in faults if _number(each[1], group)]
+        _, first = min(numbered, key=lambda each: _number(each[1], group))
+        number = _number(first, group)
+        return [
+            _cause(
+                "not-finite", {r: each for r, each in numbered if _number(each, group) == number}
+            )
+        ]
+    return [_cause("not-finite", {rank: each for rank, each in faults if each is first})]
+
+
+def _number(fault: Fault, group: str) -> int:
+    """The number of the operation in a group; 0: it has none there."""
+    return fault.operation.collective_seq_id if fault.operation.pg_id == group else 0
+
+
+def _cause(kind: Kind, fault_by_rank: Mapping[Rank, Fault], *, proven: bool = True) -> Cause:
+    rank, fault = next(iter(fault_by_rank.items()))
+    return Cause(
+        kind,
+        RankSet.of(fault_by_rank),
+        RankSet(),
+        proven=proven,
+        owner=rank,
+        operation=fault.operation,
+        fault_by_rank=fault_by_rank,
+    )

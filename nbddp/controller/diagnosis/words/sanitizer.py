@@ -1,0 +1,203 @@
+"""The words of what the sanitizer found.
+
+Runs in: the notebook's process. Pure.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from nbddp.controller.diagnosis.causes import Cause
+from nbddp.controller.diagnosis.crossed_lines import tensor_of
+from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, subject
+from nbddp.controller.diagnosis.rank_reports import RankReports
+from nbddp.controller.diagnosis.report import CodeLine, PerRank
+from nbddp.controller.diagnosis.words.shared import Words
+from nbddp.wire.flight_recorder import Fault, Operation, Site
+from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
+
+
+def buffer_in_use(cause: Cause, reports: RankReports) -> Words:
+    """Memory of an operation was used before its end, or nothing has waited for the end."""
+    fault = next(iter(cause.fault_by_rank.values()))
+    opened, ranks = fault.operation, cause.culprits
+    name = _name(opened, reports)
+    issued = f"{name} was issued at {_line(opened.site)}, and nothing had waited for its end"
+    waits = f"Call `wait()` on what {_line(opened.site)} returns"
+    if fault.kind == "not-awaited":
+        called = f"Nothing has waited for {name}, which {ranks.describe()} called"
+        if fault.has_handle:
+            return Words(
+                f"{called}: its result may not be there yet.",
+                "the cell has ended, and a later cell may still wait.",
+                f"{waits}, in the cell that uses the result.",
+                code=_code((opened.site, ranks)),
+                ranks=_rows(cause, reports, f"called {name}"),
+            )
+        return Words(
+            f"{called}, and nothing can: its handle was deleted.",
+            "torch fills or reads the tensors at some time, and the code cannot know when.",
+            f"Keep what {_line(opened.site)} returns, and call its `wait()`.",
+            code=_code((opened.site, ranks)),
+            ranks=_rows(cause, reports, f"called {name}"),
+        )
+    if fault.other is not None:
+        other = fault.other.label()
+        return Words(
+            f"{subject(ranks)} gave memory of {name}, which was still open, to {other}.",
+            f"{issued} when {_line(fault.site)} called {other}, and one of the two writes to the "
+            "memory of the other.",
+            f"{waits} before {_line(fault.site)}, or give each operation a tensor of its own.",
+            code=_code((opened.site, NO_RANKS), (fault.site, ranks)),
+            ranks=_rows(cause, reports, f"called {other}"),
+        )
+    does, ending = _ACCESSES[fault.kind]
+    function = f"'{fault.function}'"
+    return Words(
+        f"{subject(ranks)} {does} a tensor that {name} still {_use(fault)} ({function}).",
+        f"{issued} when {_line(fault.site)} {does} its memory; {ending}.",
+        f"{waits} before {_line(fault.site)}, or give the operation a copy.",
+        code=_code((opened.site, NO_RANKS), (fault.site, ranks)),
+        ranks=_rows(cause, reports, f"{does} it, by {function}"),
+    )
+
+
+def not_finite(cause: Cause, reports: RankReports) -> Words:
+    """An operation was given NaN or Inf, for the first time in the cell."""
+    fault = next(iter(cause.fault_by_rank.values()))
+    name, ranks = _name(fault.operation, reports), cause.culprits
+    whose = f", in the gradient of {fault.parameter}" if fault.parameter else ""
+    step = (
+        f"Look at what {ranks.describe()} {ranks.verb('computes', 'compute')} before "
+        f"{_line(fault.site)}."
+    )
+    if fault.parameter:
+        step = (
+            "`torch.autograd.set_detect_anomaly(True)` names the function whose backward makes it; "
+            f"look at the loss of {ranks.describe()} first."
+        )
+    return Words(
+        f"{subject(ranks)} gave {fault.value} to {name}{whose}.",
+        f"it was there before the call, which is the first of this cell with such a value; {name} "
+        "brings it to other ranks.",
+        step,
+        code=_code((fault.site, ranks)),
+        ranks=_rows(cause, reports, f"gave {fault.value} to {name}"),
+    )
+
+
+def crossed_lines(cause: Cause, reports: RankReports) -> Words:
+    """Ranks called a collective at different lines, and each line at other numbers, too."""
+    crossed = cause.crossed
+    assert crossed is not None  # noqa: S101 - each cause of this kind has one
+    calls = crossed.operation_by_rank
+    ordered = sorted(crossed.clusters, key=lambda ranks: (len(ranks), ranks.ranks))
+    tensors = {ranks.ranks[0]: tensor_of(calls[ranks.ranks[0]]) for ranks in ordered}
+    has_names = all(tensors.values())
+    parts = [
+        f" with '{tensors[ranks.ranks[0]]}'"
+        if has_names
+        else f" at {_line(calls[ranks.ranks[0]].site)}"
+        for ranks in ordered
+    ]
+    others = (
+        f"{ranks.describe()}{part}" for ranks, part in zip(ordered[1:], parts[1:], strict=True)
+    )
+    name = _name(next(iter(calls.values())), reports)
+    lines = [(calls[ranks.ranks[0]].site, ranks) for ranks in ordered]
+    return Words(
+        f"{subject(ordered[0])} called {name}{parts[0]}, {', '.join(others)}: are these values "
+        "meant to be mixed?",
+        "kind and shape agree. The same lines were called in another order on other ranks.",
+        "Call them in the same order on all ranks. If each line is right, nothing is wrong.",
+        code=_code(*lines),
+        ranks={
+            rank: replace(
+                reports.rank(rank),
+                predicate=Predicate(RankVerb.CALLED, f" {name}"),
+                site=operation.site,
+                since_s=None,
+            )
+            for rank, operation in calls.items()
+        },
+    )
+
+
+def parted_replicas(cause: Cause, reports: RankReports) -> Words:
+    """The replicas of a DDP model are no longer equal."""
+    parted = cause.parted
+    assert parted is not None  # noqa: S101 - each cause of this kind has one
+    ranks, steps = cause.culprits, parted.steps
+    when = f"after step {parted.step} of {steps.optimizer}"
+    equal = f"; after step {parted.step - 1} they were equal"
+    if parted.step < 2:
+        equal = "; before it they were equal" if parted.step else ""
+    if not parted.step:
+        when = f"before the first step of {steps.optimizer}"
+    others = parted.clusters[0] - ranks
+    values = f"other values than {others.describe()}" if others else "different values"
+    alone = "one of these ranks does"
+    if others:
+        alone = f"{ranks.describe()} {ranks.verb('does', 'do')}"
+    more = f" and {parted.others} more" if parted.others else ""
+    late = ", at the end of the cell," if parted.is_late else ""
+    return Words(
+        f"{subject(ranks)} {ranks.verb('has', 'have')}{late} {values} in '{parted.tensor}'{more} "
+        f"of {steps.model}: its replicas are not equal {when} in this cell.",
+        f"hashes of all parameters were taken with each step, and differ{equal}.",
+        f"Look for what {alone} alone before "
+        f"{_line(parted.site)}: a backward under `no_sync()`, weights that are loaded or changed. "
+        "`%ddp diff` shows by how much they differ.",
+        code=_code((parted.site, ranks)),
+        ranks={
+            rank: replace(
+                reports.rank(rank),
+                predicate=Predicate(RankVerb.NONE, f"stepped {steps.optimizer}"),
+                site=parted.site,
+                since_s=None,
+            )
+            for rank in ranks
+        },
+    )
+
+
+_ACCESSES: Mapping[str, tuple[str, str]] = {
+    "write": ("wrote", "which value is sent or stays is undefined"),
+    "resize": ("replaced", "the operation goes on with the memory from before"),
+    "read": ("read", "the result may not have been there yet"),
+}
+
+
+def _name(operation: Operation, reports: RankReports) -> str:
+    """The operation with its group, if the ranks were asked for their groups."""
+    has_groups = any(view.look is not None for view in reports.graph.views.values())
+    return reports.name(operation, with_group=has_groups)
+
+
+def _use(fault: Fault) -> str:
+    return "writes" if fault.kind == "read" else "uses"
+
+
+def _line(site: Site) -> str:
+    """``line 3``: the card shows its cell or file below."""
+    return f"line {site.line}" if site.line else "the display of a result"
+
+
+def _code(*lines: tuple[Site, RankSet]) -> list[CodeLine]:
+    """The lines in their order; ranks stand beside the line that is wrong."""
+    known = [CodeLine(site, ranks) for site, ranks in lines if site.line]
+    known.sort(key=lambda line: line.site.position)
+    is_one = len({line.site.position for line in known}) == 1
+    return known[-1:] if is_one else known
+
+
+def _rows(cause: Cause, reports: RankReports, does: str) -> Mapping[Rank, PerRank]:
+    """The line of each rank."""
+    return {
+        rank: replace(
+            reports.rank(rank),
+            predicate=Predicate(RankVerb.NONE, does),
+            site=fault.site if fault.site.line else fault.operation.site,
+            since_s=None,
+        )
+        for rank, fault in cause.fault_by_rank.items()
+    }

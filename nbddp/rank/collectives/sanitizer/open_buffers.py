@@ -1,0 +1,197 @@
+"""The memory of operations that the caller has not seen the end of, and what touches it.
+
+Runs in: the rank process. Operations begin and end in any thread; memory is watched in the main
+thread, and only while an operation is open.
+"""
+
+import functools
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nbddp.rank.collectives.rollback import tensors_in
+from nbddp.rank.collectives.sanitizer.operation_tensors import OperationTensors
+from nbddp.rank.collectives.sanitizer.spans import Span, overlap, span_of
+from nbddp.rank.torch_private import dispatch_watch
+from nbddp.rank.torch_private.dispatch_watch import DispatchWatch
+
+
+@dataclass(eq=False, slots=True)
+class OpenOperation:
+    """An operation that the caller has not waited for."""
+
+    record: int
+    read: list[Span]
+    written: list[Span]
+    handle: "weakref.ref[Any]"
+    #: Its caller has got the handle; C++ follows the end of an operation by itself.
+    is_handed_out: bool
+
+    def uses(self, span: Span, *, writes: bool) -> bool:
+        """Return whether an access to memory meets the operation's own."""
+        used = [*self.written, *self.read] if writes else self.written
+        return any(overlap(span, each) for each in used if not each.is_gone)
+
+
+#: These read a tensor without the dispatcher, or switch off all modes.
+_DIRECT_READS = ("__repr__", "tolist")
+
+
+class OpenBuffers:
+    """The open operations of this rank in a cell.
+
+    Args:
+        told: called with an open operation, the access, and the function of torch that touches it.
+    """
+
+    def __init__(self, told: Callable[[OpenOperation, str, str], None]) -> None:
+        self._told = told
+        self._open: dict[int, OpenOperation] = {}  # by record
+        self._watch = DispatchWatch(self._note)
+        self._main = threading.main_thread().ident
+        self.spent_ns = 0
+        self._in_backward = 0  # passes that run in the main thread
+        #: Code of the user has opened an operation in a backward pass: the next pass is watched.
+        self._opens_in_backward = False
+
+    def begin(self) -> None:
+        """Begin a cell."""
+        self.spent_ns = 0
+        for name in _DIRECT_READS:
+            setattr(torch.Tensor, name, self._noted(getattr(torch.Tensor, name)))
+
+    def _noted(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def run(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            self.read(tensor, original.__name__)
+            return original(tensor, *args, **kwargs)
+
+        return run
+
+    # --- operations ----------------------------------------------------------------------------
+
+    def meets(self, tensors: OperationTensors) -> OpenOperation | None:
+        """Return an open operation with which a new one shares memory that one of them writes."""
+        operations = list(self._open.values())
+        if not operations:
+            return None
+        for tensor, writes in _with_access(tensors):
+            span = span_of(tensor)
+            for operation in operations:
+                if span is not None and operation.uses(span, writes=writes):
+                    return operation
+        return None
+
+    def add(
+        self, handle: Any, record: int, tensors: OperationTensors, *, is_handed_out: bool
+    ) -> None:
+        """Add an operation that was issued."""
+        written = {id(tensor) for tensor in tensors.written}
+        self._open[record] = OpenOperation(
+            record,
+            _spans(tensor for tensor in tensors.inputs if id(tensor) not in written),
+            _spans(tensors.written),
+            weakref.ref(handle),
+            is_handed_out,
+        )
+        handle.note_seen = lambda: self._seen(record)
+        if self._is_main:
+            self._opens_in_backward |= is_handed_out and self._in_backward > 0
+            self._watch.begin()
+
+    def _seen(self, record: int) -> None:
+        if self._open.pop(record, None) is not None and not self._open and self._is_main:
+            self._watch.end()
+
+    def without_watch(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a call of a stock group that is not watched."""
+        return self._watch.without(call) if self._open and self._is_main else call
+
+    def end(self) -> Iterator[OpenOperation]:
+        """End the cell, and yield the operations that nothing has waited for."""
+        self._watch.end()
+        for name in _DIRECT_READS:
+            noted = getattr(torch.Tensor, name)
+            setattr(torch.Tensor, name, noted.__wrapped__)
+        left, self._open = self._open, {}
+        self._opens_in_backward = False
+        for operation in left.values():
+            handle = operation.handle()
+            if handle is not None:
+                del handle.note_seen
+            if operation.is_handed_out:
+                yield operation
+
+    # --- what the code does --------------------------------------------------------------------
+
+    def backward(self, run: Callable[[], Any]) -> Any:
+        """Run a backward pass, whose modes are those of its beginning.
+
+        So a mode that is put on the stack inside of it is lost with the next node of the graph.
+        """
+        if not self._is_main:
+            return run()
+        if self._opens_in_backward:
+            self._watch.begin()
+        self._in_backward += 1
+        try:
+            return run()
+        finally:
+            self._in_backward -= 1
+            if self._open:
+                self._watch.begin()
+            elif not self._in_backward:
+                self._watch.end()
+
+    @property
+    def is_in_backward(self) -> bool:
+        """Whether a backward pass runs in the main thread."""
+        return self._in_backward > 0
+
+    @property
+    def _is_main(self) -> bool:
+        return threading.get_ident() == self._main
+
+    def read(self, tensor: torch.Tensor, function: str) -> None:
+        """Note that a tensor is read by a function that goes past the dispatcher."""
+        if self._open and self._is_main and type(tensor) in (torch.Tensor, torch.nn.Parameter):
+            self._access(tensor, "read", function)
+
+    def _note(self, function: Any, args: Any, kwargs: Any) -> None:
+        """Compare the tensors of a call with those of open operations."""
+        if not self._open or not self._is_main:  # a thread of Gloo has inherited the watch
+            return
+        began = time.monotonic_ns()
+        for position, name, access in dispatch_watch.accesses_of(function):
+            value = args[position] if position < len(args) else kwargs.get(name)
+            for tensor in tensors_in(value):
+                if access == "resize" and _keeps_size(tensor, args):
+                    continue
+                self._access(tensor, access, dispatch_watch.name_of(function))
+        self.spent_ns += time.monotonic_ns() - began
+
+    def _access(self, tensor: torch.Tensor, access: str, function: str) -> None:
+        span = span_of(tensor)
+        for operation in list(self._open.values()):
+            if span is not None and operation.uses(span, writes=access != "read"):
+                self._told(operation, access, function)
+
+
+def _keeps_size(tensor: torch.Tensor, args: Any) -> bool:
+    size = args[1] if len(args) > 1 else None
+    return isinstance(size, list | tuple) and tuple(size) == tuple(tensor.shape)
+
+
+def _with_access(tensors: OperationTensors) -> Iterator[tuple[torch.Tensor, bool]]:
+    yield from ((tensor, True) for tensor in tensors.written)
+    yield from ((tensor, False) for tensor in tensors.inputs)
+
+
+def _spans(tensors: Iterable[torch.Tensor]) -> list[Span]:
+    found = (span_of(tensor, lasts=True) for tensor in tensors)
+    return [span for span in found if span is not None]

@@ -1,0 +1,188 @@
+"""Checks the tensors of operations during a sanitized cell, see docs/sanitizer.md.
+
+Runs in: the rank process; the cell begins and ends on the main thread, operations are issued in any
+thread. A cell that is not sanitized has no `Recorder.sanitizer`, and pays nothing.
+
+    TracedGroup --issues--> Sanitizer --> OpenBuffers <-- each call of torch while one is open
+                                      --> Fault --end_cell--> RunFinished
+"""
+
+import sys
+import time
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from nbddp.rank import torch_private
+from nbddp.rank.collectives.recording.group_counters import GroupCounters
+from nbddp.rank.collectives.recording.recorder import Recorder
+from nbddp.rank.collectives.recording.signatures import CallSignature
+from nbddp.rank.collectives.sanitizer import finite
+from nbddp.rank.collectives.sanitizer.open_buffers import OpenBuffers, OpenOperation
+from nbddp.rank.collectives.sanitizer.operation_tensors import tensors_of
+from nbddp.rank.collectives.sanitizer.replicas import Replicas
+from nbddp.rank.torch_private import dispatch_watch
+from nbddp.wire.flight_recorder import Fault, FaultKind, Operation, SanitizerReport, shortened
+
+#: Number of faults of a rank in one cell.
+_MAX_FAULTS = 16
+
+
+class Sanitizer:
+    """One per rank.
+
+    Args:
+        recorder: knows the operations and the lines of the user's code.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._buffers = OpenBuffers(self._touched)
+        self.replicas = Replicas(recorder.sites)
+        self._faults: dict[tuple[Any, ...], Fault] = {}
+        self._is_hooked = False
+        self._spent_ns = 0
+        self._checks_values = False  #: this cell has sent finite values only
+
+    @property
+    def _is_on(self) -> bool:
+        return self._recorder.sanitizer is self and not self._recorder.is_child
+
+    def begin_cell(self, *, is_on: bool) -> None:
+        """Begin a cell, sanitized or not."""
+        self._recorder.sanitizer = self if is_on else None
+        self._checks_values = is_on
+        self._spent_ns = 0
+        self._recorder.set_careful()
+        if is_on and not self._is_hooked:
+            self._is_hooked = True
+            torch_private.hook_backward(self._wrap_backward)
+        if is_on:
+            self._buffers.begin()
+            self.replicas.begin()
+
+    def end_cell(self, *, has_failed: bool) -> SanitizerReport | None:
+        """End the cell; returns what was seen, or None if it was not sanitized."""
+        if self._recorder.sanitizer is not self:
+            return None
+        told = {fault.operation.record_id for fault in self._faults.values()}
+        for operation in self._buffers.end():
+            # An error explains why the code did not come to its wait. Another fault of the
+            # operation says the same, and more.
+            if not has_failed and operation.record not in told:
+                has_handle = operation.handle() is not None
+                self._add("not-awaited", operation.record, has_handle=has_handle)
+        self._recorder.sanitizer = None
+        self._recorder.set_careful()
+        faults, self._faults = self._faults, {}
+        spent_ns = self._spent_ns + self._buffers.spent_ns + self.replicas.spent_ns
+        return SanitizerReport(
+            faults=tuple(faults.values()), replicas=self.replicas.end(), spent_ns=spent_ns
+        )
+
+    def issues(  # noqa: PLR0917 - all facts about the call
+        self, counters: GroupCounters, call: CallSignature, method: str, inner: Callable[..., Any],
+        args: Any, kwargs: dict[str, Any], peer: int = -1, tag: int = 0,
+    ) -> tuple[Callable[..., Any], Callable[[Any, int], None]]:  # fmt: skip
+        """Check a call before it is issued.
+
+        Args:
+            counters: of its group.
+            call: its signature.
+            method: of `ProcessGroup`, or ``send`` or ``recv``.
+            inner: the method of the stock group.
+            args: arguments of the method.
+            kwargs: see above.
+            peer: the other end of a message.
+            tag: of a message.
+
+        Returns:
+            The method to call instead, and what to call with the handle and the record, if the
+            caller continues before the end of the operation.
+        """
+        began = time.monotonic_ns()
+        tensors = tensors_of(call.signature, self._recorder.rank, method, args, kwargs)
+        frame = sys._getframe(1)
+        met = self._buffers.meets(tensors)
+        if met is not None:
+            other = self._operation(counters, call, peer, tag, frame)
+            self._add("overlap", met.record, frame, other=other)
+        if self._checks_values:
+            self._check_values(counters, call, tensors.inputs, peer, tag, frame)
+        options = args[-1] if args and not kwargs else kwargs.get("opts")
+        is_handed_out = not dispatch_watch.is_called_by_torch(options, frame)
+
+        def opened(handle: Any, record: int) -> None:
+            self._buffers.add(handle, record, tensors, is_handed_out=is_handed_out)
+
+        self._spent_ns += time.monotonic_ns() - began
+        return self._buffers.without_watch(inner), opened
+
+    def _check_values(  # noqa: PLR0917 - all facts about the call
+        self, counters: GroupCounters, call: CallSignature, inputs: list[torch.Tensor],
+        peer: int, tag: int, frame: types.FrameType,
+    ) -> None:  # fmt: skip
+        """Look for NaN and Inf in what an operation sends, until the first in this cell."""
+        value = finite.not_finite(inputs, call.signature.reduce_op)
+        if not value:
+            return
+        in_backward = self._buffers.is_in_backward
+        parameter = finite.parameter_of(inputs, in_backward=in_backward)
+        if (in_backward or parameter) and finite.is_scaled():
+            return
+        self._checks_values = False
+        operation = self._operation(counters, call, peer, tag, frame)
+        fault = Fault(
+            kind="not-finite",
+            operation=operation,
+            site=operation.site,
+            value=value,
+            parameter=shortened(parameter),
+            time_ns=time.time_ns(),
+        )
+        self._faults["not-finite",] = fault
+
+    def _touched(self, operation: OpenOperation, access: str, function: str) -> None:
+        kind: FaultKind = access  # type: ignore[assignment]  # one of three
+        self._add(kind, operation.record, sys._getframe(1), function=function)
+
+    def _add(
+        self, kind: FaultKind, record: int, frame: types.FrameType | None = None, **facts: Any
+    ) -> None:
+        operation = self._recorder.operation(record)
+        if operation is None or len(self._faults) == _MAX_FAULTS:
+            return
+        sites = self._recorder.sites
+        site = sites.site_of(sites.user_frame(frame))
+        # What is written is often read by the same line.
+        access = "access" if kind in ("read", "write", "resize") else kind
+        key = (access, operation.site.position, site.position)
+        self._faults.setdefault(key, Fault(kind=kind, operation=operation, site=site, **facts))
+
+    def _operation(
+        self, counters: GroupCounters, call: CallSignature, peer: int, tag: int,
+        frame: types.FrameType,
+    ) -> Operation:  # fmt: skip
+        """Describe an operation that is about to be issued."""
+        sites = self._recorder.sites
+        is_message = call.signature.kind in ("send", "recv")
+        return Operation(
+            record_id=0,
+            pg_id=counters.info.pg_id,
+            signature=call.signature,
+            state="scheduled",
+            collective_seq_id=0 if is_message else counters.seq + 1,
+            peer=peer,
+            tag=tag,
+            site=sites.site_of(sites.user_frame(frame)),
+        )
+
+    def _wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if not self._is_on:
+                return original(*args, **kwargs)
+            return self._buffers.backward(lambda: original(*args, **kwargs))
+
+        return run

@@ -1,0 +1,61 @@
+"""What the sanitizer saw on one rank during a cell, as facts; see docs/sanitizer.md.
+
+Runs in: every process. Pure. `nbddp.controller.diagnosis` writes the English.
+"""
+
+from typing import Final, Literal, TypeAlias
+
+from nbddp.wire.flight_recorder.schema import Operation, Site, _Part
+
+FaultKind: TypeAlias = Literal[
+    "write",  #: a buffer of an open operation was written
+    "resize",  #: a buffer of an open operation got other memory
+    "read",  #: the result of an open operation was read
+    "overlap",  #: an operation was issued on memory of an open one
+    "not-awaited",  #: no code can wait for an operation any more, or none has until the end
+    "not-finite",  #: an operation was given NaN or Inf
+]
+
+
+class Fault(_Part, frozen=True):
+    """One fault of a rank."""
+
+    kind: FaultKind
+    operation: Operation  #: the open one, or the one that was given NaN or Inf
+    site: Site = Site()  #: the line that touched its memory; without a line: not known
+    function: str = ""  #: of torch, by which the line touched it: ``add_``
+    other: Operation | None = None  #: the second operation on the same memory
+    has_handle: bool = False  #: not awaited, but a later cell can wait for it
+    value: Literal["", "NaN", "Inf"] = ""  #: what is not finite
+    parameter: str = ""  #: the one whose gradient it is: ``'net.0.weight' of Model``
+    time_ns: int = 0  #: CLOCK_REALTIME; orders values of one machine that are not finite
+
+
+class ReplicaSteps(_Part, frozen=True):
+    """Hashes of a replica of a DDP model, before the first and after each step of an optimizer."""
+
+    pg_id: str  #: of the group of the model
+    number: int  #: of the model among those of its group
+    optimizer_number: int  #: of the optimizer among those that have stepped the model
+    model: str  #: class of the model
+    optimizer: str  #: class of the optimizer
+    tensors: tuple[str, ...]  #: names of the parameters
+    digests: bytes  #: for each step one digest of all tensors
+    details: bytes  #: for the first steps, as many as fit, a digest of each tensor
+    newest: bytes  #: the same for the last step
+    buffers: tuple[str, ...]  #: names of buffers that the cell has not changed
+    buffer_digests: bytes  #: at the end of the cell
+    sites: tuple[Site, ...]  #: the lines of the steps
+    site_of_step: bytes  #: the index of the line of each step
+
+
+#: Length of a digest.
+DIGEST_BYTES: Final = 8
+
+
+class SanitizerReport(_Part, frozen=True):
+    """What the sanitizer saw on a rank in a cell."""
+
+    faults: tuple[Fault, ...] = ()
+    replicas: tuple[ReplicaSteps, ...] = ()
+    spent_ns: int = 0  #: time that its checks took

@@ -1,0 +1,81 @@
+"""What does ``%%ddp --sanitize`` cost: checks of the tensors of each operation?
+
+Two ranks run three loops in a cell, with and without it: a step of DDP; gradients that are sent
+while the next layer computes, so that each call of torch is compared with open operations; and many
+small all_reduces. Timed is the cell's own loop on rank 0.
+
+Misleading would be: one run of each (rounds are interleaved and medians are compared), or large
+layers, whose own time hides the checks: these have 256 units.
+"""
+
+from functools import partial
+
+import nbddp
+from nbddp.controller.pool import CellOptions, Pool
+from tests.bench.bench_output_flood import CountingView
+from tests.bench.common import Report, interleaved, parser
+
+_LOOPS = {
+    "step of DDP": """
+    optimizer.zero_grad()
+    model(batch).square().mean().backward()
+    optimizer.step()
+""",
+    "layers computed while gradients are sent": """
+    works = []
+    x = batch
+    for layer in layers:
+        x = torch.relu(layer(x))
+        works.append(dist.all_reduce(torch.ones(256), async_op=True))
+    for work in works:
+        work.wait()
+""",
+    "20 small all_reduces": "    for _ in range(20): dist.all_reduce(small)\n",
+}
+_PREPARE = """
+import time
+torch.set_num_threads(1)
+torch.manual_seed(0)
+layers = [torch.nn.Linear(256, 256) for _ in range(4)]
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+batch, small = torch.randn(64, 256), torch.ones(8)
+"""
+
+
+def per_turn(pool: Pool, body: str, count: int, *, sanitize: bool) -> float:
+    """Microseconds of one turn of a loop."""
+    code = f"_began = time.perf_counter()\nfor _ in range({count}):\n{body}"
+    code += f"_us = (time.perf_counter() - _began) / {count} * 1e6\n"
+    options = CellOptions(ranks=pool.all_ranks, sanitize=sanitize)
+    outcome = pool.wait(pool.submit(code, options), CountingView())
+    if len(outcome.ranks("ok")) < pool.world_size:
+        raise RuntimeError("the loop has failed")
+    return float(pool.pull("_us", ranks=0))
+
+
+def main() -> None:
+    arguments = parser(__doc__, rounds=10, warmup=1)
+    arguments.add_argument("--turns", type=int, default=40)
+    chosen = arguments.parse_args()
+    report = Report("sanitize")
+    with nbddp.start(2) as pool:
+        pool.run(_PREPARE)
+        for name, body in _LOOPS.items():
+            samples = interleaved(
+                {
+                    "without": partial(per_turn, pool, body, chosen.turns, sanitize=False),
+                    "with": partial(per_turn, pool, body, chosen.turns, sanitize=True),
+                },
+                chosen.n,
+                chosen.warmup,
+            )
+            without = report.add(name, "us", samples["without"])
+            with_checks = report.add(f"{name}, sanitized", "us", samples["with"])
+            ratio = with_checks.median / without.median
+            report.at_most(f"{name}: with / without", ratio, "x", 2.0)
+    report.show()
+
+
+if __name__ == "__main__":
+    main()

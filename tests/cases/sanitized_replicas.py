@@ -1,0 +1,176 @@
+"""Cells in which the replicas of a DDP model part, for ``%%ddp --sanitize``; and correct ones."""
+
+from tests.cases.sanitized import WrongCell, replaced
+
+
+def _replicas(
+    name: str, code: str, words: tuple[str, ...], line: int, *fixes: tuple[str, str]
+) -> WrongCell:
+    fixed = replaced(code, *fixes)
+    return WrongCell(name, code, fixed, "parted-replicas", words, (line,))
+
+
+_TRAIN = """\
+from torch.nn.parallel import DistributedDataParallel as DDP
+torch.manual_seed(1)
+model = DDP(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(4):
+    optimizer.zero_grad()
+    model(torch.randn(4, 4)).square().mean().backward()
+    optimizer.step()
+"""
+
+REPLICAS = [
+    _replicas(
+        "weight that one rank changes",
+        _TRAIN.replace(
+            "    optimizer.zero_grad()\n",
+            "    if rank == 1 and step == 2:\n        model.module[1].bias.data[0] = 7\n"
+            "    optimizer.zero_grad()\n",
+        ),
+        ("Ranks 0-1 have different values", "of Sequential", "after step 3 of SGD"),
+        10,
+        ("rank == 1 and ", "False and "),
+    ),
+    _replicas(
+        "step without synchronization",
+        _TRAIN.replace(
+            "    model(torch.randn(4, 4)).square().mean().backward()\n",
+            "    with model.no_sync():\n"
+            "        model(torch.randn(4, 4) + rank).square().mean().backward()\n",
+        ),
+        ("different values in '0.weight' and 3 more", "after step 1 of SGD"),
+        9,
+        ("    with model.no_sync():\n        model", "    model"),
+    ),
+    _replicas(
+        "weights loaded on one rank",
+        _TRAIN.replace(
+            "optimizer = ", "if rank == 0:\n    model.module[0].weight.data.fill_(1)\noptimizer = "
+        ),
+        ("'0.weight' of Sequential", "before the first step of SGD"),
+        10,
+        ("if rank == 0:", "if True:"),
+    ),
+    _replicas(
+        "learning rate of one rank",
+        _TRAIN.replace("parameters(), 0.1", "parameters(), 0.1 * (1 + rank)"),
+        ("different values", "after step 1 of SGD"),
+        8,
+        (" * (1 + rank)", ""),
+    ),
+    _replicas(
+        "buffer that one rank changes",
+        _TRAIN.replace(
+            "optimizer = ",
+            "model.module.register_buffer('scale', torch.full((2,), 1.0 + rank))\noptimizer = ",
+        ).replace("Linear(8, 2)))", "Linear(8, 2)), broadcast_buffers=False)"),
+        ("at the end of the cell", "different values in 'scale' of Sequential"),
+        9,
+        ("1.0 + rank", "1.0"),
+    ),
+]
+
+#: They stay silent; see `sanitized_correct`, whose prelude comes before each.
+CORRECT_REPLICAS = {
+    "accumulated gradients": """\
+model = DDP(net())
+optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+for step in range(6):
+    if step % 3 < 2:
+        with model.no_sync():
+            model(torch.randn(4, 4)).sum().backward()
+    else:
+        model(torch.randn(4, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "batch norm and other buffers": """\
+model = DDP(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), broadcast_buffers=False)
+model.module.register_buffer("table", torch.arange(4.0))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(4):
+    model(torch.randn(4, 4) + rank).square().mean().backward()
+    optimizer.step()
+""",
+    "two models, two optimizers": """\
+models = [DDP(net()), DDP(net())]
+optimizers = [torch.optim.SGD(m.parameters(), 0.1) for m in models]
+for step in range(4):
+    for model, optimizer in zip(models, optimizers):
+        model(torch.randn(4, 4)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "optimizer that shards its states": """\
+from torch.distributed.optim import ZeroRedundancyOptimizer
+model = DDP(net())
+optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.1)
+for step in range(3):
+    model(torch.randn(4, 4)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+    "models of each rank": """\
+model = net()
+with torch.no_grad():
+    model[0].weight.add_(rank)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+model(torch.randn(4, 4)).square().mean().backward()
+optimizer.step()
+""",
+    "local SGD": """\
+from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as local_sgd
+model = DDP(net())
+groups = [dist.new_group([0]), dist.new_group([1])]
+state = local_sgd.PostLocalSGDState(
+    process_group=None, subgroup=groups[rank], start_localSGD_iter=1)
+model.register_comm_hook(state, local_sgd.post_localSGD_hook)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(3):
+    model(torch.randn(4, 4) + rank).square().mean().backward()
+    optimizer.step()
+""",
+    "uneven inputs": """\
+from torch.distributed.algorithms.join import Join
+model = DDP(net())
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+with Join([model]):
+    for step in range(2 + rank):
+        model(torch.randn(4, 4)).square().mean().backward()
+        optimizer.step()
+""",
+    "a step that raises and is handled": """\
+model = DDP(net())
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+def closure():
+    raise ValueError
+for step in range(2):
+    try:
+        optimizer.step(closure)
+    except ValueError:
+        pass
+    model(torch.randn(4, 4)).square().mean().backward()
+    optimizer.step()
+""",
+    "an optimizer that is compiled": """\
+model = DDP(net())
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+step = torch.compile(optimizer.step, backend="eager")
+for _ in range(2):
+    model(torch.randn(4, 4)).square().mean().backward()
+    step()
+""",
+    "learning rate schedule and clipping": """\
+model = DDP(net())
+optimizer = torch.optim.Adam(model.parameters(), 0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+for step in range(3):
+    optimizer.zero_grad(set_to_none=False)
+    model(torch.randn(4, 4)).square().mean().backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    optimizer.step()
+    scheduler.step()
+""",
+}

@@ -1,0 +1,27 @@
+"""``%%ddp --sanitize`` in a real kernel: a card below the output, and a cell that does not fail."""
+
+from tests.support.kernel import Kernel
+
+RACE = """\
+x = torch.ones(8)
+work = dist.all_reduce(x, async_op=True)
+x.add_(1)
+work.wait()
+print("done")
+"""
+
+
+def test_the_card_stands_below_the_output(kernel: Kernel):
+    page = kernel.ok(f"%%ddp --sanitize\n{RACE}").page
+    assert page[0].text == "[0-1] done\n"
+    assert page[1].text.startswith("Warning: ranks 0-1 wrote a tensor that all_reduce #")
+    assert "buffer-in-use" in page[1].content["data"]["text/html"]
+    assert len(kernel.ok(f"%%ddp\n{RACE}").page) == 1
+
+
+def test_the_setting_is_for_all_cells(kernel: Kernel):
+    assert "sanitize=on" in kernel.ok("%ddp config sanitize=on").page[0].text
+    try:
+        assert len(kernel.ok(f"%%ddp\n{RACE}").page) == 2
+    finally:
+        kernel.ok("%ddp config sanitize=off")

@@ -1,0 +1,141 @@
+"""``%%ddp --sanitize`` on real ranks: faults are found with their lines, and nothing else is."""
+
+from collections.abc import Callable
+
+import pytest
+
+from nbddp.controller.diagnosis import Finding
+from nbddp.controller.pool.pool import Pool
+from nbddp.controller.state import VerdictReached
+from nbddp.errors import BadOptionError, DeadlockError
+from tests.cases.sanitized import BUFFERS, WrongCell
+from tests.cases.sanitized_correct import CORRECT, PRELUDE
+from tests.cases.sanitized_lines import CORRECT_LINES, LINES
+from tests.cases.sanitized_replicas import CORRECT_REPLICAS, REPLICAS
+from tests.cases.sanitized_training import CORRECT_TRAINING
+from tests.cases.sanitized_values import CORRECT_VALUES, VALUES
+from tests.cases.training_kinds import CLEAN_UP, DEFAULTS, KINDS, Kind, parametrize
+from tests.cases.training_kinds import PRELUDE as KIND_PRELUDE
+from tests.support.views import RecordingView, run_cell
+
+WRONG = [*BUFFERS, *VALUES, *LINES, *REPLICAS]
+SILENT = CORRECT | CORRECT_TRAINING | CORRECT_VALUES | CORRECT_LINES | CORRECT_REPLICAS
+
+
+def findings(view: RecordingView) -> list[Finding]:
+    reports = [event.report for event in view.events if isinstance(event, VerdictReached)]
+    return [finding for report in reports for finding in report.findings]
+
+
+def _each(cells: list[WrongCell]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("cell", cells, ids=lambda cell: cell.name)
+
+
+@_each(WRONG)
+def test_a_fault_is_told_with_its_lines(pool: Pool, cell: WrongCell):
+    found = findings(run_cell(pool, cell.code, sanitize=True))
+    assert [finding.kind for finding in found] == [cell.kind], found
+    (finding,) = found
+    assert (str(finding.culprits), finding.proven) == (cell.culprits, cell.proven)
+    at = 0
+    for word in cell.words:
+        at = finding.headline.find(word, at)
+        assert at >= 0, (word, finding.headline)
+    assert tuple(line.site.line for line in finding.code) == cell.lines
+    assert not finding.is_error
+
+
+@_each(WRONG)
+def test_the_fixed_cell_is_silent(pool: Pool, cell: WrongCell):
+    assert findings(run_cell(pool, cell.fixed, sanitize=True)) == []
+
+
+@_each([cell for cell in WRONG if cell.name in ("write", "read", "handle that is not kept")])
+def test_without_the_option_nothing_is_told(pool: Pool, cell: WrongCell):
+    assert findings(run_cell(pool, cell.code)) == []
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_a_correct_cell_is_silent(pool: Pool, name: str):
+    found = findings(run_cell(pool, PRELUDE + SILENT[name], sanitize=True))
+    assert [finding.headline for finding in found] == []
+
+
+@pytest.mark.full
+@parametrize([kind for kind in KINDS if kind.ranks == 2])
+def test_training_of_each_kind_is_silent(pool: Pool, kind: Kind):
+    code = f"{KIND_PRELUDE}{DEFAULTS}{kind.code}\nlosses = fit(make(), 0, 3)"
+    assert [each.headline for each in findings(run_cell(pool, code, sanitize=True))] == []
+    run_cell(pool, CLEAN_UP)
+
+
+def test_there_are_enough_correct_cells():
+    assert len(SILENT) >= 40
+
+
+def test_a_fault_is_told_beside_the_error_of_a_cell(pool: Pool):
+    code = (
+        "x = torch.ones(4)\nwork = dist.all_reduce(x, async_op=True)\nx.add_(1)\nwork.wait()\n"
+        "raise ValueError"
+    )
+    view = run_cell(pool, code, sanitize=True, check=False)
+    assert [finding.kind for finding in findings(view)] == ["buffer-in-use"]
+    assert view.error is not None
+    assert {name for name, _ in view.error.by_rank.values()} == {"ValueError"}
+
+
+def test_an_error_explains_an_operation_that_nothing_has_waited_for(pool: Pool):
+    code = "work = dist.all_reduce(torch.ones(4), async_op=True)\nraise ValueError"
+    assert findings(run_cell(pool, code, sanitize=True, check=False)) == []
+
+
+def test_a_fault_is_told_beside_a_deadlock(pool: Pool):
+    code = (
+        "x = torch.ones(4)\nwork = dist.all_reduce(x, async_op=True)\nx.add_(1)\nwork.wait()\n"
+        "if rank == 0:\n    dist.barrier()"
+    )
+    view = run_cell(pool, code, sanitize=True, check=False)
+    assert [finding.kind for finding in findings(view)] == ["missing-rank", "buffer-in-use"]
+    assert isinstance(view.error, DeadlockError)
+    assert findings(run_cell(pool, "dist.all_reduce(torch.ones(1))", sanitize=True)) == []
+
+
+def test_a_cell_may_be_sanitized_and_step(pool: Pool):
+    view = run_cell(pool, BUFFERS[0].code, sanitize=True, step=True, answers=["step"])
+    assert [finding.kind for finding in findings(view)] == ["buffer-in-use"]
+
+
+def test_a_loop_is_told_once(pool: Pool):
+    code = """\
+for step in range(5):
+    x = torch.ones(4)
+    work = dist.all_reduce(x, async_op=True)
+    x.add_(1)
+    work.wait()
+"""
+    assert len(findings(run_cell(pool, code, sanitize=True))) == 1
+
+
+def test_the_setting_sanitizes_each_cell(pool: Pool):
+    pool.configure(sanitize="on")
+    try:
+        assert len(findings(run_cell(pool, BUFFERS[0].code))) == 1
+    finally:
+        pool.configure(sanitize="off")
+    assert findings(run_cell(pool, BUFFERS[0].code)) == []
+
+
+def test_a_plain_pool_says_that_it_cannot_sanitize(fresh_pool: Callable[..., Pool]):
+    with pytest.raises(BadOptionError, match="plain"):
+        run_cell(fresh_pool(2, plain=True), BUFFERS[0].code, sanitize=True)
+
+
+def test_a_cell_leaves_torch_as_it_was(pool: Pool):
+    run_cell(pool, "before = torch.Tensor.__repr__, torch.Tensor.tolist")
+    run_cell(pool, BUFFERS[0].code, sanitize=True)
+    code = """\
+from torch.utils import _python_dispatch
+assert before == (torch.Tensor.__repr__, torch.Tensor.tolist)
+assert _python_dispatch._get_current_dispatch_mode_stack() == []
+"""
+    run_cell(pool, code)
