@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 #: Content beyond a page of A4, in the pixels of a browser.
 _A4 = {"width": 794, "height": 1123}
 _CUT_OFF = """() => [...document.querySelectorAll('.jp-OutputArea-output, .jp-OutputArea-output *')]
-  .filter(each => getComputedStyle(each).overflowX !== 'visible'
+  .filter(each => each.checkVisibility({contentVisibilityAuto: true}) // not in a closed fold
+    && getComputedStyle(each).overflowX !== 'visible'
     && each.scrollWidth > each.clientWidth + 1)
   .map(each => each.innerText)"""
 _TRACED = """%%ddp

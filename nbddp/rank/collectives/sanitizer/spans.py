@@ -56,9 +56,8 @@ def span_of(tensor: torch.Tensor, *, lasts: bool = False) -> Span | None:
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     dims = [(size, stride * itemsize) for size, stride in pairs if size > 1 and stride]
     dims.sort(key=lambda dim: -dim[1])
-    extent = _extent(dims, itemsize)
-    is_dense = extent == itemsize * _count(dims)
-    return Span(begin, begin + extent, itemsize, () if is_dense else tuple(dims), storage)
+    kept = () if _is_dense(dims, itemsize) else tuple(dims)
+    return Span(begin, begin + _extent(dims, itemsize), itemsize, kept, storage)
 
 
 def overlap(one: Span, other: Span) -> bool:
@@ -97,6 +96,16 @@ def _touches(base: int, dims: _Dims, itemsize: int, begin: int, end: int) -> boo
         if is_inside or _touches(at, rest, itemsize, begin, end):
             return True
     return False
+
+
+def _is_dense(dims: Sequence[tuple[int, int]], itemsize: int) -> bool:
+    """Return whether elements follow each other without gaps, each in a place of its own."""
+    distance = itemsize
+    for size, stride in reversed(dims):
+        if stride != distance:
+            return False
+        distance *= size
+    return True
 
 
 def _extent(dims: Sequence[tuple[int, int]], itemsize: int) -> int:
