@@ -23,11 +23,11 @@ def test_a_thread_that_computes_between_cells(pool: Pool):
 
         def busy() -> status_table.Survey:
             survey = status_table.survey(pool)
+            assert survey.rows[0].state == "idle"
             assert survey.rows[1].state.endswith(" % CPU between cells")
             return survey
 
         survey = poll_until(busy)
-        assert survey.rows[0].state == "idle"
         assert survey.rows[1].is_odd
         [note] = survey.notes
         assert note.startswith(f"rank 1: {_NAMED}")
