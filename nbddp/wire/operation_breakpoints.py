@@ -107,8 +107,9 @@ def read_breakpoint(
         try:
             ast.parse(condition, mode="eval")
         except (SyntaxError, ValueError) as error:
+            fault = getattr(error, "msg", error)  # without the line of a file
             raise BadOptionError(
-                f"%ddp break: --if {condition!r} is no expression of Python ({error}). Next: for "
+                f"%ddp break: --if {condition!r} is no expression of Python ({fault}). Next: for "
                 "example --if 'rank == 2 and loss.isnan()'"
             ) from None
     if not (op or seq or line or group or condition or nan):

@@ -96,6 +96,12 @@ def test_the_first_nan_stops_the_rank_that_sends_it(pool: Pool):
     assert reached(view)[0] == "break point 1: --nan: reached on rank 1"
 
 
+def test_a_nan_that_is_only_overwritten_stops_nothing(pool: Pool):
+    code = "x = torch.full((2,), float('nan') if rank else 1.0)\ndist.broadcast(x, 0)"
+    view = run(pool, [read_breakpoint([], 1, nan=True)], ["c"], code)
+    assert view.asked == []
+
+
 def test_ranks_and_groups(pool: Pool):
     code = f"tp = dist.new_group(group_desc='tp')\ndist.all_reduce(torch.ones(1), group=tp)\n{LOOP}"
     points = [

@@ -28,7 +28,7 @@ def test_a_rank_that_is_killed_in_a_loop(fresh_pool: Callable[..., Pool]):
     what, site = finding.ranks[1].what, finding.ranks[1].site
     assert what.startswith("exited; its last operation was all_reduce #")
     # Its line may have been noted after its last operation.
-    assert re.fullmatch(r".* at step 2(, last seen \d+\.\d s before)?", what)
+    assert re.fullmatch(r".* at step 2(, last seen \d+\.\d s before its end)?", what)
     assert site is not None
     assert site.cell == 3
     assert site.line in {4, 5, 6}
@@ -68,7 +68,7 @@ def test_the_line_that_a_rank_was_at_is_told(fresh_pool: Callable[..., Pool]):
     assert view.outcome.report is not None
     end = view.outcome.report.findings[0].ranks[1]
     assert re.fullmatch(
-        r"exited; it called no operation in this cell, last seen \d+\.\d s before", end.what
+        r"exited; it called no operation in this cell, last seen \d+\.\d s before its end", end.what
     )
     assert end.site is not None
     assert (end.site.cell, end.site.function) == (7, "work")

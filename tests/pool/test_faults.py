@@ -210,6 +210,14 @@ values = [*torch.cat(found).tolist(), *whole.tolist()]
     assert pool.pull("values") == [[1.5, 1.0, 1.0, 1.5]] * 2
 
 
+def test_a_rank_that_only_receives_sends_no_flipped_bit(pool: Pool):
+    code = "x = torch.ones(1)\ndist.broadcast(x, 0)\ndist.broadcast(x, 1)"
+    view = strike(pool, code, "rank 1: flip a bit in the next broadcast")
+    (told,) = view.struck()
+    assert told.endswith(", cell [1], line 3")
+    assert pool.pull("x.item()") == [1.5, 1.5]
+
+
 def test_a_nan_comes_into_the_gradient_that_a_rank_sends(pool: Pool):
     code = f"{MODEL}has_nan = []\nfor step in range(3):\n" + "".join(
         f"    {line}\n" for line in STEP.splitlines()

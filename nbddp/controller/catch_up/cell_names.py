@@ -26,7 +26,7 @@ class CellNames:
     Attributes:
         binds: assigned, imported or defined by it.
         changes: names whose value it changes in place: ``model.head = ...``, ``sizes[0] = 1``.
-        reads: names that it uses, also inside its functions.
+        reads: names that it uses, also inside its functions, and does not bind before.
         deletes: names that ``del`` has removed when it ends.
         seeds: whether it seeds random numbers, not only in a function.
         has_loop: whether a ``for`` or ``while`` runs with it, not only in a function.
@@ -50,19 +50,81 @@ def cell_names(statements: Sequence[ast.stmt]) -> CellNames:
 
     >>> found = cell_names(ast.parse("def f():\n    return a + b\nb = f()\nc.d = 1").body)
     >>> sorted(found.binds), sorted(found.changes), sorted(found.reads)
-    (['b', 'f'], ['c'], ['a', 'b', 'c', 'f'])
+    (['b', 'f'], ['c'], ['a', 'b', 'c'])
     """
     scope = _Scope()
     scope.read_all(statements)
     return CellNames(
         frozenset(scope.binds),
         frozenset(scope.changes),
-        frozenset(scope.reads),
+        frozenset(_needed(statements, set())),
         scope.has_loop,
         scope.has_star,
         frozenset(scope.deletes),
         scope.seeds,
     )
+
+
+def _needed(statements: Iterable[ast.stmt], bound: set[str]) -> set[str]:
+    """Find the names that statements use before they have surely bound them.
+
+    Args:
+        statements: a block of code.
+        bound: the names that are bound when it begins; those of its end are in it afterwards.
+    """
+    needed: set[str] = set()
+
+    def read(*nodes: ast.AST | None) -> _Scope:
+        scope = _Scope()
+        scope.read_all(nodes)
+        needed.update(scope.reads - bound)
+        return scope
+
+    def read_block(block: Iterable[ast.stmt], names: set[str]) -> set[str]:
+        needed.update(_needed(block, names))
+        return names
+
+    for statement in statements:
+        match statement:
+            case ast.If():
+                read(statement.test)
+                branches = (statement.body, statement.orelse)
+                taken, other = (read_block(block, set(bound)) for block in branches)
+                bound.clear()
+                bound |= taken & other
+            case ast.For() | ast.AsyncFor():
+                read(statement.iter)
+                read_block(statement.body, bound | read(statement.target).binds)
+                read_block(statement.orelse, set(bound))
+            case ast.While():
+                read(statement.test)
+                read_block(statement.body, set(bound))
+                read_block(statement.orelse, set(bound))
+            case ast.With() | ast.AsyncWith():
+                for item in statement.items:
+                    read(item.context_expr)
+                    bound |= read(item.optional_vars).binds
+                read_block(statement.body, bound)
+            case ast.Try() | ast.TryStar():
+                read_block([*statement.body, *statement.orelse], set(bound))
+                for handler in statement.handlers:
+                    read(handler.type)
+                    read_block(handler.body, bound | {handler.name or ""})
+                read_block(statement.finalbody, bound)
+            case ast.Match():
+                read(statement.subject)
+                for case in statement.cases:
+                    names = bound | read(case.pattern).binds
+                    read_block([ast.Expr(case.guard)] if case.guard else [], names)
+                    read_block(case.body, names)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                bound.add(statement.name)
+                read(statement)
+            case _:
+                scope = read(statement)
+                bound |= scope.binds
+                bound -= scope.deletes
+    return needed
 
 
 def taken_branches(

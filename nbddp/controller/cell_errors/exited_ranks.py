@@ -87,7 +87,7 @@ def _rank(outcome: RunOutcome, rank: Rank) -> PerRank:
         is_alone = len(outcome.ranks("exited")) == 1  # then the headline says how
         ended = Predicate(RankVerb.EXITED) if is_alone else _predicate(result)
         seen = result.exited.last_line
-        before = f", last seen {result.exited.last_line_age_s:.1f} s before" if seen else ""
+        before = f", last seen {result.exited.last_line_age_s:.1f} s before its end" if seen else ""
         last = result.exited.last_operation
         aside, site = _NO_OPERATION, seen
         if last is not None and last.run_id == outcome.run_id:

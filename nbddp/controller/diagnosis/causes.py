@@ -13,7 +13,7 @@ from nbddp.controller.diagnosis.parted_replicas import PartedReplicas
 from nbddp.controller.diagnosis.report import KINDS, Kind
 from nbddp.controller.diagnosis.shifted_loops import ShiftedLoop, find_shifted_loops
 from nbddp.controller.diagnosis.wait_graph import Obstacle, WaitForGraph
-from nbddp.wire.flight_recorder import Fault, Mismatch, Operation
+from nbddp.wire.flight_recorder import Mismatch, Operation, SanitizerFault
 from nbddp.wire.flight_recorder.matching import Differences
 from nbddp.wire.rank_set import Rank, RankSet
 
@@ -36,7 +36,7 @@ class Cause:
     crossed: CrossedLines | None = None
     parted: PartedReplicas | None = None
     #: What the sanitizer saw on each culprit.
-    fault_by_rank: Mapping[Rank, Fault] = field(default_factory=dict)
+    fault_by_rank: Mapping[Rank, SanitizerFault] = field(default_factory=dict)
     #: Of a cycle: a rank, the operation in which it waits, and the ranks that it waits for.
     circle: tuple[tuple[Rank, Operation, RankSet], ...] = ()
     #: Other cycles of messages, which have the same number of ranks that wait at the same lines.

@@ -144,13 +144,17 @@ def _extra_step(divergence: Divergence, operation: Operation) -> str:
 def _leaving_step(divergence: Divergence, operation: Operation, *, can_move: bool = False) -> str:
     """The next step where a `continue`, `break` or `return` skips the call on some ranks."""
     leaving = divergence.exits[0]
-    the = "" if leaving.line == leaving.condition.line else "the "
-    exit_text = f"{the}{describe_leaving(leaving)}"
-    if not leaving.is_continue and not can_move:
-        return f"Let all ranks take {exit_text}, in the same iteration, or none of them."
-    call = f"Call {operation.signature.op}"
-    if operation.is_by_library or not _is_at(divergence, operation):
-        call = f"Run {_place(divergence)}"
+    condition, exit_text = leaving.condition, describe_leaving(leaving)
+    is_one_line = leaving.line == condition.line
+    if operation.is_by_library or not (leaving.is_continue or can_move):
+        # A backward without the step after it would make the ranks' models differ.
+        the = "" if is_one_line else "the "
+        return f"Let all ranks take {the}{exit_text}, in the same iteration, or none of them."
+    is_here = _is_at(divergence, operation)
+    call = f"Call {operation.signature.op}" if is_here else f"Run {_place(divergence)}"
+    if not is_one_line:
+        branch = describe_branch(condition.other or condition)
+        exit_text = f"{branch}, whose `{shortened(leaving.source, _MAX_SOURCE)}` skips it"
     return f"{call} before {exit_text}, or let all ranks skip it there."
 
 

@@ -4,6 +4,7 @@ Runs in: the notebook's process. Pure. A notice interrupts nothing and claims no
 """
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from nbddp.controller.diagnosis.causes import Cause
@@ -170,17 +171,7 @@ def _unset_keys(waits: dict[Rank, tuple[Operation, ...]]) -> list[Cause]:
             if operation.signature.kind == "store":
                 keys = operation.signature.keys
                 by_keys.setdefault(keys, (rank, operation, []))[2].append(rank)
-    return [
-        Cause(
-            "store-wait",
-            RankSet(),
-            RankSet.of(ranks),
-            proven=False,
-            owner=owner,
-            operation=operation,
-        )
-        for owner, operation, ranks in by_keys.values()
-    ]
+    return _store_waits(by_keys.values())
 
 
 def _unknown_members(graph: WaitForGraph, waits: dict[Rank, tuple[Operation, ...]]) -> list[Cause]:
@@ -191,6 +182,11 @@ def _unknown_members(graph: WaitForGraph, waits: dict[Rank, tuple[Operation, ...
             is_creation = operation.signature.kind == "creation" and operation.state == "scheduled"
             if is_creation and not (graph.absent(rank, operation) or graph.may_be_whole(operation)):
                 by_group.setdefault(operation.pg_id, (rank, operation, []))[2].append(rank)
+    return _store_waits(by_group.values())
+
+
+def _store_waits(waits: Iterable[tuple[Rank, Operation, list[Rank]]]) -> list[Cause]:
+    """The causes for waits: one of the ranks, its operation, all ranks that wait like it."""
     return [
         Cause(
             "store-wait",
@@ -200,7 +196,7 @@ def _unknown_members(graph: WaitForGraph, waits: dict[Rank, tuple[Operation, ...
             owner=owner,
             operation=operation,
         )
-        for owner, operation, ranks in by_group.values()
+        for owner, operation, ranks in waits
     ]
 
 

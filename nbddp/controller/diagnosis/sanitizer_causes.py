@@ -10,7 +10,7 @@ from nbddp.controller.diagnosis.crossed_lines import find_crossed_lines
 from nbddp.controller.diagnosis.parted_replicas import find_parted_replicas
 from nbddp.controller.diagnosis.report import Kind
 from nbddp.controller.diagnosis.wait_graph import WaitForGraph
-from nbddp.wire.flight_recorder import Fault
+from nbddp.wire.flight_recorder import SanitizerFault
 from nbddp.wire.rank_set import Rank, RankSet
 
 
@@ -58,9 +58,9 @@ def _crossed(graph: WaitForGraph, run_id: str) -> list[Cause]:
     ]
 
 
-def _buffers(faults: list[tuple[Rank, Fault]]) -> list[Cause]:
+def _buffers(faults: list[tuple[Rank, SanitizerFault]]) -> list[Cause]:
     """One cause for the same lines on several ranks."""
-    by_lines: dict[object, dict[Rank, Fault]] = {}
+    by_lines: dict[object, dict[Rank, SanitizerFault]] = {}
     for rank, fault in faults:
         lines = fault.operation.site.position, fault.site.position
         key = fault.kind, fault.operation.signature.op, *lines
@@ -72,7 +72,7 @@ def _buffers(faults: list[tuple[Rank, Fault]]) -> list[Cause]:
     ]
 
 
-def _first_not_finite(faults: list[tuple[Rank, Fault]]) -> list[Cause]:
+def _first_not_finite(faults: list[tuple[Rank, SanitizerFault]]) -> list[Cause]:
     """The first operation that was given NaN or Inf, and the ranks that gave it.
 
     Numbers order the operations of one group, clocks those of several.
@@ -93,12 +93,14 @@ def _first_not_finite(faults: list[tuple[Rank, Fault]]) -> list[Cause]:
     return [_cause("not-finite", {rank: each for rank, each in faults if each is first})]
 
 
-def _number(fault: Fault, group: str) -> int:
+def _number(fault: SanitizerFault, group: str) -> int:
     """The number of the operation in a group; 0: it has none there."""
     return fault.operation.collective_seq_id if fault.operation.pg_id == group else 0
 
 
-def _cause(kind: Kind, fault_by_rank: Mapping[Rank, Fault], *, proven: bool = True) -> Cause:
+def _cause(
+    kind: Kind, fault_by_rank: Mapping[Rank, SanitizerFault], *, proven: bool = True
+) -> Cause:
     rank, fault = next(iter(fault_by_rank.items()))
     return Cause(
         kind,

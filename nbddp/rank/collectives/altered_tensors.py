@@ -1,28 +1,11 @@
-"""The tensors that faults on purpose change: what a call sends, and what a backward comes to.
+"""The changes that faults on purpose make: a flipped bit, and the parameter for a NaN.
 
 Runs in: the rank process, any thread.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
-
-
-def sent_tensors(args: tuple[Any, ...]) -> list[torch.Tensor]:
-    """Return the tensors that a call sends: methods of a group have outputs, then inputs."""
-    sides = [list(dense_tensors(value)) for value in args[:2]]
-    return next((side for side in reversed(sides) if side), [])
-
-
-def dense_tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors with elements in a tensor, a list, or a list of lists."""
-    if isinstance(value, torch.Tensor):
-        if value.layout is torch.strided and value.numel():
-            yield value
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from dense_tensors(part)
 
 
 def flip(tensor: torch.Tensor) -> tuple[Any, Any]:

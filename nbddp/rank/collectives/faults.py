@@ -24,8 +24,9 @@ import torch
 import torch.distributed as dist
 
 from nbddp.rank import torch_private
-from nbddp.rank.collectives.altered_tensors import first_leaf, flip, sent_tensors
+from nbddp.rank.collectives.altered_tensors import first_leaf, flip
 from nbddp.rank.collectives.recording.call_sites import Sites
+from nbddp.rank.collectives.recording.upcoming import upcoming_operation
 from nbddp.wire.faults import (
     ANY_OPERATION,
     ON_PURPOSE,
@@ -252,10 +253,17 @@ class Faults:
     # --- before operations ---------------------------------------------------------------------
 
     def before(
-        self, counters: Group, signature: Signature, args: tuple[Any, ...], peer: int,
+        self, counters: Group, signature: Signature, tensors: Sequence[torch.Tensor], peer: int,
         tag: int,
     ) -> bool:  # fmt: skip
         """Let the faults strike that are due before this operation.
+
+        Args:
+            counters: its group.
+            signature: its kind and name.
+            tensors: those that the rank sends.
+            peer: of a message: the other rank.
+            tag: of a message.
 
         Returns:
             Whether the operation is left out.
@@ -263,21 +271,11 @@ class Faults:
         armed = [each for each in self._armed if not each.is_over or each.fault.act == "random"]
         due = [each for each in self._armed if each.fault.act == "link"]
         due += [each for each in armed if each.fault.act == "random"]
-        tensors = sent_tensors(args)
         with self._lock:
             due += [each for each in armed if _is_called(each, signature.op, tensors)]
         if not due:
             return False
-        is_message = signature.kind in ("send", "recv")
-        operation = Operation(
-            record_id=0,
-            pg_id=counters.info.pg_id,
-            signature=signature,
-            state="scheduled",
-            collective_seq_id=0 if is_message else counters.seq + 1,
-            peer=peer,
-            tag=tag,
-        )
+        operation = upcoming_operation(counters.info.pg_id, counters.seq, signature, peer, tag)
         frame = self._recorder.sites.user_frame(sys._getframe(1))
         place = _Place(frame, operation.label(), counters, tensors)
         skips = False

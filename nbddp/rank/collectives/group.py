@@ -15,7 +15,7 @@ group, such as DDP and DTensor, still work after a recovery. The pattern is that
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -33,6 +33,7 @@ from nbddp.rank.collectives import (
     refusals,
 )
 from nbddp.rank.collectives.gloo import waits
+from nbddp.rank.collectives.operation_tensors import tensors_of
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder, in_words
 from nbddp.rank.collectives.recording.signatures import CallSignature
@@ -228,7 +229,7 @@ class TracedGroup(dist.ProcessGroup):
             writer.end_wait(slot)
 
     def _prepare(
-        self, call: CallSignature, args: tuple[Any, ...], peer: int = -1, tag: int = 0
+        self, call: CallSignature, sent: Sequence[torch.Tensor], peer: int = -1, tag: int = 0
     ) -> Question | None:
         """Refuse a call that some members would not make; stop before it if the user steps.
 
@@ -240,13 +241,13 @@ class TracedGroup(dist.ProcessGroup):
         pull = refusals.pull(recorder)
         before = recorder.before_operation
         if before is not None and pull is None and not recorder.callbacks.is_in_callback:
-            before(self.counters, call.signature, args, peer, tag)
+            before(self.counters, call.signature, sent, peer, tag)
             if self.counters.ended is not None:
                 raise self.counters.ended()
         return pull
 
     def _is_skipped(
-        self, call: CallSignature, args: tuple[Any, ...], pull: Question | None = None,
+        self, call: CallSignature, sent: Sequence[torch.Tensor], pull: Question | None = None,
         peer: int = -1, tag: int = 0,
     ) -> bool:  # fmt: skip
         """Let faults strike before an operation of the cell; returns whether one leaves it out."""
@@ -254,10 +255,19 @@ class TracedGroup(dist.ProcessGroup):
         inject = recorder.inject
         if inject is None or pull is not None or recorder.callbacks.is_in_callback:
             return False
-        skips = inject(self.counters, call.signature, args, peer, tag)
+        skips = inject(self.counters, call.signature, sent, peer, tag)
         if self.counters.ended is not None:
             raise self.counters.ended()
         return skips
+
+    def _sent(
+        self, call: CallSignature, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Sequence[torch.Tensor]:
+        """Return the tensors that the rank sends, if a stop or a fault may look at them."""
+        recorder = self.recorder
+        if recorder.before_operation is None and recorder.inject is None:
+            return ()
+        return tensors_of(call.signature, recorder.rank, method, args, kwargs).inputs
 
     def _sanitized(
         self, call: CallSignature, method: str, inner: Callable[..., Any], args: tuple[Any, ...],
@@ -347,9 +357,9 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
             refusals.refuse_gaps(recorder, counters, call.signature)
         pull = uses = None
         if recorder.is_careful:
-            values = (*args, *keywords.values())
-            pull = self._prepare(call, values)
-            if self._is_skipped(call, values, pull):
+            sent = self._sent(call, method, args, kwargs)
+            pull = self._prepare(call, sent)
+            if self._is_skipped(call, sent, pull):
                 return SkippedWork(args[0] if args else ())
             inner, uses = self._sanitized(call, method, inner, args, kwargs)
         if (
@@ -412,8 +422,9 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
         call = methods.message(recorder, direction, tensors)
         uses = None
         if recorder.is_careful:
-            self._prepare(call, (tensors,), peer, int(args[-1]))
-            if self._is_skipped(call, (tensors,), None, peer, int(args[-1])):
+            sent = self._sent(call, direction, (tensors,), {})
+            self._prepare(call, sent, peer, int(args[-1]))
+            if self._is_skipped(call, sent, None, peer, int(args[-1])):
                 return SkippedWork(tensors)
             inner, uses = self._sanitized(
                 call, direction, inner, (tensors,), {}, peer, int(args[-1])

@@ -17,8 +17,8 @@ import torch.distributed as dist
 
 from nbddp.rank import torch_private
 from nbddp.rank.collectives import faults
-from nbddp.rank.collectives.altered_tensors import dense_tensors
 from nbddp.rank.collectives.recording.call_sites import Sites
+from nbddp.rank.collectives.rollback import tensors_in
 from nbddp.rank.collectives.work import SkippedWork
 from nbddp.wire.fault_grammar import OPERATIONS
 from nbddp.wire.faults import ON_PURPOSE
@@ -89,18 +89,18 @@ class StockRanks:
             is_member = group is not dist.GroupMember.NON_GROUP_MEMBER
             if self.inject is None or not is_member or not dist.is_initialized():
                 return original(*args, **kwargs)
-            sent = _sent(op, given)
+            sent = list(tensors_in(_sent(op, given)))
             signature = Signature(
                 kind=_KINDS.get(op, "collective"),
                 op=op,
-                nbytes=sum(tensor.nbytes for tensor in dense_tensors(sent)),
+                nbytes=sum(tensor.nbytes for tensor in sent),
             )
             peer = given.get("dst", given.get("src"))
             stock = _StockGroup(group)
-            if not self.inject(stock, signature, (sent,), -1 if peer is None else peer, 0):
+            if not self.inject(stock, signature, sent, -1 if peer is None else peer, 0):
                 return original(*args, **kwargs)
             is_async = given.get("async_op") or original.__name__ in _MESSAGES
-            return SkippedWork(list(dense_tensors(sent))) if is_async else None
+            return SkippedWork(sent) if is_async else None
 
         return call
 
@@ -117,7 +117,17 @@ def _sent(op: str, given: dict[str, Any]) -> Any:
     """Return what a rank sends in a call: a tensor, a list of them, or None."""
     if op in ("scatter", "recv"):
         return given.get("scatter_list")
+    if op == "broadcast" and dist.get_rank() != _root(given):
+        return None
     return next((given[name] for name in _SENT if given.get(name) is not None), None)
+
+
+def _root(given: dict[str, Any]) -> int:
+    """Return the global rank of the root of a call."""
+    if given.get("src") is not None:
+        return int(given["src"])
+    group: Any = given.get("group") or dist.GroupMember.WORLD
+    return dist.get_global_rank(group, int(given["group_src"]))
 
 
 def faults_of_process() -> faults.Faults:

@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from nbddp.errors import CollectiveRefusedError
-from nbddp.rank.collectives.altered_tensors import sent_tensors
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder
+from nbddp.rank.collectives.recording.upcoming import upcoming_operation
+from nbddp.rank.collectives.sanitizer import finite
 from nbddp.wire.flight_recorder import Operation, Signature
 from nbddp.wire.operation_breakpoints import OperationBreakpoint
 from nbddp.wire.step_replies import StepReply, StepVerb
@@ -67,7 +68,7 @@ class Stops:
         self._recorder.before_operation = None
 
     def before(
-        self, counters: GroupCounters, signature: Signature, args: tuple[Any, ...] = (),
+        self, counters: GroupCounters, signature: Signature, sent: Sequence[torch.Tensor] = (),
         peer: int = -1, tag: int = 0,
     ) -> None:  # fmt: skip
         """Ask the user what to do before this operation, if it stops; return when it may be issued.
@@ -75,7 +76,7 @@ class Stops:
         Args:
             counters: its group.
             signature: its kind, shapes, dtypes.
-            args: the arguments of the group's method.
+            sent: the tensors that the rank sends.
             peer: of a message: the other rank.
             tag: of a message.
 
@@ -93,25 +94,21 @@ class Stops:
             self._passes -= 1
             return
         frame, site = self._recorder.sites.call_site(sys._getframe(1))
-        is_message = signature.kind in ("send", "recv")
-        operation = Operation(
-            record_id=0,
-            pg_id=counters.info.pg_id,
-            signature=signature,
-            state="scheduled",
-            collective_seq_id=0 if is_message else counters.seq + 1,
-            peer=peer,
-            tag=tag,
+        operation = upcoming_operation(
+            counters.info.pg_id,
+            counters.seq,
+            signature,
+            peer,
+            tag,
             site=site,
             iteration=self._recorder.sites.loop_variables(frame),
         )
-
         reached = next(
             (
                 each
                 for each in self._breakpoints
                 if each.matches(operation, counters.info, self._rank)
-                and self._holds(each, frame, args)
+                and self._holds(each, frame, sent)
             ),
             None,
         )
@@ -157,13 +154,13 @@ class Stops:
 
     def _holds(
         self, breakpoint_: OperationBreakpoint, frame: types.FrameType | None,
-        args: tuple[Any, ...],
+        sent: Sequence[torch.Tensor],
     ) -> bool:  # fmt: skip
         """Whether what a break point evaluates holds: its condition, and the tensors it looks at.
 
         A condition that raises stops the rank, and is told once.
         """
-        if breakpoint_.nan and not any(_has_nan(tensor) for tensor in sent_tensors(args)):
+        if breakpoint_.nan and not any(map(finite.value_of, sent)):
             return False
         if not breakpoint_.condition:
             return True
@@ -202,12 +199,6 @@ class Stops:
             self.debug(frame)
         except bdb.BdbQuit:
             return  # ``q`` comes back to the prompt of the step
-
-
-def _has_nan(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has a NaN or an infinity; only those of floating types can."""
-    is_able = tensor.is_floating_point() or tensor.is_complex()
-    return is_able and not bool(torch.isfinite(tensor.detach()).all())
 
 
 def _run(code: str, frame: types.FrameType | None) -> None:

@@ -1,14 +1,14 @@
 """Records of operations in shared memory: their layout, writer, reader and schema."""
 
-from nbddp.wire.flight_recorder.faults import (
-    DIGEST_BYTES,
-    Fault,
-    FaultKind,
-    ReplicaSteps,
-    SanitizerReport,
-)
 from nbddp.wire.flight_recorder.layout import BOARD_SLOTS, RING_LENGTH, Loops
 from nbddp.wire.flight_recorder.reader import Reader
+from nbddp.wire.flight_recorder.sanitizer_report import (
+    DIGEST_BYTES,
+    ReplicaSteps,
+    SanitizerFault,
+    SanitizerFaultKind,
+    SanitizerReport,
+)
 from nbddp.wire.flight_recorder.schema import (
     AT_BREAKPOINT,
     BUSY_PERCENT,
@@ -63,8 +63,6 @@ __all__ = [
     "Activity",
     "Ending",
     "ExceptionLine",
-    "Fault",
-    "FaultKind",
     "GroupInfo",
     "GroupMark",
     "LoopVariable",
@@ -78,6 +76,8 @@ __all__ = [
     "RankLook",
     "Reader",
     "ReplicaSteps",
+    "SanitizerFault",
+    "SanitizerFaultKind",
     "SanitizerReport",
     "Signature",
     "Site",

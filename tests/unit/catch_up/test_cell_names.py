@@ -52,6 +52,17 @@ READS = {
     "a.b = c": "a c",
     "print(x)": "print x",
     "del a, b.c, d[e]": "a b d e",
+    "from a import b\nc = b()\nd = c + e": "e",
+    "a = a + 1\nb = a": "a",
+    "a = 1\ndel a\nb = a": "a",
+    "def f():\n    return f, a\nf()": "a",
+    "if a:\n    b = 1\nc = b": "a b",
+    "if a:\n    b = 1\nelse:\n    b = 2\nc = b": "a",
+    "for a in b:\n    c = a\nd = a, c": "a b c",
+    "while a:\n    b = 1\nelse:\n    c = 1\nd = b, c": "a b c",
+    "with a as b:\n    c = b\nd = c": "a",
+    "try:\n    a = 1\nexcept E as error:\n    b = error, a\nfinally:\n    c = 1\nd = a, c": "E a",
+    "match a:\n    case [b, *_] if b > c:\n        d = b\ne = d": "a c d",
 }
 
 

@@ -52,6 +52,17 @@ def test_a_name_that_is_bound_from_its_own_last_value():
     assert numbers(plan_of(cells, {"x": "data"})) == [1, 2]
 
 
+def test_a_cell_does_not_need_the_names_that_it_makes_itself():
+    training = "from data import Loader\nn = 1\nloader = Loader(n)\nfor x in loader: step(x)"
+    cells = [
+        cell(1, training, operations=True),
+        cell(2, "from data import Loader\nm = 2\nloader = Loader(m)"),
+    ]
+    plan = plan_of(cells, dict.fromkeys(("Loader", "loader", "m"), "data"))
+    assert numbers(plan) == [2]
+    assert plan.left_out == ()
+
+
 def test_cells_with_collectives_need_the_other_ranks():
     cells = [
         cell(1, "net = Net()"),

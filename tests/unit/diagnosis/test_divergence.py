@@ -119,8 +119,8 @@ def test_a_continue():
         "`continue` in line 3, inside `if rank == 1:` (line 2), skips line 4 on rank 1",
     )
     assert finding.next_step == (
-        "Call all_reduce before the `continue` in line 3, inside `if rank == 1:` (line 2), or let "
-        "all ranks skip it there."
+        "Call all_reduce before `if rank == 1:` (line 2), whose `continue` skips it, or let all "
+        "ranks skip it there."
     )
     assert [line.site.line for line in finding.code] == [1, 2, 3, 4]
 

@@ -60,8 +60,8 @@ def test_the_line_that_skips_the_call_is_named():
     loops(pool[2], 0, 2)
     (finding,) = finished(pool)
     assert finding.next_step == (
-        "Call all_reduce before the `continue` in line 3, inside `if rank == 2 and step == 1:` "
-        "(line 2), or let all ranks skip it there."
+        "Call all_reduce before `if rank == 2 and step == 1:` (line 2), whose `continue` skips "
+        "it, or let all ranks skip it there."
     )
     pool.code[3] = "for step in range(4):\n    #\n    if rank != 2 or step != 1:\n        call()\n"
     (finding,) = pool.compare()
@@ -81,8 +81,8 @@ def test_beside_a_deadlock():
     hang, shift = pool.diagnose().findings
     assert (hang.kind, shift.kind) == ("missing-rank", "desynchronized-loop")
     assert hang.next_step == (
-        "Call all_reduce before the `continue` in line 3, inside `if rank == 2 and step == 1:` "
-        "(line 2), or let all ranks skip it there."
+        "Call all_reduce before `if rank == 2 and step == 1:` (line 2), whose `continue` skips "
+        "it, or let all ranks skip it there."
     )
     # One fault has one next step: that of the deadlock.
     assert shift.is_consequence

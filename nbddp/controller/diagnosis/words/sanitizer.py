@@ -12,7 +12,7 @@ from nbddp.controller.diagnosis.phrases import Predicate, RankVerb, subject
 from nbddp.controller.diagnosis.rank_reports import RankReports
 from nbddp.controller.diagnosis.report import CodeLine, PerRank
 from nbddp.controller.diagnosis.words.shared import Words
-from nbddp.wire.flight_recorder import Fault, Operation, Site
+from nbddp.wire.flight_recorder import Operation, SanitizerFault, Site
 from nbddp.wire.rank_set import NO_RANKS, Rank, RankSet
 
 
@@ -173,7 +173,7 @@ def _name(operation: Operation, reports: RankReports) -> str:
     return reports.name(operation, with_group=has_groups)
 
 
-def _use(fault: Fault) -> str:
+def _use(fault: SanitizerFault) -> str:
     return "writes" if fault.kind == "read" else "uses"
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from nbddp.rank.collectives.operation_tensors import OperationTensors
 from nbddp.rank.collectives.rollback import tensors_in
-from nbddp.rank.collectives.sanitizer.operation_tensors import OperationTensors
 from nbddp.rank.collectives.sanitizer.spans import Span, overlap, span_of
 from nbddp.rank.torch_private import dispatch_watch
 from nbddp.rank.torch_private.dispatch_watch import DispatchWatch

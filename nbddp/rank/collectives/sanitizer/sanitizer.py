@@ -4,7 +4,7 @@ Runs in: the rank process; the cell begins and ends on the main thread, operatio
 thread. A cell that is not sanitized has no `Recorder.sanitizer`, and pays nothing.
 
     TracedGroup --issues--> Sanitizer --> OpenBuffers <-- each call of torch while one is open
-                                      --> Fault --end_cell--> RunFinished
+                                      --> SanitizerFault --end_cell--> RunFinished
 """
 
 import sys
@@ -16,15 +16,22 @@ from typing import Any
 import torch
 
 from nbddp.rank import torch_private
+from nbddp.rank.collectives.operation_tensors import tensors_of
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.collectives.recording.signatures import CallSignature
+from nbddp.rank.collectives.recording.upcoming import upcoming_operation
 from nbddp.rank.collectives.sanitizer import finite
 from nbddp.rank.collectives.sanitizer.open_buffers import OpenBuffers, OpenOperation
-from nbddp.rank.collectives.sanitizer.operation_tensors import tensors_of
 from nbddp.rank.collectives.sanitizer.replicas import Replicas
 from nbddp.rank.torch_private import dispatch_watch
-from nbddp.wire.flight_recorder import Fault, FaultKind, Operation, SanitizerReport, shortened
+from nbddp.wire.flight_recorder import (
+    Operation,
+    SanitizerFault,
+    SanitizerFaultKind,
+    SanitizerReport,
+    shortened,
+)
 
 #: Number of faults of a rank in one cell.
 _MAX_FAULTS = 16
@@ -41,7 +48,7 @@ class Sanitizer:
         self._recorder = recorder
         self._buffers = OpenBuffers(self._touched)
         self.replicas = Replicas(recorder.sites)
-        self._faults: dict[tuple[Any, ...], Fault] = {}
+        self._faults: dict[tuple[Any, ...], SanitizerFault] = {}
         self._is_hooked = False
         self._spent_ns = 0
         self._checks_values = False  #: this cell has sent finite values only
@@ -134,7 +141,7 @@ class Sanitizer:
             return
         self._checks_values = False
         operation = self._operation(counters, call, peer, tag, frame)
-        fault = Fault(
+        fault = SanitizerFault(
             kind="not-finite",
             operation=operation,
             site=operation.site,
@@ -145,11 +152,15 @@ class Sanitizer:
         self._faults["not-finite",] = fault
 
     def _touched(self, operation: OpenOperation, access: str, function: str) -> None:
-        kind: FaultKind = access  # type: ignore[assignment]  # one of three
+        kind: SanitizerFaultKind = access  # type: ignore[assignment]  # one of three
         self._add(kind, operation.record, sys._getframe(1), function=function)
 
     def _add(
-        self, kind: FaultKind, record: int, frame: types.FrameType | None = None, **facts: Any
+        self,
+        kind: SanitizerFaultKind,
+        record: int,
+        frame: types.FrameType | None = None,
+        **facts: Any,
     ) -> None:
         operation = self._recorder.operation(record)
         if operation is None or len(self._faults) == _MAX_FAULTS:
@@ -159,7 +170,9 @@ class Sanitizer:
         # What is written is often read by the same line.
         access = "access" if kind in ("read", "write", "resize") else kind
         key = (access, operation.site.position, site.position)
-        self._faults.setdefault(key, Fault(kind=kind, operation=operation, site=site, **facts))
+        self._faults.setdefault(
+            key, SanitizerFault(kind=kind, operation=operation, site=site, **facts)
+        )
 
     def _operation(
         self, counters: GroupCounters, call: CallSignature, peer: int, tag: int,
@@ -167,17 +180,9 @@ class Sanitizer:
     ) -> Operation:  # fmt: skip
         """Describe an operation that is about to be issued."""
         sites = self._recorder.sites
-        is_message = call.signature.kind in ("send", "recv")
-        return Operation(
-            record_id=0,
-            pg_id=counters.info.pg_id,
-            signature=call.signature,
-            state="scheduled",
-            collective_seq_id=0 if is_message else counters.seq + 1,
-            peer=peer,
-            tag=tag,
-            site=sites.site_of(sites.user_frame(frame)),
-        )
+        site = sites.site_of(sites.user_frame(frame))
+        pg_id = counters.info.pg_id
+        return upcoming_operation(pg_id, counters.seq, call.signature, peer, tag, site=site)
 
     def _wrap_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Final, Literal, TypeAlias
 
 from nbddp.wire.flight_recorder.schema import Operation, Site, _Part
 
-FaultKind: TypeAlias = Literal[
+SanitizerFaultKind: TypeAlias = Literal[
     "write",  #: a buffer of an open operation was written
     "resize",  #: a buffer of an open operation got other memory
     "read",  #: the result of an open operation was read
@@ -17,10 +17,10 @@ FaultKind: TypeAlias = Literal[
 ]
 
 
-class Fault(_Part, frozen=True):
+class SanitizerFault(_Part, frozen=True):
     """One fault of a rank."""
 
-    kind: FaultKind
+    kind: SanitizerFaultKind
     operation: Operation  #: the open one, or the one that was given NaN or Inf
     site: Site = Site()  #: the line that touched its memory; without a line: not known
     function: str = ""  #: of torch, by which the line touched it: ``add_``
@@ -56,6 +56,6 @@ DIGEST_BYTES: Final = 8
 class SanitizerReport(_Part, frozen=True):
     """What the sanitizer saw on a rank in a cell."""
 
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[SanitizerFault, ...] = ()
     replicas: tuple[ReplicaSteps, ...] = ()
     spent_ns: int = 0  #: time that its checks took
