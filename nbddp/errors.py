@@ -7,6 +7,7 @@
 | `NoPoolError` | a pool is needed and none runs | starts one |
 | `PoolExistsError` | a pool with other options runs already | stops or restarts it |
 | `PoolStartError` | agents, store or ranks did not come up | reads the reason |
+| `AgentJoinError` | an agent on another machine could not join a pool | reads the reason |
 | `PoolInterruptedError` | the user interrupted a start, restart or stop | reads what runs now |
 | `PoolBusyError` | a cell is running | waits for it, or interrupts it |
 | `PoolBrokenError` | ranks are gone or stuck | restarts the pool |
@@ -191,6 +192,10 @@ class PoolExistsError(NbddpError):
 
 class PoolStartError(NbddpError):
     """The pool did not come up; all processes that had been started were ended."""
+
+
+class AgentJoinError(NbddpError):
+    """An agent on another machine could not join a pool; `nbddp agent` prints it."""
 
 
 class PoolInterruptedError(NbddpError):

@@ -79,6 +79,9 @@ class Settings:
     look_timeout_s: float = 0.4  #: a rank that does not answer a probe in this time is silent
     own_timeout_s: float = 60.0  #: operations with a shorter timeout of their own are left to it
     rebuild_timeout_s: float = 20.0  #: for the start of fresh ranks and the rebuild of groups
+    silent_after_s: float = 5.0  #: a node on another machine is silent after this time
+    node_timeout_s: float = 60.0  #: and lost after this time
+    patience_s: float = 120.0  #: an agent on another machine ends after this silence of the hub
     output_flush_s: float = 0.03  #: an agent holds back the text of a rank for at most this time
     output_fold_s: float = 0.06  #: the notebook waits this long for equal lines of other ranks
     output_expect_s: float = 1.0  #: the same, for a silent rank whose equal lines always came

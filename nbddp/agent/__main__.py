@@ -11,9 +11,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
-import traceback
-from multiprocessing import resource_tracker
 from pathlib import Path
 
 from nbddp.agent.fork_server import ProcessMaker
@@ -21,8 +18,6 @@ from nbddp.agent.parent_watch import ParentWatch
 from nbddp.settings import AGENT_PID_ENV
 from nbddp.system import pool_folder, process_tree
 from nbddp.wire.launch_specs import AgentLaunch
-
-_TRACKER_S = 1.0
 
 
 def main(connection_file: Path) -> None:
@@ -44,43 +39,11 @@ def main(connection_file: Path) -> None:
     maker.warm()
 
     from nbddp.agent.agent import Agent  # noqa: PLC0415 - the fork server must start first
+    from nbddp.agent.agent_end import serve_and_exit  # noqa: PLC0415 - as above
 
     agent = Agent(launch, maker, parent_watch)
     signal.signal(signal.SIGTERM, lambda *_: agent.shut_down(launch.settings.stop_grace_s))
-    exit_code = 0
-    try:
-        agent.serve()
-    except BaseException:  # noqa: BLE001 - it goes to the agent's log, which the notebook shows
-        traceback.print_exc()
-        exit_code = 1
-    finally:
-        _end_helpers()
-        if agent.is_orphan:
-            shutil.rmtree(launch.folder, ignore_errors=True)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # sys.exit would let multiprocessing wait for processes that it believes to be its own.
-        os._exit(exit_code)
-
-
-def _end_helpers() -> None:
-    """End the fork server, then the resource tracker.
-
-    The tracker ends by itself when no process holds its pipe any more. It first removes the shared
-    memory that cells have left in /dev/shm.
-    """
-    tracker_pid = getattr(resource_tracker._resource_tracker, "_pid", None)
-    tracker_fd = resource_tracker.getfd() if tracker_pid is not None else None
-    for pid in process_tree.descendants_of(os.getpid()) - {tracker_pid}:
-        process_tree.kill_quietly(pid, signal.SIGKILL)
-    if tracker_pid is None or tracker_fd is None:
-        return
-    os.close(tracker_fd)
-    give_up_at = time.monotonic() + _TRACKER_S
-    while os.waitpid(tracker_pid, os.WNOHANG) == (0, 0):
-        if time.monotonic() > give_up_at:
-            process_tree.kill_quietly(tracker_pid, signal.SIGKILL)
-        time.sleep(0.002)
+    serve_and_exit(agent, Path(launch.folder))
 
 
 if __name__ == "__main__":

@@ -32,9 +32,11 @@ from nbddp.agent.termination import Termination
 from nbddp.errors import BadMessageError, BadOptionError
 from nbddp.system import process_tree
 from nbddp.wire import codec, messages
-from nbddp.wire.channels import AgentDownlink, AgentUplink
+from nbddp.wire.channels import AgentDownlink, AgentUplink, Uplink
 from nbddp.wire.launch_specs import AgentLaunch
 from nbddp.wire.messages import (
+    AdmitAgent,
+    AgentEnded,
     AgentHello,
     AgentRequest,
     DescribeValue,
@@ -47,6 +49,7 @@ from nbddp.wire.messages import (
     PullValue,
     RankSpawned,
     RanksStopped,
+    RefuseAgent,
     ShutdownAgent,
     StartRanks,
     StartStore,
@@ -54,6 +57,7 @@ from nbddp.wire.messages import (
 )
 
 _TICK_S = 1.0
+_ORPHAN_GRACE_S = 0.2
 #: After some text was read, more text is collected for this long. Otherwise a rank that prints
 #: would wake the agent for every line, which costs both of them time.
 _GATHER_S = 0.002
@@ -66,14 +70,33 @@ _ENDS_CODE = ("ValuePulled", "ValueDescribed")
 
 
 class Agent:
-    """Serves until the hub ends it or the notebook's process has ended."""
+    """Serves until the hub ends it or the notebook's process has ended.
 
-    def __init__(self, launch: AgentLaunch, maker: ProcessMaker, parent_watch: ParentWatch) -> None:
+    Args:
+        launch: what it was given.
+        maker: makes processes.
+        parent_watch: reports the end of the notebook, and stopped helpers.
+        uplink: the connection to the hub on another machine; None: it is on this machine.
+        address: of this machine, towards the hub on another one.
+    """
+
+    def __init__(
+        self,
+        launch: AgentLaunch,
+        maker: ProcessMaker,
+        parent_watch: ParentWatch,
+        uplink: Uplink | None = None,
+        address: str = "",
+    ) -> None:
         self._launch = launch
         self._settings = launch.settings
         self._maker = maker
         self._parent_watch = parent_watch
-        self._uplink = AgentUplink(launch.hub, launch.node, launch.token)
+        self._is_remote = uplink is not None
+        self._address = address
+        self._uplink = uplink or AgentUplink(launch.hub, launch.node, launch.token)
+        #: Why this agent ends although the hub has not asked for it; empty: it does not.
+        self.end_reason = ""
         self._downlink = AgentDownlink(launch.rank_socket)
         self._loop = EventLoop(self._uplink, self._downlink)
         self._has_read = False
@@ -91,8 +114,7 @@ class Agent:
         self._writes_wanted = False
         self._exits = ExitReader(maker)
         self._next_check_at = time.monotonic()
-        #: The notebook's process has ended, so this agent has to remove the pool's folder.
-        self.is_orphan = False
+        self.is_orphan = False  #: the hub has ended, or does not know this agent any longer
         self._loop.listen(parent_watch.fd, self._read_parent_watch)
 
     def serve(self) -> None:
@@ -104,6 +126,7 @@ class Agent:
                 node=self._launch.node,
                 pid=os.getpid(),
                 host=socket.gethostname(),
+                address=self._address,
             )
         )
         while not (self._is_shutting_down and self._termination is None):
@@ -121,7 +144,10 @@ class Agent:
             self._advance_termination()
             self._leftovers.step()
             self._check_processes()
+            self._check_hub()
             self._flush_uplink()
+        if self._is_remote:
+            self._uplink.send(AgentEnded(node=self._launch.node, reason=self.end_reason))
         self._uplink.close(linger_s=0.5)
         self._downlink.close()
         self._stall_monitor.close()
@@ -176,6 +202,10 @@ class Agent:
                 self._end_all(request.grace_s)
             case ShutdownAgent():
                 self.shut_down(request.grace_s)
+            case AdmitAgent():
+                pass  # a replay of what made this agent
+            case RefuseAgent():
+                self.end_without_hub(request.reason)
             case _:
                 assert_never(request)
 
@@ -369,9 +399,35 @@ class Agent:
     def _read_parent_watch(self) -> None:
         for news in self._parent_watch.news():
             self._uplink.send(news)
-        if self._parent_watch.has_lost_notebook and not self.is_orphan:
+        if self._parent_watch.has_lost_notebook:
+            self.end_without_hub("the notebook's process has ended")
+
+    def listen_for_end(self, lifeline_fd: int) -> None:
+        """End when the other end of this pipe is closed: what has started the agent has ended."""
+
+        def read() -> None:
+            if not os.read(lifeline_fd, 4096):
+                self._loop.ignore(lifeline_fd)
+                self.end_without_hub("the program that has started it has ended")
+
+        self._loop.listen(lifeline_fd, read)
+
+    def _check_hub(self) -> None:
+        reason = self._uplink.lost_reason()
+        if reason:
+            self.end_without_hub(reason)
+
+    @property
+    def owns_folder(self) -> bool:
+        """Whether this agent has to remove the pool's folder at its end: no notebook will."""
+        return self._is_remote or self.is_orphan
+
+    def end_without_hub(self, reason: str) -> None:
+        """End all ranks, then the agent."""
+        if not self.is_orphan:
             self.is_orphan = True
-            self.shut_down(grace_s=0.2)
+            self.end_reason = reason
+            self.shut_down(_ORPHAN_GRACE_S)
 
     def shut_down(self, grace_s: float) -> None:
         """End all ranks, then the agent."""

@@ -4,6 +4,7 @@
     nbddp kernel list             list the installed kernels
     nbddp kernel remove NAME      remove one of them
     nbddp console -r 2            open a terminal on one rank of a notebook's pool
+    nbddp agent --connect FILE    join a notebook's pool from another machine
 
 ``python -m nbddp`` does the same. Runs in: a process of its own.
 """
@@ -12,7 +13,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from nbddp.cli import console, kernels
+from nbddp.cli import agent, console, kernels
 from nbddp.errors import NbddpError
 
 
@@ -35,6 +36,7 @@ def main(words: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     kernels.add_to(commands)
     console.add_to(commands)
+    agent.add_to(commands)
     arguments = parser.parse_args(words)
     try:
         lines: list[str] = arguments.run(arguments)

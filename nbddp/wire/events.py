@@ -18,6 +18,7 @@ from nbddp.wire.message_types import (
     ErrorInfo,
     MessageBase,
     Node,
+    NodeFacts,
     Rank,
     RunId,
     Stream,
@@ -36,6 +37,23 @@ class AgentHello(MessageBase, frozen=True):
     node: Node
     pid: int
     host: str
+    address: str = ""  #: of its machine, towards the hub; empty: it is the notebook's machine
+
+
+class AgentJoined(MessageBase, frozen=True):
+    """First message of an agent on another machine, answered by `AdmitAgent` or `RefuseAgent`."""
+
+    version: int
+    token: str  #: from the invitation
+    pid: int
+    facts: NodeFacts
+
+
+class AgentEnded(MessageBase, frozen=True):
+    """Last message of an agent on another machine: its ranks have ended."""
+
+    node: Node
+    reason: str  #: empty: the hub has asked for it
 
 
 class StoreReady(MessageBase, frozen=True):

@@ -44,6 +44,33 @@ class AgentLaunch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return msgspec.json.decode(path.read_bytes(), type=cls)
 
 
+class Invitation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an agent on another machine needs to join a pool. It is secret."""
+
+    pool_id: str
+    addresses: tuple[str, ...]  #: of the hub: ``tcp://10.0.0.1:5555``, in the order of trial
+    token: str  #: secret that the agent shows in its first message
+    server_key: str  #: CURVE keys as Z85 text: the public one of the hub,
+    public_key: str  #: and both of the agents
+    secret_key: str
+    is_tunnelled: bool = False  #: the addresses are those of a tunnel's end, on any machine
+
+    def text(self) -> str:
+        """Return it as one line, for the standard input of an agent."""
+        return msgspec.json.encode(self).decode()
+
+    def write(self, path: Path) -> None:
+        """Write it to a file that only its owner can read; the file must not exist."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(self.text())
+
+    @classmethod
+    def parse(cls, text: str | bytes) -> "Invitation":
+        """Read it from text. Raises ``msgspec.MsgspecError``: the text is no invitation."""
+        return msgspec.json.decode(text, type=cls)
+
+
 class InheritedFd:
     """A file descriptor for a process that `multiprocessing` starts.
 

@@ -48,11 +48,31 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     env: dict[str, str]  #: set in each rank, after everything else
     use_arena: bool
     plain: bool = False  #: stock process groups: nothing is traced, freed or re-formed
+    #: Nodes are machines of their own: ``sys_path`` has only what the user has added, and devices
+    #: are counted on each node.
+    has_machines: bool = False
+    needs_cwd: bool = True  #: ``cwd`` was asked for; else a node without it uses the home folder
 
     @property
     def world_size(self) -> int:
         """The number of ranks of the pool."""
         return self.nproc_per_node * self.nnodes
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an agent on another machine says about its node."""
+
+    host: str  #: name of the machine
+    address: str  #: of the machine, towards the hub
+    python: str  #: ``3.11``
+    torch: str  #: version of the installed package; empty: there is none
+    nbddp: str
+    cpus: int  #: that its processes may use
+    machine_cpus: int  #: that the machine has
+    gpus: int  #: CUDA devices that the driver shows; 0 where there is no driver
+    engine: str = ""  #: what started it: ``slurm``; empty: not known
+    engine_node: int = -1  #: number of the node in the engine; -1: it gives none
+    job: str = ""  #: the engine's name of the job: ``4711``
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,7 +14,9 @@ its target ranks: ``[ranks, payload, *buffers]``. No ranks: it is for the agent 
 from typing import TypeAlias
 
 from nbddp.wire.events import (
+    AgentEnded,
     AgentHello,
+    AgentJoined,
     ClearOutput,
     CommFromRank,
     Completed,
@@ -47,9 +49,10 @@ from nbddp.wire.events import (
     ValuePulled,
     ValuePushed,
 )
-from nbddp.wire.message_types import CommType, FreeReason, Node, OnMismatch, Rank, RunId, Stream
+from nbddp.wire.message_types import CommType, FreeReason, Node, NodeFacts, OnMismatch, Rank, RunId, Stream
 from nbddp.wire.requests import (
     AbortOperations,
+    AdmitAgent,
     BindPushed,
     CommToRank,
     Complete,
@@ -68,6 +71,7 @@ from nbddp.wire.requests import (
     PullValue,
     PushValue,
     RebuildGroups,
+    RefuseAgent,
     ReleaseSegment,
     Shutdown,
     ShutdownAgent,
@@ -79,8 +83,11 @@ from nbddp.wire.requests import (
 __all__ = [
     "PROTOCOL_VERSION",
     "AbortOperations",
+    "AdmitAgent",
+    "AgentEnded",
     "AgentEvent",
     "AgentHello",
+    "AgentJoined",
     "AgentRequest",
     "BindPushed",
     "ClearOutput",
@@ -113,6 +120,7 @@ __all__ = [
     "KillRanks",
     "Message",
     "Node",
+    "NodeFacts",
     "OnMismatch",
     "OperationsAborted",
     "Output",
@@ -129,6 +137,7 @@ __all__ = [
     "RanksStalled",
     "RanksStopped",
     "RebuildGroups",
+    "RefuseAgent",
     "ReleaseSegment",
     "Result",
     "RunFinished",
@@ -154,7 +163,15 @@ __all__ = [
 PROTOCOL_VERSION = 1
 
 AgentRequest: TypeAlias = (
-    StartStore | StartRanks | KillRanks | DumpStack | Interrupt | StopRanks | ShutdownAgent
+    AdmitAgent
+    | RefuseAgent
+    | StartStore
+    | StartRanks
+    | KillRanks
+    | DumpStack
+    | Interrupt
+    | StopRanks
+    | ShutdownAgent
 )
 RankRequest: TypeAlias = (
     Execute
@@ -178,6 +195,8 @@ RankRequest: TypeAlias = (
 )
 AgentEvent: TypeAlias = (
     AgentHello
+    | AgentJoined
+    | AgentEnded
     | StoreReady
     | StoreExited
     | HelperStopped

@@ -7,12 +7,14 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from nbddp.settings import Settings
 from nbddp.wire.faults import Fault
 from nbddp.wire.flight_recorder import GroupInfo
 from nbddp.wire.message_types import (
     CommType,
     FreeReason,
     MessageBase,
+    Node,
     OnMismatch,
     PoolSpec,
     Rank,
@@ -73,6 +75,21 @@ class StopRanks(MessageBase, frozen=True):
     """End ranks and store: ask, SIGTERM, SIGKILL. Answered by `RankExited`s and `RanksStopped`."""
 
     grace_s: float
+
+
+class AdmitAgent(MessageBase, frozen=True):
+    """Answer to `AgentJoined`: the agent serves this node of the pool."""
+
+    node: Node
+    nnodes: int
+    settings: Settings
+    patience_s: float  #: without a sign of life of the hub for so long, the agent ends
+
+
+class RefuseAgent(MessageBase, frozen=True):
+    """Answer to `AgentJoined`: the agent is not needed, or does not fit. It ends."""
+
+    reason: str
 
 
 class ShutdownAgent(MessageBase, frozen=True):

@@ -3,6 +3,7 @@
 from nbddp.controller.hub.hub_thread import HubThread
 from nbddp.controller.hub.listeners import NO_RANK, BackgroundEvent, Listeners
 from nbddp.controller.hub.rank_requests import RankRequests
+from nbddp.controller.hub.remote_nodes import NodeView, RemoteNodes
 from nbddp.controller.hub.run import CellEvent, Run
 from nbddp.controller.hub.transfer import (
     Answer,
@@ -19,7 +20,9 @@ __all__ = [
     "CellEvent",
     "HubThread",
     "Listeners",
+    "NodeView",
     "RankRequests",
+    "RemoteNodes",
     "RequestRefusedError",
     "Run",
     "Transfer",

@@ -6,7 +6,7 @@ Runs in: the hub thread.
 from collections.abc import Sequence
 
 from nbddp.controller.hub.helper_notices import AGENT
-from nbddp.controller.launch import LocalAgent
+from nbddp.controller.launch import AgentHandle, RemoteAgent
 from nbddp.controller.state import AgentExited, PoolMachine
 from nbddp.wire.messages import HelperStopped
 from nbddp.wire.stopped_processes import StoppedProcesses
@@ -22,7 +22,7 @@ class Agents:
         agents: one for each node.
     """
 
-    def __init__(self, agents: Sequence[LocalAgent] = ()) -> None:
+    def __init__(self, agents: Sequence[AgentHandle] = ()) -> None:
         self._by_node = {agent.node: agent for agent in agents}
         self._stopped_processes = StoppedProcesses()
         self._look_at = 0.0
@@ -44,10 +44,32 @@ class Agents:
     def lost(self, pool: PoolMachine) -> list[AgentExited]:
         """The agents that have ended and that ``pool`` does not know about."""
         return [
-            AgentExited(node, agent.exit_code(), agent.last_output())
+            AgentExited(
+                node,
+                agent.exit_code(),
+                agent.last_output(),
+                agent.end_reason() if isinstance(agent, RemoteAgent) else "",
+            )
             for node, agent in self._by_node.items()
             if node not in pool.lost_agents and agent.has_exited()
         ]
+
+    @property
+    def ended(self) -> frozenset[int]:
+        """The nodes whose agents have ended."""
+        return frozenset(node for node, agent in self._by_node.items() if agent.has_exited())
+
+    def revive(self, node: int) -> None:
+        """Note that another agent has taken the place of one that has ended."""
+        agent = self._by_node.get(node)
+        if isinstance(agent, RemoteAgent):
+            agent.revive()
+
+    def note_end(self, node: int, reason: str) -> None:
+        """Note that the agent of another machine has ended."""
+        agent = self._by_node.get(node)
+        if isinstance(agent, RemoteAgent):
+            agent.note_end(reason)
 
     def end_ranks(self, node: int, pool: PoolMachine) -> None:
         """End the processes that ranks of ``node`` have left behind, after its agent has ended."""
@@ -62,6 +84,6 @@ class Agents:
         looks = [
             self._stopped_processes.check(node, AGENT, agent.pid, now)
             for node, agent in self._by_node.items()
-            if not agent.has_exited()
+            if agent.pid and not agent.has_exited()
         ]
         return [change for change in looks if change is not None]

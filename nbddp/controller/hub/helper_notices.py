@@ -9,7 +9,7 @@ from nbddp.controller.state import (
     Phase,
     PoolMachine,
     Stimulus,
-    describe_code,
+    describe_agent_exit,
     describe_store_exit,
 )
 from nbddp.wire.messages import HelperStopped, StoreExited
@@ -54,7 +54,7 @@ def _agent_ended(exited: AgentExited, pool: PoolMachine) -> list[NotifyUser]:
     return [
         NotifyUser(
             None,
-            f"the agent of node {exited.node} ended ({describe_code(exited.exit_code)}): "
+            f"{describe_agent_exit(exited)}: "
             f"{ranks.describe()} {are} gone with all variables{kept}. Next: %ddp restart",
         )
     ]

@@ -19,17 +19,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TypeAlias
 
 from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import helper_notices
 from nbddp.controller.hub.agent_processes import Agents
 from nbddp.controller.hub.listeners import NO_RANK, Listeners
+from nbddp.controller.hub.remote_nodes import NodeView, RemoteNodes
 from nbddp.controller.hub.replies import Replies
 from nbddp.controller.hub.run import Run
 from nbddp.controller.hub.transfer import Answer, Transfer
-from nbddp.controller.launch import LocalAgent
+from nbddp.controller.launch import AgentHandle
 from nbddp.controller.recovery import RecoveryMachine
 from nbddp.controller.state import (
     AbandonRequested,
@@ -55,10 +55,12 @@ from nbddp.controller.state import (
 )
 from nbddp.errors import InvalidTransitionError
 from nbddp.system.process_tree import is_ending
-from nbddp.wire.channels import Frame, HubChannel, Poller, Waker
+from nbddp.wire.channels import AgentsChannel, Frame, Poller, Waker
 from nbddp.wire.messages import (
     PROTOCOL_VERSION,
+    AgentEnded,
     AgentHello,
+    AgentJoined,
     ClearOutput,
     CommFromRank,
     Completed,
@@ -85,7 +87,7 @@ from nbddp.wire.messages import (
     ValuePulled,
     ValuePushed,
 )
-from nbddp.wire.rank_set import RankSet
+from nbddp.wire.rank_set import NO_RANKS, RankSet
 
 _log = logging.getLogger(__name__)
 #: Longest wait of the loop; agents are watched this often where there is no pidfd.
@@ -100,20 +102,23 @@ class HubThread:
     """Routes messages between agents and the threads that wait for them.
 
     Args:
-        socket_path: the socket, in the folder of the pool.
+        channel: the connections to the agents; the hub thread owns it from now on.
         token: agents must show it.
         recovery: the state machines of the pool.
         on_segment_released: gets the number of a segment and the rank that no longer needs it.
+        remote_nodes: the agents, if they are on other machines.
     """
 
     def __init__(
         self,
-        socket_path: Path,
+        channel: AgentsChannel,
         token: str,
         recovery: RecoveryMachine,
         on_segment_released: Callable[[int, int], None],
+        remote_nodes: RemoteNodes | None = None,
     ) -> None:
-        self._channel = HubChannel(socket_path, token, recovery.pool.spec.nnodes)
+        self._channel = channel
+        self._remote_nodes = remote_nodes
         self._recovery = recovery
         self._machine = recovery.pool
         self._settings = recovery.settings
@@ -143,7 +148,7 @@ class HubThread:
 
     # --- for other threads ---------------------------------------------------------------------
 
-    def start(self, agents: Sequence[LocalAgent]) -> None:
+    def start(self, agents: Sequence[AgentHandle]) -> None:
         """Start the thread; ``agents`` are watched from now on."""
         self._agents = Agents(agents)
         self._thread.start()
@@ -152,6 +157,11 @@ class HubThread:
     def is_alive(self) -> bool:
         """Whether the thread is alive; else no question gets an answer."""
         return self._thread.is_alive()
+
+    @property
+    def nodes(self) -> NodeView:
+        """The nodes, if they are machines of their own."""
+        return NodeView() if self._remote_nodes is None else self._remote_nodes.view
 
     @property
     def bad_frames(self) -> int:
@@ -290,17 +300,21 @@ class HubThread:
     def _when_settled(self, ranks: RankSet, command: Callable[[], object]) -> None:
         """The same, but first wait for ranks that are in an old cell, or have just died."""
         late = self._machine.late(ranks)
-        if late or self._machine.ending(is_ending):
+        if late or self._ending():
             self._late = RankSet.of({*self._late, *late})
             self._settles_until = time.monotonic() + _LATE_S
         self._when_whole(command)
+
+    def _ending(self) -> RankSet:
+        """Idle ranks whose processes are about to end, as the system of this machine shows it."""
+        return NO_RANKS if self._remote_nodes is not None else self._machine.ending(is_ending)
 
     @property
     def _is_whole(self) -> bool:
         if self._recovery.is_rebuilding:
             return False
         if time.monotonic() < self._settles_until:
-            return not self._machine.late(self._late) and not self._machine.ending(is_ending)
+            return not self._machine.late(self._late) and not self._ending()
         self._late = RankSet()
         return True
 
@@ -350,10 +364,18 @@ class HubThread:
             self._agents.end_ranks(exited.node, self._machine)
         for stopped in self._agents.stopped(time.monotonic()):
             self._do_all(helper_notices.record_stop(stopped, self._machine))
+        if self._remote_nodes is not None and not self._stopping:
+            self._do_all(self._remote_nodes.look(time.monotonic(), self._agents))
 
     def _receive(self, node: int, event: Event, frames: list[bytes]) -> None:
         """Route an event; one that makes no sense is dropped, and harms no other."""
-        if self.trust.accepts(node, event):
+        if self._remote_nodes is not None and isinstance(event, AgentJoined):
+            failure = self._remote_nodes.join(node, event, self._agents)
+            if failure:
+                self.start_results.put(AnnounceFailure(failure))
+        elif self._remote_nodes is not None and isinstance(event, AgentEnded):
+            self._remote_nodes.end(node, event, self._agents)
+        elif self.trust.accepts(node, event):
             try:
                 self._route(event, frames)
             except Exception as error:  # noqa: BLE001 - the others need this thread

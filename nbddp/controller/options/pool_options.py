@@ -134,6 +134,56 @@ class PoolOptions:
             help="of collectives of the default process group",
         ),
     )
+    launcher: str = field(
+        default=LOCAL,
+        metadata=_on_line(
+            "--launcher",
+            metavar="NAME",
+            legal=(LOCAL, "ssh", "slurm", "listen"),
+            help="starts the agents: local, ssh, slurm, listen (you start them)",
+        ),
+    )
+    hosts: tuple[str, ...] = field(
+        default=(),
+        metadata=_on_line(
+            "--hosts",
+            metavar="A,B",
+            read=line_option.names,
+            write=",".join,
+            help="machines for --launcher ssh, one node on each",
+        ),
+    )
+    python: str = field(
+        default="",
+        metadata=_on_line(
+            "--python", metavar="PATH", help="Python of the other machines (default: this path)"
+        ),
+    )
+    tunnel: bool = field(
+        default=False,
+        metadata=_on_line("--tunnel", help="ssh carries the connections to the notebook"),
+    )
+    address: str = field(
+        default="",
+        metadata=_on_line(
+            "--address", metavar="IP", help="of this machine, at which the other ones reach it"
+        ),
+    )
+    port: int = field(
+        default=0,
+        metadata=_on_line(
+            "--port",
+            metavar="N",
+            read=line_option.whole_number,
+            help="of this machine for the other ones (default: any free one)",
+        ),
+    )
+    slurm: str = field(
+        default="",
+        metadata=_on_line(
+            "--slurm", metavar="OPTIONS", help='for srun: "--partition=gpu --time=1:00:00"'
+        ),
+    )
     plain: bool = field(
         default=False,
         metadata=_on_line(
@@ -174,8 +224,13 @@ class PoolOptions:
         check_switch("plain", asked.plain)
         env = checked_variables(asked.env)
         threads = checked_threads(given.get("threads"), env)
-        cwd = checked_folder(asked.cwd)
-        check_torch()
+        check_launcher(asked)
+        if asked.has_machines:
+            asked = replace(asked, nnodes=_nnodes(asked, given))
+            cwd = asked.cwd
+        else:
+            cwd = checked_folder(asked.cwd)
+            check_torch()
         return replace(
             asked,
             backend=asked.backend.lower(),
@@ -183,6 +238,27 @@ class PoolOptions:
             threads=threads,
             env=env,
             cwd=cwd,
+        )
+
+    @property
+    def has_machines(self) -> bool:
+        """Whether the nodes are machines of their own.
+
+        Example:
+            >>> pool.options.has_machines
+            False
+        """
+        return self.launcher != LOCAL
+
+    def engine_options(self) -> EngineOptions:
+        """Make what the engine gets that starts the agents. For the layer of the pool."""
+        return EngineOptions(
+            nnodes=self.nnodes,
+            nproc_per_node=self.nproc_per_node,
+            hosts=self.hosts,
+            python=self.python,
+            tunnel=self.tunnel,
+            arguments=tuple(shlex.split(self.slurm)),
         )
 
     @property

@@ -16,13 +16,15 @@ from functools import partial
 from pathlib import Path
 
 from nbddp.controller.diagnosis import Sources, compare_records, diagnose
-from nbddp.controller.hub import HubThread
-from nbddp.controller.launch import LocalAgent
+from nbddp.controller.hub import HubThread, RemoteNodes
+from nbddp.controller.launch import AgentHandle, Engine, LocalAgent, RemoteAgent, make_engine
 from nbddp.controller.options import PoolOptions
+from nbddp.controller.pool.user_paths import user_paths
 from nbddp.controller.recovery import RecoveryMachine
 from nbddp.controller.state import (
     AnnounceFailure,
     AnnounceUp,
+    Lobby,
     Phase,
     PoolMachine,
     PoolSnapshot,
@@ -30,9 +32,14 @@ from nbddp.controller.state import (
 )
 from nbddp.errors import BadOptionError, PoolStartError
 from nbddp.settings import Settings
-from nbddp.system import pool_folder
+from nbddp.system import network, pool_folder
 from nbddp.system.os_limits import too_few_descriptors
-from nbddp.wire.channels import MAX_IPC_PATH_BYTES, ipc_address
+from nbddp.wire.channels import (
+    MAX_IPC_PATH_BYTES,
+    HubChannel,
+    RemoteHubChannel,
+    ipc_address,
+)
 from nbddp.wire.launch_specs import AgentLaunch
 from nbddp.wire.message_types import PoolSpec
 
@@ -87,7 +94,9 @@ class PoolStartup:
         self._folder = _make_folder()
         self._hold_fd = pool_folder.hold(self._folder)
         pool_folder.remove_stale_folders(self._folder)
-        self._agents: list[LocalAgent] = []
+        self._agents: list[AgentHandle] = []
+        self._engine: Engine | None = None
+        self._joins_until = math.inf
         self._hub: HubThread | None = None
         self._generation = 0
         self._is_ending = False
@@ -109,26 +118,25 @@ class PoolStartup:
         After each of these the caller has to call `end`, again if it was called meanwhile.
         """
         options = self._options
-        if lacking := too_few_descriptors(options.nproc_per_node, options.world_size):
+        lacking = too_few_descriptors(options.nproc_per_node, options.world_size)
+        if lacking and not options.has_machines:
             raise PoolStartError(f"the pool did not start: {lacking}")
-        env = {**os.environ, **options.env, "OMP_NUM_THREADS": str(options.threads)}
         token = secrets.token_hex(16)
+        if options.has_machines:
+            self._hub = self._start_remote_agents(token)
+        else:
+            self._hub = self._start_local_agents(token)
+        self._wait_until_up(self._hub, is_interrupted)
+        return self._hub
+
+    def _start_local_agents(self, token: str) -> HubThread:
+        options = self._options
+        env = {**os.environ, **options.env, "OMP_NUM_THREADS": str(options.threads)}
         socket_path = self._folder / f"hub-{self._generation}.sock"
         self._hub = HubThread(
-            socket_path,
+            HubChannel(socket_path, token, options.nnodes),
             token,
-            RecoveryMachine(
-                PoolMachine(
-                    self._spec(),
-                    self._settings,
-                    time.monotonic(),
-                    host=options.env.get("MASTER_ADDR", _LOCAL_HOST),
-                    port=int(options.env.get("MASTER_PORT", "0")),
-                ),
-                self._settings,
-                partial(diagnose, sources=self._sources),
-                partial(compare_records, sources=self._sources),
-            ),
+            self._recovery(_LOCAL_HOST),
             self._on_segment_released,
         )
         for node in range(options.nnodes):
@@ -145,8 +153,47 @@ class PoolStartup:
                 raise PoolStartError(_STOPPED)
             self._agents.append(LocalAgent(launch, env))
         self._hub.start(self._agents)
-        self._wait_until_up(self._hub, is_interrupted)
         return self._hub
+
+    def _start_remote_agents(self, token: str) -> HubThread:
+        options = self._options
+        engine = make_engine(options.launcher, options.engine_options())
+        address = options.address or engine.address()
+        try:
+            channel = RemoteHubChannel(address, options.port)
+        except OSError as error:
+            raise PoolStartError(
+                f"the pool did not start: the notebook cannot listen on {address}, port "
+                f"{options.port or '(any)'}: {error.strerror}. Next: an address of this machine "
+                f"with --address; it has {', '.join(a for _, a in network.interfaces())}"
+            ) from None
+        python = f"{sys.version_info.major}.{sys.version_info.minor}"
+        nodes = RemoteNodes(channel, token, Lobby(options.nnodes, python), self._settings)
+        self._hub = HubThread(
+            channel, token, self._recovery(""), self._on_segment_released, nodes
+        )
+        self._agents += [RemoteAgent(node, engine) for node in range(options.nnodes)]
+        self._hub.start(self._agents)
+        self._engine = engine
+        engine.start(channel.invitation(self._pool_id, [address], token, options.tunnel))
+        if engine.join_timeout_s is not None:
+            self._joins_until = time.monotonic() + engine.join_timeout_s
+        return self._hub
+
+    def _recovery(self, default_host: str) -> RecoveryMachine:
+        options = self._options
+        return RecoveryMachine(
+            PoolMachine(
+                self._spec(),
+                self._settings,
+                time.monotonic(),
+                host=options.env.get("MASTER_ADDR", default_host),
+                port=int(options.env.get("MASTER_PORT", "0")),
+            ),
+            self._settings,
+            partial(diagnose, sources=self._sources),
+            partial(compare_records, sources=self._sources),
+        )
 
     def restart(self, is_interrupted: Callable[[], bool] = lambda: False) -> HubThread:
         """Start fresh ranks, and a fresh hub if an agent has ended.
@@ -212,13 +259,16 @@ class PoolStartup:
             hub.join(_KILLED_S)
         while self._agents:
             self._agents.pop().close()
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.stop()
 
     def _spec(self) -> PoolSpec:
         return self._options.spec(
             pool_id=self._pool_id,
             generation=self._generation,
             init_file=str(self._folder / "init"),
-            sys_path=sys.path,
+            sys_path=user_paths(sys.path) if self._options.has_machines else sys.path,
             use_arena=self._use_arena,
         )
 
@@ -245,6 +295,7 @@ class PoolStartup:
                 raise _NoAnswerError
             is_served = hub.is_alive
             self._on_progress(hub.snapshot)
+            self._check_joining(hub)
             try:
                 # With a limit, so that an interrupt and the end of the hub are noticed.
                 result = hub.start_results.get(timeout=0.2 if is_served else 0.0)
@@ -257,6 +308,18 @@ class PoolStartup:
             if self._is_ending:
                 raise PoolStartError(_STOPPED)
             raise _start_error(result)
+
+
+    def _check_joining(self, hub: HubThread) -> None:
+        """Raise `PoolStartError` if the agents of other machines do not come in time."""
+        engine = self._engine
+        if engine is None or hub.snapshot.phase is not Phase.AGENTS:
+            return
+        if time.monotonic() > self._joins_until:
+            raise PoolStartError(
+                f"the pool did not start: {hub.nodes.joined} of {self._options.nnodes} agents have "
+                f"joined in {engine.join_timeout_s:g} s ({engine.state()})"
+            )
 
 
 def _start_error(failure: AnnounceFailure) -> Exception:

@@ -20,7 +20,7 @@ from nbddp.controller.state.config import LEGAL_CONFIG, Config, config_error, wi
 from nbddp.controller.state.exit_text import (
     crash_site,
     crash_site_lines,
-    describe_code,
+    describe_agent_exit,
     describe_exit,
     describe_store_exit,
     error_summary,
@@ -29,6 +29,7 @@ from nbddp.controller.state.exit_text import (
     idle_exit_notices,
     memory_then,
 )
+from nbddp.controller.state.lobby import Lobby, LobbyDecision
 from nbddp.controller.state.lost_names import LeftOut, LostNames, Reason
 from nbddp.controller.state.outcome import MISMATCH_ERROR, RankResult, RunOutcome
 from nbddp.controller.state.pool_machine import PoolMachine
@@ -72,6 +73,8 @@ __all__ = [
     "LeftOut",
     "LifeAction",
     "LifeStimulus",
+    "Lobby",
+    "LobbyDecision",
     "LostNames",
     "NoticeChanged",
     "NotifyUser",
@@ -98,7 +101,7 @@ __all__ = [
     "config_error",
     "crash_site",
     "crash_site_lines",
-    "describe_code",
+    "describe_agent_exit",
     "describe_exit",
     "describe_store_exit",
     "error_summary",

@@ -10,6 +10,7 @@ from itertools import islice, takewhile
 
 from nbddp import stack_text
 from nbddp.controller.state.actions import NotifyUser
+from nbddp.controller.state.stimuli import AgentExited
 from nbddp.wire.flight_recorder import ExceptionLine, cell_name
 from nbddp.wire.message_types import ErrorInfo
 from nbddp.wire.messages import RankExited, StoreExited
@@ -82,6 +83,12 @@ def describe_code(exit_code: int) -> str:
         return signal.Signals(-exit_code).name
     except ValueError:
         return f"signal {-exit_code}"
+
+
+def describe_agent_exit(exited: AgentExited) -> str:
+    """``the agent of node 1 ended (SIGKILL)``, ``... (nothing was heard of n2 for 60 s)``."""
+    how = exited.reason or describe_code(exited.exit_code)
+    return f"the agent of node {exited.node} ended ({how})"
 
 
 def describe_store_exit(exited: StoreExited) -> str:

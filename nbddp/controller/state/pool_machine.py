@@ -25,7 +25,11 @@ from nbddp.controller.state.actions import (
     SendToRanks,
 )
 from nbddp.controller.state.cell_run import CellRun
-from nbddp.controller.state.exit_text import describe_code, describe_exit, describe_store_exit
+from nbddp.controller.state.exit_text import (
+    describe_agent_exit,
+    describe_exit,
+    describe_store_exit,
+)
 from nbddp.controller.state.input_requests import InputRequests
 from nbddp.controller.state.rank_state import Phase, RankState
 from nbddp.controller.state.rank_table import RankTable
@@ -71,7 +75,7 @@ class PoolMachine:
         spec: of the pool.
         settings: limits of time.
         now: `time.monotonic` of the caller.
-        host: address on which the store listens.
+        host: address on which the store listens; empty: the one at which node 0 is reached.
         port: of the store; 0: any.
     """
 
@@ -87,7 +91,8 @@ class PoolMachine:
         self._agents: set[int] = set()
         self.lost_agents: set[int] = set()
         self._nodes_stopped: set[int] = set()
-        self._starts_until: float | None = now + settings.start_timeout_s
+        #: Agents on other machines come when their engine starts them.
+        self._starts_until = None if spec.has_machines else now + settings.start_timeout_s
         self.run: CellRun | None = None
         self.injected: list[str] = []  #: of the latest cell, see `RunOutcome`
         self._input_requests = InputRequests()
@@ -162,7 +167,7 @@ class PoolMachine:
         """
         match stimulus:
             case AgentHello():
-                return self._meet_agent(stimulus)
+                return self._meet_agent(stimulus, now)
             case StoreReady():
                 return self._start_ranks(stimulus)
             case StoreExited():
@@ -215,8 +220,13 @@ class PoolMachine:
 
     # --- start ---------------------------------------------------------------------------------
 
-    def _meet_agent(self, hello: AgentHello) -> list[LifeAction]:
+    def _meet_agent(self, hello: AgentHello, now: float) -> list[LifeAction]:
         self._agents.add(hello.node)
+        self.lost_agents.discard(hello.node)  # another one has taken its place
+        if hello.node == 0 and hello.address and not self._host:
+            self._host = hello.address
+        if self._starts_until is None and self.phase is Phase.AGENTS:
+            self._starts_until = now + self._settings.start_timeout_s
         if self.phase is not Phase.AGENTS or len(self._agents) < self.spec.nnodes:
             return []
         return self._start_store()
@@ -403,7 +413,7 @@ class PoolMachine:
         if self.phase is Phase.STOPPING:
             # This agent cannot restart any part of the pool.
             self.phase = Phase.STORE
-        reason = f"the agent of node {agent.node} ended ({describe_code(agent.exit_code)})"
+        reason = describe_agent_exit(agent)
         last = agent.last_output.strip()
         actions = self._fail(f"{reason}: {last}" if last else reason)
         for info in self.ranks.values():

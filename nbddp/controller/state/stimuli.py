@@ -111,6 +111,7 @@ class AgentExited:
     node: int
     exit_code: int
     last_output: str
+    reason: str = ""  #: of an agent on another machine, in place of the exit code
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,101 @@
+"""Joins a pool on another machine: says hello, waits for a node, becomes its agent.
+
+Runs in: the agent process, its main thread, once the fork server has started.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from nbddp.agent.agent import Agent
+from nbddp.agent.agent_end import serve_and_exit
+from nbddp.agent.fork_server import ProcessMaker
+from nbddp.agent.parent_watch import ParentWatch
+from nbddp.errors import AgentJoinError, BadMessageError
+from nbddp.wire import codec
+from nbddp.wire.channels import Poller, RemoteUplink
+from nbddp.wire.launch_specs import AgentLaunch, Invitation
+from nbddp.wire.message_types import NodeFacts
+from nbddp.wire.messages import PROTOCOL_VERSION, AdmitAgent, AgentJoined, RefuseAgent
+
+#: Until the hub has said how long it may be silent, this long.
+_JOIN_PATIENCE_S = 120.0
+_TICK_S = 0.5
+
+
+def join_and_serve(
+    invitation: Invitation,
+    address: str,
+    facts: NodeFacts,
+    folder: Path,
+    maker: ProcessMaker,
+    lifeline_fd: int,
+) -> NoReturn:
+    """Join, serve, and end this process.
+
+    Args:
+        invitation: of the hub.
+        address: the one of its addresses that this machine reaches.
+        facts: about this machine.
+        folder: for sockets and logs; removed at the end.
+        maker: makes processes.
+        lifeline_fd: the agent ends when its end is reached; -1: there is none.
+
+    Raises:
+        AgentJoinError: the hub has refused this agent, or has ended.
+    """
+    uplink = RemoteUplink(invitation, address, _JOIN_PATIENCE_S)
+    uplink.send(
+        AgentJoined(
+            version=PROTOCOL_VERSION, token=invitation.token, pid=os.getpid(), facts=facts
+        )
+    )
+    admitted = _admission(uplink, lifeline_fd)
+    uplink.patience_s = admitted.patience_s
+    launch = AgentLaunch(
+        hub=address,
+        token=invitation.token,
+        pool_id=invitation.pool_id,
+        node=admitted.node,
+        folder=str(folder),
+        controller_pid=0,
+        settings=admitted.settings,
+    )
+    parent_watch = ParentWatch(admitted.node, 0, maker)
+    parent_watch.start()
+    agent = Agent(launch, maker, parent_watch, uplink, facts.address)
+    if lifeline_fd >= 0:
+        agent.listen_for_end(lifeline_fd)
+    signal.signal(
+        signal.SIGTERM, lambda *_: agent.end_without_hub(f"{facts.engine or 'a process'} ended it")
+    )
+    sys.stderr.write(
+        f"nbddp agent on {facts.host}: node {admitted.node} of {admitted.nnodes} of pool "
+        f"{invitation.pool_id}\n"
+    )
+    serve_and_exit(agent, folder)
+
+
+def _admission(uplink: RemoteUplink, lifeline_fd: int) -> AdmitAgent:
+    poller = Poller()
+    poller.add(uplink)
+    if lifeline_fd >= 0:
+        poller.add(lifeline_fd)
+    while True:
+        ready = poller.wait(_TICK_S)
+        for _, frames in uplink.receive():
+            try:
+                request = codec.decode_agent_request(frames[0])
+            except BadMessageError:
+                continue
+            if isinstance(request, RefuseAgent):
+                uplink.close(linger_s=0.5)
+                raise AgentJoinError(f"the notebook has refused this agent: {request.reason}")
+            if isinstance(request, AdmitAgent):
+                return request
+        if reason := uplink.lost_reason():
+            raise AgentJoinError(f"not joined: {reason}")
+        if lifeline_fd in ready and not os.read(lifeline_fd, 4096):
+            raise AgentJoinError("not joined: the program that has started this agent has ended")

@@ -1,0 +1,200 @@
+"""The agent on another machine: ``nbddp agent --connect FILE | - | env``.
+
+Runs in: the agent process, its main thread.
+
+    invitation --> connection, AgentJoined --> AdmitAgent (the number of the node) --> Agent
+"""
+
+import os
+import platform
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from nbddp.agent.engine_variables import engine_place, step_variables
+from nbddp.agent.fork_server import ProcessMaker
+from nbddp.errors import AgentJoinError
+from nbddp.settings import AGENT_ENV, AGENT_PID_ENV, POOL_ID_ENV, USER_PYTHONPATH_ENV, Settings
+from nbddp.system import network, pool_folder, process_tree
+from nbddp.wire.launch_specs import Invitation
+from nbddp.wire.message_types import NodeFacts
+
+#: The source of the invitation that is a line on standard input, whose end then ends the agent.
+STDIN = "-"
+#: The source that is the variable `CONNECT_ENV`.
+ENVIRONMENT = "env"
+CONNECT_ENV = "NBDDP_CONNECT"
+#: The hub is tried for so long, each address for so long: an engine may be quicker than a network.
+_REACH_S = 15.0
+_CONNECT_S = 2.0
+_RETRY_S = 0.5
+_GPU_FOLDER = Path("/proc/driver/nvidia/gpus")
+
+
+def read_invitation(source: str) -> Invitation:
+    """Read the invitation, and leave no copy of it for the processes that follow.
+
+    Args:
+        source: path of a file, or `STDIN`, or `ENVIRONMENT`.
+
+    Raises:
+        AgentJoinError: there is none; the message says what is wrong.
+    """
+    try:
+        if source == STDIN:
+            text = _first_line(sys.stdin.fileno())
+        elif source == ENVIRONMENT:
+            text = os.environ.pop(CONNECT_ENV).encode()
+        else:
+            text = Path(source).read_bytes()
+        return Invitation.parse(text)
+    except KeyError:
+        raise AgentJoinError(f"--connect env: the variable {CONNECT_ENV} is not set") from None
+    except OSError as error:
+        raise AgentJoinError(
+            f"--connect {source}: {error.strerror}. Next: the path that %ddp listen has printed; "
+            "the file must be visible on this machine"
+        ) from None
+    except msgspec.MsgspecError:
+        raise AgentJoinError(
+            f"--connect {source}: this is no invitation of %ddp listen"
+            + ("" if text else "; it is empty")
+        ) from None
+
+
+def node_facts(address: str) -> NodeFacts:
+    """Return what the hub wants to know of this machine, without an import of torch.
+
+    Args:
+        address: of this machine, towards the hub.
+    """
+    place = engine_place(os.environ)
+    return NodeFacts(
+        host=socket.gethostname(),
+        address=address,
+        python=".".join(platform.python_version_tuple()[:2]),
+        torch=_version("torch"),
+        nbddp=_version("nbddp"),
+        cpus=len(os.sched_getaffinity(0)) if process_tree.IS_LINUX else os.cpu_count() or 1,
+        machine_cpus=os.cpu_count() or 1,
+        gpus=len(list(_GPU_FOLDER.iterdir())) if _GPU_FOLDER.is_dir() else 0,
+        engine=place.engine,
+        engine_node=place.node,
+        job=place.job,
+    )
+
+
+def reach(invitation: Invitation) -> tuple[str, str]:
+    """Find the address of the hub that this machine reaches, and its own address towards it.
+
+    Raises:
+        AgentJoinError: none is reached.
+    """
+    give_up_at = time.monotonic() + _REACH_S
+    while True:
+        address, own, failures = network.first_reachable(invitation.addresses, _CONNECT_S)
+        if address:
+            return address, network.own_address() if invitation.is_tunnelled else own
+        if time.monotonic() >= give_up_at:
+            reasons = "; ".join(f"{tried}: {reason}" for tried, reason in failures)
+            raise AgentJoinError(
+                f"{socket.gethostname()} cannot reach the notebook at {reasons}. Next: open the "
+                "port in the firewall, name another address of the notebook's machine with "
+                "--address, or use --launcher ssh --tunnel"
+            )
+        time.sleep(_RETRY_S)
+
+
+def check(source: str) -> list[str]:
+    """Say whether this machine could join, and join nothing: ``nbddp agent --check``.
+
+    Raises:
+        AgentJoinError: there is no invitation, or its hub is not reached.
+    """
+    invitation = read_invitation(source)
+    address, own = reach(invitation)
+    facts = node_facts(own)
+    lines = [
+        f"reached    {address} from {own}"
+        f" ({network.interface_towards(network.split_address(address)[0])})",
+        f"host       {facts.host}",
+        f"versions   Python {facts.python}, torch {facts.torch or 'is not installed'}, "
+        f"nbddp {facts.nbddp}",
+        f"processors {facts.cpus} of {facts.machine_cpus}, GPUs {facts.gpus}",
+    ]
+    if facts.engine:
+        lines.append(f"started by {facts.engine}, node {facts.engine_node}")
+    return lines
+
+
+def serve(source: str) -> NoReturn:
+    """Join the pool of an invitation, serve it, and end this process.
+
+    Raises:
+        AgentJoinError: this machine could not join; the message says why.
+    """
+    invitation = read_invitation(source)
+    lifeline_fd = _take_stdin() if source == STDIN else -1
+    address, own = reach(invitation)
+    facts = node_facts(own)
+    for name in step_variables(os.environ):
+        del os.environ[name]
+    folder = Path(tempfile.mkdtemp(prefix=pool_folder.PREFIX))
+    pool_folder.hold(folder)
+    pool_folder.remove_stale_folders(folder)
+    tempfile.tempdir = str(folder)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process_tree.adopt_orphans()
+    os.environ |= {
+        POOL_ID_ENV: invitation.pool_id,
+        AGENT_ENV: f"{invitation.pool_id}/{socket.gethostname()}-{os.getpid()}",
+        AGENT_PID_ENV: str(os.getpid()),
+        USER_PYTHONPATH_ENV: os.environ.get("PYTHONPATH", ""),
+    }
+    maker = ProcessMaker(Settings.from_env().start_method)
+    maker.warm()
+
+    from nbddp.agent.agent_end import end_helpers  # noqa: PLC0415 - the fork server first
+    from nbddp.agent.joining import join_and_serve  # noqa: PLC0415 - the fork server first
+
+    try:
+        join_and_serve(invitation, address, facts, folder, maker, lifeline_fd)
+    finally:  # it did not join
+        end_helpers()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _first_line(fd: int) -> bytes:
+    """Read one line and not a byte more."""
+    line = bytearray()
+    while not line.endswith(b"\n") and (byte := os.read(fd, 1)):
+        line += byte
+    return bytes(line)
+
+
+def _take_stdin() -> int:
+    """Return a descriptor whose end says that the engine's client has ended.
+
+    Ranks and their children get an empty standard input.
+    """
+    lifeline_fd = os.dup(sys.stdin.fileno())
+    os.set_inheritable(lifeline_fd, False)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, sys.stdin.fileno())
+    os.close(empty)
+    return lifeline_fd
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""

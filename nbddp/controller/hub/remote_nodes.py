@@ -1,0 +1,128 @@
+"""The nodes on other machines: which agents have come, which are silent, which are lost.
+
+Runs in: the hub thread.
+"""
+
+import secrets
+from dataclasses import dataclass, replace
+
+from nbddp.controller.hub.agent_processes import Agents
+from nbddp.controller.state import Lobby, LobbyDecision, NotifyUser
+from nbddp.settings import Settings
+from nbddp.wire.channels import RemoteHubChannel
+from nbddp.wire.message_types import NodeFacts
+from nbddp.wire.messages import AdmitAgent, AgentEnded, AgentJoined, RefuseAgent
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """The nodes of other machines for other threads."""
+
+    joined: int = 0  #: agents that have come
+    facts: tuple[NodeFacts, ...] = ()  #: of all nodes, in order; empty until all have come
+    silent: frozenset[int] = frozenset()  #: nodes of which nothing is heard now
+    clock_offsets_ns: tuple[int, ...] = ()  #: clock of each node minus that of the notebook
+    clock_errors_ns: tuple[int, ...] = ()
+
+
+class RemoteNodes:
+    """The agents of a pool whose nodes are machines of their own.
+
+    Args:
+        channel: the connections to them.
+        token: agents show it.
+        lobby: gives them their nodes.
+        settings: limits of time.
+    """
+
+    def __init__(
+        self, channel: RemoteHubChannel, token: str, lobby: Lobby, settings: Settings
+    ) -> None:
+        self._channel = channel
+        self._token = token
+        self._lobby = lobby
+        self._settings = settings
+        self.view = NodeView()
+
+    def join(self, guest: int, joined: AgentJoined, agents: Agents) -> str:
+        """Take in an agent that has come.
+
+        Returns:
+            Why the pool cannot start; empty: it can, or not all agents have come.
+        """
+        if guest >= 0:
+            return ""  # it has a node
+        if not secrets.compare_digest(joined.token.encode(), self._token.encode()):
+            self._channel.forget(guest)
+            return ""
+        decision = self._lobby.join(guest, joined, agents.ended)
+        self._carry_out(decision, agents)
+        self.view = replace(
+            self.view,
+            joined=self._lobby.joined,
+            facts=tuple(facts for _, facts in sorted(self._lobby.nodes.items())),
+        )
+        return decision.failure
+
+    def _carry_out(self, decision: LobbyDecision, agents: Agents) -> None:
+        for guest, reason in decision.refused.items():
+            self._channel.send_to_agent(guest, RefuseAgent(reason=reason))
+        for guest, node in decision.admitted.items():
+            self._channel.admit(guest, node)
+            agents.revive(node)
+            self._channel.send_to_agent(
+                node,
+                AdmitAgent(
+                    node=node,
+                    nnodes=len(self._lobby.nodes),
+                    settings=self._settings,
+                    patience_s=self._settings.patience_s,
+                ),
+            )
+
+    def end(self, node: int, ended: AgentEnded, agents: Agents) -> None:
+        """Note that an agent has ended, as it says."""
+        if node < 0:
+            self._lobby.leave(node)
+        elif node == ended.node:
+            agents.note_end(node, ended.reason or "it was asked to end")
+
+    def look(self, now: float, agents: Agents) -> list[NotifyUser]:
+        """Keep the connections alive, and return what the user should know about them."""
+        self._channel.beat(now)
+        notices = []
+        silent = set()
+        for node, facts in self._lobby.nodes.items():
+            silence_s = self._channel.silence_s(node, now)
+            if node in agents.ended or silence_s < self._settings.silent_after_s:
+                continue
+            if silence_s >= self._settings.node_timeout_s:
+                agents.note_end(
+                    node, f"nothing was heard of {facts.host} for {silence_s:.0f} s"
+                )
+                self._channel.forget(node)
+                continue
+            silent.add(node)
+        for node in sorted(silent - self.view.silent):
+            notices.append(NotifyUser(None, self._silent_text(node)))
+        for node in sorted(self.view.silent - silent - set(agents.ended)):
+            host = self._lobby.nodes[node].host
+            notices.append(
+                NotifyUser(None, f"node {node} ({host}) is heard again: nothing was lost")
+            )
+        clocks = [self._channel.clock(node) for node in sorted(self._lobby.nodes)]
+        self.view = replace(
+            self.view,
+            silent=frozenset(silent),
+            clock_offsets_ns=tuple(clock[0] if clock else 0 for clock in clocks),
+            clock_errors_ns=tuple(clock[1] if clock else 0 for clock in clocks),
+        )
+        return notices
+
+    def _silent_text(self, node: int) -> str:
+        host = self._lobby.nodes[node].host
+        return (
+            f"nothing was heard of node {node} ({host}) for {self._settings.silent_after_s:g} s: "
+            "the network is cut, or the machine stands still. nbddp waits for it until "
+            f"{self._settings.node_timeout_s:g} s have passed, then its ranks are given up"
+        )

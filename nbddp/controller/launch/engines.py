@@ -1,0 +1,47 @@
+"""The engines by name: those of nbddp, and those that packages add.
+
+Runs in: the notebook's process.
+"""
+
+from collections.abc import Callable
+from importlib import metadata
+
+from nbddp.controller.launch.engine import Engine, EngineOptions
+from nbddp.controller.launch.listen import ListenEngine
+from nbddp.controller.launch.slurm import SlurmEngine
+from nbddp.controller.launch.ssh import SshEngine
+from nbddp.errors import BadOptionError
+
+#: The group of entry points that packages add theirs to.
+ENTRY_POINTS = "nbddp.launchers"
+#: The launcher that starts agents on the notebook's own machine.
+LOCAL = "local"
+_ENGINES: dict[str, Callable[[EngineOptions], Engine]] = {
+    "listen": ListenEngine,
+    "ssh": SshEngine,
+    "slurm": SlurmEngine,
+}
+
+
+def launcher_names() -> list[str]:
+    """Return the legal values of ``--launcher``."""
+    added = {entry.name for entry in metadata.entry_points(group=ENTRY_POINTS)}
+    return [LOCAL, *_ENGINES, *sorted(added - _ENGINES.keys() - {LOCAL})]
+
+
+def make_engine(name: str, options: EngineOptions) -> Engine:
+    """Make an engine.
+
+    Args:
+        name: as of ``--launcher``.
+        options: for it.
+
+    Raises:
+        BadOptionError: there is no engine of this name, or it does not take these options.
+    """
+    if name in _ENGINES:
+        return _ENGINES[name](options)
+    for entry in metadata.entry_points(group=ENTRY_POINTS, name=name):
+        engine: Engine = entry.load()(options)
+        return engine
+    raise BadOptionError(f"--launcher {name}; legal: {', '.join(launcher_names())}")

@@ -1,0 +1,73 @@
+"""The engine that the user is: it waits for agents that any program starts.
+
+Runs in: the notebook's process.
+"""
+
+import os
+from pathlib import Path
+
+from nbddp.controller.launch.engine import EngineOptions
+from nbddp.errors import PoolStartError
+from nbddp.system import network
+from nbddp.wire.launch_specs import Invitation
+
+#: In the home folder, which the machines of a cluster share as a rule.
+_FOLDER = ".nbddp"
+
+
+class ListenEngine:
+    """Writes the invitation to a file, and waits."""
+
+    join_timeout_s: float | None = None
+
+    def __init__(self, options: EngineOptions) -> None:
+        self._options = options
+        self._path: Path | None = None
+
+    def address(self) -> str:
+        """Return the address of this machine's default route."""
+        return network.own_address()
+
+    def start(self, invitation: Invitation) -> None:
+        """Write the file.
+
+        Raises:
+            PoolStartError: it cannot be written.
+        """
+        path = Path.home() / _FOLDER / f"{invitation.pool_id}.json"
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            invitation.write(path)
+        except OSError as error:
+            raise PoolStartError(
+                f"the pool did not start: {path} cannot be written ({error.strerror})"
+            ) from None
+        self._path = path
+
+    def state(self) -> str:
+        """Return the lines that start agents."""
+        nodes = self._options.nnodes
+        agent = f"nbddp agent --connect {self._path}"
+        module = f"-m {agent}"
+        return "\n".join(
+            [
+                "Start one agent on each node, in any of these ways; the file must be visible there:",
+                f"  a shell on each node  {agent}",
+                f"  Slurm     srun -N {nodes} --ntasks-per-node=1 --cpu-bind=none {agent}",
+                f"  Open MPI  mpirun -np {nodes} --map-by node --bind-to none {agent}",
+                f"  torchrun  torchrun --nnodes {nodes} --nproc-per-node 1 --rdzv-backend c10d "
+                f"--rdzv-endpoint HOST:PORT {module}",
+            ]
+        )
+
+    def end(self, node: int) -> str:
+        """Return nothing: only the agents themselves say what becomes of them."""
+        return ""
+
+    def stop(self) -> None:
+        """Remove the file."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+            if not os.listdir(self._path.parent):  # noqa: PTH208 - a name is enough
+                self._path.parent.rmdir()
+            self._path = None

@@ -1,0 +1,170 @@
+"""Agents on the nodes of Slurm: a job of their own, or a step in the allocation of the notebook.
+
+Runs in: the notebook's process. ``srun`` does everything; it ends with the notebook, and with it
+the job. The invitation goes through its standard input, whose end also ends the agents.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+
+from nbddp.controller.launch.engine import EngineOptions
+from nbddp.errors import PoolStartError
+from nbddp.system import network
+from nbddp.wire.launch_specs import Invitation
+
+_LOG_BYTES = 2000
+_STOP_S = 5.0
+_SQUEUE_S = 5.0
+_ASK_EVERY_S = 2.0
+#: What a user gives in place of the defaults; the short form and the begin of the long one.
+_CPU_OPTIONS = ("-c", "--cpus-per-task", "--exclusive")
+
+
+class SlurmEngine:
+    """Starts one task on each node by ``srun``."""
+
+    #: A job may wait in the queue for hours; the stop button ends the wait.
+    join_timeout_s: float | None = None
+
+    def __init__(self, options: EngineOptions) -> None:
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as srun
+        self._job_name = ""
+        self._job = os.environ.get("SLURM_JOB_ID", "")  # of the allocation around the notebook
+        self._state = ""
+        self._ask_at = 0.0
+
+    def address(self) -> str:
+        """Return the address of this machine's default route."""
+        return network.own_address()
+
+    def start(self, invitation: Invitation) -> None:
+        """Start ``srun``.
+
+        Raises:
+            PoolStartError: there is none here.
+        """
+        if shutil.which("srun") is None:
+            raise PoolStartError(
+                "the pool did not start: there is no srun on this machine. Next: start the "
+                "notebook on a login node or in an allocation of Slurm, or use --launcher ssh"
+            )
+        self._job_name = f"nbddp-{invitation.pool_id}"
+        self._process = subprocess.Popen(
+            srun_words(self._options, self._job_name, os.environ),
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(invitation.text().encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError:
+            pass  # it has ended; `end` says why
+
+    def state(self) -> str:
+        """Return the state of the job in the queue: ``Slurm job 4711: PENDING (Priority)``."""
+        if time.monotonic() >= self._ask_at:
+            self._ask_at = time.monotonic() + _ASK_EVERY_S
+            self._state = self._ask_queue() or self._state
+        return self._state or "srun"
+
+    def _ask_queue(self) -> str:
+        choice = ["-j", self._job] if self._job else ["-n", self._job_name]
+        try:
+            answer = subprocess.run(
+                ["squeue", "-h", *choice, "-o", "%i|%T|%r|%S"],
+                capture_output=True,
+                text=True,
+                timeout=_SQUEUE_S,
+                check=False,
+            ).stdout
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        return job_state(answer)
+
+    def end(self, node: int) -> str:
+        """Return how ``srun`` has ended, and what it has written."""
+        if self._process is None or self._process.poll() is None:
+            return ""
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - _LOG_BYTES))
+        text = self._log.read().decode("utf-8", "replace").strip()
+        return f"srun ended with exit code {self._process.returncode}{text and ': '}{text}"
+
+    def stop(self) -> None:
+        """End the step, and the job if ``srun`` has made one, also while it is queued."""
+        process = self._process
+        if process is not None:
+            if process.stdin is not None:
+                try:
+                    process.stdin.close()
+                except OSError:
+                    pass
+            for sign in (0, signal.SIGTERM, signal.SIGKILL):
+                if process.poll() is None and sign:
+                    process.send_signal(sign)
+                try:
+                    process.wait(_STOP_S if sign else _STOP_S / 5)
+                except subprocess.TimeoutExpired:
+                    continue
+                break
+            self._process = None
+        self._log.close()
+
+
+def srun_words(options: EngineOptions, job_name: str, environ: Mapping[str, str]) -> list[str]:
+    """Return the command that starts one agent on each node.
+
+    Args:
+        options: of the user; their arguments come last, so that they win.
+        job_name: names the job, or the step.
+        environ: of the notebook, which may be in an allocation.
+    """
+    words = [
+        "srun",
+        f"--nodes={options.nnodes}",
+        f"--ntasks={options.nnodes}",
+        "--ntasks-per-node=1",
+        f"--job-name={job_name}",
+        "--input=all",
+        "--kill-on-bad-exit=0",
+        "--cpu-bind=none",
+        "--unbuffered",
+    ]
+    if not any(word.startswith(_CPU_OPTIONS) for word in options.arguments):
+        # One task gets one processor else, and all ranks of the node with it.
+        words.append(f"--cpus-per-task={options.nproc_per_node}")
+    if "SLURM_JOB_ID" in environ:
+        words.append("--overlap")  # or the step waits for the processors of the notebook's own
+    python = options.python or sys.executable
+    return [*words, *options.arguments, python, "-P", "-m", "nbddp", "agent", "--connect", "-"]
+
+
+def job_state(answer: str) -> str:
+    """Return what the queue says of a job.
+
+    Args:
+        answer: of ``squeue -h -o '%i|%T|%r|%S'``.
+
+    >>> job_state("4711|PENDING|Priority|2026-11-25T14:20:00")
+    'Slurm job 4711: PENDING (Priority), starts about 2026-11-25 14:20'
+    >>> job_state("4711|RUNNING|None|2026-11-25T14:20:00")
+    'Slurm job 4711: RUNNING'
+    """
+    job, state, reason, start = (*answer.strip().partition("\n")[0].split("|"), "", "", "", "")[:4]
+    if not job:
+        return ""
+    if state != "PENDING":
+        return f"Slurm job {job}: {state}"
+    when = "" if start in ("", "N/A") else f", starts about {start[:16].replace('T', ' ')}"
+    return f"Slurm job {job}: {state} ({reason}){when}"

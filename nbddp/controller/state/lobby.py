@@ -1,0 +1,121 @@
+"""The agents on other machines that have come, and the nodes that they get.
+
+Runs in: the hub thread. Pure.
+
+The hub gives the numbers: those of the engine if all agents have different ones (two jobs of Slurm
+with a node each are both node 0), else the order of the names of their machines.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from nbddp.wire.message_types import NodeFacts
+from nbddp.wire.messages import PROTOCOL_VERSION, AgentJoined
+
+
+@dataclass(frozen=True)
+class LobbyDecision:
+    """What becomes of agents that have come."""
+
+    #: Nodes by numbers of guests.
+    admitted: Mapping[int, int] = field(default_factory=dict)
+    #: Reasons by numbers of guests.
+    refused: Mapping[int, str] = field(default_factory=dict)
+    #: Why no pool can be made of these agents; empty: one can, or not all have come.
+    failure: str = ""
+
+
+class Lobby:
+    """Collects agents until there is one for each node; later ones take nodes that were lost.
+
+    Args:
+        nnodes: number of nodes of the pool.
+        python: version of the notebook, as ``3.11``: its values are pickled for ranks.
+    """
+
+    def __init__(self, nnodes: int, python: str) -> None:
+        self._nnodes = nnodes
+        self._python = python
+        self._guests: dict[int, NodeFacts] = {}
+        #: Facts by nodes.
+        self.nodes: dict[int, NodeFacts] = {}
+
+    @property
+    def joined(self) -> int:
+        """The number of agents that have come."""
+        return len(self.nodes) or len(self._guests)
+
+    def join(self, guest: int, joined: AgentJoined, vacant: Iterable[int] = ()) -> LobbyDecision:
+        """Take an agent in.
+
+        Args:
+            guest: number of the agent until it has a node.
+            joined: its first message; the caller has checked the token.
+            vacant: nodes whose agents were lost.
+        """
+        if joined.version != PROTOCOL_VERSION:
+            return LobbyDecision(
+                refused={guest: "its nbddp speaks another version of the protocol"},
+                failure=f"the nbddp of {joined.facts.host} speaks version {joined.version} of the "
+                f"protocol, this one {PROTOCOL_VERSION}. Next: install the same nbddp on all "
+                "machines",
+            )
+        if self.nodes:
+            return self._replace(guest, joined.facts, sorted(vacant))
+        self._guests[guest] = joined.facts
+        if len(self._guests) < self._nnodes:
+            return LobbyDecision()
+        guests, self._guests = self._guests, {}
+        failure = self._disagreement(guests.values())
+        if failure:
+            return LobbyDecision(refused=dict.fromkeys(guests, failure), failure=failure)
+        admitted = {number: node for node, number in enumerate(_in_order(guests))}
+        self.nodes = {node: guests[number] for number, node in admitted.items()}
+        return LobbyDecision(admitted=admitted)
+
+    def leave(self, guest: int) -> None:
+        """Forget an agent that has gone before it had a node."""
+        self._guests.pop(guest, None)
+
+    def _replace(self, guest: int, facts: NodeFacts, vacant: list[int]) -> LobbyDecision:
+        if not vacant:
+            return LobbyDecision(refused={guest: f"the pool has all of its {self._nnodes} nodes"})
+        others = [known for node, known in self.nodes.items() if node not in vacant]
+        failure = self._disagreement([*others, facts])
+        if failure:
+            return LobbyDecision(refused={guest: failure})
+        self.nodes[vacant[0]] = facts
+        return LobbyDecision(admitted={guest: vacant[0]})
+
+    def _disagreement(self, all_facts: Iterable[NodeFacts]) -> str:
+        """Return why these nodes make no pool; empty: they do."""
+        facts = sorted(all_facts, key=lambda each: _natural(each.host))
+        is_equal = len({(each.python, each.torch, each.nbddp) for each in facts}) == 1
+        if is_equal and facts[0].torch and facts[0].python == self._python:
+            return ""
+        rows = [
+            f"{each.host}: Python {each.python}, torch {each.torch or 'not installed'}, "
+            f"nbddp {each.nbddp}"
+            for each in facts
+        ]
+        return (
+            "all nodes need torch, in the same version, with the same nbddp and the Python of the "
+            f"notebook ({self._python}); there are {'; '.join(rows)}. Next: the same environment "
+            "on all machines, or --python PATH for the one to use"
+        )
+
+
+def _in_order(guests: Mapping[int, NodeFacts]) -> list[int]:
+    """Return the numbers of guests in the order of their nodes."""
+    by_engine = {facts.engine_node: number for number, facts in guests.items()}
+    if len(by_engine) == len(guests) and min(by_engine) >= 0:
+        return [by_engine[node] for node in sorted(by_engine)]
+    # Guests count down: the first one is -1.
+    return sorted(guests, key=lambda number: (_natural(guests[number].host), -number))
+
+
+def _natural(host: str) -> list[tuple[int, str]]:
+    """Return a key that sorts ``n2`` before ``n10``."""
+    parts = re.split(r"(\d+)", host)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]

@@ -1,0 +1,77 @@
+"""The notebook's end of the connections to agents: on its own machine here, see also `remote_hub`.
+
+Runs in: the notebook's process.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import zmq
+
+from nbddp.errors import BadMessageError
+from nbddp.wire import codec
+from nbddp.wire.channels.peers import Peers, agent_identity
+from nbddp.wire.channels.sockets import EVENT_HIGH_WATER, Channel, Frame, ipc_address
+from nbddp.wire.channels.uplink import BATCH_MARK
+from nbddp.wire.messages import AgentRequest, Event, RankRequest
+
+
+class AgentsChannel(Channel):
+    """The notebook's end of the connections to all agents."""
+
+    def __init__(self) -> None:
+        super().__init__(zmq.ROUTER)
+        self._socket.rcvhwm = EVENT_HIGH_WATER
+        self._peers = Peers()
+
+    def send_to_agent(self, node: int, request: AgentRequest) -> None:
+        """Send one request for the agent itself."""
+        self._put(node, [codec.encode_ranks(()), codec.encode(request)])
+
+    def send_to_ranks(
+        self, node: int, ranks: tuple[int, ...], request: RankRequest, frames: Sequence[Frame] = ()
+    ) -> None:
+        """Send one request for some ranks of a node, once; the agent copies it to each rank."""
+        self._put(node, [codec.encode_ranks(ranks), codec.encode(request), *frames])
+
+    def receive(self) -> Iterator[tuple[int, Event, list[bytes]]]:
+        """Yield ``(node, event, buffers)`` of each event; bad frames are dropped and counted."""
+        for identity, *frames in self._messages():
+            try:
+                node = self._peers.number(identity)
+                if frames[0] != BATCH_MARK:
+                    yield node, codec.decode_event(frames[0]), frames[1:]
+                    continue
+                payloads = codec.decode_batch(frames[1])
+            except (BadMessageError, IndexError):
+                self.bad_frames += 1
+                continue
+            for payload in payloads:
+                try:
+                    event = codec.decode_event(payload)
+                except BadMessageError:
+                    self.bad_frames += 1
+                else:
+                    yield node, event, []
+
+    def _put(self, node: int, frames: list[Frame]) -> None:
+        self._socket.send_multipart([self._peers.identity(node), *frames])
+
+    def _messages(self) -> Iterator[list[bytes]]:
+        return self._receive_all()
+
+
+class HubChannel(AgentsChannel):
+    """The end of the connections to agents of this machine.
+
+    Args:
+        path: path of the socket.
+        token: the secret of the agents.
+        nnodes: number of agents.
+    """
+
+    def __init__(self, path: Path, token: str, nnodes: int) -> None:
+        super().__init__()
+        for node in range(nnodes):
+            self._peers.admit(node, agent_identity(node, token))
+        self._socket.bind(ipc_address(path))

@@ -1,0 +1,116 @@
+"""The end of an agent on another machine.
+
+Runs in: the agent.
+"""
+
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from nbddp.errors import BadMessageError
+from nbddp.system import network
+from nbddp.wire.channels.remote_hub import keep_alive
+from nbddp.wire.channels.session import Session
+from nbddp.wire.channels.uplink import Uplink
+from nbddp.wire.launch_specs import Invitation
+
+_RECONNECT_S = (0.1, 1.0)
+_CONNECT_S = 2.0
+#: The hub's process has ended if its machine refuses connections for so long.
+_REFUSED_S = 4.0
+_PROBE_EVERY_S = 1.0
+
+
+class RemoteUplink(Uplink):
+    """An agent's end of the connection to the hub on another machine.
+
+    Args:
+        invitation: of the hub.
+        address: the one of its addresses that this machine reaches.
+        patience_s: without a sign of life from the hub for so long, the agent has to end.
+    """
+
+    def __init__(self, invitation: Invitation, address: str, patience_s: float) -> None:
+        super().__init__(f"agent-{secrets.token_hex(16)}".encode())
+        self._host, self._port = network.split_address(address)
+        self.patience_s = patience_s
+        socket = self._socket
+        socket.curve_serverkey = invitation.server_key.encode()
+        socket.curve_publickey = invitation.public_key.encode()
+        socket.curve_secretkey = invitation.secret_key.encode()
+        socket.reconnect_ivl, socket.reconnect_ivl_max = (int(s * 1000) for s in _RECONNECT_S)
+        socket.connect_timeout = int(_CONNECT_S * 1000)
+        keep_alive(socket)
+        self._monitor = socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED
+            | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+            | zmq.EVENT_DISCONNECTED
+        )
+        self._session = Session(self._socket.send_multipart)
+        self._heard_at = time.monotonic()
+        self._is_connected = False
+        self._refused_since: float | None = None
+        self._probe_at = 0.0
+        self._refusal = ""
+        socket.connect(address)
+
+    @property
+    def side_sockets(self) -> "Sequence[zmq.Socket[bytes]]":
+        """The socket on which ZeroMQ reports new and lost connections."""
+        return (self._monitor,)
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes of the messages that wait, or that the hub has not acknowledged."""
+        return self._waiting_bytes + self._session.kept_bytes
+
+    def lost_reason(self) -> str:
+        """Return why this agent has to end without its hub; empty: it does not have to."""
+        now = time.monotonic()
+        if self._session.is_refused:
+            return "the hub has given this agent up"
+        if self._refusal:
+            return self._refusal
+        if now - self._heard_at > self.patience_s:
+            return f"nothing was heard of the notebook for {self.patience_s:g} s"
+        if not self._is_connected and now >= self._probe_at:
+            self._probe_at = now + _PROBE_EVERY_S
+            if not network.refuses_connections(self._host, self._port):
+                self._refused_since = None
+            elif self._refused_since is None:
+                self._refused_since = now
+        if self._refused_since is not None and now - self._refused_since >= _REFUSED_S:
+            return "the notebook's process has ended"
+        return ""
+
+    def _put(self, message: list[bytes]) -> bool:
+        self._session.send(message)
+        return True
+
+    def _messages(self) -> Iterator[list[bytes]]:
+        self._read_monitor()
+        for frames in self._receive_all():
+            self._heard_at = time.monotonic()
+            try:
+                payload = self._session.receive(frames, time.monotonic_ns())
+            except BadMessageError:
+                self.bad_frames += 1
+            else:
+                if payload is not None:
+                    yield payload
+
+    def _read_monitor(self) -> None:
+        while self._monitor.poll(0):
+            event = recv_monitor_message(self._monitor)["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._is_connected = True
+                self._refused_since = None
+                self._session.resume()
+            elif event == zmq.EVENT_DISCONNECTED:
+                self._is_connected = False
+            else:
+                self._refusal = "the hub does not know the key of this agent"
