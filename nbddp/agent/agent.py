@@ -180,7 +180,7 @@ class Agent:
         process.pipes.begin_cell(request.run_id)
         process.await_begin(request.run_id)
 
-    def _handle_agent_request(self, request: AgentRequest) -> None:
+    def _handle_agent_request(self, request: AgentRequest) -> None:  # noqa: PLR0912 - one per kind
         match request:
             case StartStore():
                 with self._recording_helpers():

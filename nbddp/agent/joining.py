@@ -30,6 +30,7 @@ def join_and_serve(
     address: str,
     facts: NodeFacts,
     folder: Path,
+    *,
     maker: ProcessMaker,
     lifeline_fd: int,
 ) -> NoReturn:
@@ -48,9 +49,7 @@ def join_and_serve(
     """
     uplink = RemoteUplink(invitation, address, _JOIN_PATIENCE_S)
     uplink.send(
-        AgentJoined(
-            version=PROTOCOL_VERSION, token=invitation.token, pid=os.getpid(), facts=facts
-        )
+        AgentJoined(version=PROTOCOL_VERSION, token=invitation.token, pid=os.getpid(), facts=facts)
     )
     admitted = _admission(uplink, lifeline_fd)
     uplink.patience_s = admitted.patience_s

@@ -166,7 +166,7 @@ def serve(source: str) -> NoReturn:
     from nbddp.agent.joining import join_and_serve  # noqa: PLC0415 - the fork server first
 
     try:
-        join_and_serve(invitation, address, facts, folder, maker, lifeline_fd)
+        join_and_serve(invitation, address, facts, folder, maker=maker, lifeline_fd=lifeline_fd)
     finally:  # it did not join
         end_helpers()
         shutil.rmtree(folder, ignore_errors=True)

@@ -27,6 +27,4 @@ def add_to(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> N
 
 
 def _run(arguments: argparse.Namespace) -> list[str]:
-    if arguments.check:
-        return remote.check(arguments.connect)
-    remote.serve(arguments.connect)
+    return remote.check(arguments.connect) if arguments.check else remote.serve(arguments.connect)

@@ -104,7 +104,7 @@ def pool() -> Pool:
 def start(
     nproc_per_node: int = 2,
     *,
-    nnodes: int = 1,
+    nnodes: int | None = None,
     backend: str = "auto",
     device: str = "auto",
     devices: Sequence[int] = (),
@@ -113,6 +113,13 @@ def start(
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] = "",
     timeout: float | None = None,
+    launcher: str = "local",
+    hosts: Sequence[str] = (),
+    python: str = "",
+    tunnel: bool = False,
+    address: str = "",
+    port: int = 0,
+    slurm: str = "",
     plain: bool = False,
 ) -> Pool:
     """Start a pool of rank processes, or give the running one if its options are the same.
@@ -123,6 +130,7 @@ def start(
     Args:
         nproc_per_node: number of ranks on each node.
         nnodes: number of nodes; on one machine they are simulated, each with an agent of its own.
+            Default: 1, or the number of hosts, or of the nodes of Slurm's allocation.
         backend: ``auto`` (NCCL if each rank has a GPU, else Gloo) or a name that torch knows.
         device: ``auto``, ``cpu`` or ``cuda``.
         devices: numbers of the CUDA devices by rank; default: all, in order.
@@ -133,6 +141,14 @@ def start(
         cwd: working folder of the ranks; default: the current one.
         timeout: seconds after which a collective of the default process group fails; default:
             that of torch.
+        launcher: what starts the agents: ``local``; ``ssh``, ``slurm``; ``listen`` leaves it to
+            you.
+        hosts: machines for ``ssh``, in the order of their nodes.
+        python: the interpreter on the other machines; default: the path of this one.
+        tunnel: ``ssh`` carries the connections of the agents to the notebook.
+        address: of this machine, at which the other machines reach it.
+        port: of this machine for the other machines; 0: any free one.
+        slurm: more options for ``srun``.
         plain: stock process groups: nothing is traced, diagnosed, freed or rebuilt.
 
     Returns:

@@ -9,6 +9,7 @@ Sources: torchrun's variables, ``torch/distributed/run.py`` ("Environment Variab
 import os
 import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from nbddp.errors import BadOptionError
 from nbddp.rank import torch_private
 from nbddp.settings import AGENT_PID_ENV, POOL_ID_ENV, RANK_MARK_ENV, USER_PYTHONPATH_ENV
+from nbddp.system import network
 from nbddp.wire.launch_specs import RankLaunch
 from nbddp.wire.message_types import PoolSpec
 
@@ -36,10 +38,24 @@ def prepare(launch: RankLaunch) -> None:
     else:
         os.environ.pop("PYTHONPATH", None)
     os.environ.update(variables(launch))
-    os.chdir(launch.pool.cwd)
-    sys.path[:] = launch.pool.sys_path
+    _enter_folder(launch.pool)
+    if launch.pool.has_machines:  # whose Python has paths of its own
+        added = [path for path in launch.pool.sys_path if path not in sys.path]
+        sys.path[:] = [*(path for path in added if not path or Path(path).exists()), *sys.path]
+    else:
+        sys.path[:] = launch.pool.sys_path
     sys.argv = [""]
     torch.set_num_threads(launch.pool.threads)
+
+
+def _enter_folder(pool: PoolSpec) -> None:
+    """Enter the working folder; the home folder where the notebook's own does not exist."""
+    try:
+        os.chdir(pool.cwd)
+    except FileNotFoundError:
+        if pool.needs_cwd:
+            raise
+        os.chdir(Path.home())
 
 
 def variables(launch: RankLaunch) -> dict[str, str]:
@@ -71,9 +87,12 @@ def variables(launch: RankLaunch) -> dict[str, str]:
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
     }
-    if launch.master_addr in ("127.0.0.1", "localhost", "::1"):
+    if network.is_loopback(launch.master_addr):
         # All ranks are on this machine: Gloo must not listen anywhere else.
         defaults["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+    elif pool.has_machines and (interface := network.interface_towards(launch.master_addr)):
+        # Gloo takes the address of the host's name else, which Debian sets to 127.0.1.1.
+        defaults["GLOO_SOCKET_IFNAME"] = defaults["NCCL_SOCKET_IFNAME"] = interface
     missing = {name: value for name, value in defaults.items() if name not in os.environ}
     return {name: str(value) for name, value in values.items()} | missing | pool.env
 
@@ -115,13 +134,16 @@ def choose_device(launch: RankLaunch) -> tuple[str, str, str]:
     devices = pool.devices or tuple(range(count))
     if max(devices) >= count:
         raise BadOptionError(f"--devices: there are CUDA devices 0 to {count - 1}")
-    # By global rank, because all nodes are on this machine and must not take the same devices.
-    device = f"cuda:{devices[launch.rank % len(devices)]}"
+    # By global rank if all nodes are on this machine, and must not take the same devices.
+    index, sharers = launch.rank, pool.world_size
+    if pool.has_machines:
+        index, sharers = launch.local_rank, pool.nproc_per_node
+    device = f"cuda:{devices[index % len(devices)]}"
     if pool.backend != "auto":
         return device, pool.backend, ""
-    if pool.world_size <= len(set(devices)) and dist.is_nccl_available():
+    if sharers <= len(set(devices)) and dist.is_nccl_available():
         return device, "nccl", ""
-    return device, "gloo", f"{pool.world_size} ranks share {len(set(devices))} GPUs: Gloo, not NCCL"
+    return device, "gloo", f"{sharers} ranks share {len(set(devices))} GPUs: Gloo, not NCCL"
 
 
 def _backend_names(backend: str) -> list[str]:

@@ -102,7 +102,7 @@ def first_reachable(
         The address that answered and the address of this machine towards it, both empty if none
         did; and the others that were tried before, each with the reason.
     """
-    failures = []
+    failures: list[tuple[str, str]] = []
     for address in addresses:
         try:
             with socket.create_connection(split_address(address), timeout_s) as connection:

@@ -49,7 +49,16 @@ from nbddp.wire.events import (
     ValuePulled,
     ValuePushed,
 )
-from nbddp.wire.message_types import CommType, FreeReason, Node, NodeFacts, OnMismatch, Rank, RunId, Stream
+from nbddp.wire.message_types import (
+    CommType,
+    FreeReason,
+    Node,
+    NodeFacts,
+    OnMismatch,
+    Rank,
+    RunId,
+    Stream,
+)
 from nbddp.wire.requests import (
     AbortOperations,
     AdmitAgent,

@@ -34,7 +34,7 @@ from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.stimuli import RunRequested
 from nbddp.settings import Settings
 from nbddp.wire import codec, messages
-from nbddp.wire.channels import ipc_address
+from nbddp.wire.channels import HubChannel, ipc_address
 from nbddp.wire.message_types import PoolSpec
 from nbddp.wire.messages import Execute, RankReady, RunFinished, RunStarted
 from nbddp.wire.rank_set import RankSet
@@ -80,7 +80,9 @@ class SimulatedPool:
         self._settings = Settings()
         machine = PoolMachine(self.spec, self._settings, time.monotonic(), host="simulated", port=0)
         recovery = RecoveryMachine(machine, self._settings, diagnose)
-        self._hub = HubThread(path, token, recovery, lambda segment, rank: None)
+        self._hub = HubThread(
+            HubChannel(path, token, nodes), token, recovery, lambda segment, rank: None
+        )
         processes = min(_PROCESSES, nodes)
         self._processes: list[subprocess.Popen[bytes]] = []
         agents: list[SimulatedNode] = []

@@ -1,5 +1,6 @@
 """One example of each message, made from its own type annotations."""
 
+import dataclasses
 import types
 import typing
 from typing import Any, Literal, Union, get_args, get_origin
@@ -38,6 +39,9 @@ def values_of(annotation: Any) -> st.SearchStrategy[Any]:  # noqa: PLR0911 - a l
         return st.dictionaries(values_of(args[0]), values_of(args[1]), max_size=3)
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
         return messages_of(annotation)
+    if dataclasses.is_dataclass(annotation):
+        hints = typing.get_type_hints(annotation)
+        return st.builds(annotation, **{name: values_of(kind) for name, kind in hints.items()})
     simple: dict[Any, st.SearchStrategy[Any]] = {
         Any: _json,
         type(None): st.none(),
@@ -80,6 +84,9 @@ def _plain(annotation: Any, name: str) -> Any:  # noqa: PLR0911 - as above
         return {"text/plain": _plain(args[1], name)}
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
         return plain_example(annotation)
+    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+        kinds = typing.get_type_hints(annotation)
+        return annotation(**{field: _plain(kind, field) for field, kind in kinds.items()})
     simple = {
         Any: name,
         bool: True,

@@ -13,7 +13,7 @@ from nbddp.controller.state.pool_machine import PoolMachine
 from nbddp.controller.state.rank_state import Phase
 from nbddp.settings import Settings
 from nbddp.wire import channels, codec
-from nbddp.wire.channels import AgentUplink
+from nbddp.wire.channels import AgentUplink, HubChannel
 from nbddp.wire.messages import (
     PROTOCOL_VERSION,
     AgentHello,
@@ -87,7 +87,9 @@ class Stage:
         # The hub's own clock is monotonic; this start never times out.
         machine._starts_until = None
         recovery = RecoveryMachine(machine, Settings(), diagnose)
-        self.hub = HubThread(folder / "hub.sock", TOKEN, recovery, lambda segment, rank: None)
+        self.hub = HubThread(
+            HubChannel(folder / "hub.sock", TOKEN, 1), TOKEN, recovery, lambda segment, rank: None
+        )
         self.agent = FakeAgent(self.address)
         self.others: list[FakeAgent] = []
         self.hub.start([self.agent])

@@ -12,7 +12,6 @@ has changed.
 
 import logging
 import queue
-import secrets
 import threading
 import time
 from collections import deque
@@ -28,6 +27,7 @@ from nbddp.controller.hub.listeners import NO_RANK, Listeners
 from nbddp.controller.hub.remote_nodes import NodeView, RemoteNodes
 from nbddp.controller.hub.replies import Replies
 from nbddp.controller.hub.run import Run
+from nbddp.controller.hub.sender_check import SenderCheck
 from nbddp.controller.hub.transfer import Answer, Transfer
 from nbddp.controller.launch import AgentHandle
 from nbddp.controller.recovery import RecoveryMachine
@@ -42,7 +42,6 @@ from nbddp.controller.state import (
     NoticeChanged,
     NotifyUser,
     Phase,
-    PoolMachine,
     RanksRestarted,
     RebuildRequested,
     RunRequested,
@@ -57,9 +56,7 @@ from nbddp.errors import InvalidTransitionError
 from nbddp.system.process_tree import is_ending
 from nbddp.wire.channels import AgentsChannel, Frame, Poller, Waker
 from nbddp.wire.messages import (
-    PROTOCOL_VERSION,
     AgentEnded,
-    AgentHello,
     AgentJoined,
     ClearOutput,
     CommFromRank,
@@ -369,18 +366,23 @@ class HubThread:
 
     def _receive(self, node: int, event: Event, frames: list[bytes]) -> None:
         """Route an event; one that makes no sense is dropped, and harms no other."""
-        if self._remote_nodes is not None and isinstance(event, AgentJoined):
-            failure = self._remote_nodes.join(node, event, self._agents)
-            if failure:
-                self.start_results.put(AnnounceFailure(failure))
-        elif self._remote_nodes is not None and isinstance(event, AgentEnded):
-            self._remote_nodes.end(node, event, self._agents)
+        if isinstance(event, AgentJoined | AgentEnded):
+            self._receive_of_machine(node, event)
         elif self.trust.accepts(node, event):
             try:
                 self._route(event, frames)
             except Exception as error:  # noqa: BLE001 - the others need this thread
                 _log.info("an event was dropped: %r", event, exc_info=True)
                 self.trust.refuse(f"{type(event).__name__}: {type(error).__name__}: {error}")
+
+    def _receive_of_machine(self, node: int, event: AgentJoined | AgentEnded) -> None:
+        """Handle the first or last message of an agent on another machine."""
+        if self._remote_nodes is None:
+            self.trust.refuse(f"{type(event).__name__} of an agent of this machine")
+        elif isinstance(event, AgentEnded):
+            self._remote_nodes.end(node, event, self._agents)
+        elif failure := self._remote_nodes.join(node, event, self._agents):
+            self.start_results.put(AnnounceFailure(failure))
 
     def _route(self, event: Event, frames: list[bytes]) -> None:  # noqa: PLR0912 - one per kind
         match event:
@@ -412,6 +414,8 @@ class HubThread:
                 self.listeners.debug(event)
             case HelperStopped():
                 self._do_all(helper_notices.record_stop(event, self._machine))
+            case AgentJoined() | AgentEnded():
+                pass  # `_receive` has handled it
             case _:
                 self._feed(event)
 
@@ -489,39 +493,3 @@ class HubThread:
     def _send(self, ranks: RankSet, request: RankRequest, frames: Sequence[Frame]) -> None:
         for node, on_node in self._machine.ranks.by_node(ranks).items():
             self._channel.send_to_ranks(node, on_node, request, frames)
-
-
-# --- senders -------------------------------------------------------------------------------------
-
-
-class SenderCheck:
-    """Accepts events of agents that have shown the token of the connection file."""
-
-    def __init__(self, token: str, pool: PoolMachine) -> None:
-        self._token = token
-        self._node_by_rank = {rank: info.node for rank, info in pool.ranks.items()}
-        self._nodes: set[int] = set()
-        #: The number of dropped events, and the reason for the latest that made no sense.
-        self.refused = 0
-        self.last_refusal = ""
-
-    def accepts(self, node: int, event: Event) -> bool:
-        """Whether the sender has shown the token, and the event is about it or its own ranks."""
-        is_ours = self._is_ours(node, event)
-        self.refused += not is_ours
-        return is_ours
-
-    def refuse(self, reason: str) -> None:
-        """Count an event of an accepted sender that makes no sense, and note the reason."""
-        self.refused += 1
-        self.last_refusal = reason
-
-    def _is_ours(self, node: int, event: Event) -> bool:
-        if isinstance(event, AgentHello):
-            is_known = secrets.compare_digest(event.token.encode(), self._token.encode())
-            if is_known and event.version == PROTOCOL_VERSION and event.node == node:
-                self._nodes.add(node)
-        if node not in self._nodes or getattr(event, "node", node) != node:
-            return False
-        rank = getattr(event, "rank", None)
-        return rank is None or self._node_by_rank.get(rank) == node

@@ -90,21 +90,19 @@ class RemoteNodes:
     def look(self, now: float, agents: Agents) -> list[NotifyUser]:
         """Keep the connections alive, and return what the user should know about them."""
         self._channel.beat(now)
-        notices = []
         silent = set()
         for node, facts in self._lobby.nodes.items():
             silence_s = self._channel.silence_s(node, now)
             if node in agents.ended or silence_s < self._settings.silent_after_s:
                 continue
             if silence_s >= self._settings.node_timeout_s:
-                agents.note_end(
-                    node, f"nothing was heard of {facts.host} for {silence_s:.0f} s"
-                )
+                agents.note_end(node, f"nothing was heard of {facts.host} for {silence_s:.0f} s")
                 self._channel.forget(node)
                 continue
             silent.add(node)
-        for node in sorted(silent - self.view.silent):
-            notices.append(NotifyUser(None, self._silent_text(node)))
+        notices = [
+            NotifyUser(None, self._silent_text(node)) for node in sorted(silent - self.view.silent)
+        ]
         for node in sorted(self.view.silent - silent - set(agents.ended)):
             host = self._lobby.nodes[node].host
             notices.append(

@@ -10,12 +10,11 @@ from nbddp.controller.launch.engine import Engine, EngineOptions
 from nbddp.controller.launch.listen import ListenEngine
 from nbddp.controller.launch.slurm import SlurmEngine
 from nbddp.controller.launch.ssh import SshEngine
+from nbddp.controller.options import LOCAL
 from nbddp.errors import BadOptionError
 
 #: The group of entry points that packages add theirs to.
 ENTRY_POINTS = "nbddp.launchers"
-#: The launcher that starts agents on the notebook's own machine.
-LOCAL = "local"
 _ENGINES: dict[str, Callable[[EngineOptions], Engine]] = {
     "listen": ListenEngine,
     "ssh": SshEngine,

@@ -51,7 +51,7 @@ class ListenEngine:
         module = f"-m {agent}"
         return "\n".join(
             [
-                "Start one agent on each node, in any of these ways; the file must be visible there:",
+                "Start one agent on each node, in one of these ways; each node must see the file:",
                 f"  a shell on each node  {agent}",
                 f"  Slurm     srun -N {nodes} --ntasks-per-node=1 --cpu-bind=none {agent}",
                 f"  Open MPI  mpirun -np {nodes} --map-by node --bind-to none {agent}",

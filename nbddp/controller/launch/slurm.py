@@ -6,20 +6,18 @@ the job. The invitation goes through its standard input, whose end also ends the
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 
 from nbddp.controller.launch.engine import EngineOptions
+from nbddp.controller.launch.engine_process import EngineProcess
 from nbddp.errors import PoolStartError
 from nbddp.system import network
 from nbddp.wire.launch_specs import Invitation
 
-_LOG_BYTES = 2000
-_STOP_S = 5.0
+_STOP_S = 2.0
 _SQUEUE_S = 5.0
 _ASK_EVERY_S = 2.0
 #: What a user gives in place of the defaults; the short form and the begin of the long one.
@@ -34,8 +32,7 @@ class SlurmEngine:
 
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as srun
+        self._process: EngineProcess | None = None
         self._job_name = ""
         self._job = os.environ.get("SLURM_JOB_ID", "")  # of the allocation around the notebook
         self._state = ""
@@ -57,19 +54,8 @@ class SlurmEngine:
                 "notebook on a login node or in an allocation of Slurm, or use --launcher ssh"
             )
         self._job_name = f"nbddp-{invitation.pool_id}"
-        self._process = subprocess.Popen(
-            srun_words(self._options, self._job_name, os.environ),
-            stdin=subprocess.PIPE,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(invitation.text().encode() + b"\n")
-            self._process.stdin.flush()
-        except OSError:
-            pass  # it has ended; `end` says why
+        words = srun_words(self._options, self._job_name, os.environ)
+        self._process = EngineProcess(words, invitation)
 
     def state(self) -> str:
         """Return the state of the job in the queue: ``Slurm job 4711: PENDING (Priority)``."""
@@ -82,7 +68,7 @@ class SlurmEngine:
         choice = ["-j", self._job] if self._job else ["-n", self._job_name]
         try:
             answer = subprocess.run(
-                ["squeue", "-h", *choice, "-o", "%i|%T|%r|%S"],
+                ["squeue", "-h", *choice, "-o", "%i|%T|%r|%S"],  # noqa: S607 - the site's own
                 capture_output=True,
                 text=True,
                 timeout=_SQUEUE_S,
@@ -94,32 +80,14 @@ class SlurmEngine:
 
     def end(self, node: int) -> str:
         """Return how ``srun`` has ended, and what it has written."""
-        if self._process is None or self._process.poll() is None:
-            return ""
-        self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, self._log.tell() - _LOG_BYTES))
-        text = self._log.read().decode("utf-8", "replace").strip()
-        return f"srun ended with exit code {self._process.returncode}{text and ': '}{text}"
+        how = "" if self._process is None else self._process.end()
+        return how and f"srun {how}"
 
     def stop(self) -> None:
         """End the step, and the job if ``srun`` has made one, also while it is queued."""
-        process = self._process
+        process, self._process = self._process, None
         if process is not None:
-            if process.stdin is not None:
-                try:
-                    process.stdin.close()
-                except OSError:
-                    pass
-            for sign in (0, signal.SIGTERM, signal.SIGKILL):
-                if process.poll() is None and sign:
-                    process.send_signal(sign)
-                try:
-                    process.wait(_STOP_S if sign else _STOP_S / 5)
-                except subprocess.TimeoutExpired:
-                    continue
-                break
-            self._process = None
-        self._log.close()
+            process.stop(_STOP_S)
 
 
 def srun_words(options: EngineOptions, job_name: str, environ: Mapping[str, str]) -> list[str]:

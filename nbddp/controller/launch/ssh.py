@@ -5,38 +5,19 @@ and jump hosts. The invitation goes through its standard input; when that ends, 
 has ended, the agent ends as well.
 """
 
-import os
 import shlex
 import subprocess
 import sys
-import tempfile
-from dataclasses import dataclass
-from typing import IO
 
 from nbddp.controller.launch.engine import EngineOptions
-from nbddp.errors import BadOptionError, PoolStartError
+from nbddp.controller.launch.engine_process import EngineProcess
+from nbddp.errors import BadOptionError
 from nbddp.system import network
 from nbddp.wire.launch_specs import Invitation
 
 _JOIN_S = 60.0
-_LOG_BYTES = 2000
 _STOP_S = 1.0
 _TIMEOUT_S = 10
-
-
-@dataclass
-class _Connection:
-    """One ssh, its output, and the agent at its other end."""
-
-    host: str
-    process: "subprocess.Popen[bytes]"
-    log: IO[bytes]
-
-    def last_output(self) -> str:
-        """Return the end of what ssh and the agent have written."""
-        self.log.seek(0, os.SEEK_END)
-        self.log.seek(max(0, self.log.tell() - _LOG_BYTES))
-        return self.log.read().decode("utf-8", "replace").strip()
 
 
 class SshEngine:
@@ -56,14 +37,10 @@ class SshEngine:
                 "legal: --hosts a,b or --hostfile FILE"
             )
         self._options = options
-        self._connections: dict[int, _Connection] = {}
+        self._processes: dict[int, EngineProcess] = {}
 
     def address(self) -> str:
-        """Return the address of this machine towards the first host; of the tunnel: loopback.
-
-        Raises:
-            PoolStartError: ssh does not know the host, or no route leads there.
-        """
+        """Return the address of this machine towards the first host; of the tunnel: loopback."""
         if self._options.tunnel:
             return "127.0.0.1"
         host = self._options.hosts[0]
@@ -87,65 +64,37 @@ class SshEngine:
                 port = network.split_address(invitation.addresses[0])[1]
                 # The far end listens on its loopback only; CURVE protects it from other users.
                 argv += ["-o", "ExitOnForwardFailure=yes", "-R", f"{port}:127.0.0.1:{port}"]
-            log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the connection
-            try:
-                process = subprocess.Popen(
-                    [*argv, *self._options.arguments, host, command],
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                log.close()
-                raise PoolStartError(
-                    f"the pool did not start: ssh cannot be run ({error.strerror}). Next: install "
-                    "an ssh client"
-                ) from None
-            self._connections[node] = _Connection(host, process, log)
-            assert process.stdin is not None
-            try:
-                process.stdin.write(invitation.text().encode() + b"\n")
-                process.stdin.flush()
-            except OSError:
-                pass  # it has ended; `end` says why
+            words = [*argv, *self._options.arguments, host, command]
+            self._processes[node] = EngineProcess(words, invitation)
 
     def state(self) -> str:
-        """Return the hosts whose ssh has no agent yet."""
-        return f"ssh to {', '.join(each.host for each in self._connections.values())}"
+        """Return the hosts."""
+        return f"ssh to {', '.join(self._options.hosts[: self._options.nnodes])}"
 
     def end(self, node: int) -> str:
         """Return how the ssh of a node has ended, and what it has written."""
-        connection = self._connections.get(node)
-        if connection is None or connection.process.poll() is None:
-            return ""
-        code = connection.process.returncode
-        text = connection.last_output()
-        return f"ssh {connection.host} ended with exit code {code}{text and ': '}{text}"
+        process = self._processes.get(node)
+        how = process.end() if process is not None else ""
+        return how and f"ssh {self._options.hosts[node]} {how}"
 
     def stop(self) -> None:
         """Close the standard inputs, which ends the agents, and end each ssh."""
-        for connection in self._connections.values():
-            if connection.process.stdin is not None:
-                try:
-                    connection.process.stdin.close()
-                except OSError:
-                    pass
-        for connection in self._connections.values():
-            try:
-                connection.process.wait(_STOP_S)
-            except subprocess.TimeoutExpired:
-                connection.process.kill()
-                connection.process.wait()
-            connection.log.close()
-        self._connections.clear()
+        for process in self._processes.values():
+            process.close_input()
+        for process in self._processes.values():
+            process.stop(_STOP_S)
+        self._processes.clear()
 
 
 def _host_name(host: str) -> str:
     """Return the address that ssh would use for a host of its configuration."""
     try:
         answer = subprocess.run(
-            ["ssh", "-G", host], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            ["ssh", "-G", host],  # noqa: S607 - the user's own ssh
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return host.rpartition("@")[2]

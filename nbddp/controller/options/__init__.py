@@ -5,7 +5,8 @@ install`` starts fast.
 """
 
 from nbddp.controller.options.checks import check_seconds, check_text
+from nbddp.controller.options.launcher_checks import LOCAL
 from nbddp.controller.options.line_option import seconds
 from nbddp.controller.options.pool_options import LINE_OPTIONS, PoolOptions
 
-__all__ = ["LINE_OPTIONS", "PoolOptions", "check_seconds", "check_text", "seconds"]
+__all__ = ["LINE_OPTIONS", "LOCAL", "PoolOptions", "check_seconds", "check_text", "seconds"]

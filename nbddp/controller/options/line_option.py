@@ -84,6 +84,19 @@ def devices(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in numbers)
 
 
+def names(text: str) -> tuple[str, ...]:
+    """Read ``a,b``."""
+    words = tuple(word.strip() for word in text.split(","))
+    if not all(words):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of names such as a,b")
+    return words
+
+
+def write_names(words: Sequence[str]) -> list[str]:
+    """Write ``a,b``."""
+    return [",".join(words)]
+
+
 def write_devices(numbers: Sequence[int]) -> list[str]:
     """Write ``0,1``."""
     return [",".join(map(str, numbers))]

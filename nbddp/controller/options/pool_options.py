@@ -9,6 +9,7 @@ Runs in: the notebook's process.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, get_args
 
 from nbddp.controller.options import line_option
@@ -24,6 +25,7 @@ from nbddp.controller.options.checks import (
     checked_threads,
     checked_variables,
 )
+from nbddp.controller.options.launcher_checks import LOCAL, check_launcher, count_nodes
 from nbddp.controller.options.line_option import LineOption
 from nbddp.wire.message_types import Device, InitMethod, PoolSpec
 
@@ -64,7 +66,7 @@ class PoolOptions:
             "--nnodes",
             metavar="M",
             read=line_option.whole_number,
-            help="nodes, simulated on this machine (default 1)",
+            help="nodes, simulated on this machine unless there is a --launcher",
         ),
     )
     backend: str = field(
@@ -149,7 +151,7 @@ class PoolOptions:
             "--hosts",
             metavar="A,B",
             read=line_option.names,
-            write=",".join,
+            write=line_option.write_names,
             help="machines for --launcher ssh, one node on each",
         ),
     )
@@ -212,6 +214,9 @@ class PoolOptions:
             >>> PoolOptions.checked(4, plain=True).describe()
             '-n 4 --plain'
         """
+        if given.get("nnodes") is None:
+            nodes = count_nodes(given.get("launcher", LOCAL), given.get("hosts", ()))
+            given = given | {"nnodes": nodes}
         asked = cls(nproc_per_node, **given)
         check_number("nproc_per_node (-n)", asked.nproc_per_node, MAX_RANKS)
         check_number("nnodes", asked.nnodes, MAX_RANKS)
@@ -224,9 +229,12 @@ class PoolOptions:
         check_switch("plain", asked.plain)
         env = checked_variables(asked.env)
         threads = checked_threads(given.get("threads"), env)
-        check_launcher(asked)
+        check_launcher(
+            asked.launcher,
+            {name: getattr(asked, name) for name in ("hosts", "tunnel", "slurm", "python", "port")},
+            init=asked.init,
+        )
         if asked.has_machines:
-            asked = replace(asked, nnodes=_nnodes(asked, given))
             cwd = asked.cwd
         else:
             cwd = checked_folder(asked.cwd)
@@ -235,6 +243,7 @@ class PoolOptions:
             asked,
             backend=asked.backend.lower(),
             devices=tuple(asked.devices),
+            hosts=tuple(asked.hosts),
             threads=threads,
             env=env,
             cwd=cwd,
@@ -249,17 +258,6 @@ class PoolOptions:
             False
         """
         return self.launcher != LOCAL
-
-    def engine_options(self) -> EngineOptions:
-        """Make what the engine gets that starts the agents. For the layer of the pool."""
-        return EngineOptions(
-            nnodes=self.nnodes,
-            nproc_per_node=self.nproc_per_node,
-            hosts=self.hosts,
-            python=self.python,
-            tunnel=self.tunnel,
-            arguments=tuple(shlex.split(self.slurm)),
-        )
 
     @property
     def world_size(self) -> int:
@@ -339,7 +337,9 @@ class PoolOptions:
             init_file=init_file,
             threads=self.threads,
             timeout_s=self.timeout or 0.0,
-            cwd=self.cwd,
+            cwd=self.cwd or str(Path.cwd()),
+            needs_cwd=bool(self.cwd),
+            has_machines=self.has_machines,
             sys_path=tuple(sys_path),
             # The hub has those of the store.
             env={name: value for name, value in self.env.items() if not name.startswith("MASTER_")},

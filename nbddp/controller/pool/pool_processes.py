@@ -65,9 +65,9 @@ class PoolProcesses:
         self.pool_id = secrets.token_hex(4)
         self.listeners = Listeners(rank_exited=lambda exited: self._release_all(exited.rank))
         self.talk = RankRequests(lambda: self.hub)
-        self.arena = (
-            shared_memory.Arena() if settings.arena and shared_memory.is_supported() else None
-        )
+        # The memory of this machine is out of reach for ranks on others.
+        has_arena = settings.arena and shared_memory.is_supported() and not options.has_machines
+        self.arena = shared_memory.Arena() if has_arena else None
         with EarlyInterrupts() as interrupts:
             self._startup = PoolStartup(
                 options,

@@ -7,6 +7,7 @@ import math
 import os
 import queue
 import secrets
+import shlex
 import shutil
 import sys
 import tempfile
@@ -17,7 +18,14 @@ from pathlib import Path
 
 from nbddp.controller.diagnosis import Sources, compare_records, diagnose
 from nbddp.controller.hub import HubThread, RemoteNodes
-from nbddp.controller.launch import AgentHandle, Engine, LocalAgent, RemoteAgent, make_engine
+from nbddp.controller.launch import (
+    AgentHandle,
+    Engine,
+    EngineOptions,
+    LocalAgent,
+    RemoteAgent,
+    make_engine,
+)
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.user_paths import user_paths
 from nbddp.controller.recovery import RecoveryMachine
@@ -136,7 +144,7 @@ class PoolStartup:
         self._hub = HubThread(
             HubChannel(socket_path, token, options.nnodes),
             token,
-            self._recovery(_LOCAL_HOST),
+            self._make_machines(_LOCAL_HOST),
             self._on_segment_released,
         )
         for node in range(options.nnodes):
@@ -157,7 +165,7 @@ class PoolStartup:
 
     def _start_remote_agents(self, token: str) -> HubThread:
         options = self._options
-        engine = make_engine(options.launcher, options.engine_options())
+        engine = make_engine(options.launcher, _engine_options(options))
         address = options.address or engine.address()
         try:
             channel = RemoteHubChannel(address, options.port)
@@ -170,7 +178,7 @@ class PoolStartup:
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
         nodes = RemoteNodes(channel, token, Lobby(options.nnodes, python), self._settings)
         self._hub = HubThread(
-            channel, token, self._recovery(""), self._on_segment_released, nodes
+            channel, token, self._make_machines(""), self._on_segment_released, nodes
         )
         self._agents += [RemoteAgent(node, engine) for node in range(options.nnodes)]
         self._hub.start(self._agents)
@@ -180,7 +188,7 @@ class PoolStartup:
             self._joins_until = time.monotonic() + engine.join_timeout_s
         return self._hub
 
-    def _recovery(self, default_host: str) -> RecoveryMachine:
+    def _make_machines(self, default_host: str) -> RecoveryMachine:
         options = self._options
         return RecoveryMachine(
             PoolMachine(
@@ -309,7 +317,6 @@ class PoolStartup:
                 raise PoolStartError(_STOPPED)
             raise _start_error(result)
 
-
     def _check_joining(self, hub: HubThread) -> None:
         """Raise `PoolStartError` if the agents of other machines do not come in time."""
         engine = self._engine
@@ -320,6 +327,17 @@ class PoolStartup:
                 f"the pool did not start: {hub.nodes.joined} of {self._options.nnodes} agents have "
                 f"joined in {engine.join_timeout_s:g} s ({engine.state()})"
             )
+
+
+def _engine_options(options: PoolOptions) -> EngineOptions:
+    return EngineOptions(
+        nnodes=options.nnodes,
+        nproc_per_node=options.nproc_per_node,
+        hosts=options.hosts,
+        python=options.python,
+        tunnel=options.tunnel,
+        arguments=tuple(shlex.split(options.slurm)),
+    )
 
 
 def _start_error(failure: AnnounceFailure) -> Exception:

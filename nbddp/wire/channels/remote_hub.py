@@ -179,7 +179,7 @@ class RemoteHubChannel(AgentsChannel):
 
 
 def keep_alive(socket: "zmq.Socket[bytes]") -> None:
-    """Let the system notice dead connections, and keep address translators from dropping idle ones."""
+    """Let the system notice dead connections, and let no address translator drop idle ones."""
     socket.tcp_keepalive = 1
     socket.tcp_keepalive_idle = 30
     socket.tcp_keepalive_intvl = 10

@@ -111,6 +111,8 @@ class Session:
                 self.clock.add(sent_ns, there_ns, now_ns)
             case b"x":
                 self.is_refused = True
+            case _:
+                pass  # an acknowledgement
         return None
 
     def _take(self, number: int, frames: Sequence[bytes]) -> list[bytes] | None:
@@ -133,7 +135,7 @@ class Session:
 
 
 def begins_session(frames: Sequence[bytes]) -> bool:
-    """Return whether this frame list can be the first one of a session. Raises `BadMessageError`."""
+    """Return whether a frame list can be the first of a session. Raises `BadMessageError`."""
     kind, number, seen = _parse(frames)
     return seen == 0 and (kind == _RESUME or (kind == _MESSAGE and number == 1))
 

@@ -60,9 +60,7 @@ class Uplink(Channel):
         while self._waiting:
             count = self._batch_size()
             payloads = [frames[0] for frames in islice(self._waiting, count)]
-            message = (
-                self._waiting[0] if count == 1 else [BATCH_MARK, codec.encode_batch(payloads)]
-            )
+            message = self._waiting[0] if count == 1 else [BATCH_MARK, codec.encode_batch(payloads)]
             if not self._put(message):
                 return False
             for _ in range(count):

@@ -28,15 +28,43 @@ OTHER: dict[str, Any] = {
     "env": {"A": "1", "B": "x=y z"},
     "cwd": "/",
     "timeout": 5.0,
+    "launcher": "ssh",
+    "hosts": ("a", "b"),
+    "python": "/opt/python",
+    "tunnel": True,
+    "address": "10.0.0.1",
+    "port": 7777,
+    "slurm": "--partition=gpu --time=10",
     "plain": True,
 }
+#: For whatever starts the agents, and not for ranks.
+OF_ENGINES = ("hosts", "python", "tunnel", "address", "port", "slurm")
+#: What an option needs beside itself.
+COMPANIONS: dict[str, dict[str, Any]] = {
+    "hosts": {"launcher": "ssh"},
+    "python": {"launcher": "ssh"},
+    "tunnel": {"launcher": "ssh"},
+    "port": {"launcher": "listen"},
+    "slurm": {"launcher": "slurm"},
+}
+#: Options that go together, with a second value for each that is legal then.
+SETS: list[dict[str, Any]] = [
+    {name: value for name, value in OTHER.items() if name not in ("launcher", *OF_ENGINES)},
+    {name: value for name, value in OTHER.items() if name not in ("init", "slurm")},
+    {"launcher": "slurm", "slurm": "--partition=gpu", "nnodes": 3},
+]
+
+
+def checked(name: str) -> PoolOptions:
+    """Options of which one has another value than the default, and what that needs."""
+    return PoolOptions.checked(**{name: OTHER[name]}, **COMPANIONS.get(name, {}))
 
 
 # --- one definition ------------------------------------------------------------------------------
 
 
 def test_each_option_has_a_second_value_in_this_test():
-    options = PoolOptions.checked(**OTHER)
+    options = PoolOptions(**OTHER)
     assert options.differences(PoolOptions.checked()) == [f.name for f in fields(PoolOptions)]
     assert list(OTHER) == list(LINE_OPTIONS)
 
@@ -66,12 +94,13 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[PoolOptions]:
     return found
 
 
+@pytest.mark.parametrize("options", SETS)
 def test_start_hands_every_option_on_and_a_pool_like_the_last_one_has_them(
-    started: list[PoolOptions],
+    started: list[PoolOptions], options: dict[str, Any]
 ):
-    nbddp.start(**OTHER)
+    nbddp.start(**options)
     session.start_like_last()
-    assert started == [PoolOptions.checked(**OTHER)] * 2
+    assert started == [PoolOptions.checked(**options)] * 2
 
 
 @pytest.mark.parametrize("name", LINE_OPTIONS)
@@ -80,23 +109,41 @@ def test_an_option_as_it_is_written_is_read_as_the_same(name: str):
     for option in LINE_OPTIONS.values():
         option.add_to(parser)
     assert vars(parser.parse_args([])) == {}  # the defaults stand in one place
-    options = PoolOptions.checked(**{name: OTHER[name]})
+    options = checked(name)
     assert vars(parser.parse_args(options.words([name]))) == {name: OTHER[name]}
 
 
-@pytest.mark.parametrize("name", LINE_OPTIONS)
+@pytest.mark.parametrize("name", [name for name in LINE_OPTIONS if name not in OF_ENGINES])
 def test_ranks_are_told_every_option(name: str):
     def spec(options: PoolOptions) -> object:
         return options.spec(
             pool_id="p", generation=1, init_file="/init", sys_path=["/a"], use_arena=True
         )
 
-    assert spec(PoolOptions.checked(**{name: OTHER[name]})) != spec(PoolOptions.checked())
+    assert spec(checked(name)) != spec(PoolOptions.checked())
 
 
 def test_there_are_no_other_options():
     with pytest.raises(TypeError, match="nnode"):
         PoolOptions.checked(2, nnode=2)
+
+
+@pytest.mark.parametrize("name", ["hosts", "tunnel", "python", "port", "slurm"])
+def test_an_option_of_a_launcher_is_refused_without_it(name: str):
+    with pytest.raises(BadOptionError, match=rf"--{name} goes with --launcher"):
+        PoolOptions.checked(**{name: OTHER[name]})
+
+
+def test_a_file_of_this_machine_starts_no_group_on_others():
+    with pytest.raises(BadOptionError, match="legal with --launcher ssh: --init env, tcp, none"):
+        PoolOptions.checked(launcher="ssh", hosts=["a"], init="file")
+
+
+def test_nodes_are_counted_by_hosts_or_by_the_allocation(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "3")
+    assert PoolOptions.checked(launcher="ssh", hosts=["a", "b"]).nnodes == 2
+    assert PoolOptions.checked(launcher="slurm").nnodes == 3
+    assert PoolOptions.checked().nnodes == 1
 
 
 # --- single options ------------------------------------------------------------------------------

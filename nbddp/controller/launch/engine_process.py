@@ -1,0 +1,81 @@
+"""A program that starts agents and lives as long as they do: ``ssh``, ``srun``.
+
+Runs in: the notebook's process. The invitation is a line on its standard input, so it is in no
+command line, file or environment. The input ends with the notebook, which ends the agents.
+"""
+
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+
+from nbddp.errors import PoolStartError
+from nbddp.wire.launch_specs import Invitation
+
+_LOG_BYTES = 2000
+
+
+class EngineProcess:
+    """The running program.
+
+    Args:
+        words: of its command line.
+        invitation: for the agents.
+
+    Raises:
+        PoolStartError: the program cannot be run.
+    """
+
+    def __init__(self, words: Sequence[str], invitation: Invitation) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the program
+        try:
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=self._log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._log.close()
+            raise PoolStartError(
+                f"the pool did not start: {words[0]} cannot be run ({error.strerror}). Next: "
+                "install it, or use another --launcher"
+            ) from None
+        self._input = self._process.stdin
+        if self._input is not None:
+            with suppress(OSError):  # it has ended; `end` says why
+                self._input.write(invitation.text().encode() + b"\n")
+                self._input.flush()
+
+    def end(self) -> str:
+        """Return ``ended with exit code 255: ...`` and its output; empty: it runs."""
+        if self._process.poll() is None:
+            return ""
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - _LOG_BYTES))
+        text = self._log.read().decode("utf-8", "replace").strip()
+        return f"ended with exit code {self._process.returncode}{text and ': '}{text}"
+
+    def close_input(self) -> None:
+        """End the standard input, and with it the agents."""
+        if self._input is not None:
+            with suppress(OSError):
+                self._input.close()
+
+    def stop(self, patience_s: float) -> None:
+        """End the program: by the end of its input, then by SIGTERM, then by SIGKILL.
+
+        Args:
+            patience_s: wait so long before each of them.
+        """
+        self.close_input()
+        for number in (0, signal.SIGTERM, signal.SIGKILL):
+            if number and self._process.poll() is None:
+                self._process.send_signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(None if number == signal.SIGKILL else patience_s)
+                break
+        self._log.close()

@@ -1,0 +1,59 @@
+"""Checks of the options that say what starts the agents.
+
+Runs in: the notebook's process.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nbddp.errors import BadOptionError
+
+#: The launcher that starts agents on the notebook's own machine.
+LOCAL = "local"
+#: The options of launchers, and the launchers that take them; others take all of them.
+_TAKEN_BY = {
+    "hosts": ("ssh",),
+    "tunnel": ("ssh",),
+    "slurm": ("slurm",),
+    "python": ("ssh", "slurm"),
+    "port": ("ssh", "slurm", "listen"),
+}
+_OWN = (LOCAL, "ssh", "slurm", "listen")
+_ALLOCATION_NODES = "SLURM_JOB_NUM_NODES"
+
+
+def check_launcher(launcher: Any, options: Mapping[str, Any], init: str) -> None:
+    """Check that the launcher takes the options that are given.
+
+    Args:
+        launcher: the value of ``--launcher``.
+        options: values by names; one that is empty was not given.
+        init: the value of ``--init``.
+
+    Raises:
+        BadOptionError: it does not; the message says what is legal.
+    """
+    if not isinstance(launcher, str) or not launcher:
+        raise BadOptionError(f"launcher is {launcher!r}; legal: {', '.join(_OWN)}")
+    for name, value in options.items():
+        takers = _TAKEN_BY[name]
+        if value and launcher in _OWN and launcher not in takers:
+            raise BadOptionError(
+                f"--{name} goes with --launcher {' or '.join(takers)}, and the launcher is "
+                f"{launcher}; leave out one of the two"
+            )
+    if launcher != LOCAL and init == "file":
+        raise BadOptionError(
+            "--init file needs a file that all machines share; legal with --launcher "
+            f"{launcher}: --init env, tcp, none"
+        )
+
+
+def count_nodes(launcher: str, hosts: Sequence[str]) -> int:
+    """Return the number of nodes if the user has not said it: hosts, or nodes of the allocation."""
+    if launcher == "ssh":
+        return max(1, len(hosts))
+    if launcher == "slurm" and os.environ.get(_ALLOCATION_NODES, "").isdecimal():
+        return int(os.environ[_ALLOCATION_NODES])
+    return 1

@@ -1,0 +1,157 @@
+"""Hosts that are namespaces of this machine: their own network, name, processes and /dev/shm.
+
+    with HostNetwork() as network:
+        host = network.add_host("n1")          # 198.18.77.2; this machine is 198.18.77.1
+        host.run(["hostname"])
+        host.set_cable(plugged=False)          # no packet passes, and neither end is told
+        host.power_off()                       # all of its processes are gone at once
+
+Files are shared, as on a cluster with one file system. No host has a route to anywhere else: the
+range is that of benchmarks (RFC 2544). Needs root and iproute2; `reason_to_skip` says what lacks.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+_NETWORK = f"198.18.{70 + int(_WORKER)}"
+_NAME = f"nbt{_WORKER}"
+_UP_S = 10.0
+#: Debian's installer gives the own name this address, over which Gloo stumbles.
+_DEBIAN_ADDRESS = "127.0.1.1"
+_INIT = """
+set -e
+mount --make-rprivate /
+mount -t proc proc /proc
+mount -t tmpfs tmpfs /dev/shm
+mount --bind {hosts} /etc/hosts
+hostname {name}
+ip link set lo up
+echo up
+exec sleep infinity
+"""
+
+
+def reason_to_skip() -> str:
+    """Why there can be no hosts here; empty: there can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    lacking = [tool for tool in ("ip", "unshare", "nsenter") if shutil.which(tool) is None]
+    if lacking:
+        return f"{', '.join(lacking)} is not installed"
+    probe = subprocess.run(["ip", "netns", "add", f"{_NAME}p"], capture_output=True, check=False)
+    if probe.returncode:
+        return "this container may not make network namespaces"
+    _ip("netns", "del", f"{_NAME}p")
+    return ""
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+class NetworkHost:
+    """One host."""
+
+    def __init__(self, name: str, number: int, folder: Path) -> None:
+        self.name = name
+        self.address = f"{_NETWORK}.{number + 1}"
+        self._namespace = f"{_NAME}-{name}"
+        self._link = f"{_NAME}v{number}"
+        hosts = folder / f"hosts-{name}"
+        hosts.write_text(f"127.0.0.1 localhost\n{_DEBIAN_ADDRESS} {name}\n")
+        _ip("netns", "add", self._namespace)
+        _ip(
+            *("link", "add", self._link, "type", "veth"),
+            *("peer", "name", "eth0", "netns", self._namespace),
+        )
+        _ip("link", "set", self._link, "master", f"{_NAME}b", "up")
+        _ip("-n", self._namespace, "addr", "add", f"{self.address}/24", "dev", "eth0")
+        _ip("-n", self._namespace, "link", "set", "eth0", "up")
+        self._init = subprocess.Popen(
+            [
+                *("ip", "netns", "exec", self._namespace),
+                *("unshare", "--uts", "--pid", "--mount", "--ipc", "--fork", "--kill-child"),
+                *("sh", "-c", _INIT.format(hosts=hosts, name=name)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+        assert self._init.stdout is not None
+        assert self._init.stdout.readline() == "up\n"
+        children = Path(f"/proc/{self._init.pid}/task/{self._init.pid}/children").read_text()
+        self._pid = int(children.split()[0])
+
+    def words(self, command: Sequence[str]) -> list[str]:
+        """The command that runs another one on this host."""
+        return ["nsenter", "-t", str(self._pid), "-n", "-u", "-p", "-m", "-i", "--", *command]
+
+    def run(self, command: Sequence[str], **options: Any) -> "subprocess.CompletedProcess[str]":
+        """Run a command, and wait for its end."""
+        return subprocess.run(
+            self.words(command), text=True, capture_output=True, check=False, **options
+        )
+
+    def start(self, command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
+        """Start a command."""
+        return subprocess.Popen(self.words(command), start_new_session=True, **options)
+
+    def processes(self, mark: str) -> list[str]:
+        """The command lines that hold a mark, of the processes of this host."""
+        listing = self.run(["ps", "-eo", "pid=,args="]).stdout
+        return [line for line in listing.splitlines() if mark in line]
+
+    def set_cable(self, *, plugged: bool) -> None:
+        """Plug the network cable in, or pull it out."""
+        _ip("link", "set", self._link, "up" if plugged else "down")
+
+    def power_off(self) -> None:
+        """End the host; the cable goes first, so that nothing says goodbye."""
+        self.set_cable(plugged=False)
+        self.close()
+
+    def close(self) -> None:
+        """End all processes and remove the host."""
+        subprocess.run(["ip", "link", "del", self._link], capture_output=True, check=False)
+        if self._init.poll() is None:
+            os.kill(self._pid, signal.SIGKILL)
+            self._init.wait(_UP_S)
+        if self._init.stdout is not None:
+            self._init.stdout.close()
+        subprocess.run(["ip", "netns", "del", self._namespace], capture_output=True, check=False)
+
+
+class HostNetwork:
+    """A bridge with this machine and hosts at it."""
+
+    #: Address of this machine.
+    address = f"{_NETWORK}.1"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._hosts: list[NetworkHost] = []
+
+    def __enter__(self) -> Self:
+        bridge = f"{_NAME}b"
+        _ip("link", "add", bridge, "type", "bridge", "forward_delay", "0")
+        _ip("addr", "add", f"{self.address}/24", "dev", bridge)
+        _ip("link", "set", bridge, "up")
+        return self
+
+    def add_host(self, name: str) -> NetworkHost:
+        """Make a host."""
+        host = NetworkHost(name, len(self._hosts) + 1, self._folder)
+        self._hosts.append(host)
+        return host
+
+    def __exit__(self, *exc: object) -> None:
+        for host in self._hosts:
+            host.close()
+        _ip("link", "del", f"{_NAME}b")

@@ -1,0 +1,91 @@
+"""Agents of other machines get their nodes, or are refused with all the facts."""
+
+from typing import Any
+
+import pytest
+
+from nbddp.controller.state import Lobby
+from nbddp.wire.message_types import NodeFacts
+from nbddp.wire.messages import PROTOCOL_VERSION, AgentJoined
+
+
+def agent(host: str, version: int = PROTOCOL_VERSION, **facts: Any) -> AgentJoined:
+    known = {"python": "3.11", "torch": "2.13.0", "nbddp": "1", "cpus": 2, "machine_cpus": 2}
+    return AgentJoined(
+        version=version,
+        token="t",
+        pid=1,
+        facts=NodeFacts(host=host, address="10.0.0.1", gpus=0, **(known | facts)),
+    )
+
+
+def joined(*agents: AgentJoined) -> tuple[Lobby, Any]:
+    lobby, decision = Lobby(len(agents), "3.11"), None
+    for number, each in enumerate(agents, 1):
+        decision = lobby.join(-number, each)
+    return lobby, decision
+
+
+def test_nothing_is_decided_before_all_have_come():
+    lobby = Lobby(2, "3.11")
+    assert lobby.joined == 0
+    decision = lobby.join(-1, agent("n1"))
+    assert (decision.admitted, decision.refused, decision.failure) == ({}, {}, "")
+    assert lobby.joined == 1
+
+
+def test_nodes_are_in_the_order_of_host_names_as_people_count():
+    lobby, decision = joined(agent("n10"), agent("n2"), agent("n1"))
+    assert decision.admitted == {-3: 0, -2: 1, -1: 2}
+    assert [lobby.nodes[node].host for node in range(3)] == ["n1", "n2", "n10"]
+
+
+def test_agents_of_one_host_are_in_the_order_of_their_coming():
+    assert joined(agent("n1"), agent("n1"))[1].admitted == {-1: 0, -2: 1}
+
+
+def test_the_numbers_of_an_engine_count_if_all_differ():
+    _, decision = joined(agent("a", engine_node=5), agent("b", engine_node=0))
+    assert decision.admitted == {-2: 0, -1: 1}
+
+
+def test_two_jobs_that_are_both_node_0_are_in_the_order_of_hosts():
+    _, decision = joined(agent("b", engine_node=0), agent("a", engine_node=0))
+    assert decision.admitted == {-2: 0, -1: 1}
+
+
+@pytest.mark.parametrize(
+    "facts", [{"torch": "2.12.0"}, {"nbddp": "2"}, {"python": "3.12"}, {"torch": ""}]
+)
+def test_unequal_nodes_are_refused_and_named(facts: dict[str, str]):
+    _, decision = joined(agent("n1"), agent("n2", **facts))
+    assert not decision.admitted
+    assert set(decision.refused) == {-1, -2}
+    rows = "n1: Python 3.11, torch 2.13.0, nbddp 1; n2: Python "
+    assert rows in decision.failure
+    assert "torch not installed" in decision.failure or "".join(facts.values()) in decision.failure
+
+
+def test_the_python_of_the_notebook_counts_since_values_are_pickled():
+    _, decision = joined(agent("n1", python="3.12"))
+    assert "the Python of the notebook (3.11)" in decision.failure
+
+
+def test_another_version_of_the_protocol_ends_the_start():
+    _, decision = joined(agent("n1", version=99))
+    assert decision.failure.startswith("the nbddp of n1 speaks version 99 of the protocol")
+
+
+def test_a_late_agent_is_refused_or_takes_the_place_of_a_lost_one():
+    lobby, _ = joined(agent("n1"), agent("n2"))
+    assert lobby.join(-3, agent("n3")).refused == {-3: "the pool has all of its 2 nodes"}
+    assert lobby.join(-4, agent("n3"), vacant=[1]).admitted == {-4: 1}
+    assert lobby.nodes[1].host == "n3"
+    assert -5 in lobby.join(-5, agent("n4", torch="9"), vacant=[1]).refused
+
+
+def test_an_agent_that_goes_before_it_has_a_node_is_forgotten():
+    lobby = Lobby(2, "3.11")
+    lobby.join(-1, agent("n1"))
+    lobby.leave(-1)
+    assert lobby.joined == 0
