@@ -13,20 +13,14 @@ from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool.pool import Pool
 from nbddp.controller.state.rank_state import RankState
 from nbddp.errors import BadOptionError, CellError, DeadlockError, PoolStartError, RankExitedError
-from nbddp.notebook import source_check
 from nbddp.settings import Settings
 from tests.support.network_hosts import NetworkHost
 from tests.support.polling import poll_until
+from tests.support.remote_pools import QUICK, start
 from tests.support.ssh_hosts import SshSite
-from tests.support.views import RecordingView, begin_cell
+from tests.support.views import begin_cell
 
 pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
-QUICK = Settings(silent_after_s=1.0, node_timeout_s=4.0)
-
-
-def start(options: PoolOptions, settings: Settings = QUICK) -> Pool:
-    """A pool whose cells show nothing."""
-    return Pool(options, settings, lambda pool, run: RecordingView(), source_check.check_source)
 
 
 @contextmanager

@@ -39,7 +39,7 @@ def values_of(annotation: Any) -> st.SearchStrategy[Any]:  # noqa: PLR0911 - a l
         return st.dictionaries(values_of(args[0]), values_of(args[1]), max_size=3)
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
         return messages_of(annotation)
-    if dataclasses.is_dataclass(annotation):
+    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
         hints = typing.get_type_hints(annotation)
         return st.builds(annotation, **{name: values_of(kind) for name, kind in hints.items()})
     simple: dict[Any, st.SearchStrategy[Any]] = {

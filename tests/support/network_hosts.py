@@ -105,7 +105,8 @@ class NetworkHost:
 
     def processes(self, mark: str) -> list[str]:
         """The command lines that hold a mark, of the processes of this host."""
-        listing = self.run(["ps", "-eo", "pid=,args="]).stdout
+        script = 'for file in /proc/[0-9]*/cmdline; do tr "\\0" " " < $file; echo; done 2>/dev/null'
+        listing = self.run(["sh", "-c", script]).stdout
         return [line for line in listing.splitlines() if mark in line]
 
     def set_cable(self, *, plugged: bool) -> None:

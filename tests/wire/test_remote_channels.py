@@ -91,13 +91,14 @@ class Ends:
         self.events: list[tuple[int, Event]] = []
         self.requests: list[Any] = []
 
-    def pump(self) -> None:
-        """Reads what has come to both ends."""
+    def pump(self) -> bool:
+        """Reads what has come to both ends; False, so that `or` asks on."""
         self.uplink.flush()
         for node, event, _ in self.hub.receive():
             self.events.append((node, event))
         for _, frames in self.uplink.receive():
             self.requests.append(codec.decode_agent_request(frames[0]))
+        return False
 
     def join(self) -> None:
         self.uplink.send(JOINED)
@@ -163,7 +164,7 @@ def test_an_agent_notices_that_the_process_of_the_hub_has_ended():
     uplink = RemoteUplink(hub.invitation("p", [HOST], "t"), f"tcp://{HOST}:{hub.port}", 120.0)
     with closing(uplink):
         uplink.send(JOINED)
-        poll_until(lambda: list(uplink.receive()) or list(hub.receive()))
+        poll_until(lambda: bool(list(uplink.receive())) or bool(list(hub.receive())))
         hub.close()
         poll_until(lambda: list(uplink.receive()) or uplink.lost_reason(), 20.0)
         assert uplink.lost_reason() == "the notebook's process has ended"

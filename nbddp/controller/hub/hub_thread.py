@@ -362,7 +362,8 @@ class HubThread:
         for stopped in self._agents.stopped(time.monotonic()):
             self._do_all(helper_notices.record_stop(stopped, self._machine))
         if self._remote_nodes is not None and not self._stopping:
-            self._do_all(self._remote_nodes.look(time.monotonic(), self._agents))
+            is_up = self._machine.phase is Phase.UP
+            self._do_all(self._remote_nodes.look(time.monotonic(), self._agents, is_up=is_up))
 
     def _receive(self, node: int, event: Event, frames: list[bytes]) -> None:
         """Route an event; one that makes no sense is dropped, and harms no other."""

@@ -87,9 +87,18 @@ class RemoteNodes:
         elif node == ended.node:
             agents.note_end(node, ended.reason or "it was asked to end")
 
-    def look(self, now: float, agents: Agents) -> list[NotifyUser]:
-        """Keep the connections alive, and return what the user should know about them."""
+    def look(self, now: float, agents: Agents, *, is_up: bool) -> list[NotifyUser]:
+        """Keep the connections alive, and return what the user should know about them.
+
+        Args:
+            now: `time.monotonic`.
+            agents: get the ends of those that are lost.
+            is_up: whether the pool is up. While it starts an agent may be silent for seconds: it
+                waits for its fork server, which loads torch. The start has a limit of its own.
+        """
         self._channel.beat(now)
+        if not is_up:
+            return []
         silent = set()
         for node, facts in self._lobby.nodes.items():
             silence_s = self._channel.silence_s(node, now)

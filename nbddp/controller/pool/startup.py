@@ -16,6 +16,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from nbddp.controller.diagnosis import Sources, compare_records, diagnose
 from nbddp.controller.hub import HubThread, RemoteNodes
 from nbddp.controller.launch import (
@@ -302,7 +304,7 @@ class PoolStartup:
             if time.monotonic() >= stops_until and hub.snapshot.phase is Phase.STOPPING:
                 raise _NoAnswerError
             is_served = hub.is_alive
-            self._on_progress(hub.snapshot)
+            self._on_progress(self._progress(hub))
             self._check_joining(hub)
             try:
                 # With a limit, so that an interrupt and the end of the hub are noticed.
@@ -316,6 +318,13 @@ class PoolStartup:
             if self._is_ending:
                 raise PoolStartError(_STOPPED)
             raise _start_error(result)
+
+    def _progress(self, hub: HubThread) -> PoolSnapshot:
+        """Return the state of the pool, with what is known of agents that have not come."""
+        snapshot = hub.snapshot
+        if self._engine is None or snapshot.phase is not Phase.AGENTS:
+            return snapshot
+        return replace(snapshot, joined=hub.nodes.joined, waits_for=self._engine.state())
 
     def _check_joining(self, hub: HubThread) -> None:
         """Raise `PoolStartError` if the agents of other machines do not come in time."""

@@ -24,6 +24,10 @@ class PoolSnapshot(msgspec.Struct, frozen=True):
     joining: RankSet  #: fresh ranks without groups, since other members are still in a cell
     lost_agents: frozenset[int]  #: nodes whose agents have ended
     store_is_lost: bool  #: existing groups still work; new ones cannot be made
+    #: While agents of other machines are awaited: how many have come, and what the engine waits
+    #: for, or what the user has to do, in some lines.
+    joined: int = 0
+    waits_for: str = ""
 
     @property
     def is_running(self) -> bool:

@@ -45,6 +45,22 @@ def start(shell: InteractiveShell, **options: Any) -> None:
         print(f"already running: {status_table.headline(pool)}")
 
 
+def listen(shell: InteractiveShell, **options: Any) -> None:
+    """Start a pool whose agents the user starts, and show how.
+
+    Args:
+        shell: the shell whose cells run on the ranks.
+        options: options of `nbddp.start`.
+
+    Raises:
+        BadOptionError: an option is not legal.
+        PoolBusyError: another thread starts a pool.
+        PoolExistsError: a pool with other options is running.
+        PoolStartError: the pool did not come up.
+    """
+    start(shell, launcher="listen", **options)
+
+
 def stop(shell: InteractiveShell) -> None:
     """Stop the pool, if there is one.
 

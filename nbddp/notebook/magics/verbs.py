@@ -122,6 +122,13 @@ def _start_parser() -> Parser:
     return parser
 
 
+def _listen_parser() -> Parser:
+    parser = Parser("%ddp listen", bare="-n", meant=_MEANT_RANKS)
+    for name in ("nproc_per_node", "nnodes", "address", "port"):
+        LINE_OPTIONS[name].add_to(parser)
+    return parser
+
+
 def _status_parser() -> Parser:
     parser = Parser("%ddp status")
     parser.add_argument(
@@ -243,6 +250,12 @@ _SECTIONS = (
             "start a pool of N rank processes",
             usage="%ddp start [-n N] [options]",
             action=pool_verbs.start,
+        ),
+        Verb(
+            _listen_parser(),
+            "start a pool whose agents you start on other machines",
+            usage="%ddp listen --nnodes M [-n N]",
+            action=pool_verbs.listen,
         ),
         Verb(
             _status_parser(),

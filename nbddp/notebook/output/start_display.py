@@ -18,20 +18,23 @@ class StartDisplay:
     def __init__(self, sink: Sink, *, has_live: bool) -> None:
         self._sink = sink
         self._has_live = has_live
-        self._line = ""
+        self._lines: tuple[str, ...] = ()
         self.is_shown = False  #: whether `show` was called
 
     def show(self, snapshot: PoolSnapshot) -> None:
         """Show the progress of the start."""
         self.is_shown = True
-        line = progress_line(snapshot)
-        if self._has_live and line != self._line:
-            self._sink.live(Live((line,)))
-            self._line = line
+        lines = (progress_line(snapshot), *snapshot.waits_for.splitlines())
+        if self._has_live:
+            if lines != self._lines:
+                self._sink.live(Live(lines))
+        elif lines[1:] and lines[1:] != self._lines[1:]:
+            self._sink.text("stdout", f"{snapshot.waits_for}\n")  # perhaps the user has to act
+        self._lines = lines
 
     def end(self, text: str) -> None:
         """Remove the progress, and print ``text`` unless it is empty."""
-        if self._line:
+        if self._lines and self._has_live:
             self._sink.live(Live())
         if text:
             # Not in the place of the progress: `jupyter console` shows no updates.
@@ -39,7 +42,10 @@ class StartDisplay:
 
 
 def progress_line(snapshot: PoolSnapshot) -> str:
-    """``starting 4 ranks ... 2 of 4 ready``."""
+    """``starting 4 ranks ... 2 of 4 ready``, ``... 1 of 2 nodes have joined``."""
     count = len(snapshot.ranks)
+    if snapshot.waits_for:
+        nodes = len({info.node for info in snapshot.ranks})
+        return f"starting {count} ranks ... {snapshot.joined} of {nodes} nodes have joined"
     ready = len(snapshot.in_state(RankState.IDLE))
     return f"starting {count} {'rank' if count == 1 else 'ranks'} ... {ready} of {count} ready"

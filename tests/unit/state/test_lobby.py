@@ -10,12 +10,18 @@ from nbddp.wire.messages import PROTOCOL_VERSION, AgentJoined
 
 
 def agent(host: str, version: int = PROTOCOL_VERSION, **facts: Any) -> AgentJoined:
-    known = {"python": "3.11", "torch": "2.13.0", "nbddp": "1", "cpus": 2, "machine_cpus": 2}
+    known: dict[str, Any] = {
+        "python": "3.11",
+        "torch": "2.13.0",
+        "nbddp": "1",
+        "cpus": 2,
+        "machine_cpus": 2,
+    }
     return AgentJoined(
         version=version,
         token="t",
         pid=1,
-        facts=NodeFacts(host=host, address="10.0.0.1", gpus=0, **(known | facts)),
+        facts=NodeFacts(host=host, address="10.0.0.1", gpus=0, machine_cpus=2, **(known | facts)),
     )
 
 
@@ -57,7 +63,7 @@ def test_two_jobs_that_are_both_node_0_are_in_the_order_of_hosts():
 @pytest.mark.parametrize(
     "facts", [{"torch": "2.12.0"}, {"nbddp": "2"}, {"python": "3.12"}, {"torch": ""}]
 )
-def test_unequal_nodes_are_refused_and_named(facts: dict[str, str]):
+def test_unequal_nodes_are_refused_and_named(facts: dict[str, Any]):
     _, decision = joined(agent("n1"), agent("n2", **facts))
     assert not decision.admitted
     assert set(decision.refused) == {-1, -2}

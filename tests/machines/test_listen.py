@@ -1,0 +1,120 @@
+"""Agents that the user starts: by a file, by standard input, by a variable."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nbddp.controller.options import PoolOptions
+from nbddp.controller.pool.pool import Pool
+from nbddp.errors import PoolStartError
+from tests.support.polling import poll_until
+from tests.support.remote_pools import start
+
+pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
+AGENT = [sys.executable, "-P", "-m", "nbddp", "agent", "--connect"]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder without pools, and a PYTHONPATH with this nbddp."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    return tmp_path
+
+
+def invitation_file(home: Path) -> Path:
+    """The file that the waiting pool has written."""
+    return poll_until(lambda: list((home / ".nbddp").glob("*.json")))[0]
+
+
+@pytest.fixture
+def agents() -> Iterator[list["subprocess.Popen[bytes]"]]:
+    """Agents that the test starts; all have to end with their pool."""
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for agent in started:
+        if agent.stdin is not None:
+            agent.stdin.close()
+        if agent.stderr is not None:
+            agent.stderr.close()
+        assert agent.wait(20) is not None
+
+
+def start_in_background(options: PoolOptions) -> list[Pool | Exception]:
+    """The list gets the pool, or why it did not start."""
+    results: list[Pool | Exception] = []
+
+    def run() -> None:
+        try:
+            results.append(start(options))
+        except PoolStartError as error:
+            results.append(error)
+
+    threading.Thread(target=run).start()
+    return results
+
+
+def test_agents_join_by_a_file_standard_input_and_a_variable(
+    home: Path, agents: list["subprocess.Popen[bytes]"]
+):
+    options = PoolOptions.checked(1, nnodes=3, launcher="listen", address="127.0.0.1")
+    results = start_in_background(options)
+    path = invitation_file(home)
+    assert oct(path.stat().st_mode)[-3:] == "600"
+    text = path.read_text()
+    agents.append(subprocess.Popen([*AGENT, str(path)]))
+    agents.append(subprocess.Popen([*AGENT, "-"], stdin=subprocess.PIPE))
+    stdin = agents[-1].stdin
+    assert stdin is not None
+    stdin.write(text.encode() + b"\n")
+    stdin.flush()
+    agents.append(subprocess.Popen([*AGENT, "env"], env={**os.environ, "NBDDP_CONNECT": text}))
+    pool = poll_until(lambda: results)[0]
+    assert isinstance(pool, Pool)
+    try:
+        pool.run("import os\nt = torch.ones(1) * rank\ndist.all_reduce(t)")
+        assert pool.pull("t.item()") == [3.0] * 3
+        assert pool.pull("'NBDDP_CONNECT' in os.environ") == [False] * 3
+        # The end of its input ends the agent on standard input; the others are told.
+        stdin.close()
+        poll_until(lambda: len(pool._processes.snapshot.lost_agents) == 1)
+    finally:
+        pool.stop()
+    assert not (home / ".nbddp").exists()
+
+
+def test_an_agent_that_joins_nothing_says_why(home: Path, tmp_path: Path):
+    missing = subprocess.run(
+        [*AGENT, str(tmp_path / "none")], capture_output=True, text=True, check=False
+    )
+    assert missing.returncode == 1
+    assert (
+        "No such file or directory. Next: the path that %ddp listen has printed" in missing.stderr
+    )
+    broken = subprocess.run(
+        [*AGENT, "-"], input="{}\n", capture_output=True, text=True, check=False
+    )
+    assert "--connect -: this is no invitation of %ddp listen" in broken.stderr
+
+
+def test_the_check_reaches_the_hub_and_joins_nothing(
+    home: Path, agents: list["subprocess.Popen[bytes]"]
+):
+    options = PoolOptions.checked(1, nnodes=1, launcher="listen", address="127.0.0.1")
+    results = start_in_background(options)
+    path = invitation_file(home)
+    answer = subprocess.run(
+        [*AGENT, str(path), "--check"], capture_output=True, text=True, check=True
+    ).stdout
+    assert "reached    tcp://127.0.0.1:" in answer
+    assert "(lo)" in answer
+    assert results == []
+    agents.append(subprocess.Popen([*AGENT, str(path)]))
+    pool = poll_until(lambda: results)[0]
+    assert isinstance(pool, Pool)
+    pool.stop()

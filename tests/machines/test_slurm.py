@@ -1,0 +1,64 @@
+"""Pools on a real Slurm: a job of their own, a queue, a step in an allocation."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nbddp.controller.options import PoolOptions
+from nbddp.errors import DeadlockError, PoolStartError
+from tests.support import slurm_site
+from tests.support.polling import poll_until
+from tests.support.remote_pools import start
+from tests.support.slurm_site import SlurmSite
+
+pytestmark = [pytest.mark.full, pytest.mark.breaks_pool]
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmSite]:
+    """Two nodes."""
+    if reason := slurm_site.reason_to_skip():
+        pytest.skip(reason)
+    made = SlurmSite(tmp_path, 2)
+    monkeypatch.setenv("SLURM_CONF", str(made.configuration))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    yield made
+    made.close()
+
+
+def test_a_pool_is_a_job(site: SlurmSite):
+    pool = start(PoolOptions.checked(2, nnodes=2, launcher="slurm", slurm="--time=5"))
+    try:
+        assert site.jobs() == [f"nbddp-{pool._processes.pool_id}"]
+        pool.run("import os\nt = torch.ones(1) * rank\ndist.all_reduce(t)")
+        assert pool.pull("t.item()") == [6.0] * 4
+        # The job of the user is theirs; the step is the agent's.
+        assert (
+            pool.pull("'SLURM_JOB_ID' in os.environ, 'SLURM_PROCID' in os.environ")
+            == [(True, False)] * 4
+        )
+        assert [facts.engine for facts in pool._processes.hub.nodes.facts] == ["slurm"] * 2
+        with pytest.raises(DeadlockError):
+            pool.run("if rank == 1:\n    dist.barrier()")
+        pool.run("dist.barrier()")
+    finally:
+        pool.stop()
+    poll_until(lambda: not site.jobs())
+
+
+def test_words_that_srun_does_not_know_are_answered_by_srun(site: SlurmSite):
+    options = PoolOptions.checked(1, nnodes=1, launcher="slurm", slurm="--partition=nowhere")
+    with pytest.raises(PoolStartError, match=r"(?s)srun ended .* 1: .*nvalid partition"):
+        start(options)
+    assert site.jobs() == []
+
+
+def test_the_end_of_the_job_ends_the_pool_and_says_so(site: SlurmSite):
+    pool = start(PoolOptions.checked(1, nnodes=2, launcher="slurm", slurm="--time=5"))
+    try:
+        site.ask("scancel", "-n", site.jobs()[0])
+        poll_until(lambda: pool._processes.snapshot.lost_agents == {0, 1})
+    finally:
+        pool.stop()
+    poll_until(lambda: not site.jobs())
