@@ -252,12 +252,6 @@ _SECTIONS = (
             action=pool_verbs.start,
         ),
         Verb(
-            _listen_parser(),
-            "start a pool whose agents you start on other machines",
-            usage="%ddp listen --nnodes M [-n N]",
-            action=pool_verbs.listen,
-        ),
-        Verb(
             _status_parser(),
             "the ranks: state, line, last collective, memory, process, logs",
             usage="%ddp status",
@@ -310,6 +304,12 @@ _SECTIONS = (
             action=output_verb.show_output,
         ),
         Verb(Parser("%ddp stop"), "end the pool", action=pool_verbs.stop),
+        Verb(
+            _listen_parser(),
+            "start a pool whose agents you start on other machines",
+            usage="%ddp listen --nnodes M [-n N]",
+            action=pool_verbs.listen,
+        ),
     ),
     (
         Verb(

@@ -10,18 +10,14 @@ from nbddp.wire.messages import PROTOCOL_VERSION, AgentJoined
 
 
 def agent(host: str, version: int = PROTOCOL_VERSION, **facts: Any) -> AgentJoined:
-    known: dict[str, Any] = {
-        "python": "3.11",
-        "torch": "2.13.0",
-        "nbddp": "1",
-        "cpus": 2,
-        "machine_cpus": 2,
-    }
+    known: dict[str, Any] = {"python": "3.11", "torch": "2.13.0", "nbddp": "1"}
     return AgentJoined(
         version=version,
         token="t",
         pid=1,
-        facts=NodeFacts(host=host, address="10.0.0.1", gpus=0, machine_cpus=2, **(known | facts)),
+        facts=NodeFacts(
+            host=host, address="10.0.0.1", cpus=2, machine_cpus=2, gpus=0, **(known | facts)
+        ),
     )
 
 
