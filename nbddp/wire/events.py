@@ -216,7 +216,6 @@ class InputRequest(InOrder, frozen=True, kw_only=True):
     password: bool
     debugger: Site | None = None  #: the line that a debugger is at; None: no debugger asks
     stop: Operation | None = None  #: the operation before which the rank stopped: ``%%ddp --step``
-    breakpoint: str = ""  #: the break point that stopped it; empty: a step did
 
 
 class FaultStruck(InOrder, frozen=True, kw_only=True):

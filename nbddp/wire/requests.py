@@ -19,7 +19,6 @@ from nbddp.wire.message_types import (
     RunId,
     ValueHeader,
 )
-from nbddp.wire.operation_breakpoints import OperationBreakpoint
 from nbddp.wire.values.value_questions import ValueQuestion
 
 # --- hub -> agent ------------------------------------------------------------------------------
@@ -95,7 +94,6 @@ class Execute(MessageBase, frozen=True):
     on_mismatch: OnMismatch = "raise"
     check: bool = False  #: ranks of several machines exchange fingerprints before each operation
     step: bool = False  #: ranks stop before each operation and ask what to do
-    breakpoints: tuple[OperationBreakpoint, ...] = ()  #: ranks stop before these operations
     faults: tuple[Fault, ...] = ()  #: faults on purpose, of all ranks
     sanitize: bool = False  #: ranks check what the code does with tensors of operations
     parent_id: str = ""  #: id of the front end's request; an Output widget names it

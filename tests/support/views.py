@@ -21,7 +21,6 @@ from nbddp.wire.messages import (
     RunStarted,
     Stream,
 )
-from nbddp.wire.operation_breakpoints import OperationBreakpoint
 
 
 class RecordingView:
@@ -129,7 +128,6 @@ def run_cell(
     first_line: int = 1,
     step: bool = False,
     faults: str = "",
-    breakpoints: Sequence[OperationBreakpoint] = (),
     sanitize: bool = False,
 ) -> RecordingView:
     """Run a cell to its end.
@@ -145,12 +143,11 @@ def run_cell(
         first_line: line of the notebook's cell on which ``code`` begins.
         step: stop before each operation, and ask what to do.
         faults: text of faults on purpose.
-        breakpoints: operations before which ranks stop.
         sanitize: check what the code does with tensors of operations.
     """
     view = RecordingView(answers)
     options = _options(pool, ranks, timeout, execution_count, first_line, step=step, faults=faults)
-    options = replace(options, breakpoints=tuple(breakpoints), sanitize=sanitize)
+    options = replace(options, sanitize=sanitize)
     run = pool.submit(_complete(code), options)
     outcome = pool.wait(run, view)
     view.error = pool.error_of(outcome)

@@ -235,7 +235,6 @@ class Pool:
             on_mismatch=self.config.on_mismatch,
             check=options.check,
             step=options.step,
-            breakpoints=options.breakpoints,
             faults=options.faults,
             sanitize=options.sanitize or (self.config.sanitize == "on" and options.replay is None),
             parent_id=options.parent_id,

@@ -14,7 +14,7 @@ from nbddp.wire.step_replies import StepReply, StepVerb
 STEP_HELP: Final = """\
 Each rank has stopped before its operation, which is not issued yet. [-r RANKS]: only these ranks
   step, s [N] [-r 0,2]  do the operation (N of them), and stop before the next one
-  continue, c [-r 0,2]  do it, and go on to the next break point, or to the end of the cell
+  continue, c [-r 0,2]  do it, and go on to the end of the cell
   print, p EXPR [-r 2]  the value of an expression in the user's frame, on all stopped ranks
   run CODE [-r 2]       run statements there
   where, w [-r 2]       the lines of the user's code that have led there

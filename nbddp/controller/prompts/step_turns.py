@@ -1,4 +1,4 @@
-"""One prompt for all ranks that have stopped before an operation: ``--step``, ``%ddp break``.
+"""One prompt for all ranks that have stopped before an operation: ``%%ddp --step``.
 
 Runs in: the thread that waits for the cell. Pure: ``now`` comes in (monotonic seconds).
 
@@ -73,7 +73,6 @@ class StepTurns:
         self._waiting: set[Rank] = set()
         self._debugged: set[Rank] = set()  #: ranks whose debugger is open
         self._is_fresh = True  #: a table is due
-        self._reached: dict[str, set[Rank]] = {}  #: break points since the last prompt
         self._hints: tuple[str, ...] = (_HINT,)  #: lines that were not shown yet
         #: Ranks whose output is held back, so that it is shown together and in their order.
         self.gathered = RankSet()
@@ -96,8 +95,6 @@ class StepTurns:
             together_s = _TOGETHER_S if self._due_at else _PATIENCE_S
             self._due_at = max(self._due_at, now + together_s)
         self._open[request.rank, request.question] = request, number
-        if request.breakpoint:
-            self._reached.setdefault(request.breakpoint, set()).add(request.rank)
         self._waiting.discard(request.rank)
         self._debugged.discard(request.rank)
         self.gathered = RankSet.of(set(self.gathered) - {request.rank})
@@ -140,13 +137,8 @@ class StepTurns:
         request = self._open[min(self._open)][0]
         number = max(number for _, number in self._open.values())
         wants_table, self._is_fresh = self._is_fresh, False
-        reached, self._reached = self._reached, {}
-        tells = [
-            f"break point {name}: reached on {RankSet.of(ranks).describe()}"
-            for name, ranks in sorted(reached.items())
-        ]
         hints, self._hints = self._hints, ()
-        return StepPrompt(request, number, wants_table, (*tells, *hints))
+        return StepPrompt(request, number, wants_table, hints)
 
     def due_at(self) -> float | None:
         """The time of the next prompt, if nothing comes before; None: there is none."""

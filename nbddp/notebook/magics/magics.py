@@ -14,7 +14,7 @@ from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import CellOptions, Pool
 from nbddp.errors import BadOptionError, PoolBusyError
 from nbddp.notebook import session, source_check
-from nbddp.notebook.magics import auto_mode, breakpoint_verbs, inspect_verbs, installers
+from nbddp.notebook.magics import auto_mode, inspect_verbs, installers
 from nbddp.notebook.magics.async_handle import CellHandle
 from nbddp.notebook.magics.cell_line import parse_cell
 from nbddp.notebook.magics.verbs import find_verb
@@ -83,7 +83,6 @@ class DdpMagics(Magics):
             cell_name=cell_name(count),
             check=command.check,
             step=command.step,
-            breakpoints=() if command.is_async else breakpoint_verbs.breakpoints(),
             faults=faults,
             sanitize=command.sanitize,
             parent_id=session.parent_id(),

@@ -21,7 +21,6 @@ from nbddp.controller.options import LINE_OPTIONS
 from nbddp.errors import BadOptionError
 from nbddp.notebook.magics import (
     auto_mode,
-    breakpoint_verbs,
     catch_up_verb,
     config_verb,
     debug_verbs,
@@ -171,32 +170,6 @@ def _catch_up_parser() -> Parser:
     return parser
 
 
-def _break_parser() -> Parser:
-    parser = Parser("%ddp break")
-    parser.add_argument("words", nargs="*", metavar="all_reduce|#17|line 7")
-    _with_ranks(parser, help="stop these ranks only")
-    parser.add_argument(
-        "--group", default="", metavar="NAME", help="before operations of this group only"
-    )
-    parser.add_argument(
-        "--if",
-        dest="condition",
-        default="",
-        metavar="EXPRESSION",
-        help="where it is true on the rank, for example 'rank == 2 and loss.isnan()'",
-    )
-    parser.add_argument(
-        "--nan", action="store_true", help="where the rank sends a NaN or an infinity"
-    )
-    return parser
-
-
-def _clear_parser() -> Parser:
-    parser = Parser("%ddp clear")
-    parser.add_argument("number", nargs="?", type=_positive, metavar="N")
-    return parser
-
-
 def _trace_parser() -> Parser:
     parser = Parser("%ddp trace", bare="--cell")
     parser.add_argument("--cell", type=_positive, metavar="N", help="of cell [N] only")
@@ -325,16 +298,6 @@ _SECTIONS = (
             _with_ranks(Parser("%ddp stacks", bare="-r")),
             "the Python stacks of the ranks, also of stuck ones",
             action=inspect_verbs.show_stacks,
-        ),
-        Verb(
-            _break_parser(),
-            "stop later cells before an operation, and ask what to do",
-            usage="%ddp break all_reduce|#17|line 7",
-            action=breakpoint_verbs.add,
-        ),
-        Verb(Parser("%ddp breaks"), "list the break points", action=breakpoint_verbs.show),
-        Verb(
-            _clear_parser(), "remove break point N, or all of them", action=breakpoint_verbs.clear
         ),
         Verb(
             _with_ranks(Parser("%ddp debug", bare="-r"), metavar="RANK"),

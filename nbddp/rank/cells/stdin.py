@@ -54,18 +54,17 @@ class Stdin:
         debugger = breakpoints.asking_debugger(sys._getframe(1))
         return self._ask(str(prompt), password=password, debugger=debugger)
 
-    def ask_stop(self, stop: Operation, reached: str, check: Callable[[], None]) -> str:
+    def ask_stop(self, stop: Operation, check: Callable[[], None]) -> str:
         """Ask what to do before an operation.
 
         Args:
             stop: the operation, which has not been issued.
-            reached: the break point there; empty: none.
             check: raises if the answer is not needed any more.
 
         Raises:
             EOFError: the notebook cannot ask.
         """
-        return self._ask("", stop=stop, reached=reached, check=check)
+        return self._ask("", stop=stop, check=check)
 
     def _ask(
         self,
@@ -74,7 +73,6 @@ class Stdin:
         password: bool = False,
         debugger: Site | None = None,
         stop: Operation | None = None,
-        reached: str = "",
         check: Callable[[], None] = lambda: None,
     ) -> str:
         run_id = self._shell.run_id
@@ -94,7 +92,6 @@ class Stdin:
                     password=password,
                     debugger=debugger,
                     stop=stop,
-                    breakpoint=reached,
                 )
             )
             reply = self._wait_for_answer(replies, run_id, check)

@@ -1,4 +1,4 @@
-"""Stops this rank before operations, until the user lets it go: ``--step``, ``%ddp break``.
+"""Stops this rank before its operations, until the user lets it go: ``%%ddp --step``.
 
 Runs in: the rank process, in the thread that calls the operation. In the backward pass of
 `DistributedDataParallel` that is a thread of autograd; then the line is that of the main thread.
@@ -21,9 +21,7 @@ from nbddp.errors import CollectiveRefusedError
 from nbddp.rank.collectives.recording.group_counters import GroupCounters
 from nbddp.rank.collectives.recording.recorder import Recorder
 from nbddp.rank.collectives.recording.upcoming import upcoming_operation
-from nbddp.rank.collectives.sanitizer import finite
 from nbddp.wire.flight_recorder import Operation, Signature
-from nbddp.wire.operation_breakpoints import OperationBreakpoint
 from nbddp.wire.step_replies import StepReply, StepVerb
 
 
@@ -31,36 +29,24 @@ class Stops:
     """Decides whether the rank stops before an operation, and asks what it does there.
 
     Args:
-        recorder: calls `before` while the user steps, or while there are break points.
-        rank: this rank.
+        recorder: calls `before` while the user steps.
     """
 
-    def __init__(self, recorder: Recorder, rank: int) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._rank = rank
-        #: Asks the user, unless the last argument raises; returns the reply. The second one is the
-        #: break point that was reached, or empty. Set by the server.
-        self.ask: Callable[[Operation, str, Callable[[], None]], str] | None = None
+        #: Asks the user, unless the second argument raises; returns the reply. Set by the server.
+        self.ask: Callable[[Operation, Callable[[], None]], str] | None = None
         #: Opens a debugger in a frame. Set by the server.
         self.debug: Callable[[types.FrameType], None] | None = None
         #: Returns how many interrupts have reached the process. Set by the server.
         self.interrupts: Callable[[], int] = lambda: 0
-        self._breakpoints: tuple[OperationBreakpoint, ...] = ()
-        self._is_stepping = False  #: the rank stops before each operation
-        self._passes = 0  #: operations that it may do before that
-        self._failed: set[int] = set()  #: break points whose condition has raised
+        self._passes = 0  #: operations that the rank may do without a stop; -1: all
         self._is_looking = False  #: code that the user has typed runs
 
-    def begin_cell(self, *, step: bool, breakpoints: Sequence[OperationBreakpoint] = ()) -> None:
-        """Stop before all operations of the cell that begins, or at break points."""
+    def begin_cell(self, *, step: bool) -> None:
+        """Stop before the operations of the cell that begins, if the user steps."""
         self._passes = 0
-        self._is_stepping = step
-        self._breakpoints = tuple(
-            each for each in breakpoints if not each.ranks or self._rank in each.ranks
-        )
-        self._failed.clear()
-        is_watching = self.ask is not None and (step or bool(self._breakpoints))
-        self._recorder.before_operation = self.before if is_watching else None
+        self._recorder.before_operation = self.before if step and self.ask is not None else None
         self._recorder.set_careful()
 
     def end_cell(self) -> None:
@@ -71,14 +57,7 @@ class Stops:
         self, counters: GroupCounters, signature: Signature, sent: Sequence[torch.Tensor] = (),
         peer: int = -1, tag: int = 0,
     ) -> None:  # fmt: skip
-        """Ask the user what to do before this operation, if it stops; return when it may be issued.
-
-        Args:
-            counters: its group.
-            signature: its kind, shapes, dtypes.
-            sent: the tensors that the rank sends.
-            peer: of a message: the other rank.
-            tag: of a message.
+        """Ask the user what to do before this operation; return when it may be issued.
 
         Raises:
             CollectiveRefusedError: code that the user has typed at a stop calls it.
@@ -90,8 +69,8 @@ class Stops:
                 f"{signature.op} was called at the prompt of a step, which runs code beside the "
                 "program; nothing was sent. Next: `step` lets the program call its operation"
             )
-        if self._passes and not self._breakpoints:
-            self._passes -= 1
+        if self._passes:
+            self._passes -= self._passes > 0
             return
         frame, site = self._recorder.sites.call_site(sys._getframe(1))
         operation = upcoming_operation(
@@ -103,22 +82,7 @@ class Stops:
             site=site,
             iteration=self._recorder.sites.loop_variables(frame),
         )
-        reached = next(
-            (
-                each
-                for each in self._breakpoints
-                if each.matches(operation, counters.info, self._rank)
-                and self._holds(each, frame, sent)
-            ),
-            None,
-        )
-        if reached is None:
-            if not self._is_stepping:
-                return
-            if self._passes:
-                self._passes -= 1
-                return
-        name = "" if reached is None else f"{reached.number}: {reached}"
+
         is_main = threading.current_thread() is threading.main_thread()
         interrupts = self.interrupts()
 
@@ -129,20 +93,19 @@ class Stops:
                 raise counters.ended()
 
         assert self.ask is not None  # noqa: S101 - `begin_cell` has looked
-        while not self._obey(StepReply.parse(self.ask(operation, name, check)), frame):
-            name = ""  # it is told once
+        while not self._obey(StepReply.parse(self.ask(operation, check)), frame):
+            pass
 
     def _obey(self, reply: StepReply, frame: types.FrameType | None) -> bool:
         """Do what the user wants; return whether the operation is issued now."""
         match reply.verb:
             case StepVerb.STEP:
-                self._is_stepping, self._passes = True, reply.count - 1
+                self._passes = reply.count - 1
                 return True
             case StepVerb.CONTINUE:
-                self._is_stepping = False
-                if not self._breakpoints:
-                    self.end_cell()
-                    self._recorder.set_careful()
+                self._passes = -1
+                self.end_cell()
+                self._recorder.set_careful()
                 return True
             case StepVerb.RUN:
                 self._look(lambda: _run(reply.code, frame))
@@ -151,38 +114,6 @@ class Stops:
             case StepVerb.DEBUG:
                 self._look(lambda: self._debug(frame))
         return False
-
-    def _holds(
-        self, breakpoint_: OperationBreakpoint, frame: types.FrameType | None,
-        sent: Sequence[torch.Tensor],
-    ) -> bool:  # fmt: skip
-        """Whether what a break point evaluates holds: its condition, and the tensors it looks at.
-
-        A condition that raises stops the rank, and is told once.
-        """
-        if breakpoint_.nan and not any(map(finite.value_of, sent)):
-            return False
-        if not breakpoint_.condition:
-            return True
-        holds = True
-
-        def evaluate() -> None:
-            nonlocal holds
-            names: dict[str, Any] = {} if frame is None else frame.f_globals
-            local_names = names if frame is None else frame.f_locals
-            try:
-                holds = bool(eval(breakpoint_.condition, names, local_names))  # noqa: S307
-            except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-                self._tell_failure(breakpoint_.number, error)
-
-        self._look(evaluate)
-        return holds
-
-    def _tell_failure(self, number: int, error: Exception) -> None:
-        if number not in self._failed:
-            self._failed.add(number)
-            text = "".join(traceback.format_exception_only(error)).strip()
-            print(f"the condition of break point {number} has raised {text}")  # noqa: T201
 
     def _look(self, action: Callable[[], None]) -> None:
         self._is_looking = True
