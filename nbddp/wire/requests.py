@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from nbddp.wire.break_points import BreakPoint
 from nbddp.wire.flight_recorder import GroupInfo
 from nbddp.wire.message_types import (
     CommType,
@@ -93,6 +94,7 @@ class Execute(MessageBase, frozen=True):
     on_mismatch: OnMismatch = "raise"
     check: bool = False  #: ranks of several machines exchange fingerprints before each operation
     step: bool = False  #: ranks stop before each operation and ask what to do
+    break_points: tuple[BreakPoint, ...] = ()  #: operations before which ranks stop in any case
     parent_id: str = ""  #: id of the front end's request; an Output widget names it
     debugs: tuple[Rank, ...] = ()  #: ranks on which a bare ``%debug`` opens; empty: all
     dead: tuple[Rank, ...] = ()  #: ranks without a process: no group with them can complete

@@ -6,7 +6,9 @@ from typing import Any
 
 from nbddp.controller.hub.run import CellEvent, Run
 from nbddp.controller.pool import CellOptions, Pool
+from nbddp.controller.state import Diagnosed
 from nbddp.controller.state.outcome import RunOutcome
+from nbddp.controller.trace import TraceRow
 from nbddp.errors import CellError
 from nbddp.wire.messages import (
     ClearOutput,
@@ -33,6 +35,7 @@ class RecordingView:
         self.events: list[CellEvent] = []
         self.asked: list[InputRequest] = []
         self.told: list[str] = []
+        self.sights: list[Diagnosed | Sequence[TraceRow]] = []
         self.left_prompts: list[InputRequest] = []
         self.outcome: RunOutcome | None = None
         #: The error that the notebook would raise; set by `run_cell`.
@@ -60,6 +63,12 @@ class RecordingView:
 
     def tell(self, text: str) -> None:
         self.told.append(text)
+
+    def show_waits(self, diagnosed: Diagnosed) -> None:
+        self.sights.append(diagnosed)
+
+    def show_trace(self, rows: Sequence[TraceRow]) -> None:
+        self.sights.append(rows)
 
     def end(self, outcome: RunOutcome) -> None:
         self.outcome = outcome

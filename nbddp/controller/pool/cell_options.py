@@ -30,5 +30,6 @@ class CellOptions:
     cell_name: str = NO_NAME  #: how messages name the cell
     check: bool = False  #: ranks of several machines compare operations before each
     step: bool = False  #: ranks stop before each operation, and the user lets them go
+    asks: bool = True  #: the user can be asked: break points stop it
     parent_id: str = ""  #: id of the front end's request
     replay: Replay | None = None  #: it runs again for fresh ranks

@@ -8,17 +8,25 @@ import signal
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nbddp.controller.diagnosis import PerRank
 from nbddp.controller.hub import CellEvent, Run
-from nbddp.controller.prompts import PromptTurns, StepTurns
-from nbddp.controller.state import NoticeChanged, RankResult, RunOutcome, VerdictReached
+from nbddp.controller.prompts import PromptTurns, Sight, StepTurns
+from nbddp.controller.state import (
+    Diagnosed,
+    NoticeChanged,
+    RankResult,
+    RunOutcome,
+    VerdictReached,
+)
+from nbddp.controller.trace import TraceRow
 from nbddp.errors import CellInterruptedError
 from nbddp.wire.messages import InputReply, InputRequest, RankExited, RunFinished
 from nbddp.wire.rank_set import Rank, RankSet
+from nbddp.wire.step_replies import StepReply, StepVerb
 
 if TYPE_CHECKING:
     from nbddp.controller.early_interrupts import EarlyInterrupts
@@ -60,6 +68,12 @@ class CellView(Protocol):
     def tell(self, text: str) -> None:
         """Show lines of nbddp's own, after all output so far."""
 
+    def show_waits(self, diagnosed: Diagnosed) -> None:
+        """Show which rank waits for which, after all output so far."""
+
+    def show_trace(self, rows: Sequence[TraceRow]) -> None:
+        """Show the last of these operations, after all output so far."""
+
     def end(self, outcome: RunOutcome) -> None:
         """Show what is left: the cell has ended."""
 
@@ -90,6 +104,12 @@ class SilentView:
     def tell(self, text: str) -> None:
         """Do nothing."""
 
+    def show_waits(self, diagnosed: Diagnosed) -> None:
+        """Do nothing."""
+
+    def show_trace(self, rows: Sequence[TraceRow]) -> None:
+        """Do nothing."""
+
     def end(self, outcome: RunOutcome) -> None:
         """Do nothing."""
 
@@ -105,6 +125,8 @@ class CellWait:
         reply: sends the answer to a question.
         explain: adds to the outcome what is known when the cell has ended.
         describe: tells what each rank does now.
+        look: shows facts about all ranks in the view.
+        stopped: gets each request of a rank that has stopped before an operation.
         world_size: number of ranks of the pool.
     """
 
@@ -118,6 +140,8 @@ class CellWait:
         reply: Callable[[int, InputReply], None],
         explain: Callable[[RunOutcome], RunOutcome] = lambda outcome: outcome,
         describe: Callable[[], Mapping[Rank, PerRank]] = dict,
+        look: Callable[[CellView, Sight], None] = lambda view, sight: None,
+        stopped: Callable[[InputRequest], None] = lambda request: None,
         world_size: int = 0,
     ) -> None:
         self._run = run
@@ -127,6 +151,8 @@ class CellWait:
         self._reply = reply
         self._explain = explain
         self._describe = describe
+        self._look = look
+        self._stopped = stopped
         self._interrupts = 0
         self._interrupted_at = 0  #: number of events that had come by then
         self._given_up_at = 0.0  #: the time after which nothing is waited for; 0: not given up
@@ -194,6 +220,7 @@ class CellWait:
             case InputRequest():
                 self._view.show(event)
                 if event.stop is not None:
+                    self._stopped(event)
                     self._steps.add(event, self._run.taken_count, now)
                 elif event.debugger is None:
                     self._note_question(event)
@@ -281,16 +308,19 @@ class CellWait:
         reply = self._ask(prompt.request, prompt.number)
         if reply is None:
             return 0.0
-        if reply.reason:  # no user can be asked: the cell goes on without stops
+        if reply.reason:  # no user can be asked
             for request in self._steps.close():
-                self._send(request, "continue")
+                self._send(request, str(StepReply(StepVerb.LEAVE)))
+            self._view.tell(f"{reply.reason}: the cell goes on without stops")
             return 0.0
         line = "quit" if reply.value is None else reply.value  # Ctrl-D
         answer = self._steps.answer(line, time.monotonic())
         for request, step in answer.replies:
             self._send(request, str(step))
-        if answer.wants_table:
+        if answer.wants is Sight.TABLE:
             self._show_steps()
+        elif answer.wants is not None:
+            self._look(self._view, answer.wants)
         for text in answer.tells:
             self._view.tell(text)
         if answer.ends_cell:

@@ -6,7 +6,7 @@ Runs in: the notebook's process, or any script. Blocking; one cell at a time.
 import itertools
 import keyword
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -23,6 +23,7 @@ from nbddp.controller.pool.cell_wait import CellView, CellWait, SilentView
 from nbddp.controller.pool.pool_processes import PoolProcesses
 from nbddp.controller.pool.rank_catch_up import CatchUp, catch_up
 from nbddp.controller.pool.source_texts import SourceTexts
+from nbddp.controller.prompts import BreakPoints, Sight
 from nbddp.controller.state import (
     AbandonRequested,
     Config,
@@ -96,6 +97,7 @@ class Pool:
         self._run_numbers = itertools.count(1)
         self._cells = CellRecords()
         self._sources = SourceTexts()
+        self.break_points = BreakPoints()  #: of all later cells; for the notebook layer
         self._processes = PoolProcesses(options, settings, self._sources, on_progress)
         self.pool_id = self._processes.pool_id  #: names the pool, for example in its messages
         #: For the notebook layer.
@@ -223,6 +225,7 @@ class Pool:
             on_mismatch=self.config.on_mismatch,
             check=options.check,
             step=options.step,
+            break_points=self.break_points.of_cell() if options.asks else (),
             parent_id=options.parent_id,
             debugs=self._cells.ranks_to_debug(options.ranks),
             failed=tuple(self._cells.failed_runs),
@@ -261,6 +264,8 @@ class Pool:
                 reply=self._reply,
                 explain=self._explained,
                 describe=self._places,
+                look=self._look,
+                stopped=self.break_points.note,
                 world_size=self.world_size,
             ).wait(early)
 
@@ -270,6 +275,14 @@ class Pool:
             return self.diagnose().ranks
         except PoolBrokenError:
             return {}
+
+    def _look(self, view: CellView, sight: Sight) -> None:
+        """Show facts about all ranks, of which those that have stopped are not asked."""
+        if sight is Sight.TRACE:
+            view.show_trace(self.trace_rows())
+        else:
+            with suppress(PoolBrokenError):  # the pool was stopped meanwhile
+                view.show_waits(self.observe())
 
     def _explained(self, outcome: RunOutcome) -> RunOutcome:
         """Return the outcome, with a report on ranks that exited."""

@@ -15,8 +15,9 @@ group, such as DDP and DTensor, still work after a recovery. The pattern is that
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -179,7 +180,8 @@ class TracedGroup(dist.ProcessGroup):
         if self.counters.ended is not None:
             raise self.counters.ended()
         call = methods.monitored_barrier(recorder)
-        self._prepare(call)
+        if not self._prepare(call)[1]:
+            return
         milliseconds = 0 if timeout is None else int(timeout.total_seconds() * 1000)
         record = recorder.collective(self.counters, call, timeout_ms=milliseconds)
         with RecordedCall(self, record):
@@ -222,21 +224,35 @@ class TracedGroup(dist.ProcessGroup):
         finally:
             writer.end_wait(slot)
 
-    def _prepare(self, call: CallSignature, peer: int = -1, tag: int = 0) -> Question | None:
-        """Refuse a call that some members would not make; stop before it if the user steps.
+    def _prepare(
+        self,
+        call: CallSignature,
+        tensors: Callable[[], Sequence[torch.Tensor]] = tuple,
+        peer: int = -1,
+        tag: int = 0,
+    ) -> tuple[Question | None, bool]:
+        """Refuse a call that some members would not make; stop before it if the user wants that.
+
+        Args:
+            call: its signature.
+            tensors: returns the tensors that the rank sends.
+            peer: the other end of a message.
+            tag: of a message.
 
         Returns:
-            The query for whose expression the call is made; None: for none.
+            The query for whose expression the call is made, None: for none; whether the call is
+            issued.
         """
         recorder = self.recorder
         refusals.refuse(recorder, call.signature.op, self.counters.info.ranks)
         pull = refusals.pull(recorder)
         before = recorder.before_operation
         if before is not None and pull is None and not recorder.callbacks.is_in_callback:
-            before(self.counters, call.signature, peer, tag)
+            is_issued = before(self.counters, call.signature, tensors, peer, tag)
             if self.counters.ended is not None:
                 raise self.counters.ended()
-        return pull
+            return pull, is_issued
+        return pull, True
 
     def _await_members(
         self, question: Question, record: int, call: CallSignature, digest: int
@@ -314,7 +330,9 @@ def _traced(method: str, describe: Callable[..., Any]) -> Callable[..., Any]:
             refusals.refuse_gaps(recorder, counters, call.signature)
         pull = None
         if recorder.is_careful:
-            pull = self._prepare(call)
+            pull, is_issued = self._prepare(call, partial(methods.sent, method, args, kwargs))
+            if not is_issued:
+                return torch_private.done_work(methods.sent(method, args, kwargs))
         if (
             pull is not None
             or recorder.check
@@ -374,7 +392,11 @@ def _message(method: str, direction: str) -> Callable[..., Any]:
             raise ValueError(f"{method}: there is no rank {args[0]} in a group of {self._size}")
         call = methods.message(recorder, direction, tensors)
         if recorder.is_careful:
-            self._prepare(call, peer, int(args[-1]))
+            _, is_issued = self._prepare(
+                call, lambda: () if direction == "recv" else tensors, peer, int(args[-1])
+            )
+            if not is_issued:
+                return torch_private.done_work(tensors)
         is_async = not torch_private.is_awaited_message(_frame(0))
         record = recorder.message(counters, call, direction, peer, int(args[-1]), is_async=is_async)
         try:

@@ -216,6 +216,18 @@ def renamed(method: str, keywords: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
+def sent(method: str, args: Sequence[Any], keywords: dict[str, Any]) -> list[torch.Tensor]:
+    """Return the tensors that a call of a method reads."""
+    if method == "barrier":
+        return []
+    takes_one = method.startswith(("allreduce", "broadcast")) or method == "reduce"
+    named = renamed(method, keywords)
+    names = ("tensors",) if takes_one else ("inputs", "input")
+    place = 0 if takes_one else 1
+    value = args[place] if len(args) > place else next((named[n] for n in names if n in named), [])
+    return _flat(value)
+
+
 def is_async(args: Sequence[Any], keywords: dict[str, Any]) -> bool:
     """Return whether a method returns a handle before the operation ends, as its options say."""
     options = args[-1] if args and not keywords else keywords.get("opts")

@@ -97,7 +97,7 @@ class Collectives:
         self._abort.begin_cell()
         self.factory.begin_cell(request.execution_count, request.aside_id)
         self.recorder.begin_cell(request.run_id, request.on_mismatch, check=request.check)
-        self.stops.begin_cell(step=request.step)
+        self.stops.begin_cell(request)
         refusals.end_groups_of_dead(self.recorder, request.dead)
         self.recorder.cell_ranks = request.ranks
         self._remote_calls.begin_cell(request.failed)

@@ -17,6 +17,7 @@ from nbddp.rank.torch_private.device_meshes import forget_meshes
 from nbddp.rank.torch_private.fsdp import Unit, groups_of_torn, units
 from nbddp.rank.torch_private.hooks import (
     BLOCKING_FUNCTIONS,
+    done_work,
     hide_from_compiler,
     hook_backward,
     hook_batched_messages,
@@ -31,6 +32,7 @@ from nbddp.rank.torch_private.hooks import (
     nccl_backends,
     original_store_wait,
     set_synchronous,
+    unobserved,
 )
 from nbddp.rank.torch_private.process_groups import (
     c10d,
@@ -65,6 +67,7 @@ __all__ = [
     "Unit",
     "c10d",
     "default_group",
+    "done_work",
     "exchange_registered",
     "forget_failed_groups",
     "forget_meshes",
@@ -110,5 +113,6 @@ __all__ = [
     "shared_prefix",
     "shut_rpc_down",
     "units",
+    "unobserved",
     "whole_modules",
 ]

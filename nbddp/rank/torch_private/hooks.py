@@ -8,13 +8,14 @@ import inspect
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch.distributed.distributed_c10d import Store
+from torch.utils._python_dispatch import _disable_current_modes
 
 from nbddp.rank.torch_private.process_groups import c10d, default_group
 
@@ -244,3 +245,15 @@ def nccl_backends(group: Any) -> list[Any]:
             if "nccl" in type(backend).__name__.lower():
                 backends.append(backend)
     return backends
+
+
+def done_work(tensors: Sequence[torch.Tensor]) -> Any:
+    """Return a work that has ended, with these tensors as its result."""
+    future: torch.futures.Future[Any] = torch.futures.Future()
+    future.set_result(list(tensors))
+    return torch._C._distributed_c10d._create_work_from_future(future)  # type: ignore[attr-defined]
+
+
+def unobserved() -> AbstractContextManager[object]:
+    """Return a context in which no dispatch mode of the user sees what is called."""
+    return _disable_current_modes()

@@ -49,8 +49,9 @@ class Recorder:
         self.mismatches: list[Mismatch] = []
         self.torn: list[str] = []  #: operations whose tensors may hold partial results
         self.on_mismatch: OnMismatch = "raise"
-        #: Called before an operation is issued, while the user steps, see `stops.Stops.before`.
-        self.before_operation: Callable[..., None] | None = None
+        #: Called before an operation is issued, while the user steps or has break points,
+        #: see `stops.Stops.before`; returns whether it is issued.
+        self.before_operation: Callable[..., bool] | None = None
         self.check = False  #: compare with members on other machines before each collective
         #: `check`, or this is a child, or no cell runs, or the user steps, or a name is looked up
         #: during a cell.
