@@ -238,6 +238,8 @@ def test_a_long_look_is_no_timeout_and_no_notice(pool: Pool):
     view = run_cell(pool, SUM, answers=slow(), timeout=4)
     assert view.error is None
     assert view.texts() == {0: "[3.0, 3.0]\n", 1: "[3.0, 3.0]\n"}
+    waited_ns = pool.trace_rows()[-1].waited_ns
+    assert waited_ns < 3e9  # the trace has only the time until the question
 
 
 def _numbers(pool: Pool) -> list[int]:

@@ -126,6 +126,7 @@ class CellWait:
         explain: adds to the outcome what is known when the cell has ended.
         describe: tells what each rank does now.
         look: shows facts about all ranks in the view.
+        paused: gets the time at which a rank has stopped, and that of the answer.
         stopped: gets each request of a rank that has stopped before an operation.
         world_size: number of ranks of the pool.
     """
@@ -141,6 +142,7 @@ class CellWait:
         explain: Callable[[RunOutcome], RunOutcome] = lambda outcome: outcome,
         describe: Callable[[], Mapping[Rank, PerRank]] = dict,
         look: Callable[[CellView, Sight], None] = lambda view, sight: None,
+        paused: Callable[[int, int], None] = lambda begin_ns, end_ns: None,
         stopped: Callable[[InputRequest], None] = lambda request: None,
         world_size: int = 0,
     ) -> None:
@@ -152,6 +154,7 @@ class CellWait:
         self._explain = explain
         self._describe = describe
         self._look = look
+        self._paused = paused
         self._stopped = stopped
         self._interrupts = 0
         self._interrupted_at = 0  #: number of events that had come by then
@@ -294,6 +297,7 @@ class CellWait:
     def _ask_step(self) -> float:
         """Show the prompt of ranks that have stopped, if it is due; return as `_ask_debugger`."""
         for request in self._steps.drop(self._interrupted_at):
+            self._note_pause(request)
             self._view.leave_prompt(request)
         now = time.monotonic()
         prompt = None if self._turns.ranks else self._steps.due(now)
@@ -316,6 +320,7 @@ class CellWait:
         line = "quit" if reply.value is None else reply.value  # Ctrl-D
         answer = self._steps.answer(line, time.monotonic())
         for request, step in answer.replies:
+            self._note_pause(request)
             self._send(request, str(step))
         if answer.wants is Sight.TABLE:
             self._show_steps()
@@ -326,6 +331,10 @@ class CellWait:
         if answer.ends_cell:
             self._on_sigint()
         return 0.0
+
+    def _note_pause(self, request: InputRequest) -> None:
+        if request.stop is not None:
+            self._paused(request.stop.time_created_ns, time.monotonic_ns())
 
     def _show_steps(self) -> None:
         others = {} if self._steps.are_all_stopped else self._describe()

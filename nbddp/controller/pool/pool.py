@@ -36,7 +36,7 @@ from nbddp.controller.state import (
     RunOutcome,
     RunRequested,
 )
-from nbddp.controller.trace import TraceRow, rows_of_views, trace_records
+from nbddp.controller.trace import Pauses, TraceRow, rows_of_views, trace_records
 from nbddp.controller.values import (
     Descriptions,
     Difference,
@@ -97,6 +97,7 @@ class Pool:
         self._run_numbers = itertools.count(1)
         self._cells = CellRecords()
         self._sources = SourceTexts()
+        self._pauses = Pauses()
         self.break_points = BreakPoints()  #: of all later cells; for the notebook layer
         self._processes = PoolProcesses(options, settings, self._sources, on_progress)
         self.pool_id = self._processes.pool_id  #: names the pool, for example in its messages
@@ -265,6 +266,7 @@ class Pool:
                 explain=self._explained,
                 describe=self._places,
                 look=self._look,
+                paused=self._pauses.add,
                 stopped=self.break_points.note,
                 world_size=self.world_size,
             ).wait(early)
@@ -841,14 +843,19 @@ class Pool:
             0 all_reduce completed 16
             1 all_reduce completed 16
         """
-        return trace_records(self.trace_rows())
+        return trace_records(self._rows())
 
     def trace_rows(self) -> list[TraceRow]:
         """Get the last operations, the ranks side by side. For the notebook layer.
 
+        The time in which the user was asked at a step or a break point is left out.
+
         Raises:
             PoolBrokenError: the pool was stopped, or its hub has ended.
         """
+        return self._pauses.left_out_of(self._rows())
+
+    def _rows(self) -> list[TraceRow]:
         self._processes.check_alive()
         views = self.talk.diagnose(NO_RANKS, last=RING_LENGTH).views
         return rows_of_views(views, self._cells.number_by_run)

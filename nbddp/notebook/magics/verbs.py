@@ -193,7 +193,7 @@ def _trace_parser() -> Parser:
 
 def _break_parser() -> Parser:
     parser = break_verbs.BreakParser("%ddp break")
-    parser.add_argument("place", nargs="*", metavar="OPERATION|#N|line N")
+    parser.add_argument("place", nargs="*", metavar="PLACE")
     _with_ranks(parser)
     parser.add_argument(
         "--if",

@@ -94,10 +94,10 @@ class Stops:
             KeyboardInterrupt: the cell was interrupted.
         """
         if self._is_looking or self._break_points.is_judging:
+            where = "in a condition" if self._break_points.is_judging else "at the prompt of a step"
             raise CollectiveRefusedError(
-                f"{signature.op} was called by code that runs beside the program, at a prompt or "
-                "in the condition of a break point; nothing was sent. Next: "
-                "`step` lets the program call its operation"
+                f"{signature.op} was called {where}, which runs code beside the program; nothing "
+                "was sent. Next: `step` lets the program call its operation"
             )
         is_message = signature.kind in ("send", "recv")
         number = 0 if is_message else counters.seq + 1
