@@ -23,6 +23,7 @@ from nbddp.controller.diagnosis import Report
 from nbddp.controller.hub import BackgroundEvent, Run
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import Pool
+from nbddp.controller.prompts import BreakPoints
 from nbddp.controller.state import PoolSnapshot
 from nbddp.errors import NbddpError, NoPoolError, PoolBusyError, PoolExistsError
 from nbddp.notebook import source_check
@@ -69,6 +70,7 @@ _replay_numbers = itertools.count(1)
 #: Interval in which a cell that waits for a start looks at its progress.
 _START_POLL_S = 0.1
 background_views = BackgroundViews()  #: shows the cells that run in the background
+break_points = BreakPoints()  #: of all later cells, also of later pools
 
 
 def current_pool() -> Pool | None:
@@ -188,6 +190,7 @@ def _start(options: PoolOptions, on_progress: Callable[[PoolSnapshot], None]) ->
         if current is None:
             settings, check_source = Settings.from_env(), source_check.check_source
             _current = Pool(options, settings, make_view, check_source, on_progress)
+            _current.break_points = break_points
             _connect_listeners(_current)
             _write_kernel_file(_current)
             return _current

@@ -216,6 +216,7 @@ class InputRequest(InOrder, frozen=True, kw_only=True):
     password: bool
     debugger: Site | None = None  #: the line that a debugger is at; None: no debugger asks
     stop: Operation | None = None  #: the operation before which the rank stopped: ``%%ddp --step``
+    break_points: tuple[int, ...] = ()  #: numbers of the break points that it has stopped at
 
 
 class FaultStruck(InOrder, frozen=True, kw_only=True):

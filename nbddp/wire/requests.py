@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from nbddp.wire.break_points import BreakPoint
 from nbddp.wire.faults import Fault
 from nbddp.wire.flight_recorder import GroupInfo
 from nbddp.wire.message_types import (
@@ -96,6 +97,7 @@ class Execute(MessageBase, frozen=True):
     step: bool = False  #: ranks stop before each operation and ask what to do
     faults: tuple[Fault, ...] = ()  #: faults on purpose, of all ranks
     sanitize: bool = False  #: ranks check what the code does with tensors of operations
+    break_points: tuple[BreakPoint, ...] = ()  #: operations before which ranks stop in any case
     parent_id: str = ""  #: id of the front end's request; an Output widget names it
     debugs: tuple[Rank, ...] = ()  #: ranks on which a bare ``%debug`` opens; empty: all
     dead: tuple[Rank, ...] = ()  #: ranks without a process: no group with them can complete

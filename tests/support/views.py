@@ -7,7 +7,9 @@ from typing import Any
 
 from nbddp.controller.hub.run import CellEvent, Run
 from nbddp.controller.pool import CellOptions, Pool
+from nbddp.controller.state import Diagnosed
 from nbddp.controller.state.outcome import RunOutcome
+from nbddp.controller.trace import TraceRow
 from nbddp.errors import CellError
 from nbddp.wire.fault_grammar import parse_faults
 from nbddp.wire.messages import (
@@ -36,6 +38,7 @@ class RecordingView:
         self.events: list[CellEvent] = []
         self.asked: list[InputRequest] = []
         self.told: list[str] = []
+        self.sights: list[Diagnosed | Sequence[TraceRow]] = []
         self.left_prompts: list[InputRequest] = []
         self.outcome: RunOutcome | None = None
         #: The error that the notebook would raise; set by `run_cell`.
@@ -63,6 +66,12 @@ class RecordingView:
 
     def tell(self, text: str) -> None:
         self.told.append(text)
+
+    def show_waits(self, diagnosed: Diagnosed) -> None:
+        self.sights.append(diagnosed)
+
+    def show_trace(self, rows: Sequence[TraceRow]) -> None:
+        self.sights.append(rows)
 
     def end(self, outcome: RunOutcome) -> None:
         self.outcome = outcome

@@ -110,6 +110,7 @@ def catch_up(
         """Run a cell of ours after those that run again: other namespaces are dropped."""
         options = CellOptions(
             ranks,
+            asks=False,
             execution_count=count,
             cell_name=cell_name(count),
             replay=Replay("", NO_RANKS),
@@ -325,6 +326,7 @@ def _copied(
 def _options_of(cell: PastCell, ranks: RankSet, replay: Replay) -> CellOptions:
     return CellOptions(
         ranks,
+        asks=False,
         execution_count=cell.number,
         first_line=cell.first_line,
         cell_name=cell_name(cell.number),

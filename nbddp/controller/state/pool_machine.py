@@ -183,9 +183,13 @@ class PoolMachine:
                     self.run.strike(stimulus)
                 return []
             case InputRequest():
-                return self._input_requests.add(stimulus, self.active_run_id)
+                actions = self._input_requests.add(stimulus, self.active_run_id)
+                self._see_debuggers(now)
+                return actions
             case InputAnswered():
-                return self._input_requests.remove(stimulus)
+                actions = self._input_requests.remove(stimulus)
+                self._see_debuggers(now)
+                return actions
             case RunFinished():
                 return self._rank_finished(stimulus, now)
             case RankExited():
@@ -318,6 +322,18 @@ class PoolMachine:
             self.run.times_out_at = now + requested.timeout_s
         return [SendToRanks(requested.ranks, requested.execute)]
 
+    def _see_debuggers(self, now: float) -> None:
+        """Let the timeout of the cell stand still while the user is in a debugger."""
+        run = self.run
+        if run is None or run.times_out_at is None:
+            return
+        is_debugged = bool(set(self._input_requests.debugged()) & set(run.unfinished))
+        if is_debugged and run.paused_at is None:
+            run.paused_at = now
+        elif not is_debugged and run.paused_at is not None:
+            run.times_out_at += now - run.paused_at
+            run.paused_at = None
+
     def _rank_finished(self, finished: RunFinished, now: float) -> list[LifeAction]:
         if self.ranks[finished.rank].run_id != finished.run_id:
             return []
@@ -353,6 +369,7 @@ class PoolMachine:
         return [*actions, *self._end_if_complete(run, now)]
 
     def _end_if_complete(self, run: CellRun, now: float) -> list[LifeAction]:
+        self._see_debuggers(now)
         return self._end_run(run, now) if run.is_complete else []
 
     def _end_run(self, run: CellRun, now: float, ended_by: str = "") -> list[LifeAction]:
@@ -435,7 +452,8 @@ class PoolMachine:
             return []
         if run.give_up_at is not None and now >= run.give_up_at:
             return self._end_run(run, now)
-        if run.times_out_at is not None and now >= run.times_out_at:
+        self._see_debuggers(now)
+        if run.times_out_at is not None and run.paused_at is None and now >= run.times_out_at:
             run.times_out_at = None
             run.interrupt(timed_out=True)
             run.give_up_at = now + self._settings.interrupt_grace_s

@@ -45,6 +45,7 @@ def debug(shell: InteractiveShell, *, ranks: str | None) -> None:
             "Next: breakpoint() in a cell opens the debugger there"
         )
     options = CellOptions(
+        asks=False,  # a break point would come before the debugger
         ranks=pool.rank_set(rank),
         execution_count=session.execution_count(shell),
         cell_name="%ddp debug",

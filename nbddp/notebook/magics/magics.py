@@ -85,9 +85,12 @@ class DdpMagics(Magics):
             step=command.step,
             faults=faults,
             sanitize=command.sanitize,
+            asks=not command.is_async,
             parent_id=session.parent_id(),
         )
         if command.is_async:
+            if session.break_points:
+                print("a cell with --async asks nothing: break points do not stop it")
             run = pool.submit(code, options)
             with pool.given_up_on_failure(run):
                 view = session.make_view(pool, run, background=True, out=command.out, cell=count)

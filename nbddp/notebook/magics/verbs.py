@@ -21,6 +21,7 @@ from nbddp.controller.options import LINE_OPTIONS
 from nbddp.errors import BadOptionError
 from nbddp.notebook.magics import (
     auto_mode,
+    break_verbs,
     catch_up_verb,
     config_verb,
     debug_verbs,
@@ -190,6 +191,37 @@ def _trace_parser() -> Parser:
     return parser
 
 
+def _break_parser() -> Parser:
+    parser = break_verbs.BreakParser("%ddp break")
+    parser.add_argument("place", nargs="*", metavar="PLACE")
+    _with_ranks(parser)
+    parser.add_argument(
+        "--if",
+        dest="condition",
+        default="",
+        metavar="EXPR",
+        help="where this is true in the frame of your code, such as 'loss.isnan()'",
+    )
+    parser.add_argument(
+        "--nan", action="store_true", dest="has_nan", help="where the rank sends NaN or Inf"
+    )
+    parser.add_argument("--group", default="", metavar="NAME", help="of this group only")
+    parser.add_argument(
+        "--cell",
+        type=_positive,
+        default=0,
+        metavar="N",
+        help="the line is of cell [N], which defines a function; default: the cell that runs",
+    )
+    return parser
+
+
+def _clear_parser() -> Parser:
+    parser = Parser("%ddp clear")
+    parser.add_argument("numbers", nargs="*", type=break_verbs.break_number, metavar="N")
+    return parser
+
+
 def _output_parser() -> Parser:
     parser = Parser("%ddp output")
     parser.add_argument("cell", nargs="?", type=_positive, metavar="CELL")
@@ -308,6 +340,24 @@ _SECTIONS = (
             _with_ranks(Parser("%ddp debugger", bare="-r"), metavar="RANK"),
             "choose the rank of JupyterLab's debugger (nbddp kernel only)",
             action=debug_verbs.choose_debugger,
+        ),
+        Verb(
+            _break_parser(),
+            "stop ranks of later cells before such operations, and ask what they do",
+            usage="%ddp break PLACE [-r RANKS]",
+            rows=(("    PLACE", "all_reduce, #17 (its number), line 7 (of the cell)"),),
+            action=break_verbs.set_break_point,
+        ),
+        Verb(
+            Parser("%ddp breaks"),
+            "list the break points, and how often ranks stopped there",
+            action=break_verbs.list_break_points,
+        ),
+        Verb(
+            _clear_parser(),
+            "remove break points; default: all",
+            usage="%ddp clear [N ...]",
+            action=break_verbs.clear,
         ),
         Verb(
             _trace_parser(),

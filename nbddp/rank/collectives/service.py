@@ -110,7 +110,7 @@ class Collectives:
         self._abort.begin_cell()
         self.factory.begin_cell(request.execution_count, request.aside_id)
         self.recorder.begin_cell(request.run_id, request.on_mismatch, check=request.check)
-        self.stops.begin_cell(step=request.step)
+        self.stops.begin_cell(request)
         self.faults.begin_cell(request.faults, request.execution_count)
         self.sanitizer.begin_cell(is_on=request.sanitize)
         refusals.end_groups_of_dead(self.recorder, request.dead)
