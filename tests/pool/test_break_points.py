@@ -245,6 +245,18 @@ def test_a_tensor_is_drawn_at_the_prompt(pool: Pool):
     assert "2 2" in view.displays(1)[0]["text/plain"]
 
 
+def test_a_variable_of_a_function_is_changed_at_the_prompt(pool: Pool):
+    code = """\
+def scaled():
+    factor = 1.0
+    dist.barrier()
+    return factor
+print(scaled())
+"""
+    view = run_cell(pool, code, step=True, answers=["run factor = rank + 5.0", "p factor", "c"])
+    assert view.texts() == {0: "5.0\n5.0\n", 1: "6.0\n6.0\n"}
+
+
 def test_until_goes_to_a_collective(pool: Pool):
     first = max(_numbers(pool)) + 1
     answers = [f"until {first + 4}", "p step", "c"]

@@ -223,8 +223,9 @@ class StepTurns:
         if lets_go and chosen is None:
             ranks = RankSet.of(set(ranks) - self._held)
             if not ranks:
+                held = f"{self.ranks.describe()} {self.ranks.verb('is', 'are')} held"
                 return StepAnswer(
-                    tells=(f"{self.ranks.describe()}: all are held. Next: release, or -r RANKS",)
+                    tells=(f"{held}, and no other rank has stopped. Next: release, or -r RANKS",)
                 )
         absent = RankSet.of(set(ranks) - set(self.ranks))
         if absent:

@@ -10,6 +10,7 @@ line comes from the notebook, see `nbddp.controller.prompts.step_commands`.
 """
 
 import bdb
+import ctypes
 import sys
 import threading
 import time
@@ -203,6 +204,8 @@ def _run(reply: StepReply, frame: types.FrameType | None, known: Mapping[str, An
             compiled = compile(code, "<step>", "eval").replace(co_name=name)
         except SyntaxError:
             exec(compile(code, "<step>", "exec"), names, local_names)  # noqa: S102 - the user's code
+            if frame is not None:  # before Python 3.13 the variables of a function are a copy
+                ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), 0)
             return
         value = eval(compiled, names, ChainMap(local_names, names, dict(known)))  # noqa: S307 - the user's code
         if value is not None:

@@ -201,7 +201,9 @@ def test_a_held_rank_stays_where_the_others_go_on():
     assert [rank for rank, _ in sent(cell.say("step"))] == [0, 2, 3]
     assert cell.table()[-1].startswith("rank 1 held before all_reduce #7")
     cell.now += 3.1
-    assert cell.say("step").tells == ("rank 1: all are held. Next: release, or -r RANKS",)
+    assert cell.say("step").tells == (
+        "rank 1 is held, and no other rank has stopped. Next: release, or -r RANKS",
+    )
     assert sent(cell.say("step -r 1")) == [(1, "step 1")]
     cell.stop(1)
     cell.now += 3.1
