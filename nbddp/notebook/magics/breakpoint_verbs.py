@@ -10,8 +10,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from nbddp.controller.options import PoolOptions
 from nbddp.errors import BadOptionError
 from nbddp.notebook import session
+from nbddp.notebook.magics.chosen_ranks import chosen_ranks
 from nbddp.wire.operation_breakpoints import OperationBreakpoint, read_breakpoint
-from nbddp.wire.rank_set import RankSet
 
 _breakpoints: dict[int, OperationBreakpoint] = {}
 
@@ -51,8 +51,7 @@ def add(
             "%ddp break stops ranks before their operations, and a pool with --plain traces none. "
             "Next: %ddp stop, then %ddp start without --plain"
         )
-    world_size = options.world_size if pool is None else pool.world_size
-    chosen = () if ranks is None else RankSet.parse(ranks, world_size).ranks
+    chosen = () if ranks is None else chosen_ranks(ranks).ranks
     number = max(_breakpoints, default=0) + 1
     point = read_breakpoint(words, number, ranks=chosen, group=group, condition=condition, nan=nan)
     _breakpoints[number] = point
