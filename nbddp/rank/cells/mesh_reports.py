@@ -26,7 +26,7 @@ class MeshReports:
         #: By the time at which it was created.
         self._created: weakref.WeakValueDictionary[int, DeviceMesh] = weakref.WeakValueDictionary()
         self._last_ns = 0
-        self._reported: tuple[Mesh, ...] = ()
+        self._reported: dict[str, int] = {}  #: when the mesh of each name was created
         torch_private.hook_meshes(self._note)
 
     def _note(self, mesh: DeviceMesh) -> None:
@@ -36,15 +36,15 @@ class MeshReports:
     def changed(self, variables: Mapping[str, Any]) -> tuple[Mesh, ...] | None:
         """Return the meshes that variables hold; None: they are those of the last report."""
         made_by_id = {id(mesh): made_ns for made_ns, mesh in self._created.items()}
-        found = tuple(
-            self._mesh(name, value, made_by_id[id(value)])
+        found = {
+            name: made_by_id[id(value)]
             for name, value in (variables.items() if made_by_id else ())
             if id(value) in made_by_id and not name.startswith("_")
-        )
+        }
         if found == self._reported:
             return None
         self._reported = found
-        return found
+        return tuple(self._mesh(name, variables[name], made_ns) for name, made_ns in found.items())
 
     def _mesh(self, name: str, mesh: DeviceMesh, made_ns: int) -> Mesh:
         ranks = mesh.mesh.flatten().tolist()
