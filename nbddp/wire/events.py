@@ -13,6 +13,7 @@ from nbddp.wire.flight_recorder import (
     SanitizerReport,
     Site,
 )
+from nbddp.wire.mesh_ranks import Mesh
 from nbddp.wire.message_types import (
     CommType,
     ErrorInfo,
@@ -243,6 +244,8 @@ class RunFinished(MessageBase, frozen=True):
     group_count: int = 0  #: torch's number for the next group, which becomes its name
     made_groups: bool = False  #: the rank became a member of a new group in the cell
     sanitizer: SanitizerReport | None = None  #: None: the cell was not sanitized
+    #: Those that variables of the rank hold; None: the same as after the cell before.
+    meshes: tuple[Mesh, ...] | None = None
 
 
 class ValuePulled(MessageBase, frozen=True):

@@ -50,6 +50,7 @@ from nbddp.controller.values import (
 from nbddp.errors import BadOptionError, CellError, PoolBrokenError, PoolBusyError
 from nbddp.settings import Settings
 from nbddp.wire.flight_recorder import RING_LENGTH
+from nbddp.wire.mesh_ranks import read_ranks
 from nbddp.wire.messages import Execute, InputReply
 from nbddp.wire.rank_set import NO_RANKS, RankSet
 from nbddp.wire.values.value_questions import NameKind, Names, NamesOf, Variables
@@ -748,12 +749,15 @@ class Pool:
 
         Args:
             ranks: one rank as an int, several as a list or text such as ``"0,2-3"``; None: all.
+                ``"dp=0,tp=1:3"`` chooses by the dimensions of the DeviceMesh that was created last
+                and has them, of those that variables of the ranks hold; ``"grid[tp=0]"`` names it.
 
         Returns:
             The set of these ranks.
 
         Raises:
-            BadOptionError: a rank does not exist, or the text is not a list of ranks.
+            BadOptionError: a rank does not exist, or the text is not a list of ranks, or there is
+                no such mesh, dimension or index.
 
         Example:
             >>> pool.rank_set("1-"), pool.rank_set(None)
@@ -764,7 +768,7 @@ class Pool:
         if isinstance(ranks, int):
             ranks = [ranks]
         text = ranks if isinstance(ranks, str) else ",".join(str(rank) for rank in ranks)
-        return RankSet.parse(text, self.world_size)
+        return read_ranks(text, self.world_size, self.snapshot.meshes)
 
     # --- what ranks do -------------------------------------------------------------------------
 

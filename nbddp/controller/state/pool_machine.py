@@ -230,7 +230,7 @@ class PoolMachine:
         self.store_is_lost = False
         for rank in self.ranks:
             fresh = {"exited": None, "replaced": "", "is_replacement": False, "is_unwanted": False}
-            self.ranks.move(rank, RankState.STARTING, "start", **fresh)
+            self.ranks.move(rank, RankState.STARTING, "start", meshes=(), **fresh)
         return [SendToAgent(0, StartStore(pool=self.spec, host=self._host, port=self._port))]
 
     def _start_ranks(self, store: StoreReady) -> list[LifeAction]:
@@ -244,7 +244,7 @@ class PoolMachine:
         for rank in ranks:
             replaced = "restarted" if self.ranks[rank].is_unwanted else "exited"
             fresh = {"pid": 0, "replaced": replaced, "is_replacement": True, "is_unwanted": False}
-            self.ranks.move(rank, RankState.STARTING, "respawn", **fresh)
+            self.ranks.move(rank, RankState.STARTING, "respawn", meshes=(), **fresh)
         return self._start_requests(self.ranks.by_node(ranks), joins=True)
 
     def _start_requests(
@@ -338,7 +338,8 @@ class PoolMachine:
         if self.ranks[finished.rank].run_id != finished.run_id:
             return []
         why = f"finished {finished.run_id}"
-        self.ranks.move(finished.rank, RankState.IDLE, why, run_id=None, replaced="")
+        known = {} if finished.meshes is None else {"meshes": finished.meshes}
+        self.ranks.move(finished.rank, RankState.IDLE, why, run_id=None, replaced="", **known)
         run = self.run
         if run is None or run.run_id != finished.run_id:
             return []  # a cell that the user has abandoned: the rank has come back

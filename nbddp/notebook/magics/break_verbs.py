@@ -13,9 +13,10 @@ from nbddp.controller.pool import Pool
 from nbddp.errors import BadOptionError
 from nbddp.notebook import session
 from nbddp.notebook.magics.arg_parser import Parser
+from nbddp.notebook.magics.chosen_ranks import chosen_ranks
 from nbddp.wire.break_points import group_names
 from nbddp.wire.fault_grammar import OPERATIONS
-from nbddp.wire.rank_set import NO_RANKS, RankSet
+from nbddp.wire.rank_set import NO_RANKS
 
 
 class BreakParser(Parser):
@@ -72,7 +73,7 @@ def set_break_point(
         )
     point = session.break_points.add(
         place,
-        ranks=NO_RANKS if ranks is None else RankSet.parse(ranks, options.world_size),
+        ranks=NO_RANKS if ranks is None else chosen_ranks(ranks, options.world_size),
         group=group,
         condition=condition,
         has_nan=has_nan,

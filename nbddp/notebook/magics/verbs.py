@@ -41,7 +41,8 @@ _COLUMN = 37
 _WIDTH = 100
 _INDENT = "    "
 _ENDING = (
-    "RANKS, behind -r or --ranks: all, a rank, or a list such as 0,2-3. In a cell: rank, "
+    "RANKS, behind -r or --ranks: all, a rank, a list such as 0,2-3, or dimensions of a DeviceMesh "
+    "of your variables such as dp=0,tp=1:3: of the latest one, or of --mesh NAME. In a cell: rank, "
     "world_size, local_rank, local_world_size, device, torch, dist and nbddp are defined. "
     "nbddp.show(t) draws the tensor of every rank, `with nbddp.show(t):` before and after a block."
 )
@@ -79,7 +80,7 @@ def help_page() -> str:
 def _rows(line: Line) -> Iterator[str]:
     yield _row(line.usage or line.parser.usage_line(), line.summary)
     for action in line.parser.arguments():
-        if action.option_strings and action.help:
+        if action.option_strings and action.help not in (None, argparse.SUPPRESS):
             yield _row(_INDENT + option_text(action, is_long=True), action.help)
     for usage, explanation in line.rows:
         yield _row(usage, explanation)
@@ -106,7 +107,7 @@ def _file(text: str) -> str:
 
 
 def _with_ranks(parser: Parser, **options: Any) -> Parser:
-    parser.add_argument("-r", "--ranks", **options)
+    parser.add_ranks(**options)
     return parser
 
 

@@ -37,7 +37,7 @@ class Stdin:
         """Make ``input``, ``getpass`` and ``breakpoint`` ask in the notebook."""
         builtins.input = self.ask
         getpass.getpass = self._getpass
-        breakpoints.install(self._shell)
+        breakpoints.install(self._shell, lambda: self._shell.cell_ranks)
 
     def answer(self, reply: InputReply) -> None:
         """Take an answer. Called by the I/O thread."""

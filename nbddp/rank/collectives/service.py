@@ -103,6 +103,10 @@ class Collectives:
         """Set the function that tells whether the cell was interrupted, to report such cells."""
         self._abort.was_interrupted = was_interrupted
 
+    def pool_ranks(self, ranks: list[int]) -> tuple[int, ...]:
+        """Convert ranks of the default group to ranks of the pool; empty: not known."""
+        return self.factory.pool_ranks(ranks)
+
     # --- cells ---------------------------------------------------------------------------------
 
     def begin_cell(self, request: Execute) -> None:
