@@ -9,6 +9,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from nbddp.controller.options import PoolOptions
 from nbddp.errors import BadOptionError
+from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import session
 from nbddp.wire.operation_breakpoints import OperationBreakpoint, read_breakpoint
 from nbddp.wire.rank_set import RankSet
@@ -56,7 +57,9 @@ def add(
     number = max(_breakpoints, default=0) + 1
     point = read_breakpoint(words, number, ranks=chosen, group=group, condition=condition, nan=nan)
     _breakpoints[number] = point
-    print(f"break point {number}: {point}; later %%ddp cells stop there and ask you")
+    print(
+        with_line_breaks(f"break point {number}: {point}; later %%ddp cells stop there and ask you")
+    )
 
 
 def show(shell: InteractiveShell) -> None:
