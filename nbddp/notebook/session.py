@@ -310,7 +310,6 @@ def _connect_listeners(pool: Pool) -> None:
         pool.world_size,
         lambda: None if relay is None else relay.last_parent,
         lambda run_id: None if relay is None else relay.parent_by_run.get(run_id),
-        _sockets,
     )
     release = pool.listeners.rank_exited
 

@@ -36,7 +36,7 @@ class StartDisplay:
             self._sink.live(Live())
         if text:
             # Not in the place of the progress: `jupyter console` shows no updates.
-            self._sink.text("stdout", f"{with_line_breaks(text)}\n")
+            self._sink.text("stdout", f"{with_line_breaks(text, 0)}\n")
 
 
 def progress_line(snapshot: PoolSnapshot) -> str:
