@@ -388,7 +388,11 @@ def make_view(
     """
     on_main_thread = threading.current_thread() is threading.main_thread()
     folds = pool.settings.fold_output  # else the text has no limit
-    sink = background_sink() if background else _foreground_sink(keeps_place=folds)
+    sink = (
+        background_sink()
+        if background
+        else _foreground_sink(keeps_place=folds, has_strip=pool.world_size > 1)
+    )
     is_front_end = _goes_to_front_end(sink)
     began_at = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}"
     kept = None
@@ -557,7 +561,7 @@ def end_panel() -> str:
     return "the live table stays as it is now"
 
 
-def _foreground_sink(*, keeps_place: bool = False) -> Sink:
+def _foreground_sink(*, keeps_place: bool = False, has_strip: bool = False) -> Sink:
     shell = get_ipython()
     if shell is None or getattr(shell, "kernel", None) is None:
         return TerminalSink()
@@ -566,7 +570,7 @@ def _foreground_sink(*, keeps_place: bool = False) -> Sink:
     names_cells = "cellId" in (_request().get("metadata") or {})
     sink = CellSink(shell, _new_live_id())
     if keeps_place and names_cells and _goes_to_front_end(sink):
-        return StillSink(shell, _new_live_id())
+        return StillSink(shell, _new_live_id(), has_strip=has_strip)
     return sink
 
 

@@ -27,10 +27,10 @@ _END_STYLE = "font-family:monospace;font-size:12px;line-height:1.7;padding-left:
 #: Chips that are too wide are cut, not wrapped: the row keeps its height.
 _ROW_STYLE = "font-family:monospace;font-size:12px;line-height:18px;padding-left:8px;display:flex"
 _DENSE_STYLE = (
-    "font-family:monospace;font-size:10px;line-height:16px;padding-left:8px;display:grid;"
+    "font-family:monospace;font-size:9px;line-height:16px;padding-left:8px;display:grid;"
     f"grid-template-columns:repeat({_COLUMNS},minmax(0,1fr));gap:1px"
 )
-_CUT = "min-width:0;overflow:hidden;text-overflow:ellipsis;white-space:nowrap"
+_CUT = "min-width:0;overflow:hidden;white-space:nowrap"
 _DENSE_CHIP = "border:1px solid rgba(128,128,128,0.5);border-radius:2px;text-align:center"
 _LEGEND_STYLE = "opacity:0.7;padding-left:4px;white-space:nowrap"
 _CHIP_STYLE = (
@@ -170,7 +170,7 @@ def _html(chip: Chip, *, has_words: bool, is_dense: bool) -> str:
     word = f" {chip.state.word}" if has_words else ""
     if has_words and chip.note:
         word += f' <span style="opacity:0.8">{escape(chip.note)}</span>'
-    style = _DENSE_CHIP if is_dense else _CHIP_STYLE
+    style = _DENSE_CHIP if is_dense else f"{_CHIP_STYLE};text-overflow:ellipsis"
     blank = "" if is_dense else " "
     return (
         f'<span role="listitem" title="{escape(chip.title)}" style="{style};{_CUT}{colour}">'
