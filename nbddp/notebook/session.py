@@ -313,7 +313,6 @@ def _connect_listeners(pool: Pool) -> None:
         pool.world_size,
         lambda: None if relay is None else relay.last_parent,
         lambda run_id: None if relay is None else relay.parent_by_run.get(run_id),
-        _sockets,
     )
     release = pool.listeners.rank_exited
 
@@ -392,7 +391,11 @@ def make_view(
     """
     on_main_thread = threading.current_thread() is threading.main_thread()
     folds = pool.settings.fold_output  # else the text has no limit
-    sink = background_sink() if background else _foreground_sink(keeps_place=folds)
+    sink = (
+        background_sink()
+        if background
+        else _foreground_sink(keeps_place=folds, has_strip=pool.world_size > 1)
+    )
     is_front_end = _goes_to_front_end(sink)
     began_at = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}"
     kept = None
@@ -561,7 +564,7 @@ def end_panel() -> str:
     return "the live table stays as it is now"
 
 
-def _foreground_sink(*, keeps_place: bool = False) -> Sink:
+def _foreground_sink(*, keeps_place: bool = False, has_strip: bool = False) -> Sink:
     shell = get_ipython()
     if shell is None or getattr(shell, "kernel", None) is None:
         return TerminalSink()
@@ -570,7 +573,7 @@ def _foreground_sink(*, keeps_place: bool = False) -> Sink:
     names_cells = "cellId" in (_request().get("metadata") or {})
     sink = CellSink(shell, _new_live_id())
     if keeps_place and names_cells and _goes_to_front_end(sink):
-        return StillSink(shell, _new_live_id())
+        return StillSink(shell, _new_live_id(), has_strip=has_strip)
     return sink
 
 

@@ -66,6 +66,7 @@ class CatchUp:
     #: that state: ``torch``, ``random``, ``numpy``, ``cuda``.
     alike_random: tuple[str, ...] = ()
     seeding: tuple[int, ...] = ()  #: numbers of the cells, of those that ran, that seed generators
+    regained: tuple[str, ...] = ()  #: names that the ranks lacked and have now, data before code
 
 
 def catch_up(
@@ -159,6 +160,12 @@ def catch_up(
         deleted=deleted,
         alike_random=alike_random,
         seeding=tuple(cell.number for cell in plan.cells if cell.names.seeds),
+        regained=tuple(
+            sorted(
+                lacking.keys() - (missing.keys() - set(copied)),
+                key=lambda name: (lacking[name] == "definition", [*lacking].index(name)),
+            )
+        ),
     )
 
 

@@ -245,7 +245,7 @@ class View:
         # Text that stands with the live lines belongs above the question. Nothing changes them
         # before the answer.
         self._live.refresh(now, self._output.open_lines(), at_once=True)
-        self._sink.live(Live())
+        self._sink.live(Live(strip=self._live.shown.strip))
         if not isinstance(self._sink, TerminalSink):  # there the question would stand behind them
             self._sink.live(self._live.shown)
         label = f"{self._labels.of((request.rank,))} " if self._labels else ""
@@ -298,7 +298,7 @@ class View:
         self._pictures.end()
         if self._folded is not None:
             self._folded.close()
-        self._sink.live(Live())
+        has_row = self._sink.live(self._live.last(rank_states.all_ends(outcome), self._clock()))
         if self._widgets is not None:
             self._widgets.end()
         if self._out != "nothing" and (cost := cost_line(outcome)):
@@ -313,7 +313,8 @@ class View:
             if torn or not judged.acted or is_other:
                 card = self._card(ended, torn, is_over=True)
                 self._show_card(card, card_id, is_update=True)
-        if chips := rank_states.ends(outcome, has_card=bool(self._shown_cards)):
+        chips = rank_states.ends(outcome, has_card=bool(self._shown_cards))
+        if chips and not has_row:
             self._sink.display(rank_strip.ends(chips), {}, None, False)
         if self._kept is not None:
             self._kept.close(outcome)
