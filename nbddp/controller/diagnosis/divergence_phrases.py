@@ -76,7 +76,8 @@ def next_step(
         inside = _inside_step(divergence, culprits, can_move=change is not None)
         return f"{_capital(line)} is inside {inside}"
     if len(divergence.exits) == 1 and change is not None:
-        return _leaving_step(divergence, operation, can_move=True)
+        is_together = any("ReduceOp.MAX" in line.source for line in change.lines)
+        return _leaving_step(divergence, operation, can_move=True, is_together=is_together)
     if divergence.loop is None:
         return f"Let {culprits.describe()} run {_call(divergence)}, too."
     return _loop_step(divergence, divergence.loop, operation, change)
@@ -144,11 +145,18 @@ def _extra_step(divergence: Divergence, operation: Operation) -> str:
     )
 
 
-def _leaving_step(divergence: Divergence, operation: Operation, *, can_move: bool = False) -> str:
+def _leaving_step(
+    divergence: Divergence, operation: Operation, *, can_move: bool = False,
+    is_together: bool = False,
+) -> str:  # fmt: skip
     """The next step where a `continue`, `break` or `return` skips the call on some ranks."""
     leaving = divergence.exits[0]
     condition, exit_text = leaving.condition, describe_leaving(leaving)
     is_one_line = leaving.line == condition.line
+    if is_together:
+        return (
+            f"Let all ranks skip {_place(divergence)} together, if one of them does: {exit_text}."
+        )
     if operation.is_by_library or not (leaving.is_continue or can_move):
         # A backward without the step after it would make the ranks' models differ.
         the = "" if is_one_line else "the "
