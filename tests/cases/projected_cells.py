@@ -24,7 +24,7 @@ for step in range(5):
     dist.all_reduce(loss)
     if rank == 0:
         mean = loss.item() / world_size""",
-        "before the continue in line 5",
+        "before `if rank == 2 and step == 1` (line 4)",
     ),
     ProjectedCell(
         "another shape on one rank",

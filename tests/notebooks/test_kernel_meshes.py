@@ -32,7 +32,7 @@ def test_verbs_take_dimensions(meshed: Kernel):
     assert "rank 0: " in meshed.ok("%ddp stacks -r dp=0").of("display_data")[0].text
     meshed.ok("%%ddp\nprint('rank', rank)")
     assert meshed.ok("%ddp output -r tp=1").lines[0] == "[1]   rank 1"
-    assert "break point 1: all_reduce -r 1;" in meshed.ok("%ddp break all_reduce -r tp=1").text
+    assert "before all_reduce on rank 1" in meshed.ok("%ddp break all_reduce -r tp=1").text
     meshed.ok("%ddp clear")
     meshed.ok("%ddp vars pushed -r tp=1")
     meshed.run("%%ddp\n1 / 0")

@@ -25,6 +25,7 @@ from nbddp.controller.state import (
 from nbddp.controller.trace import TraceRow
 from nbddp.errors import CellInterruptedError
 from nbddp.wire.faults import missed_text
+from nbddp.wire.mesh_ranks import MeshesByRank
 from nbddp.wire.messages import InputReply, InputRequest, RankExited, RunFinished
 from nbddp.wire.rank_set import Rank, RankSet
 from nbddp.wire.step_replies import StepReply, StepVerb
@@ -130,6 +131,7 @@ class CellWait:
         paused: gets the time at which a rank has stopped, and that of the answer.
         stopped: gets each request of a rank that has stopped before an operation.
         world_size: number of ranks of the pool.
+        meshes: the meshes that its ranks have reported; None: none.
     """
 
     def __init__(
@@ -146,6 +148,7 @@ class CellWait:
         paused: Callable[[int, int], None] = lambda begin_ns, end_ns: None,
         stopped: Callable[[InputRequest], None] = lambda request: None,
         world_size: int = 0,
+        meshes: MeshesByRank | None = None,
     ) -> None:
         self._run = run
         self._view = view
@@ -164,7 +167,7 @@ class CellWait:
         self._questions: list[tuple[InputRequest, int]] = []  # to be asked; events until each
         self._ask_at = 0.0
         self._turns = PromptTurns(run.ranks)
-        self._steps = StepTurns(run.ranks, world_size or len(run.ranks))
+        self._steps = StepTurns(run.ranks, world_size or len(run.ranks), meshes or {})
         self._held: list[tuple[Rank, CellEvent]] = []  # of `_gathered`
         self._is_asking = False
         self._break_is_due = False  #: the next SIGINT is ours: the run has ended during a question

@@ -286,6 +286,7 @@ class Pool:
                 paused=self._pauses.add,
                 stopped=self.break_points.note,
                 world_size=self.world_size,
+                meshes=self.snapshot.meshes,
             ).wait(early)
 
     def _places(self) -> Mapping[int, PerRank]:

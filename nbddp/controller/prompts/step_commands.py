@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from nbddp.errors import BadOptionError
+from nbddp.wire.mesh_ranks import MeshesByRank, read_ranks
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.step_replies import StepReply, StepVerb
 
@@ -31,7 +32,10 @@ Each rank has stopped before its operation, which is not issued yet. [-r RANKS]:
   quit, q               end the cell: every variable is kept, all ranks are freed
 An empty line repeats step."""
 
-_RANKS = re.compile(r"\s+-r\s*(?P<ranks>all|[\d,\s-]*\d|\d[\d,\s-]*)$")
+#: A list such as ``0,2-``, or dimensions of a mesh, which are no Python behind ``-r`` and a blank.
+_RANKS = re.compile(
+    r"\s+-r(?P<ranks>\s*(?:all|[\d,\s-]*\d|\d[\d,\s-]*)|\s+\w+(?:=[\w\s=:,-]*|\[[^\[\]]*\]))$"
+)
 _VERBS: Final = {
     **dict.fromkeys(("step", "s", "n", "next"), StepVerb.STEP),
     **dict.fromkeys(("continue", "c", "cont"), StepVerb.CONTINUE),
@@ -97,18 +101,19 @@ _OTHERS: Final[dict[str, StepCommand]] = {
 }
 
 
-def parse(line: str, world_size: int) -> StepCommand:
+def parse(line: str, world_size: int, meshes: MeshesByRank) -> StepCommand:
     """Return the meaning of a line.
 
     Args:
         line: as the user has typed it.
         world_size: number of ranks of the pool, of which ``-r`` chooses some.
+        meshes: the meshes that each rank has reported.
     """
     text = line.strip() or "step"
     ranks = None
     if match := _RANKS.search(text):
         try:
-            ranks = RankSet.parse(match["ranks"], world_size)
+            ranks = read_ranks(match["ranks"].strip(), world_size, meshes)
         except BadOptionError as error:
             return Tell(str(error))
         text = text[: match.start()].rstrip()

@@ -21,6 +21,7 @@ from nbddp.controller.diagnosis import (
     place,
 )
 from nbddp.controller.prompts.step_commands import EndCell, Hold, Look, Send, Sight, Tell, parse
+from nbddp.wire.mesh_ranks import MeshesByRank
 from nbddp.wire.messages import InputRequest
 from nbddp.wire.rank_set import Rank, RankSet, ranks_by
 from nbddp.wire.step_replies import StepReply, StepVerb
@@ -69,12 +70,14 @@ class StepTurns:
     Args:
         ranks: ranks that run the cell.
         world_size: number of ranks of the pool.
+        meshes: the meshes that each rank has reported, of which ``-r`` may choose ranks.
     """
 
-    def __init__(self, ranks: RankSet, world_size: int) -> None:
+    def __init__(self, ranks: RankSet, world_size: int, meshes: MeshesByRank) -> None:
         self._ranks = ranks
         self._inside = set(ranks)
         self._world_size = world_size
+        self._meshes = meshes
         #: By rank and number of the question, because several threads of a rank may stop.
         self._open: dict[tuple[Rank, int], tuple[InputRequest, int]] = {}
         self._due_at = 0.0
@@ -187,7 +190,7 @@ class StepTurns:
 
     def answer(self, line: str, now: float) -> StepAnswer:
         """Take the line that the user has typed."""
-        match parse(line, self._world_size):
+        match parse(line, self._world_size, self._meshes):
             case Look(sight):
                 return StepAnswer(wants=sight)
             case Hold(ranks, is_over):

@@ -11,6 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from nbddp.controller.options import PoolOptions
 from nbddp.controller.pool import Pool
 from nbddp.errors import BadOptionError
+from nbddp.line_breaks import with_line_breaks
 from nbddp.notebook import session
 from nbddp.notebook.magics.arg_parser import Parser
 from nbddp.notebook.magics.chosen_ranks import chosen_ranks
@@ -79,11 +80,11 @@ def set_break_point(
         has_nan=has_nan,
         cell=cell,
     )
-    print(f"break point {point.number}: ranks of later cells stop before {point}")
+    print(with_line_breaks(f"break point {point.number}: ranks of later cells stop before {point}"))
     known = _known_groups(pool) if group and pool is not None else {}
     if known and group not in known:
         names = ", ".join(dict.fromkeys(known.values()))
-        print(f"no group is called {group!r} so far; groups now: {names}")
+        print(with_line_breaks(f"no group is called {group!r} so far; groups now: {names}"))
 
 
 def list_break_points(shell: InteractiveShell) -> None:

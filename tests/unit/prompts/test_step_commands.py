@@ -13,9 +13,12 @@ from nbddp.controller.prompts.step_commands import (
     Tell,
     parse,
 )
+from nbddp.wire.mesh_ranks import Mesh
 from nbddp.wire.rank_set import RankSet
 from nbddp.wire.step_replies import StepReply, StepVerb
 
+_GRID = Mesh(name="grid", dims=("dp", "tp"), shape=(2, 2), ranks=(0, 1, 2, 3), made_ns=1)
+_MESHES = {0: [_GRID]}
 STEP, CONTINUE, WHERE = StepVerb.STEP, StepVerb.CONTINUE, StepVerb.WHERE
 
 
@@ -29,6 +32,11 @@ STEP, CONTINUE, WHERE = StepVerb.STEP, StepVerb.CONTINUE, StepVerb.WHERE
         "step -r 0,2": Send(StepReply(STEP), RankSet.of([0, 2])),
         "s 3 -r 1-": Send(StepReply(STEP, count=3), RankSet.of([1, 2, 3])),
         "step -r all": Send(StepReply(STEP), RankSet.all(4)),
+        "step -r tp=0": Send(StepReply(STEP), RankSet.of([0, 2])),
+        "s 3 -r dp=1, tp=0:1": Send(StepReply(STEP, count=3), RankSet.of([2])),
+        "hold -r grid[dp=0]": Hold(RankSet.of([0, 1])),
+        "p x -r[0]": Send(StepReply(StepVerb.RUN, code="x -r[0]")),
+        "p x -rows[0]": Send(StepReply(StepVerb.RUN, code="x -rows[0]")),
         "c": Send(StepReply(CONTINUE)),
         "continue -r 3": Send(StepReply(CONTINUE), RankSet.of([3])),
         "w": Send(StepReply(WHERE)),
@@ -49,7 +57,7 @@ STEP, CONTINUE, WHERE = StepVerb.STEP, StepVerb.CONTINUE, StepVerb.WHERE
     }.items(),
 )
 def test_a_line(line: str, command: StepCommand):
-    assert parse(line, 4) == command
+    assert parse(line, 4, _MESHES) == command
 
 
 @pytest.mark.parametrize(
@@ -67,10 +75,11 @@ def test_a_line(line: str, command: StepCommand):
         "rank 9": "one of the ranks 0 to 3",
         "rank": "one of the ranks 0 to 3",
         "step -r 7": "ranks 0 to 3",
+        "step -r pp=0": "no DeviceMesh has the dimension pp; legal: grid (dp=0 to dp=1",
     }.items(),
 )
 def test_a_line_that_is_none_says_what_is_legal(line: str, words: str):
-    command = parse(line, 4)
+    command = parse(line, 4, _MESHES)
     assert isinstance(command, Tell)
     assert words in command.text
 

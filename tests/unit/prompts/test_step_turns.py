@@ -13,7 +13,7 @@ class Cell:
     """A cell of four ranks, and a clock."""
 
     def __init__(self) -> None:
-        self.turns = StepTurns(RankSet.all(4), world_size=4)
+        self.turns = StepTurns(RankSet.all(4), world_size=4, meshes={})
         self.now = 100.0
         self.number = 0
 
