@@ -130,8 +130,7 @@ class CellWait:
         look: shows facts about all ranks in the view.
         paused: gets the time at which a rank has stopped, and that of the answer.
         stopped: gets each request of a rank that has stopped before an operation.
-        world_size: number of ranks of the pool.
-        meshes: the meshes that its ranks have reported; None: none.
+        meshes: the meshes that each rank of the pool has reported; None: only the ranks of the run.
     """
 
     def __init__(
@@ -147,7 +146,6 @@ class CellWait:
         look: Callable[[CellView, Sight], None] = lambda view, sight: None,
         paused: Callable[[int, int], None] = lambda begin_ns, end_ns: None,
         stopped: Callable[[InputRequest], None] = lambda request: None,
-        world_size: int = 0,
         meshes: MeshesByRank | None = None,
     ) -> None:
         self._run = run
@@ -167,7 +165,7 @@ class CellWait:
         self._questions: list[tuple[InputRequest, int]] = []  # to be asked; events until each
         self._ask_at = 0.0
         self._turns = PromptTurns(run.ranks)
-        self._steps = StepTurns(run.ranks, world_size or len(run.ranks), meshes or {})
+        self._steps = StepTurns(run.ranks, len(meshes or run.ranks), meshes or {})
         self._held: list[tuple[Rank, CellEvent]] = []  # of `_gathered`
         self._is_asking = False
         self._break_is_due = False  #: the next SIGINT is ours: the run has ended during a question

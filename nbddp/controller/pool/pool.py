@@ -285,7 +285,6 @@ class Pool:
                 look=partial(prompt_sights.show, self),
                 paused=self._pauses.add,
                 stopped=self.break_points.note,
-                world_size=self.world_size,
                 meshes=self.snapshot.meshes,
             ).wait(early)
 
